@@ -1,0 +1,77 @@
+"""Names and settings of a destination's topics (contract section 2)."""
+
+from __future__ import annotations
+
+from topics.catalogue import DestinationTopics, Expectation, Rule, TopicSpec, expected
+from topics.policies import DestinationPolicy
+
+
+def specs(policy: DestinationPolicy | None = None) -> dict[str, TopicSpec]:
+    found = expected("shop", "megazon", policy or DestinationPolicy(), partitions=6, replication=3)
+    return {spec.name: spec for spec in found}
+
+
+def test_names_are_those_of_the_contract() -> None:
+    names = DestinationTopics("shop", "megazon")
+    assert [*specs()] == [
+        names.components,
+        names.units,
+        names.rejected,
+        names.errors,
+        names.commands,
+        names.outcomes,
+        names.groups_changelog,
+        names.closed_changelog,
+    ]
+    assert names.components == "megazon.components"
+    assert names.groups_changelog == "shop-megazon-groups-changelog"
+    assert names.closed_changelog == "shop-megazon-closed-changelog"
+
+
+def test_input_and_commands_carry_the_brokers_clock() -> None:
+    """W-70."""
+    stamped = {name for name, spec in specs().items() if spec.config.get("message.timestamp.type") == "LogAppendTime"}
+    assert stamped == {"megazon.components", "megazon.commands"}
+
+
+def test_only_the_groups_changelog_is_compacted() -> None:
+    """W-120."""
+    compacted = {name for name, spec in specs().items() if spec.config["cleanup.policy"] == "compact"}
+    assert compacted == {"shop-megazon-groups-changelog"}
+
+
+def test_every_topic_but_rejected_has_the_partitions_of_the_input() -> None:
+    """W-88."""
+    assert {name for name, spec in specs().items() if not spec.counted} == {"megazon.rejected"}
+    assert {spec.partitions for spec in specs().values()} == {6}
+
+
+def test_input_outlives_the_age_limit() -> None:
+    """W-120."""
+    month_ms = 30 * 86_400_000
+    spec = specs(DestinationPolicy(incomplete_expiration_ms=month_ms))["megazon.components"]
+    assert int(spec.config["retention.ms"]) > month_ms
+    assert not spec.expectations["retention.ms"].accepts(str(month_ms))
+    assert spec.expectations["retention.ms"].accepts("-1")
+
+
+def test_short_age_limit_does_not_shorten_a_new_input_topic() -> None:
+    spec = specs(DestinationPolicy(incomplete_expiration_ms=1000))["megazon.components"]
+    assert int(spec.config["retention.ms"]) == 7 * 86_400_000
+
+
+def test_input_without_age_limit_keeps_the_brokers_retention() -> None:
+    assert "retention.ms" not in specs()["megazon.components"].config
+
+
+def test_ledger_outlives_the_closed_memory() -> None:
+    """W-19."""
+    spec = specs(DestinationPolicy(closed_retention_ms=7_200_000))["shop-megazon-closed-changelog"]
+    assert int(spec.config["retention.ms"]) > 7_200_000
+
+
+def test_expectation_at_least_counts_minus_one_as_without_limit() -> None:
+    at_least = Expectation("10", Rule.AT_LEAST, "")
+    assert [at_least.accepts(value) for value in ("9", "10", "11", "-1")] == [False, True, True, True]
+    without_limit = Expectation("-1", Rule.AT_LEAST, "")
+    assert not without_limit.accepts("10")

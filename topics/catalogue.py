@@ -1,0 +1,218 @@
+"""The topics of a destination: their names and what each of them must be like (contract section 2). Pure.
+
+Belongs here: names, partition counts and topic settings as data, each with its reason. Does not belong here: talking to a broker
+(`topics.admin`) and the settings of destinations (`topics.policies`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from topics.policies import NEVER_MS, DestinationPolicy
+
+DEFAULT_PARTITIONS = 4
+
+RECORD_LIMIT_BYTES = 10_485_760
+"""Record limit of every topic that a worker writes; its producer's `message.max.bytes` is the same.
+
+Larger than what the broker takes in on `D.components` (1 MiB by default): a refused component carries its error headers as well, a unit
+several components, a ledger record every id of a poll. Otherwise one large record would stop the worker (W-114, W-115).
+"""
+
+RETENTION_MARGIN_MS = 3_600_000
+"""How much longer than the policies ask the input and the ledger must be kept (W-120): an hour."""
+
+_DAY_MS = 86_400_000
+
+_FOR_EVER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationTopics:
+    """Names of the topics of one destination.
+
+    Attributes:
+        application: `application.id`, the prefix of internal topics.
+        destination: Name of the destination.
+    """
+
+    application: str
+    destination: str
+
+    @property
+    def components(self) -> str:
+        """Input, `D.components`."""
+        return f"{self.destination}.components"
+
+    @property
+    def units(self) -> str:
+        """Finished units and passed-through records, `D.units`."""
+        return f"{self.destination}.units"
+
+    @property
+    def rejected(self) -> str:
+        """Refused components, `D.rejected`."""
+        return f"{self.destination}.rejected"
+
+    @property
+    def errors(self) -> str:
+        """Components and units given up by policy, `D.errors`."""
+        return f"{self.destination}.errors"
+
+    @property
+    def commands(self) -> str:
+        """Control records, `D.commands`."""
+        return f"{self.destination}.commands"
+
+    @property
+    def outcomes(self) -> str:
+        """Closed groups and answers, `D.outcomes`."""
+        return f"{self.destination}.outcomes"
+
+    @property
+    def groups_changelog(self) -> str:
+        """Held components and changed groups, `A-D-groups-changelog`."""
+        return f"{self.application}-{self.destination}-groups-changelog"
+
+    @property
+    def closed_changelog(self) -> str:
+        """The ledger, `A-D-closed-changelog`."""
+        return f"{self.application}-{self.destination}-closed-changelog"
+
+
+class Rule(StrEnum):
+    """How a topic's setting is compared with what is expected."""
+
+    EQUAL = "equal"
+    AT_LEAST = "at least"
+    """A number; -1 counts as without limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """One topic setting: what an existing topic is compared with and how, why, and what a new topic gets where that is more."""
+
+    value: str
+    rule: Rule
+    reason: str
+    generous: str = ""
+
+    @property
+    def initial(self) -> str:
+        """The value that a new topic gets."""
+        return self.generous or self.value
+
+    def accepts(self, actual: str) -> bool:
+        """Whether an existing topic's value will do."""
+        if self.rule is Rule.EQUAL:
+            return actual == self.value
+        return _or_for_ever(int(actual)) >= _or_for_ever(int(self.value))
+
+
+def _or_for_ever(value: int) -> float:
+    return float("inf") if value == _FOR_EVER else value
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    """What one topic must be like.
+
+    Attributes:
+        name: Topic name.
+        partitions: Count to create it with.
+        replication: Replication factor to create it with; never compared.
+        expectations: Settings by name that are set on creation and compared by `uow topics check`.
+        tuning: Settings by name that are set on creation only: good to have, nothing is lost without them.
+        counted: Whether `partitions` must be equal to that of `D.components`.
+    """
+
+    name: str
+    partitions: int
+    replication: int
+    expectations: Mapping[str, Expectation]
+    tuning: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    counted: bool = True
+
+    @property
+    def config(self) -> dict[str, str]:
+        """Settings to create the topic with."""
+        return {name: expectation.initial for name, expectation in self.expectations.items()} | dict(self.tuning)
+
+
+_DELETE = Expectation("delete", Rule.EQUAL, "records leave by age only")
+_INPUT_DELETE = Expectation("delete", Rule.EQUAL, "all components of a unit share a key, compaction would lose them (W-120)")
+_COMPACT = Expectation("compact", Rule.EQUAL, "held components stay as long as their group is open (W-124)")
+_APPEND_TIME = Expectation("LogAppendTime", Rule.EQUAL, "deadlines count from the broker's append time, never from the producer's clock (W-70)")
+_RECORD_LIMIT = Expectation(str(RECORD_LIMIT_BYTES), Rule.AT_LEAST, "must take whatever the worker makes of a record of D.components (W-115)")
+
+_QUICK_COMPACTION = MappingProxyType(
+    # A restore reads the whole changelog, tombstones included, so segments close soon and tombstones leave soon.
+    {
+        "segment.bytes": "33554432",
+        "segment.ms": "600000",
+        "min.cleanable.dirty.ratio": "0.2",
+        "delete.retention.ms": "600000",
+        "max.compaction.lag.ms": "3600000",
+    }
+)
+_QUICK_DELETION = MappingProxyType({"segment.bytes": "33554432", "segment.ms": "3600000"})
+
+
+def expected(
+    application: str,
+    destination: str,
+    policy: DestinationPolicy,
+    partitions: int = DEFAULT_PARTITIONS,
+    replication: int = 1,
+) -> list[TopicSpec]:
+    """What the topics of a destination must be like (contract section 2, W-70, W-88, W-120).
+
+    Args:
+        application: `application.id`.
+        destination: Name of the destination.
+        policy: Its settings; `closed_retention_ms` and `incomplete_expiration_ms` bound retention times.
+        partitions: Count for topics to be created.
+        replication: Replication factor for topics to be created.
+
+    Returns:
+        `D.components` first; every topic with `counted` must have its partition count.
+    """
+    names = DestinationTopics(application, destination)
+
+    def spec(
+        name: str, expectations: dict[str, Expectation], tuning: Mapping[str, str] = MappingProxyType({}), counted: bool = True
+    ) -> TopicSpec:
+        return TopicSpec(name, partitions, replication, MappingProxyType(expectations), tuning, counted)
+
+    cleanup, clock, limit = "cleanup.policy", "message.timestamp.type", "max.message.bytes"
+    components = {cleanup: _INPUT_DELETE, clock: _APPEND_TIME}
+    if policy.incomplete_expiration_ms != NEVER_MS:
+        components["retention.ms"] = _components_retention(policy.incomplete_expiration_ms)
+    output = {cleanup: _DELETE, limit: _RECORD_LIMIT}
+    ledger = output | {"retention.ms": _ledger_retention(policy.closed_retention_ms)}
+    return [
+        spec(names.components, components),
+        spec(names.units, output),
+        spec(names.rejected, output, counted=False),
+        spec(names.errors, output),
+        spec(names.commands, {cleanup: _DELETE, clock: _APPEND_TIME}),
+        spec(names.outcomes, output),
+        spec(names.groups_changelog, {cleanup: _COMPACT, limit: _RECORD_LIMIT}, _QUICK_COMPACTION),
+        spec(names.closed_changelog, ledger, _QUICK_DELETION),
+    ]
+
+
+def _components_retention(incomplete_expiration_ms: int) -> Expectation:
+    """Input outlives every group that may still be open (W-120); a new topic keeps a week of it."""
+    needed = incomplete_expiration_ms + RETENTION_MARGIN_MS
+    reason = "components must outlive incomplete_expiration_ms by an hour (W-120)"
+    return Expectation(str(needed), Rule.AT_LEAST, reason, str(max(needed, 7 * _DAY_MS)))
+
+
+def _ledger_retention(closed_retention_ms: int) -> Expectation:
+    """Closed ids are remembered by `closed_retention_ms` of the partition's clock, so a worker's downtime comes on top: a day in a new topic."""
+    reason = "closed ids must be known for closed_retention_ms and an hour (W-19)"
+    return Expectation(str(closed_retention_ms + RETENTION_MARGIN_MS), Rule.AT_LEAST, reason, str(closed_retention_ms + _DAY_MS))
