@@ -1,0 +1,312 @@
+"""The records on the wire as Python values: what a unit, a component, an outcome, a changelog row and a ledger record hold.
+
+Belongs here: frozen values with the field names of contract section 11, the two enumerations, and the two texts that are part of
+the wire: ranges (`3,5-7,9-`) and changelog keys. Standard library only. Does not belong here: encoding (`schemas.codec`,
+`schemas.component`), and what happens to a group (`processor.core`).
+
+Times are epoch milliseconds, as int, everywhere. An enumeration's value is the text of its header; in Avro a `-` becomes a `_`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from schemas.errors import DecodeError
+
+MAX_SEQ: Final = 2_147_483_647
+"""Highest legal sequence number (W-20); as the last number of a range it means an open end."""
+
+Header = tuple[str, bytes | None]
+"""Name and raw value."""
+
+
+class UnitOutcome(StrEnum):
+    """How a group closed (`uow-outcome`). The order is the order in Avro."""
+
+    COMPLETE = "complete"
+    PARTIAL = "partial"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+class Reason(StrEnum):
+    """Why a group closed (`uow-reason`). The order is the order in Avro."""
+
+    END = "end"
+    COUNT = "count"
+    BYTES = "bytes"
+    PREDICATE = "predicate"
+    SOURCES = "sources"
+    MANIFEST = "manifest"
+    AGE = "age"
+    IDLE = "idle"
+    COMPONENT_EXPIRED = "component-expired"
+    COMMAND = "command"
+    CONFLICT = "conflict"
+    LIMIT = "limit"
+    DIGEST = "digest"
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Sequence numbers `first` to `last`, both included; `last` = `MAX_SEQ` is an open end."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Offsets `first` to `last`, both included."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Coordinates of the record a component came in."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """In shape `reference`: length in bytes and CRC-32C of the value that stayed where it was."""
+
+    length: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One message of a group, with everything it came with (W-95). Headers keep order, repeats and raw bytes."""
+
+    seq: int
+    end: bool
+    component_id: str | None
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+    timestamp: int
+    source: Source
+    reference: Reference | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A delivered unit: its components in number order (W-10). `bytes` is the sum of the sizes counted against `max_bytes`."""
+
+    id: str
+    unit_id: str
+    destination: str
+    generation: int
+    outcome: UnitOutcome
+    reason: Reason
+    opened_at: int
+    closed_at: int
+    expires_at: int | None
+    count: int
+    bytes: int
+    missing: tuple[Range, ...]
+    components: tuple[Component, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a group closed, for `D.outcomes` (W-214)."""
+
+    id: str
+    unit_id: str
+    destination: str
+    generation: int
+    outcome: UnitOutcome
+    reason: Reason
+    opened_at: int
+    closed_at: int
+    count: int
+    bytes: int
+    missing: tuple[Range, ...]
+    rule: str | None = None
+    command_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command did, to what, why and by whom, for `D.outcomes` (W-203)."""
+
+    command_id: str
+    verb: str
+    id: str
+    destination: str
+    done: bool
+    text: str
+    why: str
+    by: str | None
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """What the headers of a held component say beyond id, number and end, so that restore need not read them again. 0: none."""
+
+    expires_at: int = 0
+    deliver_at: int = 0
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChangelogRow:
+    """One held component in `A-D-groups-changelog` (Avro `ChangelogComponent`).
+
+    Attributes:
+        generation: Of its group.
+        opened_at: Append time of the group's first component.
+        source_offset: Offset in the partition of `D.components`.
+        end: The end mark.
+        attributes: None where all of them are 0.
+        payload: The component's Avro body, as it will stand in the unit.
+    """
+
+    generation: int
+    opened_at: int
+    source_offset: int
+    end: bool
+    attributes: Attributes | None
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """What component rows cannot say of a group (Avro `ChangelogGroup`): written only when one of these is not plain."""
+
+    generation: int
+    opened_at: int
+    declared_end: int | None = None
+    waived: tuple[Range, ...] = ()
+    extended_deadline: int | None = None
+    rule_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedGroup:
+    """A group closed in a ledger record's transaction.
+
+    Attributes:
+        id: Raw bytes of the group id.
+        generation: Of the closed group.
+        outcome: How it closed.
+        reason: Why.
+        highest: The unit's end, or the highest number held.
+        closed_before: Input position at that moment: what replay must not hold again lies before it.
+        closed_at: The partition's clock at that moment.
+    """
+
+    id: bytes
+    generation: int
+    outcome: UnitOutcome
+    reason: Reason
+    highest: int
+    closed_before: int
+    closed_at: int
+
+
+LEDGER_LAYOUT: Final = 1
+"""Layout of `LedgerRecord` written today; another one refuses to start."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRecord:
+    """What one transaction did to one partition, in `A-D-closed-changelog` (Avro `Ledger`).
+
+    Attributes:
+        layout: `LEDGER_LAYOUT`.
+        from_offset: Input position before the transaction.
+        to_offset: Input position after it.
+        floor: Replay floor F: offset of the first component of the oldest open group that is not promoted, else `to_offset`.
+        clock: The partition's clock after it.
+        reader: Version of the function that reads id, number and end from a raw record.
+        not_held: Offsets in [from_offset, to_offset) that were not held.
+        closed: Groups closed in it, in order.
+    """
+
+    layout: int
+    from_offset: int
+    to_offset: int
+    floor: int
+    clock: int
+    reader: int
+    not_held: tuple[OffsetRange, ...]
+    closed: tuple[ClosedGroup, ...]
+
+
+Record = Unit | Component | Outcome | Answer | ChangelogRow | GroupRow | LedgerRecord
+"""What can be framed."""
+
+
+def ranges_text(ranges: Iterable[Range]) -> str:
+    """Ranges as in `uow-missing`: `3,5-7,9-`; an open end has no last number (W-71)."""
+    return ",".join(map(_range_text, ranges))
+
+
+def _range_text(numbers: Range) -> str:
+    if numbers.first == numbers.last:
+        return str(numbers.first)
+    return f"{numbers.first}-" if numbers.last == MAX_SEQ else f"{numbers.first}-{numbers.last}"
+
+
+_RANGES = re.compile(r"([0-9]{1,10})(-([0-9]{1,10})?)?", re.ASCII)
+
+
+def parse_ranges(text: str) -> tuple[Range, ...]:
+    """Reads what `ranges_text` wrote; an empty text is no range.
+
+    Raises:
+        DecodeError: Not of that form, or not rising, or outside 1..2147483647; case `uow-missing`.
+    """
+    found = []
+    previous = 0
+    for part in text.split(",") if text else ():
+        match = _RANGES.fullmatch(part)
+        if match is None:
+            raise DecodeError("uow-missing", f"{text[:80]!r} is no list of ranges", data=text.encode("utf-8", "replace"))
+        first = int(match[1])
+        last = first if match[2] is None else MAX_SEQ if match[3] is None else int(match[3])
+        if not previous < first <= last <= MAX_SEQ:
+            raise DecodeError("uow-missing", f"{text[:80]!r} does not rise within 1..{MAX_SEQ}", data=text.encode("utf-8", "replace"))
+        found.append(Range(first, last))
+        previous = last
+    return tuple(found)
+
+
+CHANGELOG_KEY_VERSION: Final = 1
+GROUP_ROW: Final = 0
+"""The sequence number in the key of a group row."""
+
+_KEY_PREFIX = bytes([CHANGELOG_KEY_VERSION])
+
+
+def changelog_key(id: bytes, seq: int) -> bytes:
+    """Key of a row in `A-D-groups-changelog`: version byte 1, group id, 0, sequence number as 4 bytes big-endian; 0 is the group row.
+
+    Ids may hold a zero byte themselves: a key is read from its end.
+    """
+    return b"%b%b\0%b" % (_KEY_PREFIX, id, seq.to_bytes(4, "big"))
+
+
+def parse_changelog_key(key: bytes) -> tuple[bytes, int]:
+    """(group id, sequence number) of a key made by `changelog_key`.
+
+    Raises:
+        DecodeError: No key of ours; case `changelog-key`.
+    """
+    if len(key) < 7 or key[0] != CHANGELOG_KEY_VERSION or key[-5] != 0:
+        raise DecodeError("changelog-key", "no changelog key of version 1", data=key)
+    return key[1:-5], int.from_bytes(key[-4:], "big")
