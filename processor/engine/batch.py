@@ -1,0 +1,112 @@
+"""One hand-over to a partition's task: the records of one partition of one poll, a tick, or the drain of a clean stop.
+
+Belongs here: `Batch`, the one event that crosses into Faust per partition and poll, and what it needs of a task. Does not belong
+here: what a task does, and the loop that makes batches (`processor.engine.driver`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from types import TracebackType
+from typing import Any, Protocol
+
+from processor.engine.ports import Blocked, Plan, RawRecord, Tp
+
+
+class Work(Enum):
+    """What a batch asks of its task."""
+
+    RECORDS = "records"
+    TICK = "tick"
+    DRAIN = "drain"
+
+
+class Task(Protocol):
+    """What the driver and the shell use of `processor.engine.task.PartitionTask`."""
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def held_bytes(self) -> int: ...
+    @property
+    def counts(self) -> Any: ...
+    @property
+    def groups(self) -> Mapping[bytes, Any] | Collection[bytes]: ...
+    def process(self, records: Sequence[RawRecord], /) -> Plan: ...
+    def tick(self, now_ms: int, /) -> Plan | None: ...
+    def next_deadline(self) -> int | None: ...
+    def drain(self) -> Plan | None: ...
+
+
+@dataclass(eq=False, slots=True)
+class Batch:
+    """Work for one partition's task, and what came of it.
+
+    A context manager: leaving it settles the batch. An exception inside blocks the partition and is never an acknowledgement (ER-03);
+    it does not reach the agent, so a record cannot kill a worker. What is no `Exception` (the agent is cancelled) goes on outwards.
+
+    Attributes:
+        tp: The partition of `D.components`.
+        work: What is asked.
+        records: In offset order; empty unless `work` is RECORDS.
+        asked_at: For a tick: wall clock just before the end offset was asked for (W-82).
+        outcome: The plan; None when there is nothing to write; `Blocked` when the task raised; any other exception when the agent died.
+        settled: Whether `outcome` stands.
+        on_settled: Called once, when it does.
+    """
+
+    tp: Tp
+    work: Work = Work.RECORDS
+    records: Sequence[RawRecord] = ()
+    asked_at: int = 0
+    outcome: Plan | None | BaseException = None
+    settled: bool = False
+    on_settled: Callable[[], None] | None = field(default=None, repr=False)
+    _applied: bool = False
+
+    def apply(self, task: Task) -> None:
+        """Lets the partition's task do the work. Call it inside `with batch:`, once."""
+        match self.work:
+            case Work.RECORDS:
+                self.outcome = task.process(self.records)
+            case Work.TICK:
+                self.outcome = task.tick(self.asked_at)
+            case Work.DRAIN:
+                self.outcome = task.drain()
+        self._applied = True
+
+    def settle(self, outcome: Plan | None | BaseException) -> None:
+        """Makes `outcome` final; only the first call counts."""
+        if self.settled:
+            return
+        self.outcome, self.settled = outcome, True
+        if self.on_settled is not None:
+            self.on_settled()
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record, -1 without records."""
+        return self.records[-1].offset() if self.records else -1
+
+    def __enter__(self) -> Batch:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        if error is None:
+            self.settle(self.outcome if self._applied else Blocked("the agent left the batch without applying it"))
+            return False
+        if isinstance(error, Exception):
+            self.settle(_as_blocked(error))
+            return True
+        self.settle(error)
+        return False
+
+
+def _as_blocked(error: Exception) -> Blocked:
+    if isinstance(error, Blocked):
+        return error
+    blocked = Blocked(f"{type(error).__name__}: {error}")
+    blocked.__cause__ = error
+    return blocked
