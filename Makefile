@@ -1,0 +1,65 @@
+# Two commands: `make demo` and `make test`. What they need is fetched on the first run; later runs need no network.
+ifndef PYTHON
+PYTHON := $(firstword $(foreach p,python3.11 python3.12 python3,$(shell $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $(p))))
+endif
+VENV   ?= .venv
+BIN     = $(VENV)/bin
+export VENV
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-docker bench drill ci lint format types arch docs lock clean distclean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## .venv and jars by their locks; does nothing when both are up to date
+	@test -n "$(PYTHON)" || { echo 'Python 3.11 or 3.12 is needed (PYTHON=/path/to/python3.11 make ...)' >&2; exit 1; }
+	@$(PYTHON) tools/setup.py
+
+demo: setup ## the whole story on an embedded broker, in under three minutes
+	@$(BIN)/uow demo $(ARGS)
+
+test: setup ## every test but the docker tier; ARGS='-k name' selects
+	@$(BIN)/python -m pytest $(ARGS)
+
+test-docker: setup ## the docker tier: compose and testcontainers; skips where no engine answers
+	@UOW_TEST_BROKER=docker $(BIN)/python -m pytest -m docker $(ARGS)
+
+bench: setup ## cost per component against the two comparison loops
+	@$(BIN)/python -m bench $(ARGS)
+
+drill: setup ## kill -9 at random under load, the long version
+	@$(BIN)/python -m pytest -m drill --timeout=3600 $(ARGS)
+
+ci: lint types arch test ## what CI runs
+
+lint: setup ## ruff: rules and formatting
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+format: setup ## repair what lint complains about, where it can
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+types: setup ## mypy, strict
+	@$(BIN)/mypy
+
+arch: setup ## import contracts between the rooms
+	@$(BIN)/lint-imports
+
+docs: setup ## write the generated pages again
+	@$(BIN)/python -m tools.docs $(ARGS)
+
+# The locks name hashes, and no index. Needs uv on the path; jars are resolved by jgo into a scratch folder.
+lock: setup ## maintainers: make the locks again from pyproject.toml, build.in and jars.toml
+	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-header --no-annotate --no-emit-index-url \
+		requirements/build.in -o requirements/build.lock
+	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-header --no-emit-index-url --all-extras \
+		-c requirements/build.lock pyproject.toml -o requirements/all.lock
+	$(BIN)/python tools/lock_jars.py
+
+clean: ## caches and reports
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage htmlcov build dist
+
+distclean: clean ## also the environment and the jars
+	rm -rf $(VENV) .jars .setup.lock

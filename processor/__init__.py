@@ -1,0 +1,1 @@
+"""The worker: core (a group), engine (a partition), kafka (sockets), shell (Faust)."""

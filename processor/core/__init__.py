@@ -1,0 +1,1 @@
+"""What happens to a group: decide, apply, replay. Pure, standard library only."""

@@ -1,0 +1,1 @@
+"""Faust: transport driver, app, agent, table, web pages, commands. Wiring, no decisions."""

@@ -1,0 +1,1 @@
+"""Structured Streaming jobs, table writer, audit, file export."""

@@ -1,0 +1,1 @@
+"""Units of work for Apache Kafka: what users import and type."""
