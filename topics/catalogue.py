@@ -1,7 +1,7 @@
 """The topics of a destination: their names and what each of them must be like (contract section 2). Pure.
 
-Belongs here: names, partition counts and topic settings as data, each with its reason. Does not belong here: talking to a broker
-(`topics.admin`) and the settings of destinations (`topics.policies`).
+Belongs here: names, partition counts and topic settings as data, each with its reason. Does not belong here:
+talking to a broker (`topics.admin`) and the settings of destinations (`topics.policies`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ DEFAULT_PARTITIONS = 4
 RECORD_LIMIT_BYTES = 10_485_760
 """Record limit of every topic that a worker writes; its producer's `message.max.bytes` is the same.
 
-Larger than what the broker takes in on `D.components` (1 MiB by default): a refused component carries its error headers as well, a unit
-several components, a ledger record every id of a poll. Otherwise one large record would stop the worker (W-114, W-115).
+Larger than what the broker takes in on `D.components` (1 MiB by default): a refused component carries its error
+headers as well, a unit several components, a ledger record every id of a poll. Otherwise one large record would stop
+the worker (W-114, W-115).
 """
 
 RETENTION_MARGIN_MS = 3_600_000
@@ -93,7 +94,7 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """One topic setting: what an existing topic is compared with and how, why, and what a new topic gets where that is more."""
+    """One topic setting: what an existing topic is compared with, how, why; what a new one gets where that is more."""
 
     value: str
     rule: Rule
@@ -143,10 +144,16 @@ class TopicSpec:
 
 
 _DELETE = Expectation("delete", Rule.EQUAL, "records leave by age only")
-_INPUT_DELETE = Expectation("delete", Rule.EQUAL, "all components of a unit share a key, compaction would lose them (W-120)")
+_INPUT_DELETE = Expectation(
+    "delete", Rule.EQUAL, "all components of a unit share a key, compaction would lose them (W-120)"
+)
 _COMPACT = Expectation("compact", Rule.EQUAL, "held components stay as long as their group is open (W-124)")
-_APPEND_TIME = Expectation("LogAppendTime", Rule.EQUAL, "deadlines count from the broker's append time, never from the producer's clock (W-70)")
-_RECORD_LIMIT = Expectation(str(RECORD_LIMIT_BYTES), Rule.AT_LEAST, "must take whatever the worker makes of a record of D.components (W-115)")
+_APPEND_TIME = Expectation(
+    "LogAppendTime", Rule.EQUAL, "deadlines count from the broker's append time, never from the producer's clock (W-70)"
+)
+_RECORD_LIMIT = Expectation(
+    str(RECORD_LIMIT_BYTES), Rule.AT_LEAST, "must take whatever the worker makes of a record of D.components (W-115)"
+)
 
 _QUICK_COMPACTION = MappingProxyType(
     # A restore reads the whole changelog, tombstones included, so segments close soon and tombstones leave soon.
@@ -183,7 +190,10 @@ def expected(
     names = DestinationTopics(application, destination)
 
     def spec(
-        name: str, expectations: dict[str, Expectation], tuning: Mapping[str, str] = MappingProxyType({}), counted: bool = True
+        name: str,
+        expectations: dict[str, Expectation],
+        tuning: Mapping[str, str] = MappingProxyType({}),
+        counted: bool = True,
     ) -> TopicSpec:
         return TopicSpec(name, partitions, replication, MappingProxyType(expectations), tuning, counted)
 
@@ -213,6 +223,8 @@ def _components_retention(incomplete_expiration_ms: int) -> Expectation:
 
 
 def _ledger_retention(closed_retention_ms: int) -> Expectation:
-    """Closed ids are remembered by `closed_retention_ms` of the partition's clock, so a worker's downtime comes on top: a day in a new topic."""
+    """Closed ids are remembered by the partition's clock, so a worker's downtime comes on top: a day in a new topic."""
     reason = "closed ids must be known for closed_retention_ms and an hour (W-19)"
-    return Expectation(str(closed_retention_ms + RETENTION_MARGIN_MS), Rule.AT_LEAST, reason, str(closed_retention_ms + _DAY_MS))
+    return Expectation(
+        str(closed_retention_ms + RETENTION_MARGIN_MS), Rule.AT_LEAST, reason, str(closed_retention_ms + _DAY_MS)
+    )

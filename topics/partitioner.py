@@ -1,7 +1,7 @@
 """Which partition a key belongs to: murmur2, as Java's default partitioner has it (W-104, W-109).
 
-Belongs here: the hash and the rule. Does not belong here: who sends a record on (`processor.engine`), or the producers' own
-setting (`partitioner=murmur2_random`, which gives the same numbers).
+Belongs here: the hash and the rule. Does not belong here: who sends a record on (`processor.engine`), or the
+producers' own setting (`partitioner=murmur2_random`, which gives the same numbers).
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ def partition_for(key: bytes, count: int) -> int:
         count: Partitions of the topic, at least 1.
 
     Returns:
-        0 to count - 1, equal to what Java's default partitioner and librdkafka's `murmur2_random` choose for a key that is not null.
+        0 to count - 1: what Java's default partitioner and librdkafka's `murmur2_random` choose for a key that is not
+        null.
     """
     return (murmur2(key) & 0x7FFFFFFF) % count

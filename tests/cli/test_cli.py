@@ -1,0 +1,74 @@
+"""The command line as a whole: lazy commands, exit statuses, errors in words (contract section 7)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from schemas.errors import ConfigError, DecodeError
+from uow import cli
+
+
+def test_help_names_every_command_and_imports_none() -> None:
+    program = (
+        "import sys; from click.testing import CliRunner; from uow.cli import main\n"
+        "result = CliRunner().invoke(main, ['--help']); assert result.exit_code == 0, result.output; print(result.output)\n"
+        "heavy = ('pyspark', 'faust', 'confluent_kafka')\n"
+        "assert not [name for name in sys.modules if name.startswith('uow.commands') or name in heavy]"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for name, line in cli.COMMANDS.items():
+        assert f"  {name} " in done.stdout
+        assert line in done.stdout
+
+
+def test_every_command_of_the_table_has_its_module() -> None:
+    folder = Path(cli.__file__).parent / "commands"
+    assert {path.stem for path in folder.glob("[a-z]*.py")} <= {*cli.COMMANDS}
+
+
+def test_unknown_command_is_wrong_usage() -> None:
+    assert CliRunner().invoke(cli.main, ["assemble"]).exit_code == cli.WRONG_USAGE
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "text"),
+    [
+        (ConfigError("worker.web", "x", "must be nice"), 2, "uow: worker.web = 'x': must be nice"),
+        (DecodeError("uow-priority", "no number"), 1, "uow: DecodeError: uow-priority: no number"),
+        (ModuleNotFoundError("No module named 'pyspark'", name="pyspark.sql"), 1, "pip install 'uow[spark]'"),
+    ],
+)
+def test_errors_of_ours_are_told_in_words_without_traceback(error: Exception, status: int, text: str) -> None:
+    @click.group(cls=cli.LazyGroup)
+    def group() -> None:
+        raise error
+
+    result = CliRunner().invoke(group, ["config"])
+    assert result.exit_code == status
+    assert text in result.stderr
+
+
+def test_kafkas_errors_are_told_in_words_without_traceback() -> None:
+    from confluent_kafka import KafkaError, KafkaException
+
+    @click.group(cls=cli.LazyGroup)
+    def group() -> None:
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT, "nobody there"))
+
+    result = CliRunner().invoke(group, ["config"])
+    assert (result.exit_code, result.stderr) == (1, "uow: Kafka: nobody there\n")
+
+
+def test_errors_that_are_nobodys_stay_bare() -> None:
+    @click.group(cls=cli.LazyGroup)
+    def group() -> None:
+        raise RuntimeError("a bug")
+
+    assert isinstance(CliRunner().invoke(group, ["config"]).exception, RuntimeError)

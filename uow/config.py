@@ -1,0 +1,418 @@
+"""Reading the configuration: `uow.toml`, then the environment on top, every complaint at once (contract section 6).
+
+Belongs here: reading, checking against the declarations in `uow.settings`, and where each value came from. Does not
+belong here: the declarations, and what any setting does.
+
+Why not pydantic-settings: it can tell neither where a value came from, nor which of several destinations a variable
+such as `UOW_DESTINATIONS__WEST_MEGAZON__SHAPE` means, and both are asked for here.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from schemas.errors import Complaint, ConfigError
+from topics.policies import NEVER_MS, DestinationPolicy, HandlingPolicy
+from uow.kinds import WrongValue, parsed, unknown
+from uow.settings import (
+    DESTINATION,
+    KAFKA_RULES,
+    LATER,
+    LEGAL_NAME,
+    SECRET_WORDS,
+    SECTIONS,
+    SETTINGS,
+    WITH_UNDERSCORE,
+    Setting,
+    is_legal_name,
+)
+
+if TYPE_CHECKING:
+    from processor.kafka.settings import WorkerSettings
+
+DEFAULT_FILE = Path("uow.toml")
+DEFAULT_ORIGIN = "default"
+PREFIX = "UOW_"
+DELIMITER = "__"
+MASK = "********"
+
+_BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
+_KAFKA_RULES = {name: rule for rule in KAFKA_RULES for name in rule.properties}
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value as somebody gave it, and who: the file's path or the variable's name."""
+
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """A setting's effective value and where it came from."""
+
+    name: str
+    value: Any
+    origin: str
+
+    @property
+    def is_secret(self) -> bool:
+        return self.name.startswith("kafka.") and any(word in self.name for word in SECRET_WORDS)
+
+    @property
+    def shown(self) -> Any:
+        """The value in the words of `uow.toml`, secrets masked."""
+        return MASK if self.is_secret else _plain(self.value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, frozenset):
+        return sorted(str(item) for item in value)
+    if isinstance(value, tuple):
+        return list(value)
+    if isinstance(value, str):
+        return _without_password(str(value))
+    return value
+
+
+def _without_password(text: str) -> str:
+    """`https://user:password@host` with the password masked; any other text as it is."""
+    scheme, found, rest = text.partition("://")
+    account, at, host = rest.rpartition("@")
+    if not (found and at and ":" in account):
+        return text
+    return f"{scheme}://{account.partition(':')[0]}:{MASK}@{host}"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A configuration that was read and found good.
+
+    Attributes:
+        effective: Every setting by name (`worker.web`, `kafka.security.protocol`, `destinations.megazon.shape`).
+        destinations: Policies by destination name.
+        warnings: What is legal and yet may surprise (W-72, W-73), one line each.
+    """
+
+    effective: Mapping[str, Effective]
+    destinations: Mapping[str, DestinationPolicy]
+    warnings: tuple[str, ...] = ()
+
+    def value(self, name: str) -> Any:
+        """Effective value of a setting, for example `worker.web`."""
+        return self.effective[name].value
+
+    def origin(self, name: str) -> str:
+        """`default`, the path of the file, or the name of the environment variable."""
+        return self.effective[name].origin
+
+    @property
+    def application_id(self) -> str:
+        return str(self.value("application.id"))
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return str(self.value("application.bootstrap_servers"))
+
+    @property
+    def registry_url(self) -> str:
+        return str(self.value("schemas.registry_url"))
+
+    @property
+    def kafka(self) -> dict[str, str]:
+        """librdkafka properties of `[kafka]`, as texts."""
+        section = "kafka."
+        return {
+            name.removeprefix(section): each.value for name, each in self.effective.items() if name.startswith(section)
+        }
+
+    def policy(self, destination: str) -> DestinationPolicy:
+        """Policy of a destination.
+
+        Raises:
+            ConfigError: No such destination is configured.
+        """
+        if destination not in self.destinations:
+            raise ConfigError(
+                f"destinations.{destination}", None, unknown("no such destination", destination, self.destinations)
+            )
+        return self.destinations[destination]
+
+    def worker(self, slot: str) -> WorkerSettings:
+        """What one worker needs to know.
+
+        Args:
+            slot: Names the worker's transactional id; two live workers never share one (ER-09).
+        """
+        from processor.kafka.settings import WorkerSettings
+
+        section = "worker."
+        values = {
+            name.removeprefix(section): each.value for name, each in self.effective.items() if name.startswith(section)
+        }
+        return WorkerSettings(
+            application_id=self.application_id,
+            bootstrap_servers=self.bootstrap_servers,
+            kafka=self.kafka,
+            slot=slot,
+            registry_url=self.registry_url,
+            destinations=dict(self.destinations),
+            **values,
+        )
+
+
+def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    """Reads and checks the configuration.
+
+    Args:
+        path: The file; None reads `uow.toml` of the working directory if there is one.
+        environ: Environment variables; None: those of the process.
+
+    Raises:
+        ConfigError: With every complaint at once.
+    """
+    reading = _Reading()
+    if path is not None or DEFAULT_FILE.exists():
+        reading.read_file(path or DEFAULT_FILE)
+    reading.read_environment(os.environ if environ is None else environ)
+    settings = reading.settle()
+    if reading.complaints:
+        raise ConfigError.many(reading.complaints)
+    return settings
+
+
+@dataclass(slots=True)
+class _Reading:
+    """One reading in progress: what was given so far by section, and the complaints about it."""
+
+    given: dict[str, dict[str, Given]] = field(default_factory=dict)
+    complaints: list[Complaint] = field(default_factory=list)
+
+    def complain(self, setting: str, value: object, rule: str, origin: str = "") -> None:
+        """Notes a complaint; a value from the environment is told apart, since the file would be searched in vain."""
+        shown = Effective(setting, value, origin).shown
+        self.complaints.append(
+            Complaint(setting, shown, f"{rule} (from {origin})" if origin.upper().startswith(PREFIX) else rule)
+        )
+
+    # -- the file
+
+    def read_file(self, path: Path) -> None:
+        try:
+            document = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            self.complain("file", str(path), error.strerror or "cannot be read")
+        except ValueError as error:
+            self.complain("file", str(path), f"no TOML: {error}")
+        else:
+            for section, body in document.items():
+                self._read_section(section, body, str(path))
+
+    def _read_section(self, section: str, body: Any, origin: str) -> None:
+        if not self._is_section(section, body, origin):
+            return
+        if section == "destinations":
+            for name, table in body.items():
+                self._read_destination(name, table, origin)
+        else:
+            pairs = _flat(body) if section == "kafka" else body
+            self.given[section] = {key: Given(value, origin) for key, value in pairs.items()}
+
+    def _is_section(self, section: str, body: Any, origin: str) -> bool:
+        if section in LATER:
+            self.complain(section, "...", "this section is not built yet", origin)
+        elif section not in SECTIONS:
+            self.complain(
+                section,
+                "..." if isinstance(body, dict) else body,
+                unknown("no such section", section, SECTIONS),
+                origin,
+            )
+        elif not isinstance(body, dict):
+            self.complain(section, body, f"must be a section, [{section}]", origin)
+        else:
+            return True
+        return False
+
+    def _read_destination(self, name: str, table: Any, origin: str) -> None:
+        section = f"destinations.{name}"
+        if not isinstance(table, dict):
+            self.complain(section, table, f"must be a section, [destinations.{name}]", origin)
+            return
+        keys = self.given.setdefault(section, {})
+        for key, value in table.items():
+            if isinstance(value, dict) and f"{DESTINATION}.{key}" not in LATER:
+                rule = f'no such setting; a destination with a dot in its name is written [destinations."{name}.{key}"]'
+                self.complain(f"{section}.{key}", "...", rule, origin)
+            else:
+                keys[key] = Given(value, origin)
+
+    # -- the environment
+
+    def read_environment(self, environ: Mapping[str, str]) -> None:
+        seen: dict[tuple[str, str], str] = {}
+        for variable in sorted(environ):
+            place = self._place(variable)
+            if place is None:
+                continue
+            if place in seen:
+                self.complain(".".join(place), environ[variable], f"given by {seen[place]} as well", variable)
+            seen[place] = variable
+            section, key = place
+            self.given.setdefault(section, {})[key] = Given(environ[variable], variable)
+
+    def _place(self, variable: str) -> tuple[str, str] | None:
+        """Section and key that a variable names; None when it is no setting of ours, or a wrong one."""
+        if not variable.upper().startswith(PREFIX):
+            return None
+        text = variable[len(PREFIX) :].lower()
+        if DELIMITER not in text:
+            self._complain_about_single_underscore(variable, text)
+            return None
+        section, _, rest = text.partition(DELIMITER)
+        if not self._is_section(section, {}, variable):
+            return None
+        if section == "kafka":
+            return section, rest if rest in WITH_UNDERSCORE else rest.replace("_", ".")
+        if section != "destinations":
+            return section, rest
+        name, _, key = rest.rpartition(DELIMITER)
+        if not name:
+            self.complain(
+                f"destinations.{rest}",
+                "...",
+                "a variable names destination and setting: UOW_DESTINATIONS__NAME__SETTING",
+                variable,
+            )
+            return None
+        return f"destinations.{self._destination(name, variable)}", key
+
+    def _complain_about_single_underscore(self, variable: str, text: str) -> None:
+        for setting in SETTINGS:
+            if text == setting.name.replace(".", "_"):
+                wanted = PREFIX + setting.name.replace(".", DELIMITER).upper()
+                self.complain(variable, "...", f"no such variable; did you mean {wanted}?")
+
+    def _destination(self, name: str, variable: str) -> str:
+        """Which destination a variable means: the one in the file whose name reads the same, else a new one."""
+        known = [section.removeprefix("destinations.") for section in self.given if section.startswith("destinations.")]
+        if name in known:
+            return name
+        alike = [each for each in known if _in_environment(each) == _in_environment(name)]
+        if len(alike) > 1:
+            self.complain(f"destinations.{name}", "...", f"may mean {' or '.join(alike)}: set it in the file", variable)
+        return alike[0] if alike else name
+
+    # -- checking
+
+    def settle(self) -> Settings:
+        """Checks all that was given against the declarations and fills in the defaults."""
+        effective: dict[str, Effective] = {}
+        for section in ("application", "kafka", "worker", "schemas"):
+            given = self.given.get(section, {})
+            found = self._kafka(given) if section == "kafka" else self._section(section, section, given)
+            effective.update((each.name, each) for each in found)
+        destinations = {}
+        for section in sorted(section for section in self.given if section.startswith("destinations.")):
+            name = section.removeprefix("destinations.")
+            self._check_name(name)
+            found = self._section(section, DESTINATION, self.given[section])
+            effective.update((each.name, each) for each in found)
+            destinations[name] = DestinationPolicy(**{each.name.rpartition(".")[2]: each.value for each in found})
+        self._check_together(effective, destinations)
+        return Settings(MappingProxyType(effective), MappingProxyType(destinations), tuple(_warnings(destinations)))
+
+    def _section(self, section: str, declared: str, given: Mapping[str, Given]) -> list[Effective]:
+        settings = {setting.key: setting for setting in SETTINGS if setting.section == declared}
+        for key, each in given.items():
+            if f"{declared}.{key}" in LATER:
+                self.complain(f"{section}.{key}", each.value, "not built yet", each.origin)
+            elif key not in settings:
+                self.complain(f"{section}.{key}", each.value, unknown("no such setting", key, settings), each.origin)
+        return [self._effective(f"{section}.{key}", setting, given.get(key)) for key, setting in settings.items()]
+
+    def _effective(self, name: str, setting: Setting, given: Given | None) -> Effective:
+        default = Effective(name, setting.default, DEFAULT_ORIGIN)
+        if given is None:
+            return default
+        try:
+            value = parsed(setting.kind, setting.choices, given.value)
+        except WrongValue as error:
+            self.complain(name, given.value, str(error), given.origin)
+            return default
+        if not setting.bound.holds(value):
+            reason = f": {setting.reason}" if setting.reason else ""
+            self.complain(name, given.value, f"must be {setting.bound.text}{reason}", given.origin)
+            return default
+        return Effective(name, value, given.origin)
+
+    def _kafka(self, given: Mapping[str, Given]) -> list[Effective]:
+        found = []
+        for key, each in given.items():
+            value = str(each.value).lower() if isinstance(each.value, bool) else str(each.value)
+            rule = _KAFKA_RULES.get(key)
+            if isinstance(each.value, list | dict) or not isinstance(each.value, str | int | float):
+                self.complain(f"kafka.{key}", each.value, "must be a text or a number", each.origin)
+            elif rule is not None and value.lower() not in rule.allowed:
+                self.complain(f"kafka.{key}", each.value, rule.rule, each.origin)
+            else:
+                found.append(Effective(f"kafka.{key}", value, each.origin))
+        return found
+
+    def _check_name(self, name: str) -> None:
+        if not is_legal_name(name):
+            self.complain(f"destinations.{name}", name, f"a destination's name is part of topic names: {LEGAL_NAME}")
+
+    def _check_together(self, effective: Mapping[str, Effective], destinations: Iterable[str]) -> None:
+        """Rules over more than one setting."""
+        interval, timeout = effective["worker.commit_interval_ms"], effective["worker.transaction_timeout_ms"]
+        if interval.value * 2 > timeout.value:
+            rule = f"must be at most half of worker.transaction_timeout_ms, {timeout.value}"
+            self.complain(interval.name, interval.value, rule, interval.origin)
+        socket = effective.get("kafka.socket.timeout.ms")
+        if socket is not None and not _is_at_most(socket.value, timeout.value):
+            rule = f"must be at most worker.transaction_timeout_ms, {timeout.value}: librdkafka refuses more"
+            self.complain(socket.name, socket.value, rule, socket.origin)
+        seen: dict[str, str] = {}
+        for name in destinations:
+            other = seen.setdefault(name.replace(".", "_"), name)
+            if other != name:
+                self.complain(
+                    f"destinations.{name}",
+                    name,
+                    f"Kafka takes no topics that differ from those of {other!r} in '.' and '_' only",
+                )
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`security.protocol = ...` without quotes is a table in a table to TOML; librdkafka's name is meant."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value})
+    return flat
+
+
+def _is_at_most(text: str, limit: int) -> bool:
+    return text.isascii() and text.isdigit() and int(text) <= limit
+
+
+def _in_environment(name: str) -> str:
+    """A destination's name as an environment variable can spell it."""
+    return name.lower().replace(".", "_").replace("-", "_")
+
+
+def _warnings(destinations: Mapping[str, DestinationPolicy]) -> Iterable[str]:
+    for name, policy in destinations.items():
+        limit = policy.incomplete_expiration_ms
+        if policy.handling_policy is HandlingPolicy.PASS_THROUGH:
+            if limit != NEVER_MS or policy.idle_expiration_ms != NEVER_MS:
+                yield f"destinations.{name}: expiration limits have no effect under pass_through (W-73)"
+        elif limit == NEVER_MS and policy.idle_expiration_ms == NEVER_MS:
+            yield f"destinations.{name}: incomplete_expiration_ms = -1: groups may wait for ever (W-72)"

@@ -1,0 +1,128 @@
+"""What a setting's value can be made of, and how a text or a TOML value becomes it.
+
+Belongs here: kinds, bounds and their parsers. Does not belong here: any setting (`uow.settings`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Any
+
+NEVER = -1
+
+
+class WrongValue(ValueError):
+    """A value breaks a rule; the message is the rule."""
+
+
+class Kind(Enum):
+    """What a value is made of; the value is how `docs/configuration.md` calls it."""
+
+    TEXT = "text"
+    INTEGER = "integer"
+    SWITCH = "true or false"
+    CHOICE = "one of"
+    CHOICES = "list of"
+    TEXTS = "list of texts"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Which values are legal: in words that follow "must be", and as a test."""
+
+    text: str
+    holds: Callable[[Any], bool]
+
+
+ANY = Bound("", lambda value: True)
+
+
+def at_least(minimum: int) -> Bound:
+    return Bound(f"at least {minimum}", lambda value: bool(value >= minimum))
+
+
+def between(minimum: int, maximum: int) -> Bound:
+    return Bound(f"{minimum} to {maximum}", lambda value: bool(minimum <= value <= maximum))
+
+
+def never_or(minimum: int) -> Bound:
+    return Bound(f"{NEVER} (never) or at least {minimum}", lambda value: value == NEVER or value >= minimum)
+
+
+def for_now(only: Any, other: str) -> Bound:
+    """A setting whose other values name things that are not built yet: refused plainly, never ignored."""
+    shown = str(only).lower() if isinstance(only, bool) else str(only)
+    return Bound(f"{shown} for now; {other} not built yet", lambda value: bool(value == only))
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """`what`, with the nearest known name where there is one."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"{what}; did you mean {close[0]}?" if close else what
+
+
+def parsed(kind: Kind, choices: type[StrEnum] | None, value: Any) -> Any:
+    """The value as its kind has it; the environment knows texts only.
+
+    Args:
+        kind: What the value must be made of.
+        choices: The enumeration of kinds CHOICE and CHOICES.
+        value: As TOML or the environment gave it.
+
+    Raises:
+        WrongValue: With the rule that the value breaks.
+    """
+    match kind:
+        case Kind.TEXT:
+            return _text(value)
+        case Kind.INTEGER:
+            return _integer(value)
+        case Kind.SWITCH:
+            return _switch(value)
+        case Kind.CHOICE:
+            return _choice(choices, _text(value))
+        case Kind.CHOICES:
+            return frozenset(_choice(choices, text) for text in _texts(value))
+        case Kind.TEXTS:
+            return tuple(_texts(value))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise WrongValue("must be a text")
+    return value
+
+
+def _integer(value: Any) -> int:
+    digits = value.strip().removeprefix("-").replace("_", "") if isinstance(value, str) else ""
+    if isinstance(value, bool) or not isinstance(value, int) and not (digits.isascii() and digits.isdigit()):
+        raise WrongValue("must be an integer")
+    return int(value)
+
+
+def _switch(value: Any) -> bool:
+    if isinstance(value, str):
+        value = {"true": True, "false": False}.get(value.strip().lower(), value)
+    if not isinstance(value, bool):
+        raise WrongValue("must be true or false")
+    return value
+
+
+def _texts(value: Any) -> list[str]:
+    """A TOML list, or a text with commas."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    if not isinstance(value, list):
+        raise WrongValue("must be a list of texts")
+    return [_text(item) for item in value]
+
+
+def _choice(choices: type[StrEnum] | None, text: str) -> Any:
+    assert choices is not None
+    known = [str(choice) for choice in choices]
+    if text not in known:
+        raise WrongValue(unknown(f"must be one of {', '.join(known)}", text, known))
+    return choices(text)

@@ -1,0 +1,49 @@
+"""How commands print: a table for people, JSON for programs.
+
+Belongs here: the look. Does not belong here: what is shown.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_json_line(value: Any) -> None:
+    """One JSON document on one line, for streams of them."""
+    click.echo(json.dumps(value, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table on a terminal; in a pipe the same cells with tabs between, nothing cut."""
+    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    if not sys.stdout.isatty():
+        for row in [columns, *cells]:
+            click.echo("\t".join(row))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*columns, box=None, header_style="bold", pad_edge=False)
+    for row in cells:
+        table.add_row(*(Text(cell, overflow="fold") for cell in row))
+    Console().print(table)
+
+
+def span_text(ms: int) -> str:
+    """A span of time as people say it: `850 ms`, `12.0 s`, `5 min`, `3.5 h`, `2.1 d`."""
+    sign, ms = ("-", -ms) if ms < 0 else ("", ms)
+    for unit, size, digits in (("d", 86_400_000, 1), ("h", 3_600_000, 1), ("min", 60_000, 0), ("s", 1000, 1)):
+        if ms >= size:
+            return f"{sign}{ms / size:.{digits}f} {unit}"
+    return f"{sign}{ms} ms"

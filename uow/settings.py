@@ -1,0 +1,369 @@
+"""Every setting of `uow.toml`, declared once as data: kind, default, bound, reason, text (contract section 6).
+
+Belongs here: the tables. Reading and checking are `uow.config`, `docs/configuration.md` is written from here by
+`uow.settings_page`. Does not belong here: any value that a deployment gave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+from topics import policies
+from topics.policies import DestinationPolicy
+from uow.kinds import ANY, Bound, Kind, at_least, between, for_now, never_or
+
+DESTINATION = "destinations.NAME"
+"""Section name that stands for `[destinations.<name>]` of each destination."""
+
+
+LEGAL_NAME = "letters, digits, '.', '_' and '-', 1 to 100 characters"
+_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+def is_legal_name(name: str) -> bool:
+    """Whether a name can be part of topic names: Kafka's alphabet; two names and a suffix must stay below 249."""
+    return 1 <= len(name) <= 100 and _NAME_CHARACTERS.issuperset(name) and name not in (".", "..")
+
+
+def _is_servers(text: str) -> bool:
+    return bool(text) and all(_is_address(part) for part in text.split(","))
+
+
+def _is_address(text: str) -> bool:
+    host, colon, port = text.strip().rpartition(":")
+    return bool(colon and host) and port.isascii() and port.isdigit() and int(port) <= 65535
+
+
+def _is_registry(text: str) -> bool:
+    return not text or text.startswith(("http://", "https://", "mock://"))
+
+
+NAME = Bound(LEGAL_NAME, is_legal_name)
+SERVERS = Bound("HOST:PORT, several with commas", _is_servers)
+WEB = Bound('HOST:PORT, or "off"', lambda text: text == "off" or _is_address(text))
+REGISTRY = Bound("empty, or an http or https URL", _is_registry)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting.
+
+    Attributes:
+        section: Its table in `uow.toml`; `DESTINATION` for those of each destination.
+        key: Its name there.
+        kind: What its value is made of.
+        default: Its value when nothing is given.
+        text: What it does.
+        bound: Legal values.
+        reason: Why the bound or the default is as it is.
+        choices: The enumeration of kinds CHOICE and CHOICES.
+    """
+
+    section: str
+    key: str
+    kind: Kind
+    default: Any
+    text: str
+    bound: Bound = ANY
+    reason: str = ""
+    choices: type[StrEnum] | None = None
+
+    @property
+    def name(self) -> str:
+        """`section.key`."""
+        return f"{self.section}.{self.key}"
+
+
+_DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(DestinationPolicy)}
+
+
+def _integer(key: str, bound: Bound, text: str, reason: str = "") -> Setting:
+    return Setting(DESTINATION, key, Kind.INTEGER, _DEFAULTS[key], text, bound, reason)
+
+
+def _choice(key: str, choices: type[StrEnum], text: str, bound: Bound = ANY, reason: str = "") -> Setting:
+    return Setting(DESTINATION, key, Kind.CHOICE, _DEFAULTS[key], text, bound, reason, choices)
+
+
+_PLAIN_CHANGELOG = for_now(0, "bounded replay is")
+_PLAIN_REASON = "with 0 every held component is in the changelog at once"
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        "application", "id", Kind.TEXT, "uow", "Consumer group; prefix of internal topics and transactional ids.", NAME
+    ),
+    Setting("application", "bootstrap_servers", Kind.TEXT, "localhost:9092", "Where the Kafka cluster is.", SERVERS),
+    Setting(
+        "worker",
+        "poll_records",
+        Kind.INTEGER,
+        5000,
+        "Most records of one poll, hence of one transaction.",
+        between(1, 100_000),
+        "sending offsets and committing is most of the time below 2000",
+    ),
+    Setting(
+        "worker",
+        "commit_interval_ms",
+        Kind.INTEGER,
+        100,
+        "Longest a transaction stays open while records flow.",
+        between(1, 60_000),
+        "an open transaction delays every read_committed reader; must be below half of transaction_timeout_ms",
+    ),
+    Setting(
+        "worker",
+        "transaction_timeout_ms",
+        Kind.INTEGER,
+        10_000,
+        "When the broker ends the transaction of a worker that died.",
+        between(1000, 900_000),
+        "a crashed worker's transaction holds back readers this long; the broker takes at most 900000",
+    ),
+    Setting(
+        "worker",
+        "session_timeout_ms",
+        Kind.INTEGER,
+        6000,
+        "When the group takes a silent worker's partitions away.",
+        between(6000, 1_800_000),
+        "the broker's group.min.session.timeout.ms and group.max.session.timeout.ms",
+    ),
+    Setting(
+        "worker",
+        "memory_limit_bytes",
+        Kind.INTEGER,
+        1_073_741_824,
+        "Memory for state, restore and buffers together; above it partitions pause.",
+        at_least(16_777_216),
+        "below 16 MiB one poll may not fit",
+    ),
+    Setting(
+        "worker",
+        "replay_limit_records",
+        Kind.INTEGER,
+        0,
+        "How much input a restore may read again, per partition.",
+        _PLAIN_CHANGELOG,
+        _PLAIN_REASON,
+    ),
+    Setting("worker", "replay_limit_bytes", Kind.INTEGER, 0, "The same in bytes.", _PLAIN_CHANGELOG, _PLAIN_REASON),
+    Setting("worker", "replay_limit_ms", Kind.INTEGER, 0, "The same in time.", _PLAIN_CHANGELOG, _PLAIN_REASON),
+    Setting(
+        "worker",
+        "broker_wait_ms",
+        Kind.INTEGER,
+        -1,
+        "Longest wait for unreachable brokers before exit 1; -1 waits for ever.",
+        Bound("-1 (for ever), or at least 0", lambda value: bool(value >= -1)),
+    ),
+    Setting(
+        "worker",
+        "drain_timeout_ms",
+        Kind.INTEGER,
+        30_000,
+        "Longest a SIGTERM takes before the worker aborts and leaves.",
+        at_least(0),
+        "the successor restores what was not settled",
+    ),
+    Setting(
+        "worker",
+        "web",
+        Kind.TEXT,
+        "127.0.0.1:6066",
+        "Address of the worker's web pages.",
+        WEB,
+        "loopback unless you say otherwise",
+    ),
+    Setting(
+        "schemas",
+        "registry_url",
+        Kind.TEXT,
+        "",
+        "Empty: Avro single-object encoding. Set: Confluent framing through that registry.",
+        REGISTRY,
+    ),
+    _choice(
+        "handling_policy",
+        policies.HandlingPolicy,
+        "Whether the destination forms units.",
+        reason="never inferred from topic names or traffic (W-05, W-64)",
+    ),
+    _choice(
+        "shape",
+        policies.Shape,
+        "How a unit is written.",
+        for_now(policies.Shape.ENVELOPE, "consecutive and reference are"),
+    ),
+    _choice("value_format", policies.ValueFormat, "Encoding of a unit's value (W-95)."),
+    _integer(
+        "incomplete_expiration_ms",
+        never_or(1),
+        "Age limit of an open group, from the append time of the first component held.",
+        "with -1 groups may wait for ever; 0 would expire every group (W-70, W-72)",
+    ),
+    _choice(
+        "expiration_policy",
+        policies.ExpirationPolicy,
+        "What becomes of the held components of an expired group (W-78 to W-81, W-207).",
+    ),
+    _integer(
+        "idle_expiration_ms",
+        never_or(1),
+        "Limit of quiet time of an open group, from the last component held.",
+        "as above (W-70)",
+    ),
+    _choice(
+        "duplicate_policy",
+        policies.DuplicatePolicy,
+        "What becomes of a resend or an equal duplicate; a conflict is always refused (W-44).",
+    ),
+    _choice(
+        "violation_policy",
+        policies.ViolationPolicy,
+        "Whether a violation costs the component or the group (W-35, W-39).",
+    ),
+    _choice(
+        "late_policy",
+        policies.LatePolicy,
+        "What a component of a group meets that closed otherwise than complete (W-85).",
+    ),
+    _integer(
+        "closed_retention_ms",
+        at_least(1),
+        "How long a closed id is remembered.",
+        "within it a late component opens no new group (W-19)",
+    ),
+    _integer(
+        "closed_max_groups",
+        at_least(1),
+        "How many closed ids are remembered at most, per partition.",
+        "memory; the oldest are forgotten first",
+    ),
+    _integer(
+        "max_components",
+        between(1, 2_147_483_647),
+        "Most components of a group; one more fails it.",
+        "the largest sequence number (W-20, W-115)",
+    ),
+    _integer("max_bytes", at_least(1), "Most bytes of a group, values and headers; more fails it.", "W-115"),
+    _choice(
+        "oversize",
+        policies.Oversize,
+        "What becomes of a unit that does not fit one record (W-115).",
+        for_now(policies.Oversize.FAIL, "consecutive and reference are"),
+    ),
+    _choice(
+        "routing",
+        policies.Routing,
+        "How a component finds its partition: murmur2 of the id, or the path map.",
+        for_now(policies.Routing.HASH, "path is"),
+        "W-104, W-105",
+    ),
+    _choice("outcomes", policies.OutcomesPolicy, "Which closed groups are reported to `D.outcomes` (W-214)."),
+    Setting(
+        DESTINATION,
+        "strict_order",
+        Kind.SWITCH,
+        False,
+        "Units leave in the order in which their groups opened.",
+        for_now(False, "strict order is"),
+    ),
+    Setting(
+        DESTINATION,
+        "accept_aliases",
+        Kind.CHOICES,
+        frozenset(),
+        "Header families of other systems that are read as ours (W-17).",
+        choices=policies.AliasFamily,
+    ),
+    Setting(
+        DESTINATION,
+        "expiration_log_headers",
+        Kind.TEXTS,
+        (),
+        'Further headers in the log lines of `expiration_policy = "log"` (W-79).',
+    ),
+)
+
+SECTIONS: tuple[str, ...] = ("application", "kafka", "worker", "schemas", "destinations")
+
+LATER: frozenset[str] = frozenset(
+    {
+        "client",
+        "templates",
+        "rules",
+        f"{DESTINATION}.redelivery_limit",
+        f"{DESTINATION}.mirror_prefixes",
+        f"{DESTINATION}.field_source",
+        f"{DESTINATION}.template",
+        f"{DESTINATION}.routes",
+    }
+)
+"""Sections and settings that the specifications name and nothing reads yet: refused as not built, not as unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRule:
+    """A librdkafka property that we set ourselves; `allowed` are the values that say the same."""
+
+    properties: tuple[str, ...]
+    allowed: frozenset[str]
+    rule: str
+
+
+def _rule(properties: str, rule: str, allowed: str = "") -> KafkaRule:
+    return KafkaRule(tuple(properties.split()), frozenset(allowed.split()), rule)
+
+
+KAFKA_RULES: tuple[KafkaRule, ...] = (
+    _rule("bootstrap.servers metadata.broker.list", "given by application.bootstrap_servers"),
+    _rule("group.id", "given by application.id"),
+    _rule(
+        "transactional.id",
+        "made of application.id and the worker's slot: stable, so that a successor fences at once (ER-09)",
+    ),
+    _rule("transaction.timeout.ms", "given by worker.transaction_timeout_ms"),
+    _rule("session.timeout.ms", "given by worker.session_timeout_ms"),
+    _rule("isolation.level", "every reader of ours reads read_committed (W-49)", "read_committed"),
+    _rule("enable.idempotence", "must be true: safe internal resend", "true"),
+    _rule("acks request.required.acks", "must be all: an idempotent producer takes nothing less", "all -1"),
+    _rule(
+        "max.in.flight max.in.flight.requests.per.connection",
+        "at most 5: above it an idempotent producer is refused",
+        "1 2 3 4 5",
+    ),
+    _rule("queuing.strategy", "must be fifo: an idempotent producer takes nothing else", "fifo"),
+    _rule(
+        "retries message.send.max.retries",
+        "not to be set: a producer that gives up opens a hole in the sequence (S-30)",
+    ),
+    _rule(
+        "message.timeout.ms delivery.timeout.ms",
+        "a finite value of its own opens a hole in the sequence (S-30)",
+    ),
+    _rule("enable.auto.commit", "must be false: committed offsets would run ahead of the work", "false"),
+    _rule("enable.auto.offset.store", "must be false: committed offsets would run ahead of the work", "false"),
+    _rule("auto.offset.reset", "must be error: a silent reset is loss or replay; the first start is explicit", "error"),
+    _rule(
+        "partitioner",
+        "must be murmur2_random: one key, one partition, whichever client sends (W-109)",
+        "murmur2_random",
+    ),
+    _rule("allow.auto.create.topics", "must be false: a deleted topic must not come back by accident", "false"),
+    _rule("partition.assignment.strategy", "chosen by the worker: partitions of a destination are assigned together"),
+    _rule("group.protocol", "must be classic: the newer protocol keeps session times on the broker", "classic"),
+    _rule("enable.partition.eof", "chosen by the worker"),
+    _rule(
+        "message.max.bytes", "chosen by the worker: a record of D.components must fit with its error headers (W-115)"
+    ),
+)
+
+SECRET_WORDS = ("password", "secret", "key.pem", "ssl_key", "oauthbearer.config", "sasl.jaas")
+"""A property with one of these in its name is never shown."""
+
+WITH_UNDERSCORE = frozenset({"log_level", "ssl_ca", "ssl_certificate", "ssl_key"})
+"""librdkafka properties written with an underscore; all others are written with dots."""
