@@ -18,9 +18,10 @@ UowError                             catch this to catch everything of ours
 `-- InvariantViolation               our bug: report it with state and event
 ```
 
-Belongs here: the error classes of contract section 4 and their texts; standard library only. Does not belong here: who raises
-them, and errors of connecting and ordering, which the client adds (`uow.errors`). A refusal is an outcome in the worker, never
-an exception there; its class name, `case` and text are what a record in `D.rejected` carries (W-34, W-37).
+Belongs here: the error classes of contract section 4 and their texts; standard library only. Does not belong here: who
+raises them, and errors of connecting and ordering, which the client adds (`uow.errors`). A refusal is an outcome in the
+worker, never an exception there; its class name, `case` and text are what a record in `D.rejected` carries
+(W-34, W-37).
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def _rebuild(cls: type[UowError], state: Mapping[str, Any]) -> UowError:
 class UowError(Exception):
     """Root of the tree: `except UowError` catches all of ours (W-34).
 
-    As a class it also stands for records that a policy and not a fault gave up; `case` is then the `uow-reason` (contract section 3).
+    As a class it also stands for records that a policy and not a fault gave up; `case` is then the `uow-reason`
+    (contract section 3).
 
     Attributes:
         case: Which case of the class; the text of `uow-error-case`. Empty where a class knows one case only.
@@ -67,7 +69,9 @@ class UowError(Exception):
     def text(self) -> str:
         """One line for people; the text of `uow-error-text`."""
         sentence = self.CASES.get(self.case, self.case)
-        told = f"{sentence}: {self.detail}" if sentence and self.detail else sentence or self.detail or type(self).__name__
+        told = (
+            f"{sentence}: {self.detail}" if sentence and self.detail else sentence or self.detail or type(self).__name__
+        )
         where = []
         if self.id is not None:
             where.append(f"id {self.id.decode('utf-8', 'backslashreplace')!r}")
@@ -83,9 +87,12 @@ class UowError(Exception):
 
 
 class BadUnitIdError(UowError):
-    """The id cannot be used (line 3, W-23). The sender corrects it and sends again; the group, if any, lives on (W-35)."""
+    """The id cannot be used (line 3, W-23).
 
-    CASES = {
+    The sender corrects it and sends again; the group, if any, lives on (W-35).
+    """
+
+    CASES: ClassVar = {
         "empty": "uow-id is empty",
         "undecodable": "uow-id is no UTF-8 text",
         "too-long": "uow-id is longer than 255 bytes",
@@ -95,9 +102,12 @@ class BadUnitIdError(UowError):
 
 
 class BadSequenceNumberError(UowError):
-    """Number, end mark or count missing or unreadable (lines 4 and 5, W-25 to W-27). The sender corrects it and sends again."""
+    """Number, end mark or count missing or unreadable (lines 4 and 5, W-25 to W-27).
 
-    CASES = {
+    The sender corrects it and sends again.
+    """
+
+    CASES: ClassVar = {
         "a": "uow-seq is missing",
         "b": "uow-seq is zero or negative",
         "malformed": "uow-seq is no decimal number in 1..2147483647",
@@ -107,9 +117,12 @@ class BadSequenceNumberError(UowError):
 
 
 class OutOfSequenceRangeError(UowError):
-    """Number and end contradict each other (lines 8, 11 and 12, W-28 to W-30). The group keeps what it has; the sender corrects and sends again."""
+    """Number and end contradict each other (lines 8, 11 and 12, W-28 to W-30).
 
-    CASES = {"a": "number above the known end", "b": "end below a number already held"}
+    The group keeps what it has; the sender corrects and sends again.
+    """
+
+    CASES: ClassVar = {"a": "number above the known end", "b": "end below a number already held"}
 
 
 class DuplicateSequenceNumberError(UowError):
@@ -118,7 +131,7 @@ class DuplicateSequenceNumberError(UowError):
     `resend` and `duplicate` need nothing; `conflict` means two senders disagree: find the second one.
     """
 
-    CASES = {
+    CASES: ClassVar = {
         "duplicate": "number already held, same bytes",
         "resend": "number already held, same component id",
         "conflict": "number already held, other bytes",
@@ -128,13 +141,13 @@ class DuplicateSequenceNumberError(UowError):
 class UnitConflictError(UowError):
     """`uow-id` and `uoo-name` on one message: a programming error of the sender, who chooses one (line 1, W-33)."""
 
-    CASES = {"": "uow-id and uoo-name on one message"}
+    CASES: ClassVar = {"": "uow-id and uoo-name on one message"}
 
 
 class UnitClosedError(UowError):
     """Late: the group is closed, and the case says how (line 9, W-85). The sender uses a new id."""
 
-    CASES = {
+    CASES: ClassVar = {
         "partial": "the group is closed: delivered without all of its components",
         "expired": "the group is closed: expired",
         "cancelled": "the group is closed: cancelled",
@@ -145,19 +158,22 @@ class UnitClosedError(UowError):
 class UnitTooLargeError(UowError):
     """The group is over a limit and fails (line 14). The sender splits the unit, or the operator raises the limit."""
 
-    CASES = {"count": "more components than max_components", "bytes": "more bytes than max_bytes"}
+    CASES: ClassVar = {"count": "more components than max_components", "bytes": "more bytes than max_bytes"}
 
 
 class MisroutedComponentError(UowError):
-    """On the wrong partition although rerouted once (line 6, W-110). The sender uses murmur2 of the raw id bytes as everybody else."""
+    """On the wrong partition although rerouted once (line 6, W-110).
 
-    CASES = {"": "wrong partition for the id, and already rerouted once"}
+    The sender uses murmur2 of the raw id bytes as everybody else.
+    """
+
+    CASES: ClassVar = {"": "wrong partition for the id, and already rerouted once"}
 
 
 class ComponentExpiredError(UowError):
     """The component's own time has passed (line 13, W-77). Nothing to repeat; its group expires."""
 
-    CASES = {"": "uow-expires-at has passed"}
+    CASES: ClassVar = {"": "uow-expires-at has passed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +236,9 @@ class ConfigError(UowError):
 
 
 class DecodeError(UowError):
-    """A header or value that cannot be read. The bytes are kept: look at them, correct the writer; a worker rejects and goes on (line 5b).
+    """A header or value that cannot be read (line 5b).
+
+    The bytes are kept: look at them, correct the writer. A worker rejects the record and goes on.
 
     Attributes:
         case: Name of the header or format that cannot be read.
@@ -283,7 +301,10 @@ class StateCorruptedError(UowError):
 
 
 class InvariantViolation(UowError):
-    """Our bug: a state and an event that must not meet. Report it with both; the partition stops at it (ER-03), the others go on."""
+    """Our bug: a state and an event that must not meet.
+
+    Report it with both; the partition stops at it (ER-03), the others go on.
+    """
 
     def __init__(self, state: object, event: object, detail: str = "") -> None:
         super().__init__(detail)

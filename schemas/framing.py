@@ -1,10 +1,11 @@
 """What stands before a record's Avro body, and which schema it names. Standard library only.
 
-Two framings are written and both are read everywhere (contract section 11): Avro single-object encoding (`C3 01`, the schema's
-CRC-64-AVRO fingerprint as 8 bytes little-endian, body), and Confluent's (`00`, schema id as 4 bytes big-endian, body).
+Two framings are written and both are read everywhere (contract section 11): Avro single-object encoding (`C3 01`, the
+schema's CRC-64-AVRO fingerprint as 8 bytes little-endian, body), and Confluent's (`00`, schema id as 4 bytes
+big-endian, body).
 
-Belongs here: the frames, the definitions on disk with their versions, parsing canonical form and fingerprint. Does not belong here:
-bodies (`schemas.codec`, `schemas.component`), and asking a registry (`schemas.registry`).
+Belongs here: the frames, the definitions on disk with their versions, parsing canonical form and fingerprint. Does not
+belong here: bodies (`schemas.codec`, `schemas.component`), and asking a registry (`schemas.registry`).
 
 Nothing is read or computed on import; each answer is computed once.
 """
@@ -17,7 +18,7 @@ from enum import Enum
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from schemas.errors import DecodeError
 
@@ -37,7 +38,10 @@ DEFINITIONS: Final[Mapping[str, tuple[str, int]]] = MappingProxyType(
         "Ledger": ("ledger", 1),
     }
 )
-"""Record name to file stem and current version. Before a definition changes, it is copied to `released/STEM-VERSION.avsc`, and the version goes up."""
+"""Record name to file stem and current version.
+
+Before a definition changes, it is copied to `released/STEM-VERSION.avsc`, and the version goes up.
+"""
 
 _FOLDER = Path(__file__).parent / "definitions"
 
@@ -146,7 +150,9 @@ def fingerprint(name: str, version: int | None = None) -> int:
 @cache
 def known() -> Mapping[int, SchemaVersion]:
     """Fingerprint to schema, of every version ever released: what can be read without a registry."""
-    versions = (SchemaVersion(name, version) for name, (_, current) in DEFINITIONS.items() for version in range(1, current + 1))
+    versions = (
+        SchemaVersion(name, version) for name, (_, current) in DEFINITIONS.items() for version in range(1, current + 1)
+    )
     return MappingProxyType({fingerprint(schema.name, schema.version): schema for schema in versions})
 
 
@@ -161,6 +167,21 @@ def confluent_header(schema_id: int) -> bytes:
     return CONFLUENT_MARK + schema_id.to_bytes(4, "big")
 
 
+class Framer(Protocol):
+    """Gives the bytes before a body."""
+
+    def header(self, name: str, topic: str) -> bytes:
+        """For a record by name (`Unit`), on its way to `topic`."""
+        ...
+
+
+class SingleObjectFramer:
+    """Avro single-object encoding: needs no registry, the same header for every topic."""
+
+    def header(self, name: str, topic: str = "") -> bytes:
+        return single_object_header(name)
+
+
 def split(data: bytes) -> Frame:
     """Takes a framed record apart.
 
@@ -171,4 +192,8 @@ def split(data: bytes) -> Frame:
         return Frame(FrameKind.SINGLE_OBJECT, int.from_bytes(data[2:10], "little"), data[10:])
     if data[:1] == CONFLUENT_MARK and len(data) >= 5:
         return Frame(FrameKind.CONFLUENT, int.from_bytes(data[1:5], "big"), data[5:])
-    raise DecodeError("framing", f"neither Avro single-object encoding nor Confluent framing: {data[:10].hex(' ') or 'no bytes'}", data=data)
+    raise DecodeError(
+        "framing",
+        f"neither Avro single-object encoding nor Confluent framing: {data[:10].hex(' ') or 'no bytes'}",
+        data=data,
+    )

@@ -1,10 +1,11 @@
-"""The records on the wire as Python values: what a unit, a component, an outcome, a changelog row and a ledger record hold.
+"""The records on the wire as Python values.
 
-Belongs here: frozen values with the field names of contract section 11, the two enumerations, and the two texts that are part of
-the wire: ranges (`3,5-7,9-`) and changelog keys. Standard library only. Does not belong here: encoding (`schemas.codec`,
-`schemas.component`), and what happens to a group (`processor.core`).
+Belongs here: frozen values with the field names of contract section 11, the two enumerations, and the two texts that
+are part of the wire: ranges (`3,5-7,9-`) and changelog keys. Standard library only. Does not belong here: encoding
+(`schemas.codec`, `schemas.component`), and what happens to a group (`processor.core`).
 
-Times are epoch milliseconds, as int, everywhere. An enumeration's value is the text of its header; in Avro a `-` becomes a `_`.
+Times are epoch milliseconds, as int, everywhere. An enumeration's value is the text of its header; in Avro a `-`
+becomes a `_`.
 """
 
 from __future__ import annotations
@@ -102,7 +103,10 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A delivered unit: its components in number order (W-10). `bytes` is the sum of the sizes counted against `max_bytes`."""
+    """A delivered unit: its components in number order (W-10).
+
+    `bytes` is the sum of the sizes counted against `max_bytes`.
+    """
 
     id: str
     unit_id: str
@@ -155,7 +159,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """What the headers of a held component say beyond id, number and end, so that restore need not read them again. 0: none."""
+    """What the headers of a held component say beyond id, number and end; 0 is none."""
 
     expires_at: int = 0
     deliver_at: int = 0
@@ -230,7 +234,8 @@ class LedgerRecord:
         layout: `LEDGER_LAYOUT`.
         from_offset: Input position before the transaction.
         to_offset: Input position after it.
-        floor: Replay floor F: offset of the first component of the oldest open group that is not promoted, else `to_offset`.
+        floor: Replay floor F: offset of the first component of the oldest open group that is not promoted, else
+            `to_offset`.
         clock: The partition's clock after it.
         reader: Version of the function that reads id, number and end from a raw record.
         not_held: Offsets in [from_offset, to_offset) that were not held.
@@ -276,11 +281,15 @@ def parse_ranges(text: str) -> tuple[Range, ...]:
     for part in text.split(",") if text else ():
         match = _RANGES.fullmatch(part)
         if match is None:
-            raise DecodeError("uow-missing", f"{text[:80]!r} is no list of ranges", data=text.encode("utf-8", "replace"))
+            raise DecodeError(
+                "uow-missing", f"{text[:80]!r} is no list of ranges", data=text.encode("utf-8", "replace")
+            )
         first = int(match[1])
         last = first if match[2] is None else MAX_SEQ if match[3] is None else int(match[3])
         if not previous < first <= last <= MAX_SEQ:
-            raise DecodeError("uow-missing", f"{text[:80]!r} does not rise within 1..{MAX_SEQ}", data=text.encode("utf-8", "replace"))
+            raise DecodeError(
+                "uow-missing", f"{text[:80]!r} does not rise within 1..{MAX_SEQ}", data=text.encode("utf-8", "replace")
+            )
         found.append(Range(first, last))
         previous = last
     return tuple(found)
@@ -294,9 +303,9 @@ _KEY_PREFIX = bytes([CHANGELOG_KEY_VERSION])
 
 
 def changelog_key(id: bytes, seq: int) -> bytes:
-    """Key of a row in `A-D-groups-changelog`: version byte 1, group id, 0, sequence number as 4 bytes big-endian; 0 is the group row.
+    """Key of a row in `A-D-groups-changelog`: version byte 1, group id, 0, sequence number as 4 bytes big-endian.
 
-    Ids may hold a zero byte themselves: a key is read from its end.
+    Number 0 is the group row. Ids may hold a zero byte themselves: a key is read from its end.
     """
     return b"%b%b\0%b" % (_KEY_PREFIX, id, seq.to_bytes(4, "big"))
 

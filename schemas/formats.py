@@ -1,0 +1,368 @@
+"""Units as JSON and as XML (`value_format`), without loss: bytes, nulls, header order and repeats survive (W-95).
+
+Bytes are written as text where that is safe, else in base64: in JSON `{"text": "..."}` or `{"base64": "..."}`, in XML
+an element with its text, or with `encoding="base64"`. Null is `null`, or the element is left out. `docs/wire-format.md`
+shows both shapes.
+
+Belongs here: the two formats, written and read. Does not belong here: Avro (`schemas.codec`). What is read may be
+hostile: whatever is no unit ends as `DecodeError`; in XML, document types and with them entities are refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable
+from typing import Any, Final, NoReturn, TypeVar
+from xml.etree import ElementTree
+
+from schemas.errors import DecodeError
+from schemas.records import Component, Header, Range, Reason, Reference, Source, Unit, UnitOutcome
+
+FORMAT_VERSION: Final = 1
+"""Of both shapes; stands in each value.
+
+Fields may be added under the same version, and readers pass over what they do not know.
+"""
+
+T = TypeVar("T")
+
+
+def _clean(text: str) -> bool:
+    """Whether a text survives JSON, XML and people as it is: printable, or a line end or tab in between."""
+    return text.isprintable() or text.replace("\n", "").replace("\t", "").isprintable()
+
+
+def _text_or_none(data: bytes) -> str | None:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if _clean(text) else None
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _from_base64(text: str) -> bytes:
+    return base64.b64decode(text.encode("ascii"), validate=True)
+
+
+_BROKEN: Final = (LookupError, ValueError, TypeError, AttributeError, RecursionError, binascii.Error)
+
+
+def _read(what: str, data: bytes, read: Callable[[], T]) -> T:
+    try:
+        return read()
+    except DecodeError as error:
+        error.data = data
+        raise
+    except _BROKEN as error:
+        raise DecodeError(
+            what, f"no unit: {type(error).__name__} {' '.join(str(error).split())[:200]}", data=data
+        ) from None
+
+
+# JSON
+
+
+def to_json(unit: Unit) -> bytes:
+    """A unit as one JSON object, UTF-8, no line ends."""
+    value = {
+        "schema": "uow.Unit",
+        "version": FORMAT_VERSION,
+        "id": unit.id,
+        "unit_id": unit.unit_id,
+        "destination": unit.destination,
+        "generation": unit.generation,
+        "outcome": unit.outcome.value,
+        "reason": unit.reason.value,
+        "opened_at": unit.opened_at,
+        "closed_at": unit.closed_at,
+        "expires_at": unit.expires_at,
+        "count": unit.count,
+        "bytes": unit.bytes,
+        "missing": [[item.first, item.last] for item in unit.missing],
+        "components": [_component_json(component) for component in unit.components],
+    }
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _component_json(component: Component) -> dict[str, Any]:
+    source, reference = component.source, component.reference
+    return {
+        "seq": component.seq,
+        "end": component.end,
+        "component_id": component.component_id,
+        "key": _bytes_json(component.key),
+        "value": _bytes_json(component.value),
+        "headers": [[name, _bytes_json(value)] for name, value in component.headers],
+        "timestamp": component.timestamp,
+        "source": {"topic": source.topic, "partition": source.partition, "offset": source.offset},
+        "reference": None if reference is None else {"length": reference.length, "crc32c": reference.crc32c},
+    }
+
+
+def _bytes_json(data: bytes | None) -> dict[str, str] | None:
+    if data is None:
+        return None
+    text = _text_or_none(data)
+    return {"base64": _base64(data)} if text is None else {"text": text}
+
+
+def from_json(data: bytes) -> Unit:
+    """The unit that `to_json` wrote.
+
+    Raises:
+        DecodeError: No unit; case `json`.
+    """
+    return _read("json", data, lambda: _unit_of_json(json.loads(data, parse_constant=_no_number)))
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no JSON")
+
+
+def _expect(kind: type[T], value: Any) -> T:
+    if type(value) is not kind:
+        raise TypeError(f"{type(value).__name__} where {kind.__name__} is expected")
+    return value
+
+
+def _or_none(read: Callable[[Any], T], value: Any) -> T | None:
+    return None if value is None else read(value)
+
+
+def _int(value: Any) -> int:
+    return _expect(int, value)
+
+
+def _str(value: Any) -> str:
+    text = _expect(str, value)
+    text.encode()  # a lone surrogate is no text
+    return text
+
+
+def _unit_of_json(value: Any) -> Unit:
+    fields = _expect(dict, value)
+    _check_version(fields["schema"], fields["version"])
+    return Unit(
+        id=_str(fields["id"]),
+        unit_id=_str(fields["unit_id"]),
+        destination=_str(fields["destination"]),
+        generation=_int(fields["generation"]),
+        outcome=UnitOutcome(_str(fields["outcome"])),
+        reason=Reason(_str(fields["reason"])),
+        opened_at=_int(fields["opened_at"]),
+        closed_at=_int(fields["closed_at"]),
+        expires_at=_or_none(_int, fields["expires_at"]),
+        count=_int(fields["count"]),
+        bytes=_int(fields["bytes"]),
+        missing=tuple(Range(_int(first), _int(last)) for first, last in _expect(list, fields["missing"])),
+        components=tuple(map(_component_of_json, _expect(list, fields["components"]))),
+    )
+
+
+def _check_version(schema: Any, version: Any) -> None:
+    if schema != "uow.Unit" or version != FORMAT_VERSION:
+        raise ValueError(
+            f"schema {str(schema)[:40]} version {str(version)[:40]}, not uow.Unit version {FORMAT_VERSION}"
+        )
+
+
+def _component_of_json(value: Any) -> Component:
+    fields = _expect(dict, value)
+    source = _expect(dict, fields["source"])
+    return Component(
+        seq=_int(fields["seq"]),
+        end=_expect(bool, fields["end"]),
+        component_id=_or_none(_str, fields["component_id"]),
+        key=_or_none(_bytes_of_json, fields["key"]),
+        value=_or_none(_bytes_of_json, fields["value"]),
+        headers=tuple((_str(name), _or_none(_bytes_of_json, held)) for name, held in _expect(list, fields["headers"])),
+        timestamp=_int(fields["timestamp"]),
+        source=Source(_str(source["topic"]), _int(source["partition"]), _int(source["offset"])),
+        reference=_or_none(lambda said: Reference(_int(said["length"]), _int(said["crc32c"])), fields["reference"]),
+    )
+
+
+def _bytes_of_json(value: Any) -> bytes:
+    ((kind, text),) = _expect(dict, value).items()
+    if kind == "text":
+        return _str(text).encode()
+    if kind == "base64":
+        return _from_base64(_str(text))
+    raise ValueError(f"bytes are written as text or base64, not as {kind[:40]!r}")
+
+
+# XML
+
+
+def to_xml(unit: Unit) -> bytes:
+    """A unit as one XML document, UTF-8 with declaration, no document type."""
+    root = ElementTree.Element("unit", {"schema": "uow.Unit", "version": str(FORMAT_VERSION)})
+    for name in ("id", "unit_id", "destination"):
+        _add_text(root, name, getattr(unit, name))
+    for name in ("generation", "outcome", "reason", "opened_at", "closed_at", "expires_at", "count", "bytes"):
+        _add_plain(root, name, getattr(unit, name))
+    missing = ElementTree.SubElement(root, "missing")
+    for item in unit.missing:
+        ElementTree.SubElement(missing, "range", {"first": str(item.first), "last": str(item.last)})
+    components = ElementTree.SubElement(root, "components")
+    for component in unit.components:
+        _add_component(components, component)
+    body: bytes = ElementTree.tostring(root, "utf-8", xml_declaration=False)
+    return b"<?xml version='1.0' encoding='UTF-8'?>\n" + body
+
+
+def _add_component(parent: ElementTree.Element, component: Component) -> None:
+    element = ElementTree.SubElement(parent, "component")
+    _add_plain(element, "seq", component.seq)
+    _add_plain(element, "end", "true" if component.end else "false")
+    _add_text(element, "component_id", component.component_id)
+    _add_bytes(element, "key", component.key)
+    _add_bytes(element, "value", component.value)
+    headers = ElementTree.SubElement(element, "headers")
+    for name, value in component.headers:
+        header = ElementTree.SubElement(headers, "header")
+        _add_text(header, "name", name)
+        _add_bytes(header, "value", value)
+    _add_plain(element, "timestamp", component.timestamp)
+    source = ElementTree.SubElement(element, "source")
+    _add_text(source, "topic", component.source.topic)
+    _add_plain(source, "partition", component.source.partition)
+    _add_plain(source, "offset", component.source.offset)
+    if component.reference is not None:
+        reference = ElementTree.SubElement(element, "reference")
+        _add_plain(reference, "length", component.reference.length)
+        _add_plain(reference, "crc32c", component.reference.crc32c)
+
+
+def _add_plain(parent: ElementTree.Element, name: str, value: object) -> None:
+    if value is not None:
+        ElementTree.SubElement(parent, name).text = str(value)
+
+
+def _add_text(parent: ElementTree.Element, name: str, text: str | None) -> None:
+    _add_bytes(parent, name, None if text is None else text.encode())
+
+
+def _add_bytes(parent: ElementTree.Element, name: str, data: bytes | None) -> None:
+    if data is None:
+        return
+    element = ElementTree.SubElement(parent, name)
+    element.text = _text_or_none(data)
+    if element.text is None:
+        element.set("encoding", "base64")
+        element.text = _base64(data)
+
+
+class _Tree(ElementTree.TreeBuilder):
+    """Builds a tree of what is no document type: entities, external or nested, cannot be declared."""
+
+    def doctype(self, name: str, pubid: str | None, system: str | None) -> NoReturn:
+        raise DecodeError("xml", f"a document type ({name[:40]}) is refused")
+
+
+def from_xml(data: bytes) -> Unit:
+    """The unit that `to_xml` wrote.
+
+    Raises:
+        DecodeError: No unit, or a document with a document type; case `xml`.
+    """
+    return _read("xml", data, lambda: _unit_of_xml(_parse(data)))
+
+
+def _parse(data: bytes) -> ElementTree.Element:
+    try:
+        return ElementTree.fromstring(data, ElementTree.XMLParser(target=_Tree()))
+    except ElementTree.ParseError as error:
+        raise DecodeError("xml", f"no XML: {error}") from None
+
+
+def _child(parent: ElementTree.Element, name: str) -> ElementTree.Element:
+    found = parent.findall(name)
+    if len(found) != 1:
+        raise ValueError(f"{len(found)} elements {name} in {parent.tag[:40]}")
+    return found[0]
+
+
+def _plain(parent: ElementTree.Element, name: str) -> str:
+    return _child(parent, name).text or ""
+
+
+def _number(text: str) -> int:
+    if not text.removeprefix("-").isdecimal() or not text.isascii():
+        raise ValueError(f"{text[:40]!r} is no number")
+    return int(text)
+
+
+def _xml_int(parent: ElementTree.Element, name: str) -> int:
+    return _number(_plain(parent, name))
+
+
+def _xml_bytes(parent: ElementTree.Element, name: str) -> bytes:
+    element = _child(parent, name)
+    text = element.text or ""
+    encoding = element.get("encoding", "text")
+    if encoding not in ("text", "base64"):
+        raise ValueError(f"bytes are written as text or base64, not as {encoding[:40]!r}")
+    return _from_base64(text) if encoding == "base64" else text.encode()
+
+
+def _xml_text(parent: ElementTree.Element, name: str) -> str:
+    return _xml_bytes(parent, name).decode()
+
+
+def _optional(read: Callable[[ElementTree.Element, str], T], parent: ElementTree.Element, name: str) -> T | None:
+    return None if parent.find(name) is None else read(parent, name)
+
+
+def _unit_of_xml(root: ElementTree.Element) -> Unit:
+    if root.tag != "unit":
+        raise ValueError(f"the document is a {root.tag[:40]}")
+    _check_version(root.get("schema"), _number(root.get("version", "")))
+    return Unit(
+        id=_xml_text(root, "id"),
+        unit_id=_xml_text(root, "unit_id"),
+        destination=_xml_text(root, "destination"),
+        generation=_xml_int(root, "generation"),
+        outcome=UnitOutcome(_plain(root, "outcome")),
+        reason=Reason(_plain(root, "reason")),
+        opened_at=_xml_int(root, "opened_at"),
+        closed_at=_xml_int(root, "closed_at"),
+        expires_at=_optional(_xml_int, root, "expires_at"),
+        count=_xml_int(root, "count"),
+        bytes=_xml_int(root, "bytes"),
+        missing=tuple(
+            Range(_number(item.attrib["first"]), _number(item.attrib["last"]))
+            for item in _child(root, "missing").findall("range")
+        ),
+        components=tuple(map(_component_of_xml, _child(root, "components").findall("component"))),
+    )
+
+
+def _component_of_xml(element: ElementTree.Element) -> Component:
+    source, reference = _child(element, "source"), element.find("reference")
+    end = _plain(element, "end")
+    if end not in ("true", "false"):
+        raise ValueError(f"end is neither true nor false: {end[:40]!r}")
+    return Component(
+        seq=_xml_int(element, "seq"),
+        end=end == "true",
+        component_id=_optional(_xml_text, element, "component_id"),
+        key=_optional(_xml_bytes, element, "key"),
+        value=_optional(_xml_bytes, element, "value"),
+        headers=tuple(map(_header_of_xml, _child(element, "headers").findall("header"))),
+        timestamp=_xml_int(element, "timestamp"),
+        source=Source(_xml_text(source, "topic"), _xml_int(source, "partition"), _xml_int(source, "offset")),
+        reference=None
+        if reference is None
+        else Reference(_xml_int(reference, "length"), _xml_int(reference, "crc32c")),
+    )
+
+
+def _header_of_xml(element: ElementTree.Element) -> Header:
+    return _xml_text(element, "name"), _optional(_xml_bytes, element, "value")

@@ -1,0 +1,240 @@
+"""A schema registry with Confluent's HTTP interface: what we write is registered there, what we read is looked up.
+
+Belongs here: the two calls we make, the framer that uses them, and a registry in memory for tests. Does not belong
+here: frames (`schemas.framing`) and bodies (`schemas.codec`). Used only when `[schemas] registry_url` is set; internal
+topics never use a registry.
+
+Standard library only, see `docs/decisions/0003-schema-registry-client.md`. An answer about a schema id or a
+registration never changes, so each is asked for once.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from http.client import HTTPException
+from typing import Any, Final, Protocol
+from urllib.error import HTTPError
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.request import Request, build_opener
+
+from schemas import framing
+from schemas.errors import ConfigError, DecodeError, UowError
+from schemas.framing import Framer, SingleObjectFramer
+
+__all__ = [
+    "Framer",
+    "HttpRegistry",
+    "MemoryRegistry",
+    "Registry",
+    "RegistryError",
+    "RegistryFramer",
+    "SingleObjectFramer",
+    "connect",
+    "framer_for",
+    "subject_for",
+]
+
+TIMEOUT_S: Final = 10.0
+"""Longest wait for one answer."""
+
+MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
+"""A longer answer is no schema."""
+
+_CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+
+
+class RegistryError(UowError):
+    """The registry does not answer, or refuses a registration.
+
+    The record was not written or read: try again, or mend the registry.
+
+    Attributes:
+        url: Without credentials.
+        status: HTTP status, or 0 where there was no answer.
+    """
+
+    def __init__(self, url: str, detail: str, *, status: int = 0) -> None:
+        super().__init__(detail)
+        self.url = url
+        self.status = status
+
+    @property
+    def text(self) -> str:
+        return f"schema registry {self.url}: {self.detail}"
+
+
+class Registry(Protocol):
+    """What we need of a registry."""
+
+    def register(self, subject: str, schema: str) -> int:
+        """The id of an Avro definition (JSON text) under a subject; registers it if it is new.
+
+        Raises:
+            RegistryError: No answer, or refused.
+        """
+        ...
+
+    def schema(self, schema_id: int) -> str:
+        """The definition an id stands for.
+
+        Raises:
+            DecodeError: There is no such id; case `schema`.
+            RegistryError: No answer.
+        """
+        ...
+
+
+def connect(url: str) -> Registry:
+    """The registry at a URL.
+
+    `mock://NAME` is one in memory, shared by everybody in this process who says the same name.
+
+    Raises:
+        ConfigError: No such URL; setting `schemas.registry_url`.
+    """
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        usable = False
+    if usable:
+        return HttpRegistry(url)
+    if url.startswith("mock://"):
+        return _mocks.setdefault(url, MemoryRegistry())
+    raise ConfigError(
+        "schemas.registry_url", url.rpartition("@")[2], "needs http://HOST[:PORT], https://HOST[:PORT] or mock://NAME"
+    )
+
+
+class MemoryRegistry:
+    """A registry in memory. Like the real one it gives equal definitions one id, and knows no compatibility rule."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, int] = {}
+        self.subjects: dict[str, list[int]] = {}
+
+    def register(self, subject: str, schema: str) -> int:
+        schema_id = self._ids.setdefault(schema, len(self._ids) + 1)
+        versions = self.subjects.setdefault(subject, [])
+        if schema_id not in versions:
+            versions.append(schema_id)
+        return schema_id
+
+    def schema(self, schema_id: int) -> str:
+        for text, known_id in self._ids.items():
+            if known_id == schema_id:
+                return text
+        raise DecodeError("schema", f"the registry knows no schema id {schema_id}")
+
+
+_mocks: dict[str, MemoryRegistry] = {}
+
+
+class HttpRegistry:
+    """A registry behind HTTP.
+
+    User and password may stand in the URL (`https://user:password@host`). Safe to share between threads.
+    """
+
+    def __init__(self, url: str, timeout_s: float = TIMEOUT_S) -> None:
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")[2]
+        self.url = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
+        self._timeout_s = timeout_s
+        self._opener = build_opener()
+        self._headers = {"Accept": _CONTENT_TYPE, "Content-Type": _CONTENT_TYPE}
+        if parts.username is not None:
+            pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            self._headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        self._schemas: dict[int, str] = {}
+
+    def register(self, subject: str, schema: str) -> int:
+        answer = self._ask(f"/subjects/{quote(subject, safe='')}/versions", json.dumps({"schema": schema}).encode())
+        schema_id = answer.get("id")
+        if not isinstance(schema_id, int):
+            raise RegistryError(self.url, f"no id in the answer for subject {subject}")
+        return schema_id
+
+    def schema(self, schema_id: int) -> str:
+        known = self._schemas.get(schema_id)
+        if known is not None:
+            return known
+        try:
+            answer = self._ask(f"/schemas/ids/{schema_id}")
+        except RegistryError as error:
+            if error.status == 404:
+                raise DecodeError("schema", f"the registry knows no schema id {schema_id}") from None
+            raise
+        text, kind = answer.get("schema"), answer.get("schemaType", "AVRO")
+        if kind != "AVRO" or not isinstance(text, str):
+            raise DecodeError("schema", f"schema id {schema_id} of the registry is no Avro definition")
+        return self._schemas.setdefault(schema_id, text)
+
+    def _ask(self, path: str, body: bytes | None = None) -> dict[str, Any]:
+        request = Request(self.url + path, data=body, headers=self._headers)
+        try:
+            with self._opener.open(request, timeout=self._timeout_s) as response:
+                data = response.read(MAX_ANSWER_BYTES + 1)
+        except HTTPError as error:
+            with error:
+                told = error.read(2000).decode("utf-8", "replace")
+            raise RegistryError(
+                self.url, f"{path}: HTTP {error.code} {' '.join(told.split())}", status=error.code
+            ) from None
+        except (OSError, HTTPException, ValueError) as error:
+            raise RegistryError(self.url, f"{path}: {error}") from error
+        if len(data) > MAX_ANSWER_BYTES:
+            raise RegistryError(self.url, f"{path}: the answer is longer than {MAX_ANSWER_BYTES} bytes")
+        try:
+            answer = json.loads(data)
+        except (ValueError, RecursionError):
+            answer = None
+        if not isinstance(answer, dict):
+            raise RegistryError(self.url, f"{path}: the answer is no JSON object")
+        return answer
+
+
+def subject_for(name: str, topic: str) -> str:
+    """Where a definition is registered: `TOPIC-value`, or `TOPIC-uow.NAME` for the two that share `D.outcomes`."""
+    return f"{topic}-{framing.NAMESPACE}.{name}" if name in ("Outcome", "Answer") else f"{topic}-value"
+
+
+class RegistryFramer:
+    """Confluent framing: registers a definition when the first record of it goes to a topic, and keeps the id.
+
+    Also gives the schemas to read with (`schemas.codec.SchemaSource`), so one object serves both directions. Safe to
+    share between threads.
+    """
+
+    def __init__(self, registry: str | Registry) -> None:
+        """Takes a URL as `connect` does, or a registry. Nothing is asked yet."""
+        self.registry: Registry = connect(registry) if isinstance(registry, str) else registry
+        self._headers: dict[tuple[str, str], bytes] = {}
+        self._lock = threading.Lock()
+
+    def header(self, name: str, topic: str) -> bytes:
+        """The 5 bytes before a body.
+
+        Raises:
+            RegistryError: No answer, or the definition was refused.
+        """
+        with self._lock:
+            known = self._headers.get((name, topic))
+            if known is None:
+                schema_id = self.registry.register(subject_for(name, topic), framing.definition_text(name))
+                known = self._headers[name, topic] = framing.confluent_header(schema_id)
+        return known
+
+    def schema(self, schema_id: int) -> str:
+        return self.registry.schema(schema_id)
+
+
+def framer_for(registry_url: str) -> Framer:
+    """The framer that `[schemas] registry_url` asks for; an empty text means single-object encoding.
+
+    Raises:
+        ConfigError: As `connect`.
+    """
+    return RegistryFramer(registry_url) if registry_url else SingleObjectFramer()
