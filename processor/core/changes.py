@@ -1,0 +1,134 @@
+"""What happens to a group, as values: changes are what the changelog will say, effects are what the world will be told.
+
+Both are closed unions; a `match` over them ends in `assert_never`. Belongs here: the values. Does not belong here: who decides
+(`decide`), who applies (`group`), and what an effect looks like on the wire (`processor.engine.outputs`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from schemas.errors import UowError
+from schemas.records import Attributes, Reason, UnitOutcome
+from topics.headers import Refusal
+
+
+class Tail(NamedTuple):
+    """What a unit takes from its end component (W-90), kept from its arrival; after a restore it is read from the bytes instead.
+
+    Attributes:
+        component_id: `uow-component-id`, or None.
+        offset: Source offset: the identity where there is no component id.
+        properties: Headers the unit takes over: correlation id, priority, user id, type, and the user's own.
+    """
+
+    component_id: bytes | None
+    offset: int
+    properties: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class Opened(NamedTuple):
+    """A group of this id exists from now on."""
+
+    id: bytes
+    generation: int
+    at: int
+
+
+class Held(NamedTuple):
+    """A component was held (line 15).
+
+    Attributes:
+        id: Of the group.
+        seq: Its number.
+        end: Its end mark.
+        at: Its append time, epoch ms.
+        offset: Its source offset.
+        body: Its Avro body.
+        attributes: What its headers say beyond id, number and end; None for a plain component.
+        tail: For an end component, see `Tail`.
+    """
+
+    id: bytes
+    seq: int
+    end: bool
+    at: int
+    offset: int
+    body: bytes
+    attributes: Attributes | None = None
+    tail: Tail | None = None
+
+
+class Closed(NamedTuple):
+    """A group closed; what is remembered of it (W-19).
+
+    Attributes:
+        id: Of the group.
+        generation: Of the group.
+        outcome: How it closed.
+        reason: Why.
+        highest: The unit's end, or the highest number held; 0 when nothing was held.
+        before: Input position at that moment: what was held lies before it.
+        at: The partition's clock at that moment, epoch ms.
+    """
+
+    id: bytes
+    generation: int
+    outcome: UnitOutcome
+    reason: Reason
+    highest: int
+    before: int
+    at: int
+
+
+Change = Opened | Held | Closed
+
+
+class Delivered(NamedTuple):
+    """The unit goes to `D.units`; without all of its components where the outcome is `partial`."""
+
+    closed: Closed
+
+
+class GivenUp(NamedTuple):
+    """The group ends without a unit; its held components go where the policy says, singly and in number order (W-71).
+
+    Attributes:
+        closed: How and why.
+        error: The class named in `uow-error-class`; `UowError` where a policy and no fault gave it up.
+    """
+
+    closed: Closed
+    error: type[UowError]
+
+
+class Rejected(NamedTuple):
+    """The record in hand is refused, and goes to `D.rejected` (W-37)."""
+
+    refusal: Refusal
+
+
+class Passed(NamedTuple):
+    """The record in hand is plain traffic, and goes to `D.units` untouched (line 2)."""
+
+
+class Rerouted(NamedTuple):
+    """The record in hand is sent once more, to the partition its id belongs to (line 6)."""
+
+    partition: int
+
+
+class Dropped(NamedTuple):
+    """The record in hand is a resend or an equal duplicate that policy drops without a record (W-44)."""
+
+    case: str
+
+
+Effect = Delivered | GivenUp | Rejected | Passed | Rerouted | Dropped
+
+
+class Decision(NamedTuple):
+    """What one event means: first the changes, in order, then the effects."""
+
+    changes: tuple[Change, ...] = ()
+    effects: tuple[Effect, ...] = ()

@@ -1,0 +1,423 @@
+"""The decision table of contract section 5, as a table: what one arriving component, or the clock, means for its group. Pure.
+
+Lines 1 to 5b are read off the headers (`topics.headers.Reading`), line 7 off the offset (`partition`); lines 6 and 8 to 14 are the rows
+of `LINES` below, tried in this order, the first that answers decides (W-38); line 15 is `_hold`.
+
+Belongs here: every rule about a group. Does not belong here: changing it (`Group.apply`), or anything that needs a broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from processor.core.changes import (
+    Change,
+    Closed,
+    Decision,
+    Delivered,
+    Dropped,
+    Effect,
+    GivenUp,
+    Held,
+    Opened,
+    Rejected,
+    Rerouted,
+    Tail,
+)
+from processor.core.group import UNKNOWN_END, Group
+from schemas.component import decode_component
+from schemas.errors import (
+    BadSequenceNumberError,
+    ComponentExpiredError,
+    DuplicateSequenceNumberError,
+    MisroutedComponentError,
+    OutOfSequenceRangeError,
+    UnitClosedError,
+    UnitConflictError,
+    UnitTooLargeError,
+    UowError,
+)
+from schemas.records import Attributes, Reason, UnitOutcome
+from topics.headers import Marks, Refusal
+from topics.policies import (
+    NEVER_MS,
+    DestinationPolicy,
+    DuplicatePolicy,
+    ExpirationPolicy,
+    LatePolicy,
+    ViolationPolicy,
+)
+
+
+class Arrival(NamedTuple):
+    """A component in hand: its marks, its place, and its bytes.
+
+    Attributes:
+        marks: What its headers say.
+        offset: Source offset.
+        at: Append time, epoch ms.
+        value: Its value, to tell a duplicate from a conflict.
+        body: Its Avro body.
+        tail: What a unit would take from it if it is the end component.
+    """
+
+    marks: Marks
+    offset: int
+    at: int
+    value: bytes | None
+    body: bytes
+    tail: Tail
+
+
+class Situation(NamedTuple):
+    """Everything a line may look at."""
+
+    arrival: Arrival
+    group: Group | None
+    closed: Closed | None
+    home: int | None
+    clock: int
+    policy: DestinationPolicy
+
+    @property
+    def marks(self) -> Marks:
+        return self.arrival.marks
+
+    @property
+    def end(self) -> int:
+        return self.group.end if self.group is not None else UNKNOWN_END
+
+
+_VIOLATIONS = (
+    UnitConflictError,
+    BadSequenceNumberError,
+    DuplicateSequenceNumberError,
+    OutOfSequenceRangeError,
+)
+"""Classes of lines 1, 4, 5, 10, 11 and 12: what fails a group under `violation_policy = "fail_group"` (W-39)."""
+
+
+def _refuse(error: type[UowError], case: str, detail: str, marks: Marks) -> Rejected:
+    return Rejected(Refusal(error, case, detail, marks.id, marks.seq))
+
+
+def _misrouted(now: Situation) -> Effect | None:
+    """Line 6. `home` is None on the right partition."""
+    if now.home is None:
+        return None
+    if now.marks.rerouted:
+        return _refuse(
+            MisroutedComponentError, "", f"belongs to partition {now.home}", now.marks
+        )
+    return Rerouted(now.home)
+
+
+def _closed_complete(now: Situation) -> Effect | None:
+    """Line 8: judged as before the delivery (W-40)."""
+    if (
+        now.group is not None
+        or now.closed is None
+        or now.closed.outcome is not UnitOutcome.COMPLETE
+    ):
+        return None
+    if now.marks.seq > now.closed.highest:
+        return _refuse(
+            OutOfSequenceRangeError,
+            "a",
+            f"the unit ended at {now.closed.highest}",
+            now.marks,
+        )
+    return _refuse(
+        DuplicateSequenceNumberError,
+        "duplicate",
+        "the unit is delivered already",
+        now.marks,
+    )
+
+
+def _closed_otherwise(now: Situation) -> Effect | None:
+    """Line 9; `late_policy = "reopen"` lets a new group open instead (W-85)."""
+    if (
+        now.group is not None
+        or now.closed is None
+        or now.policy.late_policy is LatePolicy.REOPEN
+    ):
+        return None
+    return _refuse(
+        UnitClosedError,
+        now.closed.outcome.value,
+        f"reason {now.closed.reason.value}",
+        now.marks,
+    )
+
+
+def _held_already(now: Situation) -> Effect | None:
+    """Line 10: the first stays; resend, duplicate and conflict are told apart (W-31, W-44)."""
+    if now.group is None:
+        return None
+    body = now.group.held.get(now.marks.seq)
+    if body is None:
+        return None
+    first = decode_component(body)
+    component_id = now.marks.component_id
+    same_bytes = first.value == now.arrival.value
+    if (
+        component_id is not None
+        and first.component_id is not None
+        and first.component_id.encode() == component_id
+    ):
+        case, detail = (
+            "resend",
+            "the bytes are equal" if same_bytes else "the bytes differ",
+        )
+    else:
+        case, detail = ("duplicate", "") if same_bytes else ("conflict", "")
+    if (
+        case != "conflict"
+        and now.policy.duplicate_policy is DuplicatePolicy.DROP_IDENTICAL
+    ):
+        return Dropped(case)
+    return _refuse(DuplicateSequenceNumberError, case, detail, now.marks)
+
+
+def _above_end(now: Situation) -> Effect | None:
+    """Line 11 (W-28, W-204)."""
+    if now.marks.seq > now.end:
+        return _refuse(
+            OutOfSequenceRangeError, "a", f"the unit ends at {now.end}", now.marks
+        )
+    return None
+
+
+def _wrong_end(now: Situation) -> Effect | None:
+    """Line 12: an end mark or a count below the highest number held, or other than the end already known (W-29, W-30, W-204)."""
+    marks = now.marks
+    highest = max(marks.seq, now.group.highest if now.group is not None else 0)
+    for said, end in (
+        ("end mark", marks.seq if marks.end else None),
+        ("count", marks.total),
+    ):
+        if end is not None and end < highest:
+            return _refuse(
+                OutOfSequenceRangeError,
+                "b",
+                f"{said} {end}, number {highest} is there",
+                marks,
+            )
+        if end is not None and now.end not in (UNKNOWN_END, end):
+            return _refuse(
+                OutOfSequenceRangeError,
+                "b",
+                f"{said} {end}, the unit ends at {now.end}",
+                marks,
+            )
+    return None
+
+
+class Line(NamedTuple):
+    """A line of the decision table."""
+
+    number: str
+    judge: Callable[[Situation], Effect | None]
+
+
+LINES: tuple[Line, ...] = (
+    Line("6", _misrouted),
+    Line("8", _closed_complete),
+    Line("9", _closed_otherwise),
+    Line("10", _held_already),
+    Line("11", _above_end),
+    Line("12", _wrong_end),
+)
+
+
+def decide_arrival(
+    arrival: Arrival,
+    group: Group | None,
+    closed: Closed | None,
+    home: int | None,
+    clock: int,
+    policy: DestinationPolicy,
+) -> Decision:
+    """Lines 6 to 15 for one component.
+
+    Args:
+        arrival: The component.
+        group: The open group of its id, or None.
+        closed: What is remembered of a closed group of its id, or None.
+        home: The partition its id belongs to if that is another one, else None.
+        clock: The partition's clock, not before the component's append time.
+        policy: Of the destination.
+    """
+    now = Situation(arrival, group, closed, home, clock, policy)
+    for line in LINES:
+        effect = line.judge(now)
+        if isinstance(effect, Rejected):
+            return decide_refusal(
+                effect.refusal, group, closed, arrival.offset, clock, policy
+            )
+        if effect is not None:
+            return Decision((), (effect,))
+    return _hold(now)
+
+
+def decide_refusal(
+    refusal: Refusal,
+    group: Group | None,
+    closed: Closed | None,
+    offset: int,
+    clock: int,
+    policy: DestinationPolicy,
+) -> Decision:
+    """A refused component: the group lives on (W-35), or fails with it under `fail_group` (W-39)."""
+    rejected = Rejected(refusal)
+    fails = (
+        policy.violation_policy is ViolationPolicy.FAIL_GROUP
+        and refusal.error in _VIOLATIONS
+        and refusal.id is not None
+    )
+    if not fails or (
+        group is None and closed is not None and policy.late_policy is LatePolicy.REJECT
+    ):
+        return Decision((), (rejected,))
+    if group is None:
+        if closed is not None and closed.outcome is UnitOutcome.COMPLETE:
+            return Decision((), (rejected,))
+        assert refusal.id is not None
+        generation = closed.generation + 1 if closed is not None else 1
+        return Decision(
+            (
+                Closed(
+                    refusal.id,
+                    generation,
+                    UnitOutcome.FAILED,
+                    Reason.CONFLICT,
+                    0,
+                    offset + 1,
+                    clock,
+                ),
+            ),
+            (rejected,),
+        )
+    end = Closed(
+        group.id,
+        group.generation,
+        UnitOutcome.FAILED,
+        Reason.CONFLICT,
+        group.highest,
+        offset + 1,
+        clock,
+    )
+    return Decision((end,), (rejected, GivenUp(end, refusal.error)))
+
+
+def _hold(now: Situation) -> Decision:
+    """Lines 13 to 15."""
+    arrival, marks, policy, group = now.arrival, now.marks, now.policy, now.group
+    changes: list[Change] = []
+    generation = group.generation if group is not None else 1
+    if group is None:
+        if now.closed is not None:
+            generation = now.closed.generation + 1
+        changes.append(Opened(marks.id, generation, arrival.at))
+        group = Group(marks.id, generation, arrival.at)
+    attributes = (
+        Attributes(marks.expires_at, marks.deliver_at, marks.total or 0)
+        if marks.special
+        else None
+    )
+    tail = arrival.tail if marks.end else None
+    changes.append(
+        Held(
+            marks.id,
+            marks.seq,
+            marks.end,
+            arrival.at,
+            arrival.offset,
+            arrival.body,
+            attributes,
+            tail,
+        )
+    )
+
+    end = marks.seq if marks.end else marks.total or group.end
+    highest = max(group.highest, marks.seq)
+    size = len(group.held) + 1
+
+    def close(outcome: UnitOutcome, reason: Reason) -> Closed:
+        return Closed(
+            marks.id,
+            generation,
+            outcome,
+            reason,
+            end if outcome is UnitOutcome.COMPLETE else highest,
+            arrival.offset + 1,
+            now.clock,
+        )
+
+    effect: Delivered | GivenUp | None = None
+    if marks.expires_at and marks.expires_at < now.clock:  # line 13
+        effect = GivenUp(
+            close(UnitOutcome.EXPIRED, Reason.COMPONENT_EXPIRED), ComponentExpiredError
+        )
+    elif (
+        size > policy.max_components
+        or group.bytes + len(arrival.body) > policy.max_bytes
+    ):  # line 14
+        effect = GivenUp(close(UnitOutcome.FAILED, Reason.LIMIT), UnitTooLargeError)
+    elif (
+        size == end and max(group.deliver_at, marks.deliver_at) <= now.clock
+    ):  # line 15: complete and ready
+        effect = Delivered(
+            close(
+                UnitOutcome.COMPLETE,
+                Reason.END if marks.end or group.marked else Reason.COUNT,
+            )
+        )
+    if effect is None:
+        return Decision(tuple(changes))
+    return Decision((*changes, effect.closed), (effect,))
+
+
+def decide_due(
+    group: Group, clock: int, position: int, policy: DestinationPolicy
+) -> Decision:
+    """What the clock means for a group: deliver it, give it up, or nothing yet (W-08, W-70 to W-77, W-207).
+
+    Args:
+        group: An open group.
+        clock: The partition's clock.
+        position: Input position, so that what was held lies before it.
+        policy: Of the destination.
+    """
+    due = group.due_at(policy)
+    if due > clock:
+        return Decision()
+
+    def close(outcome: UnitOutcome, reason: Reason) -> Closed:
+        highest = group.end if outcome is UnitOutcome.COMPLETE else group.highest
+        return Closed(
+            group.id, group.generation, outcome, reason, highest, position, due
+        )
+
+    effect: Delivered | GivenUp
+    if group.expires_at and due == group.expires_at + 1:
+        effect = GivenUp(
+            close(UnitOutcome.EXPIRED, Reason.COMPONENT_EXPIRED), ComponentExpiredError
+        )
+    elif group.complete:
+        effect = Delivered(
+            close(UnitOutcome.COMPLETE, Reason.END if group.marked else Reason.COUNT)
+        )
+    else:
+        by_age = (
+            policy.incomplete_expiration_ms != NEVER_MS
+            and due == group.opened_at + policy.incomplete_expiration_ms + 1
+        )
+        reason = Reason.AGE if by_age else Reason.IDLE
+        if policy.expiration_policy is ExpirationPolicy.DELIVER_PARTIAL:
+            effect = Delivered(close(UnitOutcome.PARTIAL, reason))
+        else:
+            effect = GivenUp(close(UnitOutcome.EXPIRED, reason), UowError)
+    return Decision((effect.closed,), (effect,))

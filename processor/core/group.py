@@ -1,0 +1,158 @@
+"""One open group: the numbers held, the end if known, and its deadlines. `apply` is the only code that changes it, beside the shelf.
+
+Theory of operation. A group exists from its first held component to its close. It is *complete* when its end is known and every
+number from 1 to the end is held once (W-15): the numbers are distinct and none lies above the end, so comparing a count is enough and
+nothing ever scans the group. It is *ready* when the latest `uow-deliver-at` has been reached (W-08). Its next moment of interest is
+`due_at`: the earliest clock value at which it must be looked at, whether to deliver or to give up.
+
+Belongs here: the state of a group and what can be read off it. Does not belong here: what to do with an event (`decide`).
+"""
+
+from __future__ import annotations
+
+from processor.core.changes import Closed, Held, Tail
+from schemas.records import MAX_SEQ, Range
+from topics.policies import NEVER_MS, DestinationPolicy
+
+UNKNOWN_END = MAX_SEQ + 1
+"""Above every legal number, so that one comparison serves known and unknown ends."""
+NEVER = 1 << 62
+"""Later than every clock."""
+
+
+class Group:
+    """The state of one open group.
+
+    Attributes:
+        id: UTF-8 bytes of the group id.
+        generation: How many groups of this id the destination has opened, from 1.
+        opened_at: Append time of the first component held, epoch ms.
+        last_at: Append time of the last one held.
+        end: The highest number, by end mark or count; `UNKNOWN_END` until known.
+        marked: Whether an end mark is held (else the end, if known, came by `uow-count`).
+        highest: Highest number held.
+        held: Number to Avro body, in order of arrival.
+        bytes: Sum of the bodies' lengths: what `max_bytes` limits.
+        expires_at: Earliest `uow-expires-at` of the components held, 0 for none (W-92).
+        deliver_at: Latest `uow-deliver-at`, 0 for none.
+        special: Whether a component carries what only `decide` can judge; the shelf leaves the group alone then.
+        tail: See `Tail`; None after a restore.
+        promoted: How many of the first held components have a row in the changelog.
+        is_open: False from its close on.
+    """
+
+    __slots__ = (
+        "bytes",
+        "deliver_at",
+        "end",
+        "expires_at",
+        "generation",
+        "held",
+        "highest",
+        "id",
+        "is_open",
+        "last_at",
+        "marked",
+        "opened_at",
+        "promoted",
+        "special",
+        "tail",
+    )
+
+    def __init__(self, group_id: bytes, generation: int, opened_at: int) -> None:
+        self.id = group_id
+        self.generation = generation
+        self.opened_at = self.last_at = opened_at
+        self.end = UNKNOWN_END
+        self.marked = False
+        self.highest = 0
+        self.held: dict[int, bytes] = {}
+        self.bytes = 0
+        self.expires_at = 0
+        self.deliver_at = 0
+        self.special = False
+        self.tail: Tail | None = None
+        self.promoted = 0
+        self.is_open = True
+
+    def __repr__(self) -> str:
+        return f"Group({self.id!r}, generation={self.generation}, held={self.held_ranges()}, end={self.end if self.end_known else None})"
+
+    def apply(self, change: Held | Closed) -> None:
+        """Writes one change into the group."""
+        if isinstance(change, Closed):
+            self.is_open = False
+            return
+        seq = change.seq
+        self.held[seq] = change.body
+        self.bytes += len(change.body)
+        self.last_at = max(self.last_at, change.at)
+        self.highest = max(self.highest, seq)
+        if change.end:
+            self.end, self.marked, self.tail = seq, True, change.tail
+        attributes = change.attributes
+        if attributes is not None:
+            self.special = True
+            if attributes.count:
+                self.end = attributes.count
+            if attributes.expires_at:
+                self.expires_at = min(self.expires_at or NEVER, attributes.expires_at)
+            self.deliver_at = max(self.deliver_at, attributes.deliver_at)
+
+    @property
+    def end_known(self) -> bool:
+        return self.end != UNKNOWN_END
+
+    @property
+    def complete(self) -> bool:
+        """Every number from 1 to the end is held (W-15)."""
+        return len(self.held) == self.end
+
+    def due_at(self, policy: DestinationPolicy) -> int:
+        """The earliest clock value at which this group must be looked at, epoch ms; `NEVER` if none.
+
+        A deadline is passed strictly after it, so it is due one millisecond later; `uow-deliver-at` is due when reached. Age and idle
+        stop counting once every number is held, component expiry does not (W-77).
+        """
+        due = self.expires_at + 1 if self.expires_at else NEVER
+        if self.complete:
+            return min(due, self.deliver_at)
+        if policy.incomplete_expiration_ms != NEVER_MS:
+            due = min(due, self.opened_at + policy.incomplete_expiration_ms + 1)
+        if policy.idle_expiration_ms != NEVER_MS:
+            due = min(due, self.last_at + policy.idle_expiration_ms + 1)
+        return due
+
+    def held_ranges(self) -> tuple[Range, ...]:
+        """Numbers held, as ranges. Costs a sort, so it is asked for on close and by people only."""
+        ranges: list[Range] = []
+        first = last = 0
+        for seq in sorted(self.held):
+            if seq != last + 1 or not first:
+                if first:
+                    ranges.append(Range(first, last))
+                first = seq
+            last = seq
+        if first:
+            ranges.append(Range(first, last))
+        return tuple(ranges)
+
+    def missing(self) -> tuple[Range, ...]:
+        """Numbers lacking, as ranges; the last one is open (`MAX_SEQ`) while the end is unknown (W-71)."""
+        gaps: list[Range] = []
+        after = 0
+        for held in self.held_ranges():
+            if held.first > after + 1:
+                gaps.append(Range(after + 1, held.first - 1))
+            after = held.last
+        last = self.end if self.end_known else MAX_SEQ
+        if after < last:
+            gaps.append(Range(after + 1, last))
+        return tuple(gaps)
+
+    def in_order(self) -> list[bytes]:
+        """Bodies in number order, compared as integers (W-10)."""
+        held = self.held
+        if len(held) == self.end:
+            return [held[seq] for seq in range(1, self.end + 1)]
+        return [held[seq] for seq in sorted(held)]

@@ -1,0 +1,338 @@
+"""All groups of one partition of one destination: its clock, its open groups, its memory of closed ones. Pure.
+
+Events come in by `feed` (records), `advance` (the clock). What they mean is collected in `changes` and `effects`, in order, until
+`take` hands them out: the engine makes a plan of them, the audit compares them with tables.
+
+Belongs here: finding the group an event concerns, applying what was decided, keeping deadlines in order. Does not belong here: rules
+(`decide`), bytes of changelogs and outputs (`processor.engine`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, assert_never
+
+from processor.core import shelf
+from processor.core.changes import (
+    Closed,
+    Decision,
+    Delivered,
+    Dropped,
+    Effect,
+    GivenUp,
+    Held,
+    Opened,
+    Passed,
+    Rejected,
+    Rerouted,
+    Tail,
+)
+from processor.core.closed import ClosedMemory
+from processor.core.columns import ColumnReader, Record, unit_properties
+from processor.core.decide import Arrival, decide_arrival, decide_due, decide_refusal
+from processor.core.group import NEVER, Group
+from schemas.errors import DecodeError, DuplicateSequenceNumberError, InvariantViolation
+from schemas.records import Attributes, UnitOutcome
+from topics.headers import Marks, Reading, Refusal
+from topics.partitioner import partition_for
+from topics.policies import NEVER_MS, DestinationPolicy, HandlingPolicy
+
+
+class Place(NamedTuple):
+    """Which partition this is.
+
+    Attributes:
+        destination: Name of the destination.
+        topic: `D.components`.
+        partition: Its number.
+        partitions: How many `D.components` has.
+    """
+
+    destination: str
+    topic: str
+    partition: int
+    partitions: int
+
+
+@dataclass(slots=True)
+class Counts:
+    """Where records went (engine rule 10): received = held + duplicate + rejected + passed + ignored, and
+    held = delivered + expired + cancelled + failed + open. Counted since the partition was assigned; what a restore found counts as held.
+    """
+
+    received: int = 0
+    held: int = 0
+    duplicate: int = 0
+    rejected: int = 0
+    passed: int = 0
+    ignored: int = 0
+    delivered: int = 0
+    expired: int = 0
+    cancelled: int = 0
+    failed: int = 0
+
+    @property
+    def open(self) -> int:
+        """Components held in open groups."""
+        return self.held - self.delivered - self.expired - self.cancelled - self.failed
+
+
+HeldRow = tuple[Group, int, bool, int, Attributes | None]
+"""A component held: its group, number, end mark, source offset, and attributes (None for a plain one). Its body is in the group."""
+Outward = tuple[Effect, Record | None, Group | None]
+"""An effect with what it is about: the record in hand, or the group."""
+
+
+@dataclass(slots=True)
+class Happened:
+    """What a stretch of events came to, in order.
+
+    Attributes:
+        held: Components held; those of groups still open at the end are the survivors.
+        closed: Groups closed, in order, with what is remembered of them; the group is None where nothing was held.
+        not_held: Source offsets that were not held: passed, refused, dropped, rerouted.
+        effects: For the world, in order.
+    """
+
+    held: list[HeldRow] = field(default_factory=list)
+    closed: list[tuple[Group | None, Closed]] = field(default_factory=list)
+    not_held: list[int] = field(default_factory=list)
+    effects: list[Outward] = field(default_factory=list)
+
+
+class Partition:
+    """The state of one partition.
+
+    Args:
+        place: Which one.
+        policy: Of the destination.
+
+    Attributes:
+        groups: Open groups by id.
+        closed: Memory of closed ones.
+        clock: Epoch ms; never goes backwards.
+        position: Next input offset.
+        held_bytes: Sum over the open groups.
+        due: The earliest clock value at which a group must be looked at.
+    """
+
+    def __init__(self, place: Place, policy: DestinationPolicy) -> None:
+        self.place = place
+        self.policy = policy
+        self.reading = Reading(policy.accept_aliases)
+        self.reader = ColumnReader(place.topic, place.partition, self.reading)
+        self.groups: dict[bytes, Group] = {}
+        self.closed = ClosedMemory(policy.closed_retention_ms, policy.closed_max_groups)
+        self.counts = Counts()
+        self.clock = 0
+        self.position = 0
+        self.held_bytes = 0
+        self.due = NEVER
+        self.happened = Happened()
+        self.timed = (
+            policy.incomplete_expiration_ms != NEVER_MS
+            or policy.idle_expiration_ms != NEVER_MS
+        )
+        self._deadlines: list[tuple[int, int, Group]] = []
+        self._serial = 0
+
+    # -- events -----------------------------------------------------------------------------------------------------
+
+    def feed(self, records: Sequence[Record]) -> None:
+        """One poll's records, in offset order. A source offset below the position is a replay and ignored (line 7)."""
+        if records and records[0].offset() < self.position:
+            fresh = [record for record in records if record.offset() >= self.position]
+            self.counts.received += len(records) - len(fresh)
+            self.counts.ignored += len(records) - len(fresh)
+            records = fresh
+        self.counts.received += len(records)
+        if self.policy.handling_policy is HandlingPolicy.PASS_THROUGH:
+            for record in records:
+                self.clock = max(self.clock, record.timestamp()[1])
+                self._concerning(record, Passed())
+        else:
+            shelf.judge(self, self.reader.read(records))
+        if records:
+            self.position = records[-1].offset() + 1
+
+    def arrive(self, record: Record) -> None:
+        """One record, by the whole decision table. The clock moves first, and what is then due closes (W-84)."""
+        at = record.timestamp()[1]
+        self.position = record.offset()
+        self.advance(at)
+        marks = self._marks(record)
+        if marks is None:
+            self._concerning(record, Passed())
+            return
+        group_id = marks.id
+        group = self.groups.get(group_id) if group_id is not None else None
+        closed = self.closed.get(group_id) if group_id is not None else None
+        if isinstance(marks, Refusal):
+            decision = decide_refusal(
+                marks, group, closed, record.offset(), self.clock, self.policy
+            )
+        else:
+            home = (
+                self.elsewhere(marks.id) if group is None and closed is None else None
+            )
+            tail = Tail(
+                marks.component_id,
+                record.offset(),
+                unit_properties(record.headers(), self.reading) if marks.end else (),
+            )
+            arrival = Arrival(
+                marks,
+                record.offset(),
+                at,
+                record.value(),
+                self.reader.encode(record, marks),
+                tail,
+            )
+            decision = decide_arrival(
+                arrival, group, closed, home, self.clock, self.policy
+            )
+        self._carry_out(decision, record)
+
+    def _marks(self, record: Record) -> Marks | Refusal | None:
+        try:
+            headers = record.headers()
+        except UnicodeDecodeError:
+            return Refusal(DecodeError, "headers", "a header name is no UTF-8")
+        return self.reading.read(headers)
+
+    def advance(self, now: int) -> None:
+        """Moves the clock to `now` unless it is past it, and closes what is then due, in the order of the deadlines."""
+        if now > self.clock:
+            self.clock = now
+        while self.due <= self.clock:
+            _, _, group = heapq.heappop(self._deadlines)
+            if group.is_open:
+                decision = decide_due(group, self.clock, self.position, self.policy)
+                if decision.changes:
+                    self._carry_out(decision, None)
+                else:
+                    self.schedule(group)
+            self.due = self._deadlines[0][0] if self._deadlines else NEVER
+
+    def elsewhere(self, group_id: bytes) -> int | None:
+        """The partition an id belongs to if it is not this one, else None (line 6).
+
+        Asked only where neither an open nor a closed group of the id is here: a group never opens on a wrong partition.
+        """
+        home = partition_for(group_id, self.place.partitions)
+        return None if home == self.place.partition else home
+
+    # -- carrying out -----------------------------------------------------------------------------------------------
+
+    def _carry_out(self, decision: Decision, record: Record | None) -> None:
+        group: Group | None = None
+        for change in decision.changes:
+            match change:
+                case Opened():
+                    group = self.groups[change.id] = Group(
+                        change.id, change.generation, change.at
+                    )
+                case Held():
+                    group = self.groups[change.id]
+                    self.hold(group, change)
+                case Closed():
+                    group = self.groups.pop(change.id, None)
+                    self.close(group, change)
+                case _:
+                    assert_never(change)
+        for effect in decision.effects:
+            match effect:
+                case Delivered() | GivenUp():
+                    self.happened.effects.append((effect, None, group))
+                case Rejected() | Passed() | Rerouted() | Dropped():
+                    if record is None:
+                        raise InvariantViolation(
+                            self.place, effect, "no record in hand"
+                        )
+                    self._concerning(record, effect)
+                case _:
+                    assert_never(effect)
+        if group is not None and group.is_open and record is not None:
+            self.schedule(group)
+
+    def hold(self, group: Group, held: Held) -> None:
+        """Applies a held component to its group, and accounts for it."""
+        group.apply(held)
+        self.counts.held += 1
+        self.held_bytes += len(held.body)
+        self.happened.held.append(
+            (group, held.seq, held.end, held.offset, held.attributes)
+        )
+
+    def close(self, group: Group | None, closed: Closed) -> None:
+        """Applies a close, and accounts for the components that leave."""
+        self.closed.add(closed)
+        self.happened.closed.append((group, closed))
+        if group is None:
+            return
+        group.apply(closed)
+        self.held_bytes -= group.bytes
+        count, counts = len(group.held), self.counts
+        match closed.outcome:
+            case UnitOutcome.COMPLETE | UnitOutcome.PARTIAL:
+                counts.delivered += count
+            case UnitOutcome.EXPIRED:
+                counts.expired += count
+            case UnitOutcome.CANCELLED:
+                counts.cancelled += count
+            case UnitOutcome.FAILED:
+                counts.failed += count
+            case _:
+                assert_never(closed.outcome)
+
+    def amend(self, before: Closed, after: Closed, count: int) -> None:
+        """A unit of `count` components that was to be delivered failed while it was written (W-115)."""
+        self.closed.add(after)
+        self.counts.delivered -= count
+        self.counts.failed += count
+
+    def _concerning(
+        self, record: Record, effect: Rejected | Passed | Rerouted | Dropped
+    ) -> None:
+        counts = self.counts
+        match effect:
+            case Rejected(refusal) if refusal.error is DuplicateSequenceNumberError:
+                counts.duplicate += 1
+            case Rejected():
+                counts.rejected += 1
+            case Passed() | Rerouted():
+                counts.passed += 1
+            case Dropped():
+                counts.duplicate += 1
+            case _:
+                assert_never(effect)
+        self.happened.not_held.append(record.offset())
+        self.happened.effects.append((effect, record, None))
+
+    # -- deadlines --------------------------------------------------------------------------------------------------
+
+    def schedule(self, group: Group) -> None:
+        """Puts a group's next moment of interest in line. Entries that became too early are put right when they come up."""
+        due = group.due_at(self.policy)
+        if due != NEVER:
+            self._serial += 1
+            heapq.heappush(self._deadlines, (due, self._serial, group))
+            if due < self.due:
+                self.due = due
+
+    def settle(self) -> Happened:
+        """Hands out what happened since the last call, forgets old closed groups and stale deadlines."""
+        happened, self.happened = self.happened, Happened()
+        self.closed.trim(self.clock)
+        if len(self._deadlines) > 2 * len(self.groups) + 1024:
+            self.reschedule(self.groups.values())
+        return happened
+
+    def reschedule(self, groups: Iterable[Group]) -> None:
+        """Puts all deadlines in line anew."""
+        self._deadlines = []
+        self.due = NEVER
+        for group in groups:
+            self.schedule(group)

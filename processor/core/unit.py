@@ -1,0 +1,154 @@
+"""The virtual message: what a unit is made of, and what its headers say (W-89 to W-97). Pure.
+
+Belongs here: identity, headers and body of a unit. Does not belong here: framing and topics (`processor.engine.outputs`).
+"""
+
+from __future__ import annotations
+
+from hashlib import sha1
+from uuid import UUID
+
+from processor.core.changes import Closed, Tail
+from processor.core.columns import unit_properties
+from processor.core.group import Group
+from schemas.component import decode_component, unit_body
+from schemas.records import Component, Range, Unit, UnitOutcome, ranges_text
+from topics import headers as names
+from topics.headers import Reading
+
+NAMESPACE = UUID("6f1c2f0c-3f0e-5d0a-9b52-0d6f3c7b1a55")
+"""UUID namespace of unit ids; part of the wire contract (`uow-unit-id`)."""
+
+_PERSISTENT = b"persistent"
+_DELIVERY_MODE = names.DELIVERY_MODE.encode()
+
+
+class UnitMaker:
+    """Makes units of one partition of one destination.
+
+    Args:
+        destination: Its name.
+        topic: Name of `D.components`: with partition and offset the identity of an end component without `uow-component-id`.
+        partition: The partition.
+        reading: How headers are read.
+    """
+
+    def __init__(
+        self, destination: str, topic: str, partition: int, reading: Reading
+    ) -> None:
+        self.destination = destination.encode()
+        self.reading = reading
+        self._place = f"{topic}/{partition}/".encode()
+        self._hash = sha1(
+            NAMESPACE.bytes + self.destination + b"\0", usedforsecurity=False
+        )
+
+    def tail(self, group: Group) -> Tail:
+        """What the unit takes from its end component: the one marked, else the highest number held (W-91)."""
+        if group.tail is not None:
+            return group.tail
+        if not group.held:
+            return Tail(None, 0)
+        end = decode_component(group.held[group.highest])
+        return self._tail_of(end)
+
+    def _tail_of(self, component: Component) -> Tail:
+        component_id = component.component_id
+        properties = unit_properties(component.headers, self.reading)
+        return Tail(
+            None if component_id is None else component_id.encode(),
+            component.source.offset,
+            properties,
+        )
+
+    def unit_id(self, group_id: bytes, generation: int, tail: Tail) -> bytes:
+        """`uow-unit-id`: UUIDv5 over destination, id, generation and the end component's identity, never over time or worker (W-90)."""
+        state = self._hash.copy()
+        identity = (
+            tail.component_id
+            if tail.component_id is not None
+            else self._place + b"%d" % tail.offset
+        )
+        state.update(b"%b\0%d\0%b" % (group_id, generation, identity))
+        digest = bytearray(state.digest()[:16])
+        digest[6] = digest[6] & 0x0F | 0x50
+        digest[8] = digest[8] & 0x3F | 0x80
+        text = digest.hex()
+        return (
+            f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}".encode()
+        )
+
+    def headers(
+        self,
+        group: Group,
+        closed: Closed,
+        unit_id: bytes,
+        tail: Tail,
+        missing: tuple[Range, ...],
+    ) -> list[tuple[str, bytes | None]]:
+        """The unit's headers. Never `uow-seq`, `uow-end` or `uow-reply-to` (W-94, W-96)."""
+        made: list[tuple[str, bytes | None]] = [
+            (names.ID, group.id),
+            (names.KIND, names.KIND_UNIT),
+            (names.UNIT_ID, unit_id),
+            (names.GENERATION, b"%d" % group.generation),
+            (names.OUTCOME, closed.outcome.encode()),
+            (names.REASON, closed.reason.encode()),
+            (names.SIZE, b"%d" % len(group.held)),
+        ]
+        if closed.outcome is UnitOutcome.PARTIAL:
+            made.append((names.MISSING, ranges_text(missing).encode()))
+        if group.expires_at:
+            made.append((names.EXPIRES_AT, b"%d" % group.expires_at))
+        if group.special and (mode := self._delivery_mode(group)):
+            made.append((names.DELIVERY_MODE, mode))
+        made.extend(tail.properties)
+        return made
+
+    def _delivery_mode(self, group: Group) -> bytes | None:
+        """`persistent` if any component is, else what the components say, if they say anything (W-93)."""
+        said: set[bytes] = set()
+        for body in group.held.values():
+            if _DELIVERY_MODE in body or b"JMSDeliveryMode" in body:
+                marks = self.reading.properties(decode_component(body).headers)
+                said |= {value for value in marks.get(names.DELIVERY_MODE, ()) if value}
+        return _PERSISTENT if _PERSISTENT in said else min(said, default=None)
+
+    def body(
+        self, group: Group, closed: Closed, unit_id: bytes, missing: tuple[Range, ...]
+    ) -> bytes:
+        """The unit's Avro body (W-95)."""
+        return unit_body(
+            group.id,
+            unit_id,
+            self.destination,
+            group.generation,
+            closed.outcome,
+            closed.reason,
+            group.opened_at,
+            closed.at,
+            group.expires_at,
+            group.bytes,
+            missing,
+            group.in_order(),
+        )
+
+    def record(
+        self, group: Group, closed: Closed, unit_id: bytes, missing: tuple[Range, ...]
+    ) -> Unit:
+        """The unit as a record, for the formats that are not Avro."""
+        return Unit(
+            group.id.decode(),
+            unit_id.decode(),
+            self.destination.decode(),
+            group.generation,
+            closed.outcome,
+            closed.reason,
+            group.opened_at,
+            closed.at,
+            group.expires_at or None,
+            len(group.held),
+            group.bytes,
+            missing,
+            tuple(map(decode_component, group.in_order())),
+        )

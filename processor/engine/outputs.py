@@ -1,0 +1,337 @@
+"""What effects look like on the wire: records for `D.units`, `D.rejected`, `D.errors`, `D.outcomes`, and reroutes (contract sections 2, 3).
+
+Belongs here: topics, partitions, keys, headers and values of outputs. Does not belong here: whether something is put out (`processor.core`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+from processor.core.changes import (
+    Closed,
+    Delivered,
+    Dropped,
+    GivenUp,
+    Passed,
+    Rejected,
+    Rerouted,
+    Tail,
+)
+from processor.core.columns import Record, read_headers
+from processor.core.group import Group
+from processor.core.partition import Outward, Place
+from processor.core.unit import UnitMaker
+from processor.engine.ports import Headers, Output
+from schemas import formats
+from schemas.component import decode_component, outcome_body
+from schemas.errors import UowError
+from schemas.records import (
+    MAX_SEQ,
+    Component,
+    Range,
+    Reason,
+    Unit,
+    UnitOutcome,
+    ranges_text,
+)
+from topics import headers as names
+from topics.catalogue import RECORD_LIMIT_BYTES, DestinationTopics
+from topics.headers import Reading, Refusal
+from topics.policies import (
+    DestinationPolicy,
+    ExpirationPolicy,
+    OutcomesPolicy,
+    ValueFormat,
+)
+
+_WRITERS: dict[ValueFormat, Callable[[Unit], bytes]] = {
+    ValueFormat.JSON: formats.to_json,
+    ValueFormat.XML: formats.to_xml,
+}
+_RECORD_OVERHEAD_BYTES = 1024
+"""Room for a record's own fields beside key, value and headers."""
+_FAILURES = {
+    UnitOutcome.EXPIRED: b"expired",
+    UnitOutcome.CANCELLED: b"cancelled",
+    UnitOutcome.FAILED: b"failed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskContext:
+    """What the tasks of one destination share.
+
+    Attributes:
+        destination: Its name.
+        topics: Names of its topics.
+        policy: Its settings.
+        partitions: Partitions of `D.components`.
+        unit_header: Framing that goes before a unit's Avro body.
+        outcome_header: The same for an `Outcome`.
+        record_limit_bytes: Largest record that producer and topics take (W-114).
+    """
+
+    destination: str
+    topics: DestinationTopics
+    policy: DestinationPolicy
+    partitions: int
+    unit_header: bytes
+    outcome_header: bytes
+    record_limit_bytes: int = RECORD_LIMIT_BYTES
+
+    def place(self, partition: int) -> Place:
+        """The place of one of its partitions."""
+        return Place(
+            self.destination, self.topics.components, partition, self.partitions
+        )
+
+
+@dataclass(slots=True)
+class Written:
+    """What the effects of a poll came to."""
+
+    outputs: list[Output] = field(default_factory=list)
+    log_lines: list[dict[str, Any]] = field(default_factory=list)
+
+
+class UnitTooLargeForRecordError(Exception):
+    """An envelope over the record limit: the group fails instead (W-115). Does not leave the engine."""
+
+
+class Writer:
+    """Makes the outputs of one partition.
+
+    Args:
+        context: Of the destination.
+        partition: The partition.
+        reading: How headers are read.
+    """
+
+    def __init__(self, context: TaskContext, partition: int, reading: Reading) -> None:
+        self.context = context
+        self.partition = partition
+        self.maker = UnitMaker(
+            context.destination, context.topics.components, partition, reading
+        )
+        topics = context.topics
+        self.components, self.units, self.rejected, self.errors, self.outcomes = (
+            topics.components,
+            topics.units,
+            topics.rejected,
+            topics.errors,
+            topics.outcomes,
+        )
+        self._source = f"{topics.components}/{partition}/".encode()
+
+    def write(self, outward: Outward, written: Written) -> None:
+        """Adds the records of one effect.
+
+        Raises:
+            UnitTooLargeForRecordError: Nothing was added.
+        """
+        effect, record, group = outward
+        match effect:
+            case Delivered(closed):
+                assert group is not None
+                written.outputs.append(self._unit(group, closed))
+                self._outcome(group, closed, written)
+            case GivenUp(closed, error):
+                assert group is not None
+                self._give_up(group, closed, error, written)
+                self._outcome(group, closed, written)
+            case Rejected(refusal):
+                assert record is not None
+                headers = (read_headers(record) or []) + self._why(
+                    refusal, record.offset()
+                )
+                written.outputs.append(
+                    Output(self.rejected, -1, record.key(), record.value(), headers)
+                )
+            case Passed():
+                assert record is not None
+                written.outputs.append(
+                    Output(
+                        self.units,
+                        self.partition,
+                        record.key(),
+                        record.value(),
+                        read_headers(record) or [],
+                    )
+                )
+            case Rerouted(partition):
+                assert record is not None
+                headers = [*(read_headers(record) or []), (names.REROUTED, b"1")]
+                written.outputs.append(
+                    Output(
+                        self.components,
+                        partition,
+                        record.key(),
+                        record.value(),
+                        headers,
+                    )
+                )
+            case Dropped():
+                pass
+            case _:
+                assert_never(effect)
+
+    def failed_unopened(self, closed: Closed, written: Written) -> None:
+        """The outcome of an id that closed before anything was held (W-39)."""
+        self._outcome(None, closed, written)
+
+    def _unit(self, group: Group, closed: Closed) -> Output:
+        maker, context = self.maker, self.context
+        tail = maker.tail(group)
+        unit_id = maker.unit_id(group.id, group.generation, tail)
+        missing = group.missing() if closed.outcome is UnitOutcome.PARTIAL else ()
+        if context.policy.value_format is ValueFormat.AVRO:
+            value = context.unit_header + maker.body(group, closed, unit_id, missing)
+        else:
+            value = _WRITERS[context.policy.value_format](
+                maker.record(group, closed, unit_id, missing)
+            )
+        if len(value) > context.record_limit_bytes // 2:
+            headers = maker.headers(group, closed, unit_id, tail, missing)
+            size = (
+                len(value)
+                + sum(len(name) + len(raw or b"") + 16 for name, raw in headers)
+                + len(group.id)
+                + _RECORD_OVERHEAD_BYTES
+            )
+            if size > context.record_limit_bytes:
+                raise UnitTooLargeForRecordError
+        return Output(
+            self.units,
+            self.partition,
+            group.id,
+            value,
+            maker.headers(group, closed, unit_id, tail, missing),
+        )
+
+    def _why(self, refusal: Refusal, offset: int) -> Headers:
+        error = refusal.error(detail=refusal.detail, case=refusal.case, id=refusal.id)
+        error.seq = refusal.seq
+        return self._error_headers(refusal.error, refusal.case, error.text, offset)
+
+    def _error_headers(
+        self, error: type[UowError], case: str, text: str, offset: int
+    ) -> Headers:
+        return [
+            (names.ERROR_CLASS, error.__name__.encode()),
+            (names.ERROR_CASE, case.encode()),
+            (names.ERROR_TEXT, text.encode("utf-8", "backslashreplace")),
+            (names.SOURCE, self._source + b"%d" % offset),
+        ]
+
+    def _give_up(
+        self, group: Group, closed: Closed, error: type[UowError], written: Written
+    ) -> None:
+        policy = self.context.policy.expiration_policy
+        if closed.outcome is UnitOutcome.EXPIRED and policy is ExpirationPolicy.DISCARD:
+            return
+        missing = ranges_text(group.missing())
+        components = map(decode_component, group.in_order())
+        if closed.outcome is UnitOutcome.EXPIRED and policy is ExpirationPolicy.LOG:
+            written.log_lines += [
+                self._log_line(component, group, closed, missing)
+                for component in components
+            ]
+            return
+        text = f"the group {closed.outcome.value}: {closed.reason.value}"
+        for component in components:
+            headers: Headers = [
+                *component.headers,
+                *self._error_headers(
+                    error, closed.reason.value, text, component.source.offset
+                ),
+            ]
+            headers += [
+                (names.FAILURE_REASON, _FAILURES[closed.outcome]),
+                (names.MISSING, missing.encode()),
+            ]
+            written.outputs.append(
+                Output(
+                    self.errors, self.partition, component.key, component.value, headers
+                )
+            )
+
+    def _log_line(
+        self, component: Component, group: Group, closed: Closed, missing: str
+    ) -> dict[str, Any]:
+        wanted = self.context.policy.expiration_log_headers
+        source = component.source
+        return {
+            "destination": self.context.destination,
+            "id": group.id.decode(),
+            "generation": group.generation,
+            "seq": component.seq,
+            "component_id": component.component_id,
+            "source": f"{source.topic}/{source.partition}/{source.offset}",
+            "reason": closed.reason.value,
+            "missing": missing,
+            "headers": {
+                name: None if raw is None else raw.decode("utf-8", "backslashreplace")
+                for name, raw in component.headers
+                if name in wanted
+            },
+        }
+
+    def _outcome(self, group: Group | None, closed: Closed, written: Written) -> None:
+        reported = self.context.policy.outcomes
+        if reported is OutcomesPolicy.NONE or (
+            reported is OutcomesPolicy.EXCEPTIONS
+            and closed.outcome is UnitOutcome.COMPLETE
+        ):
+            return
+        maker = self.maker
+        tail = maker.tail(group) if group is not None else Tail(None, closed.before - 1)
+        unit_id = maker.unit_id(closed.id, closed.generation, tail)
+        missing: tuple[Range, ...] = (
+            group.missing() if group is not None else (Range(1, MAX_SEQ),)
+        )
+        body = outcome_body(
+            closed.id,
+            unit_id,
+            maker.destination,
+            closed.generation,
+            closed.outcome,
+            closed.reason,
+            group.opened_at if group is not None else closed.at,
+            closed.at,
+            len(group.held) if group is not None else 0,
+            group.bytes if group is not None else 0,
+            missing,
+        )
+        headers: Headers = [
+            (names.ID, closed.id),
+            (names.KIND, b"outcome"),
+            (names.UNIT_ID, unit_id),
+            (names.OUTCOME, closed.outcome.encode()),
+            (names.REASON, closed.reason.encode()),
+        ]
+        written.outputs.append(
+            Output(
+                self.outcomes,
+                self.partition,
+                closed.id,
+                self.context.outcome_header + body,
+                headers,
+            )
+        )
+
+
+def too_large(closed: Closed) -> Closed:
+    """The close of a unit that turned out to be over the record limit."""
+    return closed._replace(outcome=UnitOutcome.FAILED, reason=Reason.LIMIT)
+
+
+__all__ = [
+    "Record",
+    "TaskContext",
+    "UnitTooLargeForRecordError",
+    "Writer",
+    "Written",
+    "too_large",
+]

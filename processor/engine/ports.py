@@ -1,0 +1,220 @@
+"""What the engine needs from outside, as Protocols, and the values that cross.
+
+Belongs here: the shapes of a poll, a plan and a committed position, and the ports that `processor.kafka` (librdkafka) and
+`processor.sim` (memory) implement. Does not belong here: anything that decides, and any I/O library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+Headers = list[tuple[str, bytes | None]]
+
+
+class Doubt(Exception):
+    """The fate of a transaction is not plainly known (ER-11): abort, replace the producer, restore, go on."""
+
+
+class StaleGeneration(Doubt):
+    """The group moved on while a poll was in hand (ER-14): abort, throw the poll away, let the rebalance finish. Normal around joins."""
+
+
+class Refused(Doubt):
+    """A record of a plan can never be written: too large, not authorised (F20). Aborted, nothing is visible.
+
+    Attributes:
+        tp: Whose plan; None when the broker's answer does not tell.
+    """
+
+    def __init__(self, cause: str, tp: Tp | None = None) -> None:
+        super().__init__(cause)
+        self.tp = tp
+
+
+class Stopped(Exception):
+    """Asked to stop while waiting for a broker. Nothing is open."""
+
+
+class Blocked(Exception):
+    """One partition cannot go on, the others can (engine rule 8). Carries the cause for people on call."""
+
+
+class Tp(NamedTuple):
+    """A topic partition."""
+
+    topic: str
+    partition: int
+
+
+class RawRecord(Protocol):
+    """A consumed record: the methods of `confluent_kafka.Message` that we use, no more."""
+
+    def topic(self) -> str: ...
+    def partition(self) -> int: ...
+    def offset(self) -> int: ...
+    def key(self) -> bytes | None: ...
+    def value(self) -> bytes | None: ...
+    def headers(self) -> Headers | None: ...
+    def timestamp(self) -> tuple[int, int]:
+        """(kind, epoch ms); kind 2 is LogAppendTime."""
+        ...
+
+
+class Output(NamedTuple):
+    """One record for the world. `partition` -1: by murmur2 of the key."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class RowWrite(NamedTuple):
+    """One record for a changelog; a value of None is a tombstone."""
+
+    key: bytes
+    value: bytes | None
+
+
+@dataclass(slots=True)
+class Plan:
+    """What one poll does to one partition, all of it in the poll's single transaction (ER-01). A value: nothing is sent while it is made.
+
+    Attributes:
+        tp: The partition of `D.components`.
+        changelog_topic: `A-D-groups-changelog`; rows go to partition `tp.partition` of it.
+        ledger_topic: `A-D-closed-changelog`; the ledger record goes to partition `tp.partition` of it.
+        changelog: Rows that survived the poll, and tombstones, in order.
+        ledger: The ledger record's value; None when position and floor stay as they were.
+        outputs: Records for `D.units`, `D.rejected`, `D.errors`, `D.outcomes`, and reroutes to `D.components`, in order.
+        next_offset: Position after this plan: the offset to commit.
+        metadata: Text for the committed offset (a hint for restore, `1;F=<floor>`).
+        log_lines: Structured log lines by `expiration_policy = "log"` (W-79), written after the commit.
+    """
+
+    tp: Tp
+    changelog_topic: str
+    ledger_topic: str
+    next_offset: int
+    metadata: str = ""
+    changelog: list[tuple[bytes, bytes | None]] = field(default_factory=list)
+    ledger: bytes | None = None
+    outputs: list[Output] = field(default_factory=list)
+    log_lines: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Poll:
+    """What one `Source.read` gave.
+
+    Attributes:
+        records: Raw records by partition, in offset order.
+        token: The consumer group's metadata, taken together with the records and never refreshed (ER-14). Opaque.
+        trouble: Partitions that cannot be read on, each with its cause (W-120).
+    """
+
+    records: dict[Tp, list[RawRecord]]
+    token: Any
+    trouble: dict[Tp, Blocked] = field(default_factory=dict)
+
+
+class EndOffset(NamedTuple):
+    """End offset of a partition as a `read_uncommitted` reader sees it, and the wall clock (epoch ms) just before it was asked for (W-82)."""
+
+    offset: int
+    asked_at: int
+
+
+class Committed(NamedTuple):
+    """A stable committed offset; `offset` None: the group has none for this partition."""
+
+    offset: int | None
+    metadata: str
+
+
+class Source(Protocol):
+    """The consumer group's side. All calls come from the driver's thread; rebalance callbacks run inside `control`, `read` and `close`."""
+
+    def open(
+        self,
+        topics: Sequence[str],
+        on_assign: Callable[[list[Tp]], Mapping[Tp, int]],
+        on_revoke: Callable[[list[Tp]], None],
+        on_lost: Callable[[list[Tp]], None],
+    ) -> None:
+        """Joins the group. `on_assign` restores and answers the offset to start each partition from; `on_revoke` settles what is open."""
+        ...
+
+    def control(self, timeout: float) -> None:
+        """Serves rebalances and errors. Raises `UowError` for what cannot be mended."""
+        ...
+
+    def read(self, limit: int, timeout: float) -> Poll | None:
+        """Up to `limit` records, waiting at most `timeout` seconds for the first; None when there is nothing."""
+        ...
+
+    def token(self) -> Any:
+        """The consumer group's metadata now, for work that comes from no poll (a tick). Take it first, then look at the partition (ER-02)."""
+        ...
+
+    def drained(self, tp: Tp, position: int) -> EndOffset | None:
+        """The end offset of `tp`, asked for now, if `position` has reached it (markers after the last record count as reached), else None."""
+        ...
+
+    def seek(self, positions: Mapping[Tp, int]) -> None: ...
+    def pause(self, tps: Sequence[Tp]) -> None: ...
+    def resume(self, tps: Sequence[Tp]) -> None: ...
+    def close(self) -> None: ...
+
+
+class Sink(Protocol):
+    """The transactional producer's side."""
+
+    def open(self) -> None:
+        """`init_transactions`: fences a predecessor in the same slot (ER-09). Raises `Stopped` when asked to stop meanwhile."""
+        ...
+
+    def write(self, plans: Sequence[Plan], token: Any) -> None:
+        """Writes and commits all plans as one transaction with their offsets (ER-01, ER-02, ER-04).
+
+        Raises:
+            StaleGeneration: The group moved on; nothing is visible.
+            Refused: A record can never be written; nothing is visible.
+            Doubt: The outcome is not plainly known, or the transaction was aborted.
+            FencedError: Our slot was taken over (ER-13).
+        """
+        ...
+
+    def replace(self) -> None:
+        """Aborts if possible, throws the producer away, makes a new one: a new epoch (ER-11)."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class LogReader(Protocol):
+    """Reads for restore and for people who look (`uow groups`). Never joins the group."""
+
+    def committed(self, tps: Sequence[Tp]) -> Mapping[Tp, Committed]:
+        """Stable committed offsets: waits for pending transactional commits (ER-06 step 1)."""
+        ...
+
+    def bounds(self, tps: Sequence[Tp]) -> Mapping[Tp, tuple[int, int]]:
+        """(log start, end offset), the end asked `read_uncommitted` (ER-06 step 2)."""
+        ...
+
+    def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[RawRecord]:
+        """Records in [start, end) of each partition, `read_committed`, until the position, not the last record, has reached each end (ER-07).
+
+        A range with end <= start is not read. Order holds inside a partition. Keeps calling the group's poll meanwhile where that is needed (ER-17).
+        """
+        ...
+
+
+class Clock(Protocol):
+    """Wall clock, epoch ms."""
+
+    def now_ms(self) -> int: ...

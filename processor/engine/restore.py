@@ -1,0 +1,203 @@
+"""Restore: from committed offset, changelog and ledger back to the state of a partition (ER-06, ER-07, ER-20; architecture section 5).
+
+The order is the barrier: stable committed offsets first, then the end offsets, asked `read_uncommitted`, then both topics are read
+`read_committed` until the position has reached those ends. Replay selects, it never decides: no rule about groups is asked here.
+
+Belongs here: the steps and the checks that refuse to start on state that does not agree. Does not belong here: how a log is read
+(`LogReader`), the bytes of rows (`rows`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from processor.core.changes import Closed, Held
+from processor.engine.outputs import TaskContext
+from processor.engine.ports import Committed, LogReader, Tp
+from processor.engine.rows import ROW_HEADER, read_ledger, read_row
+from processor.engine.task import PartitionTask
+from schemas.component import Cursor, decode_component
+from schemas.errors import DecodeError, StateCorruptedError
+from schemas.records import GROUP_ROW, LedgerRecord
+from topics.policies import NEVER_MS
+
+_REMEDY_OFFSETS = (
+    "the group's committed offsets do not belong to this state: put the old offsets back, or, to begin anew, stop all workers and delete "
+    "the destination's two changelog topics together with the offsets"
+)
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the logs hold for one partition."""
+
+    rows: dict[bytes, bytes] = field(default_factory=dict)
+    last: LedgerRecord | None = None
+    closed: list[Closed] = field(default_factory=list)
+
+
+def restore(
+    reader: LogReader, contexts: Mapping[str, TaskContext], tps: Sequence[Tp]
+) -> dict[Tp, PartitionTask]:
+    """State of the partitions as of their committed offsets; reads only, so people who look use it as well.
+
+    Args:
+        reader: Where to read from.
+        contexts: By name of `D.components`.
+        tps: Partitions of `D.components`.
+
+    Returns:
+        A task for each; its `position` is where reading goes on. A task is `blocked` when its input is gone already (W-120).
+
+    Raises:
+        StateCorruptedError: Offsets and logs do not agree, or a row cannot be read.
+    """
+    committed = reader.committed(tps)
+    changelogs = {
+        Tp(contexts[tp.topic].topics.groups_changelog, tp.partition): tp for tp in tps
+    }
+    ledgers = {
+        Tp(contexts[tp.topic].topics.closed_changelog, tp.partition): tp for tp in tps
+    }
+    bounds = reader.bounds([*tps, *changelogs, *ledgers])
+    found = {tp: _Found() for tp in tps}
+    for record in reader.read({log: bounds[log] for log in (*changelogs, *ledgers)}):
+        log = Tp(record.topic(), record.partition())
+        key, value = record.key(), record.value()
+        if log in ledgers:
+            _take_ledger(found[ledgers[log]], log, record.offset(), value)
+        elif key is None:
+            raise StateCorruptedError(
+                [log],
+                f"a row without a key at offset {record.offset()}",
+                "restore the topic from a backup",
+            )
+        elif value is None:
+            found[changelogs[log]].rows.pop(key, None)
+        else:
+            found[changelogs[log]].rows[key] = value
+    tasks = {}
+    for tp in tps:
+        task = tasks[tp] = PartitionTask(tp, contexts[tp.topic])
+        _fill(task, found[tp], committed[tp], bounds[tp])
+    return tasks
+
+
+def _take_ledger(found: _Found, log: Tp, offset: int, value: bytes | None) -> None:
+    try:
+        found.last, closed = read_ledger(value or b"")
+    except (DecodeError, IndexError, ValueError) as error:
+        raise StateCorruptedError(
+            [log],
+            f"ledger record at offset {offset}: {error}",
+            "start the version that wrote it",
+        ) from error
+    found.closed += closed
+
+
+def _fill(
+    task: PartitionTask, found: _Found, committed: Committed, bounds: tuple[int, int]
+) -> None:
+    start, end = bounds
+    position = _position(task.tp, found, committed, bounds)
+    if position < start:
+        task.blocked = f"records {position} to {start - 1} of {task.tp.topic}/{task.tp.partition} were deleted before they were read (W-120)"
+    elif position > end:
+        raise StateCorruptedError(
+            [task.tp],
+            f"committed offset {position} lies behind the end offset {end}",
+            _REMEDY_OFFSETS,
+        )
+    task.restore(
+        position, found.last.clock if found.last is not None else 0, found.closed
+    )
+    idle = task.context.policy.idle_expiration_ms != NEVER_MS
+    try:
+        for group_id, generation, opened_at, held in _rows(found.rows):
+            if idle:  # the only thing that asks for each component's own append time
+                held = held._replace(at=decode_component(held.body).timestamp)
+            task.restore_row(group_id, generation, opened_at, held)
+    except (DecodeError, IndexError) as error:
+        raise StateCorruptedError(
+            [task.tp], f"changelog: {error}", "start the version that wrote it"
+        ) from error
+    task.restored()
+
+
+def _position(
+    tp: Tp, found: _Found, committed: Committed, bounds: tuple[int, int]
+) -> int:
+    if committed.offset is None:
+        if (
+            found.rows or found.last is not None
+        ):  # ER-20: never replay from the start into existing state
+            raise StateCorruptedError(
+                [tp],
+                "the group has no committed offset, but its changelogs hold state",
+                _REMEDY_OFFSETS,
+            )
+        return bounds[0]
+    if found.last is not None and found.last.to_offset != committed.offset:
+        why = f"the ledger ends at {found.last.to_offset}, the committed offset is {committed.offset}"
+        raise StateCorruptedError([tp], why, _REMEDY_OFFSETS)
+    return committed.offset
+
+
+def _rows(rows: Mapping[bytes, bytes]) -> Iterator[tuple[bytes, int, int, Held]]:
+    """(id, generation, opened at, component) of each row. The plain row is read in line: a restore reads hundreds of thousands a second."""
+    first = len(ROW_HEADER)
+    previous_id, head, generation, opened_at = b"", b"\xff", 0, 0
+    for key, value in rows.items():
+        group_id, seq = key[1:-5], int.from_bytes(key[-4:], "big")
+        if len(key) < 7 or key[0] != 1 or key[-5] != 0 or seq == GROUP_ROW:
+            raise DecodeError(
+                "changelog-key", "no component row of a known version", data=key
+            )
+        if group_id != previous_id or not value.startswith(head):
+            if not value.startswith(ROW_HEADER):
+                raise DecodeError(
+                    "changelog", "no component row of a known version", data=value[:64]
+                )
+            cursor = Cursor(value, first)
+            generation, opened_at = cursor.long(), cursor.long()
+            previous_id, head = group_id, value[: cursor.at]
+        at = len(head)
+        shift = offset = 0
+        while (byte := value[at]) > 127:
+            offset |= (byte & 127) << shift
+            shift += 7
+            at += 1
+        offset = (offset | byte << shift) >> 1
+        end = value[at + 1] == 1
+        if value[at + 2]:
+            row = read_row(value)
+            yield (
+                group_id,
+                generation,
+                opened_at,
+                Held(
+                    group_id, seq, end, opened_at, offset, row.payload, row.attributes
+                ),
+            )
+            continue
+        at += 3
+        shift = length = 0
+        while (byte := value[at]) > 127:
+            length |= (byte & 127) << shift
+            shift += 7
+            at += 1
+        length = (length | byte << shift) >> 1
+        body = value[at + 1 :]
+        if len(body) != length:
+            raise DecodeError(
+                "changelog",
+                f"a row claims {length} bytes and has {len(body)}",
+                data=value[:64],
+            )
+        yield (
+            group_id,
+            generation,
+            opened_at,
+            Held(group_id, seq, end, opened_at, offset, body),
+        )

@@ -1,0 +1,434 @@
+"""Header names of the contract (section 3), and how a record's headers are read: lines 1 to 5b of the decision table. Pure.
+
+Belongs here: names, alias families, reading and refusing. Does not belong here: what happens to a group (`processor.core`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from schemas.errors import (
+    BadSequenceNumberError,
+    BadUnitIdError,
+    DecodeError,
+    UnitConflictError,
+    UowError,
+)
+from topics.policies import AliasFamily
+
+ID: Final = "uow-id"
+SEQ: Final = "uow-seq"
+END: Final = "uow-end"
+COUNT: Final = "uow-count"
+COMPONENT_ID: Final = "uow-component-id"
+EXPIRES_AT: Final = "uow-expires-at"
+DELIVER_AT: Final = "uow-deliver-at"
+DIGEST: Final = "uow-digest"
+CORRELATION_ID: Final = "uow-correlation-id"
+PRIORITY: Final = "uow-priority"
+TYPE: Final = "uow-type"
+USER_ID: Final = "uow-user-id"
+REPLY_TO: Final = "uow-reply-to"
+DELIVERY_MODE: Final = "uow-delivery-mode"
+DESTINATION: Final = "uow-destination"
+SOURCE_NAME: Final = "uow-source-name"
+ORDER_NAME: Final = "uoo-name"
+HOPS: Final = "uow-hops"
+ORIGIN_TS: Final = "uow-origin-ts"
+PRODUCER_ID: Final = "uow-producer-id"
+INNER_ID: Final = "uow-inner-id"
+REROUTED: Final = "uow-rerouted"
+
+KIND: Final = "uow-kind"
+UNIT_ID: Final = "uow-unit-id"
+GENERATION: Final = "uow-generation"
+OUTCOME: Final = "uow-outcome"
+REASON: Final = "uow-reason"
+SIZE: Final = "uow-size"
+MISSING: Final = "uow-missing"
+POS: Final = "uow-pos"
+KIND_UNIT: Final = b"unit"
+
+ERROR_CLASS: Final = "uow-error-class"
+ERROR_CASE: Final = "uow-error-case"
+ERROR_TEXT: Final = "uow-error-text"
+SOURCE: Final = "uow-source"
+FAILURE_REASON: Final = "uow-failure-reason"
+
+UNIT_ONLY: Final = frozenset(
+    {KIND, UNIT_ID, GENERATION, OUTCOME, REASON, SIZE, MISSING, POS}
+)
+"""Headers that only units carry; never copied by a forwarder (W-56)."""
+ERROR_ONLY: Final = frozenset(
+    {ERROR_CLASS, ERROR_CASE, ERROR_TEXT, SOURCE, FAILURE_REASON}
+)
+
+MAX_ID_BYTES: Final = 255
+MAX_SEQ: Final = 2_147_483_647
+ENDS: Final = {b"true": True, b"false": False}
+
+UNTREATED: Final = frozenset(
+    {
+        ID,
+        SEQ,
+        END,
+        COMPONENT_ID,
+        CORRELATION_ID,
+        TYPE,
+        USER_ID,
+        REPLY_TO,
+        DESTINATION,
+        SOURCE_NAME,
+        HOPS,
+        ORIGIN_TS,
+        PRODUCER_ID,
+        INNER_ID,
+    }
+    | {"uow-parent-id", "uow-parent-seq", "uow-parent-end"}
+)
+"""`uow-*` headers that do not change how a component is treated: a record with no others is *plain* (the shelf judges it in bulk)."""
+
+_JMS_COMMON: Final = {
+    "JMSMessageID": COMPONENT_ID,
+    "JMSExpiration": EXPIRES_AT,
+    "JMSCorrelationID": CORRELATION_ID,
+    "JMSPriority": PRIORITY,
+    "JMSType": TYPE,
+    "JMSXUserID": USER_ID,
+    "JMSReplyTo": REPLY_TO,
+    "JMSDeliveryMode": DELIVERY_MODE,
+}
+ALIASES: Final[dict[AliasFamily, dict[str, str]]] = {
+    AliasFamily.WEBLOGIC: _JMS_COMMON
+    | {
+        "JMS_BEA_UnitOfWork": ID,
+        "JMS_BEA_UnitOfWorkSequenceNumber": SEQ,
+        "JMS_BEA_IsUnitOfWorkEnd": END,
+        "JMS_BEA_DeliveryTime": DELIVER_AT,
+        "JMS_BEA_UnitOfOrder": ORDER_NAME,
+    },
+    AliasFamily.JMS: _JMS_COMMON
+    | {"JMSXGroupID": ID, "JMSXGroupSeq": SEQ, "JMS_IBM_Last_Msg_In_Group": END},
+    AliasFamily.MQ: {
+        "mq-group-id": ID,
+        "mq-msg-seq-number": SEQ,
+        "mq-msg-flags": END,
+        "destination": DESTINATION,
+    },
+    AliasFamily.SPRING: {
+        "correlationId": ID,
+        "sequenceNumber": SEQ,
+        "sequenceSize": COUNT,
+    },
+    AliasFamily.NIFI: {
+        "fragment.identifier": ID,
+        "fragment.index": SEQ,
+        "fragment.count": COUNT,
+    },
+}
+"""Alias header -> the header it stands for, per family (contract section 3, W-17)."""
+_MQ_LAST_IN_GROUP: Final = 0x10
+
+Values = dict[str, list[bytes | None]]
+
+
+class Marks(NamedTuple):
+    """What a component's headers say.
+
+    Attributes:
+        id: Group id, UTF-8 bytes, 1 to 255.
+        seq: Sequence number, from 1.
+        end: Whether it carries the end mark.
+        total: Number of components of the unit by `uow-count`, or None.
+        component_id: `uow-component-id`, or None.
+        expires_at: Epoch ms, 0 for never.
+        deliver_at: Epoch ms, 0 for at once.
+        special: Whether a header changes its treatment, so that the shelf must not judge it.
+        rerouted: Whether it was sent on to its right partition already (line 6).
+    """
+
+    id: bytes
+    seq: int
+    end: bool
+    total: int | None = None
+    component_id: bytes | None = None
+    expires_at: int = 0
+    deliver_at: int = 0
+    special: bool = False
+    rerouted: bool = False
+
+
+class Refusal(NamedTuple):
+    """Why a component is refused: class and case (contract sections 4 and 5), and what they cannot say. `id` is None where none could be read."""
+
+    error: type[UowError]
+    case: str
+    detail: str
+    id: bytes | None = None
+    seq: int | None = None
+
+
+class _Refused(Exception):
+    def __init__(self, error: type[UowError], case: str, detail: str) -> None:
+        self.refusal = Refusal(error, case, detail)
+
+
+class Reading:
+    """Reads headers under a set of accepted alias families. Stateless after construction; part of what a replay repeats, hence `VERSION`."""
+
+    VERSION: Final = 1
+
+    def __init__(self, families: Iterable[AliasFamily] = ()) -> None:
+        accepted = frozenset(families)
+        self.names: dict[str, str] = {name: name for name in _NATIVE}
+        self.weblogic_order = AliasFamily.WEBLOGIC in accepted
+        for family in AliasFamily:  # the enum's order, so that it does not depend on how the setting was written
+            if family in accepted:
+                self.names |= ALIASES[family]
+
+    def is_user_header(self, name: str) -> bool:
+        """Whether a header is the application's own: neither `uow-*`, `uoo-*` nor an accepted alias (W-90)."""
+        return not name.startswith(("uow-", "uoo-")) and name not in self.names
+
+    def properties(self, headers: Sequence[tuple[str, bytes | None]]) -> Values:
+        """Every header we know, under our name for it, with all its values; aliases translated."""
+        values: Values = {}
+        for name, value in headers:
+            meant = self.names.get(name)
+            if meant is not None:
+                values.setdefault(meant, []).append(_native(name, value))
+        return values
+
+    def read(
+        self, headers: Sequence[tuple[str, bytes | None]] | None
+    ) -> Marks | Refusal | None:
+        """Lines 1 to 5b for one record.
+
+        Returns:
+            Marks for a component, a Refusal with its class and case, or None for plain traffic that passes through (line 2).
+        """
+        if not headers:
+            return None
+        names, values = self.names, self.properties(headers)
+        if "correlationId" in names and all(
+            name != "sequenceNumber" for name, _ in headers
+        ):
+            _forget_lone_correlation(
+                headers, values
+            )  # Spring: a correlation id alone makes no group
+        if ID not in values:
+            return None
+        if ORDER_NAME in values:
+            return Refusal(UnitConflictError, "", "", _readable(values[ID]))
+        if SEQ not in values and KIND_UNIT in values.get(KIND, ()):
+            return None
+        group_id = _readable(values[ID])
+        if group_id is None:
+            case = _why_unreadable(values[ID])
+            if (
+                case == "repeated"
+                and len({name for name, _ in headers if names.get(name) == ID}) > 1
+            ):
+                case = "alias"
+            return Refusal(BadUnitIdError, case, f"id {_shown(values[ID][0])}")
+        try:
+            return self._marks(group_id, values)
+        except _Refused as refused:
+            return refused.refusal._replace(id=group_id)
+
+    @staticmethod
+    def _marks(group_id: bytes, values: Values) -> Marks:
+        seq = _number(values.get(SEQ))
+        end = _end(values.get(END))
+        count = _count(values.get(COUNT))
+        expires_at = _moment(EXPIRES_AT, values.get(EXPIRES_AT))
+        deliver_at = _moment(DELIVER_AT, values.get(DELIVER_AT))
+        _check_priority(values.get(PRIORITY))
+        _check_digest(values.get(DIGEST))
+        component_id = (values.get(COMPONENT_ID) or [None])[0]
+        if component_id is not None and not is_text(component_id):
+            component_id = None  # it decides nothing but the case of a duplicate; the raw header is kept
+        special = any(name not in UNTREATED for name in values)
+        return Marks(
+            group_id,
+            seq,
+            end,
+            count,
+            component_id,
+            expires_at,
+            deliver_at,
+            special,
+            REROUTED in values,
+        )
+
+
+_NATIVE: Final = UNTREATED | {
+    COUNT,
+    EXPIRES_AT,
+    DELIVER_AT,
+    DIGEST,
+    PRIORITY,
+    DELIVERY_MODE,
+    ORDER_NAME,
+    KIND,
+    REROUTED,
+}
+
+
+def _native(name: str, value: bytes | None) -> bytes | None:
+    """The value an alias would have under our own name: NiFi counts from 0, MQ ends by a flag bit and writes group ids in hex."""
+    if value is None:
+        return None
+    if name == "fragment.index":
+        return (
+            b"%d" % (int(value) + 1) if value.isdigit() and len(value) < 12 else value
+        )
+    if name == "mq-msg-flags":
+        return (
+            (b"true" if int(value) & _MQ_LAST_IN_GROUP else b"false")
+            if value.isdigit() and len(value) < 12
+            else value
+        )
+    if name == "mq-group-id":
+        return value.lower()
+    if name == "JMSDeliveryMode":
+        return {b"1": b"non_persistent", b"2": b"persistent"}.get(value, value.lower())
+    return value
+
+
+def _forget_lone_correlation(
+    headers: Sequence[tuple[str, bytes | None]], values: Values
+) -> None:
+    for name, value in headers:
+        if name == "correlationId":
+            values[ID].remove(value)
+    if not values.get(ID, True):
+        del values[ID]
+
+
+def _one(name: str, raws: list[bytes | None] | None) -> bytes | None:
+    """The single value of a header; equal repeats count as one (W-23). Raises `DecodeError`'s refusal for different ones."""
+    if raws is None:
+        return None
+    if len(set(raws)) > 1:
+        raise _Refused(DecodeError, name, f"{name} repeated with different values")
+    return raws[0] or b""
+
+
+def _readable(raws: list[bytes | None]) -> bytes | None:
+    return None if _why_unreadable(raws) else raws[0]
+
+
+def _why_unreadable(raws: list[bytes | None]) -> str:
+    """The case of `BadUnitIdError`, or nothing."""
+    raw = raws[0]
+    if len(set(raws)) > 1:
+        return "repeated"
+    if not raw:
+        return "empty"
+    if len(raw) > MAX_ID_BYTES:
+        return "too-long"
+    return "" if is_text(raw) else "undecodable"
+
+
+def is_text(raw: bytes) -> bool:
+    """Whether the bytes are UTF-8."""
+    if raw.isascii():
+        return True
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _shown(raw: bytes | None) -> str:
+    text = repr(raw)[1:] if raw is not None else "null"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _number(raws: list[bytes | None] | None) -> int:
+    if raws is None:
+        raise _Refused(BadSequenceNumberError, "a", "")
+    raw = raws[0] or b""
+    if len(set(raws)) > 1:
+        raise _Refused(
+            BadSequenceNumberError, "malformed", "repeated with different values"
+        )
+    number = decimal(raw)
+    if number is not None and 1 <= number <= MAX_SEQ:
+        return number
+    if number == 0 or (raw[:1] == b"-" and raw[1:].isdigit()):
+        raise _Refused(BadSequenceNumberError, "b", _shown(raw))
+    raise _Refused(BadSequenceNumberError, "malformed", _shown(raw))
+
+
+def decimal(raw: bytes) -> int | None:
+    """A plain ASCII decimal of at most 19 significant digits, else None (W-27)."""
+    if not raw.isdigit():
+        return None
+    digits = raw.lstrip(b"0")
+    return int(digits or b"0") if len(digits) <= 19 else None
+
+
+def _end(raws: list[bytes | None] | None) -> bool:
+    if raws is None:
+        return False
+    marks = {(raw or b"").lower() for raw in raws}
+    if len(marks) > 1:
+        raise _Refused(
+            BadSequenceNumberError, "malformed-end", "repeated with different values"
+        )
+    mark = ENDS.get(marks.pop())
+    if mark is None:
+        raise _Refused(BadSequenceNumberError, "malformed-end", _shown(raws[0]))
+    return mark
+
+
+def _count(raws: list[bytes | None] | None) -> int | None:
+    if raws is None:
+        return None
+    count = decimal(raws[0] or b"") if len(set(raws)) == 1 else None
+    if count is None or not 1 <= count <= MAX_SEQ:
+        raise _Refused(BadSequenceNumberError, "malformed-count", _shown(raws[0]))
+    return count
+
+
+def _moment(name: str, raws: list[bytes | None] | None) -> int:
+    raw = _one(name, raws)
+    if raw is None:
+        return 0
+    moment = decimal(raw)
+    if (
+        moment is None or moment > 253_402_300_799_999
+    ):  # the year 9999: what a timestamp in a table can hold
+        raise _Refused(
+            DecodeError, name, f"{name} {_shown(raw)} is no time in epoch milliseconds"
+        )
+    return moment
+
+
+def _check_priority(raws: list[bytes | None] | None) -> None:
+    raw = _one(PRIORITY, raws)
+    if raw is not None and not (len(raw) == 1 and raw.isdigit()):
+        raise _Refused(
+            DecodeError, PRIORITY, f"{PRIORITY} {_shown(raw)} is no digit from 0 to 9"
+        )
+
+
+def _check_digest(raws: list[bytes | None] | None) -> None:
+    raw = _one(DIGEST, raws)
+    if raw is None:
+        return
+    scheme, _, digest = raw.partition(b":")
+    if (
+        scheme != b"sha256"
+        or len(digest) != 64
+        or digest.strip(b"0123456789abcdefABCDEF")
+    ):
+        raise _Refused(
+            DecodeError,
+            DIGEST,
+            f"{DIGEST} {_shown(raw)} is no sha256:<64 hexadecimal digits>",
+        )

@@ -1,0 +1,121 @@
+"""What a destination is told to do: its settings as values, with their defaults (contract section 6). Pure; reading a file is `uow.config`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class HandlingPolicy(StrEnum):
+    """Whether a destination forms units (W-05, W-64)."""
+
+    PASS_THROUGH = "pass_through"
+    SINGLE_MESSAGE_DELIVERY = "single_message_delivery"
+
+
+class Shape(StrEnum):
+    """How a unit is written."""
+
+    ENVELOPE = "envelope"
+    CONSECUTIVE = "consecutive"
+    REFERENCE = "reference"
+
+
+class ValueFormat(StrEnum):
+    """Encoding of a unit's value (W-95)."""
+
+    AVRO = "avro"
+    JSON = "json"
+    XML = "xml"
+
+
+class ExpirationPolicy(StrEnum):
+    """What becomes of the held components of an expired group (W-78 to W-81, W-207)."""
+
+    DISCARD = "discard"
+    LOG = "log"
+    REDIRECT = "redirect"
+    DELIVER_PARTIAL = "deliver_partial"
+
+
+class DuplicatePolicy(StrEnum):
+    """What becomes of a resend or an equal duplicate; a conflict is always refused (W-44)."""
+
+    REJECT = "reject"
+    DROP_IDENTICAL = "drop_identical"
+
+
+class ViolationPolicy(StrEnum):
+    """Whether a violation costs the component or the group (W-35, W-39)."""
+
+    REJECT_COMPONENT = "reject_component"
+    FAIL_GROUP = "fail_group"
+
+
+class LatePolicy(StrEnum):
+    """What a component of a group closed otherwise than complete meets (W-85)."""
+
+    REJECT = "reject"
+    REOPEN = "reopen"
+
+
+class Oversize(StrEnum):
+    """What becomes of a unit that does not fit one record (W-115)."""
+
+    FAIL = "fail"
+    CONSECUTIVE = "consecutive"
+    REFERENCE = "reference"
+
+
+class Routing(StrEnum):
+    """How a component finds its partition (W-104, W-105)."""
+
+    HASH = "hash"
+    PATH = "path"
+
+
+class OutcomesPolicy(StrEnum):
+    """Which closed groups are reported to `D.outcomes` (W-214)."""
+
+    EXCEPTIONS = "exceptions"
+    ALL = "all"
+    NONE = "none"
+
+
+class AliasFamily(StrEnum):
+    """Header families of other systems (contract section 3, W-17)."""
+
+    WEBLOGIC = "weblogic"
+    JMS = "jms"
+    MQ = "mq"
+    SPRING = "spring"
+    NIFI = "nifi"
+
+
+NEVER_MS = -1
+"""A limit that never passes (W-72)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationPolicy:
+    """The settings of `[destinations.D]`. Durations in milliseconds, sizes in bytes; -1 means never where the name ends in `_expiration_ms`."""
+
+    handling_policy: HandlingPolicy = HandlingPolicy.PASS_THROUGH
+    shape: Shape = Shape.ENVELOPE
+    value_format: ValueFormat = ValueFormat.AVRO
+    incomplete_expiration_ms: int = NEVER_MS
+    expiration_policy: ExpirationPolicy = ExpirationPolicy.DISCARD
+    idle_expiration_ms: int = NEVER_MS
+    duplicate_policy: DuplicatePolicy = DuplicatePolicy.REJECT
+    violation_policy: ViolationPolicy = ViolationPolicy.REJECT_COMPONENT
+    late_policy: LatePolicy = LatePolicy.REJECT
+    closed_retention_ms: int = 3_600_000
+    closed_max_groups: int = 1_000_000
+    max_components: int = 1_000_000
+    max_bytes: int = 67_108_864
+    oversize: Oversize = Oversize.FAIL
+    routing: Routing = Routing.HASH
+    outcomes: OutcomesPolicy = OutcomesPolicy.EXCEPTIONS
+    strict_order: bool = False
+    accept_aliases: frozenset[AliasFamily] = frozenset()
+    expiration_log_headers: tuple[str, ...] = ()
