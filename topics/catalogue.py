@@ -106,11 +106,20 @@ class Expectation:
         """The value that a new topic gets."""
         return self.generous or self.value
 
+    @property
+    def text(self) -> str:
+        """What an existing topic must have, in words."""
+        return self.value if self.rule is Rule.EQUAL else f"{self.rule} {self.value}"
+
     def accepts(self, actual: str) -> bool:
         """Whether an existing topic's value will do."""
         if self.rule is Rule.EQUAL:
             return actual == self.value
-        return _or_for_ever(int(actual)) >= _or_for_ever(int(self.value))
+        return _is_number(actual) and _or_for_ever(int(actual)) >= _or_for_ever(int(self.value))
+
+
+def _is_number(text: str) -> bool:
+    return text.removeprefix("-").isdigit()
 
 
 def _or_for_ever(value: int) -> float:

@@ -1,0 +1,158 @@
+"""Topics as they are on a broker: created where they are missing, compared with what they must be like.
+
+Belongs here: the only talk with Kafka's admin interface about topics; nothing is ever deleted or altered. Does not
+belong here: what a topic must be like (`topics.catalogue`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]
+
+from topics.catalogue import TopicSpec
+
+TIMEOUT_S = 15.0
+MAX_REPLICATION = 3
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """One thing that is not as it must be.
+
+    Attributes:
+        topic: Topic name.
+        what: `topic`, `partitions`, or the name of a topic setting.
+        expected: What it must be.
+        actual: What it is.
+        reason: Why it must.
+    """
+
+    topic: str
+    what: str
+    expected: str
+    actual: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.topic}: {self.what} is {self.actual}, must be {self.expected}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """Topics that were created, and those that were there already."""
+
+    created: tuple[str, ...]
+    existing: tuple[str, ...]
+
+
+def admin_client(bootstrap_servers: str, kafka: Mapping[str, str]) -> AdminClient:
+    """A client that writes its log lines to Python's `logging` instead of standard error.
+
+    Args:
+        bootstrap_servers: Where the cluster is.
+        kafka: Further librdkafka properties.
+    """
+    properties: dict[str, str | int | float | bool] = {**kafka, "bootstrap.servers": bootstrap_servers}
+    return AdminClient(properties, logger=_log)
+
+
+def default_replication(admin: AdminClient) -> int:
+    """3, or as many as there are brokers when they are fewer.
+
+    Raises:
+        KafkaException: No broker answers.
+    """
+    return min(MAX_REPLICATION, len(admin.list_topics(timeout=TIMEOUT_S).brokers))
+
+
+def create_missing(admin: AdminClient, specs: Sequence[TopicSpec]) -> Created:
+    """Creates the topics of one destination that do not exist; those that do stay as they are.
+
+    Where some exist, the others follow the partition count of the first that does, `D.components` before all (W-107).
+
+    Args:
+        admin: Connected client.
+        specs: From `topics.catalogue.expected`.
+
+    Raises:
+        KafkaException: The broker refuses one, or does not answer.
+    """
+    counts = partition_counts(admin)
+    existing = [spec for spec in specs if spec.name in counts]
+    count = next((counts[spec.name] for spec in existing if spec.counted), None)
+    missing = [spec if count is None else replace(spec, partitions=count) for spec in specs if spec.name not in counts]
+    new = [NewTopic(spec.name, spec.partitions, spec.replication, config=spec.config) for spec in missing]
+    created = []
+    for name, done in (admin.create_topics(new, operation_timeout=TIMEOUT_S) if new else {}).items():
+        try:
+            done.result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:  # somebody else was faster: as good
+                raise
+        else:
+            created.append(name)
+    return Created(tuple(created), tuple(spec.name for spec in specs if spec.name not in created))
+
+
+def check(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[Deviation]:
+    """Every deviation of the topics of one destination (W-70, W-88, W-120); empty when all is as it must be.
+
+    Args:
+        admin: Connected client.
+        specs: From `topics.catalogue.expected`; the first names `D.components`.
+
+    Raises:
+        KafkaException: The broker does not answer, or may not be asked.
+    """
+    counts = partition_counts(admin)
+    present = [spec for spec in specs if spec.name in counts]
+    settings = topic_settings(admin, [spec.name for spec in present])
+    count = next((counts[spec.name] for spec in present if spec.counted), 0)
+    found = []
+    for spec in specs:
+        if spec.name not in counts:
+            found.append(Deviation(spec.name, "topic", "there", "missing", "create it with `uow topics create`"))
+            continue
+        if spec.counted and counts[spec.name] != count:
+            reason = f"all topics of a destination have the partitions of {specs[0].name} (W-88)"
+            found.append(Deviation(spec.name, "partitions", str(count), str(counts[spec.name]), reason))
+        found.extend(_setting_deviations(spec, settings[spec.name]))
+    return found
+
+
+def _setting_deviations(spec: TopicSpec, actual: Mapping[str, str]) -> list[Deviation]:
+    found = []
+    for name, expectation in spec.expectations.items():
+        value = actual.get(name, "")
+        if not expectation.accepts(value):
+            found.append(Deviation(spec.name, name, expectation.text, value, expectation.reason))
+    return found
+
+
+def partition_counts(admin: AdminClient) -> dict[str, int]:
+    """Partition count of every topic there is.
+
+    Raises:
+        KafkaException: No broker answers.
+    """
+    return {name: len(topic.partitions) for name, topic in admin.list_topics(timeout=TIMEOUT_S).topics.items()}
+
+
+def topic_settings(admin: AdminClient, names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Effective settings of topics that exist.
+
+    Raises:
+        KafkaException: The broker does not answer, or may not be asked.
+    """
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+    answers = admin.describe_configs(resources, request_timeout=TIMEOUT_S) if resources else {}
+    return {
+        resource.name: {name: entry.value or "" for name, entry in answer.result().items()}
+        for resource, answer in answers.items()
+    }

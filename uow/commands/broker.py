@@ -1,0 +1,31 @@
+"""`uow broker`: a real single-node Apache Kafka in the foreground."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=9092, show_default=True, help="Port on loopback; 0: any free one."
+)
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep the data here; without it they are thrown away at the end.",
+)
+@click.pass_context
+def command(ctx: click.Context, port: int, folder: Path | None) -> None:
+    """A real single-node Apache Kafka in the foreground, on loopback, until SIGTERM or Ctrl-C.
+
+    Prints `broker ready on HOST:PORT` once clients can connect.
+    """
+    from uow.broker import BrokerFailed, FolderInUse, PortTaken, serve
+
+    try:
+        ctx.exit(serve(port, folder))
+    except (BrokerFailed, FolderInUse, PortTaken) as error:
+        raise click.ClickException(str(error)) from error

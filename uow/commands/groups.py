@@ -1,0 +1,84 @@
+"""`uow groups D`: open groups of a destination, the oldest first (W-201)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from schemas.records import ranges_text
+from uow.config import Settings
+from uow.inspect import OpenGroup, open_groups
+from uow.logs import log_reader, task_context, wall_clock_ms
+from uow.options import config_option, json_option
+from uow.printing import moment_text, print_json, print_table, span_text
+
+
+@click.command()
+@click.argument("destination")
+@config_option
+@json_option
+def command(destination: str, settings: Settings, as_json: bool) -> None:
+    """Open groups of DESTINATION, the oldest first: numbers held and missing, age, deadline.
+
+    Read from Kafka alone: it answers also when no worker runs. `!` marks a group that has used up most of its time.
+    """
+    context = task_context(settings, destination)
+    with log_reader(settings) as reader:
+        groups = open_groups(reader, context)
+    now = wall_clock_ms()
+    if as_json:
+        print_json([row(group, now) for group in groups])
+        return
+    columns = ("id", "partition", "held", "missing", "end", "age", "deadline in", "bytes")
+    print_table(columns, [_cells(group, now) for group in groups])
+    if not groups:
+        click.echo("no open groups", err=True)
+
+
+def row(group: OpenGroup, now_ms: int) -> dict[str, Any]:
+    """An open group as JSON; moments in epoch milliseconds, ranges as texts."""
+    return {
+        "id": group.id,
+        "partition": group.partition,
+        "generation": group.generation,
+        "held": ranges_text(group.held),
+        "missing": ranges_text(group.missing),
+        "end": group.end,
+        "end_known": group.end is not None,
+        "count": group.count,
+        "bytes": group.bytes,
+        "opened_at": group.opened_at,
+        "age_ms": now_ms - group.opened_at,
+        "deadline": group.deadline,
+        "at_risk": group.is_at_risk(now_ms),
+    }
+
+
+def _cells(group: OpenGroup, now_ms: int) -> tuple[object, ...]:
+    held, missing = ranges_text(group.held), ranges_text(group.missing)
+    end = "unknown" if group.end is None else group.end
+    return (
+        group.id,
+        group.partition,
+        held,
+        missing,
+        end,
+        span_text(now_ms - group.opened_at),
+        left(group, now_ms),
+        group.bytes,
+    )
+
+
+def left(group: OpenGroup, now_ms: int) -> str:
+    """How long a group still has, in words."""
+    if group.deadline is None:
+        return "never"
+    return span_text(group.deadline - now_ms) + (" !" if group.is_at_risk(now_ms) else "")
+
+
+def deadline_text(group: OpenGroup, now_ms: int) -> str:
+    """A group's deadline as moment and span, in words."""
+    if group.deadline is None:
+        return "never"
+    return f"{moment_text(group.deadline)}, in {left(group, now_ms)}"

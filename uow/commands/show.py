@@ -1,0 +1,130 @@
+"""`uow show D ID`: one group with its components, in order of arrival (W-201)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from schemas.records import Component, ranges_text
+from uow.cli import FAILED
+from uow.commands import groups
+from uow.config import Settings
+from uow.inspect import ClosedGroup, Look, OpenGroup, hops, look
+from uow.logs import log_reader, task_context, wall_clock_ms
+from uow.options import config_option, json_option
+from uow.printing import moment_text, print_json, print_table, span_text
+
+
+@click.command()
+@click.argument("destination")
+@click.argument("group_id", metavar="ID")
+@config_option
+@json_option
+@click.pass_context
+def command(ctx: click.Context, destination: str, group_id: str, settings: Settings, as_json: bool) -> None:
+    """One group of DESTINATION: its components in order of arrival, or how it closed.
+
+    Read from Kafka alone: it answers also when no worker runs. Exit 1 when the id is neither open nor remembered.
+    """
+    context = task_context(settings, destination)
+    with log_reader(settings) as reader:
+        found = look(reader, context, group_id)
+    now = wall_clock_ms()
+    if as_json:
+        print_json(_json(found, now))
+    else:
+        _print(found, now)
+    if found.open is None and found.closed is None:
+        click.echo(f"uow: {group_id!r} is neither open nor remembered as closed in {destination}", err=True)
+        ctx.exit(FAILED)
+
+
+def _json(found: Look, now_ms: int) -> dict[str, Any]:
+    opened = None
+    if found.open is not None:
+        opened = groups.row(found.open, now_ms) | {"components": [_row(each) for each in found.components]}
+    return {"open": opened, "closed": None if found.closed is None else _closed_row(found.closed)}
+
+
+def _row(component: Component) -> dict[str, Any]:
+    source = component.source
+    return {
+        "seq": component.seq,
+        "end": component.end,
+        "component_id": component.component_id,
+        "source": f"{source.topic}/{source.partition}/{source.offset}",
+        "timestamp": component.timestamp,
+        "hops": list(hops(component)),
+        "bytes": len(component.value or b""),
+    }
+
+
+def _closed_row(group: ClosedGroup) -> dict[str, Any]:
+    closed = group.closed
+    return {
+        "id": group.id,
+        "partition": group.partition,
+        "generation": closed.generation,
+        "outcome": str(closed.outcome),
+        "reason": str(closed.reason),
+        "highest": closed.highest,
+        "closed_at": closed.at,
+    }
+
+
+def _print(found: Look, now_ms: int) -> None:
+    if found.open is not None:
+        _print_open(found.open, found.components, now_ms)
+    if found.closed is not None:
+        _print_closed(found.closed)
+
+
+def _print_open(group: OpenGroup, components: tuple[Component, ...], now_ms: int) -> None:
+    facts = [
+        ("group", group.id),
+        ("state", "open"),
+        ("partition", group.partition),
+        ("generation", group.generation),
+        ("held", ranges_text(group.held)),
+        ("missing", ranges_text(group.missing) or "nothing"),
+        ("end", "unknown" if group.end is None else group.end),
+        ("opened", f"{moment_text(group.opened_at)}, {span_text(now_ms - group.opened_at)} ago"),
+        ("deadline", groups.deadline_text(group, now_ms)),
+    ]
+    _print_facts(facts)
+    columns = ("number", "end", "arrived", "after", "source", "hops", "bytes", "component id")
+    print_table(columns, [_cells(each, group.opened_at) for each in components])
+
+
+def _cells(component: Component, opened_at: int) -> tuple[object, ...]:
+    row = _row(component)
+    return (
+        component.seq,
+        "end" if component.end else "",
+        moment_text(component.timestamp),
+        span_text(component.timestamp - opened_at),
+        row["source"],
+        " > ".join(row["hops"]),
+        row["bytes"],
+        component.component_id,
+    )
+
+
+def _print_closed(group: ClosedGroup) -> None:
+    closed = group.closed
+    _print_facts(
+        [
+            ("group", group.id),
+            ("state", f"closed: {closed.outcome}, reason {closed.reason}"),
+            ("partition", group.partition),
+            ("generation", closed.generation),
+            ("highest number", closed.highest),
+            ("closed", moment_text(closed.at)),
+        ]
+    )
+
+
+def _print_facts(facts: list[tuple[str, object]]) -> None:
+    for name, value in facts:
+        click.echo(f"{name + ':':<16}{value}")

@@ -1,0 +1,99 @@
+"""`uow topics create|check`: the topics of every configured destination."""
+
+from __future__ import annotations
+
+import click
+
+from topics import admin
+from topics.catalogue import DEFAULT_PARTITIONS, TopicSpec, expected
+from uow.cli import FAILED
+from uow.config import Settings
+from uow.options import config_option, json_option
+from uow.printing import print_json, print_table
+
+
+@click.group()
+def command() -> None:
+    """Create the topics of every destination, or report every deviation. Nothing is ever deleted."""
+
+
+@command.command()
+@config_option
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, 100_000),
+    default=DEFAULT_PARTITIONS,
+    show_default=True,
+    help="Partitions of new topics; where a destination has topics already, theirs count.",
+)
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(1, 1000),
+    help="Copies of new topics; 3 unless there are fewer brokers.",
+)
+@json_option
+@click.pass_context
+def create(
+    ctx: click.Context, settings: Settings, partitions: int, replication_factor: int | None, as_json: bool
+) -> None:
+    """Create what is missing; exit 1 when something that exists is not as it must be."""
+    client = admin.admin_client(settings.bootstrap_servers, settings.kafka)
+    replication = replication_factor or admin.default_replication(client)
+    created: list[str] = []
+    existing: list[str] = []
+    deviations: list[admin.Deviation] = []
+    for specs in _specs(settings, partitions, replication):
+        report = admin.create_missing(client, specs)
+        created.extend(report.created)
+        existing.extend(report.existing)
+        if report.existing:
+            deviations.extend(admin.check(client, specs))
+    if as_json:
+        print_json({"created": created, "existing": existing, "deviations": [_row(each) for each in deviations]})
+    else:
+        for name in created:
+            click.echo(f"created {name}")
+        click.echo(f"{len(created)} created, {len(existing)} there already")
+        _print_deviations(deviations)
+    ctx.exit(FAILED if deviations else 0)
+
+
+@command.command()
+@config_option
+@json_option
+@click.pass_context
+def check(ctx: click.Context, settings: Settings, as_json: bool) -> None:
+    """Report every deviation; exit 1 when there is one."""
+    client = admin.admin_client(settings.bootstrap_servers, settings.kafka)
+    deviations = [each for specs in _specs(settings) for each in admin.check(client, specs)]
+    if as_json:
+        print_json({"deviations": [_row(each) for each in deviations]})
+    else:
+        _print_deviations(deviations)
+        if not deviations:
+            click.echo(f"topics of {len(settings.destinations)} destinations are as they must be")
+    ctx.exit(FAILED if deviations else 0)
+
+
+def _specs(settings: Settings, partitions: int = DEFAULT_PARTITIONS, replication: int = 1) -> list[list[TopicSpec]]:
+    """What is expected, by destination."""
+    return [
+        expected(settings.application_id, destination, policy, partitions, replication)
+        for destination, policy in settings.destinations.items()
+    ]
+
+
+def _row(deviation: admin.Deviation) -> dict[str, str]:
+    return {
+        "topic": deviation.topic,
+        "what": deviation.what,
+        "expected": deviation.expected,
+        "actual": deviation.actual,
+        "reason": deviation.reason,
+    }
+
+
+def _print_deviations(deviations: list[admin.Deviation]) -> None:
+    if deviations:
+        rows = [(each.topic, each.what, each.expected, each.actual, each.reason) for each in deviations]
+        print_table(("topic", "what", "expected", "actual", "reason"), rows)

@@ -1,0 +1,211 @@
+"""Groups as people see them, from Kafka alone: by the restore code, read-only, whether a worker runs or not (W-201).
+
+Theory of operation. A worker may commit while we look, so committed offsets, changelog and ledger cannot be read as of
+one moment. The end of the changelog is asked first, then the end of the ledger, and the position is what the ledger's
+last record says. So the ledger knows at least what the changelog knows; a group that the changelog still shows and the
+ledger has closed since is closed.
+
+Belongs here: reading the state of a partition and what can be read off a group. Does not belong here: printing
+(`uow.commands`), the state itself (`processor.core`) and its bytes (`processor.engine`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from processor.core.changes import Closed
+from processor.core.group import NEVER, Group
+from processor.engine.outputs import TaskContext
+from processor.engine.ports import Committed, LogReader, RawRecord, Tp
+from processor.engine.restore import restore
+from processor.engine.rows import read_ledger
+from processor.engine.task import PartitionTask
+from schemas.component import decode_component
+from schemas.errors import DecodeError
+from schemas.records import Component, Range
+from topics.headers import HOPS
+from topics.partitioner import partition_for
+from topics.policies import DestinationPolicy
+
+_TAIL = 16
+"""Offsets at the end of the ledger to look for its last record in: a transaction leaves a record and a marker."""
+
+AT_RISK = 0.8
+"""Part of its time after which a group counts as at risk (W-211)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenGroup:
+    """An open group, as it is in the logs.
+
+    Attributes:
+        id: Group id.
+        partition: Of `D.components`.
+        generation: How many groups of this id the destination has opened, from 1.
+        held: Numbers held.
+        missing: Numbers lacking; the last range has an open end while the end is unknown.
+        end: The highest number, or None while unknown.
+        count: Components held.
+        bytes: Bytes held.
+        opened_at: Append time of the first component held, epoch ms.
+        deadline: When the group is given up, or delivered where it only waits for `uow-deliver-at`; None: never.
+    """
+
+    id: str
+    partition: int
+    generation: int
+    held: tuple[Range, ...]
+    missing: tuple[Range, ...]
+    end: int | None
+    count: int
+    bytes: int
+    opened_at: int
+    deadline: int | None
+
+    def is_at_risk(self, now_ms: int) -> bool:
+        """Whether most of the group's time has gone by (W-211)."""
+        if self.deadline is None:
+            return False
+        return now_ms - self.opened_at >= AT_RISK * (self.deadline - self.opened_at)
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedGroup:
+    """A closed group, as far as the ledger remembers it (`closed_retention_ms`)."""
+
+    id: str
+    partition: int
+    closed: Closed
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What `look` found of one id.
+
+    Attributes:
+        open: The open group, if there is one.
+        components: Its components, in order of arrival.
+        closed: The group of this id that closed last, if it is remembered.
+    """
+
+    open: OpenGroup | None = None
+    components: tuple[Component, ...] = ()
+    closed: ClosedGroup | None = None
+
+
+def open_groups(reader: LogReader, context: TaskContext) -> list[OpenGroup]:
+    """Open groups of a destination, the oldest first.
+
+    Args:
+        reader: Where to read from.
+        context: Of the destination.
+
+    Raises:
+        StateCorruptedError: The logs do not agree.
+    """
+    found = []
+    for task in _tasks(reader, context, range(context.partitions)):
+        found += [_seen(group, task.tp.partition, context.policy) for group in _open(task)]
+    return sorted(found, key=lambda each: (each.opened_at, each.id))
+
+
+def look(reader: LogReader, context: TaskContext, group_id: str) -> Look:
+    """What is known of one id; reads the one partition it belongs to.
+
+    Raises:
+        StateCorruptedError: The logs do not agree.
+    """
+    raw = group_id.encode()
+    (task,) = _tasks(reader, context, [partition_for(raw, context.partitions)])
+    partition = task.tp.partition
+    closed = task.partition.closed.get(raw)
+    group = next((group for group in _open(task) if group.id == raw), None)
+    remembered = None if closed is None else ClosedGroup(group_id, partition, closed)
+    if group is None:
+        return Look(closed=remembered)
+    arrived = sorted((decode_component(body) for body in group.held.values()), key=lambda each: each.source.offset)
+    return Look(_seen(group, partition, context.policy), tuple(arrived), remembered)
+
+
+def hops(component: Component) -> tuple[str, ...]:
+    """Intermediate topics that the component passed, in order (W-60)."""
+    texts = [(value or b"").decode("utf-8", "replace") for name, value in component.headers if name == HOPS]
+    return tuple(hop.strip() for text in texts for hop in text.split(",") if hop.strip())
+
+
+def _tasks(reader: LogReader, context: TaskContext, partitions: Sequence[int]) -> list[PartitionTask]:
+    tps = [Tp(context.topics.components, partition) for partition in partitions]
+    return [*restore(_LedgerFirst(reader, context), {context.topics.components: context}, tps).values()]
+
+
+def _open(task: PartitionTask) -> Iterator[Group]:
+    for group in task.groups.values():
+        closed = task.partition.closed.get(group.id)
+        if closed is None or closed.generation < group.generation:
+            yield group
+
+
+def _seen(group: Group, partition: int, policy: DestinationPolicy) -> OpenGroup:
+    due = group.due_at(policy)
+    return OpenGroup(
+        id=group.id.decode("utf-8", "backslashreplace"),
+        partition=partition,
+        generation=group.generation,
+        held=group.held_ranges(),
+        missing=group.missing(),
+        end=group.end if group.end_known else None,
+        count=len(group.held),
+        bytes=group.bytes,
+        opened_at=group.opened_at,
+        deadline=None if due == NEVER else due if group.complete else due - 1,
+    )
+
+
+class _LedgerFirst:
+    """A `LogReader` for who looks while a worker commits: see the theory of operation above."""
+
+    def __init__(self, reader: LogReader, context: TaskContext) -> None:
+        self._reader = reader
+        self._topics = context.topics
+        self._bounds: dict[Tp, tuple[int, int]] = {}
+
+    def committed(self, tps: Sequence[Tp]) -> Mapping[Tp, Committed]:
+        """Positions as the ledger has them; the group's committed offsets where it has none."""
+        ledgers = {Tp(self._topics.closed_changelog, tp.partition): tp for tp in tps}
+        self._bounds |= self._reader.bounds([Tp(self._topics.groups_changelog, tp.partition) for tp in tps])
+        self._bounds |= self._reader.bounds([*ledgers])
+        positions = dict(self._reader.committed(tps))
+        for ledger, tp in ledgers.items():
+            position = self._last_position(ledger)
+            if position is not None:
+                positions[tp] = Committed(position, "")
+        return positions
+
+    def _last_position(self, ledger: Tp) -> int | None:
+        start, end = self._bounds[ledger]
+        size = _TAIL
+        while True:
+            first = max(start, end - size)
+            values = [record.value() for record in self._reader.read({ledger: (first, end)})]
+            if values:
+                return _to_offset(values[-1])
+            if first == start:
+                return None
+            size *= 4
+
+    def bounds(self, tps: Sequence[Tp]) -> Mapping[Tp, tuple[int, int]]:
+        """As asked for before, where that was so."""
+        fresh = [tp for tp in tps if tp not in self._bounds]
+        return {**self._reader.bounds(fresh), **{tp: self._bounds[tp] for tp in tps if tp in self._bounds}}
+
+    def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[RawRecord]:
+        return self._reader.read(ranges)
+
+
+def _to_offset(value: bytes | None) -> int | None:
+    """Position that a ledger record ends at; None where it cannot be read, which the restore then tells in full."""
+    try:
+        return read_ledger(value or b"")[0].to_offset
+    except (DecodeError, IndexError, ValueError):
+        return None
