@@ -37,9 +37,7 @@ def long(number: int) -> bytes:
     if zigzag < 1 << 28:
         return _PAIR[zigzag & 16383] + _SMALL[zigzag >> 14]
     if zigzag < 1 << 42:
-        return (
-            _PAIR[zigzag & 16383] + _PAIR[zigzag >> 14 & 16383] + _SMALL[zigzag >> 28]
-        )
+        return _PAIR[zigzag & 16383] + _PAIR[zigzag >> 14 & 16383] + _SMALL[zigzag >> 28]
     return varint(zigzag)
 
 
@@ -49,7 +47,8 @@ LENGTHS = [long(length) for length in range(4096)]
 
 def sized(data: bytes) -> bytes:
     """Avro's bytes or string: length, then the bytes."""
-    return long(len(data)) + data
+    length = len(data)
+    return (LENGTHS[length] if length < 4096 else long(length)) + data
 
 
 def header_chunk(name: str) -> bytes:
@@ -63,10 +62,7 @@ END_CHUNKS = {True: b"\x01", False: b"\x00"}
 
 def encode_headers(headers: Iterable[tuple[str, bytes | None]]) -> bytes:
     """An array of `Header`; order, repeats and raw bytes survive (W-95)."""
-    chunks = [
-        sized(name.encode()) + (NULL if value is None else b"\x02" + sized(value))
-        for name, value in headers
-    ]
+    chunks = [sized(name.encode()) + (NULL if value is None else b"\x02" + sized(value)) for name, value in headers]
     return long(len(chunks)) + b"".join(chunks) + NULL if chunks else NULL
 
 
@@ -98,9 +94,7 @@ def encode_component(component: Component) -> bytes:
             long(component.timestamp),
             source_head(source.topic, source.partition),
             long(source.offset),
-            NULL
-            if reference is None
-            else b"\x02" + long(reference.length) + long(reference.crc32c),
+            NULL if reference is None else b"\x02" + long(reference.length) + long(reference.crc32c),
         )
     )
 
@@ -177,16 +171,11 @@ def read_component(cursor: Cursor) -> Component:
     while count := cursor.long():
         if not 0 < count <= len(cursor.data):
             raise DecodeError("body", f"an array claims {count} headers")
-        headers.extend(
-            (cursor.text(), cursor.bytes() if cursor.branch() else None)
-            for _ in range(count)
-        )
+        headers.extend((cursor.text(), cursor.bytes() if cursor.branch() else None) for _ in range(count))
     timestamp = cursor.long()
     source = Source(cursor.text(), cursor.long(), cursor.long())
     reference = Reference(cursor.long(), cursor.long()) if cursor.branch() else None
-    return Component(
-        seq, end, component_id, key, value, tuple(headers), timestamp, source, reference
-    )
+    return Component(seq, end, component_id, key, value, tuple(headers), timestamp, source, reference)
 
 
 def decode_component(body: bytes) -> Component:
@@ -198,6 +187,19 @@ def decode_component(body: bytes) -> Component:
     return component
 
 
+_MOMENTS: dict[int, bytes] = {}
+
+
+def moment(at: int) -> bytes:
+    """`long` of a time; times repeat within a poll, so the last ones are remembered."""
+    chunk = _MOMENTS.get(at)
+    if chunk is None:
+        if len(_MOMENTS) > 65_536:
+            _MOMENTS.clear()
+        chunk = _MOMENTS[at] = long(at)
+    return chunk
+
+
 OUTCOME_CHUNKS = {outcome: long(index) for index, outcome in enumerate(UnitOutcome)}
 REASON_CHUNKS = {reason: long(index) for index, reason in enumerate(Reason)}
 
@@ -205,11 +207,7 @@ REASON_CHUNKS = {reason: long(index) for index, reason in enumerate(Reason)}
 def encode_ranges(ranges: Sequence[Range]) -> bytes:
     """An array of `Range`."""
     return (
-        long(len(ranges))
-        + b"".join(long(item.first) + long(item.last) for item in ranges)
-        + NULL
-        if ranges
-        else NULL
+        long(len(ranges)) + b"".join(long(item.first) + long(item.last) for item in ranges) + NULL if ranges else NULL
     )
 
 
@@ -252,12 +250,12 @@ def unit_body(
             long(generation),
             OUTCOME_CHUNKS[outcome],
             REASON_CHUNKS[reason],
-            long(opened_at),
-            long(closed_at),
+            moment(opened_at),
+            moment(closed_at),
             b"\x02" + long(expires_at) if expires_at else NULL,
             count,
             long(size),
-            encode_ranges(missing),
+            encode_ranges(missing) if missing else NULL,
             count,
             *bodies,
             NULL,

@@ -56,13 +56,9 @@ ERROR_TEXT: Final = "uow-error-text"
 SOURCE: Final = "uow-source"
 FAILURE_REASON: Final = "uow-failure-reason"
 
-UNIT_ONLY: Final = frozenset(
-    {KIND, UNIT_ID, GENERATION, OUTCOME, REASON, SIZE, MISSING, POS}
-)
+UNIT_ONLY: Final = frozenset({KIND, UNIT_ID, GENERATION, OUTCOME, REASON, SIZE, MISSING, POS})
 """Headers that only units carry; never copied by a forwarder (W-56)."""
-ERROR_ONLY: Final = frozenset(
-    {ERROR_CLASS, ERROR_CASE, ERROR_TEXT, SOURCE, FAILURE_REASON}
-)
+ERROR_ONLY: Final = frozenset({ERROR_CLASS, ERROR_CASE, ERROR_TEXT, SOURCE, FAILURE_REASON})
 
 MAX_ID_BYTES: Final = 255
 MAX_SEQ: Final = 2_147_483_647
@@ -108,8 +104,7 @@ ALIASES: Final[dict[AliasFamily, dict[str, str]]] = {
         "JMS_BEA_DeliveryTime": DELIVER_AT,
         "JMS_BEA_UnitOfOrder": ORDER_NAME,
     },
-    AliasFamily.JMS: _JMS_COMMON
-    | {"JMSXGroupID": ID, "JMSXGroupSeq": SEQ, "JMS_IBM_Last_Msg_In_Group": END},
+    AliasFamily.JMS: _JMS_COMMON | {"JMSXGroupID": ID, "JMSXGroupSeq": SEQ, "JMS_IBM_Last_Msg_In_Group": END},
     AliasFamily.MQ: {
         "mq-group-id": ID,
         "mq-msg-seq-number": SEQ,
@@ -200,9 +195,7 @@ class Reading:
                 values.setdefault(meant, []).append(_native(name, value))
         return values
 
-    def read(
-        self, headers: Sequence[tuple[str, bytes | None]] | None
-    ) -> Marks | Refusal | None:
+    def read(self, headers: Sequence[tuple[str, bytes | None]] | None) -> Marks | Refusal | None:
         """Lines 1 to 5b for one record.
 
         Returns:
@@ -211,12 +204,8 @@ class Reading:
         if not headers:
             return None
         names, values = self.names, self.properties(headers)
-        if "correlationId" in names and all(
-            name != "sequenceNumber" for name, _ in headers
-        ):
-            _forget_lone_correlation(
-                headers, values
-            )  # Spring: a correlation id alone makes no group
+        if "correlationId" in names and all(name != "sequenceNumber" for name, _ in headers):
+            _forget_lone_correlation(headers, values)  # Spring: a correlation id alone makes no group
         if ID not in values:
             return None
         if ORDER_NAME in values:
@@ -226,10 +215,7 @@ class Reading:
         group_id = _readable(values[ID])
         if group_id is None:
             case = _why_unreadable(values[ID])
-            if (
-                case == "repeated"
-                and len({name for name, _ in headers if names.get(name) == ID}) > 1
-            ):
+            if case == "repeated" and len({name for name, _ in headers if names.get(name) == ID}) > 1:
                 case = "alias"
             return Refusal(BadUnitIdError, case, f"id {_shown(values[ID][0])}")
         try:
@@ -281,14 +267,10 @@ def _native(name: str, value: bytes | None) -> bytes | None:
     if value is None:
         return None
     if name == "fragment.index":
-        return (
-            b"%d" % (int(value) + 1) if value.isdigit() and len(value) < 12 else value
-        )
+        return b"%d" % (int(value) + 1) if value.isdigit() and len(value) < 12 else value
     if name == "mq-msg-flags":
         return (
-            (b"true" if int(value) & _MQ_LAST_IN_GROUP else b"false")
-            if value.isdigit() and len(value) < 12
-            else value
+            (b"true" if int(value) & _MQ_LAST_IN_GROUP else b"false") if value.isdigit() and len(value) < 12 else value
         )
     if name == "mq-group-id":
         return value.lower()
@@ -297,9 +279,7 @@ def _native(name: str, value: bytes | None) -> bytes | None:
     return value
 
 
-def _forget_lone_correlation(
-    headers: Sequence[tuple[str, bytes | None]], values: Values
-) -> None:
+def _forget_lone_correlation(headers: Sequence[tuple[str, bytes | None]], values: Values) -> None:
     for name, value in headers:
         if name == "correlationId":
             values[ID].remove(value)
@@ -353,9 +333,7 @@ def _number(raws: list[bytes | None] | None) -> int:
         raise _Refused(BadSequenceNumberError, "a", "")
     raw = raws[0] or b""
     if len(set(raws)) > 1:
-        raise _Refused(
-            BadSequenceNumberError, "malformed", "repeated with different values"
-        )
+        raise _Refused(BadSequenceNumberError, "malformed", "repeated with different values")
     number = decimal(raw)
     if number is not None and 1 <= number <= MAX_SEQ:
         return number
@@ -377,9 +355,7 @@ def _end(raws: list[bytes | None] | None) -> bool:
         return False
     marks = {(raw or b"").lower() for raw in raws}
     if len(marks) > 1:
-        raise _Refused(
-            BadSequenceNumberError, "malformed-end", "repeated with different values"
-        )
+        raise _Refused(BadSequenceNumberError, "malformed-end", "repeated with different values")
     mark = ENDS.get(marks.pop())
     if mark is None:
         raise _Refused(BadSequenceNumberError, "malformed-end", _shown(raws[0]))
@@ -400,21 +376,15 @@ def _moment(name: str, raws: list[bytes | None] | None) -> int:
     if raw is None:
         return 0
     moment = decimal(raw)
-    if (
-        moment is None or moment > 253_402_300_799_999
-    ):  # the year 9999: what a timestamp in a table can hold
-        raise _Refused(
-            DecodeError, name, f"{name} {_shown(raw)} is no time in epoch milliseconds"
-        )
+    if moment is None or moment > 253_402_300_799_999:  # the year 9999: what a timestamp in a table can hold
+        raise _Refused(DecodeError, name, f"{name} {_shown(raw)} is no time in epoch milliseconds")
     return moment
 
 
 def _check_priority(raws: list[bytes | None] | None) -> None:
     raw = _one(PRIORITY, raws)
     if raw is not None and not (len(raw) == 1 and raw.isdigit()):
-        raise _Refused(
-            DecodeError, PRIORITY, f"{PRIORITY} {_shown(raw)} is no digit from 0 to 9"
-        )
+        raise _Refused(DecodeError, PRIORITY, f"{PRIORITY} {_shown(raw)} is no digit from 0 to 9")
 
 
 def _check_digest(raws: list[bytes | None] | None) -> None:
@@ -422,11 +392,7 @@ def _check_digest(raws: list[bytes | None] | None) -> None:
     if raw is None:
         return
     scheme, _, digest = raw.partition(b":")
-    if (
-        scheme != b"sha256"
-        or len(digest) != 64
-        or digest.strip(b"0123456789abcdefABCDEF")
-    ):
+    if scheme != b"sha256" or len(digest) != 64 or digest.strip(b"0123456789abcdefABCDEF"):
         raise _Refused(
             DecodeError,
             DIGEST,

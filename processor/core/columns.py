@@ -29,9 +29,7 @@ from topics.headers import Marks, Reading, decimal, is_text
 
 Pairs = Sequence[tuple[str, bytes | None]]
 
-PROPERTIES: Final = frozenset(
-    {names.CORRELATION_ID, names.PRIORITY, names.USER_ID, names.TYPE}
-)
+PROPERTIES: Final = frozenset({names.CORRELATION_ID, names.PRIORITY, names.USER_ID, names.TYPE})
 """`uow-*` headers that a unit takes over from its end component (W-90, W-97)."""
 
 
@@ -105,9 +103,7 @@ _ENDS = {
     for raw in spellings
 }
 _COMMON_SEQS = {
-    raw: _Seq(number, long(number), _SEQ_CHUNK + sized(raw))
-    for number in range(1, 2049)
-    for raw in (b"%d" % number,)
+    raw: _Seq(number, long(number), _SEQ_CHUNK + sized(raw)) for number in range(1, 2049) for raw in (b"%d" % number,)
 }
 
 
@@ -140,23 +136,11 @@ def _read_simple(
     group_id, raw_seq, raw_end = raws
     seq = seqs.get(raw_seq) or _seq(raw_seq)  # type: ignore[arg-type]  # None is no key of it
     end = _ENDS.get(raw_end)  # type: ignore[arg-type]
-    if (
-        seq is None
-        or end is None
-        or not group_id
-        or len(group_id) > names.MAX_ID_BYTES
-        or not is_text(group_id)
-    ):
+    if seq is None or end is None or not group_id or len(group_id) > names.MAX_ID_BYTES or not is_text(group_id):
         return None
     key, value = record.key(), record.value()
     sized_id = lengths[len(group_id)] + group_id
-    length = (
-        b""
-        if value is None
-        else lengths[len(value)]
-        if len(value) < _SHORT
-        else long(len(value))
-    )
+    length = b"" if value is None else lengths[len(value)] if len(value) < _SHORT else long(len(value))
     body = b"".join(
         (
             seq.encoded,
@@ -191,35 +175,20 @@ def _general_reader(heads: tuple[str, ...], reading: Reading) -> RowReader | Non
         or names.SEQ not in heads
     ):
         return None
-    if any(
-        name not in names.UNTREATED and not reading.is_user_header(name)
-        for name in heads
-    ):
+    if any(name not in names.UNTREATED and not reading.is_user_header(name) for name in heads):
         return None
     id_at, seq_at = heads.index(names.ID), heads.index(names.SEQ)
     end_at = heads.index(names.END) if names.END in heads else -1
-    component_id_at = (
-        heads.index(names.COMPONENT_ID) if names.COMPONENT_ID in heads else -1
-    )
+    component_id_at = heads.index(names.COMPONENT_ID) if names.COMPONENT_ID in heads else -1
     chunks = tuple(sized(name.encode()) for name in heads)
     count = long(len(heads))
-    has_properties = any(
-        name in PROPERTIES or reading.is_user_header(name) for name in heads
-    )
+    has_properties = any(name in PROPERTIES or reading.is_user_header(name) for name in heads)
 
-    def read(
-        record: Record, raws: Sequence[bytes | None], head: bytes, offset: int
-    ) -> Row | None:
+    def read(record: Record, raws: Sequence[bytes | None], head: bytes, offset: int) -> Row | None:
         group_id, raw_seq = raws[id_at], raws[seq_at]
         seq = _COMMON_SEQS.get(raw_seq) or _seq(raw_seq)  # type: ignore[arg-type]
         end = _ENDS.get(raws[end_at]) if end_at >= 0 else _NO_END  # type: ignore[arg-type]
-        if (
-            seq is None
-            or end is None
-            or not group_id
-            or len(group_id) > names.MAX_ID_BYTES
-            or not is_text(group_id)
-        ):
+        if seq is None or end is None or not group_id or len(group_id) > names.MAX_ID_BYTES or not is_text(group_id):
             return None
         component_id = raws[component_id_at] if component_id_at >= 0 else None
         if component_id is not None and not is_text(component_id):
@@ -240,9 +209,7 @@ def _general_reader(heads: tuple[str, ...], reading: Reading) -> RowReader | Non
             tail = Tail(
                 component_id,
                 offset,
-                unit_properties(list(zip(heads, raws, strict=True)), reading)
-                if has_properties
-                else (),
+                unit_properties(list(zip(heads, raws, strict=True)), reading) if has_properties else (),
             )
         return group_id, seq.number, end.mark, b"".join(parts), tail
 
@@ -253,9 +220,7 @@ _ONCE = frozenset({names.ID, names.SEQ, names.END, names.COMPONENT_ID})
 _MAX_LAYOUTS = 4096
 
 
-def unit_properties(
-    headers: Pairs, reading: Reading
-) -> tuple[tuple[str, bytes | None], ...]:
+def unit_properties(headers: Pairs, reading: Reading) -> tuple[tuple[str, bytes | None], ...]:
     """What a unit takes over from its end component: first of each property under our name, and every user header as it is (W-90, W-97)."""
     properties: dict[str, bytes | None] = {}
     user: list[tuple[str, bytes | None]] = []
@@ -323,9 +288,7 @@ class ColumnReader:
         return columns
 
     def _reader_for(self, heads: tuple[str, ...]) -> RowReader | None:
-        if (
-            len(self._readers) >= _MAX_LAYOUTS
-        ):  # names made up per record must not fill the memory
+        if len(self._readers) >= _MAX_LAYOUTS:  # names made up per record must not fill the memory
             self._readers = {_SIMPLE: _read_simple}
         reader = self._readers[heads] = _general_reader(heads, self.reading)
         return reader

@@ -107,19 +107,13 @@ def _misrouted(now: Situation) -> Effect | None:
     if now.home is None:
         return None
     if now.marks.rerouted:
-        return _refuse(
-            MisroutedComponentError, "", f"belongs to partition {now.home}", now.marks
-        )
+        return _refuse(MisroutedComponentError, "", f"belongs to partition {now.home}", now.marks)
     return Rerouted(now.home)
 
 
 def _closed_complete(now: Situation) -> Effect | None:
     """Line 8: judged as before the delivery (W-40)."""
-    if (
-        now.group is not None
-        or now.closed is None
-        or now.closed.outcome is not UnitOutcome.COMPLETE
-    ):
+    if now.group is not None or now.closed is None or now.closed.outcome is not UnitOutcome.COMPLETE:
         return None
     if now.marks.seq > now.closed.highest:
         return _refuse(
@@ -138,11 +132,7 @@ def _closed_complete(now: Situation) -> Effect | None:
 
 def _closed_otherwise(now: Situation) -> Effect | None:
     """Line 9; `late_policy = "reopen"` lets a new group open instead (W-85)."""
-    if (
-        now.group is not None
-        or now.closed is None
-        or now.policy.late_policy is LatePolicy.REOPEN
-    ):
+    if now.group is not None or now.closed is None or now.policy.late_policy is LatePolicy.REOPEN:
         return None
     return _refuse(
         UnitClosedError,
@@ -162,21 +152,14 @@ def _held_already(now: Situation) -> Effect | None:
     first = decode_component(body)
     component_id = now.marks.component_id
     same_bytes = first.value == now.arrival.value
-    if (
-        component_id is not None
-        and first.component_id is not None
-        and first.component_id.encode() == component_id
-    ):
+    if component_id is not None and first.component_id is not None and first.component_id.encode() == component_id:
         case, detail = (
             "resend",
             "the bytes are equal" if same_bytes else "the bytes differ",
         )
     else:
         case, detail = ("duplicate", "") if same_bytes else ("conflict", "")
-    if (
-        case != "conflict"
-        and now.policy.duplicate_policy is DuplicatePolicy.DROP_IDENTICAL
-    ):
+    if case != "conflict" and now.policy.duplicate_policy is DuplicatePolicy.DROP_IDENTICAL:
         return Dropped(case)
     return _refuse(DuplicateSequenceNumberError, case, detail, now.marks)
 
@@ -184,9 +167,7 @@ def _held_already(now: Situation) -> Effect | None:
 def _above_end(now: Situation) -> Effect | None:
     """Line 11 (W-28, W-204)."""
     if now.marks.seq > now.end:
-        return _refuse(
-            OutOfSequenceRangeError, "a", f"the unit ends at {now.end}", now.marks
-        )
+        return _refuse(OutOfSequenceRangeError, "a", f"the unit ends at {now.end}", now.marks)
     return None
 
 
@@ -254,9 +235,7 @@ def decide_arrival(
     for line in LINES:
         effect = line.judge(now)
         if isinstance(effect, Rejected):
-            return decide_refusal(
-                effect.refusal, group, closed, arrival.offset, clock, policy
-            )
+            return decide_refusal(effect.refusal, group, closed, arrival.offset, clock, policy)
         if effect is not None:
             return Decision((), (effect,))
     return _hold(now)
@@ -277,9 +256,7 @@ def decide_refusal(
         and refusal.error in _VIOLATIONS
         and refusal.id is not None
     )
-    if not fails or (
-        group is None and closed is not None and policy.late_policy is LatePolicy.REJECT
-    ):
+    if not fails or (group is None and closed is not None and policy.late_policy is LatePolicy.REJECT):
         return Decision((), (rejected,))
     if group is None:
         if closed is not None and closed.outcome is UnitOutcome.COMPLETE:
@@ -322,11 +299,7 @@ def _hold(now: Situation) -> Decision:
             generation = now.closed.generation + 1
         changes.append(Opened(marks.id, generation, arrival.at))
         group = Group(marks.id, generation, arrival.at)
-    attributes = (
-        Attributes(marks.expires_at, marks.deliver_at, marks.total or 0)
-        if marks.special
-        else None
-    )
+    attributes = Attributes(marks.expires_at, marks.deliver_at, marks.total or 0) if marks.special else None
     tail = arrival.tail if marks.end else None
     changes.append(
         Held(
@@ -358,17 +331,10 @@ def _hold(now: Situation) -> Decision:
 
     effect: Delivered | GivenUp | None = None
     if marks.expires_at and marks.expires_at < now.clock:  # line 13
-        effect = GivenUp(
-            close(UnitOutcome.EXPIRED, Reason.COMPONENT_EXPIRED), ComponentExpiredError
-        )
-    elif (
-        size > policy.max_components
-        or group.bytes + len(arrival.body) > policy.max_bytes
-    ):  # line 14
+        effect = GivenUp(close(UnitOutcome.EXPIRED, Reason.COMPONENT_EXPIRED), ComponentExpiredError)
+    elif size > policy.max_components or group.bytes + len(arrival.body) > policy.max_bytes:  # line 14
         effect = GivenUp(close(UnitOutcome.FAILED, Reason.LIMIT), UnitTooLargeError)
-    elif (
-        size == end and max(group.deliver_at, marks.deliver_at) <= now.clock
-    ):  # line 15: complete and ready
+    elif size == end and max(group.deliver_at, marks.deliver_at) <= now.clock:  # line 15: complete and ready
         effect = Delivered(
             close(
                 UnitOutcome.COMPLETE,
@@ -380,9 +346,7 @@ def _hold(now: Situation) -> Decision:
     return Decision((*changes, effect.closed), (effect,))
 
 
-def decide_due(
-    group: Group, clock: int, position: int, policy: DestinationPolicy
-) -> Decision:
+def decide_due(group: Group, clock: int, position: int, policy: DestinationPolicy) -> Decision:
     """What the clock means for a group: deliver it, give it up, or nothing yet (W-08, W-70 to W-77, W-207).
 
     Args:
@@ -397,23 +361,16 @@ def decide_due(
 
     def close(outcome: UnitOutcome, reason: Reason) -> Closed:
         highest = group.end if outcome is UnitOutcome.COMPLETE else group.highest
-        return Closed(
-            group.id, group.generation, outcome, reason, highest, position, due
-        )
+        return Closed(group.id, group.generation, outcome, reason, highest, position, due)
 
     effect: Delivered | GivenUp
     if group.expires_at and due == group.expires_at + 1:
-        effect = GivenUp(
-            close(UnitOutcome.EXPIRED, Reason.COMPONENT_EXPIRED), ComponentExpiredError
-        )
+        effect = GivenUp(close(UnitOutcome.EXPIRED, Reason.COMPONENT_EXPIRED), ComponentExpiredError)
     elif group.complete:
-        effect = Delivered(
-            close(UnitOutcome.COMPLETE, Reason.END if group.marked else Reason.COUNT)
-        )
+        effect = Delivered(close(UnitOutcome.COMPLETE, Reason.END if group.marked else Reason.COUNT))
     else:
         by_age = (
-            policy.incomplete_expiration_ms != NEVER_MS
-            and due == group.opened_at + policy.incomplete_expiration_ms + 1
+            policy.incomplete_expiration_ms != NEVER_MS and due == group.opened_at + policy.incomplete_expiration_ms + 1
         )
         reason = Reason.AGE if by_age else Reason.IDLE
         if policy.expiration_policy is ExpirationPolicy.DELIVER_PARTIAL:

@@ -131,10 +131,7 @@ class Partition:
         self.held_bytes = 0
         self.due = NEVER
         self.happened = Happened()
-        self.timed = (
-            policy.incomplete_expiration_ms != NEVER_MS
-            or policy.idle_expiration_ms != NEVER_MS
-        )
+        self.timed = policy.incomplete_expiration_ms != NEVER_MS or policy.idle_expiration_ms != NEVER_MS
         self._deadlines: list[tuple[int, int, Group]] = []
         self._serial = 0
 
@@ -170,13 +167,9 @@ class Partition:
         group = self.groups.get(group_id) if group_id is not None else None
         closed = self.closed.get(group_id) if group_id is not None else None
         if isinstance(marks, Refusal):
-            decision = decide_refusal(
-                marks, group, closed, record.offset(), self.clock, self.policy
-            )
+            decision = decide_refusal(marks, group, closed, record.offset(), self.clock, self.policy)
         else:
-            home = (
-                self.elsewhere(marks.id) if group is None and closed is None else None
-            )
+            home = self.elsewhere(marks.id) if group is None and closed is None else None
             tail = Tail(
                 marks.component_id,
                 record.offset(),
@@ -190,9 +183,7 @@ class Partition:
                 self.reader.encode(record, marks),
                 tail,
             )
-            decision = decide_arrival(
-                arrival, group, closed, home, self.clock, self.policy
-            )
+            decision = decide_arrival(arrival, group, closed, home, self.clock, self.policy)
         self._carry_out(decision, record)
 
     def _marks(self, record: Record) -> Marks | Refusal | None:
@@ -231,9 +222,7 @@ class Partition:
         for change in decision.changes:
             match change:
                 case Opened():
-                    group = self.groups[change.id] = Group(
-                        change.id, change.generation, change.at
-                    )
+                    group = self.groups[change.id] = Group(change.id, change.generation, change.at)
                 case Held():
                     group = self.groups[change.id]
                     self.hold(group, change)
@@ -248,9 +237,7 @@ class Partition:
                     self.happened.effects.append((effect, None, group))
                 case Rejected() | Passed() | Rerouted() | Dropped():
                     if record is None:
-                        raise InvariantViolation(
-                            self.place, effect, "no record in hand"
-                        )
+                        raise InvariantViolation(self.place, effect, "no record in hand")
                     self._concerning(record, effect)
                 case _:
                     assert_never(effect)
@@ -262,9 +249,7 @@ class Partition:
         group.apply(held)
         self.counts.held += 1
         self.held_bytes += len(held.body)
-        self.happened.held.append(
-            (group, held.seq, held.end, held.offset, held.attributes)
-        )
+        self.happened.held.append((group, held.seq, held.end, held.offset, held.attributes))
 
     def close(self, group: Group | None, closed: Closed) -> None:
         """Applies a close, and accounts for the components that leave."""
@@ -293,9 +278,7 @@ class Partition:
         self.counts.delivered -= count
         self.counts.failed += count
 
-    def _concerning(
-        self, record: Record, effect: Rejected | Passed | Rerouted | Dropped
-    ) -> None:
+    def _concerning(self, record: Record, effect: Rejected | Passed | Rerouted | Dropped) -> None:
         counts = self.counts
         match effect:
             case Rejected(refusal) if refusal.error is DuplicateSequenceNumberError:

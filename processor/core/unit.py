@@ -12,13 +12,19 @@ from processor.core.changes import Closed, Tail
 from processor.core.columns import unit_properties
 from processor.core.group import Group
 from schemas.component import decode_component, unit_body
-from schemas.records import Component, Range, Unit, UnitOutcome, ranges_text
+from schemas.records import Component, Range, Reason, Unit, UnitOutcome, ranges_text
 from topics import headers as names
 from topics.headers import Reading
 
 NAMESPACE = UUID("6f1c2f0c-3f0e-5d0a-9b52-0d6f3c7b1a55")
 """UUID namespace of unit ids; part of the wire contract (`uow-unit-id`)."""
 
+_VARIANTS = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+"""The first digit of a UUID's clock field, with the variant's two bits set."""
+_KIND = (names.KIND, names.KIND_UNIT)
+_GENERATION_1 = (names.GENERATION, b"1")
+_OUTCOMES = {outcome: (names.OUTCOME, outcome.value.encode()) for outcome in UnitOutcome}
+_REASONS = {reason: (names.REASON, reason.value.encode()) for reason in Reason}
 _PERSISTENT = b"persistent"
 _DELIVERY_MODE = names.DELIVERY_MODE.encode()
 
@@ -33,15 +39,11 @@ class UnitMaker:
         reading: How headers are read.
     """
 
-    def __init__(
-        self, destination: str, topic: str, partition: int, reading: Reading
-    ) -> None:
+    def __init__(self, destination: str, topic: str, partition: int, reading: Reading) -> None:
         self.destination = destination.encode()
         self.reading = reading
         self._place = f"{topic}/{partition}/".encode()
-        self._hash = sha1(
-            NAMESPACE.bytes + self.destination + b"\0", usedforsecurity=False
-        )
+        self._hash = sha1(NAMESPACE.bytes + self.destination + b"\0", usedforsecurity=False)
 
     def tail(self, group: Group) -> Tail:
         """What the unit takes from its end component: the one marked, else the highest number held (W-91)."""
@@ -64,45 +66,35 @@ class UnitMaker:
     def unit_id(self, group_id: bytes, generation: int, tail: Tail) -> bytes:
         """`uow-unit-id`: UUIDv5 over destination, id, generation and the end component's identity, never over time or worker (W-90)."""
         state = self._hash.copy()
-        identity = (
-            tail.component_id
-            if tail.component_id is not None
-            else self._place + b"%d" % tail.offset
-        )
-        state.update(b"%b\0%d\0%b" % (group_id, generation, identity))
-        digest = bytearray(state.digest()[:16])
-        digest[6] = digest[6] & 0x0F | 0x50
-        digest[8] = digest[8] & 0x3F | 0x80
-        text = digest.hex()
-        return (
-            f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}".encode()
-        )
+        if tail.component_id is not None:
+            state.update(b"%b\0%d\0%b" % (group_id, generation, tail.component_id))
+        else:
+            state.update(b"%b\0%d\0%b%d" % (group_id, generation, self._place, tail.offset))
+        text = state.hexdigest()
+        return f"{text[:8]}-{text[8:12]}-5{text[13:16]}-{_VARIANTS[text[16]]}{text[17:20]}-{text[20:32]}".encode()
 
     def headers(
-        self,
-        group: Group,
-        closed: Closed,
-        unit_id: bytes,
-        tail: Tail,
-        missing: tuple[Range, ...],
+        self, group: Group, closed: Closed, unit_id: bytes, tail: Tail, missing: tuple[Range, ...]
     ) -> list[tuple[str, bytes | None]]:
         """The unit's headers. Never `uow-seq`, `uow-end` or `uow-reply-to` (W-94, W-96)."""
         made: list[tuple[str, bytes | None]] = [
             (names.ID, group.id),
-            (names.KIND, names.KIND_UNIT),
+            _KIND,
             (names.UNIT_ID, unit_id),
-            (names.GENERATION, b"%d" % group.generation),
-            (names.OUTCOME, closed.outcome.encode()),
-            (names.REASON, closed.reason.encode()),
+            _GENERATION_1 if group.generation == 1 else (names.GENERATION, b"%d" % group.generation),
+            _OUTCOMES[closed.outcome],
+            _REASONS[closed.reason],
             (names.SIZE, b"%d" % len(group.held)),
         ]
         if closed.outcome is UnitOutcome.PARTIAL:
             made.append((names.MISSING, ranges_text(missing).encode()))
-        if group.expires_at:
-            made.append((names.EXPIRES_AT, b"%d" % group.expires_at))
-        if group.special and (mode := self._delivery_mode(group)):
-            made.append((names.DELIVERY_MODE, mode))
-        made.extend(tail.properties)
+        if group.special:
+            if group.expires_at:
+                made.append((names.EXPIRES_AT, b"%d" % group.expires_at))
+            if mode := self._delivery_mode(group):
+                made.append((names.DELIVERY_MODE, mode))
+        if tail.properties:
+            made += tail.properties
         return made
 
     def _delivery_mode(self, group: Group) -> bytes | None:
@@ -114,9 +106,7 @@ class UnitMaker:
                 said |= {value for value in marks.get(names.DELIVERY_MODE, ()) if value}
         return _PERSISTENT if _PERSISTENT in said else min(said, default=None)
 
-    def body(
-        self, group: Group, closed: Closed, unit_id: bytes, missing: tuple[Range, ...]
-    ) -> bytes:
+    def body(self, group: Group, closed: Closed, unit_id: bytes, missing: tuple[Range, ...]) -> bytes:
         """The unit's Avro body (W-95)."""
         return unit_body(
             group.id,
@@ -133,9 +123,7 @@ class UnitMaker:
             group.in_order(),
         )
 
-    def record(
-        self, group: Group, closed: Closed, unit_id: bytes, missing: tuple[Range, ...]
-    ) -> Unit:
+    def record(self, group: Group, closed: Closed, unit_id: bytes, missing: tuple[Range, ...]) -> Unit:
         """The unit as a record, for the formats that are not Avro."""
         return Unit(
             group.id.decode(),

@@ -46,7 +46,7 @@ from topics.policies import (
     ValueFormat,
 )
 
-_WRITERS: dict[ValueFormat, Callable[[Unit], bytes]] = {
+_FORMATS: dict[ValueFormat, Callable[[Unit], bytes]] = {
     ValueFormat.JSON: formats.to_json,
     ValueFormat.XML: formats.to_xml,
 }
@@ -83,9 +83,7 @@ class TaskContext:
 
     def place(self, partition: int) -> Place:
         """The place of one of its partitions."""
-        return Place(
-            self.destination, self.topics.components, partition, self.partitions
-        )
+        return Place(self.destination, self.topics.components, partition, self.partitions)
 
 
 @dataclass(slots=True)
@@ -94,6 +92,13 @@ class Written:
 
     outputs: list[Output] = field(default_factory=list)
     log_lines: list[dict[str, Any]] = field(default_factory=list)
+
+
+def _size(key: bytes, value: bytes, headers: Headers) -> int:
+    """Bytes of a record, generously."""
+    return (
+        len(key) + len(value) + sum(len(name) + len(raw or b"") + 16 for name, raw in headers) + _RECORD_OVERHEAD_BYTES
+    )
 
 
 class UnitTooLargeForRecordError(Exception):
@@ -112,9 +117,7 @@ class Writer:
     def __init__(self, context: TaskContext, partition: int, reading: Reading) -> None:
         self.context = context
         self.partition = partition
-        self.maker = UnitMaker(
-            context.destination, context.topics.components, partition, reading
-        )
+        self.maker = UnitMaker(context.destination, context.topics.components, partition, reading)
         topics = context.topics
         self.components, self.units, self.rejected, self.errors, self.outcomes = (
             topics.components,
@@ -124,6 +127,9 @@ class Writer:
             topics.outcomes,
         )
         self._source = f"{topics.components}/{partition}/".encode()
+        self._format = _FORMATS.get(context.policy.value_format)
+        self._surely_fits_bytes = context.record_limit_bytes // 2
+        self._reports_complete = context.policy.outcomes is OutcomesPolicy.ALL
 
     def write(self, outward: Outward, written: Written) -> None:
         """Adds the records of one effect.
@@ -136,19 +142,16 @@ class Writer:
             case Delivered(closed):
                 assert group is not None
                 written.outputs.append(self._unit(group, closed))
-                self._outcome(group, closed, written)
+                if self._reports_complete or closed.outcome is not UnitOutcome.COMPLETE:
+                    self._outcome(group, closed, written)
             case GivenUp(closed, error):
                 assert group is not None
                 self._give_up(group, closed, error, written)
                 self._outcome(group, closed, written)
             case Rejected(refusal):
                 assert record is not None
-                headers = (read_headers(record) or []) + self._why(
-                    refusal, record.offset()
-                )
-                written.outputs.append(
-                    Output(self.rejected, -1, record.key(), record.value(), headers)
-                )
+                headers = (read_headers(record) or []) + self._why(refusal, record.offset())
+                written.outputs.append(Output(self.rejected, -1, record.key(), record.value(), headers))
             case Passed():
                 assert record is not None
                 written.outputs.append(
@@ -186,38 +189,21 @@ class Writer:
         tail = maker.tail(group)
         unit_id = maker.unit_id(group.id, group.generation, tail)
         missing = group.missing() if closed.outcome is UnitOutcome.PARTIAL else ()
-        if context.policy.value_format is ValueFormat.AVRO:
+        if self._format is None:
             value = context.unit_header + maker.body(group, closed, unit_id, missing)
         else:
-            value = _WRITERS[context.policy.value_format](
-                maker.record(group, closed, unit_id, missing)
-            )
-        if len(value) > context.record_limit_bytes // 2:
-            headers = maker.headers(group, closed, unit_id, tail, missing)
-            size = (
-                len(value)
-                + sum(len(name) + len(raw or b"") + 16 for name, raw in headers)
-                + len(group.id)
-                + _RECORD_OVERHEAD_BYTES
-            )
-            if size > context.record_limit_bytes:
-                raise UnitTooLargeForRecordError
-        return Output(
-            self.units,
-            self.partition,
-            group.id,
-            value,
-            maker.headers(group, closed, unit_id, tail, missing),
-        )
+            value = self._format(maker.record(group, closed, unit_id, missing))
+        headers = maker.headers(group, closed, unit_id, tail, missing)
+        if len(value) > self._surely_fits_bytes and _size(group.id, value, headers) > context.record_limit_bytes:
+            raise UnitTooLargeForRecordError
+        return Output(self.units, self.partition, group.id, value, headers)
 
     def _why(self, refusal: Refusal, offset: int) -> Headers:
         error = refusal.error(detail=refusal.detail, case=refusal.case, id=refusal.id)
         error.seq = refusal.seq
         return self._error_headers(refusal.error, refusal.case, error.text, offset)
 
-    def _error_headers(
-        self, error: type[UowError], case: str, text: str, offset: int
-    ) -> Headers:
+    def _error_headers(self, error: type[UowError], case: str, text: str, offset: int) -> Headers:
         return [
             (names.ERROR_CLASS, error.__name__.encode()),
             (names.ERROR_CASE, case.encode()),
@@ -225,41 +211,28 @@ class Writer:
             (names.SOURCE, self._source + b"%d" % offset),
         ]
 
-    def _give_up(
-        self, group: Group, closed: Closed, error: type[UowError], written: Written
-    ) -> None:
+    def _give_up(self, group: Group, closed: Closed, error: type[UowError], written: Written) -> None:
         policy = self.context.policy.expiration_policy
         if closed.outcome is UnitOutcome.EXPIRED and policy is ExpirationPolicy.DISCARD:
             return
         missing = ranges_text(group.missing())
         components = map(decode_component, group.in_order())
         if closed.outcome is UnitOutcome.EXPIRED and policy is ExpirationPolicy.LOG:
-            written.log_lines += [
-                self._log_line(component, group, closed, missing)
-                for component in components
-            ]
+            written.log_lines += [self._log_line(component, group, closed, missing) for component in components]
             return
         text = f"the group {closed.outcome.value}: {closed.reason.value}"
         for component in components:
             headers: Headers = [
                 *component.headers,
-                *self._error_headers(
-                    error, closed.reason.value, text, component.source.offset
-                ),
+                *self._error_headers(error, closed.reason.value, text, component.source.offset),
             ]
             headers += [
                 (names.FAILURE_REASON, _FAILURES[closed.outcome]),
                 (names.MISSING, missing.encode()),
             ]
-            written.outputs.append(
-                Output(
-                    self.errors, self.partition, component.key, component.value, headers
-                )
-            )
+            written.outputs.append(Output(self.errors, self.partition, component.key, component.value, headers))
 
-    def _log_line(
-        self, component: Component, group: Group, closed: Closed, missing: str
-    ) -> dict[str, Any]:
+    def _log_line(self, component: Component, group: Group, closed: Closed, missing: str) -> dict[str, Any]:
         wanted = self.context.policy.expiration_log_headers
         source = component.source
         return {
@@ -279,18 +252,12 @@ class Writer:
         }
 
     def _outcome(self, group: Group | None, closed: Closed, written: Written) -> None:
-        reported = self.context.policy.outcomes
-        if reported is OutcomesPolicy.NONE or (
-            reported is OutcomesPolicy.EXCEPTIONS
-            and closed.outcome is UnitOutcome.COMPLETE
-        ):
+        if self.context.policy.outcomes is OutcomesPolicy.NONE:
             return
         maker = self.maker
         tail = maker.tail(group) if group is not None else Tail(None, closed.before - 1)
         unit_id = maker.unit_id(closed.id, closed.generation, tail)
-        missing: tuple[Range, ...] = (
-            group.missing() if group is not None else (Range(1, MAX_SEQ),)
-        )
+        missing: tuple[Range, ...] = group.missing() if group is not None else (Range(1, MAX_SEQ),)
         body = outcome_body(
             closed.id,
             unit_id,

@@ -37,9 +37,7 @@ class _Found:
     closed: list[Closed] = field(default_factory=list)
 
 
-def restore(
-    reader: LogReader, contexts: Mapping[str, TaskContext], tps: Sequence[Tp]
-) -> dict[Tp, PartitionTask]:
+def restore(reader: LogReader, contexts: Mapping[str, TaskContext], tps: Sequence[Tp]) -> dict[Tp, PartitionTask]:
     """State of the partitions as of their committed offsets; reads only, so people who look use it as well.
 
     Args:
@@ -54,12 +52,8 @@ def restore(
         StateCorruptedError: Offsets and logs do not agree, or a row cannot be read.
     """
     committed = reader.committed(tps)
-    changelogs = {
-        Tp(contexts[tp.topic].topics.groups_changelog, tp.partition): tp for tp in tps
-    }
-    ledgers = {
-        Tp(contexts[tp.topic].topics.closed_changelog, tp.partition): tp for tp in tps
-    }
+    changelogs = {Tp(contexts[tp.topic].topics.groups_changelog, tp.partition): tp for tp in tps}
+    ledgers = {Tp(contexts[tp.topic].topics.closed_changelog, tp.partition): tp for tp in tps}
     bounds = reader.bounds([*tps, *changelogs, *ledgers])
     found = {tp: _Found() for tp in tps}
     for record in reader.read({log: bounds[log] for log in (*changelogs, *ledgers)}):
@@ -96,9 +90,7 @@ def _take_ledger(found: _Found, log: Tp, offset: int, value: bytes | None) -> No
     found.closed += closed
 
 
-def _fill(
-    task: PartitionTask, found: _Found, committed: Committed, bounds: tuple[int, int]
-) -> None:
+def _fill(task: PartitionTask, found: _Found, committed: Committed, bounds: tuple[int, int]) -> None:
     start, end = bounds
     position = _position(task.tp, found, committed, bounds)
     if position < start:
@@ -109,9 +101,7 @@ def _fill(
             f"committed offset {position} lies behind the end offset {end}",
             _REMEDY_OFFSETS,
         )
-    task.restore(
-        position, found.last.clock if found.last is not None else 0, found.closed
-    )
+    task.restore(position, found.last.clock if found.last is not None else 0, found.closed)
     idle = task.context.policy.idle_expiration_ms != NEVER_MS
     try:
         for group_id, generation, opened_at, held in _rows(found.rows):
@@ -119,19 +109,13 @@ def _fill(
                 held = held._replace(at=decode_component(held.body).timestamp)
             task.restore_row(group_id, generation, opened_at, held)
     except (DecodeError, IndexError) as error:
-        raise StateCorruptedError(
-            [task.tp], f"changelog: {error}", "start the version that wrote it"
-        ) from error
+        raise StateCorruptedError([task.tp], f"changelog: {error}", "start the version that wrote it") from error
     task.restored()
 
 
-def _position(
-    tp: Tp, found: _Found, committed: Committed, bounds: tuple[int, int]
-) -> int:
+def _position(tp: Tp, found: _Found, committed: Committed, bounds: tuple[int, int]) -> int:
     if committed.offset is None:
-        if (
-            found.rows or found.last is not None
-        ):  # ER-20: never replay from the start into existing state
+        if found.rows or found.last is not None:  # ER-20: never replay from the start into existing state
             raise StateCorruptedError(
                 [tp],
                 "the group has no committed offset, but its changelogs hold state",
@@ -151,14 +135,10 @@ def _rows(rows: Mapping[bytes, bytes]) -> Iterator[tuple[bytes, int, int, Held]]
     for key, value in rows.items():
         group_id, seq = key[1:-5], int.from_bytes(key[-4:], "big")
         if len(key) < 7 or key[0] != 1 or key[-5] != 0 or seq == GROUP_ROW:
-            raise DecodeError(
-                "changelog-key", "no component row of a known version", data=key
-            )
+            raise DecodeError("changelog-key", "no component row of a known version", data=key)
         if group_id != previous_id or not value.startswith(head):
             if not value.startswith(ROW_HEADER):
-                raise DecodeError(
-                    "changelog", "no component row of a known version", data=value[:64]
-                )
+                raise DecodeError("changelog", "no component row of a known version", data=value[:64])
             cursor = Cursor(value, first)
             generation, opened_at = cursor.long(), cursor.long()
             previous_id, head = group_id, value[: cursor.at]
@@ -176,9 +156,7 @@ def _rows(rows: Mapping[bytes, bytes]) -> Iterator[tuple[bytes, int, int, Held]]
                 group_id,
                 generation,
                 opened_at,
-                Held(
-                    group_id, seq, end, opened_at, offset, row.payload, row.attributes
-                ),
+                Held(group_id, seq, end, opened_at, offset, row.payload, row.attributes),
             )
             continue
         at += 3

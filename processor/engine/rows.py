@@ -16,6 +16,7 @@ from schemas.component import (
     REASON_CHUNKS,
     Cursor,
     long,
+    moment,
     sized,
 )
 from schemas.errors import DecodeError
@@ -32,9 +33,8 @@ from schemas.records import (
 
 ROW_HEADER = single_object_header("ChangelogComponent")
 LEDGER_HEADER = single_object_header("Ledger")
-KEY_NUMBERS = [number.to_bytes(4, "big") for number in range(4096)]
-"""Last four bytes of a changelog key, for common sequence numbers."""
-
+_KEY_TAILS = [number.to_bytes(4, "big") for number in range(4096)]
+_PLAIN = {end: mark + NULL for end, mark in END_CHUNKS.items()}
 _OUTCOMES = tuple(UnitOutcome)
 _REASONS = tuple(Reason)
 
@@ -44,24 +44,22 @@ def key_head(group_id: bytes) -> bytes:
     return b"\x01" + group_id + b"\x00"
 
 
+def key_tail(seq: int) -> bytes:
+    """The last four bytes of a changelog key."""
+    return _KEY_TAILS[seq] if seq < 4096 else seq.to_bytes(4, "big")
+
+
 def row_head(generation: int, opened_at: int) -> bytes:
     """What all rows of one group begin with."""
     return ROW_HEADER + long(generation) + long(opened_at)
 
 
-def row_value(
-    head: bytes, offset: int, end: bool, attributes: Attributes | None, body: bytes
-) -> bytes:
+def row_value(head: bytes, offset: int, end: bool, attributes: Attributes | None, body: bytes) -> bytes:
     """A component's row."""
-    said = NULL
-    if attributes is not None:
-        said = (
-            b"\x02"
-            + long(attributes.expires_at)
-            + long(attributes.deliver_at)
-            + long(attributes.count)
-        )
-    return b"".join((head, long(offset), END_CHUNKS[end], said, long(len(body)), body))
+    if attributes is None:
+        return head + long(offset) + _PLAIN[end] + sized(body)
+    said = b"\x02" + long(attributes.expires_at) + long(attributes.deliver_at) + long(attributes.count)
+    return head + long(offset) + END_CHUNKS[end] + said + sized(body)
 
 
 def read_row(value: bytes) -> ChangelogRow:
@@ -71,9 +69,7 @@ def read_row(value: bytes) -> ChangelogRow:
         DecodeError: It is none, or of a version this worker does not know.
     """
     if not value.startswith(ROW_HEADER):
-        raise DecodeError(
-            "changelog", "no component row of a known version", data=value[:64]
-        )
+        raise DecodeError("changelog", "no component row of a known version", data=value[:64])
     cursor = Cursor(value, len(ROW_HEADER))
     generation, opened_at, offset, end = (
         cursor.long(),
@@ -81,11 +77,7 @@ def read_row(value: bytes) -> ChangelogRow:
         cursor.long(),
         cursor.boolean(),
     )
-    attributes = (
-        Attributes(cursor.long(), cursor.long(), cursor.long())
-        if cursor.branch()
-        else None
-    )
+    attributes = Attributes(cursor.long(), cursor.long(), cursor.long()) if cursor.branch() else None
     return ChangelogRow(generation, opened_at, offset, end, attributes, cursor.bytes())
 
 
@@ -131,14 +123,16 @@ def ledger_value(
     parts.append(NULL)
     if closed:
         parts.append(long(len(closed)))
-        for one in closed:
+        for group_id, generation, outcome, reason, highest, before, at in closed:
             parts += (
-                sized(one.id),
-                long(one.generation),
-                OUTCOME_CHUNKS[one.outcome],
-                REASON_CHUNKS[one.reason],
+                sized(group_id),
+                long(generation),
+                OUTCOME_CHUNKS[outcome],
+                REASON_CHUNKS[reason],
+                long(highest),
+                long(before),
+                moment(at),
             )
-            parts += (long(one.highest), long(one.before), long(one.at))
     parts.append(NULL)
     return b"".join(parts)
 
@@ -150,15 +144,11 @@ def read_ledger(value: bytes) -> tuple[LedgerRecord, list[Closed]]:
         DecodeError: It is none, or of a layout this worker does not know.
     """
     if not value.startswith(LEDGER_HEADER):
-        raise DecodeError(
-            "ledger", "no ledger record of a known version", data=value[:64]
-        )
+        raise DecodeError("ledger", "no ledger record of a known version", data=value[:64])
     cursor = Cursor(value, len(LEDGER_HEADER))
     layout = cursor.long()
     if layout != LEDGER_LAYOUT:
-        raise DecodeError(
-            "ledger", f"layout {layout}, this worker knows {LEDGER_LAYOUT}"
-        )
+        raise DecodeError("ledger", f"layout {layout}, this worker knows {LEDGER_LAYOUT}")
     from_offset, to_offset, floor, clock, reader = (cursor.long() for _ in range(5))
     skipped: list[OffsetRange] = []
     while count := cursor.long():
@@ -179,6 +169,4 @@ def read_ledger(value: bytes) -> tuple[LedgerRecord, list[Closed]]:
                     cursor.long(),
                 )
             )
-    return LedgerRecord(
-        layout, from_offset, to_offset, floor, clock, reader, tuple(skipped), ()
-    ), closed
+    return LedgerRecord(layout, from_offset, to_offset, floor, clock, reader, tuple(skipped), ()), closed

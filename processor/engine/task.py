@@ -24,8 +24,8 @@ from processor.engine.outputs import (
 )
 from processor.engine.ports import Plan, RawRecord, Tp
 from processor.engine.rows import (
-    KEY_NUMBERS,
     key_head,
+    key_tail,
     ledger_value,
     row_head,
     row_value,
@@ -125,37 +125,23 @@ class PartitionTask:
                 self.writer.failed_unopened(one, written)
             elif group.promoted:
                 head = key_head(group.id)
-                rows += [
-                    (head + _key_number(seq), None)
-                    for seq in islice(group.held, group.promoted)
-                ]
-        heads: dict[int, bytes] = {}
+                rows += [(head + key_tail(seq), None) for seq in islice(group.held, group.promoted)]
+        heads: dict[tuple[int, int], bytes] = {}
         for group, seq, end, offset, attributes in happened.held:
-            if group.is_open:
+            if group.is_open:  # what opened and closed within the poll leaves no row (W-119)
                 group.promoted += 1
-                if group.generation == 1:
-                    row = heads.get(group.opened_at) or heads.setdefault(
-                        group.opened_at, row_head(1, group.opened_at)
-                    )
-                else:
-                    row = row_head(group.generation, group.opened_at)
+                opened = group.generation, group.opened_at
+                head = heads.get(opened) or heads.setdefault(opened, row_head(*opened))
                 rows.append(
-                    (
-                        key_head(group.id) + _key_number(seq),
-                        row_value(row, offset, end, attributes, group.held[seq]),
-                    )
+                    (key_head(group.id) + key_tail(seq), row_value(head, offset, end, attributes, group.held[seq]))
                 )
         plan.ledger = self._ledger(start, happened.not_held, [one for _, one in closed])
         return plan
 
-    def _ledger(
-        self, start: int, not_held: Iterable[int], closed: Sequence[Closed]
-    ) -> bytes:
+    def _ledger(self, start: int, not_held: Iterable[int], closed: Sequence[Closed]) -> bytes:
         partition = self.partition
         if self.context.policy.handling_policy is HandlingPolicy.PASS_THROUGH:
-            not_held = range(
-                start, partition.position
-            )  # nothing is ever held: one range says so
+            not_held = range(start, partition.position)  # nothing is ever held: one range says so
         return ledger_value(
             start,
             partition.position,
@@ -190,9 +176,7 @@ class PartitionTask:
         for one in closed:
             partition.closed.add(one)
 
-    def restore_row(
-        self, group_id: bytes, generation: int, opened_at: int, held: Held
-    ) -> None:
+    def restore_row(self, group_id: bytes, generation: int, opened_at: int, held: Held) -> None:
         """Takes one held component from its changelog row."""
         groups = self.partition.groups
         group = groups.get(group_id)
@@ -207,7 +191,3 @@ class PartitionTask:
         """All rows are in: forgets what the ledger remembers too long, and puts deadlines in line."""
         self.partition.closed.trim(self.partition.clock)
         self.partition.reschedule(self.partition.groups.values())
-
-
-def _key_number(seq: int) -> bytes:
-    return KEY_NUMBERS[seq] if seq < 4096 else seq.to_bytes(4, "big")
