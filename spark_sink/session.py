@@ -1,0 +1,100 @@
+"""A local Spark session on the project's Java and jars, quiet.
+
+Here: everything between "Python is installed" and a `SparkSession` with Kafka, Avro and Delta. On a cluster the session
+comes from `spark-submit` instead, and the jobs take it as an argument.
+"""
+
+import atexit
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jvm import jars, java
+
+if TYPE_CHECKING:  # importing pyspark takes its time: only who starts a session pays
+    from pyspark.sql import SparkSession
+
+__all__ = ["SETTINGS", "session"]
+
+CONF_FOLDER = Path(__file__).resolve().parent / "conf"
+
+SETTINGS = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # small data on one machine: the defaults are for a cluster
+    "spark.sql.shuffle.partitions": "4",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
+
+def session(
+    name: str = "uow",
+    *,
+    cores: int = 2,
+    memory: str = "1g",
+    settings: Mapping[str, str] | None = None,
+) -> "SparkSession":
+    """The process's Spark session, started if there is none yet (5 to 9 seconds).
+
+    The JVM ends with this process. Environment variables that would bring in another Spark, Java or Python are
+    overwritten for this process.
+
+    Args:
+        name: the application's name.
+        cores: threads for tasks.
+        memory: the driver's heap.
+        settings: Spark properties over `SETTINGS`.
+
+    Raises:
+        jvm.jars.JarsMissing, jvm.java.JavaMissing: what the message says to install.
+    """
+    # spark.jars and the driver's memory act on the command line of the JVM only, so it gets them there
+    at_launch = {"spark.jars": ",".join(map(str, jars.class_path("spark"))), "spark.driver.memory": memory}
+    gateway, scratch = _jvm(tuple(at_launch.items()))
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    folders = {"spark.local.dir": scratch, "spark.sql.warehouse.dir": f"{scratch}/warehouse"}
+    conf = SparkConf().setMaster(f"local[{cores}]").setAppName(name)
+    conf.setAll(list({**at_launch, **folders, **SETTINGS, **(settings or {})}.items()))
+    if SparkSession.getActiveSession() is None:
+        SparkContext(conf=conf, gateway=gateway)
+    return SparkSession.builder.config(conf=conf).getOrCreate()
+
+
+@cache
+def _jvm(at_launch: tuple[tuple[str, str], ...]) -> tuple[Any, str]:
+    """The process's JVM, in a scratch folder of its own, which goes when the process ends.
+
+    Spark 4.0.0 makes a folder `artifacts` in the JVM's working folder (SPARK-52396): users would find it beside their
+    files, and a read-only folder would fail. Relative paths still mean the folder of this process.
+    """
+    os.environ.update(
+        JAVA_HOME=str(java.spark_home()),
+        PYSPARK_PYTHON=sys.executable,
+        PYSPARK_DRIVER_PYTHON=sys.executable,
+        SPARK_LOCAL_IP="127.0.0.1",
+        SPARK_CONF_DIR=str(CONF_FOLDER),
+    )
+    os.environ.pop("SPARK_HOME", None)  # somebody else's Spark would be taken instead of ours
+    from pyspark import SparkConf
+    from pyspark.java_gateway import launch_gateway
+
+    scratch = tempfile.mkdtemp(prefix="uow-spark-")
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    gateway = launch_gateway(SparkConf().setAll(list(at_launch)), popen_kwargs={"cwd": scratch})
+    # one file system was made while launching, and is cached; later ones look at the property
+    here, hadoop = os.getcwd(), gateway.jvm.org.apache.hadoop
+    gateway.jvm.java.lang.System.setProperty("user.dir", here)
+    hadoop.fs.FileSystem.getLocal(hadoop.conf.Configuration()).setWorkingDirectory(hadoop.fs.Path(here))
+    return gateway, scratch
