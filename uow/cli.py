@@ -75,7 +75,6 @@ class LazyGroup(click.Group):
             click.echo(f"uow: this command needs the extra {extra!r}: pip install 'uow[{extra}]'", err=True)
             ctx.exit(FAILED)
         except Exception as error:
-            # Kafka's errors are told apart by name: importing confluent_kafka would slow down every command.
             if not _is_kafka_error(error):
                 raise
             click.echo(f"uow: Kafka: {error.args[0].str() if error.args else error}", err=True)

@@ -71,7 +71,7 @@ def check(ctx: click.Context, settings: Settings, as_json: bool) -> None:
     else:
         _print_deviations(deviations)
         if not deviations:
-            click.echo(f"topics of {len(settings.destinations)} destinations are as they must be")
+            click.echo(f"topics are as they must be: {', '.join(settings.destinations) or 'no destinations'}")
     ctx.exit(FAILED if deviations else 0)
 
 

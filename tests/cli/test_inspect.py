@@ -1,0 +1,239 @@
+"""What people see of groups, from logs in memory (W-201)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from processor.engine.outputs import TaskContext
+from processor.engine.ports import Committed, Plan, RawRecord, Tp
+from processor.engine.task import PartitionTask
+from schemas.errors import StateCorruptedError
+from schemas.records import UnitOutcome, ranges_text
+from topics.catalogue import DestinationTopics
+from topics.partitioner import partition_for
+from topics.policies import DestinationPolicy, HandlingPolicy
+from uow.inspect import OpenGroup, hops, look, open_groups
+
+TOPICS = DestinationTopics("shop", "megazon")
+PARTITIONS = 2
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A consumed record."""
+
+    tp: Tp
+    at: int
+    raw_key: bytes | None
+    raw_value: bytes | None
+    pairs: list[tuple[str, bytes | None]] = field(default_factory=list)
+    time: int = 0
+
+    def topic(self) -> str:
+        return self.tp.topic
+
+    def partition(self) -> int:
+        return self.tp.partition
+
+    def offset(self) -> int:
+        return self.at
+
+    def key(self) -> bytes | None:
+        return self.raw_key
+
+    def value(self) -> bytes | None:
+        return self.raw_value
+
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        return self.pairs
+
+    def timestamp(self) -> tuple[int, int]:
+        return 2, self.time
+
+
+class Logs:
+    """Topics in memory with a worker at work: each plan leaves its rows, its ledger record and a marker in both logs."""
+
+    def __init__(self, policy: DestinationPolicy) -> None:
+        self.context = TaskContext("megazon", TOPICS, policy, PARTITIONS, b"", b"")
+        self.logs: dict[Tp, list[Record | None]] = {}
+        self.tasks: dict[int, PartitionTask] = {}
+        self.committed_offsets: dict[Tp, int] = {}
+        self.on_bounds = lambda: None
+        for partition in range(PARTITIONS):
+            self.tasks[partition] = PartitionTask(Tp(TOPICS.components, partition), self.context)
+            for topic in (TOPICS.components, TOPICS.groups_changelog, TOPICS.closed_changelog):
+                self.logs[Tp(topic, partition)] = []
+
+    def arrive(
+        self, id: str, *numbers: int, end: bool = False, at: int = 0, headers: Sequence[tuple[str, bytes]] = ()
+    ) -> None:
+        """Components come in, the last one with the end mark if told; the worker commits once."""
+        partition = partition_for(id.encode(), PARTITIONS)
+        tp = Tp(TOPICS.components, partition)
+        log, records = self.logs[tp], []
+        for number in numbers:
+            last = end and number == numbers[-1]
+            marks = [("uow-id", id.encode()), ("uow-seq", b"%d" % number), *([("uow-end", b"true")] if last else [])]
+            record = Record(tp, len(log), id.encode(), b"value %d" % number, [*marks, *headers], at)
+            log.append(record)
+            records.append(record)
+        self.commit(self.tasks[partition].process(records))
+
+    def commit(self, plan: Plan | None) -> None:
+        assert plan is not None
+        changelog = self.logs[Tp(TOPICS.groups_changelog, plan.tp.partition)]
+        for key, value in plan.changelog:
+            changelog.append(Record(Tp(TOPICS.groups_changelog, plan.tp.partition), len(changelog), key, value))
+        ledger = self.logs[Tp(TOPICS.closed_changelog, plan.tp.partition)]
+        ledger.append(Record(Tp(TOPICS.closed_changelog, plan.tp.partition), len(ledger), None, plan.ledger))
+        changelog.append(None)
+        ledger.append(None)
+        self.committed_offsets[plan.tp] = plan.next_offset
+
+    # -- LogReader
+
+    def committed(self, tps: Sequence[Tp]) -> Mapping[Tp, Committed]:
+        return {tp: Committed(self.committed_offsets.get(tp), "") for tp in tps}
+
+    def bounds(self, tps: Sequence[Tp]) -> Mapping[Tp, tuple[int, int]]:
+        found = {tp: (0, len(self.logs[tp])) for tp in tps}
+        self.on_bounds()
+        return found
+
+    def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[RawRecord]:
+        for tp, (start, end) in ranges.items():
+            yield from (record for record in self.logs[tp][start:end] if record is not None)
+
+
+def logs(**policy: int) -> Logs:
+    return Logs(DestinationPolicy(handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY, **policy))
+
+
+def only(groups: list[OpenGroup]) -> OpenGroup:
+    (group,) = groups
+    return group
+
+
+def test_held_and_missing_numbers_are_ranges() -> None:
+    """W-201."""
+    kafka = logs()
+    kafka.arrive("order", 1, 2, 4, 7, end=True)
+    group = only(open_groups(kafka, kafka.context))
+    assert (ranges_text(group.held), ranges_text(group.missing), group.end) == ("1-2,4,7", "3,5-6", 7)
+    assert (group.id, group.count, group.partition) == ("order", 4, partition_for(b"order", PARTITIONS))
+
+
+def test_unknown_end_leaves_the_missing_numbers_open() -> None:
+    kafka = logs()
+    kafka.arrive("order", 1, 3)
+    group = only(open_groups(kafka, kafka.context))
+    assert (ranges_text(group.missing), group.end) == ("2,4-", None)
+
+
+def test_oldest_group_comes_first_whatever_its_partition() -> None:
+    kafka = logs()
+    for at, id in enumerate(["d", "c", "b", "a"]):
+        kafka.arrive(id, 1, at=1000 + at)
+    assert [group.id for group in open_groups(kafka, kafka.context)] == ["d", "c", "b", "a"]
+
+
+def test_deadline_is_the_age_limit_from_the_first_component() -> None:
+    """W-70."""
+    kafka = logs(incomplete_expiration_ms=100)
+    kafka.arrive("order", 3, at=1000)
+    kafka.arrive("order", 1, at=1050)
+    assert only(open_groups(kafka, kafka.context)).deadline == 1100
+
+
+def test_group_without_limit_has_no_deadline_and_is_never_at_risk() -> None:
+    """W-72."""
+    kafka = logs()
+    kafka.arrive("order", 1, at=1000)
+    group = only(open_groups(kafka, kafka.context))
+    assert group.deadline is None
+    assert not group.is_at_risk(1000 + 3650 * DAY_MS)
+
+
+def test_group_is_at_risk_from_80_percent_of_its_time() -> None:
+    """W-211."""
+    kafka = logs(incomplete_expiration_ms=100)
+    kafka.arrive("order", 1, at=1000)
+    group = only(open_groups(kafka, kafka.context))
+    assert [group.is_at_risk(now) for now in (1079, 1080)] == [False, True]
+
+
+def test_look_gives_components_in_order_of_arrival_with_their_hops() -> None:
+    """W-201, W-60."""
+    kafka = logs()
+    kafka.arrive("order", 3, end=True, at=1000, headers=[("uow-hops", b"gadget-planet,widget-world")])
+    kafka.arrive("order", 1, at=1005)
+    found = look(kafka, kafka.context, "order")
+    assert found.open is not None
+    assert found.closed is None
+    assert [(each.seq, each.end, each.timestamp) for each in found.components] == [(3, True, 1000), (1, False, 1005)]
+    assert [hops(each) for each in found.components] == [("gadget-planet", "widget-world"), ()]
+    assert [each.source.offset for each in found.components] == [0, 1]
+
+
+def test_look_tells_how_a_group_closed() -> None:
+    kafka = logs()
+    kafka.arrive("order", 1, 2, end=True, at=1000)
+    found = look(kafka, kafka.context, "order")
+    assert found.open is None
+    assert found.closed is not None
+    closed = found.closed.closed
+    assert (closed.outcome, str(closed.reason), closed.highest, closed.at) == (UnitOutcome.COMPLETE, "end", 2, 1000)
+
+
+def test_look_tells_how_a_group_expired() -> None:
+    kafka = logs(incomplete_expiration_ms=100)
+    kafka.arrive("order", 1, at=1000)
+    kafka.commit(kafka.tasks[partition_for(b"order", PARTITIONS)].tick(1101))
+    found = look(kafka, kafka.context, "order")
+    assert found.closed is not None
+    assert (found.closed.closed.outcome, str(found.closed.closed.reason)) == (UnitOutcome.EXPIRED, "age")
+
+
+def test_look_finds_nothing_of_an_unknown_id() -> None:
+    kafka = logs()
+    kafka.arrive("order", 1)
+    found = look(kafka, kafka.context, "other")
+    assert (found.open, found.closed) == (None, None)
+
+
+def test_destination_that_nobody_wrote_to_has_no_groups() -> None:
+    kafka = logs()
+    assert open_groups(kafka, kafka.context) == []
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_worker_may_commit_while_somebody_looks(times: int) -> None:
+    """Between any two questions a transaction is committed: the answer is that of some moment, and never a refusal."""
+    kafka = logs()
+    kafka.arrive("first", 1, 2)
+    asked = 0
+
+    def commit_meanwhile() -> None:
+        nonlocal asked
+        asked += 1
+        if asked <= times:
+            kafka.arrive(f"later-{asked}", 1)
+        if asked == 1:
+            kafka.arrive("first", 3, end=True)
+
+    kafka.on_bounds = commit_meanwhile
+    assert "first" not in [group.id for group in open_groups(kafka, kafka.context)]
+
+
+def test_logs_that_do_not_agree_are_told() -> None:
+    kafka = logs()
+    kafka.arrive("order", 1)
+    for log in (Tp(TOPICS.closed_changelog, p) for p in range(PARTITIONS)):
+        kafka.logs[log] = [record and Record(log, record.at, None, b"banana") for record in kafka.logs[log]]
+    with pytest.raises(StateCorruptedError, match="ledger"):
+        open_groups(kafka, kafka.context)

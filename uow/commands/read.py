@@ -1,0 +1,93 @@
+"""`uow read D`: units of a destination, one after the other."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from schemas import formats
+from schemas.errors import DecodeError
+from schemas.records import ranges_text
+from uow.cli import FAILED
+from uow.config import Settings
+from uow.options import config_option, json_option
+
+if TYPE_CHECKING:
+    from uow.received import ReceivedUnit
+
+LOOK_S = 3.0
+"""How long a look without group and count waits for a further unit."""
+
+
+@click.command()
+@click.argument("destination")
+@click.option("--group", metavar="G", help="Read as consumer group G, and acknowledge each unit once it is printed.")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after N units; exit 1 when fewer came.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help=f"Stop when no unit came for so long. Default: {LOOK_S:g} without --group and --count, else never.",
+)
+@config_option
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    destination: str,
+    group: str | None,
+    count: int | None,
+    timeout: float | None,
+    settings: Settings,
+    as_json: bool,
+) -> None:
+    """Print the units of DESTINATION, with --json one document a line.
+
+    Without --group it reads from the beginning and commits nothing.
+    """
+    from uow.client import connect
+
+    if timeout is None and group is None and count is None:
+        timeout = LOOK_S
+    printed, unreadable = 0, 0
+    with (
+        connect(settings.bootstrap_servers, kafka=settings.kafka, registry_url=settings.registry_url) as connection,
+        connection.units(destination, group, start="earliest") as reader,
+    ):
+        while count is None or printed < count:
+            try:
+                unit = reader.receive(timeout)
+            except DecodeError as error:
+                click.echo(f"uow: {error}", err=True)
+                unreadable += 1
+                continue
+            if unit is None:
+                break
+            _print(unit, as_json)
+            sys.stdout.flush()
+            if group is not None:
+                unit.acknowledge()
+            printed += 1
+    ctx.exit(FAILED if unreadable or (count is not None and printed < count) else 0)
+
+
+def _print(unit: ReceivedUnit, as_json: bool) -> None:
+    if as_json:
+        click.echo(formats.to_json(unit.record))
+        return
+    missing = f", missing {ranges_text(unit.missing)}" if unit.missing else ""
+    size = len(unit.components)
+    told = f"{unit.outcome} by {unit.reason}, {size} component{'s' if size != 1 else ''}{missing}"
+    click.echo(f"{unit.id}  {told}  ({unit.topic}/{unit.partition}/{unit.offset})")
+    for component in unit.components:
+        click.echo(f"  {component.seq:>3}  {value_text(component.value)}")
+
+
+def value_text(value: bytes | None) -> str:
+    """A component's value on one line; what is no printable text as escapes."""
+    if value is None:
+        return "(null)"
+    text = value.decode("utf-8", "backslashreplace")
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
