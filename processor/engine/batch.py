@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from processor.engine.ports import Blocked, Plan, RawRecord, Tp
 
@@ -30,6 +30,8 @@ class Task(Protocol):
     def position(self) -> int: ...
     @property
     def held_bytes(self) -> int: ...
+    @property
+    def blocked(self) -> str | None: ...
     @property
     def counts(self) -> Any: ...
     @property
@@ -90,10 +92,15 @@ class Batch:
         """Offset of the last record, -1 without records."""
         return self.records[-1].offset() if self.records else -1
 
-    def __enter__(self) -> Batch:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
         if error is None:
             self.settle(self.outcome if self._applied else Blocked("the agent left the batch without applying it"))
             return False

@@ -1,0 +1,410 @@
+"""The poll loop, in its own thread: read, hand over, write one transaction. Knows neither Faust nor Kafka.
+
+Belongs here: the order of things in a poll (architecture section 2), what is restored and when, which partitions stand still and why.
+Does not belong here: what a record does to a group (`processor.engine.task`), how a transaction is written (the sink), who runs the
+tasks (the `Host`: Faust's event loop in a worker, a direct call in tests).
+
+One turn of the loop:
+
+1. `source.control`: rebalances. Inside its callbacks nothing is in flight, since a turn writes synchronously (ER-15).
+2. `source.read`: at most one poll. Records of partitions that moved meanwhile, stand blocked or lie before the task's position are dropped.
+3. `host.process`: each partition's task turns its records into a plan.
+4. `sink.write`: all plans as one transaction, with the group's metadata taken with the poll (ER-01, ER-14).
+5. Ticks: partitions with a passed deadline that are read to their end get the wall clock, in a transaction of their own that also sends positions (ER-02).
+
+| What went wrong | What the driver does |
+| --- | --- |
+| a task raised | restore that partition, halve the poll until the record that raised stands alone, then block the partition at it (ER-03) |
+| `Doubt` | replace the producer, restore every owned partition, seek, read again (ER-05, ER-11) |
+| `StaleGeneration` | the same without a new producer, after the rebalance had its chance (ER-14) |
+| `Refused` | as `Doubt`; then one transaction per partition until the plan that cannot be written is found, and as for a task that raised |
+| memory over the limit | pause the fullest partition, one each turn; see `_keep_within_memory` |
+| anything else | the driver ends with the error, the host crashes the worker |
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from processor.engine.batch import Batch, Task, Work
+from processor.engine.ports import (
+    Blocked,
+    Clock,
+    Doubt,
+    Plan,
+    Poll,
+    Refused,
+    Sink,
+    Source,
+    StaleGeneration,
+    Stopped,
+    Tp,
+)
+from schemas.errors import FencedError
+
+Restore = Callable[[Sequence[Tp]], Mapping[Tp, Task]]
+"""Builds the tasks of partitions from the logs; `task.position` is where to read on (ER-06)."""
+
+READ_TIMEOUT_S = 0.2
+"""Longest one read waits for a first record: how long a stop or a deadline may go unseen."""
+
+ASK_AGAIN_MS = 100
+"""A partition that was not at its end is not asked again before this."""
+
+BACK_OFF_S = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
+"""Wait before starting over, by the number of doubts since the last commit."""
+
+REBALANCE_CHANCE_S = 0.3
+"""How long a stale generation waits for the rebalance that explains it."""
+
+MEMORY_RESUME = 0.9
+MEMORY_STOP = 1.25
+
+
+class Host(Protocol):
+    """Who applies the batches and tells the world. Every call comes from the driver's thread and returns when the host is done."""
+
+    def assigned(self, tasks: Mapping[Tp, Task]) -> None:
+        """These tasks are new or restored. Empty: joined the group as a spare."""
+        ...
+
+    def revoked(self, tps: Sequence[Tp]) -> None: ...
+    def process(self, batches: Sequence[Batch]) -> None:
+        """Every batch is settled on return."""
+        ...
+
+    def committed(self, plans: Sequence[Plan]) -> None: ...
+    def blocked(self, tp: Tp, cause: Blocked) -> None: ...
+    def paused(self, tps: Collection[Tp]) -> None:
+        """The partitions that now stand still for want of memory."""
+        ...
+
+    def doubted(self, doubt: Doubt) -> None: ...
+    def finished(self, error: BaseException | None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The driver's outside. `restore` is `processor.engine.restore.restore` with its reader, or a stand-in."""
+
+    source: Source
+    sink: Sink
+    clock: Clock
+    restore: Restore
+
+
+class Driver(threading.Thread):
+    """Runs the poll loop until `request_stop`, or until something cannot be mended.
+
+    Args:
+        ports: Source, sink, clock and restore.
+        host: Applies the batches.
+        topics: `D.components` of each destination.
+        poll_records: Most records of one poll.
+        memory_limit_bytes: Held bytes over which partitions are paused.
+        stop: Set when asked to stop; ports that wait for brokers look at it.
+    """
+
+    def __init__(
+        self,
+        ports: Ports,
+        host: Host,
+        topics: Sequence[str],
+        poll_records: int,
+        memory_limit_bytes: int,
+        stop: threading.Event,
+    ) -> None:
+        super().__init__(name="uow-driver", daemon=True)
+        self._source, self._sink, self._clock, self._restore_tasks = (
+            ports.source,
+            ports.sink,
+            ports.clock,
+            ports.restore,
+        )
+        self._host = host
+        self._topics = tuple(topics)
+        self._poll_records = poll_records
+        self._memory_limit = memory_limit_bytes
+        self._stopping = stop
+        self._tasks: dict[Tp, Task] = {}
+        self._blocked: dict[Tp, Blocked] = {}
+        self._full: set[Tp] = set()
+        self._moved: set[Tp] = set()
+        self._portion: dict[Tp, tuple[int, int]] = {}
+        self._ask_at: dict[Tp, int] = {}
+        self._doubts = 0
+        self._apart = False
+        self._moves = 0
+
+    def request_stop(self) -> None:
+        """Finish the turn, commit it, leave the group."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """The thread's body."""
+        error: BaseException | None = None
+        try:
+            self._sink.open()
+            self._source.open(self._topics, self._on_assign, self._on_revoke, self._on_lost)
+            while not self._stopping.is_set():
+                self._guarded(self._turn)
+            self._guarded(self._drain)
+        except Stopped:
+            pass
+        except BaseException as failure:  # noqa: BLE001 - the thread's boundary: whatever it is, the host must hear of it
+            error = failure
+        for port in (self._source, self._sink):
+            try:
+                port.close()
+            except BaseException as failure:  # noqa: BLE001 - as above; the first error is the one to tell
+                error = error or failure
+        self._host.finished(error)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Doubt as doubt:
+            self._start_over(doubt)
+
+    # -- one turn
+
+    def _turn(self) -> None:
+        self._source.control(0.0)
+        self._moved.clear()
+        poll = self._source.read(self._poll_records, READ_TIMEOUT_S)
+        if poll is not None:
+            for tp, cause in poll.trouble.items():
+                self._block(tp, cause)
+            self._work(self._batches(poll), poll.token)
+        self._tick()
+        self._keep_within_memory()
+
+    def _batches(self, poll: Poll) -> list[Batch]:
+        batches = []
+        for tp, records in poll.records.items():
+            task = self._tasks.get(tp)
+            if task is None or tp in self._blocked:
+                continue
+            if (
+                tp in self._moved
+            ):  # given away and back while the read was under way: nobody knows from when these records are
+                self._source.seek({tp: task.position})
+                continue
+            while records and records[0].offset() < task.position:
+                records = [record for record in records if record.offset() >= task.position]
+            if tp in self._portion:
+                size = self._portion[tp][1]
+                if len(records) > size:
+                    self._source.seek({tp: records[size].offset()})
+                    records = records[:size]
+            if records:
+                batches.append(Batch(tp, records=records))
+        return batches
+
+    def _work(self, batches: Sequence[Batch], token: object) -> None:
+        """Hands over, writes what came of it, then deals with partitions whose task raised."""
+        if not batches:
+            return
+        self._host.process(batches)
+        plans = [batch.outcome for batch in batches if isinstance(batch.outcome, Plan)]
+        failed = [batch for batch in batches if isinstance(batch.outcome, BaseException)]
+        for batch in failed:
+            if not isinstance(batch.outcome, Blocked):
+                raise batch.outcome  # type: ignore[misc]  # the agent died: nothing of this poll may be written
+        self._write(plans, token)
+        for batch in batches:
+            self._enlarge_portion(batch)
+        for batch in failed:
+            assert isinstance(batch.outcome, Blocked)
+            self._on_failed(batch, batch.outcome)
+
+    def _write(self, plans: Sequence[Plan], token: object) -> None:
+        if not plans:
+            return
+        for some in [[plan] for plan in plans] if self._apart else [plans]:
+            try:
+                self._sink.write(some, token)
+            except Refused as refused:
+                if refused.tp is None and len(some) == 1:
+                    refused.tp = some[0].tp
+                raise
+            self._host.committed(some)
+        self._doubts, self._apart = 0, False
+
+    # -- a record that cannot be processed, a plan that cannot be written (ER-03, F20)
+
+    def _on_failed(self, batch: Batch, cause: Blocked) -> None:
+        """Half-processed work has changed memory: restore. Then try less at a time, so that the position stops at the very record."""
+        size = len(batch.records)
+        if size > 1:
+            self._portion[batch.tp] = (batch.last_offset, size // 2)
+        else:
+            self._portion.pop(batch.tp, None)
+            self._block(batch.tp, cause)
+        self._restore_and_seek([batch.tp])
+
+    def _enlarge_portion(self, batch: Batch) -> None:
+        """A portion went well. The whole offending stretch behind us: back to whole polls."""
+        if (
+            isinstance(batch.outcome, Plan)
+            and batch.tp in self._portion
+            and batch.last_offset >= self._portion[batch.tp][0]
+        ):
+            del self._portion[batch.tp]
+
+    def _block(self, tp: Tp, cause: Blocked) -> None:
+        self._blocked[tp] = cause
+        if tp in self._tasks:
+            self._source.pause([tp])
+        self._host.blocked(tp, cause)
+
+    # -- time (W-82, W-83)
+
+    def _tick(self) -> None:
+        now = self._clock.now_ms()
+        due = [tp for tp, task in self._tasks.items() if tp not in self._blocked and self._is_due(tp, task, now)]
+        if not due:
+            return
+        token = self._source.token()
+        batches = []
+        for tp in due:
+            end = self._source.drained(tp, self._tasks[tp].position)
+            if end is None:
+                self._ask_at[tp] = now + ASK_AGAIN_MS
+            else:
+                batches.append(Batch(tp, Work.TICK, asked_at=end.asked_at))
+        self._work(batches, token)
+        for batch in batches:
+            if batch.outcome is None:
+                self._ask_at[batch.tp] = now + ASK_AGAIN_MS
+
+    def _is_due(self, tp: Tp, task: Task, now: int) -> bool:
+        deadline = task.next_deadline()
+        return deadline is not None and now > deadline and now >= self._ask_at.get(tp, 0)
+
+    # -- memory (ER-19)
+
+    def _keep_within_memory(self) -> None:
+        """Over the limit one more partition is paused each turn, the fullest first; below nine tenths of it all go on.
+
+        What is held shrinks only by more input (a group completes) or by time (a group expires), so one partition always goes on: all
+        paused would be a deadlock. Should that last one drive the sum over five quarters of the limit, it is paused as well: then only
+        expiry, a taken-away partition or a larger limit helps, and the worker says so instead of dying.
+        """
+        held = sum(task.held_bytes for task in self._tasks.values())
+        if held > self._memory_limit:
+            running = [tp for tp in self._tasks if tp not in self._full and tp not in self._blocked]
+            if len(running) > 1 or (running and held > self._memory_limit * MEMORY_STOP):
+                fullest = max(running, key=lambda tp: self._tasks[tp].held_bytes)
+                self._source.pause([fullest])
+                self._full.add(fullest)
+                self._host.paused(frozenset(self._full))
+        elif self._full and held < self._memory_limit * MEMORY_RESUME:
+            self._source.resume([tp for tp in self._full if tp not in self._blocked])
+            self._full.clear()
+            self._host.paused(frozenset())
+
+    # -- assignment: called inside control, read and close; nothing is open (ER-15)
+
+    def _on_assign(self, tps: list[Tp]) -> Mapping[Tp, int]:
+        self._moves += 1
+        self._moved.update(tps)
+        tasks = self._restored(tps)
+        self._tasks.update(tasks)
+        self._host.assigned(tasks)
+        return {tp: task.position for tp, task in tasks.items()}
+
+    def _on_revoke(self, tps: list[Tp]) -> None:
+        self._moves += 1
+        self._moved.update(tps)
+        paused = bool(self._full.intersection(tps))
+        for tp in tps:
+            self._tasks.pop(tp, None)
+            self._blocked.pop(tp, None)
+            self._portion.pop(tp, None)
+            self._ask_at.pop(tp, None)
+            self._full.discard(tp)
+        self._host.revoked(tps)
+        if paused:
+            self._host.paused(frozenset(self._full))
+
+    def _on_lost(self, tps: list[Tp]) -> None:
+        """Lost, not revoked: someone else may own them by now. Nothing is open here either, so there is nothing to abort (ER-16)."""
+        self._on_revoke(tps)
+
+    # -- restore
+
+    def _restored(self, tps: Sequence[Tp]) -> dict[Tp, Task]:
+        """Tasks from the logs. A partition that cannot be restored is blocked and left out; the others are not kept from working."""
+        try:
+            tasks = dict(self._restore_tasks(tps)) if tps else {}
+        except (Stopped, Doubt, FencedError):
+            raise
+        except Exception as error:  # noqa: BLE001 - the task boundary: one partition that cannot be restored must not stop the others
+            if len(tps) > 1:
+                return {tp: task for each in tps for tp, task in self._restored([each]).items()}
+            cause = (
+                error if isinstance(error, Blocked) else Blocked(f"cannot be restored: {type(error).__name__}: {error}")
+            )
+            if cause is not error:
+                cause.__cause__ = error
+            self._block(tps[0], cause)
+            self._tasks.pop(tps[0], None)
+            return {}
+        for tp in [tp for tp, task in tasks.items() if task.blocked is not None]:
+            self._block(tp, Blocked(tasks.pop(tp).blocked))
+            self._tasks.pop(tp, None)
+        return tasks
+
+    def _restore_and_seek(self, tps: Sequence[Tp]) -> None:
+        tasks = self._restored(tps)
+        self._tasks.update(tasks)
+        self._host.assigned(tasks)
+        self._source.seek({tp: task.position for tp, task in tasks.items()})
+
+    def _start_over(self, doubt: Doubt) -> None:
+        """Back to the last committed state and position of everything owned (ER-05)."""
+        self._host.doubted(doubt)
+        wait = BACK_OFF_S[min(self._doubts, len(BACK_OFF_S) - 1)]
+        self._doubts += 1
+        if isinstance(doubt, StaleGeneration):
+            wait = max(wait, REBALANCE_CHANCE_S)
+        else:
+            self._sink.replace()
+        if isinstance(doubt, Refused):
+            wait = 0.0
+            self._on_refused(doubt)
+        moves = self._moves
+        while wait > 0 and not self._stopping.is_set() and (self._doubts > 1 or moves == self._moves):
+            self._source.control(min(wait, 0.05))
+            wait -= 0.05
+        self._restore_and_seek(sorted(self._tasks))
+
+    def _on_refused(self, refused: Refused) -> None:
+        if refused.tp is None:
+            self._apart = True
+            return
+        task = self._tasks.get(refused.tp)
+        if task is None:
+            return
+        last, size = self._portion.get(refused.tp, (task.position - 1, self._poll_records))
+        if size > 1:
+            self._portion[refused.tp] = (last, size // 2)
+        else:
+            self._portion.pop(refused.tp, None)
+            self._block(refused.tp, Blocked(f"a record made from it is refused: {refused}"))
+
+    # -- clean stop (R-68)
+
+    def _drain(self) -> None:
+        token = self._source.token()
+        batches = [Batch(tp, Work.DRAIN) for tp in self._tasks if tp not in self._blocked]
+        if batches:
+            self._host.process(batches)
+            self._write(
+                [batch.outcome for batch in batches if isinstance(batch.outcome, Plan)],
+                token,
+            )

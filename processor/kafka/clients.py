@@ -1,0 +1,156 @@
+"""The one factory of librdkafka handles: every property that we set, with its reason, in one place.
+
+Belongs here: properties, and loggers of handles. Does not belong here: what is done with a handle (`source`, `sink`, `reader`).
+`[kafka]` of the user goes first and ours on top; what would break a promise is refused earlier, by name (`uow.config`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import confluent_kafka as ck
+from confluent_kafka.admin import AdminClient
+
+from processor.kafka.settings import WorkerSettings
+from topics.catalogue import RECORD_LIMIT_BYTES
+
+GROUP_CONSUMER = {
+    "enable.auto.commit": "false",  # positions move in our transactions only
+    "enable.auto.offset.store": "false",
+    "auto.offset.reset": "error",  # a silent reset is loss or replay; the first start is explicit (ER-20)
+    "isolation.level": "read_committed",
+    "partition.assignment.strategy": "cooperative-sticky",
+    "enable.partition.eof": "true",  # the only sign that a partition is read to its end when markers end it (W-82)
+    "fetch.wait.max.ms": "100",
+    "queued.max.messages.kbytes": "16384",  # per partition; beside memory_limit_bytes
+}
+
+LOG_CONSUMER = {
+    "enable.auto.commit": "false",
+    "enable.auto.offset.store": "false",
+    "auto.offset.reset": "earliest",  # a log start that retention moved meanwhile; the ledger's chain tells if it mattered
+    "enable.partition.eof": "true",
+    "fetch.wait.max.ms": "20",  # a restore waits for the last fetch of each partition
+    "fetch.message.max.bytes": "8388608",
+    "fetch.max.bytes": "67108864",
+    "queued.min.messages": "200000",
+    "queued.max.messages.kbytes": "131072",
+}
+
+PRODUCER = {
+    "partitioner": "murmur2_random",  # one key, one partition, whichever client sends (W-109)
+    "linger.ms": "2",
+    "retry.backoff.ms": "1",  # else a transaction sleeps 100 ms while markers of the last one are still written
+    "queue.buffering.max.messages": "1000000",
+    "message.max.bytes": str(RECORD_LIMIT_BYTES),
+    "batch.num.messages": "100000",
+    "allow.auto.create.topics": "false",
+}
+
+CONNECTION = {
+    "reconnect.backoff.ms": "100",
+    "reconnect.backoff.max.ms": "1500",
+    "socket.connection.setup.timeout.ms": "6000",
+    "socket.keepalive.enable": "true",
+    "topic.metadata.refresh.interval.ms": "30000",
+}
+
+
+class HandleLog(logging.Handler):
+    """Receives librdkafka's log lines of one handle, hands them to `on_line` and to the worker's log.
+
+    Lines about properties of the other kind of handle (`CONFWARN`) are dropped: `[kafka]` is one table for all handles.
+    """
+
+    def __init__(self, target: logging.Logger, on_line: Callable[[str], None] | None = None) -> None:
+        super().__init__()
+        self._target, self._on_line = target, on_line
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if self._on_line is not None:
+            self._on_line(line)
+        if not line.startswith("CONFWARN"):
+            # A broken connection is the library's to mend: it logs it at INFO or ERROR by taste, people need it once, as a warning
+            self._target.log(min(record.levelno, logging.WARNING), "%s", line)
+
+
+class Clients:
+    """Makes handles for one worker, or for a command that looks.
+
+    Args:
+        settings: Where, and who we are.
+    """
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._common = {
+            **settings.kafka,
+            **{name: value for name, value in CONNECTION.items() if name not in settings.kafka},
+            "bootstrap.servers": settings.bootstrap_servers,
+            "log_level": "6",
+        }
+        self._common.setdefault("client.id", settings.transactional_id)
+
+    def group_consumer(self) -> ck.Consumer:
+        """Member of the consumer group; subscribes, reads the input."""
+        settings = self._settings
+        return self._consumer(
+            "source",
+            GROUP_CONSUMER
+            | {
+                "session.timeout.ms": str(settings.session_timeout_ms),
+                "heartbeat.interval.ms": str(max(100, min(1000, settings.session_timeout_ms // 3))),
+                "queued.min.messages": str(max(100_000, 4 * settings.poll_records)),
+            },
+        )
+
+    def log_consumer(self, isolation: str) -> ck.Consumer:
+        """Assigned by hand, never a member; knows the group's name only to ask for its committed offsets.
+
+        Args:
+            isolation: `read_committed`; or `read_uncommitted`, for end offsets (ER-06).
+        """
+        return self._consumer("reader", LOG_CONSUMER | {"isolation.level": isolation})
+
+    def producer(self, on_line: Callable[[str], None]) -> ck.Producer:
+        """The transactional producer; its log lines go to `on_line` as well (ER-11)."""
+        settings = self._settings
+        properties = {
+            **self._common,
+            **{name: value for name, value in PRODUCER.items() if name not in settings.kafka},
+            "enable.idempotence": "true",
+            "transactional.id": settings.transactional_id,
+            "transaction.timeout.ms": str(settings.transaction_timeout_ms),
+            "socket.timeout.ms": str(
+                min(12_000, settings.transaction_timeout_ms)
+            ),  # more is refused; noticed within a transaction
+        }
+        return ck.Producer(properties, logger=_handle_logger("sink", on_line))
+
+    def admin(self) -> AdminClient:
+        """For checks at start."""
+        return AdminClient(dict(self._common), logger=_handle_logger("admin", None))
+
+    def _consumer(self, name: str, properties: dict[str, str]) -> ck.Consumer:
+        own = {
+            key: value
+            for key, value in properties.items()
+            if key not in self._settings.kafka or key in _NEVER_OVERRIDDEN
+        }
+        everything = {**self._common, **own, "group.id": self._settings.application_id}
+        return ck.Consumer(everything, logger=_handle_logger(name, None))
+
+
+_NEVER_OVERRIDDEN = frozenset(GROUP_CONSUMER) - {
+    "fetch.wait.max.ms",
+    "queued.max.messages.kbytes",
+}
+
+
+def _handle_logger(name: str, on_line: Callable[[str], None] | None) -> logging.Logger:
+    """A logger of its own per handle: lines of a replaced handle cannot be taken for those of its successor (ER-13)."""
+    logger = logging.Logger(f"librdkafka.{name}", logging.DEBUG)  # noqa: LOG001 - outside the tree, one per handle
+    logger.addHandler(HandleLog(logging.getLogger(f"uow.librdkafka.{name}"), on_line))
+    return logger

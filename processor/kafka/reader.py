@@ -1,0 +1,201 @@
+"""The engine's log reader on librdkafka: committed offsets, end offsets and stretches of logs, for restore and for people who look.
+
+Belongs here: the three questions of the restore barrier (ER-06) and their patience. Does not belong here: what the rows mean
+(`processor.engine.restore`). Never joins the group.
+
+A restore runs inside the rebalance callback. One that takes longer than `max.poll.interval.ms` (5 min, some 50 million rows) loses its
+partitions and starts again when they come back (ER-08); nothing is processed on incomplete state either way (ER-17 is kept up to there).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import confluent_kafka as ck
+
+from processor.engine.ports import Committed, RawRecord, Stopped, Tp
+from processor.kafka.clients import Clients
+
+log = logging.getLogger("uow.reader")
+
+CHUNK = 10_000
+REQUEST_S = 5.0
+RETRY_S = 0.1
+SAY_AFTER_S = 10.0
+"""A read whose position stands still this long says so: most often an open transaction of a dead worker (ER-10)."""
+
+
+class KafkaLogReader:
+    """Port `LogReader`.
+
+    Args:
+        clients: Makes handles.
+        stopping: Looked at while brokers do not answer or a transaction stays open.
+    """
+
+    def __init__(self, clients: Clients, stopping: Callable[[], bool] = lambda: False) -> None:
+        self._clients, self._stopping = clients, stopping
+        self._asking: dict[str, ck.Consumer] = {}
+
+    def committed(self, tps: Sequence[Tp]) -> Mapping[Tp, Committed]:
+        """Stable committed offsets: a `read_committed` consumer makes the broker wait for pending transactional commits (ER-06 step 1)."""
+        answers: dict[Tp, Committed] = {}
+        asked = [ck.TopicPartition(*tp) for tp in tps]
+
+        def ask() -> bool:
+            rows = self._asker("read_committed").committed(asked, timeout=REQUEST_S)
+            for row in rows:
+                if row.error is not None:
+                    raise ck.KafkaException(row.error)
+                offset = row.offset if row.offset >= 0 else None
+                answers[Tp(row.topic, row.partition)] = Committed(
+                    offset, row.metadata or "" if offset is not None else ""
+                )
+            return True
+
+        if asked:
+            self._insist(ask, "committed offsets")
+        return answers
+
+    def bounds(self, tps: Sequence[Tp]) -> Mapping[Tp, tuple[int, int]]:
+        """(log start, end offset); the end of a `read_uncommitted` reader, never the last stable offset (ER-06 step 2)."""
+        answers: dict[Tp, tuple[int, int]] = {}
+        for tp in tps:
+
+            def ask(tp: Tp = tp) -> bool:
+                bounds = self._asker("read_uncommitted").get_watermark_offsets(
+                    ck.TopicPartition(*tp), timeout=REQUEST_S
+                )
+                if bounds is None:
+                    return False
+                answers[tp] = bounds
+                return True
+
+            self._insist(ask, f"end offset of {tp.topic}/{tp.partition}")
+        return answers
+
+    def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[RawRecord]:
+        """Yields until the *position* has reached each end; markers and compaction leave no record there (ER-07)."""
+        ends = {(tp.topic, tp.partition): end for tp, (start, end) in ranges.items() if end > start}
+        if not ends:
+            return
+        consumer = self._clients.log_consumer("read_committed")
+        try:
+            consumer.assign(
+                [ck.TopicPartition(tp.topic, tp.partition, start) for tp, (start, end) in ranges.items() if end > start]
+            )
+            yield from self._read(consumer, ends)
+        finally:
+            consumer.close()
+
+    def _read(self, consumer: ck.Consumer, ends: dict[tuple[str, int], int]) -> Iterator[RawRecord]:
+        moved, said = time.monotonic(), False
+        while ends:
+            messages: list[Any] = consumer.consume(1, RETRY_S)
+            if messages:
+                messages += consumer.consume(CHUNK, 0.005)
+                moved, said = time.monotonic(), False
+            reached: dict[tuple[str, int], int] = {}
+            topic, partition, end = "", -1, 0
+            for message in messages:
+                if (error := message.error()) is not None:
+                    self._on_error(message, error, reached)
+                    continue
+                if message.partition() != partition or message.topic() != topic:
+                    topic, partition = message.topic(), message.partition()
+                    end = ends.get((topic, partition), 0)
+                if message.offset() < end:
+                    yield message
+            self._strike_off(consumer, ends, reached)
+            if self._stopping():
+                raise Stopped("a restore was interrupted by the stop")
+            if not said and ends and time.monotonic() - moved > SAY_AFTER_S:
+                said = True
+                log.warning(
+                    "restore stands still for %.0f s before %s: an open transaction, or no broker",
+                    SAY_AFTER_S,
+                    sorted(ends),
+                )
+
+    @staticmethod
+    def _strike_off(
+        consumer: ck.Consumer,
+        ends: dict[tuple[str, int], int],
+        reached: Mapping[tuple[str, int], int],
+    ) -> None:
+        """Partitions whose position has reached their end are done: not fetched any further."""
+        done = []
+        for at in consumer.position([ck.TopicPartition(*tp) for tp in ends]):
+            tp = (at.topic, at.partition)
+            if max(at.offset, reached.get(tp, -1)) >= ends[tp]:
+                done.append(ck.TopicPartition(*tp))
+                del ends[tp]
+        if done and ends:
+            consumer.pause(done)
+
+    @staticmethod
+    def _on_error(message: Any, error: ck.KafkaError, reached: dict[tuple[str, int], int]) -> None:
+        if error.code() == ck.KafkaError._PARTITION_EOF:
+            reached[(message.topic(), message.partition())] = message.offset()
+        elif error.fatal() or not (error.retriable() or error.code() in _PATIENT):
+            raise ck.KafkaException(error)
+        else:
+            log.warning("restore: %s: %s", error.name(), error.str())
+
+    # -- questions
+
+    def _asker(self, isolation: str) -> ck.Consumer:
+        if isolation not in self._asking:
+            self._asking[isolation] = self._clients.log_consumer(isolation)
+        return self._asking[isolation]
+
+    def _insist(self, ask: Callable[[], bool], what: str) -> None:
+        """Asks until there is an answer: an unanswered question is no answer. A stop is heard between two tries."""
+        since, said = time.monotonic(), False
+        while True:
+            trouble = "no answer"
+            try:
+                if ask():
+                    return
+            except ck.KafkaException as failure:
+                error = failure.args[0]
+                if error.fatal() or not (error.retriable() or error.code() in _PATIENT):
+                    raise
+                trouble = error.str()
+            if self._stopping():
+                raise Stopped(f"{what}: {trouble}, and the worker stops")
+            if not said and time.monotonic() - since > SAY_AFTER_S:
+                said = True
+                log.warning("still waiting for %s: %s", what, trouble)
+            time.sleep(RETRY_S)
+
+    def close(self) -> None:
+        """Closes the handles that asked."""
+        for consumer in self._asking.values():
+            consumer.close()
+        self._asking.clear()
+
+
+_PATIENT = frozenset(
+    {
+        ck.KafkaError._TIMED_OUT,
+        ck.KafkaError._TRANSPORT,
+        ck.KafkaError._ALL_BROKERS_DOWN,
+        ck.KafkaError._RESOLVE,
+        ck.KafkaError._WAIT_COORD,
+        ck.KafkaError._TIMED_OUT_QUEUE,
+        ck.KafkaError.UNSTABLE_OFFSET_COMMIT,
+        ck.KafkaError.COORDINATOR_NOT_AVAILABLE,
+        ck.KafkaError.NOT_COORDINATOR,
+        ck.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        ck.KafkaError.LEADER_NOT_AVAILABLE,
+        ck.KafkaError.NOT_LEADER_FOR_PARTITION,
+        ck.KafkaError.REQUEST_TIMED_OUT,
+        ck.KafkaError.UNKNOWN_LEADER_EPOCH,
+        ck.KafkaError.FENCED_LEADER_EPOCH,
+    }
+)
+"""Errors that pass by themselves, whatever their `retriable` flag says."""

@@ -1,0 +1,227 @@
+"""The engine's source on librdkafka: a member of the consumer group.
+
+Belongs here: rebalances, polls, end offsets, what the consumer's errors mean. Does not belong here: what happens to records
+(`processor.engine.driver`), and reading logs for restore (`processor.kafka.reader`).
+
+A poll waits for its first record, takes what lies there and `GRACE_S` for company, and goes: a drained input is committed at once. Only
+when the poll before was full, that is under backlog, it may wait up to `commit_interval_ms` to fill.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import confluent_kafka as ck
+
+from processor.engine.ports import Blocked, Doubt, EndOffset, Poll, RawRecord, Tp
+from processor.kafka.clients import Clients
+from processor.kafka.settings import WorkerSettings
+from schemas.errors import FencedError
+
+log = logging.getLogger("uow.source")
+
+GRACE_S = 0.002
+"""How long a poll that is not under backlog waits for more after its first record."""
+
+END_OFFSET_S = 2.0
+SEEK_S = 5.0
+
+Moved = Callable[[list[Tp]], None]
+
+
+class KafkaSource:
+    """Port `Source`. Every call from one thread; callbacks run inside `control`, `read` and `close`.
+
+    Args:
+        clients: Makes the handles.
+        settings: The group, and the interval to fill a poll.
+    """
+
+    def __init__(self, clients: Clients, settings: WorkerSettings) -> None:
+        self._clients = clients
+        self._fill_s = settings.commit_interval_ms / 1000
+        self._consumer: ck.Consumer | None = None
+        self._ends: ck.Consumer | None = None
+        self._stash: list[Any] = []
+        self._was_full = False
+        self._owned: set[Tp] = set()
+        self._delivered: dict[Tp, int] = {}
+        self._reached: dict[Tp, int] = {}
+
+    def open(
+        self,
+        topics: Sequence[str],
+        on_assign: Callable[[list[Tp]], Mapping[Tp, int]],
+        on_revoke: Moved,
+        on_lost: Moved,
+    ) -> None:
+        """Joins the group."""
+        consumer = self._consumer = self._clients.group_consumer()
+
+        def assign(_: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
+            positions = on_assign([Tp(each.topic, each.partition) for each in partitions])
+            self._owned.update(positions)
+            for tp, offset in positions.items():
+                self._forget(tp, offset)
+            consumer.incremental_assign(
+                [ck.TopicPartition(tp.topic, tp.partition, offset) for tp, offset in positions.items()]
+            )
+
+        def release(told: Moved, partitions: list[ck.TopicPartition]) -> None:
+            tps = [Tp(each.topic, each.partition) for each in partitions]
+            told(tps)
+            ours = [tp for tp in tps if tp in self._owned]  # one that could not be restored was never assigned
+            self._owned.difference_update(tps)
+            for tp in tps:
+                self._forget(tp, -1)
+            consumer.incremental_unassign([ck.TopicPartition(*tp) for tp in ours])
+
+        consumer.subscribe(
+            list(topics),
+            on_assign=assign,
+            on_revoke=lambda _, partitions: release(on_revoke, partitions),
+            on_lost=lambda _, partitions: release(on_lost, partitions),
+        )
+
+    def control(self, timeout: float) -> None:
+        """Serves rebalances. A record that comes along is kept for the next read."""
+        message = self._group.poll(timeout)
+        if message is not None:
+            self._stash.append(message)
+
+    def read(self, limit: int, timeout: float) -> Poll | None:
+        """At most `limit` records; see the module's text for how long it waits."""
+        messages, self._stash = self._stash, []
+        consumer = self._group
+        if not messages:
+            first = consumer.poll(timeout)
+            if first is None:
+                self._was_full = False
+                return None
+            messages = [first]
+        if len(messages) < limit:
+            messages += consumer.consume(limit - len(messages), self._fill_s if self._was_full else GRACE_S)
+        self._was_full = len(messages) >= limit
+        return self._sorted(messages)
+
+    def _sorted(self, messages: Sequence[Any]) -> Poll | None:
+        records: dict[Tp, list[RawRecord]] = {}
+        trouble: dict[Tp, Blocked] = {}
+        topic, partition, rows = "", -1, []
+        for message in messages:
+            if (error := message.error()) is not None:
+                self._on_error(message, error, trouble)
+                continue
+            if message.partition() != partition or message.topic() != topic:
+                topic, partition = message.topic(), message.partition()
+                rows = records.setdefault(Tp(topic, partition), [])
+            rows.append(message)
+        for tp in [tp for tp in records if tp not in self._owned]:
+            del records[tp]
+        for tp, rows in records.items():
+            self._delivered[tp] = rows[-1].offset() + 1
+        if not records and not trouble:
+            return None
+        return Poll(records, self._group.consumer_group_metadata(), trouble)
+
+    def _on_error(self, message: Any, error: ck.KafkaError, trouble: dict[Tp, Blocked]) -> None:
+        code = error.code()
+        if code == ck.KafkaError._PARTITION_EOF:
+            tp = Tp(message.topic(), message.partition())
+            if tp in self._owned:
+                self._reached[tp] = message.offset()
+        elif code in (
+            ck.KafkaError._AUTO_OFFSET_RESET,
+            ck.KafkaError.OFFSET_OUT_OF_RANGE,
+        ):
+            tp = Tp(message.topic(), message.partition())
+            at = self._delivered.get(tp, -1)
+            trouble[tp] = Blocked(
+                f"{tp.topic}/{tp.partition}: the committed position {at} is no longer in the log ({error.str()}): retention overtook it, records up "
+                "to the log's start are lost. Nothing was skipped: decide, then set the group's offset and restart (W-120)"
+            )
+        elif error.fatal():
+            raise FencedError(f"the consumer cannot go on: {error.name()}: {error.str()}")
+        elif code == ck.KafkaError._MAX_POLL_EXCEEDED:
+            log.warning("no poll for max.poll.interval.ms: the partitions are given away, the worker rejoins")
+        else:
+            log.warning("consumer: %s: %s", error.name(), error.str())  # the library goes on by itself
+
+    def token(self) -> Any:
+        """The group's metadata now."""
+        return self._group.consumer_group_metadata()
+
+    def drained(self, tp: Tp, position: int) -> EndOffset | None:
+        """Looks at what the last fetch said first, and asks the broker only when that says "at the end"."""
+        at = max(position, self._reached.get(tp, -1)) if position >= self._delivered.get(tp, 0) else position
+        if self._reached.get(tp, -1) < position:
+            return None
+        asked_at = time.time_ns() // 1_000_000
+        if self._ends is None:
+            self._ends = self._clients.log_consumer("read_uncommitted")
+        try:
+            bounds = self._ends.get_watermark_offsets(ck.TopicPartition(*tp), timeout=END_OFFSET_S)
+        except ck.KafkaException as failure:
+            log.warning("end offset of %s/%d: %s", tp.topic, tp.partition, failure.args[0].str())
+            return None
+        if bounds is None or at < bounds[1]:
+            return None
+        return EndOffset(bounds[1], asked_at)
+
+    def seek(self, positions: Mapping[Tp, int]) -> None:
+        """Reads on from these offsets; what is already fetched of these partitions is dropped.
+
+        Raises:
+            Doubt: A partition cannot be set back now.
+        """
+        for tp, offset in positions.items():
+            self._forget(tp, offset)
+            self._seek(ck.TopicPartition(tp.topic, tp.partition, offset))
+
+    def _seek(self, to: ck.TopicPartition) -> None:
+        until = time.monotonic() + SEEK_S
+        while True:
+            try:
+                self._group.seek(to)
+                return
+            except ck.KafkaException as failure:  # the partition's fetcher is still starting
+                if time.monotonic() > until:
+                    raise Doubt(f"cannot seek {to.topic}/{to.partition}: {failure.args[0].str()}") from failure
+                time.sleep(0.01)
+
+    def _forget(self, tp: Tp, position: int) -> None:
+        """What was read of a partition no longer counts."""
+        self._reached.pop(tp, None)
+        if position >= 0:
+            self._delivered[tp] = position
+        else:
+            self._delivered.pop(tp, None)
+        if self._stash:
+            self._stash = [message for message in self._stash if (message.topic(), message.partition()) != tp]
+
+    def pause(self, tps: Sequence[Tp]) -> None:
+        """Stops fetching these; heartbeats and polls go on."""
+        owned = [ck.TopicPartition(*tp) for tp in tps if tp in self._owned]
+        if owned:
+            self._group.pause(owned)
+
+    def resume(self, tps: Sequence[Tp]) -> None:
+        """Fetches these again."""
+        owned = [ck.TopicPartition(*tp) for tp in tps if tp in self._owned]
+        if owned:
+            self._group.resume(owned)
+
+    def close(self) -> None:
+        """Leaves the group."""
+        for consumer in (self._consumer, self._ends):
+            if consumer is not None:
+                consumer.close()
+        self._consumer = self._ends = None
+
+    @property
+    def _group(self) -> ck.Consumer:
+        assert self._consumer is not None, "open the source first"
+        return self._consumer

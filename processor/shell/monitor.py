@@ -1,0 +1,305 @@
+"""What a worker knows about itself, and its metrics: declared once, as data, with their texts.
+
+Belongs here: the worker's status, and how each metric is read from it at scrape time; nothing is counted per record. Does not belong
+here: counting components (the partition's task does, engine rule 10) and serving pages (`processor.shell.pages`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
+from prometheus_client.registry import Collector
+
+from processor.engine.batch import Task
+from processor.engine.ports import Tp
+
+FATES = (
+    "received",
+    "held",
+    "duplicate",
+    "rejected",
+    "passed",
+    "ignored",
+    "delivered",
+    "expired",
+    "cancelled",
+    "failed",
+    "open",
+)
+"""Where records of a partition went: received = held + duplicate + rejected + passed + ignored, and
+held = delivered + expired + cancelled + failed + open (engine rule 10). Since the partition was assigned; restored components count as held."""
+
+AGE_SAMPLE = 10_000
+"""Groups looked at for the oldest one. Tasks keep them in order of opening, so the oldest stand first."""
+
+
+@dataclass(slots=True)
+class WorkerStatus:
+    """One worker, as pages and metrics show it. Written on the event loop only.
+
+    Attributes:
+        slot: Name of the slot.
+        destinations: Name of the destination by its `D.components`.
+        tasks: Of the partitions owned.
+        blocked: Cause by partition that cannot go on.
+        paused: Partitions that stand still for want of memory.
+        transactions: Committed.
+        polls: Handed over.
+        records: Handed over.
+        commit_seconds: Sum over the transactions, from the plans' being made to the commit's being known.
+        doubts: By kind of doubt.
+        replaced: Producers replaced before a transaction, on suspicion.
+        restores: Partitions restored.
+        busy_at: Loop time of the last batch.
+    """
+
+    slot: str
+    destinations: Mapping[str, str] = field(default_factory=dict)
+    tasks: dict[Tp, Task] = field(default_factory=dict)
+    blocked: dict[Tp, str] = field(default_factory=dict)
+    paused: frozenset[Tp] = frozenset()
+    transactions: int = 0
+    polls: int = 0
+    records: int = 0
+    commit_seconds: float = 0.0
+    doubts: Counter[str] = field(default_factory=Counter)
+    replaced: int = 0
+    restores: int = 0
+    busy_at: float = 0.0
+
+    def counts(self, tp: Tp) -> dict[str, int]:
+        """By fate, for one partition."""
+        counts = self.tasks[tp].counts
+        return {fate: getattr(counts, fate) for fate in FATES}
+
+
+def oldest_opened_at(groups: Mapping[bytes, Any] | Collection[bytes]) -> int | None:
+    """When the oldest open group was opened, epoch ms."""
+    if not isinstance(groups, Mapping):
+        return None
+    return min((group.opened_at for group in islice(groups.values(), AGE_SAMPLE)), default=None)
+
+
+Labels = tuple[str, ...]
+Rows = Iterator[tuple[Labels, float]]
+Reading = Callable[[WorkerStatus, int], Rows]
+"""Reads a metric's rows from the status; the number is the wall clock, epoch ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """One metric.
+
+    Attributes:
+        name: As scraped; counters get `_total`.
+        kind: `counter` or `gauge`.
+        text: What it tells.
+        labels: Names of its labels.
+        read: Its rows.
+    """
+
+    name: str
+    kind: str
+    text: str
+    labels: Labels
+    read: Reading
+
+
+def _per_partition(value: Callable[[WorkerStatus, Tp, Task, int], float]) -> Reading:
+    def read(status: WorkerStatus, now_ms: int) -> Rows:
+        for tp, task in sorted(status.tasks.items()):
+            yield _place(status, tp), value(status, tp, task, now_ms)
+
+    return read
+
+
+def _place(status: WorkerStatus, tp: Tp) -> Labels:
+    return (status.destinations.get(tp.topic, tp.topic), str(tp.partition))
+
+
+def _fates(status: WorkerStatus, now_ms: int) -> Rows:
+    for tp in sorted(status.tasks):
+        for fate, count in status.counts(tp).items():
+            if fate != "open":
+                yield (*_place(status, tp), fate), count
+
+
+def _age(status: WorkerStatus, tp: Tp, task: Task, now_ms: int) -> float:
+    opened_at = oldest_opened_at(task.groups)
+    return 0.0 if opened_at is None else max(0.0, (now_ms - opened_at) / 1000)
+
+
+def _blocked(status: WorkerStatus, now_ms: int) -> Rows:
+    for tp in sorted({*status.tasks, *status.blocked}):
+        yield _place(status, tp), float(tp in status.blocked)
+
+
+def _one(value: Callable[[WorkerStatus], float]) -> Reading:
+    def read(status: WorkerStatus, now_ms: int) -> Rows:
+        yield (), value(status)
+
+    return read
+
+
+def _doubts(status: WorkerStatus, now_ms: int) -> Rows:
+    for kind, count in sorted(status.doubts.items()):
+        yield (kind,), count
+
+
+PARTITION = ("destination", "partition")
+
+METRICS: tuple[MetricSpec, ...] = (
+    MetricSpec(
+        "uow_components",
+        "counter",
+        "Records by what became of them, since the partition was assigned.",
+        (*PARTITION, "fate"),
+        _fates,
+    ),
+    MetricSpec(
+        "uow_open_components",
+        "gauge",
+        "Components held in open groups.",
+        PARTITION,
+        _per_partition(lambda s, tp, task, now: task.counts.open),
+    ),
+    MetricSpec(
+        "uow_open_groups",
+        "gauge",
+        "Groups that wait for components.",
+        PARTITION,
+        _per_partition(lambda s, tp, task, now: len(task.groups)),
+    ),
+    MetricSpec(
+        "uow_oldest_group_age_seconds",
+        "gauge",
+        "Age of the oldest open group.",
+        PARTITION,
+        _per_partition(_age),
+    ),
+    MetricSpec(
+        "uow_held_bytes",
+        "gauge",
+        "Bytes of held components; limited by memory_limit_bytes.",
+        PARTITION,
+        _per_partition(lambda s, tp, task, now: task.held_bytes),
+    ),
+    MetricSpec(
+        "uow_position",
+        "gauge",
+        "Next input offset.",
+        PARTITION,
+        _per_partition(lambda s, tp, task, now: task.position),
+    ),
+    MetricSpec(
+        "uow_blocked",
+        "gauge",
+        "1 if the partition cannot go on; the page /groups/ says why.",
+        PARTITION,
+        _blocked,
+    ),
+    MetricSpec(
+        "uow_paused",
+        "gauge",
+        "1 if the partition stands still for want of memory.",
+        PARTITION,
+        _per_partition(lambda s, tp, task, now: tp in s.paused),
+    ),
+    MetricSpec(
+        "uow_transactions",
+        "counter",
+        "Transactions committed.",
+        (),
+        _one(lambda s: s.transactions),
+    ),
+    MetricSpec(
+        "uow_polls",
+        "counter",
+        "Polls with records or ticks.",
+        (),
+        _one(lambda s: s.polls),
+    ),
+    MetricSpec(
+        "uow_records",
+        "counter",
+        "Records handed to tasks, repeats after a doubt included.",
+        (),
+        _one(lambda s: s.records),
+    ),
+    MetricSpec(
+        "uow_doubts",
+        "counter",
+        "Transactions whose outcome was in doubt, or that were refused.",
+        ("kind",),
+        _doubts,
+    ),
+    MetricSpec(
+        "uow_producers_replaced",
+        "counter",
+        "Producers replaced because the connection had failed before a transaction.",
+        (),
+        _one(lambda s: s.replaced),
+    ),
+    MetricSpec(
+        "uow_restores",
+        "counter",
+        "Partitions restored from the changelogs.",
+        (),
+        _one(lambda s: s.restores),
+    ),
+)
+
+COMMIT_SECONDS = (
+    "uow_commit_seconds",
+    "From the plans' being made to the commit's being known, per transaction.",
+)
+
+
+class WorkerCollector(Collector):
+    """Makes a scrape from the status.
+
+    Args:
+        status: Of the worker.
+        now_ms: Wall clock.
+    """
+
+    def __init__(self, status: WorkerStatus, now_ms: Callable[[], int]) -> None:
+        self._status, self._now_ms = status, now_ms
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric, read now."""
+        now = self._now_ms()
+        for spec in METRICS:
+            family: CounterMetricFamily | GaugeMetricFamily
+            if spec.kind == "counter":
+                family = CounterMetricFamily(spec.name, spec.text, labels=spec.labels)
+            else:
+                family = GaugeMetricFamily(spec.name, spec.text, labels=spec.labels)
+            for labels, value in spec.read(self._status, now):
+                family.add_metric(list(labels), float(value))
+            yield family
+        name, text = COMMIT_SECONDS
+        yield SummaryMetricFamily(
+            name,
+            text,
+            count_value=self._status.transactions,
+            sum_value=self._status.commit_seconds,
+        )
+
+
+def registry_for(status: WorkerStatus, now_ms: Callable[[], int]) -> CollectorRegistry:
+    """A registry with the worker's metrics and nothing else."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(WorkerCollector(status, now_ms))
+    return registry

@@ -1,0 +1,123 @@
+"""The worker's web pages: `/groups/` for people, `/metrics` for Prometheus.
+
+Belongs here: pages as views of the worker's status, and where they listen. Does not belong here: what they show
+(`processor.shell.monitor`).
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from processor.engine.ports import Tp
+from processor.shell.monitor import WorkerStatus, oldest_opened_at, registry_for
+
+GROUPS_SHOWN = 20
+"""Open groups listed per partition, oldest first; `uow groups` lists all."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebAddress:
+    """Where the pages listen. `note` says why not where the settings say."""
+
+    host: str
+    port: int
+    note: str = ""
+
+
+def web_address(setting: str) -> WebAddress | None:
+    """The address to bind for `[worker] web`; None for `off`.
+
+    Port 0 is any free one. A taken port (two workers on one machine with the same settings) costs the pages their port, never the
+    worker its start: a free one is taken and logged.
+    """
+    if setting == "off":
+        return None
+    host, _, text = setting.rpartition(":")
+    host = host.strip("[]")
+    port = int(text)
+    if port:
+        try:
+            return WebAddress(host, _bindable(host, port))
+        except OSError as taken:
+            return WebAddress(
+                host,
+                _bindable(host, 0),
+                f"{setting} is not available ({taken.strerror})",
+            )
+    return WebAddress(host, _bindable(host, 0))
+
+
+def _bindable(host: str, port: int) -> int:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, port))
+        return int(probe.getsockname()[1])
+
+
+def groups_view(status: WorkerStatus, now_ms: int) -> dict[str, Any]:
+    """What `/groups/` shows, as JSON."""
+    destinations: dict[str, dict[str, Any]] = {}
+    for tp in sorted({*status.tasks, *status.blocked}):
+        name = status.destinations.get(tp.topic, tp.topic)
+        destinations.setdefault(name, {})[str(tp.partition)] = _partition_view(status, tp, now_ms)
+    return {
+        "slot": status.slot,
+        "destinations": destinations,
+        "transactions": status.transactions,
+        "records": status.records,
+        "doubts": dict(status.doubts),
+        "producers_replaced": status.replaced,
+        "restores": status.restores,
+    }
+
+
+def _partition_view(status: WorkerStatus, tp: Tp, now_ms: int) -> dict[str, Any]:
+    view: dict[str, Any] = {
+        "blocked": status.blocked.get(tp),
+        "paused": tp in status.paused,
+    }
+    task = status.tasks.get(tp)
+    if task is None:
+        return view
+    groups = task.groups if isinstance(task.groups, Mapping) else {}
+    opened_at = oldest_opened_at(groups)
+    return view | {
+        "position": task.position,
+        "counts": status.counts(tp),
+        "held_bytes": task.held_bytes,
+        "open_groups": len(task.groups),
+        "oldest_age_ms": None if opened_at is None else now_ms - opened_at,
+        "next_deadline": task.next_deadline(),
+        "groups": [
+            {
+                "id": key.decode("utf-8", "backslashreplace"),
+                "held": len(group.held),
+                "age_ms": now_ms - group.opened_at,
+            }
+            for key, group in islice(groups.items(), GROUPS_SHOWN)
+        ],
+    }
+
+
+def add_pages(app: Any, status: WorkerStatus, now_ms: Callable[[], int]) -> None:
+    """Registers the pages with the Faust app."""
+    registry = registry_for(status, now_ms)
+    content_type = CONTENT_TYPE_LATEST.partition(";")[0]
+
+    @app.page("/groups/")  # type: ignore[untyped-decorator]
+    async def groups(web: Any, request: Any) -> Any:
+        """Partitions, counts, what is open and what is blocked."""
+        return web.json(groups_view(status, now_ms()))
+
+    @app.page("/metrics")  # type: ignore[untyped-decorator]
+    async def metrics(web: Any, request: Any) -> Any:
+        """Prometheus' text format."""
+        return web.text(generate_latest(registry).decode(), content_type=content_type)

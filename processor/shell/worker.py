@@ -1,0 +1,232 @@
+"""The worker process: checks, log, signals, exit status.
+
+Belongs here: everything between `uow worker` and a running app. Does not belong here: the app itself (`processor.shell.app`).
+
+| End | Exit status |
+| --- | --- |
+| SIGTERM or SIGINT: the poll in hand is committed, the group left | 0 |
+| a second signal: at once, nothing more is committed | 128 + its number |
+| our slot was taken over, or anything that cannot be mended | 1 |
+| settings or topics that cannot be | 2 |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import confluent_kafka as ck
+import faust
+import structlog
+
+from processor.kafka.clients import Clients
+from processor.kafka.settings import WorkerSettings
+from processor.shell.app import UowApp, create_app, kafka_ports, task_contexts
+from processor.shell.pages import web_address
+from schemas.errors import Complaint, ConfigError, FencedError
+from topics import admin
+from topics.catalogue import DestinationTopics, expected
+from topics.policies import NEVER_MS, HandlingPolicy
+
+log = logging.getLogger("uow.worker")
+
+FAILED = 1
+BROKER_STEP_S = 1.0
+SAY_AFTER_S = 5.0
+
+
+def run_worker(settings: WorkerSettings, on_step: Callable[[str], None] = lambda step: None) -> int:
+    """Runs one worker until it is told to stop.
+
+    Args:
+        settings: Of the worker.
+        on_step: Called at each commit step; for drills.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        ConfigError: Topics are missing or not as they must be (W-81, W-120, R-69).
+    """
+    set_up_log()
+    if not settings.destinations:
+        raise ConfigError("destinations", "", "a worker needs at least one [destinations.NAME]")
+    _warn(settings)
+    partitions = check_topics(settings)
+    web = web_address(settings.web)
+    app = create_app(
+        settings,
+        kafka_ports(settings, task_contexts(settings, partitions), on_step),
+        web,
+    )
+    if web is not None:
+        if web.note:
+            log.warning("%s; the pages are on another port", web.note)
+        log.info("pages on http://%s:%d/groups/ and /metrics", web.host, web.port)
+    loop = _new_loop()
+    asyncio.set_event_loop(loop)
+    app.finalize()
+    app.worker_init()
+    app.worker_init_post_autodiscover()
+    worker = UowWorker(app, loop=loop, quiet=True, redirect_stdouts=False, override_logging=False)
+    return worker.run()
+
+
+class UowWorker(faust.Worker):
+    """Faust's worker: says when it is ready, and leaves at once at the second signal."""
+
+    def __init__(self, app: UowApp, **kwargs: Any) -> None:
+        super().__init__(app, **kwargs)
+        self.uow_app = app
+        self.spinner = None
+        self._signals = 0
+
+    def run(self) -> int:
+        """Runs to the end; the exit status."""
+        try:
+            self.execute_from_commandline()
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else FAILED
+        crash = self.crash_reason or self.uow_app.crash_reason
+        if isinstance(crash, FencedError):
+            log.error("%s", crash)
+        return FAILED if crash is not None else status
+
+    async def on_startup_finished(self) -> None:
+        """Partitions are owned and restored, or we are a spare."""
+        await super().on_startup_finished()
+        if not self._signals:
+            print(f"worker {self.uow_app.status.slot} ready", flush=True)
+
+    def install_signal_handlers(self) -> None:
+        """Faust's, behind a count."""
+        super().install_signal_handlers()
+        for number, first in (
+            (signal.SIGINT, self._on_sigint),
+            (signal.SIGTERM, self._on_sigterm),
+        ):
+            self.loop.add_signal_handler(number, self.on_signal, number, first)
+
+    def on_signal(self, number: signal.Signals, first: Callable[[], None]) -> None:
+        """The first signal drains, the second leaves: what is open is left to the successor, as after kill -9."""
+        self._signals += 1
+        if self._signals > 1:
+            os._exit(128 + number)
+        log.info("%s: finishing the poll in hand", number.name)
+        first()
+
+
+def check_topics(settings: WorkerSettings) -> dict[str, int]:
+    """Partition counts by topic; waits for a broker first.
+
+    Raises:
+        ConfigError: Every topic that is missing or not as it must be; names `uow topics create`.
+    """
+    client = Clients(settings).admin()
+    partitions = _wait_for_broker(settings, client)
+    complaints = []
+    for name, policy in settings.destinations.items():
+        for each in admin.check(client, expected(settings.application_id, name, policy)):
+            remedy = (
+                "run `uow topics create`"
+                if each.what == "topic"
+                else "`uow topics check` lists all that must be changed"
+            )
+            complaints.append(
+                Complaint(
+                    f"topic {each.topic}, {each.what}",
+                    each.actual,
+                    f"must be {each.expected}: {each.reason}; {remedy}",
+                )
+            )
+        topic = DestinationTopics(settings.application_id, name).components
+        partitions.setdefault(topic, 0)
+    if complaints:
+        raise ConfigError.many(complaints)
+    return partitions
+
+
+def _wait_for_broker(settings: WorkerSettings, client: Any) -> dict[str, int]:
+    since, said = time.monotonic(), False
+    while True:
+        try:
+            return {
+                name: len(topic.partitions) for name, topic in client.list_topics(timeout=BROKER_STEP_S).topics.items()
+            }
+        except ck.KafkaException as failure:
+            waited = time.monotonic() - since
+            if 0 <= settings.broker_wait_ms < waited * 1000:
+                raise
+            if not said and waited > SAY_AFTER_S:
+                said = True
+                log.warning(
+                    "no broker answers at %s: %s",
+                    settings.bootstrap_servers,
+                    failure.args[0].str(),
+                )
+
+
+def _warn(settings: WorkerSettings) -> None:
+    for name, policy in settings.destinations.items():
+        unlimited = policy.incomplete_expiration_ms == NEVER_MS and policy.idle_expiration_ms == NEVER_MS
+        if policy.handling_policy is HandlingPolicy.PASS_THROUGH:
+            if not unlimited:
+                log.warning(
+                    "destination %s: expiration has no effect under handling_policy = pass_through (W-73)",
+                    name,
+                )
+        elif unlimited:
+            log.warning(
+                "destination %s: incomplete_expiration_ms = -1, groups may wait for ever (W-72)",
+                name,
+            )
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def set_up_log(level: int = logging.INFO) -> None:
+    """One stream, standard error: for people on a terminal, JSON lines in a pipe. Standard output has the ready line only."""
+    terminal = sys.stderr.isatty()
+    shared: list[Any] = [
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=not terminal),
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    render: list[Any] = (
+        [structlog.dev.ConsoleRenderer()]
+        if terminal
+        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *render,
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    for noisy in ("mode", "faust", "aiohttp", "asyncio"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

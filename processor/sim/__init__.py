@@ -1,0 +1,1 @@
+"""The engine's ports in memory: tests and proof."""

@@ -1,0 +1,70 @@
+"""`uow worker`: one worker. Signals and exit status: `processor.shell.worker`."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from uow.config import Settings
+from uow.options import config_option
+
+CRASH_VARIABLE = "UOW_CRASH"
+"""For drills only: `STEP:PROBABILITY:SIGNAL[:DELAY_MS]` makes the worker signal itself at a named commit step (`processor.kafka.sink.STEPS`,
+or `any`), once; with a delay while the next call is under way. Never set it where records matter to you: it proves that kill -9 is harmless."""
+
+
+@click.command()
+@config_option
+@click.option(
+    "--name",
+    "slot",
+    metavar="SLOT",
+    help="Names the transactional id; two live workers never share one. [default: HOSTNAME-0]",
+)
+def command(settings: Settings, slot: str | None) -> None:
+    """Assemble components into units, until SIGTERM.
+
+    Prints `worker SLOT ready` once its partitions are owned and restored, or it is a spare.
+    """
+    signal.signal(signal.SIGTERM, _leave)  # imports take a second; a stop in it is a clean one as well
+    from processor.shell.worker import run_worker
+
+    sys.exit(
+        run_worker(
+            settings.worker(slot or f"{socket.gethostname()}-0"),
+            crash_hook(os.environ.get(CRASH_VARIABLE, "")),
+        )
+    )
+
+
+def _leave(number: int, frame: Any) -> None:
+    sys.exit(0)
+
+
+def crash_hook(text: str) -> Callable[[str], None]:
+    """The hook for `UOW_CRASH`; one that does nothing where it is not set."""
+    if not text:
+        return lambda step: None
+    at, probability, number, *delay = text.split(":")
+    armed = [True]
+
+    def crash() -> None:
+        os.kill(os.getpid(), int(number))
+
+    def on_step(step: str) -> None:
+        if armed and at in (step, "any") and random.random() < float(probability):
+            armed.clear()
+            if delay:
+                threading.Timer(float(delay[0]) / 1000, crash).start()
+            else:
+                crash()
+
+    return on_step
