@@ -236,12 +236,7 @@ def _check_bounded(schema: Any, namespace: str, inside: frozenset[str]) -> None:
         return
     kind = schema["type"]
     if kind in ("record", "error"):
-        if not schema["fields"]:
-            raise ValueError("a record without fields")
-        space = schema.get("namespace", namespace)
-        name = schema["name"] if "." in schema["name"] or not space else f"{space}.{schema['name']}"
-        for field in schema["fields"]:
-            _check_bounded(field["type"], name.rpartition(".")[0], inside | {name})
+        _check_record_bounded(schema, namespace, inside)
     elif kind in ("array", "map"):
         _check_bounded(schema["items" if kind == "array" else "values"], namespace, inside)
     elif kind == "fixed":
@@ -249,6 +244,15 @@ def _check_bounded(schema: Any, namespace: str, inside: frozenset[str]) -> None:
             raise ValueError("a fixed of no bytes")
     elif kind != "enum":
         _check_bounded(kind, namespace, inside)
+
+
+def _check_record_bounded(schema: Any, namespace: str, inside: frozenset[str]) -> None:
+    if not schema["fields"]:
+        raise ValueError("a record without fields")
+    space = schema.get("namespace", namespace)
+    name = schema["name"] if "." in schema["name"] or not space else f"{space}.{schema['name']}"
+    for field in schema["fields"]:
+        _check_bounded(field["type"], name.rpartition(".")[0], inside | {name})
 
 
 def _symbol(value: str) -> str:

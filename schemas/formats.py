@@ -15,7 +15,7 @@ import binascii
 import json
 from collections.abc import Callable
 from typing import Any, Final, NoReturn, TypeVar
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 from schemas.errors import DecodeError
 from schemas.records import Component, Header, Range, Reason, Reference, Source, Unit, UnitOutcome
@@ -202,64 +202,64 @@ def _bytes_of_json(value: Any) -> bytes:
 
 def to_xml(unit: Unit) -> bytes:
     """A unit as one XML document, UTF-8 with declaration, no document type."""
-    root = ElementTree.Element("unit", {"schema": "uow.Unit", "version": str(FORMAT_VERSION)})
+    root = ET.Element("unit", {"schema": "uow.Unit", "version": str(FORMAT_VERSION)})
     for name in ("id", "unit_id", "destination"):
         _add_text(root, name, getattr(unit, name))
     for name in ("generation", "outcome", "reason", "opened_at", "closed_at", "expires_at", "count", "bytes"):
         _add_plain(root, name, getattr(unit, name))
-    missing = ElementTree.SubElement(root, "missing")
+    missing = ET.SubElement(root, "missing")
     for item in unit.missing:
-        ElementTree.SubElement(missing, "range", {"first": str(item.first), "last": str(item.last)})
-    components = ElementTree.SubElement(root, "components")
+        ET.SubElement(missing, "range", {"first": str(item.first), "last": str(item.last)})
+    components = ET.SubElement(root, "components")
     for component in unit.components:
         _add_component(components, component)
-    body: bytes = ElementTree.tostring(root, "utf-8", xml_declaration=False)
+    body: bytes = ET.tostring(root, "utf-8", xml_declaration=False)
     return b"<?xml version='1.0' encoding='UTF-8'?>\n" + body
 
 
-def _add_component(parent: ElementTree.Element, component: Component) -> None:
-    element = ElementTree.SubElement(parent, "component")
+def _add_component(parent: ET.Element, component: Component) -> None:
+    element = ET.SubElement(parent, "component")
     _add_plain(element, "seq", component.seq)
     _add_plain(element, "end", "true" if component.end else "false")
     _add_text(element, "component_id", component.component_id)
     _add_bytes(element, "key", component.key)
     _add_bytes(element, "value", component.value)
-    headers = ElementTree.SubElement(element, "headers")
+    headers = ET.SubElement(element, "headers")
     for name, value in component.headers:
-        header = ElementTree.SubElement(headers, "header")
+        header = ET.SubElement(headers, "header")
         _add_text(header, "name", name)
         _add_bytes(header, "value", value)
     _add_plain(element, "timestamp", component.timestamp)
-    source = ElementTree.SubElement(element, "source")
+    source = ET.SubElement(element, "source")
     _add_text(source, "topic", component.source.topic)
     _add_plain(source, "partition", component.source.partition)
     _add_plain(source, "offset", component.source.offset)
     if component.reference is not None:
-        reference = ElementTree.SubElement(element, "reference")
+        reference = ET.SubElement(element, "reference")
         _add_plain(reference, "length", component.reference.length)
         _add_plain(reference, "crc32c", component.reference.crc32c)
 
 
-def _add_plain(parent: ElementTree.Element, name: str, value: object) -> None:
+def _add_plain(parent: ET.Element, name: str, value: object) -> None:
     if value is not None:
-        ElementTree.SubElement(parent, name).text = str(value)
+        ET.SubElement(parent, name).text = str(value)
 
 
-def _add_text(parent: ElementTree.Element, name: str, text: str | None) -> None:
+def _add_text(parent: ET.Element, name: str, text: str | None) -> None:
     _add_bytes(parent, name, None if text is None else text.encode())
 
 
-def _add_bytes(parent: ElementTree.Element, name: str, data: bytes | None) -> None:
+def _add_bytes(parent: ET.Element, name: str, data: bytes | None) -> None:
     if data is None:
         return
-    element = ElementTree.SubElement(parent, name)
+    element = ET.SubElement(parent, name)
     element.text = _text_or_none(data)
     if element.text is None:
         element.set("encoding", "base64")
         element.text = _base64(data)
 
 
-class _Tree(ElementTree.TreeBuilder):
+class _Tree(ET.TreeBuilder):
     """Builds a tree of what is no document type: entities, external or nested, cannot be declared."""
 
     def doctype(self, name: str, pubid: str | None, system: str | None) -> NoReturn:
@@ -275,21 +275,21 @@ def from_xml(data: bytes) -> Unit:
     return _read("xml", data, lambda: _unit_of_xml(_parse(data)))
 
 
-def _parse(data: bytes) -> ElementTree.Element:
+def _parse(data: bytes) -> ET.Element:
     try:
-        return ElementTree.fromstring(data, ElementTree.XMLParser(target=_Tree()))
-    except ElementTree.ParseError as error:
+        return ET.fromstring(data, ET.XMLParser(target=_Tree()))
+    except ET.ParseError as error:
         raise DecodeError("xml", f"no XML: {error}") from None
 
 
-def _child(parent: ElementTree.Element, name: str) -> ElementTree.Element:
+def _child(parent: ET.Element, name: str) -> ET.Element:
     found = parent.findall(name)
     if len(found) != 1:
         raise ValueError(f"{len(found)} elements {name} in {parent.tag[:40]}")
     return found[0]
 
 
-def _plain(parent: ElementTree.Element, name: str) -> str:
+def _plain(parent: ET.Element, name: str) -> str:
     return _child(parent, name).text or ""
 
 
@@ -299,11 +299,11 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _xml_int(parent: ElementTree.Element, name: str) -> int:
+def _xml_int(parent: ET.Element, name: str) -> int:
     return _number(_plain(parent, name))
 
 
-def _xml_bytes(parent: ElementTree.Element, name: str) -> bytes:
+def _xml_bytes(parent: ET.Element, name: str) -> bytes:
     element = _child(parent, name)
     text = element.text or ""
     encoding = element.get("encoding", "text")
@@ -312,15 +312,15 @@ def _xml_bytes(parent: ElementTree.Element, name: str) -> bytes:
     return _from_base64(text) if encoding == "base64" else text.encode()
 
 
-def _xml_text(parent: ElementTree.Element, name: str) -> str:
+def _xml_text(parent: ET.Element, name: str) -> str:
     return _xml_bytes(parent, name).decode()
 
 
-def _optional(read: Callable[[ElementTree.Element, str], T], parent: ElementTree.Element, name: str) -> T | None:
+def _optional(read: Callable[[ET.Element, str], T], parent: ET.Element, name: str) -> T | None:
     return None if parent.find(name) is None else read(parent, name)
 
 
-def _unit_of_xml(root: ElementTree.Element) -> Unit:
+def _unit_of_xml(root: ET.Element) -> Unit:
     if root.tag != "unit":
         raise ValueError(f"the document is a {root.tag[:40]}")
     _check_version(root.get("schema"), _number(root.get("version", "")))
@@ -344,7 +344,7 @@ def _unit_of_xml(root: ElementTree.Element) -> Unit:
     )
 
 
-def _component_of_xml(element: ElementTree.Element) -> Component:
+def _component_of_xml(element: ET.Element) -> Component:
     source, reference = _child(element, "source"), element.find("reference")
     end = _plain(element, "end")
     if end not in ("true", "false"):
@@ -364,5 +364,5 @@ def _component_of_xml(element: ElementTree.Element) -> Component:
     )
 
 
-def _header_of_xml(element: ElementTree.Element) -> Header:
+def _header_of_xml(element: ET.Element) -> Header:
     return _xml_text(element, "name"), _optional(_xml_bytes, element, "value")

@@ -71,7 +71,7 @@ def test_except_uow_error_catches_all_and_every_one_survives_pickling(error: Uow
     """W-34; Spark carries errors between processes."""
     with pytest.raises(UowError) as caught:
         raise error
-    again = pickle.loads(pickle.dumps(caught.value))
+    again = pickle.loads(pickle.dumps(caught.value))  # noqa: S301  our own bytes
     assert type(again) is type(error)
     assert str(again) == str(error)
     assert again.__dict__ == error.__dict__

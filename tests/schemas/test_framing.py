@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import avro.schema
@@ -124,7 +125,9 @@ def test_split_takes_apart_what_the_headers_put_before_a_body(body: bytes, schem
     assert framing.split(framer.header("Unit", "m.units") + body) == single
 
 
-@pytest.mark.parametrize("data", [b"", b"\xc3", b"\xc3\x01", b"\xc3\x01" + b"x" * 7, b"\x00abc", b"{}", b"\xc3\x02" + b"x" * 20])
+@pytest.mark.parametrize(
+    "data", [b"", b"\xc3", b"\xc3\x01", b"\xc3\x01" + b"x" * 7, b"\x00abc", b"{}", b"\xc3\x02" + b"x" * 20]
+)
 def test_other_bytes_have_no_frame(data: bytes) -> None:
     with pytest.raises(DecodeError) as caught:
         framing.split(data)
@@ -138,3 +141,9 @@ def test_importing_the_frames_brings_in_neither_an_avro_package_nor_a_file() -> 
         "assert f.definition_text.cache_info().currsize == 0 and f.known.cache_info().currsize == 0"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_the_page_about_the_wire_format_names_the_fingerprints_that_are_written() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text("utf-8")
+    for name, (_, version) in framing.DEFINITIONS.items():
+        assert f"| `uow.{name}` | {version} | `{framing.single_object_header(name).hex(' ')}` |" in page

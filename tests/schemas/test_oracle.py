@@ -13,11 +13,11 @@ import fastavro
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wire_strategies import components, longs, records, units
 
 from schemas import codec, component, framing
 from schemas.errors import DecodeError
 from schemas.records import Component, Record, Unit
+from tests.schemas.wire_strategies import components, longs, records, units
 
 
 @cache
