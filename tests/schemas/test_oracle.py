@@ -114,3 +114,23 @@ def test_no_prefix_of_a_component_is_a_component(held: Component, data: st.DataO
     cut = data.draw(st.integers(0, len(body) - 1))
     with pytest.raises(DecodeError):
         component.decode_component(body[:cut])
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"\xff" * 11, "more than ten bytes"),
+        (b"\x02\x02", "neither 0 nor 1"),
+        (b"\x02\x00\x04", "no branch 2"),
+        (b"\x02\x00\x01", "no branch -1"),
+        (b"\x02\x00\x02\x02\xff", "no UTF-8"),
+        (b"\x02\x00\x02\x01", "claims -1 bytes"),
+        (b"\x02\x00\x00\x00\x00\x80\x80\x80\x80\x10", "claims 2147483648 headers"),
+        (b"\x02\x00\x00\x00\x00\x01", "claims -1 headers"),
+        (b"\x02" + b"\x00" * 10 + b"\x00", "1 bytes follow"),
+    ],
+    ids=lambda told: told if isinstance(told, str) else "",
+)
+def test_the_decoder_by_hand_says_what_is_wrong(body: bytes, says: str) -> None:
+    with pytest.raises(DecodeError, match=says):
+        component.decode_component(body)

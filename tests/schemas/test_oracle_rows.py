@@ -1,0 +1,118 @@
+"""What the worker writes by hand into its internal topics and into `D.outcomes` is what the general codec writes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from processor.core.changes import Closed
+from processor.engine import rows
+from schemas import codec, component, framing
+from schemas.errors import DecodeError
+from schemas.records import (
+    LEDGER_LAYOUT,
+    MAX_SEQ,
+    Attributes,
+    ChangelogRow,
+    ClosedGroup,
+    LedgerRecord,
+    OffsetRange,
+    Outcome,
+    changelog_key,
+)
+from tests.schemas.wire_strategies import attributes, changelog_rows, closed_groups, ledgers, longs, outcome_records
+
+offsets = st.integers(0, 2**62)
+
+
+def as_core(closed: ClosedGroup) -> Closed:
+    return Closed(
+        closed.id,
+        closed.generation,
+        closed.outcome,
+        closed.reason,
+        closed.highest,
+        closed.closed_before,
+        closed.closed_at,
+    )
+
+
+@given(st.binary(min_size=1, max_size=255), st.integers(0, MAX_SEQ))
+def test_changelog_keys_by_hand_are_the_keys(id: bytes, seq: int) -> None:
+    assert rows.key_head(id) + rows.key_tail(seq) == changelog_key(id, seq)
+
+
+@given(longs, longs, longs, st.booleans(), st.none() | attributes, st.binary(max_size=300))
+def test_changelog_rows_by_hand_have_the_codecs_bytes(
+    generation: int, opened_at: int, offset: int, end: bool, said: Attributes | None, body: bytes
+) -> None:
+    row = ChangelogRow(generation, opened_at, offset, end, said, body)
+    value = rows.row_value(rows.row_head(generation, opened_at), offset, end, said, body)
+    assert value == codec.frame(row)
+
+
+@given(changelog_rows)
+def test_changelog_rows_of_the_codec_are_read_by_hand(row: ChangelogRow) -> None:
+    assert rows.read_row(codec.frame(row)) == row
+
+
+@given(
+    offsets,
+    offsets,
+    offsets,
+    longs,
+    st.lists(st.integers(0, 60), unique=True).map(sorted),
+    st.lists(closed_groups, max_size=4).map(tuple),
+)
+def test_ledger_records_by_hand_have_the_codecs_bytes(
+    first: int, last: int, floor: int, clock: int, not_held: list[int], closed: tuple[ClosedGroup, ...]
+) -> None:
+    ranges: list[OffsetRange] = []
+    for offset in not_held:
+        if ranges and ranges[-1].last + 1 == offset:
+            ranges[-1] = OffsetRange(ranges[-1].first, offset)
+        else:
+            ranges.append(OffsetRange(offset, offset))
+    record = LedgerRecord(LEDGER_LAYOUT, first, last, floor, clock, 1, tuple(ranges), closed)
+    value = rows.ledger_value(first, last, floor, clock, 1, not_held, [as_core(group) for group in closed])
+    assert value == codec.frame(record)
+
+
+@given(ledgers)
+def test_ledger_records_of_the_codec_are_read_by_hand(record: LedgerRecord) -> None:
+    record = replace(record, layout=LEDGER_LAYOUT)
+    read, closed = rows.read_ledger(codec.frame(record))
+    assert read == replace(record, closed=())
+    assert closed == [as_core(group) for group in record.closed]
+
+
+@given(outcome_records)
+def test_outcomes_by_hand_have_the_codecs_bytes(outcome: Outcome) -> None:
+    """W-214."""
+    outcome = replace(outcome, rule=None, command_id=None)
+    body = component.outcome_body(
+        outcome.id.encode(),
+        outcome.unit_id.encode(),
+        outcome.destination.encode(),
+        outcome.generation,
+        outcome.outcome,
+        outcome.reason,
+        outcome.opened_at,
+        outcome.closed_at,
+        outcome.count,
+        outcome.bytes,
+        outcome.missing,
+    )
+    assert body == codec.encode(outcome)
+
+
+@given(st.sampled_from(["ChangelogComponent", "Ledger"]), st.binary(max_size=80))
+def test_hostile_rows_end_as_decode_errors(name: str, body: bytes) -> None:
+    data = framing.single_object_header(name) + body
+    for read in (rows.read_row, rows.read_ledger):
+        try:
+            read(data)
+        except DecodeError:
+            continue
