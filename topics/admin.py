@@ -7,11 +7,13 @@ belong here: what a topic must be like (`topics.catalogue`).
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]
+from tenacity import RetryError, Retrying, retry_if_result, stop_after_attempt, wait_fixed
 
 from topics.catalogue import TopicSpec
 
@@ -97,7 +99,26 @@ def create_missing(admin: AdminClient, specs: Sequence[TopicSpec]) -> Created:
                 raise
         else:
             created.append(name)
+    _wait_visible(admin, [spec.name for spec in missing])
     return Created(tuple(created), tuple(spec.name for spec in specs if spec.name not in created))
+
+
+def _wait_visible(admin: AdminClient, names: Sequence[str]) -> None:
+    """Returns once brokers tell of these topics, each partition with a leader: the controller answers a little earlier.
+
+    Raises:
+        KafkaException: They never do.
+    """
+
+    def are_there() -> bool:
+        topics = admin.list_topics(timeout=TIMEOUT_S).topics
+        return all(name in topics and all(p.leader >= 0 for p in topics[name].partitions.values()) for name in names)
+
+    try:
+        Retrying(stop=stop_after_attempt(300), wait=wait_fixed(0.05), retry=retry_if_result(operator.not_))(are_there)
+    except RetryError as error:
+        text = f"no broker tells of the new topics {', '.join(names)}"
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, text)) from error
 
 
 def check(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[Deviation]:

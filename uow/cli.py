@@ -77,13 +77,21 @@ class LazyGroup(click.Group):
         except Exception as error:
             if not _is_kafka_error(error):
                 raise
-            click.echo(f"uow: Kafka: {error.args[0].str() if error.args else error}", err=True)
+            click.echo(f"uow: Kafka: {_told(error)}", err=True)
             ctx.exit(FAILED)
 
 
 def _is_kafka_error(error: Exception) -> bool:
     kafka = sys.modules.get("confluent_kafka")
     return kafka is not None and isinstance(error, kafka.KafkaException)
+
+
+def _told(error: Exception) -> str:
+    """What Kafka says, and where to look when no broker answers."""
+    cause = error.args[0]
+    if cause.code() in (cause._TRANSPORT, cause._TIMED_OUT, cause._ALL_BROKERS_DOWN, cause._RESOLVE):
+        return f"{cause.str()}; `uow config show` tells application.bootstrap_servers"
+    return str(cause.str())
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

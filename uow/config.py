@@ -127,7 +127,7 @@ class Settings:
 
     @property
     def kafka(self) -> dict[str, str]:
-        """librdkafka properties of `[kafka]`, as texts."""
+        """Properties of `[kafka]`, as texts."""
         section = "kafka."
         return {
             name.removeprefix(section): each.value for name, each in self.effective.items() if name.startswith(section)

@@ -41,14 +41,17 @@ ANY = Bound("", lambda value: True)
 
 
 def at_least(minimum: int) -> Bound:
+    """No less than `minimum`."""
     return Bound(f"at least {minimum}", lambda value: bool(value >= minimum))
 
 
 def between(minimum: int, maximum: int) -> Bound:
+    """From `minimum` to `maximum`, both included."""
     return Bound(f"{minimum} to {maximum}", lambda value: bool(minimum <= value <= maximum))
 
 
 def never_or(minimum: int) -> Bound:
+    """`NEVER`, or no less than `minimum` (W-72)."""
     return Bound(f"{NEVER} (never) or at least {minimum}", lambda value: value == NEVER or value >= minimum)
 
 
@@ -98,7 +101,7 @@ def _text(value: Any) -> str:
 
 def _integer(value: Any) -> int:
     digits = value.strip().removeprefix("-").replace("_", "") if isinstance(value, str) else ""
-    if isinstance(value, bool) or not isinstance(value, int) and not (digits.isascii() and digits.isdigit()):
+    if isinstance(value, bool) or not (isinstance(value, int) or (digits.isascii() and digits.isdigit())):
         raise WrongValue("must be an integer")
     return int(value)
 

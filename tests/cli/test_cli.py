@@ -63,7 +63,10 @@ def test_kafkas_errors_are_told_in_words_without_traceback() -> None:
         raise KafkaException(KafkaError(KafkaError._TRANSPORT, "nobody there"))
 
     result = CliRunner().invoke(group, ["config"])
-    assert (result.exit_code, result.stderr) == (1, "uow: Kafka: nobody there\n")
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "uow: Kafka: nobody there; `uow config show` tells application.bootstrap_servers\n",
+    )
 
 
 def test_errors_that_are_nobodys_stay_bare() -> None:

@@ -137,8 +137,8 @@ def test_unknown_end_leaves_the_missing_numbers_open() -> None:
 
 def test_oldest_group_comes_first_whatever_its_partition() -> None:
     kafka = logs()
-    for at, id in enumerate(["d", "c", "b", "a"]):
-        kafka.arrive(id, 1, at=1000 + at)
+    for at, name in enumerate(["d", "c", "b", "a"]):
+        kafka.arrive(name, 1, at=1000 + at)
     assert [group.id for group in open_groups(kafka, kafka.context)] == ["d", "c", "b", "a"]
 
 

@@ -9,7 +9,7 @@ from topics.catalogue import DEFAULT_PARTITIONS, TopicSpec, expected
 from uow.cli import FAILED
 from uow.config import Settings
 from uow.options import config_option, json_option
-from uow.printing import print_json, print_table
+from uow.printing import print_json
 
 
 @click.group()
@@ -94,6 +94,5 @@ def _row(deviation: admin.Deviation) -> dict[str, str]:
 
 
 def _print_deviations(deviations: list[admin.Deviation]) -> None:
-    if deviations:
-        rows = [(each.topic, each.what, each.expected, each.actual, each.reason) for each in deviations]
-        print_table(("topic", "what", "expected", "actual", "reason"), rows)
+    for deviation in deviations:
+        click.echo(str(deviation))

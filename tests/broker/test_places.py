@@ -1,0 +1,289 @@
+"""Topics and the commands about them against a real broker: `uow topics`, `send`, `read`, `groups`, `show`."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from processor.engine.outputs import TaskContext
+from processor.engine.ports import Tp
+from processor.engine.task import PartitionTask
+from schemas import formats
+from topics import admin
+from topics.catalogue import DestinationTopics, TopicSpec, expected
+from topics.partitioner import partition_for
+from topics.policies import DestinationPolicy, HandlingPolicy
+from uow.cli import main
+
+pytestmark = pytest.mark.broker
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def destination() -> str:
+    """A destination of this test alone."""
+    return f"places-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def client(broker: Any) -> AdminClient:
+    return admin.admin_client(broker.bootstrap, {})
+
+
+@pytest.fixture
+def run(broker: Any, destination: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`run("groups", destination)`: a command under a configuration with this destination, which expires groups after an hour."""
+    monkeypatch.chdir(tmp_path)
+    policy = "handling_policy = 'single_message_delivery'\nincomplete_expiration_ms = 3600000"
+    toml = f"[application]\nid = 'shop'\nbootstrap_servers = '{broker.bootstrap}'\n[destinations.{destination}]\n{policy}\n"
+    Path("uow.toml").write_text(toml, encoding="utf-8")
+    return lambda *arguments, **options: CliRunner().invoke(main, arguments, catch_exceptions=False, **options)
+
+
+def make(client: AdminClient, name: str, partitions: int = 1, **config: str) -> None:
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    admin.create_missing(client, [TopicSpec(name, partitions, 1, {}, settings)])
+
+
+# -- topics
+
+
+def test_create_makes_every_topic_as_check_wants_it(run: Run, client: AdminClient, destination: str) -> None:
+    missing = run("topics", "check", "--json")
+    assert missing.exit_code == 1
+    assert len(json.loads(missing.stdout)["deviations"]) == 8
+    created = run("topics", "create", "--partitions", "3", "--json")
+    assert created.exit_code == 0
+    assert len(json.loads(created.stdout)["created"]) == 8
+    assert (run("topics", "check").exit_code, run("topics", "create").exit_code) == (0, 0)
+    counts = admin.partition_counts(client)
+    names = [spec.name for spec in expected("shop", destination, DestinationPolicy())]
+    assert {counts[name] for name in names} == {3}
+
+
+def test_second_create_changes_nothing(run: Run, destination: str) -> None:
+    run("topics", "create")
+    again = json.loads(run("topics", "create", "--partitions", "9", "--json").stdout)
+    assert (again["created"], len(again["existing"]), again["deviations"]) == ([], 8, [])
+
+
+def test_create_follows_the_partition_count_of_the_input(run: Run, client: AdminClient, destination: str) -> None:
+    """W-107."""
+    make(client, f"{destination}.components", 6, message_timestamp_type="LogAppendTime")
+    assert run("topics", "create").exit_code == 0
+    assert admin.partition_counts(client)[f"{destination}.errors"] == 6
+
+
+def test_check_reports_every_deviation_and_alters_nothing(run: Run, client: AdminClient, destination: str) -> None:
+    """W-70, W-88, W-120."""
+    make(client, f"{destination}.components", 2, cleanup_policy="compact", retention_ms="60000")
+    make(client, f"{destination}.errors", 3)
+    assert run("topics", "create").exit_code == 1
+    result = run("topics", "check", "--json")
+    assert result.exit_code == 1
+    found = {(row["topic"].removeprefix(destination), row["what"]) for row in json.loads(result.stdout)["deviations"]}
+    assert found == {
+        (".components", "cleanup.policy"),
+        (".components", "message.timestamp.type"),
+        (".components", "retention.ms"),
+        (".errors", "partitions"),
+        (".errors", "max.message.bytes"),
+    }
+    assert f"{destination}.components: cleanup.policy is compact, must be delete" in run("topics", "check").stdout
+
+
+def test_wrong_configuration_exits_2_before_kafka_is_asked(run: Run) -> None:
+    assert run("topics", "check", "-c", "none.toml").exit_code == 2
+
+
+# -- send
+
+
+def components(bootstrap: str, destination: str) -> list[Any]:
+    """What lies in `D.components`, by a plain consumer."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "plain", "enable.partition.eof": True})
+    topic, found, ends = f"{destination}.components", [], 0
+    partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+    while ends < len(partitions):
+        record = consumer.poll(10)
+        assert record is not None
+        if record.error() is None:
+            found.append(record)
+        else:
+            ends += 1
+    consumer.close()
+    return found
+
+
+def marks(record: Any) -> tuple[str, str, str]:
+    headers = dict(record.headers())
+    return tuple(headers.get(name, b"").decode() for name in ("uow-id", "uow-seq", "uow-end"))
+
+
+def test_send_makes_a_component_of_each_file(run: Run, broker: Any, destination: str) -> None:
+    run("topics", "create")
+    Path("a.json").write_bytes(b'{"item": "book"}')
+    Path("b.bin").write_bytes(b"\x00\xff")
+    result = run("send", destination, "--id", "order-1", "a.json", "b.bin")
+    assert (result.exit_code, result.stdout) == (0, "order-1\n")
+    records = components(broker.bootstrap, destination)
+    assert [record.value() for record in records] == [b'{"item": "book"}', b"\x00\xff"]
+    assert [marks(record) for record in records] == [("order-1", "1", ""), ("order-1", "2", "true")]
+
+
+def test_send_makes_a_component_of_each_line_of_standard_input(run: Run, broker: Any, destination: str) -> None:
+    run("topics", "create")
+    result = run("send", destination, "--lines", "--json", input=b"one\r\ntwo\n\nfour")
+    sent = json.loads(result.stdout)
+    assert sent["components"] == 4
+    records = components(broker.bootstrap, destination)
+    assert [record.value() for record in records] == [b"one", b"two", b"", b"four"]
+    assert {marks(record)[0] for record in records} == {sent["id"]}
+
+
+def test_send_of_nothing_sends_nothing_and_exits_1(run: Run, broker: Any, destination: str) -> None:
+    run("topics", "create")
+    assert run("send", destination, "--lines", input=b"").exit_code == 1
+    assert components(broker.bootstrap, destination) == []
+
+
+def test_send_to_a_destination_without_topics_exits_1(run: Run) -> None:
+    result = run("send", "nowhere", input=b"x")
+    assert result.exit_code == 1
+    assert "nowhere.components" in result.stderr
+
+
+# -- a worker's poll by hand: what the commands read
+
+
+class ByHand:
+    """Does what a worker does in one poll, without one: reads all components, writes changelogs and units."""
+
+    def __init__(self, bootstrap: str, destination: str) -> None:
+        self.bootstrap, self.topics = bootstrap, DestinationTopics("shop", destination)
+        self.destination = destination
+
+    def work(self) -> None:
+        policy = DestinationPolicy(HandlingPolicy.SINGLE_MESSAGE_DELIVERY, incomplete_expiration_ms=3_600_000)
+        records = components(self.bootstrap, self.destination)
+        from schemas.framing import single_object_header
+
+        header = single_object_header("Unit")
+        context = TaskContext(self.destination, self.topics, policy, 4, header, single_object_header("Outcome"))
+        producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": self.destination})
+        producer.init_transactions(10)
+        producer.begin_transaction()
+        for partition in range(4):
+            mine = [record for record in records if record.partition() == partition]
+            plan = PartitionTask(Tp(self.topics.components, partition), context).process(mine)
+            for key, value in plan.changelog:
+                producer.produce(plan.changelog_topic, value, key, partition)
+            producer.produce(plan.ledger_topic, plan.ledger, None, partition)
+            for output in plan.outputs:
+                at = max(output.partition, 0)
+                producer.produce(output.topic, output.value, output.key, at, headers=output.headers)
+        producer.commit_transaction(10)
+
+
+@pytest.fixture
+def worked(run: Run, broker: Any, destination: str) -> Run:
+    """Two whole units and one with a gap (1, 2, 4, 7 of 7) went through a worker that is gone."""
+    run("topics", "create")
+    for unit_id in ("whole-1", "whole-2"):
+        run("send", destination, "--id", unit_id, "--lines", input=f"{unit_id} one\n{unit_id} two".encode())
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "partitioner": "murmur2_random"})
+    for number in (1, 2, 4, 7):
+        end = [("uow-end", b"true")] if number == 7 else []
+        headers = [("uow-id", b"gap"), ("uow-seq", b"%d" % number), *end, ("uow-hops", b"gadget-planet")]
+        producer.produce(f"{destination}.components", b"x", b"gap", headers=headers)
+    assert producer.flush(10) == 0
+    ByHand(broker.bootstrap, destination).work()
+    return run
+
+
+def test_groups_gives_held_and_missing_ranges_when_no_worker_runs(worked: Run, destination: str) -> None:
+    """W-201."""
+    (group,) = json.loads(worked("groups", destination, "--json").stdout)
+    assert (group["id"], group["held"], group["missing"]) == ("gap", "1-2,4,7", "3,5-6")
+    assert (group["end"], group["end_known"], group["partition"]) == (7, True, partition_for(b"gap", 4))
+    assert group["deadline"] == group["opened_at"] + 3_600_000
+    assert "gap\t" in worked("groups", destination).stdout
+
+
+def test_show_gives_one_group_with_its_components(worked: Run, destination: str) -> None:
+    """W-201."""
+    shown = json.loads(worked("show", destination, "gap", "--json").stdout)
+    assert shown["closed"] is None
+    rows = shown["open"]["components"]
+    assert [(row["seq"], row["end"], row["hops"]) for row in rows] == [
+        (1, False, ["gadget-planet"]),
+        (2, False, ["gadget-planet"]),
+        (4, False, ["gadget-planet"]),
+        (7, True, ["gadget-planet"]),
+    ]
+    assert "missing:        3,5-6" in worked("show", destination, "gap").stdout
+
+
+def test_show_tells_how_a_group_closed(worked: Run, destination: str) -> None:
+    """W-201."""
+    result = worked("show", destination, "whole-1")
+    assert result.exit_code == 0
+    assert "closed: complete, reason end" in result.stdout
+    closed = json.loads(worked("show", destination, "whole-1", "--json").stdout)["closed"]
+    assert (closed["outcome"], closed["reason"], closed["highest"]) == ("complete", "end", 2)
+
+
+def test_show_of_an_unknown_id_exits_1(worked: Run, destination: str) -> None:
+    assert worked("show", destination, "nobody").exit_code == 1
+
+
+def test_groups_of_a_destination_that_is_not_configured_exits_2(run: Run) -> None:
+    assert run("groups", "elsewhere").exit_code == 2
+
+
+def test_groups_of_a_destination_without_topics_exits_1(run: Run, destination: str) -> None:
+    result = run("groups", destination)
+    assert result.exit_code == 1
+    assert "uow topics create" in result.stderr
+
+
+# -- read
+
+
+def test_read_prints_units_and_a_look_leaves_no_trace(worked: Run, destination: str) -> None:
+    for _ in range(2):
+        result = worked("read", destination, "--count", "2", "--json")
+        units = [formats.from_json(line.encode()) for line in result.stdout.splitlines()]
+        assert {unit.id for unit in units} == {"whole-1", "whole-2"}
+        assert {component.value for unit in units for component in unit.components} == {
+            b"whole-1 one",
+            b"whole-1 two",
+            b"whole-2 one",
+            b"whole-2 two",
+        }
+    assert "whole-1  complete by end, 2 components" in worked("read", destination, "--count", "2").stdout
+
+
+def test_read_with_a_group_acknowledges_what_it_printed(worked: Run, destination: str) -> None:
+    """W-52."""
+    group = f"{destination}-readers"
+    first = worked("read", destination, "--group", group, "--count", "1", "--json")
+    second = worked("read", destination, "--group", group, "--count", "1", "--json")
+    ids = [formats.from_json(result.stdout.strip().encode()).id for result in (first, second)]
+    assert sorted(ids) == ["whole-1", "whole-2"]
+
+
+def test_read_that_finds_fewer_units_than_asked_for_exits_1(worked: Run, destination: str) -> None:
+    result = worked("read", destination, "--count", "3", "--timeout", "1")
+    assert result.exit_code == 1
+    assert "whole-2" in result.stdout
