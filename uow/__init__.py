@@ -1,1 +1,42 @@
-"""Units of work for Apache Kafka: what users import and type."""
+"""Units of work for Apache Kafka: what users import and type.
+
+Belongs here: the public names of contract section 8. Does not belong here: any code.
+"""
+
+from __future__ import annotations
+
+from schemas.errors import UowError
+from schemas.records import Answer, Outcome, Range, Reason, Source, Unit, UnitOutcome
+from topics.policies import AliasFamily
+from uow import errors
+from uow.client import Connection, Sent, connect
+from uow.component import Component
+from uow.consumption import Start
+from uow.forward import Forwarded
+from uow.reader import Reader
+from uow.received import Message, ReceivedComponent, ReceivedUnit
+from uow.unit import UnitWriter
+
+__all__ = [
+    "AliasFamily",
+    "Answer",
+    "Component",
+    "Connection",
+    "Forwarded",
+    "Message",
+    "Outcome",
+    "Range",
+    "Reader",
+    "Reason",
+    "ReceivedComponent",
+    "ReceivedUnit",
+    "Sent",
+    "Source",
+    "Start",
+    "Unit",
+    "UnitOutcome",
+    "UnitWriter",
+    "UowError",
+    "connect",
+    "errors",
+]

@@ -1,0 +1,541 @@
+"""The client: `connect` and `Connection`, which makes units, readers and hops, and closes them in a fixed order.
+
+Belongs here: the public calls of contract section 8 and who owns which handle. Does not belong here: what the calls do, see
+`uow.unit`, `uow.reader`, `uow.forward`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Final, Literal, NamedTuple, Self, overload
+from uuid import uuid4
+
+from confluent_kafka import KafkaError, KafkaException
+
+from schemas import registry
+from schemas.errors import BadUnitIdError, ConfigError, UowError
+from topics.catalogue import DestinationTopics
+from topics.headers import CORRELATION_ID, COUNT, DELIVERY_MODE, END, EXPIRES_AT, PRIORITY, SEQ, Reading
+from topics.policies import AliasFamily
+from uow.component import (
+    Component,
+    HeaderPairs,
+    OutgoingRecord,
+    Value,
+    check_conflict,
+    component_headers,
+    header_pairs,
+    mark_end,
+    moment_ms,
+    value_bytes,
+)
+from uow.consumption import Consumption, Start
+from uow.errors import ClientClosedError, ReconnectTimeoutError, SendRejectedError, sent_error
+from uow.forward import Forwarded, Hop, Keep, Reassign, forwarded_record
+from uow.handles import (
+    BLOCKING_S,
+    ConsumerHandle,
+    Handles,
+    Headers,
+    Librdkafka,
+    LogWatch,
+    ProducerHandle,
+    check_properties,
+    check_topic,
+    consumer_properties,
+    plain_producer_properties,
+    transactional_properties,
+)
+from uow.reader import Interpreter, Reader, UnitInterpreter, UnitsOnly, read_message
+from uow.received import Message, ReceivedUnit
+from uow.transaction import Transactions
+from uow.unit import UnitWriter
+
+log = logging.getLogger(__name__)
+
+KEEP: Final = Keep.AS_IT_CAME
+CLOSE_S: Final = 6.0
+"""Longest that closing waits for records outside transactions that are still under way."""
+
+
+def connect(
+    bootstrap: str,
+    *,
+    kafka: Mapping[str, Any] | None = None,
+    registry_url: str = "",
+    client_id: str | None = None,
+    transactional_id: str | None = None,
+    accept_aliases: Iterable[AliasFamily | str] = (),
+    handles: Handles | None = None,
+) -> Connection:
+    """A connection to a Kafka cluster. Nothing is opened before it is needed; close it, or use it as a context manager.
+
+    Args:
+        bootstrap: `HOST:PORT`, several with commas.
+        kafka: librdkafka properties on top of ours (failover section 2).
+        registry_url: Schema registry for units in Confluent framing; without one only those cannot be read.
+        client_id: Name in the broker's logs and quotas; base of transactional ids.
+        transactional_id: Base of the transactional ids, `<base>-<n>`, in place of `client_id`. Stable over restarts, it lets a
+            successor end at once what its predecessor left open (W-47); two live connections must not share it: the newer one
+            fences the older. Without either the ids are random, and an orphan lasts until its time-out of 10 s (R-71).
+        accept_aliases: Header families of other systems that mark a component for `forward` (W-17).
+        handles: Who makes the library's handles; for tests.
+
+    Raises:
+        ConfigError: A property contradicts one of ours, or an alias family or registry URL is none.
+    """
+    return Connection(
+        bootstrap,
+        check_properties(kafka or {}),
+        registry_url,
+        client_id,
+        transactional_id,
+        _families(accept_aliases),
+        handles or Librdkafka(),
+    )
+
+
+def _families(given: Iterable[AliasFamily | str]) -> tuple[AliasFamily, ...]:
+    try:
+        return tuple([AliasFamily(family) for family in given])
+    except ValueError:
+        known = ", ".join(AliasFamily)
+        raise ConfigError("accept_aliases", given, f"families are {known}") from None
+
+
+class Sent(NamedTuple):
+    """Where a record that was sent alone lies."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(slots=True)
+class _Delivery:
+    """The fate of one record outside transactions."""
+
+    topic: str
+    sent: Sent | None = None
+    error: UowError | None = None
+
+    def on_delivery(self, error: KafkaError | None, message: Any) -> None:
+        if error is not None:
+            self.error = sent_error(error, self.topic)
+        else:
+            self.sent = Sent(self.topic, message.partition(), message.offset())
+
+
+class Connection:
+    """Owns the handles. `unit`, `send`, `units` and `messages` may be called from any thread; what they return is for one thread each.
+
+    Closing order: readers (each settles its hop first), transactions (open ones are aborted), then the plain producer.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        kafka: dict[str, Any],
+        registry_url: str,
+        client_id: str | None,
+        transactional_id: str | None,
+        families: tuple[AliasFamily, ...],
+        handles: Handles,
+    ) -> None:
+        self.id = uuid4().hex
+        self._bootstrap = bootstrap
+        self._kafka = kafka
+        self._client_id = client_id or "uow"
+        self._reading = Reading(families)
+        self._handles = handles
+        self._registry = registry.connect(registry_url) if registry_url else None
+        self._lock = threading.Lock()
+        self._producer: ProducerHandle | None = None
+        self._known: set[str] = set()
+        self._pending: dict[str, _Delivery] = {}
+        self._readers: list[tuple[Consumption, weakref.ref[Reader[Any]]]] = []
+        self._transactions = Transactions(
+            transactional_id or client_id or f"uow-{self.id}", self._transactional_producer, self._known
+        )
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        self._require_open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and (self._producer is not None or self._readers):
+            warnings.warn(f"connection {self.id} was not closed", ResourceWarning, stacklevel=1, source=self)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ClientClosedError("the connection is closed")
+
+    # -- handles ---------------------------------------------------------------------------------------------------------
+
+    def _transactional_producer(self, transactional_id: str, logger: logging.Logger) -> ProducerHandle:
+        return self._handles.producer(
+            transactional_properties(self._bootstrap, self._client_id, transactional_id, self._kafka), logger
+        )
+
+    def _plain_producer(self) -> ProducerHandle:
+        with self._lock:
+            self._require_open()
+            if self._producer is None:
+                properties = plain_producer_properties(self._bootstrap, self._client_id, self._kafka)
+                self._producer = self._handles.producer(properties, LogWatch().logger)
+            return self._producer
+
+    def _consumer(self, group: str | None, kafka: Mapping[str, Any]) -> Callable[[logging.Logger], ConsumerHandle]:
+        properties = consumer_properties(
+            self._bootstrap, self._client_id, group or f"uow-{uuid4().hex}", {**self._kafka, **kafka}
+        )
+        return lambda logger: self._handles.consumer(properties, logger)
+
+    # -- sending ---------------------------------------------------------------------------------------------------------
+
+    def unit(
+        self,
+        destination: str,
+        id: str | None = None,
+        *,
+        correlation_id: str | None = None,
+        priority: int | None = None,
+        expires_at: int | datetime | None = None,
+        delivery_mode: str | None = None,
+        headers: HeaderPairs = None,
+    ) -> UnitWriter:
+        """A unit to be sent, as a context manager: numbers from 1, end mark on the last one, all in one transaction (W-45).
+
+        Args:
+            destination: Where the components become a unit; they go to `<destination>.components`, or where `send(to=)` says.
+            id: 1 to 255 bytes of UTF-8; a fresh UUID4 without it. An id is never used twice (W-18).
+            correlation_id: `uow-correlation-id` on all components.
+            priority: `uow-priority` on all components, 0 to 9 (W-133).
+            expires_at: `uow-expires-at` on all components; a datetime with a time zone, or epoch ms.
+            delivery_mode: `uow-delivery-mode` on all components.
+            headers: Further headers on all components.
+
+        Raises:
+            BadUnitIdError, DecodeError, UnitConflictError: Id or headers cannot be.
+            ClientClosedError: The connection is closed.
+        """
+        self._require_open()
+        given: dict[str, str | int | None] = {
+            CORRELATION_ID: correlation_id,
+            PRIORITY: priority,
+            EXPIRES_AT: None if expires_at is None else moment_ms(expires_at),
+            DELIVERY_MODE: delivery_mode,
+        }
+        common = header_pairs([(name, value) for name, value in given.items() if value is not None]) + header_pairs(
+            headers
+        )
+        topic = _topics(destination).components
+        return UnitWriter(
+            destination,
+            topic,
+            str(uuid4()) if id is None else id,
+            common,
+            self._transactions.take,
+            self._transactions.give_back,
+        )
+
+    def send(
+        self,
+        destination: str,
+        value: Value | Component,
+        *,
+        id: str | None = None,
+        seq: int | None = None,
+        end: bool = False,
+        count: int | None = None,
+        to: str | None = None,
+        key: str | bytes | None = None,
+        headers: HeaderPairs = None,
+    ) -> Sent:
+        """Sends one component under a number of the caller's, outside transactions, and waits until the broker has it.
+
+        For units that several producers share (W-41, W-42). Without `id` it sends a plain record (W-22).
+
+        Args:
+            destination: Where the component belongs; it goes to `<destination>.components`, under the id as key.
+            value: As for `UnitWriter.send`.
+            id: The group id.
+            seq: The component's number, 1 to 2147483647.
+            end: Whether it is the last one.
+            count: `uow-count`, the total number of components, where known.
+            to: An intermediate topic instead.
+            key: Kafka key at the intermediate topic, or of a plain record.
+            headers: Further headers.
+
+        Raises:
+            BadSequenceNumberError: No number (a), below 1 (b), above the range (malformed); nothing is sent (W-25 to W-27).
+            BadUnitIdError: The id is empty or too long, or there are marks without an id.
+            UnitConflictError: `uoo-name` beside the id (W-33).
+            DestinationUnavailableError, SendRejectedError: Certainly not written.
+            ReconnectTimeoutError: No answer in time; it goes on in the background. Calling again with the same `Component` waits for
+                the same record and sends no second one (R-22).
+            AmbiguousSendError: Nobody knows; repeat with the same `Component`.
+        """
+        self._require_open()
+        component = value if isinstance(value, Component) else Component(value)
+        topic = to or _topics(destination).components
+        own = header_pairs(component.headers) + header_pairs(headers)
+        if count is not None:
+            own.append((COUNT, b"%d" % count))
+        key = component.key if key is None else key
+        raw_key = key.encode() if isinstance(key, str) else key
+        if id is None:
+            record = _plain_record(topic, component, own, raw_key, seq, end, count)
+        else:
+            marked = component_headers(id, seq, component.component_id, own=own)
+            if raw_key is None or topic == _topics(destination).components:
+                raw_key = id.encode()
+            record = OutgoingRecord(topic, raw_key, value_bytes(component.value), mark_end(marked) if end else marked)
+        return self._send_alone(component.component_id, record)
+
+    def _send_alone(self, component_id: str, record: OutgoingRecord) -> Sent:
+        handle = self._plain_producer()
+        if record.topic not in self._known:
+            check_topic(handle, record.topic)
+            self._known.add(record.topic)
+        deadline = time.monotonic() + BLOCKING_S
+        delivery = self._pending.get(component_id)
+        if delivery is None:
+            delivery = self._pending[component_id] = _Delivery(record.topic)
+            try:
+                _produce(handle, record, delivery, deadline)
+            except BaseException:
+                del self._pending[component_id]
+                raise
+        while delivery.sent is None and delivery.error is None:
+            handle.poll(0.01)
+            if time.monotonic() >= deadline:
+                raise ReconnectTimeoutError(
+                    f"{record.topic}: no answer within {BLOCKING_S:g} s; component {component_id} is still under way"
+                )
+        self._pending.pop(component_id, None)
+        if delivery.error is not None:
+            raise delivery.error
+        assert delivery.sent is not None
+        return delivery.sent
+
+    # -- reading ---------------------------------------------------------------------------------------------------------
+
+    @overload
+    def units(
+        self,
+        destination: str,
+        group: str | None,
+        *,
+        start: Start | str | None = None,
+        include_plain: Literal[False] = False,
+        kafka: Mapping[str, Any] | None = None,
+    ) -> Reader[ReceivedUnit]: ...
+    @overload
+    def units(
+        self,
+        destination: str,
+        group: str | None,
+        *,
+        start: Start | str | None = None,
+        include_plain: bool,
+        kafka: Mapping[str, Any] | None = None,
+    ) -> Reader[ReceivedUnit | Message]: ...
+    def units(
+        self,
+        destination: str,
+        group: str | None,
+        *,
+        start: Start | str | None = None,
+        include_plain: bool = False,
+        kafka: Mapping[str, Any] | None = None,
+    ) -> Reader[Any]:
+        """Finished units of a destination, `read_committed`, each to one reader of the group (W-13, W-49).
+
+        Args:
+            destination: Its `<destination>.units` is read.
+            group: Consumer group. None reads alone, all partitions, and commits nothing.
+            start: Where a group without a committed offset begins: `earliest` (default), `latest`, `committed` (refuse). Without a
+                group the default is `latest`.
+            include_plain: Whether records that passed through the destination are handed out too, as `Message`.
+            kafka: librdkafka properties for this reader.
+
+        Raises:
+            DestinationUnavailableError: The topic does not exist.
+            ReconnectTimeoutError: No broker answered in time.
+            ConfigError: `start` is none of these, or a property contradicts ours.
+        """
+        interpreter = UnitInterpreter(self._registry, read_message) if include_plain else UnitsOnly(self._registry)
+        return self._reader(_topics(destination).units, group, start, kafka, interpreter)
+
+    def messages(
+        self,
+        topic: str,
+        group: str | None,
+        *,
+        start: Start | str | None = None,
+        commit_interval_ms: int = 0,
+        kafka: Mapping[str, Any] | None = None,
+    ) -> Reader[Message]:
+        """Single records of a topic, for a forwarding hop. Arguments and errors as for `units`.
+
+        Args:
+            topic: Any topic.
+            group: Consumer group; None reads alone and commits nothing.
+            start: As for `units`.
+            commit_interval_ms: 0: each `forward` is a transaction of its own. Else forwarded messages share one that is committed when it
+                is this old, when no message waits, at a rebalance and at `close`; at most half of the transaction time-out of 10 s.
+            kafka: librdkafka properties for this reader.
+        """
+        if not 0 <= commit_interval_ms <= 5000:
+            raise ConfigError("commit_interval_ms", commit_interval_ms, "0 to 5000: half of the transaction time-out")
+        return self._reader(topic, group, start, kafka, read_message, commit_interval_ms)
+
+    def _reader(
+        self,
+        topic: str,
+        group: str | None,
+        start: Start | str | None,
+        kafka: Mapping[str, Any] | None,
+        interpret: Interpreter[Any],
+        commit_interval_ms: int = 0,
+    ) -> Reader[Any]:
+        self._require_open()
+        try:
+            begin = Start(start) if start is not None else Start.EARLIEST if group is not None else Start.LATEST
+        except ValueError:
+            raise ConfigError("start", start, f"one of {', '.join(Start)}") from None
+        self._close_abandoned(topic, group)
+        consumption = Consumption(
+            self._consumer(group, check_properties(kafka or {})), topic, group, begin, commit_interval_ms
+        )
+        reader = Reader(consumption, interpret)
+        with self._lock:
+            self._readers.append((consumption, weakref.ref(reader)))
+        return reader
+
+    def _close_abandoned(self, topic: str, group: str | None) -> None:
+        """A reader whose loop was left would keep its partitions from its successor, which waits for it for ever."""
+        with self._lock:
+            self._readers = [each for each in self._readers if not each[0].is_closed]
+            abandoned = [
+                each
+                for each, reader in self._readers
+                if reader() is None and (each.topic, each.group) == (topic, group)
+            ]
+        for consumption in abandoned:
+            consumption.close()
+
+    # -- forwarding ------------------------------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        message: Message,
+        to: str | None = None,
+        *,
+        destination: str | None = None,
+        value: Value | Keep = KEEP,
+        headers: HeaderPairs = None,
+        reassign: bool = False,
+    ) -> Forwarded:
+        """Sends a message on: its key and every header stay (W-55 to W-60), and its position is committed in the same transaction.
+
+        Exactly once per hop: what is sent and the consumed position become visible together or not at all, also when the process dies
+        in between. A message that is neither forwarded nor acknowledged is done with when a later one of its partition is.
+
+        Args:
+            message: From `messages`.
+            to: The next topic.
+            destination: Or the last hop: to `<destination>.components`, under the group id as key (W-59).
+            value: The new value; without it the value stays as it is.
+            headers: Headers to change or add.
+            reassign: Whether `headers` may change id, number or end mark (W-63).
+
+        Returns:
+            `committed`; `pending` with a `commit_interval_ms`; or `again`: the partition has moved, or a rebalance interrupted the
+            transaction, nothing was sent, and the message comes again to whoever has the partition.
+
+        Raises:
+            TypeError: Not exactly one of `to` and `destination`.
+            BadUnitIdError, BadSequenceNumberError, UnitConflictError: The headers cannot be; nothing is sent.
+            UowError: As for a commit (failover section 3). Nothing of it is visible, unless it is `CommitOutcomeUnknownError`; the message
+                comes again with the next iteration, unless it is forwarded or acknowledged before.
+        """
+        self._require_open()
+        if (to is None) == (destination is None):
+            raise TypeError("forward() needs either to= or destination=")
+        topic = to if to is not None else _topics(destination or "").components
+        reassignment = Reassign.ALLOWED if reassign else Reassign.NEVER
+        record = forwarded_record(message, topic, destination is not None, value, headers, reassignment, self._reading)
+        return self._hop(message).forward(message, record)
+
+    def _hop(self, message: Message) -> Hop:
+        consumption = message._consumption
+        if consumption.is_closed:
+            raise ClientClosedError(f"the reader of {consumption.topic!r} is closed")
+        if not isinstance(consumption.hop, Hop):
+            consumption.hop = Hop(
+                self._transactions.take(), self._transactions.give_back, consumption.commit_interval_ms
+            )
+        return consumption.hop
+
+    # -- closing ---------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Closes readers, transactions and the plain producer, in this order. Open units are aborted. A second call does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            readers = [consumption for consumption, _ in self._readers]
+        for consumption in readers:
+            consumption.close()
+        self._transactions.close()
+        if self._producer is not None:
+            unsent = self._producer.flush(CLOSE_S)
+            if unsent:
+                log.warning("%d records were not answered within %g s: they may or may not be written", unsent, CLOSE_S)
+                self._producer.purge()
+            self._producer = None
+
+
+def _topics(destination: str) -> DestinationTopics:
+    return DestinationTopics("", destination)
+
+
+def _plain_record(
+    topic: str, component: Component, headers: Headers, key: bytes | None, seq: int | None, end: bool, count: int | None
+) -> OutgoingRecord:
+    if seq is not None or end or count is not None or any(name in (SEQ, END) for name, _ in headers):
+        raise BadUnitIdError("a number or an end mark without an id", case="empty")
+    check_conflict(headers)
+    return OutgoingRecord(topic, key, value_bytes(component.value), headers)
+
+
+def _produce(handle: ProducerHandle, record: OutgoingRecord, delivery: _Delivery, deadline: float) -> None:
+    while True:
+        try:
+            handle.produce(
+                record.topic, record.value, record.key, on_delivery=delivery.on_delivery, headers=record.headers
+            )
+            return
+        except BufferError:
+            if time.monotonic() >= deadline:
+                raise SendRejectedError(f"{record.topic}: the send buffer stayed full for {BLOCKING_S:g} s") from None
+            handle.poll(0.05)
+        except KafkaException as failure:
+            raise sent_error(failure.args[0], record.topic) from failure

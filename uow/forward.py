@@ -1,0 +1,255 @@
+"""A forwarding hop: what travels on with a message, and output and input position in one transaction.
+
+Belongs here: which headers are copied (W-55 to W-60, W-63), which key a hop sends under (W-59), and the transaction of a hop. Does not
+belong here: reading (`uow.consumption`), a single transaction's life (`uow.transaction`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, Final
+
+from confluent_kafka import TopicPartition
+
+from schemas.errors import BadSequenceNumberError, BadUnitIdError
+from topics.headers import (
+    END,
+    ERROR_ONLY,
+    HOPS,
+    ID,
+    KIND,
+    KIND_UNIT,
+    ORIGIN_TS,
+    REROUTED,
+    SEQ,
+    UNIT_ONLY,
+    Marks,
+    Reading,
+    Refusal,
+)
+from uow.component import HeaderPairs, OutgoingRecord, Value, check_conflict, header_pairs, value_bytes
+from uow.consumption import Tp
+from uow.handles import Headers
+from uow.received import Message
+from uow.transaction import StaleGeneration, Transaction
+
+log = logging.getLogger(__name__)
+
+_MARKS: Final = frozenset({ID, SEQ, END})
+_NEVER_COPIED: Final = ERROR_ONLY | {REROUTED}
+
+
+class Keep(StrEnum):
+    """Stands for "as it came" where None means null."""
+
+    AS_IT_CAME = "as it came"
+
+
+class Forwarded(StrEnum):
+    """What became of a forwarded message."""
+
+    COMMITTED = "committed"
+    """Output and input position are committed together."""
+    PENDING = "pending"
+    """In an open transaction that the reader commits soon (`commit_interval_ms`)."""
+    AGAIN = "again"
+    """Nothing was sent: its partition went to another member, or a rebalance interrupted it. The message comes again, there or here."""
+
+
+class Reassign(StrEnum):
+    """Whether a forwarder may change the marks of a component (W-63)."""
+
+    NEVER = "never"
+    ALLOWED = "allowed"
+
+
+def forwarded_headers(message: Message, changes: Headers, reassign: Reassign, reading: Reading) -> Headers:
+    """The headers a message travels on with.
+
+    All are copied byte for byte and in order, repeats included; not those that only refused records or finished units carry, unless the
+    message is a finished unit itself (W-56, W-96). `changes` replace headers of the same name where they stand, or are added. A component
+    also gets this topic in `uow-hops` and, the first time, its timestamp as `uow-origin-ts` (W-56, W-60); plain traffic gets nothing (W-58).
+
+    Raises:
+        BadUnitIdError, BadSequenceNumberError: `changes` would alter id, number or end mark, and `reassign` does not allow it (W-63).
+        UnitConflictError: `uow-id` and `uoo-name` on one message (W-33).
+    """
+    came = message.headers
+    dropped = _NEVER_COPIED if is_unit(came) else _NEVER_COPIED | UNIT_ONLY
+    headers = [pair for pair in came if pair[0] not in dropped and not pair[0].startswith("uow-error-")]
+    if reassign is Reassign.NEVER:
+        _refuse_reassignment(came, changes)
+    headers = _changed(headers, changes)
+    check_conflict(headers)
+    if reading.read(headers) is None:
+        return headers
+    hops = b",".join([value or b"" for name, value in headers if name == HOPS] + [message.topic.encode()])
+    headers = _changed(headers, [(HOPS, hops)])
+    if all(name != ORIGIN_TS for name, _ in headers):
+        headers.append((ORIGIN_TS, b"%d" % message.timestamp))
+    return headers
+
+
+def is_unit(headers: Headers) -> bool:
+    """Whether a record is a finished unit (W-96)."""
+    return (KIND, KIND_UNIT) in headers and all(name != SEQ for name, _ in headers)
+
+
+def _refuse_reassignment(came: Headers, changes: Headers) -> None:
+    for name, value in changes:
+        if name not in _MARKS or (name, value) in came:
+            continue
+        told = f"forward() would change {name} to {value!r}; reassign=True allows it"
+        if name == ID:
+            raise BadUnitIdError(told)
+        raise BadSequenceNumberError(told, case="malformed" if name == SEQ else "malformed-end")
+
+
+def _changed(headers: Headers, changes: Headers) -> Headers:
+    """Headers with the changed ones in the place of the first of that name, or at the end."""
+    new: dict[str, Headers] = {}
+    for pair in changes:
+        new.setdefault(pair[0], []).append(pair)
+    changed: Headers = []
+    placed: set[str] = set()
+    for pair in headers:
+        if pair[0] not in new:
+            changed.append(pair)
+        elif pair[0] not in placed:
+            placed.add(pair[0])
+            changed.extend(new[pair[0]])
+    return changed + [pair for name, pairs in new.items() if name not in placed for pair in pairs]
+
+
+def key_at_destination(message: Message, headers: Headers, reading: Reading) -> bytes | None:
+    """The raw id for a component, whatever key it came under (W-59); plain traffic keeps its own."""
+    marks = reading.read(headers)
+    if isinstance(marks, Marks):
+        return marks.id
+    if isinstance(marks, Refusal) and marks.id is not None:
+        return marks.id
+    return message.key
+
+
+def forwarded_record(
+    message: Message,
+    topic: str,
+    at_destination: bool,
+    value: Value | Keep,
+    headers: HeaderPairs,
+    reassign: Reassign,
+    reading: Reading,
+) -> OutgoingRecord:
+    """What a hop sends for a message. Raises like `forwarded_headers`."""
+    onward = forwarded_headers(message, header_pairs(headers), reassign, reading)
+    key = key_at_destination(message, onward, reading) if at_destination else message.key
+    return OutgoingRecord(topic, key, message.value if value is Keep.AS_IT_CAME else value_bytes(value), onward)
+
+
+def _offset(message: Message) -> int:
+    return message.offset
+
+
+class Hop:
+    """The transactions of one reader that forwards: outputs and consumed positions are committed together.
+
+    With an interval of 0 each forwarded message is a transaction. Else one stays open up to the interval, or until no message waits.
+    A rolled back transaction takes the reader back to the first message in it.
+    """
+
+    def __init__(
+        self,
+        transaction: Transaction,
+        give_back: Callable[[Transaction], None],
+        commit_interval_ms: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._transaction = transaction
+        self._give_back = give_back
+        self._interval_s = commit_interval_ms / 1000
+        self._clock = clock
+        self._deadline = 0.0
+        self._messages: dict[Tp, tuple[Message, Message]] = {}
+        """First and last message of the open transaction, by partition."""
+        self._token: Any = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._transaction.is_open
+
+    @property
+    def is_due(self) -> bool:
+        return self.is_open and self._clock() >= self._deadline
+
+    def forward(self, message: Message, record: OutgoingRecord) -> Forwarded:
+        """Sends `record` for `message`.
+
+        Raises:
+            UowError: As `Transaction.begin`, `produce` and `commit`; nothing is visible, and the message comes again.
+        """
+        if not message._consumption.is_ours(message._ownership, message.offset):
+            return Forwarded.AGAIN
+        if not self.is_open:
+            self._begin(message)
+        first, last = self._messages.get(message._ownership.tp, (message, message))
+        self._messages[message._ownership.tp] = (min(first, message, key=_offset), max(last, message, key=_offset))
+        self._token = message._token
+        try:
+            self._transaction.produce(record)
+        except BaseException:
+            self.abort()
+            raise
+        if self._interval_s:
+            return Forwarded.PENDING
+        return self.commit()
+
+    def _begin(self, message: Message) -> None:
+        try:
+            self._transaction.begin()
+        except BaseException:
+            message._ownership.go_back(message.offset)
+            raise
+        self._deadline = self._clock() + self._interval_s
+
+    def commit(self) -> Forwarded:
+        """Commits the open transaction.
+
+        Raises:
+            UowError: As `Transaction.commit`; nothing is visible, and its messages come again.
+        """
+        positions = [
+            TopicPartition(topic, partition, max(last.offset + 1, last._ownership.acknowledged))
+            for (topic, partition), (_, last) in self._messages.items()
+            if last._consumption.group is not None
+        ]
+        try:
+            self._transaction.commit(positions, self._token)
+        except StaleGeneration as stale:
+            log.info("the group moved on, forwarded messages come again: %s", stale)
+            self._go_back()
+            return Forwarded.AGAIN
+        except BaseException:
+            self._go_back()
+            raise
+        for _, last in self._messages.values():
+            last._ownership.settle(last.offset + 1)
+        self._messages = {}
+        return Forwarded.COMMITTED
+
+    def abort(self) -> None:
+        """Rolls the open transaction back; its messages come again."""
+        self._transaction.abort()
+        self._go_back()
+
+    def _go_back(self) -> None:
+        for first, _ in self._messages.values():
+            first._ownership.go_back(first.offset)
+        self._messages = {}
+
+    def close(self) -> None:
+        """Aborts what is open and gives the transactional id back."""
+        self.abort()
+        self._give_back(self._transaction)

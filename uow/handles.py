@@ -1,0 +1,244 @@
+"""The client's port: what it needs of librdkafka, with which properties, and what a handle's log tells.
+
+Belongs here: the Protocols that `confluent_kafka.Producer` and `Consumer` satisfy (tests put fakes there), the properties that we
+set (failover section 2), and the watch on a handle's log. Does not belong here: what is sent or read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol, cast
+
+import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from schemas.errors import Complaint, ConfigError
+from uow.errors import DestinationUnavailableError, ReconnectTimeoutError
+from uow.settings import KAFKA_RULES
+
+log = logging.getLogger(__name__)
+
+HeaderPair = tuple[str, bytes | None]
+Headers = list[HeaderPair]
+
+BLOCKING_S: Final = 6.0
+"""Longest a call waits for a connection or for room in the send buffer (failover section 2, `reconnect_blocking_ms`)."""
+TRANSACTION_TIMEOUT_MS: Final = 10_000
+"""Bounds how long the transaction of a dead sender holds back readers (W-50)."""
+
+
+class ConsumedRecord(Protocol):
+    """The methods of `confluent_kafka.Message` that we use."""
+
+    def topic(self) -> str | None: ...
+    def partition(self) -> int | None: ...
+    def offset(self) -> int | None: ...
+    def key(self) -> bytes | None: ...
+    def value(self) -> bytes | None: ...
+    def headers(self) -> Any: ...
+    def timestamp(self) -> tuple[int, int]: ...
+    def error(self) -> KafkaError | None: ...
+
+
+class ProducerHandle(Protocol):
+    """The methods of `confluent_kafka.Producer` that we use."""
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        *,
+        on_delivery: Callable[[KafkaError | None, Any], None],
+        headers: Any,
+    ) -> None: ...
+    def poll(self, timeout: float) -> int: ...
+    def flush(self, timeout: float) -> int: ...
+    def purge(self) -> None: ...
+    def list_topics(self, topic: str, timeout: float) -> Any: ...
+    def init_transactions(self, timeout: float) -> None: ...
+    def begin_transaction(self) -> None: ...
+    def send_offsets_to_transaction(
+        self, positions: list[TopicPartition], group_metadata: Any, timeout: float
+    ) -> None: ...
+    def commit_transaction(self, timeout: float) -> None: ...
+    def abort_transaction(self, timeout: float) -> None: ...
+
+
+class ConsumerHandle(Protocol):
+    """The methods of `confluent_kafka.Consumer` that we use."""
+
+    def subscribe(
+        self,
+        topics: list[str],
+        *,
+        on_assign: Callable[[Any, list[TopicPartition]], None],
+        on_revoke: Callable[[Any, list[TopicPartition]], None],
+        on_lost: Callable[[Any, list[TopicPartition]], None],
+    ) -> None: ...
+    def assign(self, partitions: list[TopicPartition]) -> None: ...
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None: ...
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None: ...
+    def poll(self, timeout: float) -> ConsumedRecord | None: ...
+    def seek(self, partition: TopicPartition) -> None: ...
+    def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]: ...
+    def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> tuple[int, int]: ...
+    def list_topics(self, topic: str, timeout: float) -> Any: ...
+    def consumer_group_metadata(self) -> Any: ...
+    def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> Any: ...
+    def close(self) -> None: ...
+
+
+class Handles(Protocol):
+    """Makes handles."""
+
+    def producer(self, properties: dict[str, Any], logger: logging.Logger) -> ProducerHandle: ...
+    def consumer(self, properties: dict[str, Any], logger: logging.Logger) -> ConsumerHandle: ...
+
+
+class Librdkafka:
+    """Real handles."""
+
+    def producer(self, properties: dict[str, Any], logger: logging.Logger) -> ProducerHandle:
+        return confluent_kafka.Producer(properties, logger=logger)
+
+    def consumer(self, properties: dict[str, Any], logger: logging.Logger) -> ConsumerHandle:
+        return cast(
+            ConsumerHandle, confluent_kafka.Consumer(properties, logger=logger)
+        )  # its commit() is overloaded too finely
+
+
+_EVERYWHERE: Final[Mapping[str, Any]] = {
+    "reconnect.backoff.max.ms": 1500,
+    "socket.timeout.ms": TRANSACTION_TIMEOUT_MS,
+    "socket.connection.setup.timeout.ms": 6000,
+    "socket.keepalive.enable": True,
+    "metadata.recovery.rebootstrap.trigger.ms": 30_000,
+    "topic.metadata.refresh.interval.ms": 30_000,
+    "allow.auto.create.topics": False,
+}
+_PRODUCER: Final[Mapping[str, Any]] = {
+    "enable.idempotence": True,
+    "partitioner": "murmur2_random",
+    # librdkafka sleeps this long when the markers of the last transaction are still being written: 105 ms or 3 ms a transaction
+    "retry.backoff.ms": 2,
+    "retry.backoff.max.ms": 100,
+}
+_CONSUMER: Final[Mapping[str, Any]] = {
+    "isolation.level": "read_committed",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",
+    "partition.assignment.strategy": "cooperative-sticky",
+    "fetch.wait.max.ms": 100,
+}
+_FREE: Final = frozenset({"session.timeout.ms", "message.max.bytes"})
+"""Ruled for a worker, free for a client."""
+_RULES: Final = {name: rule for rule in KAFKA_RULES for name in rule.properties if name not in _FREE}
+
+
+def check_properties(kafka: Mapping[str, Any]) -> dict[str, Any]:
+    """What a user gives as `kafka=`, once nothing in it would break a promise.
+
+    Raises:
+        ConfigError: One complaint for each property that contradicts ours (W-49, W-109; failover section 2).
+    """
+    complaints = []
+    for name, value in kafka.items():
+        rule = _RULES.get(name)
+        text = str(value).lower()
+        if rule is not None and text not in rule.allowed:
+            complaints.append(Complaint(f"kafka.{name}", value, rule.rule))
+    if complaints:
+        raise ConfigError.many(complaints)
+    return dict(kafka)
+
+
+def plain_producer_properties(servers: str, client_id: str, kafka: Mapping[str, Any]) -> dict[str, Any]:
+    """For records outside transactions: never given up by time (S-30), sent at once because the caller waits for each."""
+    own = {"bootstrap.servers": servers, "client.id": client_id, "message.timeout.ms": 0, "linger.ms": 0}
+    return {**_EVERYWHERE, **_PRODUCER, **own, **kafka}
+
+
+def transactional_properties(
+    servers: str, client_id: str, transactional_id: str, kafka: Mapping[str, Any]
+) -> dict[str, Any]:
+    """For transactions; `message.timeout.ms` is left to the library, which bounds it by the transaction's time-out."""
+    own = {
+        "bootstrap.servers": servers,
+        "client.id": client_id,
+        "transactional.id": transactional_id,
+        "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+    }
+    return {**_EVERYWHERE, **_PRODUCER, **own, **kafka}
+
+
+def consumer_properties(servers: str, client_id: str, group: str, kafka: Mapping[str, Any]) -> dict[str, Any]:
+    """For readers: `read_committed`, nothing committed or reset behind our back (W-49, W-52)."""
+    own = {"bootstrap.servers": servers, "client.id": client_id, "group.id": group}
+    return {**_EVERYWHERE, **_CONSUMER, **own, **kafka}
+
+
+_DOUBT: Final = ("FAIL", "REQTMOUT", "TXNERR", "FATAL")
+
+
+class LogWatch(logging.Handler):
+    """Listens to one handle's log lines: disconnects and time-outs mean doubt about what the broker still has of us (ER-11, R-75).
+
+    librdkafka retries by itself after a disconnect, and a late request may hit the next transaction of the same producer. `error_cb`
+    says nothing of it; these lines do. They arrive inside `poll`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.doubt = ""
+        # no part of the logger tree: nobody's handlers print these lines
+        self.logger = logging.Logger("uow.librdkafka", logging.DEBUG)  # noqa: LOG001
+        self.logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        log.debug("%s", line)
+        if line.startswith(_DOUBT):
+            self.doubt = line
+
+
+def check_topic(handle: ProducerHandle | ConsumerHandle, topic: str) -> int:
+    """Asks for a topic, so that a wrong name is told at once and not after the library's time-outs.
+
+    Returns:
+        Its number of partitions.
+
+    Raises:
+        DestinationUnavailableError: There is no such topic, or none of its partitions is known.
+        ReconnectTimeoutError: No broker answered in time.
+    """
+    try:
+        found = handle.list_topics(topic, BLOCKING_S).topics.get(topic)
+    except KafkaException as failure:
+        raise ReconnectTimeoutError(f"no broker answered within {BLOCKING_S:g} s: {failure.args[0].str()}") from failure
+    if found is None or (
+        found.error is not None and found.error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
+    ):
+        raise DestinationUnavailableError(
+            f"there is no topic {topic!r}; `uow topics create` makes those of a destination"
+        )
+    if found.error is not None or not found.partitions:
+        raise DestinationUnavailableError(f"topic {topic!r} is not available: {found.error}")
+    return len(found.partitions)
+
+
+def coordinates(record: ConsumedRecord) -> tuple[str, int, int]:
+    """Topic, partition and offset of a record that was read."""
+    topic, partition, offset = record.topic(), record.partition(), record.offset()
+    assert topic is not None
+    assert partition is not None
+    assert offset is not None
+    return topic, partition, offset
+
+
+def raw_headers(record: ConsumedRecord) -> Headers:
+    """All header pairs, in order, none collapsed (W-23)."""
+    pairs: Sequence[tuple[str, bytes | None]] = record.headers() or ()
+    return list(pairs)

@@ -1,0 +1,193 @@
+"""What readers hand out: a unit with its components, or a single message.
+
+Belongs here: the values and what one can ask of them. Does not belong here: reading and decoding (`uow.reader`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from schemas.records import Component, Range, Reason, Unit, UnitOutcome
+from topics.headers import COMPONENT_ID, ID
+from uow.consumption import Consumption, Ownership
+from uow.handles import Headers
+
+
+def _header(headers: Headers | tuple[tuple[str, bytes | None], ...], name: str) -> str | None:
+    raw = next((value for each, value in headers if each == name), None)
+    return None if raw is None else raw.decode("utf-8", "backslashreplace")
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedComponent:
+    """One component of a unit, with everything it came with (W-95).
+
+    Attributes:
+        record: The component as it stands in the unit.
+    """
+
+    record: Component
+
+    @property
+    def seq(self) -> int:
+        return self.record.seq
+
+    @property
+    def end(self) -> bool:
+        """Whether it carried the end mark."""
+        return self.record.end
+
+    @property
+    def component_id(self) -> str | None:
+        return self.record.component_id
+
+    @property
+    def key(self) -> bytes | None:
+        return self.record.key
+
+    @property
+    def value(self) -> bytes | None:
+        return self.record.value
+
+    @property
+    def headers(self) -> tuple[tuple[str, bytes | None], ...]:
+        """All header pairs, in order, `uow-*` included."""
+        return self.record.headers
+
+    @property
+    def timestamp(self) -> int:
+        """Append time at the destination, epoch ms."""
+        return self.record.timestamp
+
+    def header(self, name: str) -> str | None:
+        """Text of the first header of that name, or None."""
+        return _header(self.record.headers, name)
+
+    def text(self) -> str:
+        """The value as UTF-8 text; a null value is the empty text."""
+        return (self.record.value or b"").decode()
+
+    def json(self) -> Any:
+        """The value as JSON; a null value is None."""
+        return None if self.record.value is None else json.loads(self.record.value)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Received:
+    """A record of a topic: its coordinates, and the way to acknowledge it.
+
+    Attributes:
+        topic: Where it was read; with `partition` and `offset` its coordinates.
+        headers: All header pairs of the record, in order.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    headers: Headers
+    _consumption: Consumption = field(repr=False)
+    _ownership: Ownership = field(repr=False)
+
+    def header(self, name: str) -> str | None:
+        """Text of the first header of that name, or None."""
+        return _header(self.headers, name)
+
+    def acknowledge(self) -> None:
+        """Commits the position after this record, and waits for the broker's answer.
+
+        It is cumulative: everything before it in its partition is acknowledged too. Without it the committed offset does not move, and
+        the record comes again to the next reader of the group (W-52).
+
+        Raises:
+            LostServerError: Its partition went to another member, or was rolled back, meanwhile: it comes again (R-34).
+            ReconnectTimeoutError: The broker did not answer; call again.
+            ClientClosedError: The reader is closed.
+        """
+        self._consumption.acknowledge(self._ownership, self.offset)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReceivedUnit(Received):
+    """A finished unit, whole and in order.
+
+    Attributes:
+        record: The unit as decoded, with all of its fields.
+        components: In number order (W-10).
+        delivery_count: Which delivery of this unit to this group it is, from 1. Counted while readers close in order; a reader that was
+            killed leaves no count (W-52, W-87).
+    """
+
+    record: Unit
+    components: tuple[ReceivedComponent, ...]
+    delivery_count: int
+
+    @property
+    def id(self) -> str:
+        """The group id."""
+        return self.record.id
+
+    @property
+    def unit_id(self) -> str:
+        """Stable identity: the same for the same unit also when it is emitted again (W-90)."""
+        return self.record.unit_id
+
+    @property
+    def destination(self) -> str:
+        return self.record.destination
+
+    @property
+    def generation(self) -> int:
+        return self.record.generation
+
+    @property
+    def outcome(self) -> UnitOutcome:
+        """`complete` or `partial`."""
+        return self.record.outcome
+
+    @property
+    def reason(self) -> Reason:
+        return self.record.reason
+
+    @property
+    def missing(self) -> tuple[Range, ...]:
+        """Numbers that are missing; only in a partial unit."""
+        return self.record.missing
+
+    @property
+    def expires_at(self) -> int | None:
+        """Epoch ms, or None."""
+        return self.record.expires_at
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Message(Received):
+    """A single record: at an intermediate topic a component or plain traffic, at a destination a record that passed through.
+
+    Attributes:
+        key: Raw bytes, or None.
+        value: Raw bytes, or None.
+    """
+
+    key: bytes | None
+    value: bytes | None
+    _token: Any = field(repr=False)
+
+    @property
+    def id(self) -> str | None:
+        """Text of `uow-id`; None for plain traffic."""
+        return self.header(ID)
+
+    @property
+    def component_id(self) -> str | None:
+        return self.header(COMPONENT_ID)
+
+    def text(self) -> str:
+        """The value as UTF-8 text; a null value is the empty text."""
+        return (self.value or b"").decode()
+
+    def json(self) -> Any:
+        """The value as JSON; a null value is None."""
+        return None if self.value is None else json.loads(self.value)

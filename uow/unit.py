@@ -1,0 +1,165 @@
+"""Sending a unit: numbers from 1, the end mark on the last one, everything in one transaction (W-45).
+
+Belongs here: `UnitWriter`, what `connection.unit()` gives. Does not belong here: transactions (`uow.transaction`), headers
+(`uow.component`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from enum import Enum
+from types import TracebackType
+from typing import Final, Self
+
+from topics.headers import DELIVERY_MODE, EXPIRES_AT, PRIORITY
+from uow.component import (
+    Component,
+    HeaderPairs,
+    OutgoingRecord,
+    Value,
+    component_headers,
+    header_pairs,
+    mark_end,
+    value_bytes,
+)
+from uow.errors import ClientClosedError, EmptyUnitError
+from uow.handles import Headers
+from uow.transaction import Transaction
+
+log = logging.getLogger(__name__)
+
+UNIFORM: Final = (EXPIRES_AT, PRIORITY, DELIVERY_MODE)
+"""Headers that should be the same on all components of a unit (W-133)."""
+
+
+class State(Enum):
+    """Of a `UnitWriter`."""
+
+    NEW = "new"
+    OPEN = "open"
+    LEFT = "left"
+
+
+class UnitWriter:
+    """A unit while it is sent; a context manager, for one thread.
+
+    Components are produced as they come, inside one transaction, so a large unit is not held in memory; only the last one given is
+    kept back, because it may turn out to be the end. Leaving the block normally gives it the end mark and commits; leaving it by an
+    exception aborts, and nothing was ever sent (W-46). The broker ends a transaction after 10 s: a block that takes longer from its
+    second `send` on is rolled back (`TransactionRolledBackError`).
+
+    Attributes:
+        id: The group id.
+        destination: Where the components become a unit.
+        count: How many components were given so far.
+    """
+
+    def __init__(
+        self,
+        destination: str,
+        components_topic: str,
+        id: str,
+        common: Headers,
+        take: Callable[[], Transaction],
+        give_back: Callable[[Transaction], None],
+    ) -> None:
+        self.id = id
+        self.destination = destination
+        self.count = 0
+        self._topic = components_topic
+        self._common = common
+        self._take = take
+        self._give_back = give_back
+        self._state = State.NEW
+        self._transaction: Transaction | None = None
+        self._kept: OutgoingRecord | None = None
+        self._uniform: dict[str, bytes | None] = {}
+        component_headers(id, 1, "", common)  # a bad id or option is told where it was given
+
+    def __enter__(self) -> Self:
+        if self._state is not State.NEW:
+            raise ClientClosedError("a unit's block is entered once")
+        self._state = State.OPEN
+        return self
+
+    def send(
+        self,
+        value: Value | Component,
+        *,
+        to: str | None = None,
+        headers: HeaderPairs = None,
+        key: str | bytes | None = None,
+    ) -> int:
+        """Gives the next component.
+
+        Args:
+            value: dict or list (becomes JSON), str (UTF-8), bytes (as it is), None (null), or a `Component`.
+            to: An intermediate topic; without it the component goes straight to the destination.
+            headers: Further headers of this component.
+            key: Kafka key at the intermediate topic; the group id without it. At the destination the key is always the group id (W-59).
+
+        Returns:
+            The component's number.
+
+        Raises:
+            UowError: The headers contradict the unit, or what an earlier component met while it was sent. The unit cannot be
+                sent any more: leave the block.
+        """
+        if self._state is not State.OPEN:
+            raise ClientClosedError("components are sent inside the unit's block")
+        record = self._record(value, to, headers, key)
+        if self._kept is not None:
+            self._produce(self._kept)
+        self._kept = record
+        self.count += 1
+        return self.count
+
+    def _record(
+        self, value: Value | Component, to: str | None, headers: HeaderPairs, key: str | bytes | None
+    ) -> OutgoingRecord:
+        component = value if isinstance(value, Component) else Component(value)
+        key = component.key if key is None else key
+        own = header_pairs(component.headers) + header_pairs(headers)
+        marked = component_headers(self.id, self.count + 1, component.component_id, self._common, own)
+        self._warn_unless_uniform(marked)
+        straight = to is None or to == self._topic
+        raw_key = self.id.encode() if straight or key is None else key.encode() if isinstance(key, str) else key
+        return OutgoingRecord(to or self._topic, raw_key, value_bytes(component.value), marked)
+
+    def _warn_unless_uniform(self, headers: Headers) -> None:
+        given = {name: value for name, value in headers if name in UNIFORM}
+        if not self.count:
+            self._uniform = given
+        elif given != self._uniform:
+            log.warning(
+                "unit %s: component %d differs from the first one in expiry, priority or delivery mode (W-133)",
+                self.id,
+                self.count + 1,
+            )
+
+    def _produce(self, record: OutgoingRecord) -> None:
+        if self._transaction is None:
+            self._transaction = self._take()
+            self._transaction.begin()
+        self._transaction.produce(record)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._state = State.LEFT
+        try:
+            if kind is None:
+                self._commit()
+        finally:
+            if self._transaction is not None:
+                self._give_back(self._transaction)
+            self._transaction = self._kept = None
+
+    def _commit(self) -> None:
+        if self._kept is None:
+            raise EmptyUnitError(id=self.id.encode())
+        self._kept.headers = mark_end(self._kept.headers)
+        self._produce(self._kept)
+        assert self._transaction is not None
+        self._transaction.commit()
