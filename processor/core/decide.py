@@ -175,24 +175,28 @@ def _wrong_end(now: Situation) -> Effect | None:
     """Line 12: an end mark or a count below the highest number held, or other than the end already known (W-29, W-30, W-204)."""
     marks = now.marks
     highest = max(marks.seq, now.group.highest if now.group is not None else 0)
+    known = now.end
     for said, end in (
         ("end mark", marks.seq if marks.end else None),
         ("count", marks.total),
     ):
-        if end is not None and end < highest:
+        if end is None:
+            continue
+        if end < highest:
             return _refuse(
                 OutOfSequenceRangeError,
                 "b",
                 f"{said} {end}, number {highest} is there",
                 marks,
             )
-        if end is not None and now.end not in (UNKNOWN_END, end):
+        if known not in (UNKNOWN_END, end):
             return _refuse(
                 OutOfSequenceRangeError,
                 "b",
-                f"{said} {end}, the unit ends at {now.end}",
+                f"{said} {end}, the unit ends at {known}",
                 marks,
             )
+        known = end  # a count must agree with the end mark of its own record, too
     return None
 
 
@@ -235,7 +239,7 @@ def decide_arrival(
     for line in LINES:
         effect = line.judge(now)
         if isinstance(effect, Rejected):
-            return decide_refusal(effect.refusal, group, closed, arrival.offset, clock, policy)
+            return decide_refusal(effect.refusal, group, closed, home, arrival.offset, clock, policy)
         if effect is not None:
             return Decision((), (effect,))
     return _hold(now)
@@ -245,16 +249,18 @@ def decide_refusal(
     refusal: Refusal,
     group: Group | None,
     closed: Closed | None,
+    home: int | None,
     offset: int,
     clock: int,
     policy: DestinationPolicy,
 ) -> Decision:
-    """A refused component: the group lives on (W-35), or fails with it under `fail_group` (W-39)."""
+    """A refused component: the group lives on (W-35), or fails with it under `fail_group` (W-39), but never on a wrong partition."""
     rejected = Rejected(refusal)
     fails = (
         policy.violation_policy is ViolationPolicy.FAIL_GROUP
         and refusal.error in _VIOLATIONS
         and refusal.id is not None
+        and home is None
     )
     if not fails or (group is None and closed is not None and policy.late_policy is LatePolicy.REJECT):
         return Decision((), (rejected,))

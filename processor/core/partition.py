@@ -166,10 +166,10 @@ class Partition:
         group_id = marks.id
         group = self.groups.get(group_id) if group_id is not None else None
         closed = self.closed.get(group_id) if group_id is not None else None
+        home = self.elsewhere(group_id) if group_id is not None and group is None and closed is None else None
         if isinstance(marks, Refusal):
-            decision = decide_refusal(marks, group, closed, record.offset(), self.clock, self.policy)
+            decision = decide_refusal(marks, group, closed, home, record.offset(), self.clock, self.policy)
         else:
-            home = self.elsewhere(marks.id) if group is None and closed is None else None
             tail = Tail(
                 marks.component_id,
                 record.offset(),

@@ -1,0 +1,402 @@
+"""A small language for tests of groups: `play(c(1), c(3, end=True), c(2)) == [unit(1, 2, 3)]`.
+
+What is sent: `c(number)` a component, `plain(value)` a record without id, `bare(headers)` any record, `clock(t)` the partition read to
+its end at wall clock t, `redelivered(...)` the same source offsets again. What is seen, in order: `unit(...)`, `plain(...)`,
+`refused(...)`, `given_up(...)`, `sent_on(...)`. Times are seconds after `T0`, by the broker's append time. A script is played three times:
+in one poll, in polls of one record, and row by row through the whole decision table (`Partition.arrive`); all three must agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from processor.core.partition import Counts, Partition
+from processor.engine.outputs import TaskContext
+from processor.engine.ports import Headers, Output, Plan, Tp
+from processor.engine.task import PartitionTask
+from schemas import codec
+from schemas.errors import UowError
+from schemas.framing import single_object_header
+from schemas.records import MAX_SEQ, Outcome, Range, Unit, ranges_text
+from topics.catalogue import DestinationTopics
+from topics.policies import DestinationPolicy, HandlingPolicy
+
+T0 = 1_700_000_000_000
+TOPICS = DestinationTopics("app", "D")
+INPUT = Tp(TOPICS.components, 0)
+
+
+def ms(seconds: float) -> int:
+    """A script's time as epoch milliseconds."""
+    return T0 + round(seconds * 1000)
+
+
+@dataclass(slots=True)
+class FakeRecord:
+    """A consumed record, with the methods of `confluent_kafka.Message` that are used."""
+
+    offset_: int
+    headers_: Any
+    value_: bytes | None = None
+    key_: bytes | None = None
+    at: int = T0
+    tp: Tp = INPUT
+
+    def topic(self) -> str:
+        return self.tp.topic
+
+    def partition(self) -> int:
+        return self.tp.partition
+
+    def offset(self) -> int:
+        return self.offset_
+
+    def key(self) -> bytes | None:
+        return self.key_
+
+    def value(self) -> bytes | None:
+        return self.value_
+
+    def headers(self) -> Any:
+        if isinstance(self.headers_, Exception):
+            raise self.headers_
+        return self.headers_
+
+    def timestamp(self) -> tuple[int, int]:
+        return 2, self.at
+
+
+# -- what is sent ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A record to be sent; offset and append time come from the script."""
+
+    headers: Any
+    value: bytes | None
+    key: bytes | None
+    at: float | None = None
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The partition is read to its end, which was asked for at this wall clock."""
+
+    t: float
+
+
+Step = Sent | Clock
+
+
+def text(value: object) -> bytes | None:
+    """A header's value: bytes as they are, anything else as its text."""
+    if value is None or isinstance(value, bytes):
+        return value
+    return str(value).lower().encode() if isinstance(value, bool) else str(value).encode()
+
+
+def c(
+    seq: object,
+    end: object = False,
+    id: str | bytes = "a",
+    value: object = "",
+    at: float | None = None,
+    key: bytes | None = None,
+    user: Iterable[tuple[str, object]] = (),
+    **properties: object,
+) -> Sent:
+    """A component. `count=3` is the header `uow-count`, `deliver_at=60` `uow-deliver-at` in script time; `user` are further headers."""
+    headers: Headers = [("uow-id", text(id)), ("uow-seq", text(seq))]
+    if end is not False:
+        headers.append(("uow-end", text(end)))
+    for name, said in properties.items():
+        if name in ("expires_at", "deliver_at") and isinstance(said, (int, float)):
+            said = ms(said)
+        headers.append((f"uow-{name.replace('_', '-')}", text(said)))
+    headers += [(name, text(said)) for name, said in user]
+    return Sent(headers, text(value or f"value {text(seq)!r}"), text(id) if key is None else key, at)
+
+
+def bare(headers: Any, value: bytes | None = b"value", key: bytes | None = b"key", at: float | None = None) -> Sent:
+    """A record with just these headers."""
+    return Sent(headers, value, key, at)
+
+
+def clock(t: float) -> Clock:
+    return Clock(t)
+
+
+def redelivered(*steps: Sent) -> list[Sent]:
+    """The first records of the script once more, at their own source offsets."""
+    return [replace(step, again=True) for step in steps]
+
+
+# -- what is seen ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SeenUnit:
+    numbers: tuple[int, ...]
+    id: str = "a"
+    outcome: str = "complete"
+    missing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPlain:
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class SeenRefusal:
+    error: str
+    case: str
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class SeenError:
+    number: bytes | None
+    failure: str
+    case: str
+    error: str
+    missing: str
+
+
+@dataclass(frozen=True, slots=True)
+class SeenReroute:
+    partition: int
+    value: bytes | None
+
+
+Seen = SeenUnit | SeenPlain | SeenRefusal | SeenError | SeenReroute
+
+
+def unit(*numbers: int, id: str = "a", outcome: str = "complete", missing: str = "") -> SeenUnit:
+    return SeenUnit(numbers, id, outcome, missing)
+
+
+def plain(value: str = "plain", at: float | None = None) -> Any:
+    return bare([], value.encode(), at=at)
+
+
+def passed(value: str = "plain") -> SeenPlain:
+    return SeenPlain(value.encode())
+
+
+def refused(sent: Sent, error: type[UowError], case: str = "") -> SeenRefusal:
+    """The component was refused with this class and case."""
+    return SeenRefusal(error.__name__, case, sent.value)
+
+
+def given_up(number: int, failure: str, case: str, missing: str = "", error: type[UowError] = UowError) -> SeenError:
+    """A held component in `D.errors`."""
+    return SeenError(b"%d" % number, failure, case, error.__name__, missing)
+
+
+def sent_on(sent: Sent, partition: int) -> SeenReroute:
+    return SeenReroute(partition, sent.value)
+
+
+# -- the play -------------------------------------------------------------------------------------------------------
+
+
+def policy_of(**settings: Any) -> DestinationPolicy:
+    """A destination that forms units, with these settings."""
+    settings.setdefault("handling_policy", HandlingPolicy.SINGLE_MESSAGE_DELIVERY)
+    return DestinationPolicy(**settings)
+
+
+def context_of(policy: DestinationPolicy, partitions: int = 1, **more: Any) -> TaskContext:
+    return TaskContext(
+        "D", TOPICS, policy, partitions, single_object_header("Unit"), single_object_header("Outcome"), **more
+    )
+
+
+class RowByRow(Partition):
+    """The same partition without the shelf: every record goes through the whole table."""
+
+    def feed(self, records: Sequence[Any]) -> None:
+        for record in records:
+            if record.offset() < self.position:
+                self.counts.received += 1
+                self.counts.ignored += 1
+            elif self.policy.handling_policy is HandlingPolicy.PASS_THROUGH:
+                super().feed([record])
+            else:
+                self.counts.received += 1
+                self.arrive(record)
+                self.position = record.offset() + 1
+
+
+def row_by_row(task: PartitionTask) -> PartitionTask:
+    """The task with its partition replaced by one that has no shelf."""
+    task.partition = RowByRow(task.partition.place, task.partition.policy)
+    return task
+
+
+@dataclass(slots=True)
+class Story:
+    """One play of a script against one task, with all it did."""
+
+    task: PartitionTask
+    plans: list[Plan] = field(default_factory=list)
+    offset: int = 0
+    now: float = 0.0
+
+    @property
+    def outputs(self) -> list[Output]:
+        return [output for plan in self.plans for output in plan.outputs]
+
+    @property
+    def seen(self) -> list[Seen]:
+        return [seen for output in self.outputs if (seen := see(output)) is not None]
+
+    @property
+    def units(self) -> list[Unit]:
+        return [unit_of(output) for output in self.outputs if is_unit(output)]
+
+    @property
+    def unit_headers(self) -> list[dict[str, bytes | None]]:
+        return [dict(output.headers) for output in self.outputs if is_unit(output)]
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        return [codec.decode_as(Outcome, output.value or b"") for output in self.outputs if output.topic == "D.outcomes"]
+
+    @property
+    def log_lines(self) -> list[dict[str, Any]]:
+        return [line for plan in self.plans for line in plan.log_lines]
+
+    @property
+    def counts(self) -> Counts:
+        return self.task.counts
+
+    @property
+    def open(self) -> dict[str, str]:
+        """Open groups: the numbers held of each, as ranges."""
+        return {id.decode(): ranges_text(group.held_ranges()) for id, group in self.task.groups.items()}
+
+    def records(self, steps: Iterable[Sent], base: int = 0) -> list[FakeRecord]:
+        """Gives offsets and append times."""
+        records = []
+        replayed = base
+        for step in steps:
+            self.now = self.now if step.at is None else step.at
+            if step.again:
+                records.append(FakeRecord(replayed, step.headers, step.value, step.key, ms(self.now)))
+                replayed += 1
+            else:
+                records.append(FakeRecord(self.offset, step.headers, step.value, step.key, ms(self.now), self.task.tp))
+                self.offset += 1
+        return records
+
+    def send(self, *steps: Step | list[Sent], poll: int = MAX_SEQ) -> list[Seen]:
+        """Plays steps, at most `poll` records at once; returns what they brought about."""
+        before = len(self.outputs)
+        batch: list[Sent] = []
+        flat = [step for one in steps for step in (one if isinstance(one, list) else [one])]
+        for step in flat:
+            if isinstance(step, Clock):
+                self._flush(batch, poll)
+                batch = []
+                self.now = max(self.now, step.t)
+                plan = self.task.tick(ms(step.t))
+                if plan is not None:
+                    self._take(plan)
+            else:
+                if batch and batch[-1].again != step.again:  # offsets go back only from one poll to the next
+                    self._flush(batch, poll)
+                    batch = []
+                batch.append(step)
+        self._flush(batch, poll)
+        return [seen for output in self.outputs[before:] if (seen := see(output)) is not None]
+
+    def _flush(self, batch: list[Sent], poll: int) -> None:
+        records = self.records(batch)
+        for first in range(0, len(records), min(poll, len(records)) or 1):
+            self._take(self.task.process(records[first : first + poll]))
+
+    def _take(self, plan: Plan) -> None:
+        self.plans.append(plan)
+        check_counts(self.task.counts, self.task.groups)
+
+
+def check_counts(counts: Counts, groups: Any) -> None:
+    """Nothing vanishes (W-216): both sums, and what is open is really there."""
+    assert counts.received == counts.held + counts.duplicate + counts.rejected + counts.passed + counts.ignored
+    assert counts.open == sum(len(group.held) for group in groups.values())
+
+
+def is_unit(output: Output) -> bool:
+    return output.topic == TOPICS.units and ("uow-kind", b"unit") in output.headers and output.value is not None
+
+
+def unit_of(output: Output) -> Unit:
+    return codec.decode_as(Unit, output.value or b"")
+
+
+def see(output: Output) -> Seen | None:
+    """What one output means, in the words of a script; None for outcomes, which stories show apart."""
+    said = dict(output.headers)
+
+    def told(name: str) -> str:
+        return (said.get(name) or b"").decode()
+
+    if output.topic == TOPICS.units:
+        if ("uow-unit-id") not in said:
+            return SeenPlain(output.value)
+        made = unit_of(output)
+        return SeenUnit(
+            tuple(component.seq for component in made.components), made.id, told("uow-outcome"), told("uow-missing")
+        )
+    if output.topic == TOPICS.rejected:
+        return SeenRefusal(told("uow-error-class"), told("uow-error-case"), output.value)
+    if output.topic == TOPICS.errors:
+        return SeenError(
+            said.get("uow-seq"),
+            told("uow-failure-reason"),
+            told("uow-error-case"),
+            told("uow-error-class"),
+            told("uow-missing"),
+        )
+    if output.topic == TOPICS.components:
+        return SeenReroute(output.partition, output.value)
+    assert output.topic == TOPICS.outcomes
+    return None
+
+
+def story(*steps: Step | list[Sent], poll: int = MAX_SEQ, whole_table: bool = False, **settings: Any) -> Story:
+    """Plays a script once. `settings` are those of the destination."""
+    partition, partitions = settings.pop("partition", 0), settings.pop("partitions", 1)
+    more = {"record_limit_bytes": settings.pop("record_limit_bytes")} if "record_limit_bytes" in settings else {}
+    task = PartitionTask(Tp(TOPICS.components, partition), context_of(policy_of(**settings), partitions, **more))
+    played = Story(row_by_row(task) if whole_table else task)
+    played.send(*steps, poll=poll)
+    return played
+
+
+def play(*steps: Step | list[Sent], **settings: Any) -> list[Seen]:
+    """Plays a script in one poll, in polls of one, and without the shelf; returns what all three let the world see."""
+    whole = story(*steps, **settings)
+    for other in (story(*steps, poll=1, **settings), story(*steps, whole_table=True, **settings)):
+        assert other.seen == whole.seen
+        assert other.open == whole.open
+        assert other.counts == whole.counts
+    return whole.seen
+
+
+def missing_of(*numbers: int, end: int | None = None) -> str:
+    """The `uow-missing` text of a group that holds these numbers."""
+    gaps, after = [], 0
+    for number in sorted(numbers):
+        if number > after + 1:
+            gaps.append(Range(after + 1, number - 1))
+        after = number
+    if after < (end or MAX_SEQ):
+        gaps.append(Range(after + 1, end or MAX_SEQ))
+    return ranges_text(gaps)
