@@ -26,7 +26,7 @@ def print_json_line(value: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table on a terminal; in a pipe the same cells with tabs between, nothing cut."""
-    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    cells = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         for row in [columns, *cells]:
             click.echo("\t".join(row))
@@ -39,6 +39,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     for row in cells:
         table.add_row(*(Text(cell, overflow="fold") for cell in row))
     Console().print(table)
+
+
+def printable(text: str) -> str:
+    """The same on one line: what is not printable as escapes, since ids and values are anybody's bytes."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def moment_text(ms: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +14,7 @@ from schemas.records import ranges_text
 from uow.cli import FAILED
 from uow.config import Settings
 from uow.options import config_option, json_option
+from uow.printing import printable
 
 if TYPE_CHECKING:
     from uow.received import ReceivedUnit
@@ -55,6 +57,7 @@ def command(
     with (
         connect(settings.bootstrap_servers, kafka=settings.kafka, registry_url=settings.registry_url) as connection,
         connection.units(destination, group, start="earliest") as reader,
+        suppress(KeyboardInterrupt),  # how a reader without end ends
     ):
         while count is None or printed < count:
             try:
@@ -80,7 +83,7 @@ def _print(unit: ReceivedUnit, as_json: bool) -> None:
     missing = f", missing {ranges_text(unit.missing)}" if unit.missing else ""
     size = len(unit.components)
     told = f"{unit.outcome} by {unit.reason}, {size} component{'s' if size != 1 else ''}{missing}"
-    click.echo(f"{unit.id}  {told}  ({unit.topic}/{unit.partition}/{unit.offset})")
+    click.echo(f"{printable(unit.id)}  {told}  ({unit.topic}/{unit.partition}/{unit.offset})")
     for component in unit.components:
         click.echo(f"  {component.seq:>3}  {value_text(component.value)}")
 
@@ -89,5 +92,4 @@ def value_text(value: bytes | None) -> str:
     """A component's value on one line; what is no printable text as escapes."""
     if value is None:
         return "(null)"
-    text = value.decode("utf-8", "backslashreplace")
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return printable(value.decode("utf-8", "backslashreplace"))

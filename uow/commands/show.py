@@ -13,7 +13,7 @@ from uow.config import Settings
 from uow.inspect import ClosedGroup, Look, OpenGroup, hops, look
 from uow.logs import log_reader, task_context, wall_clock_ms
 from uow.options import config_option, json_option
-from uow.printing import moment_text, print_json, print_table, span_text
+from uow.printing import moment_text, print_json, print_table, printable, span_text
 
 
 @click.command()
@@ -127,4 +127,4 @@ def _print_closed(group: ClosedGroup) -> None:
 
 def _print_facts(facts: list[tuple[str, object]]) -> None:
     for name, value in facts:
-        click.echo(f"{name + ':':<16}{value}")
+        click.echo(f"{name + ':':<16}{printable(str(value))}")
