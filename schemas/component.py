@@ -9,7 +9,8 @@ Belongs here: bytes of the records on the hot path. Does not belong here: framin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 from schemas.errors import DecodeError
 from schemas.records import Component, Range, Reason, Reference, Source, UnitOutcome
@@ -161,21 +162,26 @@ class Cursor:
         return byte == b"\x01"
 
 
+def items(cursor: Cursor) -> Iterator[None]:
+    """Yields once for each item of the array at the cursor; the caller reads the item before the next. Blocks of bounded size only."""
+    while count := cursor.long():
+        if not 0 < count <= len(cursor.data):
+            raise DecodeError("body", f"an array claims {count} items")
+        for _ in range(count):
+            yield None
+
+
 def read_component(cursor: Cursor) -> Component:
     """The component at the cursor, as `encode_component` and the worker write it."""
     seq, end = cursor.long(), cursor.boolean()
     component_id = cursor.text() if cursor.branch() else None
     key = cursor.bytes() if cursor.branch() else None
     value = cursor.bytes() if cursor.branch() else None
-    headers: list[tuple[str, bytes | None]] = []
-    while count := cursor.long():
-        if not 0 < count <= len(cursor.data):
-            raise DecodeError("body", f"an array claims {count} headers")
-        headers.extend((cursor.text(), cursor.bytes() if cursor.branch() else None) for _ in range(count))
+    headers = tuple((cursor.text(), cursor.bytes() if cursor.branch() else None) for _ in items(cursor))
     timestamp = cursor.long()
     source = Source(cursor.text(), cursor.long(), cursor.long())
     reference = Reference(cursor.long(), cursor.long()) if cursor.branch() else None
-    return Component(seq, end, component_id, key, value, tuple(headers), timestamp, source, reference)
+    return Component(seq, end, component_id, key, value, headers, timestamp, source, reference)
 
 
 def decode_component(body: bytes) -> Component:
@@ -211,15 +217,25 @@ def encode_ranges(ranges: Sequence[Range]) -> bytes:
     )
 
 
+class Closing(Protocol):
+    """How a group closed, as far as its unit says so."""
+
+    @property
+    def generation(self) -> int: ...
+    @property
+    def outcome(self) -> UnitOutcome: ...
+    @property
+    def reason(self) -> Reason: ...
+    @property
+    def at(self) -> int: ...
+
+
 def unit_body(
     group_id: bytes,
     unit_id: bytes,
-    destination: bytes,
-    generation: int,
-    outcome: UnitOutcome,
-    reason: Reason,
+    sized_destination: bytes,
+    closing: Closing,
     opened_at: int,
-    closed_at: int,
     expires_at: int,
     size: int,
     missing: Sequence[Range],
@@ -228,35 +244,33 @@ def unit_body(
     """A unit's Avro body around components that are encoded already.
 
     Args:
-        group_id: UTF-8 bytes of the id, as are `unit_id` and `destination`.
+        group_id: UTF-8 bytes of the id, as is `unit_id`.
         unit_id: W-90.
-        destination: Name of the destination.
-        generation: From 1.
-        outcome: `complete` or `partial`.
-        reason: Why it closed.
+        sized_destination: Name of the destination, with its length.
+        closing: Generation, outcome, reason, and the partition's clock then, epoch ms.
         opened_at: Append time of the first component held, epoch ms.
-        closed_at: The partition's clock when it closed, epoch ms.
         expires_at: Epoch ms, 0 for never (W-92).
         size: Bytes of the encoded components.
         missing: Numbers that a partial unit lacks.
         bodies: Encoded components in number order.
     """
     count = long(len(bodies))
+    generation = closing.generation
     return b"".join(
         (
             sized(group_id),
             sized(unit_id),
-            sized(destination),
-            long(generation),
-            OUTCOME_CHUNKS[outcome],
-            REASON_CHUNKS[reason],
+            sized_destination,
+            b"\x02" if generation == 1 else long(generation),
+            OUTCOME_CHUNKS[closing.outcome],
+            REASON_CHUNKS[closing.reason],
             moment(opened_at),
-            moment(closed_at),
+            moment(closing.at),
             b"\x02" + long(expires_at) if expires_at else NULL,
             count,
             long(size),
             encode_ranges(missing) if missing else NULL,
-            count,
+            count if bodies else b"",
             *bodies,
             NULL,
         )

@@ -34,6 +34,8 @@ class UnitOutcome(StrEnum):
     CANCELLED = "cancelled"
     FAILED = "failed"
 
+    __hash__ = str.__hash__  # that of Enum is a Python function; the worker looks these up per unit
+
 
 class Reason(StrEnum):
     """Why a group closed (`uow-reason`). The order is the order in Avro."""
@@ -51,6 +53,8 @@ class Reason(StrEnum):
     CONFLICT = "conflict"
     LIMIT = "limit"
     DIGEST = "digest"
+
+    __hash__ = str.__hash__  # that of Enum is a Python function; the worker looks these up per unit
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,10 @@ from processor.core.changes import Closed
 class ClosedMemory:
     """Closed groups of one partition, by id; the oldest leave first.
 
+    Attributes:
+        by_id: The last closed group of each id.
+        order: All of them, oldest first, replaced ones included.
+
     Args:
         retention_ms: How long an id is remembered, by the partition's clock (`closed_retention_ms`).
         max_groups: How many at most (`closed_max_groups`).
@@ -23,7 +27,7 @@ class ClosedMemory:
         self.retention_ms = retention_ms
         self.max_groups = max_groups
         self.by_id: dict[bytes, Closed] = {}
-        self._order: deque[Closed] = deque()
+        self.order: deque[Closed] = deque()
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -38,11 +42,11 @@ class ClosedMemory:
     def add(self, closed: Closed) -> None:
         """Remembers a closed group; a later generation replaces an earlier one."""
         self.by_id[closed.id] = closed
-        self._order.append(closed)
+        self.order.append(closed)
 
     def trim(self, clock: int) -> int:
         """Forgets what is too old or too many; returns how many entries were looked at and left."""
-        order, by_id, left = self._order, self.by_id, 0
+        order, by_id, left = self.order, self.by_id, 0
         horizon = clock - self.retention_ms
         while order and (order[0].at < horizon or len(by_id) > self.max_groups):
             oldest = order.popleft()

@@ -79,92 +79,62 @@ class Columns:
         self.tails: dict[int, Tail] = {}
 
 
-class _Seq(NamedTuple):
-    number: int
-    encoded: bytes
-    header: bytes
+class _Mark(NamedTuple):
+    """A pair of raw number and raw end mark, read once: what they mean, and the Avro that depends on them alone.
+
+    Attributes:
+        seq: The number.
+        end: The mark.
+        head: Number and mark, as a component begins.
+        headers: The two headers, number first.
+    """
+
+    seq: int
+    end: bool
+    head: bytes
+    headers: bytes
 
 
-class _End(NamedTuple):
-    mark: bool
-    encoded: bytes
-    header: bytes
+_SEQ_CHUNK, _END_CHUNK = header_chunk(names.SEQ), header_chunk(names.END)
+_MAX_MARKS = 65_536
 
 
-_END_CHUNK = header_chunk(names.END)
-_SEQ_CHUNK = header_chunk(names.SEQ)
-_NO_END = _End(False, END_CHUNKS[False], b"")
-_ENDS = {
-    raw: _End(mark, END_CHUNKS[mark], _END_CHUNK + sized(raw))
-    for mark, spellings in (
-        (True, (b"true", b"True", b"TRUE")),
-        (False, (b"false", b"False", b"FALSE")),
-    )
-    for raw in spellings
-}
-_COMMON_SEQS = {
-    raw: _Seq(number, long(number), _SEQ_CHUNK + sized(raw)) for number in range(1, 2049) for raw in (b"%d" % number,)
-}
+class _Marks(dict[tuple[bytes | None, bytes | None], _Mark | None]):
+    """Raw number and end mark to `_Mark`, None where one cannot be read; filled as they come, bounded."""
+
+    def __missing__(self, raws: tuple[bytes | None, bytes | None]) -> _Mark | None:
+        raw_seq, raw_end = raws
+        seq = decimal(raw_seq) if raw_seq else None
+        end = False if raw_end is None else names.ENDS.get(raw_end.lower())
+        mark = None
+        if seq is not None and end is not None and 1 <= seq <= names.MAX_SEQ:
+            headers = _SEQ_CHUNK + sized(raw_seq or b"") + _END_CHUNK + sized(raw_end or b"")
+            mark = _Mark(seq, end, long(seq) + END_CHUNKS[end], headers)
+        if len(self) >= _MAX_MARKS:
+            self.clear()
+        if raw_seq is None or len(raw_seq) < 16:
+            self[raws] = mark
+        return mark
 
 
-def _seq(raw: bytes | None) -> _Seq | None:
-    number = decimal(raw) if raw else None
-    if raw is None or number is None or not 1 <= number <= names.MAX_SEQ:
-        return None
-    return _Seq(number, long(number), _SEQ_CHUNK + sized(raw))
+_MARKS = _Marks()
 
 
-Row = tuple[bytes, int, bool, bytes, Tail | None]
-"""Id, number, end mark, Avro body, and for an end component its tail."""
+class Row(NamedTuple):
+    """A plain row; `tail` for an end component."""
+
+    id: bytes
+    seq: int
+    end: bool
+    body: bytes
+    tail: Tail | None
+
+
 RowReader = Callable[[Record, Sequence[bytes | None], bytes, int], Row | None]
 """Reads one record of a layout from its raw header values, given the Avro before the offset, and the offset; None if it is odd."""
 
-_SIMPLE = (names.ID, names.SEQ, names.END)
 _SIMPLE_CHUNK = long(3) + header_chunk(names.ID)
 _SHORT = len(LENGTHS)
-
-
-def _read_simple(
-    record: Record,
-    raws: Sequence[bytes | None],
-    head: bytes,
-    offset: int,
-    seqs: dict[bytes, _Seq] = _COMMON_SEQS,
-    lengths: list[bytes] = LENGTHS,
-) -> Row | None:
-    """The three headers in their usual order and nothing else: what most producers write."""
-    group_id, raw_seq, raw_end = raws
-    seq = seqs.get(raw_seq) or _seq(raw_seq)  # type: ignore[arg-type]  # None is no key of it
-    end = _ENDS.get(raw_end)  # type: ignore[arg-type]
-    if seq is None or end is None or not group_id or len(group_id) > names.MAX_ID_BYTES or not is_text(group_id):
-        return None
-    key, value = record.key(), record.value()
-    sized_id = lengths[len(group_id)] + group_id
-    length = b"" if value is None else lengths[len(value)] if len(value) < _SHORT else long(len(value))
-    body = b"".join(
-        (
-            seq.encoded,
-            end.encoded,
-            b"\x00\x02" + sized_id if key == group_id else NULL + optional(key),
-            NULL if value is None else b"\x02",
-            length,
-            value or b"",
-            _SIMPLE_CHUNK,
-            sized_id,
-            seq.header,
-            end.header,
-            head,
-            long(offset),
-            NULL,
-        )
-    )
-    return (
-        group_id,
-        seq.number,
-        end.mark,
-        body,
-        Tail(None, offset) if end.mark else None,
-    )
 
 
 def _general_reader(heads: tuple[str, ...], reading: Reading) -> RowReader | None:
@@ -186,32 +156,24 @@ def _general_reader(heads: tuple[str, ...], reading: Reading) -> RowReader | Non
 
     def read(record: Record, raws: Sequence[bytes | None], head: bytes, offset: int) -> Row | None:
         group_id, raw_seq = raws[id_at], raws[seq_at]
-        seq = _COMMON_SEQS.get(raw_seq) or _seq(raw_seq)  # type: ignore[arg-type]
-        end = _ENDS.get(raws[end_at]) if end_at >= 0 else _NO_END  # type: ignore[arg-type]
-        if seq is None or end is None or not group_id or len(group_id) > names.MAX_ID_BYTES or not is_text(group_id):
+        mark = _MARKS[raw_seq, raws[end_at] or b"" if end_at >= 0 else None]
+        if mark is None or not group_id or len(group_id) > names.MAX_ID_BYTES or not is_text(group_id):
             return None
         component_id = raws[component_id_at] if component_id_at >= 0 else None
         if component_id is not None and not is_text(component_id):
             return None
-        parts = [
-            seq.encoded,
-            end.encoded,
-            optional(component_id),
-            optional(record.key()),
-            optional(record.value()),
-            count,
-        ]
+        parts = [mark.head, optional(component_id), optional(record.key()), optional(record.value()), count]
         for chunk, raw in zip(chunks, raws, strict=True):
             parts += (chunk, optional(raw))
         parts += (head, long(offset), NULL)
         tail = None
-        if end.mark:
+        if mark.end:
             tail = Tail(
                 component_id,
                 offset,
                 unit_properties(list(zip(heads, raws, strict=True)), reading) if has_properties else (),
             )
-        return group_id, seq.number, end.mark, b"".join(parts), tail
+        return Row(group_id, mark.seq, mark.end, b"".join(parts), tail)
 
     return read
 
@@ -245,10 +207,14 @@ class ColumnReader:
     def __init__(self, topic: str, partition: int, reading: Reading) -> None:
         self.topic, self.partition, self.reading = topic, partition, reading
         self._source = source_head(topic, partition)
-        self._readers: dict[tuple[str, ...], RowReader | None] = {_SIMPLE: _read_simple}
+        self._readers: dict[tuple[str, ...], RowReader | None] = {}
 
     def read(self, records: Sequence[Record]) -> Columns:
-        """Columns of the records, which are in offset order."""
+        """Columns of the records, which are in offset order.
+
+        The loop treats in line what most producers write: the three headers in their usual order, the id as key. It is the hottest code
+        there is, hence its local names.
+        """
         columns = Columns(records)
         ids, seqs, ends = columns.ids.append, columns.seqs.append, columns.ends.append
         times, offsets, bodies, tails = (
@@ -257,7 +223,15 @@ class ColumnReader:
             columns.bodies.append,
             columns.tails,
         )
-        readers, reader_for, source = self._readers, self._reader_for, self._source
+        marks, lengths, short, join, source = _MARKS, LENGTHS, _SHORT, b"".join, self._source
+        name_id, name_seq, name_end, chunk_id, some, bare = (
+            names.ID,
+            names.SEQ,
+            names.END,
+            _SIMPLE_CHUNK,
+            b"\x02",
+            NULL + b"\x02",
+        )
         head_time, head = -1, b""
         for record in records:
             at, offset = record.timestamp()[1], record.offset()
@@ -265,31 +239,60 @@ class ColumnReader:
             offsets(offset)
             if at != head_time:
                 head_time, head = at, NULL + long(at) + source
-            row = None
-            pairs = read_headers(record)
-            if pairs:
-                heads, raws = zip(*pairs, strict=True)
-                reader = readers[heads] if heads in readers else reader_for(heads)
-                if reader is not None:
-                    row = reader(record, raws, head, offset)
+            try:
+                pairs = record.headers()
+            except UnicodeDecodeError:  # a header name that is no UTF-8, which the binding cannot show
+                pairs = None
+            if pairs and len(pairs) == 3:
+                (first, group_id), (second, raw_seq), (third, raw_end) = pairs
+                if first == name_id and second == name_seq and third == name_end and raw_end is not None:
+                    mark, key, value = marks[raw_seq, raw_end], record.key(), record.value()
+                    if (
+                        mark is not None
+                        and group_id
+                        and key == group_id
+                        and len(group_id) < 256
+                        and value is not None
+                        and len(value) < short
+                        and group_id.isascii()
+                    ):
+                        seq, end, mark_head, mark_headers = mark
+                        sized_id = lengths[len(group_id)] + group_id
+                        ids(group_id)
+                        seqs(seq)
+                        ends(end)
+                        bodies(
+                            join(
+                                (mark_head, bare, sized_id, some, lengths[len(value)], value)
+                                + (chunk_id, sized_id, mark_headers, head, long(offset), NULL)
+                            )
+                        )
+                        if end:
+                            tails[offset] = Tail(None, offset)
+                        continue
+            row = self._row(record, pairs, head, offset) if pairs else None
             if row is None:
                 ids(None)
                 seqs(0)
                 ends(False)
                 bodies(b"")
-            else:
-                group_id, seq, end, body, tail = row
-                ids(group_id)
-                seqs(seq)
-                ends(end)
-                bodies(body)
-                if tail is not None:
-                    tails[offset] = tail
+                continue
+            ids(row.id)
+            seqs(row.seq)
+            ends(row.end)
+            bodies(row.body)
+            if row.tail is not None:
+                tails[offset] = row.tail
         return columns
+
+    def _row(self, record: Record, pairs: Pairs, head: bytes, offset: int) -> Row | None:
+        heads, raws = zip(*pairs, strict=True)
+        reader = self._readers[heads] if heads in self._readers else self._reader_for(heads)
+        return None if reader is None else reader(record, raws, head, offset)
 
     def _reader_for(self, heads: tuple[str, ...]) -> RowReader | None:
         if len(self._readers) >= _MAX_LAYOUTS:  # names made up per record must not fill the memory
-            self._readers = {_SIMPLE: _read_simple}
+            self._readers = {}
         reader = self._readers[heads] = _general_reader(heads, self.reading)
         return reader
 

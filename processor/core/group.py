@@ -38,6 +38,8 @@ class Group:
         special: Whether a component carries what only `decide` can judge; the shelf leaves the group alone then.
         tail: See `Tail`; None after a restore.
         promoted: How many of the first held components have a row in the changelog.
+        row_key: What the keys of these rows begin with; the engine's, made with the first row.
+        row_head: What their values begin with; likewise.
         is_open: False from its close on.
     """
 
@@ -55,6 +57,8 @@ class Group:
         "marked",
         "opened_at",
         "promoted",
+        "row_head",
+        "row_key",
         "special",
         "tail",
     )
@@ -73,6 +77,7 @@ class Group:
         self.special = False
         self.tail: Tail | None = None
         self.promoted = 0
+        self.row_key = self.row_head = b""
         self.is_open = True
 
     def __repr__(self) -> str:

@@ -33,15 +33,12 @@ def judge(partition: Partition, columns: Columns) -> None:
         partition.elsewhere,
         partition.arrive,
     )
-    max_components, max_bytes = (
-        partition.policy.max_components,
-        partition.policy.max_bytes,
-    )
-    records, tails, timed = columns.records, columns.tails, partition.timed
-    clock, due = partition.clock, partition.due
-    happened = partition.happened
-    note_held = happened.held.append
-    count = size = 0
+    max_components, max_bytes, timed = partition.policy.max_components, partition.policy.max_bytes, partition.timed
+    tails, clock, due = columns.tails, partition.clock, partition.due
+    note_held, note_effect = partition.happened.held.append, partition.happened.effects.append
+    note_closed, note_order = partition.happened.closed.append, partition.closed.order.append
+    complete, by_end = UnitOutcome.COMPLETE, Reason.END
+    judged = delivered = size = 0
     rows = zip(
         columns.ids,
         columns.seqs,
@@ -49,67 +46,71 @@ def judge(partition: Partition, columns: Columns) -> None:
         columns.times,
         columns.offsets,
         columns.bodies,
-        records,
+        columns.records,
         strict=True,
     )
     for group_id, seq, end, at, offset, body, record in rows:
         if at > clock:
             clock = at
-        group = groups.get(group_id) if group_id is not None else None
+        group = groups.get(group_id)  # None, an odd row, is no key of it
         if group is not None:
             held = group.held
-            plain = not (
-                group.special
-                or seq in held
+            count = len(held)
+            total = group.bytes + len(body)
+            if (
+                seq in held
                 or seq > group.end
+                or total > max_bytes
+                or count >= max_components
+                or clock >= due
+                or group.special
                 or (end and (group.end != UNKNOWN_END or seq < group.highest))
-                or len(held) >= max_components
-                or group.bytes + len(body) > max_bytes
-            )
+            ):
+                partition.clock = clock
+                arrive(record)
+                clock, due = partition.clock, partition.due
+                continue
+            group.bytes = total
+            if at > group.last_at:
+                group.last_at = at
         else:
-            plain = (
-                group_id is not None
-                and group_id not in closed_ids
-                and len(body) <= max_bytes
-                and elsewhere(group_id) is None
-            )
-        if not plain or clock >= due:
-            partition.clock = clock
-            arrive(record)
-            clock, due = partition.clock, partition.due
-            continue
-        opens = group is None
-        if group is None:
-            assert group_id is not None
+            if (
+                group_id is None
+                or clock >= due
+                or group_id in closed_ids
+                or len(body) > max_bytes
+                or elsewhere(group_id) is not None
+            ):
+                partition.clock = clock
+                arrive(record)
+                clock, due = partition.clock, partition.due
+                continue
             group = groups[group_id] = Group(group_id, 1, at)
             held = group.held
+            count = 0
+            group.bytes = len(body)
+            if timed:
+                partition.schedule(group)
+                due = partition.due
         held[seq] = body
-        group.bytes += len(body)
-        count += 1
-        size += len(body)
-        if at > group.last_at:
-            group.last_at = at
         if seq > group.highest:
             group.highest = seq
+        judged += 1
+        size += len(body)
+        note_held((group, seq, end, offset, None))
         if end:
             group.end, group.marked, group.tail = seq, True, tails[offset]
-        note_held((group, seq, end, offset, None))
-        if len(held) == group.end:
-            closed = Closed(
-                group.id,
-                group.generation,
-                UnitOutcome.COMPLETE,
-                Reason.END,
-                seq if end else group.end,
-                offset + 1,
-                clock,
-            )
+        if count + 1 == group.end:
+            closed = Closed(group.id, group.generation, complete, by_end, group.end, offset + 1, clock)
             del groups[group.id]
-            partition.close(group, closed)
-            happened.effects.append((Delivered(closed), None, group))
-        elif opens and timed:
-            partition.schedule(group)
-            due = partition.due
+            group.is_open = False
+            closed_ids[group.id] = closed
+            note_order(closed)
+            note_closed((group, closed))
+            note_effect((Delivered(closed), None, group))
+            delivered += group.end
+            size -= group.bytes
     partition.clock = clock
-    partition.counts.held += count
     partition.held_bytes += size
+    partition.counts.held += judged
+    partition.counts.delivered += delivered

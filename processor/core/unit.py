@@ -11,7 +11,7 @@ from uuid import UUID
 from processor.core.changes import Closed, Tail
 from processor.core.columns import unit_properties
 from processor.core.group import Group
-from schemas.component import decode_component, unit_body
+from schemas.component import decode_component, sized, unit_body
 from schemas.records import Component, Range, Reason, Unit, UnitOutcome, ranges_text
 from topics import headers as names
 from topics.headers import Reading
@@ -41,6 +41,7 @@ class UnitMaker:
 
     def __init__(self, destination: str, topic: str, partition: int, reading: Reading) -> None:
         self.destination = destination.encode()
+        self._sized_destination = sized(self.destination)
         self.reading = reading
         self._place = f"{topic}/{partition}/".encode()
         self._hash = sha1(NAMESPACE.bytes + self.destination + b"\0", usedforsecurity=False)
@@ -111,12 +112,9 @@ class UnitMaker:
         return unit_body(
             group.id,
             unit_id,
-            self.destination,
-            group.generation,
-            closed.outcome,
-            closed.reason,
+            self._sized_destination,
+            closed,
             group.opened_at,
-            closed.at,
             group.expires_at,
             group.bytes,
             missing,

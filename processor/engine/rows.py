@@ -7,14 +7,19 @@ general codec (`schemas.codec`), which tests hold to the same bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import TypeVar
 
 from processor.core.changes import Closed
+from processor.core.group import Group
 from schemas.component import (
     END_CHUNKS,
+    LENGTHS,
     NULL,
     OUTCOME_CHUNKS,
     REASON_CHUNKS,
     Cursor,
+    items,
     long,
     moment,
     sized,
@@ -35,31 +40,36 @@ ROW_HEADER = single_object_header("ChangelogComponent")
 LEDGER_HEADER = single_object_header("Ledger")
 _KEY_TAILS = [number.to_bytes(4, "big") for number in range(4096)]
 _PLAIN = {end: mark + NULL for end, mark in END_CHUNKS.items()}
+T = TypeVar("T")
 _OUTCOMES = tuple(UnitOutcome)
 _REASONS = tuple(Reason)
 
 
-def key_head(group_id: bytes) -> bytes:
-    """A changelog key up to its sequence number (`schemas.records.changelog_key`)."""
-    return b"\x01" + group_id + b"\x00"
+def tombstone_keys(group: Group) -> list[bytes]:
+    """Keys of the rows of a group, for when it closes."""
+    key, tails = group.row_key, _KEY_TAILS
+    return [key + (tails[seq] if seq < 4096 else seq.to_bytes(4, "big")) for seq in islice(group.held, group.promoted)]
 
 
-def key_tail(seq: int) -> bytes:
-    """The last four bytes of a changelog key."""
-    return _KEY_TAILS[seq] if seq < 4096 else seq.to_bytes(4, "big")
+def component_row(group: Group, seq: int, end: bool, offset: int, attributes: Attributes | None) -> tuple[bytes, bytes]:
+    """Key and value of a held component's row (`schemas.records.changelog_key`, Avro `ChangelogComponent`)."""
+    if not group.row_head:
+        begin_rows(group)
+    body = group.held[seq]
+    length = len(body)
+    said = _PLAIN[end] if attributes is None else END_CHUNKS[end] + _attributes(attributes)
+    value = group.row_head + long(offset) + said + (LENGTHS[length] if length < 4096 else long(length)) + body
+    return group.row_key + (_KEY_TAILS[seq] if seq < 4096 else seq.to_bytes(4, "big")), value
 
 
-def row_head(generation: int, opened_at: int) -> bytes:
-    """What all rows of one group begin with."""
-    return ROW_HEADER + long(generation) + long(opened_at)
+def begin_rows(group: Group) -> None:
+    """Makes what all rows of a group have in common."""
+    group.row_key = b"\x01" + group.id + b"\x00"
+    group.row_head = ROW_HEADER + long(group.generation) + moment(group.opened_at)
 
 
-def row_value(head: bytes, offset: int, end: bool, attributes: Attributes | None, body: bytes) -> bytes:
-    """A component's row."""
-    if attributes is None:
-        return head + long(offset) + _PLAIN[end] + sized(body)
-    said = b"\x02" + long(attributes.expires_at) + long(attributes.deliver_at) + long(attributes.count)
-    return head + long(offset) + END_CHUNKS[end] + said + sized(body)
+def _attributes(attributes: Attributes) -> bytes:
+    return b"\x02" + long(attributes.expires_at) + long(attributes.deliver_at) + long(attributes.count)
 
 
 def read_row(value: bytes) -> ChangelogRow:
@@ -150,23 +160,26 @@ def read_ledger(value: bytes) -> tuple[LedgerRecord, list[Closed]]:
     if layout != LEDGER_LAYOUT:
         raise DecodeError("ledger", f"layout {layout}, this worker knows {LEDGER_LAYOUT}")
     from_offset, to_offset, floor, clock, reader = (cursor.long() for _ in range(5))
-    skipped: list[OffsetRange] = []
-    while count := cursor.long():
-        skipped.extend(OffsetRange(cursor.long(), cursor.long()) for _ in range(count))
-    closed: list[Closed] = []
-    while count := cursor.long():
-        for _ in range(count):
-            group_id, generation = cursor.bytes(), cursor.long()
-            outcome, reason = _OUTCOMES[cursor.long()], _REASONS[cursor.long()]
-            closed.append(
-                Closed(
-                    group_id,
-                    generation,
-                    outcome,
-                    reason,
-                    cursor.long(),
-                    cursor.long(),
-                    cursor.long(),
-                )
-            )
-    return LedgerRecord(layout, from_offset, to_offset, floor, clock, reader, tuple(skipped), ()), closed
+    skipped = tuple(OffsetRange(cursor.long(), cursor.long()) for _ in items(cursor))
+    closed = [_read_closed(cursor) for _ in items(cursor)]
+    if cursor.at != len(value):
+        raise DecodeError("ledger", f"{len(value) - cursor.at} bytes follow the record")
+    return LedgerRecord(layout, from_offset, to_offset, floor, clock, reader, skipped, ()), closed
+
+
+def _read_closed(cursor: Cursor) -> Closed:
+    return Closed(
+        cursor.bytes(),
+        cursor.long(),
+        _chosen(_OUTCOMES, cursor.long()),
+        _chosen(_REASONS, cursor.long()),
+        cursor.long(),
+        cursor.long(),
+        cursor.long(),
+    )
+
+
+def _chosen(symbols: tuple[T, ...], index: int) -> T:
+    if not 0 <= index < len(symbols):
+        raise DecodeError("ledger", f"an enumeration has no symbol {index}")
+    return symbols[index]

@@ -10,7 +10,6 @@ of single records (`rows`, `outputs`), and sending (`processor.kafka`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 
 from processor.core.changes import Closed, Delivered, GivenUp, Held
 from processor.core.group import NEVER, Group
@@ -23,13 +22,7 @@ from processor.engine.outputs import (
     too_large,
 )
 from processor.engine.ports import Plan, RawRecord, Tp
-from processor.engine.rows import (
-    key_head,
-    key_tail,
-    ledger_value,
-    row_head,
-    row_value,
-)
+from processor.engine.rows import begin_rows, component_row, ledger_value, tombstone_keys
 from schemas.errors import UnitTooLargeError
 from topics.headers import Reading
 from topics.policies import HandlingPolicy
@@ -124,17 +117,11 @@ class PartitionTask:
             if group is None:
                 self.writer.failed_unopened(one, written)
             elif group.promoted:
-                head = key_head(group.id)
-                rows += [(head + key_tail(seq), None) for seq in islice(group.held, group.promoted)]
-        heads: dict[tuple[int, int], bytes] = {}
+                rows += [(key, None) for key in tombstone_keys(group)]
         for group, seq, end, offset, attributes in happened.held:
             if group.is_open:  # what opened and closed within the poll leaves no row (W-119)
                 group.promoted += 1
-                opened = group.generation, group.opened_at
-                head = heads.get(opened) or heads.setdefault(opened, row_head(*opened))
-                rows.append(
-                    (key_head(group.id) + key_tail(seq), row_value(head, offset, end, attributes, group.held[seq]))
-                )
+                rows.append(component_row(group, seq, end, offset, attributes))
         plan.ledger = self._ledger(start, happened.not_held, [one for _, one in closed])
         return plan
 
@@ -182,6 +169,7 @@ class PartitionTask:
         group = groups.get(group_id)
         if group is None:
             group = groups[group_id] = Group(group_id, generation, opened_at)
+            begin_rows(group)
         group.apply(held)
         group.promoted += 1
         self.partition.held_bytes += len(held.body)

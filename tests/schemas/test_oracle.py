@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from processor.core.changes import Closed
 from schemas import codec, component, framing
 from schemas.errors import DecodeError
 from schemas.records import Component, Record, Unit
@@ -74,18 +75,15 @@ def test_a_long_by_hand_is_avros_zigzag_long(number: int) -> None:
     assert component.long(number) == out.getvalue()
 
 
-@given(units.filter(lambda unit: unit.components), st.integers(0, 2**63 - 1))
+@given(units, st.integers(0, 2**63 - 1))
 def test_a_unit_joined_from_encoded_components_is_the_unit_of_both_packages(unit: Unit, expires_at: int) -> None:
     bodies = [component.encode_component(held) for held in unit.components]
     body = component.unit_body(
         unit.id.encode(),
         unit.unit_id.encode(),
-        unit.destination.encode(),
-        unit.generation,
-        unit.outcome,
-        unit.reason,
+        component.sized(unit.destination.encode()),
+        Closed(b"", unit.generation, unit.outcome, unit.reason, 0, 0, unit.closed_at),
         unit.opened_at,
-        unit.closed_at,
         expires_at,
         unit.bytes,
         unit.missing,
@@ -125,8 +123,8 @@ def test_no_prefix_of_a_component_is_a_component(held: Component, data: st.DataO
         (b"\x02\x00\x01", "no branch -1"),
         (b"\x02\x00\x02\x02\xff", "no UTF-8"),
         (b"\x02\x00\x02\x01", "claims -1 bytes"),
-        (b"\x02\x00\x00\x00\x00\x80\x80\x80\x80\x10", "claims 2147483648 headers"),
-        (b"\x02\x00\x00\x00\x00\x01", "claims -1 headers"),
+        (b"\x02\x00\x00\x00\x00\x80\x80\x80\x80\x10", "claims 2147483648 items"),
+        (b"\x02\x00\x00\x00\x00\x01", "claims -1 items"),
         (b"\x02" + b"\x00" * 10 + b"\x00", "1 bytes follow"),
     ],
     ids=lambda told: told if isinstance(told, str) else "",

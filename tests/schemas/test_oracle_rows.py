@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from processor.core.changes import Closed
+from processor.core.group import Group
 from processor.engine import rows
 from schemas import codec, component, framing
 from schemas.errors import DecodeError
 from schemas.records import (
     LEDGER_LAYOUT,
-    MAX_SEQ,
     Attributes,
     ChangelogRow,
     ClosedGroup,
@@ -39,18 +39,27 @@ def as_core(closed: ClosedGroup) -> Closed:
     )
 
 
-@given(st.binary(min_size=1, max_size=255), st.integers(0, MAX_SEQ))
-def test_changelog_keys_by_hand_are_the_keys(id: bytes, seq: int) -> None:
-    assert rows.key_head(id) + rows.key_tail(seq) == changelog_key(id, seq)
-
-
-@given(longs, longs, longs, st.booleans(), st.none() | attributes, st.binary(max_size=300))
+@given(
+    st.text(min_size=1, max_size=60).map(str.encode),
+    st.integers(1, 2**31 - 1),
+    longs,
+    longs,
+    longs,
+    st.booleans(),
+    st.none() | attributes,
+    st.binary(max_size=300),
+)
 def test_changelog_rows_by_hand_have_the_codecs_bytes(
-    generation: int, opened_at: int, offset: int, end: bool, said: Attributes | None, body: bytes
+    id: bytes, seq: int, generation: int, opened_at: int, offset: int, end: bool, said: Attributes | None, body: bytes
 ) -> None:
-    row = ChangelogRow(generation, opened_at, offset, end, said, body)
-    value = rows.row_value(rows.row_head(generation, opened_at), offset, end, said, body)
-    assert value == codec.frame(row)
+    group = Group(id, generation, opened_at)
+    group.held[seq] = body
+    group.promoted = 1
+    key, value = rows.component_row(group, seq, end, offset, said)
+    assert key == changelog_key(id, seq)
+    assert rows.tombstone_keys(group) == [key]
+    assert value == codec.frame(ChangelogRow(generation, opened_at, offset, end, said, body))
+    assert rows.read_row(value) == ChangelogRow(generation, opened_at, offset, end, said, body)
 
 
 @given(changelog_rows)
