@@ -19,8 +19,10 @@ setup: ## .venv and jars by their locks; does nothing when both are up to date
 demo: setup ## the whole story on an embedded broker, in under three minutes
 	@$(BIN)/uow demo $(ARGS)
 
-test: setup ## every test but the docker tier; ARGS='-k name' selects
-	@$(BIN)/python -m pytest $(ARGS)
+# Two processes, each with a broker of its own; PARALLEL= for one.
+PARALLEL ?= -n 2 --dist loadgroup
+test: setup ## every test but the docker tier and the drills; ARGS='-k name' selects
+	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 test-docker: setup ## the docker tier: compose and testcontainers; skips where no engine answers
 	@UOW_TEST_BROKER=docker $(BIN)/python -m pytest -m docker $(ARGS)

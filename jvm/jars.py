@@ -202,7 +202,10 @@ def _fetch(base: str, jar: Jar, into: Path) -> None:
     for attempt in range(1, ATTEMPTS + 1):
         seen = hashlib.sha256()
         try:
-            with requests.get(f"{base}/{jar.url_path}", stream=True, timeout=(10, 60)) as answer, part.open("wb") as out:
+            with (
+                requests.get(f"{base}/{jar.url_path}", stream=True, timeout=(10, 60)) as answer,
+                part.open("wb") as out,
+            ):
                 answer.raise_for_status()
                 for chunk in answer.iter_content(1 << 16):
                     seen.update(chunk)

@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from types import FrameType
 
 LOOK_SECONDS = 0.5
@@ -47,7 +48,7 @@ def main() -> int:
     log, remove, *command = sys.argv[1:]
     ended = threading.Event()
 
-    with open(log, "ab") as out:
+    with Path(log).open("ab") as out:
         program = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
 
     def on_term(signum: int, frame: FrameType | None) -> None:
@@ -79,7 +80,7 @@ def main() -> int:
     if os.getppid() != parent:
         watcher.join(GENTLE_SECONDS)
     ended.set()
-    return 0 if code in (0, 128 + signal.SIGTERM, -signal.SIGTERM) else 1
+    return code if code >= 0 else 128 - code
 
 
 if __name__ == "__main__":

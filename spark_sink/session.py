@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,9 +92,10 @@ def _jvm(at_launch: tuple[tuple[str, str], ...]) -> tuple[Any, str]:
 
     scratch = tempfile.mkdtemp(prefix="uow-spark-")
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
-    gateway = launch_gateway(SparkConf().setAll(list(at_launch)), popen_kwargs={"cwd": scratch})
+    launch: Callable[..., Any] = launch_gateway
+    gateway = launch(SparkConf().setAll(list(at_launch)), popen_kwargs={"cwd": scratch})
     # one file system was made while launching, and is cached; later ones look at the property
-    here, hadoop = os.getcwd(), gateway.jvm.org.apache.hadoop
+    here, hadoop = str(Path.cwd()), gateway.jvm.org.apache.hadoop
     gateway.jvm.java.lang.System.setProperty("user.dir", here)
     hadoop.fs.FileSystem.getLocal(hadoop.conf.Configuration()).setWorkingDirectory(hadoop.fs.Path(here))
     return gateway, scratch

@@ -65,7 +65,9 @@ def pip(*arguments: str) -> None:
     """Run pip in the environment; show what it collects, and everything it said if it fails."""
     command = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "--no-input", "install", *arguments]
     # a user's own constraints or target folder must not leak into the environment of the project
-    environment = {k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "PIP_TARGET", "PIP_USER", "PIP_PREFIX"}}
+    environment = {
+        k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "PIP_TARGET", "PIP_USER", "PIP_PREFIX"}
+    }
     said: list[str] = []
     began, collected, shown = time.monotonic(), 0, time.monotonic()
     with subprocess.Popen(
@@ -79,7 +81,9 @@ def pip(*arguments: str) -> None:
             now = time.monotonic()
             if (found and now - shown > 3) or line.startswith("Installing collected"):
                 shown = now
-                what = f"{collected} packages, at {found[1]}" if found else f"{collected} packages collected, installing"
+                what = (
+                    f"{collected} packages, at {found[1]}" if found else f"{collected} packages collected, installing"
+                )
                 say(f"  {now - began:3.0f} s  {what}")
     if process.returncode:
         sys.stderr.write("".join(said[-40:]))
@@ -123,7 +127,7 @@ def python_packages() -> None:
 
 def main() -> None:
     """Bring the environment and the jars to the state that the locks describe."""
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036 - this very script is started with the Python of the machine
         sys.exit("setup: Python 3.11 or newer is needed (PYTHON=/path/to/python3.11 make ...)")
     if sys.version_info[:2] not in TESTED:
         say(f"note: tested with Python 3.11 and 3.12, this is {sys.version.split()[0]}")

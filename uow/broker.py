@@ -41,6 +41,7 @@ HOST = "127.0.0.1"
 CLUSTER_ID = "AAAAAAAAQAAAAAAAAAAAAA"
 SCRATCH_PREFIX = "uow-broker-"
 SCRATCH_SAFE_SECONDS = 60
+FOLDER_PATIENCE_SECONDS = 20.0
 WATCH = Path(java.__file__).with_name("watch.py")
 # librdkafka reports on standard error by itself, reconnects to a stopping broker included
 _QUIET = logging.getLogger("uow.broker.probe")
@@ -196,7 +197,7 @@ class EmbeddedBroker:
         if fixed and not _is_free(fixed):
             raise PortTaken(fixed)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._hold_folder(timeout=20)
+        self._hold_folder(FOLDER_PATIENCE_SECONDS)
         deadline = time.monotonic() + timeout
         try:
             for attempt in range(1, 4):  # between finding free ports and Kafka's bind, others may take them

@@ -1,0 +1,117 @@
+"""What every test may ask for: a broker, a name of its own, topics, child processes."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.kafka_broker import Kafka, docker_answers, origin, running_broker
+from tests.processes import Child
+
+# librdkafka writes to standard error by itself, reconnects after a broker's end included
+QUIET = logging.getLogger("tests.librdkafka")
+QUIET.addHandler(logging.NullHandler())
+QUIET.propagate = False
+
+
+def pytest_report_header() -> str:
+    """Say which Kafka the run uses."""
+    return f"kafka: {origin()}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by what they ask for, keep a file's tests in one process, and put Spark's last and together."""
+    for item in items:
+        asked = getattr(item, "fixturenames", [])
+        for name in ("broker", "spark"):
+            if name in asked:
+                item.add_marker(name)
+        item.add_marker(pytest.mark.xdist_group("spark" if item.get_closest_marker("spark") else str(item.path)))
+        if item.get_closest_marker("spark"):
+            # py4j leaves sockets to its JVM to the garbage collector, whenever that comes
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+    items.sort(key=lambda item: item.get_closest_marker("spark") is not None)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """The docker tier skips with a clear line where there is no engine."""
+    if item.get_closest_marker("docker") and not docker_answers():
+        pytest.skip("no Docker engine answers")
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Kafka]:
+    """The broker of this run: UOW_TEST_BOOTSTRAP if given, a container if UOW_TEST_BROKER=docker, else embedded.
+
+    Shared by all tests of a process, so a test uses names made from `unique` and stops or kills nothing: who wants to
+    do that starts an `EmbeddedBroker` of its own.
+    """
+    with running_broker() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def admin(broker: Kafka) -> Any:
+    """An AdminClient on the broker; it stays referenced, as its futures need."""
+    from confluent_kafka.admin import AdminClient
+
+    return AdminClient({"bootstrap.servers": broker.bootstrap}, logger=QUIET)
+
+
+@pytest.fixture
+def unique(request: pytest.FixtureRequest) -> str:
+    """A name no other test has, fit for topics, groups and transactional ids; it tells the test's name."""
+    readable = re.sub(r"[^a-zA-Z0-9]+", "-", request.node.name.removeprefix("test_")).strip("-")
+    return f"{readable[:40]}-{uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def topic_prefix(unique: str) -> str:
+    """The same, under the name that says what for."""
+    return unique
+
+
+@pytest.fixture
+def create_topic(admin: Any, unique: str) -> Iterator[Callable[..., str]]:
+    """Makes topics named after the test: `create_topic("rejected", partitions=4, config={...})`; deleted afterwards."""
+    from confluent_kafka.admin import NewTopic
+
+    made: list[str] = []
+
+    def create(suffix: str = "", partitions: int = 2, config: Mapping[str, str] | None = None) -> str:
+        name = f"{unique}.{suffix}" if suffix else unique
+        for future in admin.create_topics([NewTopic(name, partitions, 1, config=dict(config or {}))]).values():
+            future.result(20)
+        made.append(name)
+        return name
+
+    yield create
+    for future in admin.delete_topics(made).values() if made else ():
+        future.result(20)
+
+
+@pytest.fixture
+def spawn(tmp_path: Path) -> Iterator[Callable[..., Child]]:
+    """Starts programs that end with the test, or with pytest: `spawn("uow", "worker", "-c", path, env={...})`.
+
+    A first word `uow` or `python` means the one of this environment.
+    """
+    children: list[Child] = []
+
+    def start(*command: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Child:
+        first, *rest = map(str, command)
+        if first in {"uow", "python"}:
+            first = str(Path(sys.executable).with_name(first))
+        children.append(Child([first, *rest], tmp_path / f"child-{len(children)}.log", env, cwd))
+        return children[-1]
+
+    yield start
+    for child in children:
+        child.close()

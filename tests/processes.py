@@ -1,0 +1,103 @@
+"""Programs under test as child processes that never outlive the tests.
+
+Each runs under `jvm/watch.py`: when pytest ends, killed or not, so does the program.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import jvm.watch
+
+
+class Child:
+    """A running program; its output, both streams, is in `log`."""
+
+    def __init__(self, command: list[str], log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None):
+        self.command, self.log = command, log
+        self._watcher = subprocess.Popen(
+            [sys.executable, "-I", "-S", jvm.watch.__file__, str(log), "", *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
+            cwd=cwd,
+            start_new_session=True,
+        )
+        assert self._watcher.stdout is not None
+        self.pid = int(self._watcher.stdout.readline())
+
+    @property
+    def output(self) -> str:
+        """What the program said so far."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    @property
+    def status(self) -> int | None:
+        """None while it runs, else its exit status; 128 + N when signal N ended it."""
+        return self._watcher.poll()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the program itself."""
+        if self.status is None:
+            os.kill(self.pid, number)
+
+    def wait(self, timeout: float = 30) -> int:
+        """Wait for the end; the exit status."""
+        return self._watcher.wait(timeout)
+
+    def terminate(self, timeout: float = 30) -> int:
+        """SIGTERM, then wait; the exit status."""
+        self.signal(signal.SIGTERM)
+        return self.wait(timeout)
+
+    def kill(self) -> int:
+        """SIGKILL, then wait; the exit status."""
+        self.signal(signal.SIGKILL)
+        return self.wait()
+
+    def wait_output(self, text: str, timeout: float = 60) -> str:
+        """Wait until the program has said `text`; the whole line."""
+
+        def line() -> str | None:
+            return next((each for each in self.output.splitlines() if text in each), None)
+
+        def found_or_ended() -> bool:
+            return line() is not None or self.status is not None
+
+        wait_for(found_or_ended, timeout, lambda: f"{text!r} from {self.command}; it said:\n{self.output[-3000:]}")
+        found = line()
+        assert found is not None, f"{self.command} ended with {self.status}; it said:\n{self.output[-3000:]}"
+        return found
+
+    def close(self) -> None:
+        """End it if it still runs, and release the pipes."""
+        self.kill()
+        for pipe in (self._watcher.stdin, self._watcher.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+def wait_for(condition: Callable[[], object], timeout: float = 30, what: str | Callable[[], str] = "condition") -> None:
+    """Wait until a condition holds, with a deadline; the only way a test waits."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout} s: {what() if callable(what) else what}")
+        time.sleep(0.05)
+
+
+def is_alive(pid: int) -> bool:
+    """A process with this id exists and is no zombie."""
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,48 @@
+"""The session itself: Kafka, Delta, the right Python, and nothing left beside the user's files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.conftest import QUIET
+from tests.kafka_broker import Kafka
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_spark_reads_kafka_and_writes_delta(
+    spark: SparkSession, broker: Kafka, create_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    topic = create_topic()
+    producer = Producer({"bootstrap.servers": broker.bootstrap}, logger=QUIET)
+    for n in range(50):
+        producer.produce(topic, str(n))
+    assert producer.flush(10) == 0
+    source = spark.read.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap).option("subscribe", topic)
+    table = str(tmp_path / "table")
+    source.load().write.format("delta").save(table)
+    assert spark.read.format("delta").load(table).count() == 50
+
+
+def test_python_workers_are_of_this_environment(spark: SparkSession) -> None:
+    from pyspark.sql.functions import udf
+
+    python = udf(lambda _: sys.executable)
+    assert [row[0] for row in spark.range(1).select(python("id")).collect()] == [sys.executable]
+
+
+@pytest.mark.spark
+def test_relative_paths_mean_the_users_folder_and_nothing_else_appears_there(tmp_path: Path) -> None:
+    code = "from spark_sink.session import session; session('probe').range(3).write.parquet('written')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["written"]
+    assert done.stdout == ""
+    assert done.stderr == ""
