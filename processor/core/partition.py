@@ -10,7 +10,7 @@ Belongs here: finding the group an event concerns, applying what was decided, ke
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, assert_never
 
@@ -48,18 +48,22 @@ class Place(NamedTuple):
         topic: `D.components`.
         partition: Its number.
         partitions: How many `D.components` has.
+        partition_for: Which of them a key belongs to.
     """
 
     destination: str
     topic: str
     partition: int
     partitions: int
+    partition_for: Callable[[bytes, int], int] = partition_for
 
 
 @dataclass(slots=True)
 class Counts:
-    """Where records went (engine rule 10): received = held + duplicate + rejected + passed + ignored, and
-    held = delivered + expired + cancelled + failed + open. Counted since the partition was assigned; what a restore found counts as held.
+    """Where records went (engine rule 10).
+
+    received = held + duplicate + rejected + passed + ignored, and held = delivered + expired + cancelled + failed + open. Counted since the
+    partition was assigned; what a restore found counts as received and held.
     """
 
     received: int = 0
@@ -212,7 +216,7 @@ class Partition:
 
         Asked only where neither an open nor a closed group of the id is here: a group never opens on a wrong partition.
         """
-        home = partition_for(group_id, self.place.partitions)
+        home = self.place.partition_for(group_id, self.place.partitions)
         return None if home == self.place.partition else home
 
     # -- carrying out -----------------------------------------------------------------------------------------------

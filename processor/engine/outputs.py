@@ -39,6 +39,7 @@ from schemas.records import (
 from topics import headers as names
 from topics.catalogue import RECORD_LIMIT_BYTES, DestinationTopics
 from topics.headers import Reading, Refusal
+from topics.partitioner import partition_for
 from topics.policies import (
     DestinationPolicy,
     ExpirationPolicy,
@@ -71,6 +72,7 @@ class TaskContext:
         unit_header: Framing that goes before a unit's Avro body.
         outcome_header: The same for an `Outcome`.
         record_limit_bytes: Largest record that producer and topics take (W-114).
+        partition_for: Which partition of how many a key belongs to (line 6).
     """
 
     destination: str
@@ -80,10 +82,11 @@ class TaskContext:
     unit_header: bytes
     outcome_header: bytes
     record_limit_bytes: int = RECORD_LIMIT_BYTES
+    partition_for: Callable[[bytes, int], int] = partition_for
 
     def place(self, partition: int) -> Place:
         """The place of one of its partitions."""
-        return Place(self.destination, self.topics.components, partition, self.partitions)
+        return Place(self.destination, self.topics.components, partition, self.partitions, self.partition_for)
 
 
 @dataclass(slots=True)

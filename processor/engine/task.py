@@ -174,6 +174,7 @@ class PartitionTask:
         group.promoted += 1
         self.partition.held_bytes += len(held.body)
         self.partition.counts.held += 1
+        self.partition.counts.received += 1
 
     def restored(self) -> None:
         """All rows are in: forgets what the ledger remembers too long, and puts deadlines in line."""

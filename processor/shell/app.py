@@ -27,6 +27,7 @@ from processor.engine.restore import restore
 from processor.kafka.clients import Clients
 from processor.kafka.reader import KafkaLogReader
 from processor.kafka.settings import WorkerSettings
+from processor.kafka.partitioner import fastest_partition_for
 from processor.kafka.sink import KafkaSink
 from processor.kafka.source import KafkaSource
 from processor.shell.monitor import WorkerStatus
@@ -175,7 +176,7 @@ def task_contexts(settings: WorkerSettings, partitions: Mapping[str, int]) -> di
         settings: Of the worker.
         partitions: Count by topic name.
     """
-    framer = framer_for(settings.registry_url)
+    framer, partition_for = framer_for(settings.registry_url), fastest_partition_for()
     contexts = {}
     for name, policy in settings.destinations.items():
         topics = DestinationTopics(settings.application_id, name)
@@ -186,6 +187,7 @@ def task_contexts(settings: WorkerSettings, partitions: Mapping[str, int]) -> di
             partitions[topics.components],
             framer.header("Unit", topics.units),
             framer.header("Outcome", topics.outcomes),
+            partition_for=partition_for,
         )
     return contexts
 
