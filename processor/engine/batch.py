@@ -63,7 +63,7 @@ class Batch:
     work: Work = Work.RECORDS
     records: Sequence[RawRecord] = ()
     asked_at: int = 0
-    outcome: Plan | None | BaseException = None
+    outcome: Plan | BaseException | None = None
     settled: bool = False
     on_settled: Callable[[], None] | None = field(default=None, repr=False)
     _applied: bool = False
@@ -79,7 +79,7 @@ class Batch:
                 self.outcome = task.drain()
         self._applied = True
 
-    def settle(self, outcome: Plan | None | BaseException) -> None:
+    def settle(self, outcome: Plan | BaseException | None) -> None:
         """Makes `outcome` final; only the first call counts."""
         if self.settled:
             return

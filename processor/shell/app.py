@@ -25,9 +25,9 @@ from processor.engine.driver import Driver, Host, Ports
 from processor.engine.outputs import TaskContext
 from processor.engine.restore import restore
 from processor.kafka.clients import Clients
+from processor.kafka.partitioner import fastest_partition_for
 from processor.kafka.reader import KafkaLogReader
 from processor.kafka.settings import WorkerSettings
-from processor.kafka.partitioner import fastest_partition_for
 from processor.kafka.sink import KafkaSink
 from processor.kafka.source import KafkaSource
 from processor.shell.monitor import WorkerStatus

@@ -228,5 +228,5 @@ def set_up_log(level: int = logging.INFO) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    for noisy in ("mode", "faust", "aiohttp", "asyncio"):
+    for noisy in ("mode", "faust", "aiohttp", "asyncio", "processor.shell"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -267,7 +267,7 @@ class MemoryKafka:
     def expire(self, name: str) -> None:
         """The session of a silent member ends: its partitions are free, it learns of it in its next `control`."""
         with self.lock:
-            for member, each in list(self.members.items()):
+            for each in list(self.members.values()):
                 if each.name == name and not each.lost:
                     each.lost = True
                     each.owned.clear()

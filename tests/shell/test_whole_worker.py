@@ -1,0 +1,378 @@
+"""A worker without a broker: real Faust agents, streams, tables and signals, the real driver and tasks, ports in memory."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from processor.engine.batch import Batch
+from processor.engine.ports import Doubt, Refused, StaleGeneration, Tp
+from processor.kafka.sink import STEPS
+from processor.shell.monitor import FATES
+from processor.sim.memory import Faults, MemoryKafka, MemorySink
+from schemas.errors import FencedError
+from tests.shell.whole_worker import CHANGELOG, in_a_loop, running, send, send_to, settings, until
+from topics.policies import DestinationPolicy, ExpirationPolicy, HandlingPolicy
+
+P0, P1 = Tp("D.components", 0), Tp("D.components", 1)
+EXPIRING = DestinationPolicy(
+    handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY,
+    incomplete_expiration_ms=100,
+    expiration_policy=ExpirationPolicy.REDIRECT,
+)
+
+
+def ids(kafka: MemoryKafka, topic: str = "D.units") -> list[str]:
+    return sorted((record.key() or b"").decode() for record in kafka.topic(topic))
+
+
+def belongs_to(kafka: MemoryKafka, partition: int, name: str) -> str:
+    """An id that murmur2 sends to this partition."""
+    from topics.partitioner import partition_for
+
+    return next(
+        text
+        for text in (f"{name}{n}" for n in range(99))
+        if partition_for(text.encode(), kafka.partitions) == partition
+    )
+
+
+def position(kafka: MemoryKafka, tp: Tp) -> int | None:
+    return kafka.committed[tp].offset if tp in kafka.committed else None
+
+
+@in_a_loop
+async def test_components_become_a_unit_and_positions_move_with_it() -> None:
+    kafka = MemoryKafka()
+    send(kafka, "u", (1, False), (3, True), (2, False))
+    send(kafka, "v", (1, False))
+    async with running(kafka) as app:
+        await until(lambda: ids(kafka) == ["u"])
+        await until(lambda: list(app.tables["D"]) == [b"v"])
+        assert sum(committed.offset or 0 for committed in kafka.committed.values()) == 4
+    assert app.crash_reason is None
+    assert len(kafka.compact(CHANGELOG)) == 1, "the group that opened and closed inside a poll left no row"
+
+
+@in_a_loop
+async def test_next_worker_restores_open_groups() -> None:
+    """W-124."""
+    kafka = MemoryKafka()
+    send(kafka, "u", (1, False))
+    async with running(kafka):
+        await until(lambda: kafka.compact(CHANGELOG))
+    send(kafka, "u", (2, True))
+    async with running(kafka):
+        await until(lambda: ids(kafka) == ["u"])
+    assert kafka.compact(CHANGELOG) == {}
+
+
+@in_a_loop
+async def test_partitions_move_to_a_second_worker_and_back_with_their_state() -> None:
+    kafka = MemoryKafka()
+    first, second = belongs_to(kafka, 0, "a"), belongs_to(kafka, 1, "b")
+    send(kafka, first, (1, False))
+    send(kafka, second, (1, False))
+    async with running(kafka) as one:
+        await until(lambda: len(one.tables["D"]) == 2)
+        async with running(kafka, settings("1")) as two:
+            await until(lambda: list(two.tables["D"]) == [second.encode()])
+            await until(lambda: list(one.tables["D"]) == [first.encode()])
+            send(kafka, second, (2, True))
+            await until(lambda: ids(kafka) == [second])
+        await until(lambda: set(one.status.tasks) == {P0, P1})
+        send(kafka, first, (2, True))
+        await until(lambda: ids(kafka) == sorted([first, second]))
+
+
+@in_a_loop
+async def test_spare_worker_is_ready_without_partitions() -> None:
+    kafka = MemoryKafka(partitions=1)
+    async with running(kafka), running(kafka, settings("1")) as spare:
+        assert spare.status.tasks == {}
+
+
+@pytest.mark.parametrize("step", STEPS[:-1])
+def test_doubt_at_a_commit_step_is_undone_and_done_again_once(step: str) -> None:
+    """ER-05, ER-11: the producer is replaced, state and position are those of the last commit."""
+
+    @in_a_loop
+    async def test() -> None:
+        kafka, faults = MemoryKafka(), Faults()
+        faults.plan(step, Doubt("planned"), Doubt("planned again"))
+        send(kafka, "u", (1, False), (2, True))
+        async with running(kafka, faults=faults) as app:
+            await until(lambda: ids(kafka) == ["u"])
+            await until(lambda: app.status.doubts["Doubt"] == 2)
+            assert kafka.epochs["A-worker-0"] == 3
+
+    test()
+
+
+@in_a_loop
+async def test_stale_generation_keeps_the_producer_and_redoes_the_poll_once() -> None:
+    """ER-14."""
+    kafka, faults = MemoryKafka(), Faults()
+    faults.plan("offsets", StaleGeneration("planned"))
+    send(kafka, "u", (1, False), (2, True))
+    async with running(kafka, faults=faults) as app:
+        await until(lambda: ids(kafka) == ["u"])
+        assert kafka.epochs["A-worker-0"] == 1
+        assert app.status.doubts == {"StaleGeneration": 1}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_crash_at_a_commit_step_loses_and_doubles_nothing(step: str) -> None:
+    """ER-01: the next worker in the slot sees all of a poll, or nothing of it."""
+
+    @in_a_loop
+    async def test() -> None:
+        kafka, faults = MemoryKafka(), Faults()
+        faults.plan(step, RuntimeError("crash"))
+        send(kafka, "u", (1, False), (2, True))
+        send(kafka, "v", (1, False))
+        async with running(kafka, faults=faults) as app:
+            await until(lambda: app.crashed)
+        send(kafka, "v", (2, True))
+        async with running(kafka):
+            await until(lambda: ids(kafka) == ["u", "v"])
+        assert kafka.topic("D.rejected") == []
+
+    test()
+
+
+@in_a_loop
+async def test_task_that_raises_blocks_its_partition_at_the_very_record_and_no_other() -> None:
+    """ER-03, and W-16 for the others."""
+    kafka = MemoryKafka()
+    for number in range(40):
+        send_to(kafka, 0, belongs_to(kafka, 0, f"good{number}-"), 1, end=True)
+    send_to(kafka, 0, belongs_to(kafka, 0, "bad"), 1, value=b"boom")
+    send_to(kafka, 0, belongs_to(kafka, 0, "behind"), 1, end=True)
+    other = belongs_to(kafka, 1, "other")
+    async with running(kafka) as app:
+        await until(lambda: P0 in app.status.blocked)
+        send(kafka, other, (1, True))
+        await until(lambda: other in ids(kafka))
+        assert "poison at 40" in app.status.blocked[P0]
+        assert position(kafka, P0) == 40
+        assert len(ids(kafka)) == 41
+    assert app.crash_reason is None
+    assert position(kafka, P0) == 40
+
+
+@in_a_loop
+async def test_malformed_component_is_rejected_and_stops_nothing() -> None:
+    kafka = MemoryKafka()
+    kafka.append("D.components", b"u", b"x", [("uow-id", b"u"), ("uow-seq", b"zero")])
+    kafka.append("D.components", None, None, [("uow-id", b"\xff"), ("uow-seq", None)], partition=0)
+    kafka.append("D.components", b"plain", b"x", [])
+    async with running(kafka) as app:
+        await until(lambda: len(kafka.topic("D.rejected")) == 2)
+        await until(lambda: ids(kafka) == ["plain"])
+        assert app.status.blocked == {}
+
+
+@in_a_loop
+async def test_slot_taken_over_crashes_the_older_worker() -> None:
+    """ER-13."""
+    kafka = MemoryKafka(partitions=1)
+    async with running(kafka) as older:
+        newer = MemorySink(kafka, "A-worker-0")
+        newer.open()
+        send(kafka, "u", (1, True))
+        await until(lambda: older.crashed)
+        assert isinstance(older.crash_reason, FencedError)
+    assert ids(kafka) == []
+
+
+@in_a_loop
+async def test_zombie_writes_nothing_and_works_on_with_what_it_is_given() -> None:
+    """R-72, ER-16: thrown out by the group, its poll is refused."""
+    kafka = MemoryKafka(partitions=1)
+    async with running(kafka) as app:
+        await until(lambda: app.status.tasks)
+        kafka.expire("0")
+        send(kafka, "u", (1, False), (2, True))
+        await until(lambda: ids(kafka) == ["u"])
+        await until(lambda: kafka.members and all(not member.lost for member in kafka.members.values()))
+
+
+@in_a_loop
+async def test_group_expires_without_traffic_once_the_wall_clock_has_passed_its_deadline() -> None:
+    """W-82, W-83, ER-02."""
+    kafka = MemoryKafka()
+    send(kafka, "u", (1, False))
+    async with running(kafka, settings(policy=EXPIRING)) as app:
+        await until(lambda: len(app.tables["D"]) == 1)
+        kafka.clock.now += 100
+        send(kafka, "w", (1, True))  # something to wait for: exactly at the deadline nothing is due
+        await until(lambda: ids(kafka) == ["w"])
+        assert ids(kafka, "D.errors") == []
+        kafka.clock.now += 1
+        await until(lambda: ids(kafka, "D.errors") == ["u"])
+        await until(lambda: len(app.tables["D"]) == 0)
+    assert kafka.compact(CHANGELOG) == {}
+
+
+@in_a_loop
+async def test_open_transaction_in_the_input_delays_expiry_until_it_ends() -> None:
+    """W-82: the end offset is the one of a read_uncommitted reader."""
+    kafka = MemoryKafka(partitions=1)
+    send(kafka, "u", (1, False))
+    async with running(kafka, settings(policy=EXPIRING)) as app:
+        await until(lambda: len(app.tables["D"]) == 1)
+        with kafka.lock:
+            kafka.produce("someone", P0, b"u", b"x", [("uow-id", b"u"), ("uow-seq", b"2"), ("uow-end", b"true")])
+        kafka.clock.now += 1000
+        asked = app.status.polls
+        with kafka.lock:
+            kafka.end("someone", type(kafka.logs[P0][0].state).COMMITTED)
+        await until(lambda: ids(kafka) == ["u"])
+        assert ids(kafka, "D.errors") == []
+        assert app.status.polls > asked
+
+
+@in_a_loop
+async def test_memory_limit_pauses_the_fullest_partition_and_all_go_on_when_it_is_over() -> None:
+    """ER-19."""
+    kafka = MemoryKafka()
+    full, other = belongs_to(kafka, 0, "full"), belongs_to(kafka, 1, "other")
+    async with running(kafka, settings(memory_limit_bytes=5000)) as app:
+        send(kafka, other, (1, False), value=b"y" * 2500)
+        await until(lambda: len(app.tables["D"]) == 1)
+        send(kafka, full, (1, False), value=b"x" * 2600)
+        await until(lambda: app.status.paused == {P0})
+        send(kafka, full, (2, True))
+        send(kafka, other, (2, True))
+        await until(lambda: ids(kafka) == sorted([full, other]))
+        await until(lambda: app.status.paused == frozenset())
+
+
+@in_a_loop
+async def test_input_that_retention_deleted_blocks_its_partition_and_skips_nothing() -> None:
+    """W-120."""
+    kafka = MemoryKafka()
+    send(kafka, belongs_to(kafka, 0, "a"), (1, False))
+    async with running(kafka):
+        await until(lambda: position(kafka, P0) == 1)
+    for _ in range(3):
+        send(kafka, belongs_to(kafka, 0, "a"), (2, True))
+    kafka.log_start[P0] = 3
+    other = belongs_to(kafka, 1, "other")
+    send(kafka, other, (1, True))
+    async with running(kafka) as app:
+        await until(lambda: ids(kafka) == [other])
+        assert "W-120" in app.status.blocked[P0]
+    assert position(kafka, P0) == 1
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["partition known", "partition unknown"])
+def test_record_that_cannot_be_written_blocks_its_partition_only(told: bool) -> None:
+    """F20: no commit, the partition stops; the others go on."""
+
+    @in_a_loop
+    async def test() -> None:
+        kafka = MemoryKafka()
+        bad, good = belongs_to(kafka, 0, "bad"), belongs_to(kafka, 1, "good")
+
+        class Picky(MemorySink):
+            def write(self, plans: Any, token: Any) -> None:
+                for plan in plans:
+                    if any(output.key == bad.encode() for output in plan.outputs):
+                        raise Refused("too large", plan.tp if told else None)
+                super().write(plans, token)
+
+        send(kafka, good, (1, True))
+        send(kafka, belongs_to(kafka, 0, "before"), (1, True))
+        send(kafka, bad, (1, True))
+        configured = settings()
+        async with running(kafka, configured, sink=Picky(kafka, configured.transactional_id)) as app:
+            await until(lambda: P0 in app.status.blocked)
+            assert position(kafka, P0) == 1
+            send(kafka, belongs_to(kafka, 1, "more"), (1, True))
+            await until(lambda: len(ids(kafka)) == 3)
+            assert bad not in ids(kafka)
+        assert app.crash_reason is None
+
+    test()
+
+
+@in_a_loop
+async def test_table_is_written_by_its_tasks_only() -> None:
+    async with running(MemoryKafka()) as app:
+        with pytest.raises(TypeError, match="partition tasks"):
+            app.tables["D"][b"x"] = b"y"
+
+
+@in_a_loop
+async def test_stop_does_not_wait_for_a_hanging_commit_and_does_not_pretend() -> None:
+    """R-68: a stop that could not drain is no clean stop."""
+    kafka, release = MemoryKafka(), threading.Event()
+    reached = threading.Event()
+
+    class Hanging(MemorySink):
+        def write(self, plans: Any, token: Any) -> None:
+            reached.set()
+            release.wait(10)
+            raise Doubt("released")
+
+    send(kafka, "u", (1, True))
+    configured = settings(drain_timeout_ms=50)
+    async with running(kafka, configured, sink=Hanging(kafka, "A-worker-0")) as app:
+        await until(reached.is_set)
+    assert isinstance(app.crash_reason, TimeoutError)
+    release.set()
+
+
+@in_a_loop
+async def test_agent_that_dies_outside_its_with_block_does_not_hang_the_driver() -> None:
+    def enter(batch: Batch) -> Batch:
+        raise LookupError("outside")
+
+    kafka = MemoryKafka()
+    send(kafka, "u", (1, True))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Batch, "__enter__", enter)
+        async with running(kafka) as app:
+            await until(lambda: app.crashed)
+    assert kafka.committed == {}
+
+
+@in_a_loop
+async def test_signals_and_sensors_of_faust_work_and_nothing_leaks_in_the_monitor() -> None:
+    kafka = MemoryKafka()
+    assigned = []
+    async with running(kafka) as app:
+        app.on_partitions_assigned.connect(lambda sender, tps, **kwargs: assigned.append(tps), weak=False)
+        for number in range(30):
+            send(kafka, f"u{number}", (1, True))
+            await until(lambda count=number + 1: len(ids(kafka)) == count)
+        async with running(kafka, settings("1")):
+            await until(lambda: len(app.status.tasks) == 1)
+        await until(lambda: assigned)
+        monitor = app.monitor
+        await until(lambda: monitor.messages_active == 0)
+        assert monitor.events_active == 0
+        assert monitor.messages_received_total == monitor.events_total
+        assert monitor.rebalances >= 1
+        assert not app.consumer.unacked
+
+
+@in_a_loop
+async def test_counts_of_a_partition_add_up() -> None:
+    """Engine rule 10."""
+    kafka = MemoryKafka(partitions=1)
+    send(kafka, "u", (1, False), (1, False), (2, True), (2, True))
+    send(kafka, "v", (1, False))
+    kafka.append("D.components", b"k", b"plain", [])
+    async with running(kafka) as app:
+        await until(lambda: P0 in app.status.tasks and app.status.tasks[P0].position == 6)
+        counts = app.status.counts(P0)
+    assert set(counts) == set(FATES)
+    assert (
+        counts["received"] == 6 == sum(counts[fate] for fate in ("held", "duplicate", "rejected", "passed", "ignored"))
+    )
+    assert counts["held"] == sum(counts[fate] for fate in ("delivered", "expired", "cancelled", "failed", "open"))

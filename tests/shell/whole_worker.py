@@ -1,0 +1,135 @@
+"""A whole worker in one process, without a broker: the Faust app, its agents, tables and the driver's thread, on ports in memory.
+
+Belongs here: starting and waiting. Tests say what happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import wraps
+from typing import Any
+
+from processor.engine.batch import Task
+from processor.engine.driver import Ports
+from processor.engine.ports import Blocked, Headers, Plan, RawRecord, Tp
+from processor.engine.restore import restore
+from processor.engine.task import PartitionTask
+from processor.kafka.settings import WorkerSettings
+from processor.shell.app import UowApp, create_app, task_contexts
+from processor.shell.monitor import WorkerStatus
+from processor.shell.pages import WebAddress
+from processor.sim.memory import Faults, MemoryKafka, MemoryLogReader, MemorySink, MemorySource
+from topics.policies import DestinationPolicy, HandlingPolicy
+
+PARTITIONS = 2
+UNITS = DestinationPolicy(handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY)
+CHANGELOG = "A-D-groups-changelog"
+DEADLINE_S = 10.0
+
+
+class Poisonable:
+    """The real task, which raises at a record whose value is `boom` and blocks at `block`: our bug, planted."""
+
+    def __init__(self, task: PartitionTask) -> None:
+        self._task = task
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+    def process(self, records: Sequence[RawRecord]) -> Plan:
+        for record in records:
+            if record.value() == b"boom":
+                raise LookupError(f"poison at {record.offset()}")
+            if record.value() == b"block":
+                raise Blocked(f"cannot go on at {record.offset()}")
+        return self._task.process(records)
+
+
+def settings(slot: str = "0", policy: DestinationPolicy = UNITS, **changes: Any) -> WorkerSettings:
+    """Settings of a worker for destination `D` of application `A`."""
+    return WorkerSettings("A", "nowhere:9092", slot, destinations={"D": policy}, web="off", **changes)
+
+
+def c(seq: int, *, id: str = "u", end: bool = False, value: bytes | None = None, **more: str) -> Headers:
+    """Headers of a component."""
+    headers: Headers = [("uow-id", id.encode()), ("uow-seq", str(seq).encode())]
+    if end:
+        headers.append(("uow-end", b"true"))
+    return headers + [(f"uow-{name.replace('_', '-')}", text.encode()) for name, text in more.items()]
+
+
+def send(kafka: MemoryKafka, id: str, *components: tuple[int, bool], value: bytes = b"x") -> None:
+    """Appends components `(number, end)` of one group to `D.components`."""
+    for seq, end in components:
+        kafka.append("D.components", id.encode(), value, c(seq, id=id, end=end))
+
+
+def send_to(kafka: MemoryKafka, partition: int, id: str, seq: int, end: bool = False, value: bytes = b"x") -> None:
+    """Appends one component to the partition that its id belongs to; the id is made to fit."""
+    kafka.append("D.components", id.encode(), value, c(seq, id=id, end=end), partition=partition)
+
+
+def new_ports(
+    kafka: MemoryKafka, configured: WorkerSettings, sink: MemorySink
+) -> Callable[[threading.Event, WorkerStatus], Ports]:
+    """Ports in memory for one worker, around its sink."""
+    contexts = task_contexts(configured, {"D.components": kafka.partitions})
+
+    def restored(tps: Sequence[Tp]) -> Mapping[Tp, Task]:
+        tasks = restore(MemoryLogReader(kafka), contexts, tps)
+        return {tp: Poisonable(task) for tp, task in tasks.items()}
+
+    def make(stop: threading.Event, status: WorkerStatus) -> Ports:
+        return Ports(
+            source=MemorySource(kafka, configured.slot),
+            sink=sink,
+            clock=kafka.clock,
+            restore=restored,
+        )
+
+    return make
+
+
+@asynccontextmanager
+async def running(
+    kafka: MemoryKafka,
+    configured: WorkerSettings | None = None,
+    faults: Faults | None = None,
+    web: WebAddress | None = None,
+    sink: MemorySink | None = None,
+) -> AsyncIterator[UowApp]:
+    """The app, started and ready; stopped on leaving."""
+    configured = configured or settings()
+    sink = sink or MemorySink(kafka, configured.transactional_id, faults)
+    app = create_app(configured, new_ports(kafka, configured, sink), web)
+    app.finalize()
+    app.worker_init()
+    app.worker_init_post_autodiscover()
+    await app.start()
+    try:
+        yield app
+    finally:
+        await app.stop()
+
+
+async def until(condition: Callable[[], Any], what: str = "") -> None:
+    """Waits for the condition; fails after a deadline."""
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition():  # noqa: ASYNC110 - the condition is a view of another thread's work
+                await asyncio.sleep(0.002)
+    except TimeoutError:
+        raise AssertionError(f"not reached: {what or condition}") from None
+
+
+def in_a_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Runs an async test in a loop of its own."""
+
+    @wraps(test)
+    def run() -> None:
+        asyncio.run(test())
+
+    return run
