@@ -127,6 +127,10 @@ class _Delivery:
     sent: Sent | None = None
     error: UowError | None = None
 
+    @property
+    def is_known(self) -> bool:
+        return self.sent is not None or self.error is not None
+
     def on_delivery(self, error: KafkaError | None, message: Any) -> None:
         if error is not None:
             self.error = sent_error(error, self.topic)
@@ -162,9 +166,8 @@ class Connection:
         self._known: set[str] = set()
         self._pending: dict[str, _Delivery] = {}
         self._readers: list[tuple[Consumption, weakref.ref[Reader[Any]]]] = []
-        self._transactions = Transactions(
-            transactional_id or client_id or f"uow-{self.id}", self._transactional_producer, self._known
-        )
+        base = transactional_id or client_id or f"uow-{self.id}"
+        self._transactions = Transactions(base, self._transactional_producers(), self._known)
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -186,10 +189,15 @@ class Connection:
 
     # -- handles ---------------------------------------------------------------------------------------------------------
 
-    def _transactional_producer(self, transactional_id: str, logger: logging.Logger) -> ProducerHandle:
-        return self._handles.producer(
-            transactional_properties(self._bootstrap, self._client_id, transactional_id, self._kafka), logger
-        )
+    def _transactional_producers(self) -> Callable[[str, logging.Logger], ProducerHandle]:
+        handles, bootstrap, client_id, kafka = self._handles, self._bootstrap, self._client_id, self._kafka
+
+        def make(
+            transactional_id: str, logger: logging.Logger
+        ) -> ProducerHandle:  # no reference back to the connection
+            return handles.producer(transactional_properties(bootstrap, client_id, transactional_id, kafka), logger)
+
+        return make
 
     def _plain_producer(self) -> ProducerHandle:
         with self._lock:
@@ -321,8 +329,10 @@ class Connection:
             except BaseException:
                 del self._pending[component_id]
                 raise
-        while delivery.sent is None and delivery.error is None:
+        while True:
             handle.poll(0.01)
+            if delivery.is_known:
+                break
             if time.monotonic() >= deadline:
                 raise ReconnectTimeoutError(
                     f"{record.topic}: no answer within {BLOCKING_S:g} s; component {component_id} is still under way"

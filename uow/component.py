@@ -63,7 +63,7 @@ def _header_bytes(name: str, value: HeaderValue) -> bytes | None:
         return value
     if isinstance(value, str):
         return value.encode()
-    if isinstance(value, int) and not isinstance(value, bool):
+    if type(value) is int:  # no bool: True is no number here
         return b"%d" % value
     raise TypeError(f"header {name}: a value is text, bytes, a number or None, not {type(value).__name__}")
 

@@ -283,10 +283,12 @@ class Consumption:
             return self._handle.poll(timeout)
         if hop.is_due:
             hop.commit()
+            self._go_back()
         record = self._handle.poll(0)
         if record is not None:
             return record
-        hop.commit()  # nothing waits: do not let the open transaction wait either
+        if hop.is_open:  # nothing waits: do not let the open transaction wait either
+            hop.commit()
         self._go_back()
         return self._handle.poll(timeout)
 

@@ -123,7 +123,7 @@ _PRODUCER: Final[Mapping[str, Any]] = {
     "partitioner": "murmur2_random",
     # librdkafka sleeps this long when the markers of the last transaction are still being written: 105 ms or 3 ms a transaction
     "retry.backoff.ms": 2,
-    "retry.backoff.max.ms": 100,
+    "retry.backoff.max.ms": 20,
 }
 _CONSUMER: Final[Mapping[str, Any]] = {
     "isolation.level": "read_committed",

@@ -13,8 +13,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from contextlib import suppress
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import Any, Final
 
@@ -201,7 +201,7 @@ class Transaction:
     def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
         """Every record's fate is known before a commit counts (ER-04)."""
         if error is not None and self._failure is None and self.is_open:
-            self._failure = sent_error(error, message.topic())
+            self._failure = self._rolled_back(sent_error(error, message.topic()))
 
     def commit(self, positions: Sequence[TopicPartition] = (), group: Any = None) -> None:
         """Commits what was produced, with the input positions of a consumer group where given. Whatever it raises, no transaction is open after it.
@@ -218,7 +218,7 @@ class Transaction:
         try:
             serve(handle.flush, _STEP_S)
             if self._failure is not None:
-                raise self._rolled_back(self._failure)
+                raise self._failure
             if positions:
                 handle.send_offsets_to_transaction(list(positions), group, _STEP_S)
             self._commit(handle)

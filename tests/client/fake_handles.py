@@ -1,0 +1,281 @@
+"""Fakes at the client's port (`uow.handles`): a producer and a consumer in memory that do what a test's script says."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+import uow
+
+
+def failure(
+    code: int, *, fatal: bool = False, retriable: bool = False, abort: bool = False, text: str = "by script"
+) -> KafkaException:
+    return KafkaException(KafkaError(code, text, fatal, retriable, abort))
+
+
+class FakeRecord:
+    """A consumed record."""
+
+    def __init__(
+        self,
+        value: bytes | None = b"{}",
+        *,
+        key: bytes | None = b"k",
+        headers: list[tuple[str, bytes | None]] | None = None,
+        topic: str = "t",
+        partition: int = 0,
+        offset: int = 0,
+        timestamp: int = 1000,
+        error: KafkaError | None = None,
+    ) -> None:
+        self._value, self._key, self._headers, self._error = value, key, headers, error
+        self._topic, self._partition, self._offset, self._timestamp = topic, partition, offset, timestamp
+
+    def topic(self) -> str:
+        return self._topic
+
+    def partition(self) -> int:
+        return self._partition
+
+    def offset(self) -> int:
+        return self._offset
+
+    def key(self) -> bytes | None:
+        return self._key
+
+    def value(self) -> bytes | None:
+        return self._value
+
+    def headers(self) -> Any:
+        return self._headers
+
+    def timestamp(self) -> tuple[int, int]:
+        return (1, self._timestamp)
+
+    def error(self) -> KafkaError | None:
+        return self._error
+
+
+def topic_metadata(partitions: int) -> Any:
+    return SimpleNamespace(error=None, partitions=dict.fromkeys(range(partitions)))
+
+
+class FakeProducer:
+    """Keeps what is committed apart from what is open; `script` holds exceptions to raise by call name, one per call."""
+
+    def __init__(self, properties: dict[str, Any], logger: logging.Logger, broker: FakeBroker) -> None:
+        self.properties = properties
+        self.logger = logger
+        self.broker = broker
+        self.calls: list[str] = []
+        self.open: list[FakeSent] = []
+        self.positions: list[TopicPartition] = []
+        self.undelivered: list[tuple[Callable[[KafkaError | None, Any], None], FakeSent]] = []
+
+    def _called(self, name: str) -> None:
+        self.calls.append(name)
+        self.broker.calls.append(name)
+        queue = self.broker.script.get(name)
+        if queue and (error := queue.pop(0)) is not None:
+            raise error
+
+    def produce(self, topic: str, value: bytes | None, key: bytes | None, *, on_delivery: Any, headers: Any) -> None:
+        self._called("produce")
+        sent = FakeSent(topic, key, value, headers)
+        self.undelivered.append((on_delivery, sent))
+        if "transactional.id" in self.properties:
+            self.open.append(sent)
+        else:
+            self.broker.visible.append(sent)
+
+    def poll(self, timeout: float) -> int:
+        for line in self.broker.log_lines:
+            self.logger.info(line)
+        self.broker.log_lines = []
+        if not self.broker.answers:
+            return 0
+        waiting, self.undelivered = self.undelivered, []
+        for on_delivery, sent in waiting:
+            errors = self.broker.delivery_errors
+            on_delivery(errors.pop(0) if errors else None, sent)
+        return len(waiting)
+
+    def flush(self, timeout: float) -> int:
+        self._called("flush")
+        self.poll(0)
+        return len(self.undelivered)
+
+    def purge(self) -> None:
+        self._called("purge")
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        self._called("list_topics")
+        count = self.broker.topics.get(topic, 0 if self.broker.topics else 4)
+        return SimpleNamespace(topics={topic: topic_metadata(count)} if count else {})
+
+    def init_transactions(self, timeout: float) -> None:
+        self._called("init_transactions")
+
+    def begin_transaction(self) -> None:
+        self._called("begin_transaction")
+        self.open, self.positions = [], []
+
+    def send_offsets_to_transaction(self, positions: list[TopicPartition], group_metadata: Any, timeout: float) -> None:
+        self._called("send_offsets")
+        self.positions = positions
+        self.broker.tokens.append(group_metadata)
+
+    def commit_transaction(self, timeout: float) -> None:
+        self._called("commit_transaction")
+        self.broker.visible += self.open
+        for row in self.positions:
+            self.broker.committed[row.topic, row.partition] = (row.offset, "")
+
+    def abort_transaction(self, timeout: float) -> None:
+        self._called("abort_transaction")
+        self.open = []
+
+
+class FakeSent:
+    """A produced record, and the message a delivery report carries."""
+
+    def __init__(self, topic: str, key: bytes | None, value: bytes | None, headers: Any) -> None:
+        self.name, self.key, self.value, self.headers = topic, key, value, list(headers)
+
+    def topic(self) -> str:
+        return self.name
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return 7
+
+    @property
+    def marks(self) -> dict[str, bytes]:
+        return dict(self.headers)
+
+
+class FakeConsumer:
+    """Hands out the broker's records; a test moves partitions with `assigned`, `revoked` and `lost`."""
+
+    def __init__(self, properties: dict[str, Any], logger: logging.Logger, broker: FakeBroker) -> None:
+        self.properties = properties
+        self.broker = broker
+        self.positions: dict[tuple[str, int], int] = {}
+        self.closed = False
+        self.generation = 1
+        self._callbacks: dict[str, Any] = {}
+        self._events: list[Callable[[], None]] = []
+
+    def subscribe(self, topics: list[str], *, on_assign: Any, on_revoke: Any, on_lost: Any) -> None:
+        self._callbacks = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
+        self.moved("assign", *range(self.broker.topics.get(topics[0], 1)), topic=topics[0])
+
+    def moved(self, what: str, *partitions: int, topic: str = "t") -> None:
+        """A rebalance event, served inside the next `poll`."""
+
+        def event() -> None:
+            self.generation += 1
+            self._callbacks[what](self, [TopicPartition(topic, partition) for partition in partitions])
+
+        self._events.append(event)
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        self.incremental_assign(partitions)
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        for row in partitions:
+            self.positions[row.topic, row.partition] = max(row.offset, 0)
+
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+        for row in partitions:
+            self.positions.pop((row.topic, row.partition), None)
+
+    def poll(self, timeout: float) -> FakeRecord | None:
+        self.broker.now += timeout
+        while self._events:
+            self._events.pop(0)()
+        if self.broker.read_errors:
+            return FakeRecord(error=self.broker.read_errors.pop(0))
+        for record in self.broker.records:
+            place = (record.topic(), record.partition())
+            if place in self.positions and record.offset() >= self.positions[place]:
+                self.positions[place] = record.offset() + 1
+                return record
+        return None
+
+    def seek(self, partition: TopicPartition) -> None:
+        self.positions[partition.topic, partition.partition] = partition.offset
+
+    def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        nothing = (-1001, "")
+        return [
+            TopicPartition(row.topic, row.partition, *self.broker.committed.get((row.topic, row.partition), nothing))
+            for row in partitions
+        ]
+
+    def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
+        return (0, len(self.broker.records))
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        return SimpleNamespace(topics={topic: topic_metadata(self.broker.topics.get(topic, 1))})
+
+    def consumer_group_metadata(self) -> Any:
+        return f"generation {self.generation}"
+
+    def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> Any:
+        queue = self.broker.script.get("commit")
+        if queue and (error := queue.pop(0)) is not None:
+            raise error
+        self.broker.commits.append([(row.partition, row.offset) for row in offsets])
+        for row in offsets:
+            self.broker.committed[row.topic, row.partition] = (row.offset, row.metadata or "")
+        return offsets
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeBroker:
+    """What handles share, and the port that makes them.
+
+    Attributes:
+        script: Exceptions by call name, one per call; None lets a call through.
+        log_lines: What the library logs at the next poll.
+        answers: Whether delivery reports come.
+        visible: Records that a `read_committed` reader sees.
+    """
+
+    def __init__(self) -> None:
+        self.script: dict[str, list[BaseException | None]] = {}
+        self.log_lines: list[str] = []
+        self.delivery_errors: list[KafkaError | None] = []
+        self.read_errors: list[KafkaError] = []
+        self.answers = True
+        self.topics: dict[str, int] = {}
+        self.visible: list[FakeSent] = []
+        self.records: list[FakeRecord] = []
+        self.committed: dict[tuple[str, int], tuple[int, str]] = {}
+        self.commits: list[list[tuple[int, int]]] = []
+        self.tokens: list[Any] = []
+        self.calls: list[str] = []
+        self.producers: list[FakeProducer] = []
+        self.consumers: list[FakeConsumer] = []
+        self.now = 0.0
+
+    def producer(self, properties: dict[str, Any], logger: logging.Logger) -> FakeProducer:
+        self.producers.append(FakeProducer(properties, logger, self))
+        return self.producers[-1]
+
+    def consumer(self, properties: dict[str, Any], logger: logging.Logger) -> FakeConsumer:
+        self.consumers.append(FakeConsumer(properties, logger, self))
+        return self.consumers[-1]
+
+    def connect(self, **options: Any) -> uow.Connection:
+        return uow.connect("fake:9092", handles=self, **options)

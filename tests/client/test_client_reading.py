@@ -1,0 +1,431 @@
+"""Readers: what is handed out, and which acknowledgement counts (W-49, W-52, W-95, W-121, R-34, R-53)."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import KafkaError
+from fake_handles import FakeBroker, FakeRecord, failure
+
+import uow
+from schemas import codec, formats
+from schemas.records import Component, Range, Reason, Source, Unit, UnitOutcome
+from schemas.registry import RegistryFramer
+from schemas.registry import connect as registry_at
+from uow import errors
+from uow.consumption import COUNTED, Ownership, read_counts, write_counts
+
+UNITS = "megazon.units"
+
+
+@pytest.fixture
+def fake() -> FakeBroker:
+    fake = FakeBroker()
+    fake.topics = {UNITS: 1}
+    return fake
+
+
+@pytest.fixture
+def connection(fake: FakeBroker) -> Iterator[uow.Connection]:
+    with fake.connect() as connection:
+        yield connection
+
+
+def a_unit(id: str = "order-1") -> Unit:
+    headers: tuple[tuple[str, bytes | None], ...] = (("colour", b"blue"), ("colour", None))
+    components = (
+        Component(1, False, "c-1", b"k", b'{"item":"book"}', headers, 5, Source("megazon.components", 0, 3)),
+        Component(2, True, None, None, None, (), 6, Source("megazon.components", 0, 4)),
+    )
+    missing = (Range(3, 3),)
+    return Unit(id, "u-1", "megazon", 2, UnitOutcome.PARTIAL, Reason.AGE, 5, 9, 77, 2, 15, missing, components)
+
+
+def record_of(unit: Unit, offset: int = 0, value: bytes | None = None, partition: int = 0) -> FakeRecord:
+    headers: list[tuple[str, bytes | None]] = [("uow-id", unit.id.encode()), ("uow-kind", b"unit"), ("colour", b"blue")]
+    data = codec.frame(unit) if value is None else value
+    return FakeRecord(data, key=unit.id.encode(), headers=headers, topic=UNITS, offset=offset, partition=partition)
+
+
+def deliver(fake: FakeBroker, count: int, partition: int = 0) -> None:
+    fake.records += [record_of(a_unit(f"order-{n}"), n, partition=partition) for n in range(count)]
+
+
+def taken(reader: uow.Reader[uow.ReceivedUnit], count: int) -> list[uow.ReceivedUnit]:
+    found = [reader.receive(0) for _ in range(count)]
+    assert None not in found
+    return [unit for unit in found if unit is not None]
+
+
+def test_a_unit_says_everything_it_carries(fake: FakeBroker, connection: uow.Connection) -> None:
+    """W-95, contract section 11."""
+    fake.records = [record_of(a_unit())]
+    unit = next(connection.units("megazon", group="g"))
+    assert (unit.id, unit.unit_id, unit.destination, unit.generation) == ("order-1", "u-1", "megazon", 2)
+    assert (unit.outcome, unit.reason, unit.missing) == ("partial", "age", (Range(3, 3),))
+    assert (unit.topic, unit.partition, unit.offset, unit.timestamp) == (UNITS, 0, 0, 1000)
+    assert (unit.expires_at, unit.delivery_count) == (77, 1)
+    assert unit.header("colour") == "blue"
+    assert unit.header("none") is None
+    first, last = unit.components
+    assert (first.seq, first.end, first.component_id, first.key) == (1, False, "c-1", b"k")
+    assert (first.value, first.json(), first.text()) == (b'{"item":"book"}', {"item": "book"}, '{"item":"book"}')
+    assert first.headers == (("colour", b"blue"), ("colour", None))
+    assert (first.header("colour"), first.timestamp) == ("blue", 5)
+    assert (last.seq, last.end, last.value, last.json(), last.text()) == (2, True, None, None, "")
+
+
+@pytest.mark.parametrize("encode", [codec.frame, formats.to_json, formats.to_xml])
+def test_every_value_format_is_read(fake: FakeBroker, connection: uow.Connection, encode: object) -> None:
+    """W-95."""
+    assert callable(encode)
+    fake.records = [record_of(a_unit(), value=encode(a_unit()))]
+    assert next(connection.units("megazon", group="g")).record == a_unit()
+
+
+def test_confluent_framing_is_read_through_the_registry(fake: FakeBroker) -> None:
+    """Contract section 11: consumers of ours accept both framings."""
+    framer = RegistryFramer(registry_at("mock://client"))
+    fake.records = [record_of(a_unit(), 0, codec.frame(a_unit(), framer, UNITS)), record_of(a_unit(), 1)]
+    with fake.connect(registry_url="mock://client") as connection:
+        reader = connection.units("megazon", group="g")
+        assert [unit.record for unit in taken(reader, 2)] == [a_unit(), a_unit()]
+
+
+def test_confluent_framing_without_a_registry_is_told(fake: FakeBroker, connection: uow.Connection) -> None:
+    fake.records = [record_of(a_unit(), 0, b"\0\0\0\0\1body")]
+    with pytest.raises(errors.DecodeError, match="registry"):
+        next(connection.units("megazon", group="g"))
+
+
+BROKEN = [b"", b"\xc3\x01", b"nonsense", b"{", b"{}", b"<", b"<unit/>", b"\xc3\x01" + b"\xff" * 30]
+
+
+@pytest.mark.parametrize("data", BROKEN)
+def test_an_undecodable_unit_is_told_and_reading_goes_on(
+    fake: FakeBroker, connection: uow.Connection, data: bytes
+) -> None:
+    """It names the coordinates, keeps the bytes, and is behind the reader then."""
+    fake.records = [record_of(a_unit(), 0, data), record_of(a_unit(), 1)]
+    reader = connection.units("megazon", group="g")
+    with pytest.raises(errors.DecodeError) as caught:
+        next(reader)
+    assert (caught.value.topic, caught.value.partition, caught.value.offset) == (UNITS, 0, 0)
+    assert caught.value.data == data
+    next(reader).acknowledge()
+    assert fake.committed[UNITS, 0][0] == 2
+
+
+def test_a_unit_without_a_value_is_undecodable(fake: FakeBroker, connection: uow.Connection) -> None:
+    headers: list[tuple[str, bytes | None]] = [("uow-kind", b"unit")]
+    fake.records = [FakeRecord(None, headers=headers, topic=UNITS)]
+    with pytest.raises(errors.DecodeError, match="without a value"):
+        next(connection.units("megazon", group="g"))
+
+
+def test_a_registry_that_does_not_answer_is_asked_again(
+    fake: FakeBroker, connection: uow.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the record's fault: it is read again."""
+    fake.records = [record_of(a_unit())]
+    reader = connection.units("megazon", group="g")
+    with monkeypatch.context() as patched:
+        patched.setattr("uow.reader.decode_as", lambda *args, **options: _raise(errors.UowError("no answer")))
+        with pytest.raises(errors.UowError, match="no answer"):
+            next(reader)
+    assert next(reader).id == "order-1"
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def test_plain_records_are_passed_over(fake: FakeBroker, connection: uow.Connection) -> None:
+    """W-121: the next unit's acknowledgement covers them."""
+    fake.records = [FakeRecord(b"news", topic=UNITS), record_of(a_unit(), 1)]
+    unit = next(connection.units("megazon", group="g"))
+    unit.acknowledge()
+    assert fake.committed[UNITS, 0][0] == 2
+
+
+def test_plain_records_are_handed_out_on_request(fake: FakeBroker, connection: uow.Connection) -> None:
+    component: list[tuple[str, bytes | None]] = [("uow-id", b"a"), ("uow-component-id", b"c")]
+    fake.records = [
+        FakeRecord(b'{"n":1}', topic=UNITS, headers=component),
+        FakeRecord(None, topic=UNITS, offset=1),
+        record_of(a_unit(), 2),
+    ]
+    reader = connection.units("megazon", group="g", include_plain=True)
+    first, second, third = next(reader), next(reader), next(reader)
+    assert isinstance(first, uow.Message)
+    assert (first.id, first.component_id, first.json(), first.text()) == ("a", "c", {"n": 1}, '{"n":1}')
+    assert isinstance(second, uow.Message)
+    assert (second.id, second.json(), second.text()) == (None, None, "")
+    assert isinstance(third, uow.ReceivedUnit)
+
+
+def test_receive_gives_up_in_time(fake: FakeBroker, connection: uow.Connection) -> None:
+    assert connection.units("megazon", group="g").receive(0) is None
+
+
+def test_readers_read_committed_and_commit_nothing_by_themselves(fake: FakeBroker, connection: uow.Connection) -> None:
+    """W-49, W-52; failover section 2."""
+    connection.units("megazon", group="g", kafka={"session.timeout.ms": 6000})
+    properties = fake.consumers[0].properties
+    assert properties["isolation.level"] == "read_committed"
+    assert properties["enable.auto.commit"] is False
+    assert properties["enable.auto.offset.store"] is False
+    assert properties["auto.offset.reset"] == "error"
+    assert properties["session.timeout.ms"] == 6000
+    with pytest.raises(errors.ConfigError, match=r"isolation\.level"):
+        connection.units("megazon", group="g", kafka={"isolation.level": "read_uncommitted"})
+
+
+def test_without_acknowledging_the_committed_offset_does_not_move(fake: FakeBroker, connection: uow.Connection) -> None:
+    """W-52."""
+    deliver(fake, 3)
+    reader = connection.units("megazon", group="g")
+    taken(reader, 3)
+    assert fake.commits == []
+    reader.close()
+    assert fake.committed[UNITS, 0][0] == 0  # where it began; the text beside it counts deliveries
+
+
+def test_acknowledging_is_cumulative_and_never_goes_back(fake: FakeBroker, connection: uow.Connection) -> None:
+    deliver(fake, 3)
+    reader = connection.units("megazon", group="g")
+    first, second, third = taken(reader, 3)
+    second.acknowledge()
+    first.acknowledge()
+    second.acknowledge()
+    third.acknowledge()
+    assert fake.commits == [[(0, 2)], [(0, 3)]]
+
+
+def test_the_next_reader_gets_it_again_with_a_higher_count(fake: FakeBroker, connection: uow.Connection) -> None:
+    """W-52: one higher with each delivery."""
+    deliver(fake, 2)
+    counts = []
+    for _ in range(3):
+        with connection.units("megazon", group="g") as reader:
+            counts.append([unit.delivery_count for unit in taken(reader, 2)])
+    assert counts == [[1, 1], [2, 2], [3, 3]]
+
+
+def test_rolling_back_brings_units_again(fake: FakeBroker, connection: uow.Connection) -> None:
+    """W-52."""
+    deliver(fake, 3)
+    reader = connection.units("megazon", group="g")
+    first, second, _ = taken(reader, 3)
+    first.acknowledge()
+    reader.roll_back()
+    with pytest.raises(errors.LostServerError):
+        second.acknowledge()
+    assert [(unit.id, unit.delivery_count) for unit in taken(reader, 2)] == [("order-1", 2), ("order-2", 2)]
+
+
+def test_a_unit_of_a_lost_partition_cannot_be_acknowledged(fake: FakeBroker, connection: uow.Connection) -> None:
+    """R-34: raises, and what comes again can be acknowledged."""
+    deliver(fake, 1)
+    reader = connection.units("megazon", group="g")
+    (unit,) = taken(reader, 1)
+    fake.consumers[0].moved("lost", 0, topic=UNITS)
+    fake.consumers[0].moved("assign", 0, topic=UNITS)
+    (again,) = taken(reader, 1)
+    with pytest.raises(errors.LostServerError, match=f"{UNITS}/0/0"):
+        unit.acknowledge()
+    again.acknowledge()
+    assert fake.committed[UNITS, 0][0] == 1
+
+
+def test_a_revoked_partition_takes_its_delivery_counts_along(fake: FakeBroker, connection: uow.Connection) -> None:
+    deliver(fake, 1)
+    reader = connection.units("megazon", group="g")
+    taken(reader, 1)
+    fake.consumers[0].moved("revoke", 0, topic=UNITS)
+    fake.consumers[0].moved("assign", 0, topic=UNITS)
+    assert [unit.delivery_count for unit in taken(reader, 1)] == [2]
+
+
+def test_nothing_is_committed_for_a_lost_partition(fake: FakeBroker, connection: uow.Connection) -> None:
+    """ER-16."""
+    deliver(fake, 1)
+    reader = connection.units("megazon", group="g")
+    taken(reader, 1)
+    fake.consumers[0].moved("lost", 0, topic=UNITS)
+    assert reader.receive(0) is None
+    reader.close()
+    assert fake.commits == []
+
+
+@pytest.mark.parametrize("code", [KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION])
+def test_an_acknowledgement_in_the_middle_of_a_rebalance_is_made_good(
+    fake: FakeBroker, connection: uow.Connection, code: int
+) -> None:
+    """The broker refuses it then; the simple loop goes on."""
+    deliver(fake, 1)
+    reader = connection.units("megazon", group="g")
+    (unit,) = taken(reader, 1)
+    fake.script["commit"] = [failure(code)]
+    unit.acknowledge()
+    assert fake.commits == []
+    assert reader.receive(0) is None
+    assert fake.commits == [[(0, 1)]]
+
+
+def test_a_deferred_acknowledgement_is_made_good_before_the_partition_leaves(
+    fake: FakeBroker, connection: uow.Connection
+) -> None:
+    deliver(fake, 1)
+    reader = connection.units("megazon", group="g")
+    (unit,) = taken(reader, 1)
+    fake.script["commit"] = [failure(KafkaError.REBALANCE_IN_PROGRESS)]
+    unit.acknowledge()
+    reader.close()
+    assert fake.committed[UNITS, 0][0] == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [(KafkaError.UNKNOWN_MEMBER_ID, errors.LostServerError), (KafkaError._TIMED_OUT, errors.ReconnectTimeoutError)],
+)
+def test_a_refused_acknowledgement_is_told(
+    fake: FakeBroker, connection: uow.Connection, code: int, error: type[errors.UowError]
+) -> None:
+    deliver(fake, 1)
+    (unit,) = taken(connection.units("megazon", group="g"), 1)
+    fake.script["commit"] = [failure(code)]
+    with pytest.raises(error):
+        unit.acknowledge()
+    unit.acknowledge()
+    assert fake.commits == [[(0, 1)]]
+
+
+def test_a_closed_reader_acknowledges_nothing(fake: FakeBroker, connection: uow.Connection) -> None:
+    deliver(fake, 1)
+    with connection.units("megazon", group="g") as reader:
+        (unit,) = taken(reader, 1)
+    calls: list[Callable[[], object]] = [unit.acknowledge, reader.roll_back, lambda: reader.receive(0)]
+    for call in calls:
+        with pytest.raises(errors.ClientClosedError):
+            call()
+    reader.close()
+
+
+def test_a_committed_offset_is_where_reading_goes_on(fake: FakeBroker, connection: uow.Connection) -> None:
+    """R-53."""
+    deliver(fake, 3)
+    fake.committed[UNITS, 0] = (2, "somebody else's text")
+    (unit,) = taken(connection.units("megazon", group="g"), 1)
+    assert (unit.offset, unit.delivery_count) == (2, 1)
+
+
+def test_latest_begins_at_the_end_and_remembers_it(fake: FakeBroker, connection: uow.Connection) -> None:
+    """R-53: else each rebalance before the first acknowledgement would skip to the end again."""
+    deliver(fake, 3)
+    reader = connection.units("megazon", group="g", start="latest")
+    assert reader.receive(0) is None
+    assert fake.committed[UNITS, 0][0] == 3
+
+
+def test_committed_refuses_to_begin_anywhere(fake: FakeBroker, connection: uow.Connection) -> None:
+    """R-53."""
+    deliver(fake, 1)
+    with pytest.raises(errors.SubscriptionExpiredError, match=f"{UNITS}/0"):
+        connection.units("megazon", group="g", start="committed").receive(0)
+    fake.committed[UNITS, 0] = (0, "")
+    assert connection.units("megazon", group="g", start=uow.Start.COMMITTED).receive(0) is not None
+
+
+def test_other_starts_are_refused(connection: uow.Connection) -> None:
+    with pytest.raises(errors.ConfigError, match="earliest, latest, committed"):
+        connection.units("megazon", group="g", start="beginning")
+
+
+def test_a_reader_without_a_group_begins_at_the_end_and_commits_nothing(
+    fake: FakeBroker, connection: uow.Connection
+) -> None:
+    deliver(fake, 1)
+    assert connection.units("megazon", group=None).receive(0) is None
+    (unit,) = taken(connection.units("megazon", group=None, start="earliest"), 1)
+    unit.acknowledge()
+    assert fake.commits == []
+
+
+@pytest.mark.parametrize(
+    ("code", "fatal", "error"),
+    [
+        (KafkaError._AUTO_OFFSET_RESET, False, errors.SubscriptionExpiredError),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, False, errors.DestinationUnavailableError),
+        (KafkaError.FENCED_INSTANCE_ID, True, errors.FencedError),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, False, errors.ReconnectGivenUpError),
+        (KafkaError._FATAL, True, errors.ReconnectGivenUpError),
+    ],
+)
+def test_errors_while_reading_become_classes(
+    fake: FakeBroker, connection: uow.Connection, code: int, fatal: bool, error: type[errors.UowError]
+) -> None:
+    """Failover section 3."""
+    reader = connection.units("megazon", group="g")
+    fake.read_errors = [KafkaError(code, "by script", fatal)]
+    with pytest.raises(error):
+        reader.receive(0)
+
+
+def test_passing_errors_are_waited_out(fake: FakeBroker, connection: uow.Connection) -> None:
+    """R-01."""
+    deliver(fake, 1)
+    reader = connection.units("megazon", group="g")
+    fake.read_errors = [KafkaError(KafkaError._ALL_BROKERS_DOWN), KafkaError(KafkaError._TRANSPORT)]
+    assert next(reader).id == "order-0"
+
+
+def test_a_new_reader_closes_one_whose_loop_was_left(fake: FakeBroker, connection: uow.Connection) -> None:
+    """A member that nobody polls would keep its partitions; one that is still held stays open."""
+    deliver(fake, 2)
+    for unit in connection.units("megazon", group="g"):
+        unit.acknowledge()
+        break
+    gc.collect()
+    held = connection.units("megazon", group="g")
+    assert [each.closed for each in fake.consumers] == [True, False]
+    connection.units("megazon", group="g")
+    assert [each.closed for each in fake.consumers][:2] == [True, False]
+    held.close()
+
+
+def test_a_reader_that_was_left_still_acknowledges(fake: FakeBroker, connection: uow.Connection) -> None:
+    deliver(fake, 1)
+    unit = next(iter(connection.units("megazon", group="g")))
+    gc.collect()
+    unit.acknowledge()
+    assert fake.committed[UNITS, 0][0] == 1
+
+
+def test_closing_the_connection_closes_its_readers(fake: FakeBroker) -> None:
+    with fake.connect() as connection:
+        connection.units("megazon", group="a")
+        connection.units("megazon", group=None)
+    assert all(consumer.closed for consumer in fake.consumers)
+
+
+def test_counts_are_text_beside_the_offset() -> None:
+    assert write_counts({}) == ""
+    assert write_counts({17: 2, 19: 1}) == "d1;17:2;19:1"
+    assert read_counts("d1;17:2;19:1") == {17: 2, 19: 1}
+
+
+@pytest.mark.parametrize("metadata", [None, "", "1;F=5", "d1;", "d1;x:1", "d1;1", "d2;1:1", "d1;1:1\n"])
+def test_nobody_elses_text_is_a_count(metadata: str | None) -> None:
+    assert read_counts(metadata) == {}
+
+
+def test_counts_are_bounded_by_the_brokers_limit() -> None:
+    """The broker refuses more than 4096 bytes beside an offset."""
+    ownership = Ownership(("t", 0), 0, 0)
+    for offset in range(10**18, 10**18 + 1000):
+        ownership.count_delivery(offset)
+    assert len(ownership.counts) == COUNTED
+    assert len(write_counts(ownership.deliveries())) <= 4096

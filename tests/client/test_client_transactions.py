@@ -1,0 +1,227 @@
+"""What becomes of a transaction that meets trouble (failover section 3, R-30, R-75 to R-78, ER-04)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from fake_handles import FakeBroker, failure
+
+import uow
+from uow import errors, transaction
+
+
+@pytest.fixture
+def fake() -> FakeBroker:
+    return FakeBroker()
+
+
+@pytest.fixture
+def connection(fake: FakeBroker) -> Iterator[uow.Connection]:
+    with fake.connect(client_id="shop") as connection:
+        yield connection
+
+
+def send(connection: uow.Connection, *values: str) -> None:
+    with connection.unit("megazon") as unit:
+        for value in values:
+            unit.send(value)
+
+
+def values(fake: FakeBroker) -> list[bytes | None]:
+    return [sent.value for sent in fake.visible]
+
+
+def test_units_follow_each_other_on_one_producer(fake: FakeBroker, connection: uow.Connection) -> None:
+    send(connection, "a")
+    send(connection, "b")
+    assert len(fake.producers) == 1
+    assert fake.producers[0].properties["transactional.id"] == "shop-0"
+
+
+def test_units_open_at_once_have_transactional_ids_of_their_own(fake: FakeBroker, connection: uow.Connection) -> None:
+    with connection.unit("megazon") as outer:
+        outer.send("a")
+        outer.send("b")
+        send(connection, "c")
+        assert values(fake) == [b"c"]
+    assert [each.properties["transactional.id"] for each in fake.producers] == ["shop-0", "shop-1"]
+
+
+@pytest.mark.parametrize("line", ["FAIL [thrd:x]: Disconnected", "REQTMOUT [thrd:x]: 1 timed out", "TXNERR", "FATAL"])
+def test_doubt_in_the_log_replaces_the_producer_before_the_next_transaction(
+    fake: FakeBroker, connection: uow.Connection, line: str
+) -> None:
+    """R-75: a late request must not hit the next transaction; the transactional id stays, so the epoch rises."""
+    send(connection, "a")
+    fake.log_lines = [line]
+    send(connection, "b")
+    older, newer = fake.producers
+    assert older.properties["transactional.id"] == newer.properties["transactional.id"]
+    assert newer.calls[0] == "init_transactions"
+    assert values(fake) == [b"a", b"b"]
+
+
+def test_other_log_lines_replace_nothing(fake: FakeBroker, connection: uow.Connection) -> None:
+    send(connection, "a")
+    fake.log_lines = ["CONNECT [thrd:x]: FAIL is not at the start here"]
+    send(connection, "b")
+    assert len(fake.producers) == 1
+
+
+def test_a_failed_delivery_fails_the_whole_unit(fake: FakeBroker, connection: uow.Connection) -> None:
+    """ER-04: every record's fate is known before the commit counts."""
+    fake.delivery_errors = [KafkaError(KafkaError._MSG_TIMED_OUT)]
+    with pytest.raises(errors.TransactionRolledBackError):
+        send(connection, "a", "b", "c")
+    assert values(fake) == []
+    assert "commit_transaction" not in fake.calls
+    send(connection, "d")
+    assert values(fake) == [b"d"]
+
+
+def test_a_record_refused_for_good_keeps_its_class(fake: FakeBroker, connection: uow.Connection) -> None:
+    fake.delivery_errors = [KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)]
+    with pytest.raises(errors.SendRejectedError):
+        send(connection, "a", "b")
+    assert values(fake) == []
+
+
+def test_a_commit_that_asks_for_an_abort_is_rolled_back(fake: FakeBroker, connection: uow.Connection) -> None:
+    fake.script["commit_transaction"] = [failure(KafkaError._TIMED_OUT, abort=True)]
+    with pytest.raises(errors.TransactionRolledBackError):
+        send(connection, "a")
+    assert fake.calls[-1] == "abort_transaction"
+    send(connection, "b")
+    assert values(fake) == [b"b"]
+    assert len(fake.producers) == 2  # in doubt, hence replaced
+
+
+def test_a_commit_without_answer_is_asked_again(fake: FakeBroker, connection: uow.Connection) -> None:
+    """R-30; the next transaction gets a new producer."""
+    fake.script["commit_transaction"] = [failure(KafkaError._TIMED_OUT, retriable=True)]
+    send(connection, "a")
+    send(connection, "b")
+    assert values(fake) == [b"a", b"b"]
+    assert fake.calls.count("commit_transaction") == 3
+    assert "abort_transaction" not in fake.calls
+    assert len(fake.producers) == 2
+
+
+def test_a_commit_that_is_never_answered_is_unknown(
+    fake: FakeBroker, connection: uow.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never an abort then: it would answer with a conflict (notes on librdkafka)."""
+    monkeypatch.setattr(transaction, "COMMIT_S", 0.0)
+    fake.script["commit_transaction"] = [failure(KafkaError._TIMED_OUT, retriable=True)]
+    with pytest.raises(errors.CommitOutcomeUnknownError):
+        send(connection, "a")
+    assert "abort_transaction" not in fake.calls
+    send(connection, "b")
+    assert len(fake.producers) == 2
+
+
+def test_a_young_transaction_that_is_fenced_was_taken_over(fake: FakeBroker, connection: uow.Connection) -> None:
+    """ER-13: the id belongs to somebody else now; no contest between two instances."""
+    fake.script["commit_transaction"] = [failure(KafkaError._FENCED, fatal=True)]
+    with pytest.raises(errors.FencedError, match="shop-0"):
+        send(connection, "a")
+    with pytest.raises(errors.FencedError, match="taken over"):
+        send(connection, "b")
+    assert len(fake.producers) == 1
+
+
+def test_a_transaction_that_outlived_its_time_out_is_rolled_back(
+    fake: FakeBroker, connection: uow.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R-76: the broker's own abort looks like a fence; nothing is visible, and the next unit goes out."""
+    monkeypatch.setattr(transaction, "TRANSACTION_TIMEOUT_MS", 0)
+    fake.script["commit_transaction"] = [failure(KafkaError._FENCED, fatal=True)]
+    with pytest.raises(errors.TransactionRolledBackError, match="time-out"):
+        send(connection, "a")
+    send(connection, "b")
+    assert values(fake) == [b"b"]
+
+
+def test_other_fatal_errors_rebuild_the_producer(fake: FakeBroker, connection: uow.Connection) -> None:
+    fake.script["produce"] = [failure(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, fatal=True)]
+    with pytest.raises(errors.TransactionRolledBackError):
+        send(connection, "a", "b")
+    send(connection, "c")
+    assert values(fake) == [b"c"]
+    assert len(fake.producers) == 2
+
+
+def test_a_full_buffer_is_waited_for(fake: FakeBroker, connection: uow.Connection) -> None:
+    """R-78: produce() raises at once, the caller waits up to the blocking time."""
+    fake.script["produce"] = [BufferError(), BufferError()]
+    send(connection, "a")
+    assert values(fake) == [b"a"]
+
+
+def test_a_buffer_that_stays_full_rejects(
+    fake: FakeBroker, connection: uow.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction, "BLOCKING_S", 0.0)
+    fake.script["produce"] = [BufferError()]
+    with pytest.raises(errors.SendRejectedError, match="stayed full"):
+        send(connection, "a")
+    assert values(fake) == []
+
+
+def test_a_topic_is_asked_for_once(fake: FakeBroker, connection: uow.Connection) -> None:
+    send(connection, "a", "b")
+    send(connection, "c")
+    connection.send("megazon", "d")
+    assert fake.calls.count("list_topics") == 1
+
+
+def test_an_unknown_topic_fails_the_unit_before_it_is_produced(fake: FakeBroker, connection: uow.Connection) -> None:
+    fake.topics = {"megazon.components": 4}
+    with pytest.raises(errors.DestinationUnavailableError, match="gadget-planet"), connection.unit("megazon") as unit:
+        unit.send("a", to="gadget-planet")
+    assert "produce" not in fake.calls
+    assert fake.calls[-1] == "abort_transaction"
+
+
+def test_a_predecessor_that_is_still_being_ended_is_waited_for(fake: FakeBroker, connection: uow.Connection) -> None:
+    """R-71: `init_transactions` answers in steps."""
+    fake.script["init_transactions"] = [failure(KafkaError._TIMED_OUT, retriable=True), None]
+    send(connection, "a")
+    assert values(fake) == [b"a"]
+
+
+def test_no_broker_in_time_is_told(
+    fake: FakeBroker, connection: uow.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction, "INIT_S", 0.0)
+    fake.script["init_transactions"] = [failure(KafkaError._TIMED_OUT, retriable=True)]
+    with pytest.raises(errors.ReconnectTimeoutError):
+        send(connection, "a")
+    send(connection, "b")
+    assert values(fake) == [b"b"]
+
+
+def test_a_refused_transactional_id_is_final(fake: FakeBroker, connection: uow.Connection) -> None:
+    fake.script["init_transactions"] = [failure(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, fatal=True)]
+    with pytest.raises(errors.ReconnectGivenUpError):
+        send(connection, "a")
+
+
+def test_a_fatal_error_thrown_through_a_callback_is_unwrapped() -> None:
+    """The library throws fatal errors out of poll and flush, in a SystemError where a delivery callback followed."""
+
+    def call(timeout: float) -> int:
+        raise SystemError("returned a result with an exception set") from failure(KafkaError._FENCED, fatal=True)
+
+    with pytest.raises(KafkaException):
+        transaction.serve(call, 0)
+
+
+def test_other_system_errors_stay_what_they_are() -> None:
+    def call(timeout: float) -> int:
+        raise SystemError("something else")
+
+    with pytest.raises(SystemError):
+        transaction.serve(call, 0)
