@@ -136,7 +136,7 @@ class Partition:
         self.due = NEVER
         self.happened = Happened()
         self.timed = policy.incomplete_expiration_ms != NEVER_MS or policy.idle_expiration_ms != NEVER_MS
-        self._deadlines: list[tuple[int, int, Group]] = []
+        self._deadlines: list[tuple[int, bytes, int, Group]] = []  # of equal deadlines the id decides, not the past
         self._serial = 0
 
     # -- events -----------------------------------------------------------------------------------------------------
@@ -168,6 +168,7 @@ class Partition:
             self._concerning(record, Passed())
             return
         group_id = marks.id
+        self.closed.trim(self.clock)  # here too, so that nothing depends on where a poll was cut
         group = self.groups.get(group_id) if group_id is not None else None
         closed = self.closed.get(group_id) if group_id is not None else None
         home = self.elsewhere(group_id) if group_id is not None and group is None and closed is None else None
@@ -202,7 +203,7 @@ class Partition:
         if now > self.clock:
             self.clock = now
         while self.due <= self.clock:
-            _, _, group = heapq.heappop(self._deadlines)
+            *_, group = heapq.heappop(self._deadlines)
             if group.is_open:
                 decision = decide_due(group, self.clock, self.position, self.policy)
                 if decision.changes:
@@ -305,7 +306,7 @@ class Partition:
         due = group.due_at(self.policy)
         if due != NEVER:
             self._serial += 1
-            heapq.heappush(self._deadlines, (due, self._serial, group))
+            heapq.heappush(self._deadlines, (due, group.id, self._serial, group))
             if due < self.due:
                 self.due = due
 

@@ -266,7 +266,9 @@ class Story:
 
     @property
     def outcomes(self) -> list[Outcome]:
-        return [codec.decode_as(Outcome, output.value or b"") for output in self.outputs if output.topic == "D.outcomes"]
+        return [
+            codec.decode_as(Outcome, output.value or b"") for output in self.outputs if output.topic == "D.outcomes"
+        ]
 
     @property
     def log_lines(self) -> list[dict[str, Any]]:

@@ -283,7 +283,9 @@ def test_line_5b_special_header_repeated_with_other_value_is_refused_w23(header:
 
 def test_line_5b_zero_means_none_and_readable_ones_are_fine_w23() -> None:
     digest = "sha256:" + "0aF" * 21 + "0"
-    record = c(1, user=[("uow-expires-at", "0"), ("uow-deliver-at", "0"), ("uow-priority", "9"), ("uow-digest", digest)])
+    record = c(
+        1, user=[("uow-expires-at", "0"), ("uow-deliver-at", "0"), ("uow-priority", "9"), ("uow-digest", digest)]
+    )
     assert story(record).open == {"a": "1"}
 
 

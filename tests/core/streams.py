@@ -1,0 +1,274 @@
+"""Streams of records that nobody would send and everybody sends: one generator for Hypothesis and for long seeded runs.
+
+A stream is a list of events: a record, `Tick` (the partition is read to its end at a wall clock), or `Again` (the last records come once
+more, as after a restart). Few ids and small numbers, so that every line of the decision table meets every state of a group.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from processor.engine.ports import Plan, Tp
+from processor.engine.rows import read_ledger
+from processor.engine.task import PartitionTask
+from tests.core.script import TOPICS, T0, FakeRecord, check_counts, context_of, policy_of, row_by_row
+from topics.policies import (
+    AliasFamily,
+    DestinationPolicy,
+    DuplicatePolicy,
+    ExpirationPolicy,
+    LatePolicy,
+    OutcomesPolicy,
+    ViolationPolicy,
+)
+
+PARTITIONS = 2
+TP = Tp(TOPICS.components, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    count: int
+
+
+Event = FakeRecord | Tick | Again
+
+
+def draw_policy(rnd: Random) -> DestinationPolicy:
+    """Any policy of a destination that forms units; limits small enough to matter."""
+    return policy_of(
+        incomplete_expiration_ms=rnd.choice([-1, -1, 40, 200]),
+        idle_expiration_ms=rnd.choice([-1, -1, 30, 100]),
+        expiration_policy=rnd.choice(list(ExpirationPolicy)),
+        duplicate_policy=rnd.choice(list(DuplicatePolicy)),
+        violation_policy=rnd.choice(list(ViolationPolicy)),
+        late_policy=rnd.choice(list(LatePolicy)),
+        closed_retention_ms=rnd.choice([3_600_000, 3_600_000, 100, 20]),
+        closed_max_groups=rnd.choice([1_000_000, 1_000_000, 3, 1]),
+        max_components=rnd.choice([1_000_000, 1_000_000, 4, 2]),
+        max_bytes=rnd.choice([67_108_864, 67_108_864, 400, 150]),
+        outcomes=rnd.choice(list(OutcomesPolicy)),
+        accept_aliases=frozenset(family for family in AliasFamily if rnd.random() < 0.15),
+        expiration_log_headers=("user",),
+    )
+
+
+_FAULTS: Sequence[tuple[str, bytes | None]] = (
+    ("uow-seq", b"x"),
+    ("uow-seq", b""),
+    ("uow-seq", None),
+    ("uow-seq", b"0"),
+    ("uow-end", b"yes"),
+    ("uow-end", None),
+    ("uow-count", b"many"),
+    ("uow-id", b""),
+    ("uow-id", b"\xff\xfe"),
+    ("uow-id", None),
+    ("uow-expires-at", b"soon"),
+    ("uow-priority", b"11"),
+    ("uow-digest", b"md5"),
+    ("uoo-name", b"order"),
+    ("uow-deliver-at", b"-3"),
+)
+_ALIASES = ("JMS_BEA_UnitOfWork", "mq-group-id", "JMSXGroupID", "correlationId", "fragment.identifier")
+
+
+def _headers(rnd: Random, now: int, ids: Sequence[bytes]) -> Any:
+    odd = rnd.random()
+    if odd < 0.06:
+        return rnd.choice([None, [], [("x", b"1")], [("uow-seq", b"1")], [("uow-id", b"a"), ("uow-kind", b"unit")]])
+    if odd < 0.07:
+        return UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+    seq = rnd.choice([1, 2, 3, 3, 4, 5, rnd.randrange(1, 9), 2_147_483_647 if rnd.random() < 0.1 else 2])
+    end = rnd.random()
+    group_id = rnd.choice(ids)
+    headers: list[tuple[str, bytes | None]] = [("uow-id", group_id), ("uow-seq", b"%d" % seq)]
+    if end < 0.25:
+        headers.append(("uow-end", rnd.choice([b"true", b"true", b"TRUE", b"tRue"])))
+    elif end < 0.6:
+        headers.append(("uow-end", rnd.choice([b"false", b"False", b"faLse"])))
+    if rnd.random() < 0.3:
+        headers.append(("uow-component-id", rnd.choice([b"m1", b"m2", b"m3", b"", None, b"\xff"])))
+    if rnd.random() < 0.2:
+        headers.append(("user", rnd.choice([b"u", None, b"\xff\x00"])))
+    if rnd.random() < 0.15:
+        headers.append((rnd.choice(["uow-correlation-id", "uow-type", "uow-user-id", "uow-reply-to"]), b"said"))
+    if rnd.random() < 0.25:
+        special = rnd.randrange(8)
+        if special == 0:
+            headers.append(("uow-count", b"%d" % rnd.randrange(1, 7)))
+        elif special == 1:
+            headers.append(("uow-expires-at", b"%d" % (now + rnd.randrange(-5, 60))))
+        elif special == 2:
+            headers.append(("uow-deliver-at", b"%d" % (now + rnd.randrange(-5, 60))))
+        elif special == 3:
+            headers.append(("uow-priority", b"%d" % rnd.randrange(10)))
+        elif special == 4:
+            headers.append(("uow-delivery-mode", rnd.choice([b"persistent", b"non_persistent", None])))
+        elif special == 5:
+            headers.append(("uow-rerouted", b"1"))
+        elif special == 6:
+            headers.append((rnd.choice(_ALIASES), rnd.choice([group_id, b"other"])))
+        else:
+            headers.append(("uow-unheard-of", b"x"))
+    if rnd.random() < 0.08:
+        name, value = rnd.choice(_FAULTS)
+        if rnd.random() < 0.5:
+            headers = [pair for pair in headers if pair[0] != name]
+        headers.append((name, value))
+    if rnd.random() < 0.05:
+        headers.append(rnd.choice(headers))
+    if rnd.random() < 0.03:
+        del headers[1]
+    if rnd.random() < 0.1:
+        rnd.shuffle(headers)
+    return headers
+
+
+def draw_stream(rnd: Random, length: int, ids_count: int = 5) -> list[Event]:
+    """A stream of about `length` events, in offset order; offsets have holes, append times mostly rise."""
+    ids = [b"id-%d" % number for number in range(ids_count)]
+    events: list[Event] = []
+    offset, at = rnd.randrange(0, 300), T0
+    for _ in range(length):
+        kind = rnd.random()
+        if kind < 0.04:
+            at += rnd.randrange(0, 120)
+            events.append(Tick(at))
+            continue
+        if kind < 0.06:
+            events.append(Again(rnd.randrange(1, 6)))
+            continue
+        at += rnd.choice([0, 0, 1, 1, 2, 5, 20, 50 if rnd.random() < 0.2 else 0])
+        stamped = max(0, at - rnd.choice([3, 30, 300])) if rnd.random() < 0.04 else at
+        value = rnd.choice([b"x", b"x", b"y", b"", None, b"long" * 30])
+        key = rnd.choice([b"id-1", b"id-1", None, b"", b"key"])
+        events.append(FakeRecord(offset, _headers(rnd, at, ids), value, key, stamped, TP))
+        offset += 1 if rnd.random() < 0.95 else rnd.randrange(2, 5)
+    return events
+
+
+def polls(rnd: Random, events: Sequence[Event], longest: int) -> list[list[FakeRecord] | Tick]:
+    """The stream as a worker gets it: records in polls of random length, ticks and repeated records in between."""
+    calls: list[list[FakeRecord] | Tick] = []
+    batch: list[FakeRecord] = []
+    recent: list[FakeRecord] = []
+
+    def flush() -> None:
+        nonlocal batch
+        if batch:
+            calls.append(batch)
+            batch = []
+
+    for event in events:
+        if isinstance(event, FakeRecord):
+            batch.append(event)
+            recent.append(event)
+            if len(batch) >= rnd.randint(1, longest):
+                flush()
+            continue
+        flush()
+        if isinstance(event, Tick):
+            calls.append(event)
+        elif recent:
+            calls.append(recent[-event.count :])
+    flush()
+    return calls
+
+
+def call(task: PartitionTask, one: list[FakeRecord] | Tick) -> Plan | None:
+    """Hands one call's work to a task; checks that nothing vanishes (W-216)."""
+    plan = task.tick(one.now_ms) if isinstance(one, Tick) else task.process(one)
+    check_counts(task.counts, task.groups)
+    assert task.held_bytes == sum(group.bytes for group in task.groups.values())
+    due = min((group.due_at(task.context.policy) for group in task.groups.values()), default=1 << 62)
+    assert task.partition.due <= due, "a deadline would be missed"
+    return plan
+
+
+def new_task(policy: DestinationPolicy, *, shelf: bool = True, **more: Any) -> PartitionTask:
+    task = PartitionTask(TP, context_of(policy, PARTITIONS, **more))
+    return task if shelf else row_by_row(task)
+
+
+def groups_of(task: PartitionTask) -> dict[bytes, Any]:
+    """What makes up the open groups; `last_at` only where a deadline asks for it, as a restore does."""
+    idle = task.context.policy.idle_expiration_ms != -1
+    return {
+        group_id: (
+            group.generation,
+            group.opened_at,
+            group.last_at if idle else None,
+            group.end,
+            group.marked,
+            group.highest,
+            list(group.held.items()),
+            group.bytes,
+            group.expires_at,
+            group.deliver_at,
+            group.special,
+            group.promoted,
+        )
+        for group_id, group in task.groups.items()
+    }
+
+
+def state_of(task: PartitionTask) -> dict[str, Any]:
+    """Everything about a partition that may bear on what it does next."""
+    partition = task.partition
+    return {
+        "groups": groups_of(task),
+        "closed": copy.copy(partition.closed.by_id),
+        "clock": partition.clock,
+        "position": partition.position,
+        "held_bytes": task.held_bytes,
+    }
+
+
+class World:
+    """What plans amount to, however the stream was cut: outputs in order, the changelog compacted, the ledger joined."""
+
+    def __init__(self) -> None:
+        self.outputs: list[Any] = []
+        self.outcomes: list[Any] = []
+        self.log_lines: list[Any] = []
+        self.changelog: dict[bytes, bytes] = {}
+        self.not_held: list[int] = []
+        self.closed: list[Any] = []
+
+    def add(self, plan: Plan | None) -> None:
+        if plan is None:
+            return
+        for output in plan.outputs:
+            (self.outcomes if output.topic == TOPICS.outcomes else self.outputs).append(output)
+        self.log_lines += plan.log_lines
+        for key, value in plan.changelog:
+            if value is None:
+                del self.changelog[key]  # a tombstone always has a row to bury
+            else:
+                self.changelog[key] = value
+        if plan.ledger is not None:
+            ledger, closed = read_ledger(plan.ledger)
+            for skipped in ledger.not_held:
+                self.not_held += range(skipped.first, skipped.last + 1)
+            self.closed += closed
+
+    def seen(self) -> dict[str, Any]:
+        """For comparison. An outcome of an id that failed with nothing held stands at the end of its plan, hence the sorting."""
+        return {
+            "outputs": self.outputs,
+            "outcomes": sorted(self.outcomes, key=repr),
+            "log_lines": self.log_lines,
+            "changelog": self.changelog,
+            "not_held": self.not_held,
+            "closed": self.closed,
+        }
