@@ -202,15 +202,8 @@ class Partition:
         """Moves the clock to `now` unless it is past it, and closes what is then due, in the order of the deadlines."""
         if now > self.clock:
             self.clock = now
-        while self.due <= self.clock:
-            *_, group = heapq.heappop(self._deadlines)
-            if group.is_open:
-                decision = decide_due(group, self.clock, self.position, self.policy)
-                if decision.changes:
-                    self._carry_out(decision, None)
-                else:
-                    self.schedule(group)
-            self.due = self._deadlines[0][0] if self._deadlines else NEVER
+        while (group := self.first_due(self.clock)) is not None:
+            self._carry_out(decide_due(group, self.clock, self.position, self.policy), None)
 
     def elsewhere(self, group_id: bytes) -> int | None:
         """The partition an id belongs to if it is not this one, else None (line 6).
@@ -300,6 +293,18 @@ class Partition:
         self.happened.effects.append((effect, record, None))
 
     # -- deadlines --------------------------------------------------------------------------------------------------
+
+    def first_due(self, now: int) -> Group | None:
+        """The group with the earliest deadline, if it is due by `now`. Entries that became too early are put right on the way."""
+        while self.due <= now:
+            due, *_, group = self._deadlines[0]
+            if group.is_open and group.due_at(self.policy) == due:
+                return group
+            heapq.heappop(self._deadlines)
+            if group.is_open:
+                self.schedule(group)
+            self.due = self._deadlines[0][0] if self._deadlines else NEVER
+        return None
 
     def schedule(self, group: Group) -> None:
         """Puts a group's next moment of interest in line. Entries that became too early are put right when they come up."""

@@ -73,7 +73,7 @@ def _attributes(attributes: Attributes) -> bytes:
 
 
 def read_row(value: bytes) -> ChangelogRow:
-    """A component's row as `row_value` wrote it.
+    """A component's row as `component_row` wrote it.
 
     Raises:
         DecodeError: It is none, or of a version this worker does not know.
@@ -88,7 +88,10 @@ def read_row(value: bytes) -> ChangelogRow:
         cursor.boolean(),
     )
     attributes = Attributes(cursor.long(), cursor.long(), cursor.long()) if cursor.branch() else None
-    return ChangelogRow(generation, opened_at, offset, end, attributes, cursor.bytes())
+    payload = cursor.bytes()
+    if cursor.at != len(value):
+        raise DecodeError("changelog", f"{len(value) - cursor.at} bytes follow the row", data=value[:64])
+    return ChangelogRow(generation, opened_at, offset, end, attributes, payload)
 
 
 def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:

@@ -82,7 +82,7 @@ class PartitionTask:
         Returns:
             A plan, or None if nothing was due.
         """
-        if self.partition.due > now_ms:
+        if self.partition.first_due(now_ms) is None:
             return None
         self.partition.advance(now_ms)
         return self._plan(self.position)

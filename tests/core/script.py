@@ -281,7 +281,7 @@ class Story:
     @property
     def open(self) -> dict[str, str]:
         """Open groups: the numbers held of each, as ranges."""
-        return {id.decode(): ranges_text(group.held_ranges()) for id, group in self.task.groups.items()}
+        return {name.decode(): ranges_text(group.held_ranges()) for name, group in self.task.groups.items()}
 
     def records(self, steps: Iterable[Sent], base: int = 0) -> list[FakeRecord]:
         """Gives offsets and append times."""

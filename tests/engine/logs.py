@@ -1,0 +1,67 @@
+"""What a worker has written, in memory: plans go in, a restore reads them (`LogReader`). Offsets have holes, as transaction markers leave them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from processor.engine.ports import Committed, Plan, RawRecord, Tp
+from tests.core.script import TOPICS, FakeRecord
+
+
+class Logs:
+    """Changelog, ledger and committed offset of one partition of `D.components`.
+
+    Attributes:
+        input_bounds: (log start, end offset) of the partition of `D.components`.
+        committed_offset: None before the first plan.
+        written: Records of both internal topics, in order.
+    """
+
+    def __init__(self, tp: Tp) -> None:
+        self.tp = tp
+        self.input_bounds = (0, 1 << 40)
+        self.committed_offset: int | None = None
+        self.metadata = ""
+        self.written: list[FakeRecord] = []
+        self._ends: dict[Tp, int] = {}
+
+    def add(self, plan: Plan | None) -> None:
+        """Writes a plan as the sink would, in one transaction."""
+        if plan is None:
+            return
+        for key, value in plan.changelog:
+            self.append(Tp(plan.changelog_topic, plan.tp.partition), key, value)
+        if plan.ledger is not None:
+            self.append(Tp(plan.ledger_topic, plan.tp.partition), None, plan.ledger)
+        self.committed_offset, self.metadata = plan.next_offset, plan.metadata
+        for log in list(self._ends):
+            self._ends[log] += 1  # the marker of the transaction
+
+    def append(self, log: Tp, key: bytes | None, value: bytes | None) -> None:
+        offset = self._ends.get(log, 0)
+        self.written.append(FakeRecord(offset, None, value, key, 0, log))
+        self._ends[log] = offset + 1
+
+    def compact(self) -> None:
+        """Leaves the last record of each changelog key; tombstones go as well."""
+        changelog = Tp(TOPICS.groups_changelog, self.tp.partition)
+        last = {record.key_: record for record in self.written if record.tp == changelog}
+        self.written = [
+            record
+            for record in self.written
+            if record.tp != changelog or (last[record.key_] is record and record.value_ is not None)
+        ]
+
+    # -- LogReader --------------------------------------------------------------------------------------------------
+
+    def committed(self, tps: Sequence[Tp]) -> Mapping[Tp, Committed]:
+        return {tp: Committed(self.committed_offset, self.metadata) for tp in tps}
+
+    def bounds(self, tps: Sequence[Tp]) -> Mapping[Tp, tuple[int, int]]:
+        return {tp: self.input_bounds if tp == self.tp else (0, self._ends.get(tp, 0)) for tp in tps}
+
+    def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[RawRecord]:
+        for record in self.written:
+            start, end = ranges.get(record.tp, (0, 0))
+            if start <= record.offset_ < end:
+                yield record
