@@ -1,0 +1,198 @@
+"""Worker processes on a real broker: start, stop, kill, take over."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.broker.worker_places import Place
+from tests.processes import Child, wait_for
+
+SLOW = 90.0
+
+
+@pytest.fixture
+def place(broker: Any, unique: str, tmp_path: Path, spawn: Callable[..., Child]) -> Place:
+    return Place(broker.bootstrap, unique, tmp_path, spawn)
+
+
+def test_units_come_out_whole_and_a_stop_drains_and_exits_zero(place: Place) -> None:
+    """R-68."""
+    place.create()
+    worker = place.worker()
+    place.send_units(300)
+    place.wait_delivered(300)
+    place.send([("left-open", 1, False)])
+    wait_for(lambda: place.committed() == 1501)
+    assert worker.child.terminate() == 0
+    assert "worker 0 ready" in worker.child.output
+    place.verify()
+
+
+def test_killed_worker_loses_and_doubles_nothing_and_open_groups_survive(place: Place) -> None:
+    """W-124, ER-09: the same slot goes on where the last transaction ended."""
+    place.create()
+    place.send([("survivor", 1, False), ("survivor", 2, False)])
+    place.send_units(2000)
+    worker = place.worker(UOW_CRASH="produced:1:9")
+    assert worker.child.wait() == 128 + signal.SIGKILL
+    worker = place.worker()
+    place.send([("survivor", 3, True)])
+    place.wait_delivered(2001)
+    worker.child.kill()
+    worker = place.worker()
+    place.send_units(50, seed=1)
+    place.wait_delivered(2051)
+    assert worker.child.terminate() == 0
+    place.verify()
+
+
+def test_kill_at_each_commit_step_leaves_all_of_a_transaction_or_nothing(place: Place) -> None:
+    """ER-01: at each step, and while the commit is under way."""
+    place.create({"poll_records": 200})
+    crashes = ["begin:1:9", "produced:0.5:9", "offsets:0.5:9", "commit:0.5:9", "commit:0.5:9:3", "committed:0.5:9"]
+    for number, crash in enumerate(crashes):
+        place.send_units(100, seed=number)
+        doomed = place.worker(wait=False, UOW_CRASH=crash)
+        assert doomed.child.wait(60) == 128 + signal.SIGKILL, doomed.child.output
+    heir = place.worker()
+    place.wait_delivered(100 * len(crashes))
+    assert heir.child.terminate() == 0
+    place.verify()
+
+
+def test_workers_share_partitions_and_take_over_from_one_that_leaves_and_one_that_is_killed(place: Place) -> None:
+    """ER-10, ER-15."""
+    place.create({"poll_records": 500})
+    one = place.worker("one")
+    place.send_units(500)
+    two = place.worker("two")
+    two.wait_owns(2)
+    place.send_units(500, seed=1)
+    two.child.kill()
+    place.send_units(500, seed=2)
+    one.wait_owns(4)
+    three = place.worker("three")
+    three.wait_owns(2)
+    place.send_units(500, seed=3)
+    assert one.child.terminate() == 0
+    place.wait_delivered(2000, SLOW)
+    assert three.child.terminate() == 0
+    place.verify()
+
+
+def test_frozen_worker_wakes_up_as_a_zombie_and_doubles_nothing(place: Place) -> None:
+    """R-72, ER-16: frozen inside a transaction past its session, its partitions are taken over, then it is woken."""
+    place.create({"poll_records": 200})
+    place.send_units(1000)
+    frozen = place.worker("frozen", UOW_CRASH=f"produced:0.2:{signal.SIGSTOP.value}")
+    heir = place.worker("heir", wait=False)
+    heir.child.wait_output("worker heir ready", SLOW)
+    heir.wait_owns(4, SLOW)
+    frozen.child.signal(signal.SIGCONT)
+    place.send_units(500, seed=1)
+    place.wait_delivered(1500, SLOW)
+    frozen.wait_owns(2, SLOW)
+    place.verify()
+    assert frozen.child.terminate() == 0
+    assert heir.child.terminate() == 0
+
+
+def test_same_slot_twice_ends_the_older_worker_with_status_one(place: Place) -> None:
+    """ER-13."""
+    place.create()
+    older = place.worker("same")
+    newer = place.worker("same", wait=False)
+    newer.child.wait_output("uow.worker")
+    wait_for(lambda: _poke(place) or older.child.status is not None, SLOW, lambda: older.child.output[-2000:])
+    assert older.child.wait() == 1
+    assert "'same'" in older.child.output
+    newer.child.wait_output("worker same ready", SLOW)
+    wait_for(lambda: set(place.sent) == set(place.delivered()), SLOW)
+    assert newer.child.terminate() == 0
+    place.verify()
+
+
+def _poke(place: Place) -> None:
+    """A transaction is what shows an older worker that it is fenced."""
+    place.send([(f"poke-{len(place.sent)}-{number}", 1, True) for number in range(8)])
+
+
+def test_missing_topics_end_the_worker_with_status_two_and_the_remedy(place: Place) -> None:
+    """W-81, R-69."""
+    place.configure()
+    worker = place.worker(wait=False)
+    assert worker.child.wait() == 2
+    assert "uow topics create" in worker.child.output
+
+
+def test_expired_group_is_redirected_without_traffic(place: Place) -> None:
+    """W-71, W-80, W-83."""
+    place.create(incomplete_expiration_ms=300, expiration_policy="redirect")
+    worker = place.worker()
+    place.send([("never", 1, False), ("never", 3, False)])
+    errors = f"{place.name}.errors"
+    wait_for(lambda: len(place.read(errors)) == 2)
+    headers = [dict(record.headers()) for record in place.read(errors)]
+    assert [each["uow-failure-reason"] for each in headers] == [b"expired", b"expired"]
+    assert {each["uow-missing"] for each in headers} == {b"2,4-"}
+    assert worker.child.terminate() == 0
+
+
+def test_last_component_that_came_before_the_deadline_during_downtime_makes_the_unit(place: Place) -> None:
+    """W-82."""
+    place.create(incomplete_expiration_ms=1500)
+    worker = place.worker()
+    place.send([("late-reader", 1, False)])
+    wait_for(lambda: place.committed() == 1)
+    worker.child.kill()
+    place.send([("late-reader", 2, True)])
+    deadline = 1500 + place.read(place.components)[0].timestamp()[1]
+    wait_for(lambda: time.time() * 1000 > deadline + 200)
+    worker = place.worker()
+    place.wait_delivered(1)
+    assert worker.child.terminate() == 0
+    place.verify()
+
+
+def test_truncated_input_blocks_the_partition_and_names_the_gap(place: Place, admin: Any) -> None:
+    """W-120."""
+    from confluent_kafka import TopicPartition
+
+    place.create()
+    early, *lost = place.fitting(0, 6)
+    worker = place.worker()
+    place.send([(early, 1, True)])
+    wait_for(lambda: place.committed() == 1)
+    assert worker.child.terminate() == 0
+    place.send([(name, 1, True) for name in lost])
+    for future in admin.delete_records([TopicPartition(place.components, 0, 4)]).values():
+        future.result(20)
+    worker = place.worker()
+    wait_for(lambda: worker.partitions()["0"]["blocked"])
+    assert "W-120" in worker.partitions()["0"]["blocked"]
+    (other,) = place.fitting(1, 1)
+    place.send([(other, 1, True)])
+    wait_for(lambda: other.encode() in place.delivered())
+    assert worker.child.terminate() == 0
+
+
+def test_second_signal_leaves_at_once(place: Place) -> None:
+    place.create()
+    worker = place.worker()
+    worker.child.signal(signal.SIGTERM)
+    worker.child.signal(signal.SIGTERM)
+    assert worker.child.wait(20) in (0, 128 + signal.SIGTERM)
+
+
+def test_stop_while_no_broker_answers_is_heard(place: Place) -> None:
+    place.configure()
+    place.config.write_text(place.config.read_text().replace(place.bootstrap, "127.0.0.1:1"))
+    worker = place.worker(wait=False)
+    worker.child.wait_output("no broker answers")
+    assert worker.child.terminate() == 0

@@ -1,0 +1,184 @@
+"""A destination on a broker, worker processes, and a reader that shares no code with the worker."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import urllib.request
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import fastavro
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tests.processes import Child, wait_for
+from topics.partitioner import partition_for
+
+DEFINITION = json.loads((Path(__file__).parents[2] / "schemas/definitions/unit.avsc").read_text())
+
+
+class Place:
+    """One application with one destination, named after the test."""
+
+    def __init__(
+        self, bootstrap: str, name: str, folder: Path, spawn: Callable[..., Child], partitions: int = 4
+    ) -> None:
+        self.bootstrap, self.name, self.spawn, self.partitions = bootstrap, name, spawn, partitions
+        self.config = folder / "uow.toml"
+        self.components, self.units = f"{name}.components", f"{name}.units"
+        self.sent: dict[bytes, dict[int, bytes]] = defaultdict(dict)
+        self.ends: dict[bytes, int] = {}
+
+    def configure(self, worker: Mapping[str, Any] | None = None, **destination: Any) -> None:
+        """Writes `uow.toml`."""
+        lines = ["[application]", f'id = "A-{self.name}"', f'bootstrap_servers = "{self.bootstrap}"', "[worker]"]
+        lines += [
+            f"{key} = {json.dumps(value)}" for key, value in ({"web": "127.0.0.1:0"} | dict(worker or {})).items()
+        ]
+        lines += [f"[destinations.{self.name}]", 'handling_policy = "single_message_delivery"']
+        lines += [f"{key} = {json.dumps(value)}" for key, value in destination.items()]
+        self.config.write_text("\n".join(lines))
+
+    def create(self, worker: Mapping[str, Any] | None = None, **destination: Any) -> None:
+        """Configuration and topics."""
+        self.configure(worker, **destination)
+        made = self.spawn("uow", "topics", "create", "-c", self.config, "--partitions", str(self.partitions))
+        assert made.wait(60) == 0, made.output
+
+    def worker(self, slot: str = "0", *, wait: bool = True, **env: str) -> Worker:
+        """A worker process."""
+        started = Worker(self.spawn("uow", "worker", "-c", self.config, "--name", slot, env=env), slot)
+        if wait:
+            started.child.wait_output(f"worker {slot} ready")
+        return started
+
+    def send(self, components: Iterable[tuple[str, int, bool]], value: bytes = b"v" * 100, partition: int = -1) -> None:
+        """Components (id, number, end), by a plain producer."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "partitioner": "murmur2_random", "linger.ms": 5})
+        for name, seq, end in components:
+            key = name.encode()
+            content = b"%s/%d/%s" % (key, seq, value)
+            headers = [("uow-id", key), ("uow-seq", b"%d" % seq), ("uow-end", b"true" if end else b"false")]
+            producer.produce(self.components, content, key, partition, headers=headers)  # type: ignore[arg-type]
+            self.sent[key].setdefault(seq, content)
+            if end:
+                self.ends[key] = seq
+            producer.poll(0)
+        assert not producer.flush(30)
+
+    def send_units(
+        self, count: int, size: int = 5, seed: int = 0, prefix: str = "u", open_at_a_time: int = 200
+    ) -> None:
+        """Whole units, shuffled."""
+        rng = random.Random(seed)
+        waiting = [
+            [(f"{prefix}{seed}-{number}", seq, seq == size) for seq in rng.sample(range(1, size + 1), size)]
+            for number in range(count)
+        ]
+        rows, held = [], []
+        while waiting or held:
+            while waiting and len(held) < open_at_a_time:
+                held.append(waiting.pop())
+            one = rng.choice(held)
+            rows.append(one.pop())
+            if not one:
+                held.remove(one)
+        self.send(rows)
+
+    def read(self, topic: str) -> list[Any]:
+        """Everything a `read_committed` reader sees up to the end offsets of now."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": "foreign",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+            }
+        )
+        waiting = set(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, number, 0) for number in waiting])
+        records = []
+        while waiting:
+            for record in consumer.consume(1000, 5.0 if not records else 0.2):
+                if record.error() is not None:
+                    waiting.discard(record.partition())
+                else:
+                    records.append(record)
+        consumer.close()
+        return records
+
+    def delivered(self) -> Counter[bytes]:
+        """How often each unit was delivered."""
+        return Counter(record.key() for record in self.read(self.units))
+
+    def wait_delivered(self, count: int, timeout: float = 60) -> None:
+        """Waits for that many units, counting repeats."""
+        wait_for(
+            lambda: len(self.read(self.units)) >= count,
+            timeout,
+            lambda: f"{count} units; there are {len(self.read(self.units))}",
+        )
+
+    def verify(self) -> None:
+        """Every whole group once, with its components in order and unchanged, and nothing else."""
+        whole = {key for key, end in self.ends.items() if len(self.sent[key]) == end}
+        count: Counter[bytes] = Counter()
+        for record in self.read(self.units):
+            unit = decoded(record.value())
+            key = unit["id"].encode()
+            count[key] += 1
+            assert record.key() == key
+            assert [each["seq"] for each in unit["components"]] == sorted(self.sent[key])
+            assert [each["value"] for each in unit["components"]] == [
+                self.sent[key][seq] for seq in sorted(self.sent[key])
+            ]
+        assert {key: times for key, times in count.items() if times > 1} == {}, "doubled"
+        assert set(count) == whole
+
+    def committed(self) -> int:
+        """Sum of the group's committed offsets."""
+        consumer = Consumer(
+            {"bootstrap.servers": self.bootstrap, "group.id": f"A-{self.name}", "isolation.level": "read_committed"}
+        )
+        rows = consumer.committed(
+            [TopicPartition(self.components, number) for number in range(self.partitions)], timeout=20
+        )
+        consumer.close()
+        return sum(max(row.offset, 0) for row in rows)
+
+
+class Worker:
+    """A worker process and its page."""
+
+    def __init__(self, child: Child, slot: str) -> None:
+        self.child, self.slot = child, slot
+
+    def page(self) -> dict[str, Any]:
+        """`/groups/`."""
+        line = self.child.wait_output("pages on http://")
+        address = line.partition("pages on ")[2].partition("/groups/")[0]
+        with urllib.request.urlopen(f"{address}/groups/", timeout=5) as answer:
+            page: dict[str, Any] = json.load(answer)
+            return page
+
+    def partitions(self) -> dict[str, Any]:
+        """The partitions of its only destination."""
+        return next(iter(self.page()["destinations"].values()), {})
+
+    def wait_owns(self, count: int, timeout: float = 60) -> None:
+        """Waits until it owns that many partitions."""
+        wait_for(lambda: len(self.partitions()) == count, timeout, lambda: f"{count} partitions; page {self.page()}")
+
+
+def decoded(value: bytes) -> dict[str, Any]:
+    """A unit by the published definition and fastavro alone."""
+    import io
+
+    assert value[:2] == b"\xc3\x01"
+    unit = fastavro.schemaless_reader(io.BytesIO(value[10:]), DEFINITION, None)
+    assert isinstance(unit, dict)
+    return unit
