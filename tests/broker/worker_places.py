@@ -88,6 +88,12 @@ class Place:
                 held.remove(one)
         self.send(rows)
 
+    def fitting(self, partition: int, count: int) -> list[str]:
+        """Ids that belong to a partition."""
+        names = (f"of-{partition}-{number}" for number in itertools.count())
+        fit = (name for name in names if partition_for(name.encode(), self.partitions) == partition)
+        return list(itertools.islice(fit, count))
+
     def read(self, topic: str) -> list[Any]:
         """Everything a `read_committed` reader sees up to the end offsets of now."""
         consumer = Consumer(
