@@ -37,7 +37,7 @@ class Interpreter(Protocol[T_co]):
 
 
 class Reader(Generic[T_co]):
-    """An iterator and a context manager, for one thread.
+    """An iterator and a context manager, for one thread. Several readers of one group need a thread each: at a rebalance they wait for each other.
 
     `next()` waits for ever, `receive(timeout)` as long as told. Iterating again goes on where it stopped. Leaving a loop does not close the
     reader, so that what it handed out can still be acknowledged; `close()`, the end of a `with` block and closing the connection do, and

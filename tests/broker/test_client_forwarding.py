@@ -63,9 +63,9 @@ def test_two_hops_keep_everything_and_the_last_goes_by_the_id(
         with connection.unit(shop, id=unit_id, headers={"colour": "blue"}) as unit:
             unit.send({}, to=f"{shop}-1", key=f"any-{unit_id}")
             unit.send({}, to=f"{shop}-1")
-    with connection.messages(f"{shop}-1", group="first") as first:
+    with connection.messages(f"{shop}-1", group=f"{shop}-first") as first:
         forward_all(first, connection, 40, to=f"{shop}-2")
-    with connection.messages(f"{shop}-2", group="second") as second:
+    with connection.messages(f"{shop}-2", group=f"{shop}-second") as second:
         forward_all(second, connection, 40, destination=shop)
     came = {record.value(): record for record in places.read(f"{shop}-1")}
     assert len(came) == 1
@@ -89,12 +89,12 @@ def test_output_and_position_are_one_transaction(connection: uow.Connection, pla
     for seq in range(1, 4):
         connection.send(shop, "x", id="a", seq=seq, to=f"{shop}-1")
     partition = partition_for(b"a", 4)
-    with connection.messages(f"{shop}-1", group="g") as reader:
+    with connection.messages(f"{shop}-1", group=shop) as reader:
         for number in range(1, 4):
             message = reader.receive(20)
             assert message is not None
             assert connection.forward(message, destination=shop) is uow.Forwarded.COMMITTED
-            assert places.committed(f"{shop}-1", "g", partition) == number
+            assert places.committed(f"{shop}-1", shop, partition) == number
             assert len(places.read(f"{shop}.components")) == number
 
 
@@ -105,19 +105,19 @@ def test_an_interval_shares_a_transaction_until_nothing_waits(
     with connection.unit(shop, id="a") as unit:
         for _ in range(500):
             unit.send("x", to=f"{shop}-1")
-    reader = connection.messages(f"{shop}-1", group="g", commit_interval_ms=1000)
+    reader = connection.messages(f"{shop}-1", group=shop, commit_interval_ms=1000)
     answers = Counter[uow.Forwarded]()
     while (message := reader.receive(20 if not answers else 1)) is not None:
         answers[connection.forward(message, destination=shop)] += 1
     assert answers == {uow.Forwarded.PENDING: 500}
     assert len(places.read(f"{shop}.components")) == 500
-    assert places.committed(f"{shop}-1", "g", partition_for(b"a", 4)) > 500 - 1
+    assert places.committed(f"{shop}-1", shop, partition_for(b"a", 4)) > 500 - 1
 
 
 def test_a_rolled_back_forward_comes_again(connection: uow.Connection, places: Topics, shop: str) -> None:
     """R-33: after a failed transaction the message is read again, and goes out once."""
     connection.send(shop, "x" * 2_000, id="a", seq=1, to=f"{shop}-1")
-    with connection.messages(f"{shop}-1", group="g") as reader:
+    with connection.messages(f"{shop}-1", group=shop) as reader:
         first = next(reader)
         with pytest.raises(errors.SendRejectedError):
             connection.forward(first, destination=shop, value="x" * 2_000_000)
@@ -131,7 +131,7 @@ def test_a_rolled_back_forward_comes_again(connection: uow.Connection, places: T
 def test_plain_records_go_on_untouched(connection: uow.Connection, places: Topics, shop: str) -> None:
     """W-58."""
     connection.send(shop, b"newsletter", to=f"{shop}-1", key="k", headers={"colour": "blue"})
-    with connection.messages(f"{shop}-1", group="g") as reader:
+    with connection.messages(f"{shop}-1", group=shop) as reader:
         connection.forward(next(reader), destination=shop)
     (record,) = places.read(f"{shop}.components")
     assert (record.key(), record.value(), record.headers()) == (b"k", b"newsletter", [("colour", b"blue")])
@@ -141,9 +141,9 @@ def test_an_acknowledged_message_is_not_forwarded_and_does_not_come_again(
     connection: uow.Connection, places: Topics, shop: str
 ) -> None:
     connection.send(shop, b"x", id="a", seq=1, to=f"{shop}-1")
-    with connection.messages(f"{shop}-1", group="g") as reader:
+    with connection.messages(f"{shop}-1", group=shop) as reader:
         next(reader).acknowledge()
-    with connection.messages(f"{shop}-1", group="g") as reader:
+    with connection.messages(f"{shop}-1", group=shop) as reader:
         assert reader.receive(1) is None
     assert places.read(f"{shop}.components") == []
 
@@ -152,7 +152,7 @@ FORWARDER = """
 import sys, uow
 bootstrap, shop, name, interval = sys.argv[1:]
 with uow.connect(bootstrap, transactional_id=name, kafka={"session.timeout.ms": 6000}) as connection:
-    for message in connection.messages(f"{shop}-1", group="g", commit_interval_ms=int(interval)):
+    for message in connection.messages(f"{shop}-1", group=shop, commit_interval_ms=int(interval)):
         connection.forward(message, destination=shop)
 """
 

@@ -20,8 +20,6 @@ from topics.headers import COMPONENT_ID, CORRELATION_ID, END, ID, PRIORITY, SEQ
 from topics.partitioner import partition_for
 from uow import errors
 
-pytestmark = pytest.mark.broker
-
 
 @pytest.fixture
 def places(broker: Any) -> Topics:
