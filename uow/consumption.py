@@ -20,6 +20,7 @@ from schemas.errors import UowError
 from uow.errors import (
     STALE_GENERATION,
     ClientClosedError,
+    DestinationUnavailableError,
     LostServerError,
     ReconnectGivenUpError,
     ReconnectTimeoutError,
@@ -171,7 +172,7 @@ class Consumption:
             try:
                 rows = self._started(partitions)
             except UowError as failure:
-                self._failure = failure  # raised by the poll that we are in
+                self._failure = failure  # raised by the poll that we are in, and by every later one: no partition is read
             except KafkaException as failure:
                 self._failure = ReconnectTimeoutError(
                     f"{self.topic}: committed offsets of group {self.group!r}: {failure.args[0].str()}"
@@ -258,11 +259,12 @@ class Consumption:
             UowError: Others of `uow.errors.read_error`; and what committing an open hop met.
         """
         self._require_open()
+        if self._failure is not None:
+            raise self._failure
         self._prepare()
         record = self._take(timeout)
         if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
+            raise self._failure
         if record is None:
             return None
         error = record.error()
@@ -313,6 +315,8 @@ class Consumption:
     def _on_error(self, error: KafkaError) -> None:
         raised = read_error(error, self.topic)
         if raised is not None:
+            if not isinstance(raised, DestinationUnavailableError):
+                self._failure = raised  # reading past it would skip records: every further call says so
             raise raised
         if error.code() != KafkaError._PARTITION_EOF:
             log.info("%s: %s", self.topic, error.str())
