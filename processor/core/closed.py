@@ -44,6 +44,16 @@ class ClosedMemory:
         self.by_id[closed.id] = closed
         self.order.append(closed)
 
+    def replace(self, before: Closed, after: Closed) -> None:
+        """Corrects what was added a moment ago; its place in line stays. Nothing happens if it is forgotten already."""
+        if self.by_id.get(before.id) is not before:
+            return
+        self.by_id[before.id] = after
+        for index in range(len(self.order) - 1, -1, -1):
+            if self.order[index] is before:
+                self.order[index] = after
+                return
+
     def trim(self, clock: int) -> int:
         """Forgets what is too old or too many; returns how many entries were looked at and left."""
         order, by_id, left = self.order, self.by_id, 0

@@ -272,7 +272,7 @@ class Partition:
 
     def amend(self, before: Closed, after: Closed, count: int) -> None:
         """A unit of `count` components that was to be delivered failed while it was written (W-115)."""
-        self.closed.add(after)
+        self.closed.replace(before, after)
         self.counts.delivered -= count
         self.counts.failed += count
 

@@ -16,7 +16,7 @@ from processor.core.partition import Counts, Partition
 from processor.engine.outputs import TaskContext
 from processor.engine.ports import Headers, Output, Plan, Tp
 from processor.engine.task import PartitionTask
-from schemas import codec
+from schemas import codec, formats
 from schemas.errors import UowError
 from schemas.framing import single_object_header
 from schemas.records import MAX_SEQ, Outcome, Range, Unit, ranges_text
@@ -339,7 +339,10 @@ def is_unit(output: Output) -> bool:
 
 
 def unit_of(output: Output) -> Unit:
-    return codec.decode_as(Unit, output.value or b"")
+    value = output.value or b""
+    if value.startswith(b"{"):
+        return formats.from_json(value)
+    return formats.from_xml(value) if value.startswith(b"<") else codec.decode_as(Unit, value)
 
 
 def see(output: Output) -> Seen | None:
