@@ -22,6 +22,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import confluent_kafka as ck
@@ -158,8 +159,9 @@ class KafkaSink:
     def _discard(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            producer.purge()
-            producer.poll(0)
+            with suppress(ck.KafkaException):  # a handle in fatal state raises its error at every call (ER-13)
+                producer.purge()
+                producer.poll(0)
 
     def _renew(self) -> None:
         """A new handle, initialised in short steps, so that a stop is heard while no broker answers.

@@ -1,0 +1,149 @@
+"""What the sink makes of librdkafka's errors, injected into a mock cluster."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import confluent_kafka as ck
+import pytest
+
+from processor.engine.ports import Doubt, Output, Plan, Refused, StaleGeneration, Stopped, Tp
+from processor.kafka.clients import Clients
+from processor.kafka.settings import WorkerSettings
+from processor.kafka.sink import STEPS, KafkaSink
+from schemas.errors import FencedError
+from tests.mock.mock_cluster import ADD_PARTITIONS, END_TXN, INIT_PRODUCER_ID, PRODUCE, TXN_OFFSET_COMMIT, MockCluster
+from tests.processes import wait_for
+
+ERROR = ck.KafkaError
+
+
+@pytest.fixture
+def cluster() -> Iterator[MockCluster]:
+    with MockCluster("in", "units", "changelog", "ledger") as running:
+        yield running
+
+
+class Bench:
+    """A sink on the mock cluster, opened."""
+
+    def __init__(self, cluster: MockCluster, **changes: object) -> None:
+        self.settings = WorkerSettings("A", cluster.bootstrap, "0", transaction_timeout_ms=3000, **changes)  # type: ignore[arg-type]
+        self.steps: list[str] = []
+        self.replaced: list[str] = []
+        self.stop = threading.Event()
+        clients = Clients(self.settings)
+        self.sink = KafkaSink(clients, self.settings, self.stop.is_set, self.steps.append, self.replaced.append)
+        self.group = clients.group_consumer()
+        self.sink.open()
+
+    def write(self, value: bytes = b"unit") -> None:
+        plan = Plan(Tp("in", 0), "changelog", "ledger", 1, "1;F=1")
+        plan.changelog += [(b"k", b"row"), (b"gone", None)]
+        plan.ledger = b"ledger"
+        plan.outputs.append(Output("units", 0, b"u", value, [("uow-id", b"u"), ("empty", None)]))
+        self.sink.write([plan], self.group.consumer_group_metadata())
+
+    def close(self) -> None:
+        self.sink.close()
+        self.group.close()
+
+
+@pytest.fixture
+def bench(cluster: MockCluster) -> Iterator[Bench]:
+    opened = Bench(cluster)
+    yield opened
+    opened.close()
+
+
+def test_steps_are_called_by_their_names_in_order(bench: Bench) -> None:
+    """Engine rule 2."""
+    bench.write()
+    assert tuple(bench.steps) == STEPS
+
+
+@pytest.mark.parametrize("code", [ERROR.ILLEGAL_GENERATION, ERROR.UNKNOWN_MEMBER_ID])
+def test_group_that_moved_on_is_a_stale_generation_aborted_at_once(
+    bench: Bench, cluster: MockCluster, code: int
+) -> None:
+    """ER-14. The library logs the refused offsets as an error of the transaction, so the next one gets a new epoch as well."""
+    cluster.fail(TXN_OFFSET_COMMIT, code)
+    with pytest.raises(StaleGeneration):
+        bench.write()
+    bench.write()
+    assert [cause.partition(" ")[0] for cause in bench.replaced] == ["TXNERR"]
+
+
+@pytest.mark.parametrize("code", [ERROR.MSG_SIZE_TOO_LARGE, ERROR.TOPIC_AUTHORIZATION_FAILED, ERROR.INVALID_RECORD])
+def test_record_that_the_broker_refuses_fails_the_transaction(bench: Bench, cluster: MockCluster, code: int) -> None:
+    """ER-04, F20: no callback per record is needed, the commit fails."""
+    cluster.fail(PRODUCE, code)
+    with pytest.raises(Refused):
+        bench.write()
+    assert "committed" not in bench.steps
+    bench.sink.replace()
+    bench.write()
+
+
+def test_record_over_the_size_limit_is_refused_before_it_is_sent_and_names_its_partition(bench: Bench) -> None:
+    with pytest.raises(Refused) as caught:
+        bench.write(b"x" * 11_000_000)
+    assert caught.value.tp == Tp("in", 0)
+    bench.sink.replace()
+    bench.write()
+
+
+@pytest.mark.parametrize("api", [ADD_PARTITIONS, END_TXN])
+def test_fenced_producer_while_the_transaction_is_young_means_the_slot_was_taken_over(
+    bench: Bench, cluster: MockCluster, api: int
+) -> None:
+    """ER-13."""
+    cluster.fail(api, ERROR.INVALID_PRODUCER_EPOCH)
+    with pytest.raises(FencedError, match="slot '0'"):
+        bench.write()
+
+
+def test_commit_that_is_not_answered_in_time_is_a_doubt(bench: Bench, cluster: MockCluster) -> None:
+    """ER-11, ER-12: the outcome is learnt by the restore, after a new producer settled it."""
+    cluster.fail(END_TXN, *[ERROR.COORDINATOR_LOAD_IN_PROGRESS] * 20_000)
+    with pytest.raises(Doubt):
+        bench.write()
+
+
+def test_connection_that_broke_since_the_last_transaction_replaces_the_producer_before_the_next(
+    bench: Bench, cluster: MockCluster
+) -> None:
+    """ER-11: state is not in doubt, so nothing is restored; by the handle's log lines alone."""
+    bench.write()
+    cluster.down()
+    cluster.up()
+    wait_for(lambda: bench.sink._producer is not None and (bench.sink._producer.poll(0), bench.sink._suspicion.line)[1])
+    bench.write()
+    assert len(bench.replaced) == 1
+    assert bench.replaced[0].startswith("FAIL")
+    bench.write()
+    assert len(bench.replaced) == 1
+
+
+def test_stop_is_heard_while_no_broker_answers(cluster: MockCluster) -> None:
+    opened = Bench(cluster)
+    cluster.down()
+    opened.stop.set()
+    with pytest.raises(Stopped):
+        opened.sink.replace()
+    opened.close()
+
+
+def test_init_is_repeated_while_the_coordinator_loads(cluster: MockCluster) -> None:
+    cluster.fail(INIT_PRODUCER_ID, ERROR.COORDINATOR_LOAD_IN_PROGRESS, ERROR.COORDINATOR_LOAD_IN_PROGRESS)
+    opened = Bench(cluster)
+    opened.write()
+    opened.close()
+
+
+def test_full_send_buffer_waits_and_does_not_crash(cluster: MockCluster) -> None:
+    """ER-19."""
+    opened = Bench(cluster, kafka={"queue.buffering.max.messages": "2"})
+    opened.write()
+    opened.close()
