@@ -112,7 +112,7 @@ class _Marks(dict[tuple[bytes | None, bytes | None], _Mark | None]):
             mark = _Mark(seq, end, long(seq) + END_CHUNKS[end], headers)
         if len(self) >= _MAX_MARKS:
             self.clear()
-        if raw_seq is None or len(raw_seq) < 16:
+        if len(raw_seq or b"") + len(raw_end or b"") < 32:  # what is longer is nobody's habit, and must not be kept
             self[raws] = mark
         return mark
 
@@ -180,6 +180,7 @@ def _general_reader(heads: tuple[str, ...], reading: Reading) -> RowReader | Non
 
 _ONCE = frozenset({names.ID, names.SEQ, names.END, names.COMPONENT_ID})
 _MAX_LAYOUTS = 4096
+_MAX_LAYOUT_CHARS = 2048
 
 
 def unit_properties(headers: Pairs, reading: Reading) -> tuple[tuple[str, bytes | None], ...]:
@@ -232,7 +233,7 @@ class ColumnReader:
             b"\x02",
             NULL + b"\x02",
         )
-        head_time, head = -1, b""
+        head_time, head = -1, NULL + long(-1) + source
         for record in records:
             at, offset = record.timestamp()[1], record.offset()
             times(at)
@@ -293,7 +294,9 @@ class ColumnReader:
     def _reader_for(self, heads: tuple[str, ...]) -> RowReader | None:
         if len(self._readers) >= _MAX_LAYOUTS:  # names made up per record must not fill the memory
             self._readers = {}
-        reader = self._readers[heads] = _general_reader(heads, self.reading)
+        reader = _general_reader(heads, self.reading)
+        if sum(map(len, heads)) <= _MAX_LAYOUT_CHARS:
+            self._readers[heads] = reader
         return reader
 
     def encode(self, record: Record, marks: Marks) -> bytes:

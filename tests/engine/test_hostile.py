@@ -1,0 +1,172 @@
+"""Nobody can stop a worker with a record: whatever the headers, key and value are, a plan comes out and every record is accounted for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from processor.core import columns
+from processor.core.columns import ColumnReader
+from processor.engine.task import PartitionTask
+from schemas import codec
+from schemas.component import decode_component
+from tests.core.script import INPUT, T0, TOPICS, FakeRecord, check_counts, context_of, policy_of, unit_of
+from topics import headers as names
+from topics.headers import ALIASES, Reading
+from topics.policies import AliasFamily, ExpirationPolicy, HandlingPolicy, LatePolicy, ValueFormat, ViolationPolicy
+
+OURS = sorted(
+    {value for name, value in vars(names).items() if name.isupper() and isinstance(value, str)}
+    | {alias for family in ALIASES.values() for alias in family}
+)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+header_names = st.sampled_from(OURS) | texts
+numbers = st.sampled_from([b"1", b"2", b"3", b"0", b"-1", b"true", b"false", b"a", b"", b"1700000000000", b"9" * 40])
+header_values = st.none() | numbers | st.binary(max_size=40)
+odd_headers = st.lists(st.tuples(header_names, header_values), max_size=8)
+components = st.builds(
+    lambda name, seq, end, rest: [("uow-id", name), ("uow-seq", seq), ("uow-end", end), *rest],
+    st.sampled_from([b"a", b"b", "ü\0".encode(), b"\xff"]),
+    st.sampled_from([b"1", b"2", b"3", b"2147483647"]),
+    st.sampled_from([b"true", b"false"]),
+    odd_headers,
+)
+unreadable = st.just(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"))
+all_headers: st.SearchStrategy[Any] = st.none() | odd_headers | components | components | unreadable
+records = st.tuples(
+    all_headers, st.none() | st.binary(max_size=20), st.none() | st.binary(max_size=20), st.sampled_from([-1, 0, T0])
+)
+policies = st.builds(
+    policy_of,
+    handling_policy=st.sampled_from([HandlingPolicy.SINGLE_MESSAGE_DELIVERY] * 4 + [HandlingPolicy.PASS_THROUGH]),
+    accept_aliases=st.frozensets(st.sampled_from(list(AliasFamily))),
+    value_format=st.sampled_from(list(ValueFormat)),
+    incomplete_expiration_ms=st.sampled_from([-1, 1]),
+    expiration_policy=st.sampled_from(list(ExpirationPolicy)),
+    violation_policy=st.sampled_from(list(ViolationPolicy)),
+    late_policy=st.sampled_from(list(LatePolicy)),
+    expiration_log_headers=st.just(("uow-id", "uow-type")),
+)
+
+
+def accounted(task: PartitionTask, sent: list[FakeRecord]) -> None:
+    """Each record led to exactly one thing, and what was put out can be read (W-216, W-37)."""
+    plan = task.process(sent)
+    check_counts(task.counts, task.groups)
+    assert task.counts.received == len(sent)
+    assert task.position == sent[-1].offset_ + 1
+    sources = [dict(o.headers)["uow-source"] for o in plan.outputs if o.topic == TOPICS.rejected]
+    assert len(set(sources)) == len(sources)
+    for output in plan.outputs:
+        assert all(isinstance(name, str) and isinstance(value, bytes | None) for name, value in output.headers)
+        if output.topic == TOPICS.units and output.headers[1:2] == [("uow-kind", b"unit")] and output.value is not None:
+            assert unit_of(output).components
+        if output.topic == TOPICS.outcomes:
+            codec.decode(output.value or b"")
+    for group in task.groups.values():
+        for body in group.held.values():
+            decode_component(body)
+    tick = task.tick(T0 + 10**9)
+    assert tick is None or tick.next_offset == task.position
+    check_counts(task.counts, task.groups)
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(records, min_size=1, max_size=10), policies)
+def test_no_record_gets_an_exception_out_of_a_task_w216(sent: list[Any], policy: Any) -> None:
+    task = PartitionTask(INPUT, context_of(policy))
+    accounted(
+        task,
+        [FakeRecord(offset, headers, value, key, at) for offset, (headers, key, value, at) in enumerate(sent)],
+    )
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(records, min_size=1, max_size=10))
+def test_bytes_of_a_component_survive_whatever_they_are_w95(sent: list[Any]) -> None:
+    task = PartitionTask(INPUT, context_of(policy_of()))
+    made = [FakeRecord(offset, headers, value, key, at) for offset, (headers, key, value, at) in enumerate(sent)]
+    task.process(made)
+    for group in task.groups.values():
+        for body in group.held.values():
+            component = decode_component(body)
+            record = made[component.source.offset]
+            assert list(component.headers) == record.headers_
+            assert (component.key, component.value, component.timestamp) == (record.key_, record.value_, record.at)
+
+
+def sent_with(headers: Any, value: bytes | None = b"v", key: bytes | None = b"a") -> FakeRecord:
+    return FakeRecord(0, headers, value, key)
+
+
+COMPONENT = [("uow-id", b"a"), ("uow-seq", b"1"), ("uow-end", b"true")]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [*COMPONENT, *(("x", b"%d" % index) for index in range(5000))],
+        [*COMPONENT, *((f"made-up-{index}", None) for index in range(5000))],
+        [*COMPONENT, *COMPONENT * 1000],
+        [("uow-seq", b"%d" % index) for index in range(5000)] + [("uow-id", b"a")],
+        [*COMPONENT, ("x", b"y" * 2_000_000)],
+        [*COMPONENT, ("x" * 1_000_000, b"y")],
+        [("uow-id", b"y" * 2_000_000), ("uow-seq", b"1")],
+        [("uow-id", b"a"), ("uow-seq", b"1" * 2_000_000)],
+        [("uow-id", b"a"), ("uow-seq", b"0" * 2_000_000 + b"1"), ("uow-end", b"true")],
+        [("uow-id", b"a"), ("uow-seq", b"-" + b"9" * 2_000_000)],
+        [("uow-id", b"a"), ("uow-seq", b"1"), ("uow-end", b"t" * 2_000_000)],
+        [*COMPONENT, ("uow-expires-at", b"1" * 2_000_000)],
+        [*COMPONENT, ("uow-count", b"1" * 2_000_000)],
+        [*COMPONENT, ("uow-digest", b"sha256:" + b"0" * 2_000_000)],
+        [*COMPONENT, ("uow-component-id", b"m" * 2_000_000)],
+        [*COMPONENT, ("", b""), ("\0", b"\0"), ("\N{SNOWMAN}", None), ("uow-\n", b"x")],
+        [("uow-id", "ü".encode() * 127), ("uow-seq", b"1")],
+    ],
+    ids=range(17),
+)
+@pytest.mark.parametrize("value_format", [ValueFormat.AVRO, ValueFormat.JSON])
+def test_headers_by_the_thousand_or_the_megabyte_are_one_record_w216(headers: Any, value_format: ValueFormat) -> None:
+    policy = policy_of(value_format=value_format)
+    accounted(PartitionTask(INPUT, context_of(policy)), [sent_with(headers)])
+
+
+@pytest.mark.parametrize("value", [None, b"", b"\0", b"x" * 3_000_000])
+@pytest.mark.parametrize("key", [None, b"", b"\xff", b"other"])
+def test_any_key_and_value_are_fine_w95(value: bytes | None, key: bytes | None) -> None:
+    task = PartitionTask(INPUT, context_of(policy_of()))
+    (output,) = task.process([sent_with(COMPONENT, value, key)]).outputs
+    component = unit_of(output).components[0]
+    assert (component.value, component.key) == (value, key)
+    assert output.key == b"a"
+
+
+def test_record_without_a_timestamp_is_encoded_like_any_other() -> None:
+    task = PartitionTask(INPUT, context_of(policy_of()))
+    record = FakeRecord(0, COMPONENT, b"v", b"a", -1)
+    (output,) = task.process([record]).outputs
+    assert unit_of(output).components[0].timestamp == -1
+
+
+def test_layouts_made_up_per_record_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = ColumnReader("D.components", 0, Reading())
+    monkeypatch.setattr(columns, "_MAX_LAYOUTS", 50)
+    reader.read([sent_with([*COMPONENT, (f"x{index}", b"")]) for index in range(220)])
+    assert len(reader._readers) <= 50
+    plain = reader.read([sent_with(COMPONENT)])
+    assert plain.ids == [b"a"]
+
+
+def test_huge_headers_are_not_kept_for_look_up() -> None:
+    reader = ColumnReader("D.components", 0, Reading())
+    columns._MARKS.clear()
+    for index in range(20):
+        reader.read([sent_with([("uow-id", b"a"), ("uow-seq", b"1"), ("uow-end", b"%d" % index * 100_000)])])
+        reader.read([sent_with([("uow-id", b"a"), ("uow-seq", b"%d" % index * 100_000), ("uow-end", b"true")])])
+        reader.read([sent_with([*COMPONENT, (f"{index}" * 100_000, b"")])])
+    kept = sum(len(part or b"") for raws in columns._MARKS for part in raws)
+    kept += sum(len(name) for heads in reader._readers for name in heads)
+    assert kept < 10_000
