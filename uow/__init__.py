@@ -9,12 +9,13 @@ from schemas.errors import UowError
 from schemas.records import Answer, Outcome, Range, Reason, Source, Unit, UnitOutcome
 from topics.policies import AliasFamily
 from uow import errors
-from uow.client import Connection, Sent, connect
+from uow.client import Connection, connect
 from uow.component import Component
 from uow.consumption import Start
 from uow.forward import Forwarded
 from uow.reader import Reader
 from uow.received import Message, ReceivedComponent, ReceivedUnit
+from uow.sending import Sent
 from uow.unit import UnitWriter
 
 __all__ = [

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Literal, NamedTuple, Self, overload
+from typing import Any, Final, Literal, Self, overload
 from uuid import uuid4
 
-from confluent_kafka import KafkaError, KafkaException
-
 from schemas import registry
-from schemas.errors import BadUnitIdError, ConfigError, UowError
+from schemas.errors import BadUnitIdError, ConfigError
 from topics.catalogue import DestinationTopics
 from topics.headers import CORRELATION_ID, COUNT, DELIVERY_MODE, END, EXPIRES_AT, PRIORITY, SEQ, Reading
 from topics.policies import AliasFamily
@@ -38,32 +34,26 @@ from uow.component import (
     value_bytes,
 )
 from uow.consumption import Consumption, Start
-from uow.errors import ClientClosedError, ReconnectTimeoutError, SendRejectedError, sent_error
+from uow.errors import ClientClosedError
 from uow.forward import Forwarded, Hop, Keep, Reassign, forwarded_record
 from uow.handles import (
-    BLOCKING_S,
     ConsumerHandle,
     Handles,
     Headers,
     Librdkafka,
-    LogWatch,
     ProducerHandle,
     check_properties,
-    check_topic,
     consumer_properties,
     plain_producer_properties,
     transactional_properties,
 )
 from uow.reader import Interpreter, Reader, UnitInterpreter, UnitsOnly, read_message
 from uow.received import Message, ReceivedUnit
+from uow.sending import PlainSender, Sent
 from uow.transaction import Transactions
 from uow.unit import UnitWriter
 
-log = logging.getLogger(__name__)
-
 KEEP: Final = Keep.AS_IT_CAME
-CLOSE_S: Final = 6.0
-"""Longest that closing waits for records outside transactions that are still under way."""
 
 
 def connect(
@@ -111,33 +101,6 @@ def _families(given: Iterable[AliasFamily | str]) -> tuple[AliasFamily, ...]:
         raise ConfigError("accept_aliases", given, f"families are {known}") from None
 
 
-class Sent(NamedTuple):
-    """Where a record that was sent alone lies."""
-
-    topic: str
-    partition: int
-    offset: int
-
-
-@dataclass(slots=True)
-class _Delivery:
-    """The fate of one record outside transactions."""
-
-    topic: str
-    sent: Sent | None = None
-    error: UowError | None = None
-
-    @property
-    def is_known(self) -> bool:
-        return self.sent is not None or self.error is not None
-
-    def on_delivery(self, error: KafkaError | None, message: Any) -> None:
-        if error is not None:
-            self.error = sent_error(error, self.topic)
-        else:
-            self.sent = Sent(self.topic, message.partition(), message.offset())
-
-
 class Connection:
     """Owns the handles. `unit`, `send`, `units` and `messages` may be called from any thread; what they return is for one thread each.
 
@@ -162,12 +125,11 @@ class Connection:
         self._handles = handles
         self._registry = registry.connect(registry_url) if registry_url else None
         self._lock = threading.Lock()
-        self._producer: ProducerHandle | None = None
-        self._known: set[str] = set()
-        self._pending: dict[str, _Delivery] = {}
         self._readers: list[tuple[Consumption, weakref.ref[Reader[Any]]]] = []
         base = transactional_id or client_id or f"uow-{self.id}"
-        self._transactions = Transactions(base, self._transactional_producers(), self._known)
+        known_topics: set[str] = set()
+        self._transactions = Transactions(base, self._transactional_producers(), known_topics)
+        self._plain = PlainSender(self._plain_producers(), known_topics)
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -180,7 +142,7 @@ class Connection:
         self.close()
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and (self._producer is not None or self._readers):
+        if not getattr(self, "_closed", True) and (self._plain.is_used or self._readers):
             warnings.warn(f"connection {self.id} was not closed", ResourceWarning, stacklevel=1, source=self)
 
     def _require_open(self) -> None:
@@ -199,13 +161,9 @@ class Connection:
 
         return make
 
-    def _plain_producer(self) -> ProducerHandle:
-        with self._lock:
-            self._require_open()
-            if self._producer is None:
-                properties = plain_producer_properties(self._bootstrap, self._client_id, self._kafka)
-                self._producer = self._handles.producer(properties, LogWatch().logger)
-            return self._producer
+    def _plain_producers(self) -> Callable[[logging.Logger], ProducerHandle]:
+        handles, properties = self._handles, plain_producer_properties(self._bootstrap, self._client_id, self._kafka)
+        return lambda logger: handles.producer(properties, logger)
 
     def _consumer(self, group: str | None, kafka: Mapping[str, Any]) -> Callable[[logging.Logger], ConsumerHandle]:
         properties = consumer_properties(
@@ -313,35 +271,7 @@ class Connection:
             if raw_key is None or topic == _topics(destination).components:
                 raw_key = id.encode()
             record = OutgoingRecord(topic, raw_key, value_bytes(component.value), mark_end(marked) if end else marked)
-        return self._send_alone(component.component_id, record)
-
-    def _send_alone(self, component_id: str, record: OutgoingRecord) -> Sent:
-        handle = self._plain_producer()
-        if record.topic not in self._known:
-            check_topic(handle, record.topic)
-            self._known.add(record.topic)
-        deadline = time.monotonic() + BLOCKING_S
-        delivery = self._pending.get(component_id)
-        if delivery is None:
-            delivery = self._pending[component_id] = _Delivery(record.topic)
-            try:
-                _produce(handle, record, delivery, deadline)
-            except BaseException:
-                del self._pending[component_id]
-                raise
-        while True:
-            handle.poll(0.01)
-            if delivery.is_known:
-                break
-            if time.monotonic() >= deadline:
-                raise ReconnectTimeoutError(
-                    f"{record.topic}: no answer within {BLOCKING_S:g} s; component {component_id} is still under way"
-                )
-        self._pending.pop(component_id, None)
-        if delivery.error is not None:
-            raise delivery.error
-        assert delivery.sent is not None
-        return delivery.sent
+        return self._plain.send(component.component_id, record)
 
     # -- reading ---------------------------------------------------------------------------------------------------------
 
@@ -515,12 +445,7 @@ class Connection:
         for consumption in readers:
             consumption.close()
         self._transactions.close()
-        if self._producer is not None:
-            unsent = self._producer.flush(CLOSE_S)
-            if unsent:
-                log.warning("%d records were not answered within %g s: they may or may not be written", unsent, CLOSE_S)
-                self._producer.purge()
-            self._producer = None
+        self._plain.close()
 
 
 def _topics(destination: str) -> DestinationTopics:
@@ -534,18 +459,3 @@ def _plain_record(
         raise BadUnitIdError("a number or an end mark without an id", case="empty")
     check_conflict(headers)
     return OutgoingRecord(topic, key, value_bytes(component.value), headers)
-
-
-def _produce(handle: ProducerHandle, record: OutgoingRecord, delivery: _Delivery, deadline: float) -> None:
-    while True:
-        try:
-            handle.produce(
-                record.topic, record.value, record.key, on_delivery=delivery.on_delivery, headers=record.headers
-            )
-            return
-        except BufferError:
-            if time.monotonic() >= deadline:
-                raise SendRejectedError(f"{record.topic}: the send buffer stayed full for {BLOCKING_S:g} s") from None
-            handle.poll(0.05)
-        except KafkaException as failure:
-            raise sent_error(failure.args[0], record.topic) from failure

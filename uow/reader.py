@@ -6,7 +6,6 @@ groups and acknowledging (`uow.consumption`), the values handed out (`uow.receiv
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -21,8 +20,6 @@ from uow.consumption import Consumption, Ownership
 from uow.forward import is_unit
 from uow.handles import ConsumedRecord, Headers, coordinates, raw_headers
 from uow.received import Message, ReceivedComponent, ReceivedUnit
-
-log = logging.getLogger(__name__)
 
 T_co = TypeVar("T_co", covariant=True)
 

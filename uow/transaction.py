@@ -45,21 +45,29 @@ COMMIT_S: Final = 30.0
 _STEP_S: Final = TRANSACTION_TIMEOUT_MS / 1000
 
 
-def serve(call: Callable[[float], int], timeout: float) -> None:
-    """Runs the library's callbacks inside `poll` or `flush`.
+def serve(handle: ProducerHandle, call: Callable[[float], int], timeout: float) -> None:
+    """Runs the library's callbacks inside `poll` or `flush` of a handle.
 
     Raises:
-        KafkaException: The library throws a fatal error out of here; inside a `SystemError` where a delivery callback came right after it.
+        KafkaException: The library throws a fatal error out of here; as a `SystemError` where a delivery callback got in its way.
     """
     try:
         call(timeout)
     except SystemError as failure:
-        cause: BaseException | None = failure
-        while cause is not None and not isinstance(cause, KafkaException):
-            cause = cause.__cause__ or cause.__context__
-        if cause is None:
+        error = fatal_cause(handle, None)
+        if error is None:
             raise
-        raise cause from None
+        raise KafkaException(error) from failure
+
+
+def fatal_cause(handle: ProducerHandle, known: KafkaError | None) -> KafkaError | None:
+    """What made a handle unusable: produce() and callbacks say only that something did, a transactional call names it."""
+    try:
+        handle.begin_transaction()
+    except KafkaException as failure:
+        error: KafkaError = failure.args[0]
+        return error if error.fatal() else known
+    return known
 
 
 class StaleGeneration(Exception):
@@ -122,7 +130,7 @@ class Transaction:
 
     def _sure_handle(self) -> ProducerHandle:
         if self._handle is not None:
-            serve(self._handle.poll, 0)  # log lines arrive here
+            serve(self._handle, self._handle.poll, 0)  # log lines arrive here
             if self._watch.doubt:
                 log.info("producer %s is replaced: %s", self.transactional_id, self._watch.doubt)
                 self._drop_handle()
@@ -153,7 +161,7 @@ class Transaction:
         if handle is not None:
             handle.purge()
             with suppress(KafkaException):
-                serve(handle.poll, 0)
+                serve(handle, handle.poll, 0)
 
     def produce(self, record: OutgoingRecord) -> None:
         """Adds a record to the open transaction; waits only for room in the send buffer (R-78).
@@ -169,7 +177,7 @@ class Transaction:
         try:
             self._check_topic(handle, record.topic)
             self._produce(handle, record)
-            serve(handle.poll, 0)
+            serve(handle, handle.poll, 0)
         except KafkaException as failure:
             self._failure = self._broken(failure.args[0], record.topic)
             raise self._failure from failure
@@ -196,7 +204,7 @@ class Transaction:
                     raise SendRejectedError(
                         f"{record.topic}: the send buffer stayed full for {BLOCKING_S:g} s"
                     ) from None
-                serve(handle.poll, 0.05)
+                serve(handle, handle.poll, 0.05)
 
     def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
         """Every record's fate is known before a commit counts (ER-04)."""
@@ -216,7 +224,7 @@ class Transaction:
         """
         handle = self._open_handle()
         try:
-            serve(handle.flush, _STEP_S)
+            serve(handle, handle.flush, _STEP_S)
             if self._failure is not None:
                 raise self._failure
             if positions:
@@ -275,7 +283,10 @@ class Transaction:
     def _broken(self, error: KafkaError, topic: str = "") -> UowError:
         """The class for an error of a transactional call; the handle is thrown away where it cannot go on."""
         told = f"{topic}: {error.str()}" if topic else error.str()
-        if error.fatal():
+        if error.fatal() or error.code() == KafkaError._FATAL:
+            if self._handle is not None:
+                error = fatal_cause(self._handle, error) or error
+                told = f"{topic}: {error.str()}" if topic else error.str()
             age_ms = (self._clock() - self._begun) * 1000
             self._drop_handle()
             if error.code() in FENCED and age_ms < TRANSACTION_TIMEOUT_MS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 from fake_handles import FakeBroker, failure
 
 import uow
@@ -209,19 +209,26 @@ def test_a_refused_transactional_id_is_final(fake: FakeBroker, connection: uow.C
         send(connection, "a")
 
 
-def test_a_fatal_error_thrown_through_a_callback_is_unwrapped() -> None:
-    """The library throws fatal errors out of poll and flush, in a SystemError where a delivery callback followed."""
+def test_a_fatal_error_that_got_lost_in_a_callback_is_found_again(fake: FakeBroker, connection: uow.Connection) -> None:
+    """The library throws fatal errors out of poll and flush, as a SystemError where a delivery callback got in its way."""
+    send(connection, "a")
+    fake.script["begin_transaction"] = [None, failure(KafkaError._FENCED, fatal=True)]
+    fake.script["flush"] = [SystemError("returned NULL without setting an exception")]
+    with pytest.raises(errors.FencedError):
+        send(connection, "b")
 
-    def call(timeout: float) -> int:
-        raise SystemError("returned a result with an exception set") from failure(KafkaError._FENCED, fatal=True)
 
-    with pytest.raises(KafkaException):
-        transaction.serve(call, 0)
+def test_a_fatal_error_that_produce_does_not_name_is_found(fake: FakeBroker, connection: uow.Connection) -> None:
+    send(connection, "a")
+    fake.script["begin_transaction"] = [None, failure(KafkaError._FENCED, fatal=True)]
+    fake.script["produce"] = [failure(KafkaError._FATAL)]
+    with pytest.raises(errors.FencedError):
+        send(connection, "b")
 
 
-def test_other_system_errors_stay_what_they_are() -> None:
-    def call(timeout: float) -> int:
-        raise SystemError("something else")
-
-    with pytest.raises(SystemError):
-        transaction.serve(call, 0)
+def test_other_system_errors_stay_what_they_are(fake: FakeBroker, connection: uow.Connection) -> None:
+    fake.script["flush"] = [SystemError("something else")]
+    with pytest.raises(SystemError, match="something else"):
+        send(connection, "a")
+    send(connection, "b")
+    assert values(fake) == [b"b"]

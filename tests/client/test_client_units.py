@@ -333,7 +333,7 @@ def test_a_send_without_answer_is_waited_for_by_the_same_component(
     connection: uow.Connection, broker_fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R-22: repeating attaches to the record under way and produces no second one."""
-    monkeypatch.setattr("uow.client.BLOCKING_S", 0.0)
+    monkeypatch.setattr("uow.sending.BLOCKING_S", 0.0)
     component = uow.Component("x")
     broker_fake.answers = False
     with pytest.raises(errors.ReconnectTimeoutError, match=component.component_id):
@@ -367,6 +367,22 @@ def test_delivery_reports_become_classes(
     broker_fake.delivery_errors = [KafkaError(code)]
     with pytest.raises(error, match=r"megazon\.components"):
         connection.send("megazon", "x", id="a", seq=1)
+
+
+def test_a_fatal_error_of_the_plain_producer_replaces_it(
+    connection: uow.Connection, broker_fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library throws it out of poll."""
+    connection.send("megazon", "a")
+
+    def poll(timeout: float) -> int:
+        raise failure(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, fatal=True)
+
+    monkeypatch.setattr(broker_fake.producers[0], "poll", poll)
+    with pytest.raises(errors.AmbiguousSendError):
+        connection.send("megazon", "b")
+    connection.send("megazon", "c")
+    assert len(broker_fake.producers) == 2
 
 
 Opened = Callable[[], object]
