@@ -160,7 +160,7 @@ with uow.connect(bootstrap, transactional_id=name, kafka={"session.timeout.ms": 
 @pytest.mark.parametrize("interval", ["0", "100"])
 def test_forwarders_that_join_and_die_forward_each_message_once(places: Topics, shop: str, interval: str) -> None:
     """The simple loop of contract section 8, as it stands, through joins and kill -9."""
-    count = 1500
+    count = 800
 
     def forwarder(name: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-c", FORWARDER, places.bootstrap, shop, f"{shop}-{name}", interval])
@@ -180,10 +180,10 @@ def test_forwarders_that_join_and_die_forward_each_message_once(places: Topics, 
         joined = killed = False
         while len(arrived := places.read(f"{shop}.components")) < count:
             assert time.monotonic() < deadline, f"{len(arrived)} of {count}"
-            if len(arrived) > 200 and not joined:
+            if len(arrived) > 150 and not joined:
                 joined = True
                 running.append(forwarder("b"))
-            if len(arrived) > 800 and not killed:
+            if len(arrived) > 400 and not killed:
                 killed = True
                 running[0].kill()
                 assert running[0].wait(10) == -signal.SIGKILL
