@@ -1,0 +1,190 @@
+"""A reader that watches the story's topics from outside, `read_committed`, and shares no code with the worker.
+
+Belongs here: what came by, and when. Does not belong here: whether that is right (`uow.demo.report`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
+
+from schemas.codec import decode_as
+from schemas.errors import MisroutedComponentError
+from schemas.records import Unit
+from topics import headers as names
+from topics.catalogue import DestinationTopics
+from uow.handles import raw_headers
+
+POLL_S = 0.1
+
+_quiet = logging.getLogger("uow.demo.observer")
+_quiet.addHandler(logging.NullHandler())
+_quiet.propagate = False
+
+
+@dataclass(frozen=True, slots=True)
+class SeenUnit:
+    """A unit that came by.
+
+    Attributes:
+        id: Group id.
+        seqs: Numbers of its components, in the order they are in.
+        completed_at: Append time of the component that arrived last, epoch ms.
+        seen_at: When this reader had it, epoch ms.
+    """
+
+    id: str
+    seqs: tuple[int, ...]
+    completed_at: int
+    seen_at: int
+
+    @property
+    def latency_ms(self) -> int:
+        """From the append of the last component to the unit's being read."""
+        return self.seen_at - self.completed_at
+
+
+@dataclass(slots=True)
+class Sights:
+    """Everything that came by.
+
+    Attributes:
+        components: Records of `D.components`; `rerouted` those of them that were sent on to their partition.
+        units: Units, in the order they came.
+        plain: Records that passed through to `D.units`.
+        rejected: Records of `D.rejected` by class and case.
+        given_up: Records of `D.errors` by group id.
+        reasons: Why groups were given up: group id to `uow-error-case`.
+        invoices: Invoices, in the order they came.
+        ids: Every group id seen anywhere.
+    """
+
+    components: int = 0
+    rerouted: int = 0
+    units: list[SeenUnit] = field(default_factory=list)
+    plain: int = 0
+    rejected: Counter[tuple[str, str]] = field(default_factory=Counter)
+    given_up: Counter[str] = field(default_factory=Counter)
+    reasons: dict[str, str] = field(default_factory=dict)
+    invoices: list[dict[str, Any]] = field(default_factory=list)
+    ids: set[str] = field(default_factory=set)
+
+    @property
+    def delivered(self) -> int:
+        """Components in units."""
+        return sum(len(unit.seqs) for unit in list(self.units))
+
+    @property
+    def accounted(self) -> int:
+        """Records of `D.components` whose fate is known (W-216)."""
+        return self.delivered + self.given_up.total() + self.rejected.total() + self.plain + self.rerouted
+
+
+class Observer:
+    """Reads the topics in a thread of its own until it is closed; a context manager.
+
+    Args:
+        bootstrap: Where.
+        topics: Of the destination.
+        invoices: Topic of the invoices.
+        partitions: Of each topic.
+
+    Attributes:
+        sights: What came by; written by the thread alone.
+    """
+
+    def __init__(self, bootstrap: str, topics: DestinationTopics, invoices: str, partitions: int) -> None:
+        self.sights = Sights()
+        self.failure: Exception | None = None
+        self._read = {
+            topics.components: self._on_component,
+            topics.units: self._on_unit,
+            topics.rejected: self._on_rejected,
+            topics.errors: self._on_given_up,
+            invoices: self._on_invoice,
+        }
+        self._stop = threading.Event()
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "demo-observer",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "fetch.wait.max.ms": 100,
+                "log_level": 0,
+            },
+            logger=_quiet,
+        )
+        self._consumer.assign(
+            [TopicPartition(topic, number, OFFSET_BEGINNING) for topic in self._read for number in range(partitions)]
+        )
+        self._thread = threading.Thread(target=self._watch, name="observer", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._consumer.close()
+
+    def _watch(self) -> None:
+        try:
+            while not self._stop.is_set():
+                message = self._consumer.poll(POLL_S)
+                if message is not None and message.error() is None:
+                    self._note(message)
+        except Exception as failure:  # noqa: BLE001 - the story asks for it, in its own thread
+            self.failure = failure
+
+    def _note(self, message: Message) -> None:
+        headers = {pair[0]: _bytes(pair[1]) for pair in raw_headers(message)}
+        if (raw := headers.get(names.ID)) is not None:
+            self.sights.ids.add(raw.decode(errors="replace"))
+        self._read[str(message.topic())](message, headers)
+
+    def _on_component(self, message: Message, headers: dict[str, bytes]) -> None:
+        self.sights.components += 1
+        self.sights.rerouted += names.REROUTED in headers
+
+    def _on_unit(self, message: Message, headers: dict[str, bytes]) -> None:
+        if headers.get(names.KIND) != names.KIND_UNIT:
+            self.sights.plain += 1
+            return
+        unit = decode_as(Unit, message.value() or b"")
+        last = max(component.timestamp for component in unit.components)
+        seqs = tuple(component.seq for component in unit.components)
+        self.sights.units.append(SeenUnit(unit.id, seqs, last, time.time_ns() // 1_000_000))
+
+    def _on_rejected(self, message: Message, headers: dict[str, bytes]) -> None:
+        case = (headers[names.ERROR_CLASS].decode(), headers[names.ERROR_CASE].decode())
+        self.sights.rejected[case] += 1
+        # whom somebody else had marked as sent on, no worker had
+        self.sights.rerouted -= names.REROUTED in headers and case[0] == MisroutedComponentError.__name__
+
+    def _on_given_up(self, message: Message, headers: dict[str, bytes]) -> None:
+        group_id = headers[names.ID].decode()
+        self.sights.reasons[group_id] = headers[names.ERROR_CASE].decode()
+        self.sights.given_up[group_id] += 1
+
+    def _on_invoice(self, message: Message, headers: dict[str, bytes]) -> None:
+        self.sights.invoices.append(json.loads(message.value() or b"{}"))
+
+
+def _bytes(value: bytes | None) -> bytes:
+    return value or b""
+
+
+def percentile(values: Sequence[int], share: float) -> int:
+    """The value that `share` of them do not exceed; 0 of none."""
+    ranked = sorted(values)
+    return ranked[min(len(ranked) - 1, int(share * len(ranked)))] if ranked else 0

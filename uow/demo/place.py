@@ -1,0 +1,276 @@
+"""Where the demo plays: its folder, its configuration, and every process that it starts.
+
+Each process runs under `jvm/watch.py`: when the demo ends, killed or not, so does the process. What it says goes to a file
+in `logs/`.
+
+Belongs here: starting, watching, ending. Does not belong here: the story (`uow.demo.play`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import uow
+from jvm import java
+from schemas.errors import ConfigError
+from uow.broker import EmbeddedBroker
+
+WATCH = Path(java.__file__).with_name("watch.py")
+STORY = Path(uow.__file__).resolve().parents[1] / "examples" / "megazon"
+SLOTS = ("demo-0", "demo-1")
+APPLICATION = DESTINATION = "megazon"
+EXPIRATION_MS = 25_000
+MAX_COMPONENTS = 20
+PATIENCE_S = 60.0
+LOOK_S = 0.05
+
+SETTINGS = """\
+# Written by `uow demo`.
+[application]
+id = "{application}"
+bootstrap_servers = "{bootstrap}"
+
+[worker]
+web = "127.0.0.1:0"                          # two workers on one machine: each finds a free port
+
+[destinations.{destination}]
+handling_policy = "single_message_delivery"
+incomplete_expiration_ms = {expiration_ms}
+expiration_policy = "redirect"               # what was held goes to {destination}.errors
+max_components = {max_components}
+outcomes = "all"
+"""
+
+
+class DemoFailed(Exception):
+    """Something the story needs did not happen; the message says what, and where to read on."""
+
+
+def wait_for(condition: Callable[[], object], what: str, timeout: float = PATIENCE_S) -> None:
+    """Waits until a condition holds.
+
+    Raises:
+        DemoFailed: It did not in time.
+    """
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise DemoFailed(f"not within {timeout:.0f} s: {what}")
+        time.sleep(LOOK_S)
+
+
+class Child:
+    """A program the demo started.
+
+    Args:
+        name: For people.
+        command: The program and its arguments.
+        log: Takes what it says; appended to.
+        output: Takes its standard output instead of `log`.
+    """
+
+    def __init__(
+        self, name: str, command: Sequence[str], log: Path, output: Path | None, env: Mapping[str, str]
+    ) -> None:
+        self.name, self.log = name, log
+        self._begin = log.stat().st_size if log.exists() else 0
+        if output is not None:  # the same process, by exec, so that signals and ids stay true
+            command = ["/bin/sh", "-c", 'out=$1; shift; exec "$@" >"$out"', "sh", str(output), *command]
+        self._watcher = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(WATCH), str(log), "", *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=env,
+            start_new_session=True,  # a terminal's Ctrl-C is for the demo, which ends its children in order
+        )
+        assert self._watcher.stdout is not None
+        self.pid = int(self._watcher.stdout.readline() or 0)
+
+    @property
+    def said(self) -> str:
+        """What it said so far."""
+        with self.log.open("rb") as log:
+            log.seek(self._begin)
+            return log.read().decode(errors="replace")
+
+    @property
+    def status(self) -> int | None:
+        """None while it runs, else its exit status."""
+        return self._watcher.poll()
+
+    def wait_said(self, text: str, timeout: float = PATIENCE_S) -> None:
+        """Waits until it has said `text`.
+
+        Raises:
+            DemoFailed: It ended, or did not say so in time.
+        """
+        wait_for(lambda: text in self.said or self.status is not None, f"{text!r} in {self.log}", timeout)
+        if text not in self.said:
+            raise DemoFailed(f"{self.name} ended with status {self.status}; see {self.log}")
+
+    def wait(self, timeout: float) -> int:
+        """Waits for its end; the exit status.
+
+        Raises:
+            DemoFailed: It did not end in time.
+        """
+        wait_for(lambda: self.status is not None, f"the end of {self.name}; see {self.log}", timeout)
+        assert self.status is not None
+        return self.status
+
+    def kill(self) -> None:
+        """SIGKILL, as a power failure would."""
+        self._signal(signal.SIGKILL)
+        self.wait(PATIENCE_S)
+        self.release()
+
+    def ask_to_end(self) -> None:
+        """SIGTERM; does nothing when it has ended."""
+        self._signal(signal.SIGTERM)
+
+    def end(self, deadline: float) -> None:
+        """Waits for its end, insisting after `deadline` (monotonic seconds)."""
+        try:
+            self._watcher.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._signal(signal.SIGKILL)
+            self._watcher.wait()
+        self.release()
+
+    def release(self) -> None:
+        """Closes the pipes to it."""
+        for pipe in (self._watcher.stdin, self._watcher.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def _signal(self, number: int) -> None:
+        if self.status is None and self.pid:
+            try:
+                os.kill(self.pid, number)
+            except ProcessLookupError:
+                pass
+
+
+class Place:
+    """The demo's folder and everything that runs in it; a context manager that ends all of it.
+
+    Args:
+        folder: Where to keep everything; None makes a folder for temporary files.
+
+    Raises:
+        ConfigError: The folder holds something that no demo wrote, or the story's programs are missing.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        if not STORY.is_dir():
+            raise ConfigError("demo", str(STORY), "the story is in the source tree: run it from a clone")
+        self.is_temporary = folder is None
+        self.folder = Path(tempfile.mkdtemp(prefix="uow-demo-")) if folder is None else folder.resolve()
+        if self.folder.exists() and any(self.folder.iterdir()):
+            raise ConfigError("--dir", str(self.folder), "must be empty, or not be there yet")
+        self.logs.mkdir(parents=True)
+        self.broker = EmbeddedBroker(self.folder / "broker")
+        self._children: list[Child] = []
+        # what the user has in UOW_... is for the user's own cluster
+        self._env = {name: value for name, value in os.environ.items() if not name.startswith("UOW_")}
+        self._env |= {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "ignore"}
+
+    @property
+    def logs(self) -> Path:
+        """What the processes say."""
+        return self.folder / "logs"
+
+    @property
+    def tables(self) -> Path:
+        """The Delta tables."""
+        return self.folder / "tables"
+
+    @property
+    def config(self) -> Path:
+        """The configuration of workers and commands."""
+        return self.folder / "uow.toml"
+
+    @property
+    def bootstrap(self) -> str:
+        """The broker's address."""
+        return self.broker.bootstrap
+
+    def write_config(self) -> None:
+        """Writes `uow.toml`."""
+        self.config.write_text(
+            SETTINGS.format(
+                application=APPLICATION,
+                destination=DESTINATION,
+                bootstrap=self.bootstrap,
+                expiration_ms=EXPIRATION_MS,
+                max_components=MAX_COMPONENTS,
+            ),
+            encoding="utf-8",
+        )
+
+    def start(self, name: str, *command: str, output: Path | None = None) -> Child:
+        """Starts a program; what it says goes to `logs/<name>.log`."""
+        child = Child(name, command, self.logs / f"{name}.log", output, self._env)
+        self._children.append(child)
+        return child
+
+    def start_uow(self, name: str, *arguments: str, output: Path | None = None) -> Child:
+        """Starts a `uow` command on the demo's configuration."""
+        return self.start(name, sys.executable, "-m", "uow", *arguments, "-c", str(self.config), output=output)
+
+    def start_story(self, name: str, program: str, *arguments: str) -> Child:
+        """Starts a program of `examples/megazon/`."""
+        return self.start(name, sys.executable, str(STORY / program), *arguments, "--bootstrap", self.bootstrap)
+
+    def start_worker(self, slot: str) -> Child:
+        """Starts a worker."""
+        return self.start_uow(slot, "worker", "--name", slot)
+
+    def run_uow(self, *arguments: str) -> Any:
+        """Runs a `uow` command to its end; what it printed, as JSON.
+
+        Raises:
+            DemoFailed: It failed.
+        """
+        command = [sys.executable, "-m", "uow", *arguments, "--json", "-c", str(self.config)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=self._env, timeout=PATIENCE_S, check=False, process_group=0
+        )
+        if done.returncode:
+            raise DemoFailed(f"`uow {' '.join(arguments)}` failed: {done.stderr.strip()}")
+        return json.loads(done.stdout)
+
+    def web_pages(self) -> list[str]:
+        """Addresses of the workers' pages, as their logs tell them."""
+        logs = [child.said for child in self._children if child.name in SLOTS and child.status is None]
+        return [log.partition("pages on ")[2].split()[0] for log in logs if "pages on " in log]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends everything that still runs: first those who work, then the broker."""
+        running = [child for child in self._children if child.status is None]
+        for child in running:
+            child.ask_to_end()
+        deadline = time.monotonic() + 8
+        for child in running:
+            child.end(deadline)
+        if self.is_temporary and self.broker.is_running:
+            self.broker.kill()  # nobody will start it on this folder again
+        else:
+            self.broker.stop()
