@@ -73,7 +73,8 @@ class HandleLog(logging.Handler):
             self._on_line(line)
         if not line.startswith("CONFWARN"):
             # A broken connection is the library's to mend: it logs it at INFO or ERROR by taste, people need it once, as a warning
-            self._target.log(min(record.levelno, logging.WARNING), "%s", line)
+            level = logging.DEBUG if line.endswith(": retrying") else min(record.levelno, logging.WARNING)
+            self._target.log(level, "%s", line)
 
 
 class Clients:

@@ -66,9 +66,8 @@ class KafkaLogReader:
         for tp in tps:
 
             def ask(tp: Tp = tp) -> bool:
-                bounds = self._asker("read_uncommitted").get_watermark_offsets(
-                    ck.TopicPartition(*tp), timeout=REQUEST_S
-                )
+                asker: Any = self._asker("read_uncommitted")  # answers None after the time-out, whatever its stub says
+                bounds = asker.get_watermark_offsets(ck.TopicPartition(*tp), timeout=REQUEST_S)
                 if bounds is None:
                     return False
                 answers[tp] = bounds
