@@ -172,7 +172,8 @@ class Consumption:
             try:
                 rows = self._started(partitions)
             except UowError as failure:
-                self._failure = failure  # raised by the poll that we are in, and by every later one: no partition is read
+                # raised by the poll that we are in, and by every later one: no partition is read
+                self._failure = failure
             except KafkaException as failure:
                 self._failure = ReconnectTimeoutError(
                     f"{self.topic}: committed offsets of group {self.group!r}: {failure.args[0].str()}"
