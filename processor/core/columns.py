@@ -43,6 +43,28 @@ class Record(Protocol):
     def timestamp(self) -> tuple[int, int]: ...
 
 
+UNREADABLE: Final = (UnicodeDecodeError, SystemError)
+"""What a look at the headers raises when a name is no UTF-8. confluent_kafka means the first and raises the second."""
+
+
+class Unreadable:
+    """A record with a header name that is no UTF-8, for everyone who looks again.
+
+    confluent_kafka raises at the first look and answers the second with a list that has no object where the name should be: reading that
+    kills the process. So nobody looks at such a record twice.
+    """
+
+    __slots__ = ("_record", "key", "offset", "timestamp", "value")
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self.offset, self.key, self.value, self.timestamp = record.offset, record.key, record.value, record.timestamp
+
+    def headers(self) -> Any:
+        """Raises UnicodeDecodeError, every time."""
+        raise UnicodeDecodeError("utf-8", b"", 0, 1, "a header name is no UTF-8")
+
+
 class Columns:
     """Parallel sequences, one entry per record in offset order; `ids[row]` is None for an odd row.
 
@@ -69,7 +91,7 @@ class Columns:
     )
 
     def __init__(self, records: Sequence[Record]) -> None:
-        self.records = records
+        self.records: Any = records
         self.ids: list[bytes | None] = []
         self.seqs: list[int] = []
         self.ends: list[bool] = []
@@ -242,8 +264,11 @@ class ColumnReader:
                 head_time, head = at, NULL + long(at) + source
             try:
                 pairs = record.headers()
-            except UnicodeDecodeError:  # a header name that is no UTF-8, which the binding cannot show
+            except UNREADABLE:
                 pairs = None
+                if columns.records is records:
+                    columns.records = list(records)
+                columns.records[len(columns.ids)] = Unreadable(record)
             if pairs and len(pairs) == 3:
                 (first, group_id), (second, raw_seq), (third, raw_end) = pairs
                 if first == name_id and second == name_seq and third == name_end and raw_end is not None:
@@ -317,9 +342,9 @@ class ColumnReader:
 
 
 def read_headers(record: Record) -> list[tuple[str, bytes | None]] | None:
-    """A record's headers; None where there are none, or where a name is no UTF-8, which the binding cannot show."""
+    """A record's headers; None where there are none, or for an `Unreadable` one."""
     try:
         headers: list[tuple[str, bytes | None]] | None = record.headers()
-    except UnicodeDecodeError:
+    except UNREADABLE:
         return None
     return headers

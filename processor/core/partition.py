@@ -30,7 +30,7 @@ from processor.core.changes import (
     Tail,
 )
 from processor.core.closed import ClosedMemory
-from processor.core.columns import ColumnReader, Record, unit_properties
+from processor.core.columns import UNREADABLE, ColumnReader, Record, Unreadable, unit_properties
 from processor.core.decide import Arrival, decide_arrival, decide_due, decide_refusal
 from processor.core.group import NEVER, Group
 from schemas.errors import DecodeError, DuplicateSequenceNumberError, InvariantViolation
@@ -83,6 +83,7 @@ class Counts:
         return self.held - self.delivered - self.expired - self.cancelled - self.failed
 
 
+_NO_UTF8 = Refusal(DecodeError, "headers", "a header name is no UTF-8")
 HeldRow = tuple[Group, int, bool, int, Attributes | None]
 """A component held: its group, number, end mark, source offset, and attributes (None for a plain one). Its body is in the group."""
 Outward = tuple[Effect, Record | None, Group | None]
@@ -152,7 +153,7 @@ class Partition:
         if self.policy.handling_policy is HandlingPolicy.PASS_THROUGH:
             for record in records:
                 self.clock = max(self.clock, record.timestamp()[1])
-                self._concerning(record, Passed())
+                self._pass(record)
         else:
             shelf.judge(self, self.reader.read(records))
         if records:
@@ -191,11 +192,20 @@ class Partition:
             decision = decide_arrival(arrival, group, closed, home, self.clock, self.policy)
         self._carry_out(decision, record)
 
+    def _pass(self, record: Record) -> None:
+        """Under `pass_through` only what cannot be shown cannot be passed on untouched: it is refused."""
+        try:
+            record.headers()
+        except UNREADABLE:
+            self._concerning(Unreadable(record), Rejected(_NO_UTF8))
+        else:
+            self._concerning(record, Passed())
+
     def _marks(self, record: Record) -> Marks | Refusal | None:
         try:
             headers = record.headers()
-        except UnicodeDecodeError:
-            return Refusal(DecodeError, "headers", "a header name is no UTF-8")
+        except UNREADABLE:
+            return _NO_UTF8
         return self.reading.read(headers)
 
     def advance(self, now: int) -> None:

@@ -26,7 +26,7 @@ from processor.core.unit import UnitMaker
 from processor.engine.ports import Headers, Output
 from schemas import formats
 from schemas.component import decode_component, outcome_body
-from schemas.errors import UowError
+from schemas.errors import MisroutedComponentError, UowError
 from schemas.records import (
     MAX_SEQ,
     Component,
@@ -53,6 +53,8 @@ _FORMATS: dict[ValueFormat, Callable[[Unit], bytes]] = {
 }
 _RECORD_OVERHEAD_BYTES = 1024
 """Room for a record's own fields beside key, value and headers."""
+INPUT_LIMIT_BYTES = 1_048_588
+"""The broker's default record limit."""
 _FAILURES = {
     UnitOutcome.EXPIRED: b"expired",
     UnitOutcome.CANCELLED: b"cancelled",
@@ -72,6 +74,7 @@ class TaskContext:
         unit_header: Framing that goes before a unit's Avro body.
         outcome_header: The same for an `Outcome`.
         record_limit_bytes: Largest record that producer and topics take (W-114).
+        input_limit_bytes: Largest record that `D.components` takes; what is sent on must fit it again.
         partition_for: Which partition of how many a key belongs to (line 6).
     """
 
@@ -82,6 +85,7 @@ class TaskContext:
     unit_header: bytes
     outcome_header: bytes
     record_limit_bytes: int = RECORD_LIMIT_BYTES
+    input_limit_bytes: int = INPUT_LIMIT_BYTES
     partition_for: Callable[[bytes, int], int] = partition_for
 
     def place(self, partition: int) -> Place:
@@ -91,10 +95,11 @@ class TaskContext:
 
 @dataclass(slots=True)
 class Written:
-    """What the effects of a poll came to."""
+    """What the effects of a poll came to; `not_sent_on` counts misrouted components that are too large to be sent once more."""
 
     outputs: list[Output] = field(default_factory=list)
     log_lines: list[dict[str, Any]] = field(default_factory=list)
+    not_sent_on: int = 0
 
 
 def _size(key: bytes, value: bytes, headers: Headers) -> int:
@@ -168,20 +173,22 @@ class Writer:
                 )
             case Rerouted(partition):
                 assert record is not None
-                headers = [*(read_headers(record) or []), (names.REROUTED, b"1")]
-                written.outputs.append(
-                    Output(
-                        self.components,
-                        partition,
-                        record.key(),
-                        record.value(),
-                        headers,
-                    )
-                )
+                self._send_on(record, partition, written)
             case Dropped():
                 pass
             case _:
                 assert_never(effect)
+
+    def _send_on(self, record: Record, partition: int, written: Written) -> None:
+        """To the right partition, once (line 6); with its new header a record at the input's limit would be refused for ever."""
+        headers = [*(read_headers(record) or []), (names.REROUTED, b"1")]
+        key, value = record.key(), record.value()
+        if _size(key or b"", value or b"", headers) <= self.context.input_limit_bytes:
+            written.outputs.append(Output(self.components, partition, key, value, headers))
+            return
+        why = Refusal(MisroutedComponentError, "", f"belongs to partition {partition}, and is too large to be sent on")
+        written.outputs.append(Output(self.rejected, -1, key, value, headers[:-1] + self._why(why, record.offset())))
+        written.not_sent_on += 1
 
     def failed_unopened(self, closed: Closed, written: Written) -> None:
         """The outcome of an id that closed before anything was held (W-39)."""

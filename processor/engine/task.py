@@ -112,6 +112,9 @@ class PartitionTask:
                 write(outward, written)
             except UnitTooLargeForRecordError:
                 closed = self._fail(outward, closed, written)
+        if written.not_sent_on:
+            partition.counts.passed -= written.not_sent_on
+            partition.counts.rejected += written.not_sent_on
         rows = plan.changelog
         for group, one in closed:
             if group is None:

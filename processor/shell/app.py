@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import faust
@@ -22,7 +23,7 @@ from mode import CrashingSupervisor
 
 from processor.engine.batch import Batch
 from processor.engine.driver import Driver, Host, Ports
-from processor.engine.outputs import TaskContext
+from processor.engine.outputs import INPUT_LIMIT_BYTES, TaskContext
 from processor.engine.restore import restore
 from processor.kafka.clients import Clients
 from processor.kafka.partitioner import fastest_partition_for
@@ -169,12 +170,15 @@ def _agent(table: Any) -> Any:
     return assemble
 
 
-def task_contexts(settings: WorkerSettings, partitions: Mapping[str, int]) -> dict[str, TaskContext]:
+def task_contexts(
+    settings: WorkerSettings, partitions: Mapping[str, int], limits: Mapping[str, int] = MappingProxyType({})
+) -> dict[str, TaskContext]:
     """What the tasks of each destination share, by name of `D.components`.
 
     Args:
         settings: Of the worker.
         partitions: Count by topic name.
+        limits: Largest record by topic name, for `D.components`.
     """
     framer, partition_for = framer_for(settings.registry_url), fastest_partition_for()
     contexts = {}
@@ -187,6 +191,7 @@ def task_contexts(settings: WorkerSettings, partitions: Mapping[str, int]) -> di
             partitions[topics.components],
             framer.header("Unit", topics.units),
             framer.header("Outcome", topics.outcomes),
+            input_limit_bytes=limits.get(topics.components, INPUT_LIMIT_BYTES),
             partition_for=partition_for,
         )
     return contexts

@@ -62,7 +62,7 @@ def run_worker(settings: WorkerSettings, on_step: Callable[[str], None] = lambda
     web = web_address(settings.web)
     app = create_app(
         settings,
-        kafka_ports(settings, task_contexts(settings, partitions), on_step),
+        kafka_ports(settings, task_contexts(settings, partitions, input_limits(settings)), on_step),
         web,
     )
     if web is not None:
@@ -150,6 +150,13 @@ def check_topics(settings: WorkerSettings) -> dict[str, int]:
     if complaints:
         raise ConfigError.many(complaints)
     return partitions
+
+
+def input_limits(settings: WorkerSettings) -> dict[str, int]:
+    """Record limit of each `D.components`: a misrouted component must fit it once more (W-110)."""
+    names = [DestinationTopics(settings.application_id, name).components for name in settings.destinations]
+    found = admin.topic_settings(Clients(settings).admin(), names)
+    return {name: int(found[name]["max.message.bytes"]) for name in names if "max.message.bytes" in found[name]}
 
 
 def _wait_for_broker(settings: WorkerSettings, client: Any) -> dict[str, int]:
