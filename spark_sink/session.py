@@ -23,6 +23,8 @@ __all__ = ["SETTINGS", "session"]
 
 CONF_FOLDER = Path(__file__).resolve().parent / "conf"
 
+JVM_OPTIONS = "spark.driver.extraJavaOptions"
+
 SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -60,6 +62,8 @@ def session(
     """
     # spark.jars and the driver's memory act on the command line of the JVM only, so it gets them there
     at_launch = {"spark.jars": ",".join(map(str, jars.class_path("spark"))), "spark.driver.memory": memory}
+    if settings and JVM_OPTIONS in settings:
+        at_launch[JVM_OPTIONS] = settings[JVM_OPTIONS]
     gateway, scratch = _jvm(tuple(at_launch.items()))
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession

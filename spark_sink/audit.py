@@ -1,0 +1,270 @@
+"""Proof that nothing was lost, doubled or mixed: every unit is computed again from `D.components` and compared with the tables.
+
+Steps:
+
+1. the range: from the log's start to the offsets that the workers' consumer group has committed, `read_committed` (W-49);
+2. `spark_sink.recompute` gives each record of it one fate, one Spark task for each partition of the topic;
+3. groups that only a wall clock can have closed (`due`) count as closed where a record says so: their unit, their components in
+   `D.errors`, the ledger, or `D.outcomes`; that record must not be older than the deadline. Else they are open;
+4. fates and tables are joined by source coordinates, groups and units by `unit_id`, in both directions. Plain records carry no
+   coordinates: they are compared by content and order, partition by partition.
+
+Time cannot be computed again from the log alone: a worker may close a group by its wall clock once the partition is read to its end, and
+where nothing was appended afterwards no record says when. But whether it may is in the log. A recorded closing is lawful when the
+deadline, counted from append times, had passed when it was written, when the group was incomplete then, and when no component that was
+appended in time is missing from it (such a one shows up as rejected where it should have been held).
+
+Ids of which a table knows components outside the range (cut off by retention, or processed since step 1) cannot be judged; they are left
+out on both sides and counted. The sink must have caught up: what it has not carried yet is reported as missing.
+
+Belongs here: the steps and the report's data. Does not belong here: fates (`spark_sink.recompute`), queries (`spark_sink.comparison`),
+printing (`uow.commands.audit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+from processor.core.partition import Place
+from schemas.errors import StateCorruptedError
+from spark_sink import comparison, recompute
+from spark_sink.comparison import READABLE_HEADERS, What, compare, content
+from spark_sink.kafka import LATEST, Cluster, Span, between, committed, everything
+from spark_sink.readers import CLOSINGS, closing_reader, recomputer
+from spark_sink.recompute import Fate
+from spark_sink.tables import Table, Tables
+from topics import headers as names
+from topics.catalogue import DestinationTopics
+from topics.policies import DestinationPolicy
+
+EXAMPLES: Final = 20
+"""Differences of each kind that a report shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing that is not as it should be.
+
+    Attributes:
+        what: Its kind.
+        source: The table or topic where it shows.
+        id: Group id, where there is one.
+        place: Coordinates, `topic/partition/offset`, or a unit's id.
+        detail: What was expected and found.
+    """
+
+    what: What
+    source: str
+    id: str | None
+    place: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an audit found (W-216).
+
+    Attributes:
+        destination: Its name.
+        expected: Records of each partition by fate: their sum is what was received.
+        found: Records by fate as tables and ledger have them; without fates that leave no trace.
+        units: Units by outcome, as recomputed.
+        left_out: Ids that could not be judged.
+        unread: Records that no worker has committed yet.
+        totals: Differences by kind.
+        examples: Some of them.
+    """
+
+    destination: str
+    expected: Mapping[int, Mapping[Fate, int]]
+    found: Mapping[Fate, int]
+    units: Mapping[str, int]
+    left_out: int
+    unread: int
+    totals: Mapping[What, int]
+    examples: tuple[Difference, ...] = ()
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether there is no difference."""
+        return not self.totals
+
+    @property
+    def received(self) -> int:
+        """Records in the range."""
+        return sum(sum(counts.values()) for counts in self.expected.values())
+
+    @property
+    def fates(self) -> list[Fate]:
+        """Fates that occur, expected or found."""
+        return [fate for fate in Fate if self.count(fate) or self.found.get(fate)]
+
+    def count(self, fate: Fate) -> int:
+        """Records of a fate, over all partitions."""
+        return sum(counts.get(fate, 0) for counts in self.expected.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The audit of one destination.
+
+    Attributes:
+        spark: The session.
+        cluster: Where the topics are.
+        names: The topics, and the application whose committed offsets count.
+        policy: Of the destination.
+        tables: The tables.
+    """
+
+    spark: SparkSession
+    cluster: Cluster
+    names: DestinationTopics
+    policy: DestinationPolicy
+    tables: Tables
+
+    def run(self) -> Report:
+        """Audits.
+
+        Raises:
+            StateCorruptedError: There are no tables, or no topics.
+        """
+        if not self.tables.exist():
+            raise StateCorruptedError([], f"there are no tables below {self.tables.folder}", "run `uow sink` first")
+        span = committed(self.cluster, self.names.application, self.names.components)
+        kept: list[DataFrame] = []
+
+        def keep(frame: DataFrame) -> DataFrame:
+            kept.append(frame.persist())
+            return kept[-1]
+
+        try:
+            tables = {table.value: self.tables.read(self.spark, table) for table in Table}
+            closings = keep(self._closings())
+            rows = keep(self._fates(span))
+            settled = keep(compare(self.spark, comparison.SETTLED, rows=rows, closings=closings, **tables))
+            return self._report(span, settled, closings, tables, keep)
+        finally:
+            for frame in kept:
+                frame.unpersist()
+
+    def _fates(self, span: Span) -> DataFrame:
+        """Rows of `spark_sink.recompute` for the range."""
+        if span.start == span.end:
+            return self.spark.createDataFrame([], recompute.COLUMNS)
+        places = {p: Place(self.names.destination, self.names.components, p, len(span.end)) for p in span.end}
+        arrivals = between(self.spark, self.cluster, self.names.components, span.start, span.end).select(
+            "partition",
+            "offset",
+            sql.expr("unix_millis(timestamp)").alias("at"),
+            "key",
+            "value",
+            "headers",
+            sql.expr(content(READABLE_HEADERS)).alias("content"),
+        )
+        return arrivals.mapInArrow(recomputer(places, self.policy), recompute.COLUMNS)
+
+    def _closings(self) -> DataFrame:
+        """What ledger and `D.outcomes` tell of closed groups."""
+        topics = [self.names.closed_changelog, self.names.outcomes]
+        told = everything(self.spark, self.cluster, topics).select(
+            "topic", "partition", sql.expr("unix_millis(timestamp)").alias("at"), "value"
+        )
+        return told.mapInArrow(closing_reader(self.names.closed_changelog, self.cluster.registry_url), CLOSINGS)
+
+    def _reroutes(self) -> DataFrame:
+        """Records that were sent on to their partition, wherever they are, by the content they had before."""
+        records = everything(self.spark, self.cluster, [self.names.components])
+        before = f"filter(headers, h -> h.name <> '{names.REROUTED}')"
+        return records.where(sql.expr(f"size({before}) < size(headers)")).select(
+            sql.expr(content(before)).alias("content")
+        )
+
+    def _unread(self, span: Span) -> int:
+        """Records behind the range, processed since or not yet."""
+        latest = dict.fromkeys(span.end, LATEST)
+        return between(self.spark, self.cluster, self.names.components, span.end, latest).count()
+
+    def _report(
+        self, span: Span, settled: DataFrame, closings: DataFrame, tables: Mapping[str, DataFrame], keep: Any
+    ) -> Report:
+        bounds = self.spark.createDataFrame(
+            [(p, span.start[p], end) for p, end in span.end.items()], "partition INT, start BIGINT, stop BIGINT"
+        )
+        out_of_range = keep(compare(self.spark, comparison.OUT_OF_RANGE, bounds=bounds, **tables))
+        left_out = out_of_range.count()
+        unread = self._unread(span)
+
+        def judged(frame: DataFrame) -> DataFrame:
+            return frame.join(sql.broadcast(out_of_range), "id", "left_anti") if left_out else frame
+
+        inputs: dict[str, Any] = {
+            name: judged(frame) if "id" in frame.columns else frame for name, frame in tables.items()
+        }
+        expected = judged(settled)
+        inputs |= {
+            "fates": expected.where(sql.col("kind") == recompute.RECORD),
+            "groups": expected.where(sql.col("kind") == recompute.GROUP),
+            "closings": closings,
+            "topic": self.names.components,
+            "units_topic": self.names.units,
+            "rejected_topic": self.names.rejected,
+            "errors_topic": self.names.errors,
+            "destination": self.names.destination,
+            "is_moving": unread > 0,
+        }
+        expected_counts, units = self._counts(settled)
+        queries = [
+            (comparison.UNACCOUNTED, ""),
+            (comparison.COMPONENTS, content("a.headers", "a.")),
+            (comparison.UNITS, ""),
+            (comparison.REFUSED, content("slice(a.headers, 1, e.header_count)", "a.")),
+            (comparison.PASSED, content()),
+            (comparison.CLOSINGS, ""),
+        ]
+        if any(counts.get(Fate.REROUTED) for counts in expected_counts.values()):
+            queries.append((comparison.REROUTED, ""))
+            inputs["reroutes"] = self._reroutes()
+        found = keep(
+            reduce(DataFrame.unionAll, (compare(self.spark, query, content=sql, **inputs) for query, sql in queries))
+        )
+        totals = {What(row.what): row["count"] for row in found.groupBy("what").count().collect()}
+        return Report(
+            self.names.destination,
+            expected_counts,
+            self._found(tables, bounds, settled),
+            units,
+            left_out,
+            unread,
+            dict(sorted(totals.items())),
+            self._examples(found) if totals else (),
+        )
+
+    def _counts(self, settled: DataFrame) -> tuple[dict[int, dict[Fate, int]], dict[str, int]]:
+        expected: dict[int, dict[Fate, int]] = {}
+        units: dict[str, int] = {}
+        for kind, partition, fate, outcome, count in (
+            settled.groupBy("kind", "partition", "fate", "outcome").count().collect()
+        ):
+            if kind == recompute.RECORD:
+                expected.setdefault(partition, {})[Fate(fate)] = count
+            else:
+                settled_outcome = "open" if fate == Fate.OPEN else outcome
+                units[settled_outcome] = units.get(settled_outcome, 0) + count
+        return {partition: expected[partition] for partition in sorted(expected)}, units
+
+    def _found(self, tables: Mapping[str, DataFrame], bounds: DataFrame, settled: DataFrame) -> dict[Fate, int]:
+        query = compare(
+            self.spark, comparison.FOUND, bounds=bounds, settled=settled, units_topic=self.names.units, **tables
+        )
+        return {Fate(row.fate): row.n for row in query.collect()}
+
+    def _examples(self, found: DataFrame) -> tuple[Difference, ...]:
+        numbered = found.withColumn("k", sql.expr("row_number() OVER (PARTITION BY what ORDER BY source, place)"))
+        some = numbered.where(sql.col("k") <= EXAMPLES).orderBy("what", "source", "place").collect()
+        return tuple(Difference(What(row.what), row.source, row.id, row.place, row.detail) for row in some)

@@ -1,0 +1,238 @@
+"""What should be and what is, joined: each query gives rows of `what, source, id, place, detail`, one for each difference.
+
+Belongs here: the queries. Does not belong here: how their inputs are made (`spark_sink.audit`).
+
+Inputs by name: `fates` and `groups` (rows of `spark_sink.recompute`, closings settled), the four tables, `bounds` (partition, start, stop).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+
+class What(StrEnum):
+    """Kinds of difference."""
+
+    MISSING = "missing"
+    DOUBLED = "doubled"
+    UNEXPECTED = "unexpected"
+    CONTENT = "wrong content"
+    ORDER = "wrong order"
+    UNACCOUNTED = "unaccounted"
+    CLOSING = "unlawful closing"
+
+
+def content(headers: str = "headers", of: str = "") -> str:
+    """SQL for the digest of key, value and headers, told apart from each other and from null.
+
+    Args:
+        headers: SQL for the headers.
+        of: Prefix of key and value, `a.`.
+    """
+    pairs = f"transform({headers}, h -> concat(hex(h.name), '=', coalesce(hex(h.value), '-')))"
+    parts = (
+        f"coalesce(sha2({of}key, 256), '-'), '/', coalesce(sha2({of}value, 256), '-'), '/', array_join({pairs}, ',')"
+    )
+    return f"unhex(sha2(concat({parts}), 256))"
+
+
+READABLE_HEADERS: Final = "IF(exists(headers, h -> contains(h.name, '\ufffd')), array(), headers)"
+"""The headers as the worker saw them: none at all where a name is no UTF-8."""
+
+SETTLED: Final = """
+WITH evidence AS (
+  SELECT partition, id, generation, outcome, recorded_at FROM {closings}
+  UNION ALL
+  SELECT g.partition, g.id, g.generation, g.outcome, unix_millis(u.timestamp) FROM {rows} g JOIN {units} u ON u.unit_id = g.unit_id
+  WHERE g.kind = 'group' AND g.due IS NOT NULL
+  UNION ALL
+  SELECT f.partition, f.id, f.generation, x.failure_reason, unix_millis(x.timestamp)
+  FROM {rows} f JOIN {rejected} x ON x.source_partition = f.partition AND x.source_offset = f.offset
+  WHERE f.kind = 'record' AND f.due IS NOT NULL AND x.failure_reason IS NOT NULL
+),
+closed AS (
+  SELECT g.partition, g.id, g.generation, min(e.recorded_at) AS recorded_at FROM {rows} g
+  JOIN evidence e ON e.partition = g.partition AND e.id = g.id AND e.generation = g.generation AND e.outcome = g.outcome
+  WHERE g.kind = 'group' AND g.due IS NOT NULL GROUP BY g.partition, g.id, g.generation
+)
+SELECT r.* EXCEPT (fate), IF(r.due IS NOT NULL AND c.recorded_at IS NULL, 'open', r.fate) AS fate, c.recorded_at
+FROM {rows} r LEFT JOIN closed c ON r.due IS NOT NULL AND c.partition = r.partition AND c.id = r.id AND c.generation = r.generation
+"""
+"""Rows of the recomputation; what time alone closes keeps its fate where a record says that it happened (`recorded_at`), else it is open."""
+
+OUT_OF_RANGE: Final = """
+WITH seen AS (
+  SELECT id, source_partition, source_offset FROM {components}
+  UNION ALL SELECT id, source_partition, source_offset FROM {rejected} WHERE id IS NOT NULL AND source_offset IS NOT NULL
+)
+SELECT DISTINCT s.id FROM seen s JOIN {bounds} b ON b.partition = s.source_partition
+WHERE s.source_offset < b.start OR s.source_offset >= b.stop
+"""
+"""Ids that cannot be judged: a table knows components of them outside the range."""
+
+UNACCOUNTED: Final = """
+SELECT 'unaccounted' AS what, {topic} AS source, id, concat_ws('/', {topic}, partition, offset) AS place, 'the recomputation gave it no fate' AS detail
+FROM {fates} WHERE fate = 'unaccounted'
+"""
+
+COMPONENTS: Final = """
+WITH actual AS (
+  SELECT * FROM (
+    SELECT *, count(*) OVER w AS n, row_number() OVER o AS k FROM {components}
+    WINDOW w AS (PARTITION BY unit_id, source_topic, source_partition, source_offset),
+      o AS (PARTITION BY unit_id, source_topic, source_partition, source_offset ORDER BY unit_offset, position)
+  ) WHERE k = 1
+),
+expected AS (SELECT * FROM {fates} WHERE fate = 'delivered'),
+joined AS (
+  SELECT e.id AS expected_id, e.offset AS expected_offset, a.source_offset AS actual_offset, a.n, e.position AS expected_position, a.position,
+    coalesce(e.id, a.id) AS id,
+    concat_ws('/', coalesce(a.source_topic, {topic}), coalesce(e.partition, a.source_partition), coalesce(e.offset, a.source_offset)) AS place,
+    concat_ws(', ', IF(e.id <=> a.id, NULL, 'id'), IF(e.generation <=> a.generation, NULL, 'generation'), IF(e.seq <=> a.seq, NULL, 'seq'),
+      IF(e.end <=> a.end, NULL, 'end'), IF(e.component_id <=> a.component_id, NULL, 'component_id'),
+      IF(e.content <=> {content}, NULL, 'key, value or headers'), IF(e.at <=> unix_millis(a.timestamp), NULL, 'timestamp')) AS wrong
+  FROM expected e FULL OUTER JOIN actual a
+  ON e.unit_id = a.unit_id AND a.source_topic = {topic} AND e.partition = a.source_partition AND e.offset = a.source_offset
+)
+SELECT CASE WHEN actual_offset IS NULL THEN 'missing' WHEN expected_offset IS NULL THEN 'unexpected' WHEN n > 1 THEN 'doubled'
+    WHEN wrong <> '' THEN 'wrong content' ELSE 'wrong order' END AS what,
+  'components' AS source, id, place,
+  CASE WHEN actual_offset IS NULL THEN 'no row' WHEN expected_offset IS NULL THEN 'belongs to no such unit' WHEN n > 1 THEN concat(n, ' rows')
+    WHEN wrong <> '' THEN wrong ELSE concat('position ', position, ', should be ', expected_position) END AS detail
+FROM joined
+WHERE actual_offset IS NULL OR expected_offset IS NULL OR n > 1 OR wrong <> '' OR NOT expected_position <=> position
+"""
+
+UNITS: Final = """
+WITH actual AS (
+  SELECT * FROM (
+    SELECT *, count(*) OVER w AS n, row_number() OVER o AS k,
+      array_join(transform(missing, r -> CASE WHEN r.first = r.last THEN CAST(r.first AS STRING) WHEN r.last = 2147483647 THEN concat(r.first, '-')
+        ELSE concat(r.first, '-', r.last) END), ',') AS lacking
+    FROM {units} WINDOW w AS (PARTITION BY unit_id), o AS (PARTITION BY unit_id ORDER BY offset)
+  ) WHERE k = 1
+),
+expected AS (SELECT * FROM {groups} WHERE fate = 'delivered'),
+joined AS (
+  SELECT e.unit_id AS expected_unit, a.unit_id AS actual_unit, a.n, coalesce(e.id, a.id) AS id, coalesce(e.unit_id, a.unit_id) AS place,
+    concat_ws(', ', IF(e.id <=> a.id, NULL, 'id'), IF(a.destination = {destination}, NULL, 'destination'),
+      IF(e.generation <=> a.generation, NULL, 'generation'), IF(e.outcome <=> a.outcome, NULL, 'outcome'), IF(e.reason <=> a.reason, NULL, 'reason'),
+      IF(e.opened_at <=> unix_millis(a.opened_at), NULL, 'opened_at'), IF(e.closed_at <=> unix_millis(a.closed_at), NULL, 'closed_at'),
+      IF(e.expires_at <=> unix_millis(a.expires_at), NULL, 'expires_at'), IF(e.size <=> a.count, NULL, 'count'),
+      IF(e.held_bytes <=> a.bytes, NULL, 'bytes'), IF(e.missing <=> a.lacking, NULL, 'missing'), IF(e.partition <=> a.partition, NULL, 'partition'),
+      IF(CAST(e.id AS BINARY) <=> a.key, NULL, 'key'), IF(e.headers <=> a.headers, NULL, 'headers')) AS wrong
+  FROM expected e FULL OUTER JOIN actual a ON e.unit_id = a.unit_id
+)
+SELECT CASE WHEN actual_unit IS NULL THEN 'missing' WHEN expected_unit IS NULL THEN 'unexpected' WHEN n > 1 THEN 'doubled' ELSE 'wrong content' END AS what,
+  'units' AS source, id, place,
+  CASE WHEN actual_unit IS NULL THEN 'no row' WHEN expected_unit IS NULL THEN 'the log gives no such unit' WHEN n > 1 THEN concat(n, ' rows') ELSE wrong END AS detail
+FROM joined WHERE actual_unit IS NULL OR expected_unit IS NULL OR n > 1 OR wrong <> ''
+"""
+
+REFUSED: Final = """
+WITH actual AS (
+  SELECT * FROM (
+    SELECT *, count(*) OVER w AS n, row_number() OVER o AS k FROM {rejected}
+    WHERE topic <> {units_topic} AND NOT (topic = {errors_topic} AND exists(headers, h -> h.name = 'uow-unit-id'))
+    WINDOW w AS (PARTITION BY topic, source_topic, source_partition, source_offset),
+      o AS (PARTITION BY topic, source_topic, source_partition, source_offset ORDER BY offset)
+  ) WHERE k = 1
+),
+expected AS (
+  SELECT *, IF(fate = 'rejected', {rejected_topic}, {errors_topic}) AS to_topic FROM {fates}
+  WHERE fate = 'rejected' OR (fate IN ('expired', 'cancelled', 'failed') AND to_errors)
+),
+joined AS (
+  SELECT e.offset AS expected_offset, a.topic AS actual_topic, a.n, coalesce(e.id, a.id) AS id, coalesce(e.to_topic, a.topic) AS topic,
+    concat_ws('/', coalesce(a.source_topic, {topic}), coalesce(e.partition, a.source_partition), coalesce(e.offset, a.source_offset)) AS place,
+    concat_ws(', ', IF(e.error_class <=> a.error_class, NULL, concat('class ', e.error_class, ' but ', coalesce(a.error_class, 'none'))),
+      IF(e.error_case <=> a.error_case, NULL, concat('case ', e.error_case, ' but ', coalesce(a.error_case, 'none'))),
+      IF(IF(e.fate = 'rejected', NULL, e.fate) <=> a.failure_reason, NULL, 'failure reason'),
+      IF(e.fate = 'rejected' OR e.missing <=> a.missing, NULL, 'missing numbers'),
+      IF(e.content <=> {content}, NULL, 'key, value or headers')) AS wrong
+  FROM expected e FULL OUTER JOIN actual a
+  ON e.to_topic = a.topic AND a.source_topic = {topic} AND e.partition = a.source_partition AND e.offset = a.source_offset
+)
+SELECT CASE WHEN actual_topic IS NULL THEN 'missing' WHEN expected_offset IS NULL THEN 'unexpected' WHEN n > 1 THEN 'doubled' ELSE 'wrong content' END AS what,
+  'rejected' AS source, id, place,
+  CASE WHEN actual_topic IS NULL THEN concat('no row from ', topic) WHEN expected_offset IS NULL THEN concat('the log gives no reason to be in ', topic)
+    WHEN n > 1 THEN concat(n, ' rows from ', topic) ELSE wrong END AS detail
+FROM joined WHERE actual_topic IS NULL OR expected_offset IS NULL OR n > 1 OR wrong <> ''
+"""
+
+PASSED: Final = """
+WITH actual AS (
+  SELECT partition, offset, {content} AS content FROM {passed}
+  UNION ALL SELECT partition, offset, {content} AS content FROM {rejected} WHERE topic = {units_topic}
+),
+a AS (
+  SELECT *, row_number() OVER (PARTITION BY partition ORDER BY offset) AS rank, row_number() OVER (PARTITION BY partition, content ORDER BY offset) AS k,
+    count(*) OVER (PARTITION BY partition) AS n FROM actual
+),
+e AS (
+  SELECT partition, offset, content, row_number() OVER (PARTITION BY partition ORDER BY offset) AS rank,
+    row_number() OVER (PARTITION BY partition, content ORDER BY offset) AS k, count(*) OVER (PARTITION BY partition) AS n
+  FROM {fates} WHERE fate = 'passed'
+),
+joined AS (
+  SELECT e.offset AS expected_offset, a.offset AS actual_offset, a.k, e.rank AS expected_rank, a.rank, e.n = a.n AS same_count,
+    IF(e.offset IS NULL, concat_ws('/', {units_topic}, a.partition, a.offset), concat_ws('/', {topic}, e.partition, e.offset)) AS place
+  FROM e FULL OUTER JOIN a ON e.partition = a.partition AND e.content = a.content AND e.k = a.k
+)
+SELECT CASE WHEN actual_offset IS NULL THEN 'missing' WHEN expected_offset IS NOT NULL THEN 'wrong order' WHEN k > 1 THEN 'doubled' ELSE 'unexpected' END AS what,
+  'passed' AS source, CAST(NULL AS STRING) AS id, place,
+  CASE WHEN actual_offset IS NULL THEN 'no row with its key, value and headers' WHEN expected_offset IS NULL THEN 'no such record passed'
+    ELSE concat('place ', rank, ' in its partition, should be ', expected_rank) END AS detail
+FROM joined
+WHERE actual_offset IS NULL OR (expected_offset IS NULL AND NOT {is_moving}) OR (expected_offset IS NOT NULL AND same_count AND rank <> expected_rank)
+"""
+"""Plain records have no source coordinates: the k-th with this content in, the k-th with this content out, and in the same order (W-121, W-123)."""
+
+REROUTED: Final = """
+WITH sent AS (SELECT content, count(*) AS n, min(concat_ws('/', {topic}, partition, offset)) AS place FROM {fates} WHERE fate = 'rerouted' GROUP BY content),
+came AS (SELECT content, count(*) AS n FROM {reroutes} GROUP BY content)
+SELECT 'missing' AS what, {topic} AS source, CAST(NULL AS STRING) AS id, s.place, 'was sent on to its partition, and is not there' AS detail
+FROM sent s LEFT JOIN came c ON s.content = c.content WHERE s.n > coalesce(c.n, 0)
+"""
+
+CLOSINGS: Final = """
+SELECT 'unlawful closing' AS what, c.topic AS source, g.id, g.unit_id AS place,
+  concat(c.outcome, ' is recorded, ', g.outcome, ' follows from the log') AS detail
+FROM {groups} g JOIN {closings} c ON c.partition = g.partition AND c.id = g.id AND c.generation = g.generation
+WHERE g.due IS NULL AND c.outcome <> g.outcome
+UNION ALL
+SELECT 'unlawful closing', 'closings', id, unit_id, concat(outcome, ' ', due - recorded_at, ' ms before it was due')
+FROM {groups} WHERE due IS NOT NULL AND recorded_at < due
+"""
+"""What was recorded of a group must follow from the log, and nothing closes by time before it is due (W-70, W-82, W-84)."""
+
+
+FOUND: Final = """
+WITH inside AS (
+  SELECT 'delivered' AS fate, source_partition, source_offset FROM {components}
+  UNION ALL
+  SELECT coalesce(failure_reason, 'rejected'), source_partition, source_offset FROM {rejected}
+  WHERE source_offset IS NOT NULL AND NOT exists(headers, h -> h.name = 'uow-unit-id' AND failure_reason IS NOT NULL)
+)
+SELECT fate, count(*) AS n FROM inside i JOIN {bounds} b ON b.partition = i.source_partition
+WHERE i.source_offset >= b.start AND i.source_offset < b.stop AND fate IN ('delivered', 'rejected', 'expired', 'cancelled', 'failed') GROUP BY fate
+UNION ALL
+SELECT 'passed', (SELECT count(*) FROM {passed}) + (SELECT count(*) FROM {rejected} WHERE topic = {units_topic})
+"""
+"""Records by fate, as the tables have them."""
+
+
+def compare(spark: SparkSession, query: str, **inputs: DataFrame | str | bool) -> DataFrame:
+    """Runs a query of this module; frames are bound as views, texts and truth values as literals, SQL where the name says `content`."""
+    frames: dict[str, Any] = {name: value for name, value in inputs.items() if isinstance(value, DataFrame)}
+    for name, value in inputs.items():
+        if name == "content":
+            query = query.replace("{content}", str(value))
+        elif isinstance(value, bool):
+            query = query.replace("{" + name + "}", str(value).lower())
+        elif isinstance(value, str):
+            query = query.replace("{" + name + "}", f"'{value}'")
+    return spark.sql(query, **{name: frame for name, frame in frames.items() if "{" + name + "}" in query})

@@ -1,0 +1,124 @@
+"""Functions that Spark runs over Arrow batches of Kafka records: fates of the input, and closings that the workers recorded.
+
+Belongs here: from batches to rows and back. Does not belong here: what the rows mean (`spark_sink.recompute`, `spark_sink.comparison`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DataType, StructType
+
+from processor.core.partition import Place
+from schemas.codec import decode
+from schemas.errors import DecodeError
+from schemas.records import LedgerRecord, Outcome
+from schemas.registry import connect
+from spark_sink import recompute
+from spark_sink.recompute import Arrived, Recomputation
+from topics.policies import DestinationPolicy
+
+Batches = Iterable[pa.RecordBatch]
+MapBatches = Callable[[Batches], Iterator[pa.RecordBatch]]
+
+ARRIVALS: Final = ("partition", "offset", "at", "key", "value", "headers", "content")
+"""Columns that `recomputer` reads."""
+
+CLOSINGS: Final = (
+    "topic STRING, partition INT, id STRING, generation BIGINT, outcome STRING, before BIGINT, recorded_at BIGINT"
+)
+"""Columns of what was recorded of closed groups; `before` is the input position then, null in an `Outcome`."""
+
+_FEED_RECORDS: Final = 2_000
+
+
+def recomputer(places: Mapping[int, Place], policy: DestinationPolicy) -> MapBatches:
+    """Makes the function that gives each record its fate; its input is one or more whole partitions, each in offset order.
+
+    Args:
+        places: By partition.
+        policy: Of the destination.
+    """
+    schema = arrow_schema(recompute.COLUMNS)
+
+    def run(batches: Batches) -> Iterator[pa.RecordBatch]:
+        under_way: dict[int, Recomputation] = {}
+        for batch in batches:
+            for start in range(0, batch.num_rows, _FEED_RECORDS):
+                rows = zip(
+                    *(batch.slice(start, _FEED_RECORDS).column(name).to_pylist() for name in ARRIVALS), strict=True
+                )
+                for partition, group in groupby(rows, itemgetter(0)):
+                    if partition not in under_way:
+                        under_way[partition] = Recomputation(places[partition], policy)
+                    yield from _batches(under_way[partition].feed([_arrived(*row[1:]) for row in group]), schema)
+        for recomputation in under_way.values():
+            yield from _batches(recomputation.finish(), schema)
+
+    return run
+
+
+def _arrived(
+    offset: int, at: int, key: bytes | None, value: bytes | None, headers: list[dict[str, Any]], content: bytes
+) -> Arrived:
+    return Arrived(offset, at, key, value, [(header["name"], header["value"]) for header in headers], content)
+
+
+def closing_reader(ledger_topic: str, registry_url: str) -> MapBatches:
+    """Makes the function that reads closed groups off the ledger and off `D.outcomes`; other records there are skipped.
+
+    Args:
+        ledger_topic: Name of the ledger; the rest is `D.outcomes`.
+        registry_url: Schema registry; empty for none.
+    """
+    schema = arrow_schema(CLOSINGS)
+
+    def run(batches: Batches) -> Iterator[pa.RecordBatch]:
+        registry = connect(registry_url) if registry_url else None
+
+        def closings(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+            columns = (batch.column(name).to_pylist() for name in ("topic", "partition", "at", "value"))
+            for topic, partition, at, value in zip(*columns, strict=True):
+                try:
+                    record = decode(value or b"", registry=None if topic == ledger_topic else registry)
+                except DecodeError:
+                    continue
+                if isinstance(record, Outcome):
+                    yield topic, partition, record.id, record.generation, record.outcome.value, None, at
+                elif isinstance(record, LedgerRecord):
+                    for one in record.closed:
+                        yield (
+                            topic,
+                            partition,
+                            one.id.decode(),
+                            one.generation,
+                            one.outcome.value,
+                            one.closed_before,
+                            at,
+                        )
+
+        for batch in batches:
+            yield from _batches(closings(batch), schema)
+
+    return run
+
+
+def arrow_schema(ddl: str) -> pa.Schema:
+    """Columns as Arrow has them. Asks Spark's parser, so it is for the driver only."""
+    kind = DataType.fromDDL(ddl)
+    assert isinstance(kind, StructType)
+    return to_arrow_schema(kind)
+
+
+def _batches(rows: Iterable[Sequence[Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Rows as one Arrow batch; none for no rows."""
+    columns = list(zip(*rows, strict=True))
+    if columns:
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+        )

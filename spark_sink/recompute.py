@@ -1,0 +1,322 @@
+"""What should have become of every record of `D.components`, computed again from the log with the project's own core.
+
+The records of a partition go through `processor.core.partition` in offset order, and each comes out with exactly one *fate*: part of a
+unit, rejected, dropped as a duplicate, passed, sent on to another partition, given up with its group, or still open.
+
+Time. A group's deadline is a matter of its components' append times, and what closes by time closes *at* its deadline, whenever a worker
+noticed. An arriving record moves the clock first, so everything that was due before the last record of a partition is decided by the
+log alone. What falls due after it was, or will be, closed by a worker's wall clock, which no log tells. Such a group is computed as it
+closes then, and its rows carry `due`: the audit takes what was recorded as fact, and checks that it is legal.
+
+Belongs here: fates and groups as rows, from records alone. Does not belong here: Spark's reading and comparing (`spark_sink.audit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from processor.core.changes import Closed, Delivered, Dropped, GivenUp, Passed, Rejected, Rerouted
+from processor.core.decide import decide_due
+from processor.core.group import NEVER, Group
+from processor.core.partition import Partition, Place
+from processor.core.unit import UnitMaker
+from schemas.component import decode_component
+from schemas.records import UnitOutcome, ranges_text
+from topics import headers as names
+from topics.policies import DestinationPolicy, ExpirationPolicy
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Fate(StrEnum):
+    """What became of a record (W-216). `partial` units count as delivered; a rerouted record counts as passed on the partition it leaves."""
+
+    DELIVERED = "delivered"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+    OPEN = "open"
+    REJECTED = "rejected"
+    DROPPED = "dropped"
+    PASSED = "passed"
+    REROUTED = "rerouted"
+    UNACCOUNTED = "unaccounted"
+    """The core lost it: our bug."""
+
+
+FATE_OF: Final = {
+    UnitOutcome.COMPLETE: Fate.DELIVERED,
+    UnitOutcome.PARTIAL: Fate.DELIVERED,
+    UnitOutcome.EXPIRED: Fate.EXPIRED,
+    UnitOutcome.CANCELLED: Fate.CANCELLED,
+    UnitOutcome.FAILED: Fate.FAILED,
+}
+
+
+class Row(NamedTuple):
+    """One row of the result: of a record (`kind` = `record`) or of a closed group (`kind` = `group`).
+
+    Attributes:
+        kind: `record` or `group`.
+        fate: See `Fate`.
+        partition: Of `D.components`.
+        offset: Of the record; None on a group.
+        id: Group id, None where none can be read.
+        generation: Of the group.
+        unit_id: Of the group; on a passed record what its own header says.
+        position: Place in the unit, from 1.
+        seq: Sequence number.
+        end: End mark.
+        component_id: `uow-component-id`.
+        at: Append time, epoch ms.
+        content: Digest of key, value and headers.
+        header_count: How many headers the record has.
+        error_class: Of a refused record, or of a given-up group.
+        error_case: The same.
+        to_errors: Whether the group's components go to `D.errors`.
+        due: Where the log alone does not tell whether the group closed: the clock value from which it may. Else None.
+        outcome: How the group closed.
+        reason: Why.
+        opened_at: Epoch ms, as the other times.
+        closed_at: The partition's clock.
+        expires_at: None for never.
+        size: Components held.
+        held_bytes: Sum of their sizes.
+        missing: Ranges as text.
+        headers: The unit's headers.
+    """
+
+    kind: str
+    fate: str
+    partition: int
+    offset: int | None = None
+    id: str | None = None
+    generation: int | None = None
+    unit_id: str | None = None
+    position: int | None = None
+    seq: int | None = None
+    end: bool | None = None
+    component_id: str | None = None
+    at: int | None = None
+    content: bytes | None = None
+    header_count: int | None = None
+    error_class: str | None = None
+    error_case: str | None = None
+    to_errors: bool = False
+    due: int | None = None
+    outcome: str | None = None
+    reason: str | None = None
+    opened_at: int | None = None
+    closed_at: int | None = None
+    expires_at: int | None = None
+    size: int | None = None
+    held_bytes: int | None = None
+    missing: str | None = None
+    headers: list[tuple[str, bytes | None]] | None = None
+
+
+COLUMNS: Final = (
+    "kind STRING, fate STRING, partition INT, offset BIGINT, id STRING, generation BIGINT, unit_id STRING, position INT, seq INT, "
+    "`end` BOOLEAN, component_id STRING, at BIGINT, content BINARY, header_count INT, error_class STRING, error_case STRING, to_errors BOOLEAN, "
+    "due BIGINT, outcome STRING, reason STRING, opened_at BIGINT, closed_at BIGINT, expires_at BIGINT, size INT, held_bytes BIGINT, "
+    "missing STRING, headers ARRAY<STRUCT<name: STRING, value: BINARY>>"
+)
+"""The fields of `Row` as Spark DDL."""
+
+RECORD: Final = "record"
+GROUP: Final = "group"
+
+
+class Arrived:
+    """A record of `D.components` as the core reads it, and a digest to know it by.
+
+    Args:
+        offset: Its offset.
+        at: Append time, epoch ms.
+        key: Key.
+        value: Value.
+        headers: Headers, all of them, in order.
+        content: Digest of key, value and headers.
+    """
+
+    __slots__ = ("_at", "_headers", "_key", "_offset", "_value", "content")
+
+    def __init__(
+        self, offset: int, at: int, key: bytes | None, value: bytes | None, headers: Headers, content: bytes | None
+    ) -> None:
+        self._offset, self._at, self._key, self._value, self._headers = offset, at, key, value, headers
+        self.content = content
+
+    def offset(self) -> int:
+        return self._offset
+
+    def key(self) -> bytes | None:
+        return self._key
+
+    def value(self) -> bytes | None:
+        return self._value
+
+    def timestamp(self) -> tuple[int, int]:
+        return 2, self._at
+
+    def headers(self) -> Headers:
+        """The headers, as the worker's client gives them: it cannot give any where a name is no UTF-8.
+
+        Java puts U+FFFD where a name cannot be read.
+        """
+        if self.is_broken:
+            raise UnicodeDecodeError("utf-8", b"", 0, 1, "a header name is no UTF-8")
+        return self._headers
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether a header name cannot be read."""
+        return any("\ufffd" in name for name, _ in self._headers)
+
+    @property
+    def header_count(self) -> int:
+        """How many headers the worker saw."""
+        return 0 if self.is_broken else len(self._headers)
+
+    @property
+    def unit_id(self) -> str | None:
+        """What the record says if it is a finished unit that was sent on."""
+        found = [value for name, value in self._headers if name == names.UNIT_ID and value is not None]
+        return found[-1].decode("utf-8", "replace") if found else None
+
+
+class Recomputation:
+    """Computes the fates of one partition's records.
+
+    Args:
+        place: Which partition.
+        policy: Of the destination.
+    """
+
+    def __init__(self, place: Place, policy: DestinationPolicy) -> None:
+        self._place = place
+        self._policy = policy
+        self._partition = Partition(place, policy)
+        self._maker = UnitMaker(place.destination, place.topic, place.partition, self._partition.reading)
+        self._arrived: dict[int, tuple[bytes | None, int]] = {}
+
+    def feed(self, records: Sequence[Arrived]) -> Iterator[Row]:
+        """What the next records, in offset order, bring about: rows of records whose fate is now known, and of groups now closed."""
+        if not records:
+            return
+        assert records[0].offset() >= self._partition.position, "records come in offset order"
+        for arrived in records:
+            self._arrived[arrived.offset()] = arrived.content, arrived.header_count
+        self._partition.feed(records)
+        for effect, record, group in self._partition.settle().effects:
+            match effect:
+                case Delivered() | GivenUp():
+                    assert group is not None
+                    yield from self._closed(group, effect, None)
+                case _:
+                    assert isinstance(record, Arrived)
+                    yield self._alone(record, effect)
+
+    def finish(self) -> Iterator[Row]:
+        """The groups that are open after the last record: those that time may have closed since carry `due`."""
+        for group in self._partition.groups.values():
+            due = group.due_at(self._policy)
+            if due == NEVER:
+                yield from self._records(group, Fate.OPEN)
+                continue
+            for effect in decide_due(group, due, self._partition.position, self._policy).effects:
+                assert isinstance(effect, Delivered | GivenUp)
+                yield from self._closed(group, effect, due)
+        for offset, (content, header_count) in self._arrived.items():
+            yield Row(
+                RECORD, Fate.UNACCOUNTED, self._place.partition, offset, content=content, header_count=header_count
+            )
+
+    def _alone(self, record: Arrived, effect: Any) -> Row:
+        content, header_count = self._arrived.pop(record.offset())
+        row = Row(RECORD, "", self._place.partition, record.offset(), content=content, header_count=header_count)
+        match effect:
+            case Rejected(refusal):
+                return row._replace(
+                    fate=Fate.REJECTED,
+                    id=None if refusal.id is None else refusal.id.decode(),
+                    error_class=refusal.error.__name__,
+                    error_case=refusal.case,
+                )
+            case Passed():
+                return row._replace(fate=Fate.PASSED, unit_id=record.unit_id)
+            case Rerouted():
+                return row._replace(fate=Fate.REROUTED)
+            case Dropped(case):
+                return row._replace(fate=Fate.DROPPED, error_case=case)
+        raise AssertionError(effect)
+
+    def _closed(self, group: Group, effect: Delivered | GivenUp, due: int | None) -> Iterator[Row]:
+        closed = effect.closed
+        tail = self._maker.tail(group)
+        unit_id = self._maker.unit_id(group.id, group.generation, tail)
+        missing = () if closed.outcome is UnitOutcome.COMPLETE else group.missing()
+        is_unit = isinstance(effect, Delivered)
+        fate = FATE_OF[closed.outcome]
+        shared = Row(
+            GROUP,
+            fate,
+            self._place.partition,
+            id=group.id.decode(),
+            generation=group.generation,
+            unit_id=unit_id.decode(),
+            error_class=effect.error.__name__ if isinstance(effect, GivenUp) else None,
+            error_case=closed.reason.value if isinstance(effect, GivenUp) else None,
+            to_errors=not is_unit and goes_to_errors(closed, self._policy),
+            due=due,
+            missing=ranges_text(missing),
+        )
+        yield shared._replace(
+            outcome=closed.outcome.value,
+            reason=closed.reason.value,
+            opened_at=group.opened_at,
+            closed_at=closed.at,
+            expires_at=group.expires_at or None,
+            size=len(group.held),
+            held_bytes=group.bytes,
+            headers=self._maker.headers(group, closed, unit_id, tail, missing) if is_unit else None,
+        )
+        yield from self._records(group, fate, shared)
+
+    def _records(self, group: Group, fate: Fate, shared: Row | None = None) -> Iterator[Row]:
+        shared = shared or Row(RECORD, fate, self._place.partition, id=group.id.decode(), generation=group.generation)
+        for position, body in enumerate(group.in_order(), 1):
+            component = decode_component(body)
+            offset = component.source.offset
+            content, header_count = self._arrived.pop(offset)
+            yield shared._replace(
+                kind=RECORD,
+                offset=offset,
+                position=position,
+                seq=component.seq,
+                end=component.end,
+                component_id=component.component_id,
+                at=component.timestamp,
+                content=content,
+                header_count=header_count,
+            )
+
+
+def goes_to_errors(closed: Closed, policy: DestinationPolicy) -> bool:
+    """Whether the components of a group that was given up go to `D.errors` (W-71, W-78 to W-80, W-207)."""
+    leaves_nothing = policy.expiration_policy in (ExpirationPolicy.DISCARD, ExpirationPolicy.LOG)
+    return closed.outcome is not UnitOutcome.EXPIRED or not leaves_nothing
+
+
+def recompute(place: Place, policy: DestinationPolicy, batches: Iterable[Sequence[Arrived]]) -> Iterator[Row]:
+    """Rows of one partition, from all of its records in offset order, in as many batches as one likes.
+
+    Raises:
+        UowError: Our bug (`InvariantViolation`), with the state that shows it.
+    """
+    recomputation = Recomputation(place, policy)
+    for batch in batches:
+        yield from recomputation.feed(batch)
+    yield from recomputation.finish()

@@ -1,0 +1,200 @@
+"""The pipeline: one structured stream per destination, from its topics into its Delta tables, exactly once.
+
+A batch holds records of `D.units`, `D.rejected` and `D.errors`. Steps of a batch:
+
+1. read what is committed, up to `MAX_RECORDS` records, and keep it;
+2. decode, and choose for each record the one table it goes to;
+3. append to each table under the name of the stream and the number of the batch;
+4. the checkpoint notes the batch as done.
+
+A crash before 4 runs the same batch again, with the same records; tables that step 3 had reached know its number and stay as they are.
+
+Belongs here: starting, watching and stopping the streams. Does not belong here: what a record means (`spark_sink.decode`), signals and
+what is printed (`uow.commands.sink`).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from schemas.errors import UowError
+from spark_sink.decode import ROWS, UnitDecoder, tables_of, with_frame, with_table
+from spark_sink.kafka import Cluster, stream
+from spark_sink.tables import Table, Tables, append_once
+from spark_sink.writers import unit_schema, unit_writers, writer_of
+from topics.catalogue import DestinationTopics
+
+MAX_RECORDS: Final = 20_000
+"""Records of one batch over all topics of a destination: what two cores and a gigabyte take in a few seconds."""
+
+_AVRO_LIMITS: Final = (
+    "-Dorg.apache.avro.limits.bytes.maxLength=134217728",
+    "-Dorg.apache.avro.limits.string.maxLength=134217728",
+    "-Dorg.apache.avro.limits.collectionItems.maxLength=16777216",
+)
+"""A few malformed bytes can claim a string or an array of gigabytes, and Avro allocates that before it finds the end of the data. The
+limits lie above anything that fits a record of a topic."""
+_QUICK_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_QUICK_SPARK: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+"""A short run has no use for what compilers and planners take their time for: half the CPU of a first batch, and of an audit."""
+
+
+def settings(*, once: bool) -> dict[str, str]:
+    """Spark properties of a session for the jobs of this package.
+
+    Args:
+        once: Whether the session is for a short run.
+    """
+    return {
+        "spark.driver.extraJavaOptions": " ".join(_AVRO_LIMITS + (_QUICK_JVM if once else ())),
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
+    } | (_QUICK_SPARK if once else {})
+
+
+TRIGGER: Final = "1 second"
+STOP_SECONDS: Final = 60.0
+"""How long a stop waits for the batch in hand; a batch cut off runs again at the next start."""
+
+Progress = Callable[[str, int], None]
+"""Told after each batch: destination, records of the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """One destination's way from topics to tables.
+
+    Attributes:
+        spark: The session.
+        cluster: Where to read.
+        names: Topics of the destination.
+        tables: Where to write.
+    """
+
+    spark: SparkSession
+    cluster: Cluster
+    names: DestinationTopics
+    tables: Tables
+
+    def start(self, *, once: bool, progress: Progress = lambda destination, records: None) -> StreamingQuery:
+        """Starts the stream.
+
+        Args:
+            once: Take what is committed now and end, instead of going on until stopped.
+            progress: Told after each batch.
+
+        Raises:
+            StateCorruptedError: Tables and checkpoint do not belong together.
+        """
+        self.tables.check(self.spark)
+        topics = [self.names.units, self.names.rejected, self.names.errors]
+        decoder = UnitDecoder(self.spark, unit_schema(), unit_writers(), writer_of(self.cluster.registry_url))
+
+        def batch(records: DataFrame, number: int) -> None:
+            progress(self.names.destination, self.write(records, number, decoder))
+
+        writer = (
+            stream(self.spark, self.cluster, topics, MAX_RECORDS)
+            .writeStream.queryName(f"uow sink {self.names.destination}")
+            .foreachBatch(batch)
+            .option("checkpointLocation", str(self.tables.checkpoint))
+        )
+        return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=TRIGGER)).start()
+
+    def write(self, records: DataFrame, number: int, decoder: UnitDecoder) -> int:
+        """Appends one batch to the tables, each at most once.
+
+        Args:
+            records: Records of the destination's topics.
+            number: Number of the batch.
+            decoder: Decodes the units.
+
+        Returns:
+            How many records the batch had.
+        """
+        kept = with_frame(records, self.names.units).persist()
+        routed = with_table(decoder.decode(kept), self.names.destination, self.names.units).persist()
+        try:
+            counts = {row.goes_to: row["count"] for row in routed.groupBy("goes_to").count().collect()}
+            wanted = tables_of(counts)
+            for table in (each for each in Table if each in wanted or not self.tables.is_made(each)):
+                append_once(ROWS[table](routed), self.tables.path(table), self._writer(), number)
+            return sum(counts.values())
+        finally:
+            routed.unpersist()
+            kept.unpersist()
+
+    def _writer(self) -> str:
+        """Name of the stream in the tables: that of its checkpoint, since a new checkpoint counts batches from 0 again."""
+        return f"uow-sink:{json.loads((self.tables.checkpoint / 'metadata').read_text())['id']}"
+
+
+def run(sinks: Sequence[Sink], *, once: bool, stop: threading.Event, progress: Progress) -> None:
+    """Runs the streams until all have ended or `stop` is set.
+
+    Args:
+        sinks: One for each destination.
+        once: Take what is committed now and end.
+        stop: Set by whoever wants an end; the batches in hand are finished first.
+        progress: Told after each batch.
+
+    Raises:
+        UowError: A stream failed; its cause is the message.
+    """
+    queries: list[StreamingQuery] = []
+    try:
+        for sink in sinks:
+            query = sink.start(once=once, progress=progress)
+            queries.append(query)
+        while not stop.is_set() and any(query.isActive for query in queries):
+            stop.wait(0.2)
+        for query in queries:
+            wait_idle(query, STOP_SECONDS)
+            _raise_failure(query)
+        for sink in sinks:
+            sink.tables.make(sink.spark)
+    finally:
+        for query in queries:
+            query.stop()
+
+
+def wait_idle(query: StreamingQuery, seconds: float) -> None:
+    """Waits until no batch is in hand, for at most `seconds`."""
+    deadline = time.monotonic() + seconds
+    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def _raise_failure(query: StreamingQuery) -> None:
+    failure = query.exception()
+    if failure is not None:
+        raise UowError(f"{query.name}: {failure}")
+
+
+def sinks(
+    spark: SparkSession, cluster: Cluster, root: Path, application: str, destinations: Sequence[str]
+) -> list[Sink]:
+    """A sink for each destination."""
+    return [Sink(spark, cluster, DestinationTopics(application, name), Tables(root, name)) for name in destinations]
+
+
+def rows(sinks: Sequence[Sink]) -> dict[str, dict[str, int]]:
+    """Rows by destination and table."""
+    return {
+        sink.names.destination: {table.value: count for table, count in sink.tables.rows(sink.spark).items()}
+        for sink in sinks
+    }

@@ -1,0 +1,48 @@
+"""One Spark session for all tests of this folder: starting one takes seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.spark.stage import Stage
+from topics.policies import DestinationPolicy, HandlingPolicy
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The session that `uow sink` and `uow audit` use."""
+    from spark_sink.session import session
+    from spark_sink.sink import settings
+
+    started = session("tests", settings=settings(once=True))
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def make_stage(spark: SparkSession, broker: Any, tmp_path: Path, unique: str) -> Iterator[Callable[..., Stage]]:
+    """Makes destinations with topics of their own: `make_stage(incomplete_expiration_ms=1000)`."""
+    stages: list[Stage] = []
+
+    def make(**policy: Any) -> Stage:
+        given = {"handling_policy": HandlingPolicy.SINGLE_MESSAGE_DELIVERY} | policy
+        name = f"{unique}-{len(stages)}"
+        stages.append(Stage(spark, broker.bootstrap, tmp_path / "tables", name, DestinationPolicy(**given)))
+        return stages[-1]
+
+    yield make
+    for stage in stages:
+        stage.close()
+
+
+@pytest.fixture
+def stage(make_stage: Callable[..., Stage]) -> Stage:
+    """A destination with the default policy."""
+    return make_stage()

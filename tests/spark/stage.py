@@ -1,0 +1,234 @@
+"""A destination on the test broker, its worker played by the engine's own tasks, one transaction a step.
+
+Components go in with append times given by the test (the topic is set to `CreateTime`), so that nothing here waits for a clock.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from processor.engine.outputs import TaskContext
+from processor.engine.ports import Plan, Tp
+from processor.engine.task import PartitionTask
+from schemas.codec import decode_as
+from schemas.framing import single_object_header
+from schemas.records import Unit
+from spark_sink.audit import Audit, Report
+from spark_sink.kafka import Cluster
+from spark_sink.sink import Sink
+from spark_sink.tables import Table, Tables
+from topics.catalogue import DestinationTopics, expected
+from topics.partitioner import partition_for
+from topics.policies import DestinationPolicy
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PARTITIONS = 2
+DEADLINE_S = 30.0
+STARTED_MS = int(time.time() * 1000) - 3_600_000
+"""An hour ago: append times of the tests count from here."""
+
+Headers = list[tuple[str, str | bytes | None]]
+
+QUIET = logging.getLogger("tests.spark.librdkafka")
+QUIET.addHandler(logging.NullHandler())
+QUIET.propagate = False
+
+
+class Stage:
+    """One destination, its topics, its worker and its tables."""
+
+    def __init__(self, spark: SparkSession, servers: str, tables: Path, name: str, policy: DestinationPolicy) -> None:
+        self.spark, self.servers, self.policy = spark, servers, policy
+        self.names = DestinationTopics("tests", name)
+        self.tables = Tables(tables, name)
+        self.cluster = Cluster(servers)
+        self._create_topics()
+        self._producer = self._transactional("sender")
+        self._worker = self._transactional("worker")
+        own = {
+            "bootstrap.servers": servers,
+            "group.id": "tests",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+        }
+        self._consumer = Consumer({**own, "auto.offset.reset": "earliest"}, logger=QUIET)
+        self._consumer.assign([TopicPartition(self.names.components, p, 0) for p in range(PARTITIONS)])
+        header = single_object_header("Unit")
+        self._context = TaskContext(name, self.names, policy, PARTITIONS, header, single_object_header("Outcome"))
+        self.tasks = {p: PartitionTask(Tp(self.names.components, p), self._context) for p in range(PARTITIONS)}
+        self._sent = dict.fromkeys(range(PARTITIONS), 0)
+        self._at = STARTED_MS
+
+    def _transactional(self, role: str) -> Producer:
+        own = {
+            "bootstrap.servers": self.servers,
+            "transactional.id": f"{self.names.destination}-{role}",
+            "retry.backoff.ms": 5,
+        }
+        producer = Producer(own, logger=QUIET)
+        producer.init_transactions(DEADLINE_S)
+        return producer
+
+    def _create_topics(self) -> None:
+        admin = AdminClient({"bootstrap.servers": self.servers}, logger=QUIET)
+        specs = expected("tests", self.names.destination, self.policy, PARTITIONS)
+        topics = []
+        for spec in specs:
+            config = dict(spec.config)
+            if spec.name == self.names.components:
+                config["message.timestamp.type"] = "CreateTime"
+            topics.append(NewTopic(spec.name, spec.partitions, 1, config=config))
+        for future in admin.create_topics(topics).values():
+            future.result(DEADLINE_S)
+
+    def close(self) -> None:
+        """Closes the clients."""
+        self._consumer.close()
+
+    # -- what producers do ------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        records: Iterable[tuple[bytes | None, bytes | None, Headers]],
+        *,
+        at: int | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Sends records to `D.components` in one transaction, one millisecond apart or all at `at` after the start."""
+        self._producer.begin_transaction()
+        for key, value, headers in records:
+            self._at = self._at + 1 if at is None else STARTED_MS + at
+            target = partition_for(key or b"", PARTITIONS) if partition is None else partition
+            self._producer.produce(self.names.components, value, key, target, timestamp=self._at, headers=headers)
+            self._sent[target] += 1
+        self._producer.commit_transaction(DEADLINE_S)
+
+    def abort(self, topic: str, records: Iterable[tuple[bytes | None, bytes | None, Headers]]) -> None:
+        """Sends records to partition 0 of a topic and aborts: nobody may ever see them."""
+        self._producer.begin_transaction()
+        for key, value, headers in records:
+            self._producer.produce(topic, value, key, 0, headers=headers)
+        self._producer.flush(DEADLINE_S)
+        self._producer.abort_transaction(DEADLINE_S)
+
+    def put(self, topic: str, key: bytes | None, value: bytes | None, headers: Headers, partition: int = 0) -> None:
+        """Writes one record to an output topic."""
+        self._producer.begin_transaction()
+        self._producer.produce(topic, value, key, partition, headers=headers)
+        self._producer.commit_transaction(DEADLINE_S)
+
+    # -- what the worker does ---------------------------------------------------------------------------------------
+
+    def work(self) -> None:
+        """Everything that was sent becomes outputs, in one transaction, and the offsets are committed."""
+        records: dict[int, list[Any]] = {p: [] for p in range(PARTITIONS)}
+        deadline = time.monotonic() + DEADLINE_S
+        while sum(map(len, records.values())) < sum(self._sent.values()):
+            assert time.monotonic() < deadline, "not all that was sent could be read"
+            for message in self._consumer.consume(1000, 0.5):
+                assert message.error() is None, message.error()
+                partition = message.partition()
+                assert partition is not None
+                records[partition].append(message)
+        self._sent = dict.fromkeys(self._sent, 0)
+        self._write([self.tasks[p].process(found) for p, found in records.items() if found])
+
+    def tick(self, now_ms: int | None = None) -> None:
+        """The partitions are read to their ends: the wall clock, or what the test says it is, may close groups."""
+        now = int(time.time() * 1000) if now_ms is None else now_ms
+        self._write([plan for task in self.tasks.values() if (plan := task.tick(now)) is not None])
+
+    def _write(self, plans: list[Plan]) -> None:
+        self._worker.begin_transaction()
+        for plan in plans:
+            for output in plan.outputs:
+                partition = output.partition if output.partition >= 0 else partition_for(output.key or b"", PARTITIONS)
+                self._worker.produce(output.topic, output.value, output.key, partition, headers=output.headers)
+                if output.topic == self.names.components:
+                    self._sent[partition] += 1
+            self._worker.produce(plan.ledger_topic, plan.ledger, None, plan.tp.partition)
+        self._worker.commit_transaction(DEADLINE_S)
+        self._consumer.commit(
+            offsets=[TopicPartition(*plan.tp, plan.next_offset) for plan in plans], asynchronous=False
+        )
+
+    def read(self, topic: str) -> list[Any]:
+        """Committed records of partition 0 and 1 of a topic, so far."""
+        own = {
+            "bootstrap.servers": self.servers,
+            "group.id": "looking",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+        consumer = Consumer(own, logger=QUIET)
+        consumer.assign([TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
+        found, ends = [], 0
+        deadline = time.monotonic() + DEADLINE_S
+        while ends < PARTITIONS:
+            assert time.monotonic() < deadline, f"{topic} has no end"
+            message = consumer.poll(0.5)
+            if message is None:
+                continue
+            if message.error() is None:
+                found.append(message)
+            else:
+                ends += 1
+        consumer.close()
+        return found
+
+    def unit(self, row: Any) -> Unit:
+        """The unit of a row of `units`, as it is in the topic."""
+        [value] = [
+            message.value()
+            for message in self.read(row.topic)
+            if (message.partition(), message.offset()) == (row.partition, row.offset)
+        ]
+        return decode_as(Unit, value)
+
+    # -- what Spark does --------------------------------------------------------------------------------------------
+
+    def sinking(self) -> Sink:
+        """The sink of this destination."""
+        return Sink(self.spark, self.cluster, self.names, self.tables)
+
+    def sink(self) -> None:
+        """`uow sink --once`."""
+        self.sinking().start(once=True).awaitTermination()
+
+    def rows(self, table: Table) -> list[Any]:
+        """A table, in the order of its records."""
+        last = "position" if table is Table.COMPONENTS else "offset"
+        first = "unit_partition, unit_offset" if table is Table.COMPONENTS else "partition"
+        return self.tables.read(self.spark, table).orderBy(*first.split(", "), last).collect()
+
+    def audit(self) -> Report:
+        """`uow audit`."""
+        return Audit(self.spark, self.cluster, self.names, self.policy, self.tables).run()
+
+    def tamper(self, table: Table, statement: str) -> None:
+        """Changes a table behind the sink's back; `{}` is the table."""
+        self.spark.sql(statement.replace("{}", f"delta.`{self.tables.path(table)}`"))
+
+
+def c(
+    id: str, seq: int, *, end: bool = False, value: bytes | None = b"v", **headers: str
+) -> tuple[bytes | None, bytes | None, Headers]:
+    """A component, ready to send; more headers by name, `_` for `-`."""
+    marks: Headers = [("uow-id", id.encode()), ("uow-seq", b"%d" % seq)]
+    if end:
+        marks.append(("uow-end", b"true"))
+    return id.encode(), value, marks + [(name.replace("_", "-"), text.encode()) for name, text in headers.items()]
+
+
+def plain(key: str, value: bytes | None = b"news") -> tuple[bytes | None, bytes | None, Headers]:
+    """A record that is no component."""
+    return key.encode(), value, [("note", b"\xff\x00"), ("note", None)]

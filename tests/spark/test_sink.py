@@ -1,0 +1,230 @@
+"""`uow sink`: every record of the output topics becomes rows, once (W-127)."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from collections.abc import Callable
+from datetime import UTC
+from typing import Any
+
+import pytest
+
+from schemas import codec, formats, framing
+from schemas.errors import StateCorruptedError
+from schemas.registry import RegistryFramer, connect
+from spark_sink import sink as sink_module
+from spark_sink.kafka import Cluster
+from spark_sink.tables import Table, append_once
+from tests.spark.stage import STARTED_MS, Stage, c, plain
+
+UNIT_MARKS = [("uow-id", b"x"), ("uow-kind", b"unit")]
+
+
+def megazon(stage: Stage) -> None:
+    """Two units, a refused component, a plain record, an open group."""
+    stage.send([c("jill", 2, value=None), c("jill", 3, end=True, value=b"book", shop="west"), plain("letter")])
+    stage.send([c("jill", 1, value=b"\x00flash"), c("bob", 1, end=True, uow_component_id="b-1"), c("late", 0)])
+    stage.send([c("open", 1)])
+    stage.work()
+
+
+def test_every_record_of_the_output_topics_becomes_rows(make_stage: Callable[..., Stage]) -> None:
+    """W-127, W-37, W-71, W-80, W-121: units with their components in order, refused, given-up and passed records with their bytes."""
+    stage = make_stage(incomplete_expiration_ms=60_000, expiration_policy="redirect")
+    megazon(stage)
+    stage.send([c("gap", 1), c("gap", 4)])
+    stage.work()
+    stage.tick()
+    stage.sink()
+    the_unit_is_one_row_and_its_components_are_rows_in_order(stage)
+    refused, *given_up = sorted(stage.rows(Table.REJECTED), key=lambda row: row.topic, reverse=True)
+    assert (refused.error_class, refused.error_case, refused.id, refused.failure_reason) == (
+        "BadSequenceNumberError",
+        "b",
+        "late",
+        None,
+    )
+    assert (refused.source_topic, refused.key, refused.value) == (stage.names.components, b"late", b"v")
+    assert refused.topic == stage.names.rejected
+    assert isinstance(refused.source_offset, int)
+    told = {(row.id, row.failure_reason, row.missing, row.error_class, row.error_case, row.topic) for row in given_up}
+    assert told == {
+        ("gap", "expired", "2-3,5-", "UowError", "age", stage.names.errors),
+        ("open", "expired", "2-", "UowError", "age", stage.names.errors),
+    }
+    assert len(given_up) == 3
+    [passed] = stage.rows(Table.PASSED)
+    assert (passed.key, passed.value, passed.topic) == (b"letter", b"news", stage.names.units)
+    assert [(header.name, header.value) for header in passed.headers] == [("note", b"\xff\x00"), ("note", None)]
+
+
+def the_unit_is_one_row_and_its_components_are_rows_in_order(stage: Stage) -> None:
+    units = {row.id: row for row in stage.rows(Table.UNITS)}
+    assert units.keys() == {"jill", "bob"}
+    jill = units["jill"]
+    assert (jill.destination, jill.generation, jill.outcome, jill.reason) == (
+        stage.names.destination,
+        1,
+        "complete",
+        "end",
+    )
+    assert (jill["count"], jill.key, jill.topic, jill.missing, jill.expires_at) == (
+        3,
+        b"jill",
+        stage.names.units,
+        [],
+        None,
+    )
+    assert ("shop", b"west") in [(header.name, bytes(header.value)) for header in jill.headers]
+    rows = [row for row in stage.rows(Table.COMPONENTS) if row.id == "jill"]
+    assert [(row.position, row.seq, row.end, row.value) for row in rows] == [
+        (1, 1, False, b"\x00flash"),
+        (2, 2, False, None),
+        (3, 3, True, b"book"),
+    ]
+    assert {(row.unit_id, row.unit_topic, row.unit_partition, row.unit_offset) for row in rows} == {
+        (jill.unit_id, jill.topic, jill.partition, jill.offset)
+    }
+    assert {(row.source_topic, row.source_partition) for row in rows} == {(stage.names.components, jill.partition)}
+    assert [bytes(header.value) for row in rows for header in row.headers if header.name == "uow-seq"] == [
+        b"1",
+        b"2",
+        b"3",
+    ]
+    assert all(row.timestamp.replace(tzinfo=UTC).timestamp() * 1000 >= STARTED_MS for row in rows)
+    assert [row.component_id for row in stage.rows(Table.COMPONENTS) if row.id == "bob"] == ["b-1"]
+
+
+UNREADABLE = [
+    None,
+    b"",
+    b"\xc3\x01",
+    b"\xc3\x01" + b"12345678" + b"unknown fingerprint",
+    framing.single_object_header("Outcome") + b"another record",
+    framing.single_object_header("Unit") + b"\xff" * 40,
+    framing.single_object_header("Unit")
+    + b"\x02a\x02b\x02d\x02\x00\x00\x00\x00\x00\x00\x00\x00"
+    + b"\xee\xff\xff\xff\x0f\x02",
+    framing.single_object_header("Unit") + b"\xee\xff\xff\xff\x0f",
+    b"\x00" + struct.pack(">i", 7) + b"no registry is set",
+    b'{"no": "unit"}',
+    b"<no-unit/>",
+]
+
+
+def test_units_that_cannot_be_read_are_kept_as_rejected(stage: Stage) -> None:
+    """Also values that claim gigabytes, which must not end the stream."""
+    for value in UNREADABLE:
+        stage.put(stage.names.units, b"x", value, [*UNIT_MARKS])
+    stage.send([c("good", 1, end=True)])
+    stage.work()
+    stage.sink()
+    rows = stage.rows(Table.REJECTED)
+    assert [row.value for row in rows] == UNREADABLE
+    assert {(row.error_class, row.error_case, row.source_offset, row.topic) for row in rows} == {
+        ("DecodeError", "unit", None, stage.names.units)
+    }
+    assert [row.id for row in stage.rows(Table.UNITS)] == ["good"]
+    assert stage.rows(Table.PASSED) == []
+
+
+def test_json_xml_and_registry_units_are_decoded_beside_avro(make_stage: Callable[..., Stage]) -> None:
+    """W-95: each value says itself how it was written."""
+    stage = make_stage()
+    stage.send([c("a", 2, end=True, value=None, more="x"), c("a", 1, value=b"\x00\xff")])
+    stage.work()
+    stage.sink()
+    [original] = stage.rows(Table.UNITS)
+    unit = stage.unit(original)
+    others = {"json": formats.to_json(unit), "xml": formats.to_xml(unit)}
+    registry = connect("mock://spark-sink")
+    others["registry"] = codec.frame(unit, RegistryFramer(registry), stage.names.units)
+    for value in others.values():
+        stage.put(stage.names.units, b"a", value, [*UNIT_MARKS])
+    stage.cluster = Cluster(stage.servers, registry_url="mock://spark-sink")
+    stage.sink()
+    rows = stage.rows(Table.UNITS)
+    own = ("topic", "partition", "offset", "timestamp", "headers", "key")
+    assert len(rows) == 4
+    assert len({str({name: value for name, value in row.asDict(True).items() if name not in own}) for row in rows}) == 1
+    components = stage.rows(Table.COMPONENTS)
+    assert len(components) == 8
+    assert (
+        len(
+            {
+                str({name: value for name, value in row.asDict(True).items() if not name.startswith("unit_")})
+                for row in components
+            }
+        )
+        == 2
+    )
+
+
+def test_aborted_records_are_never_rows(stage: Stage) -> None:
+    """W-49: the sink reads `read_committed`, and a topic that ends in aborted records ends the run."""
+    stage.abort(stage.names.units, [plain("a")] * 3)
+    stage.sink()
+    stage.send([c("x", 1, end=True)])
+    stage.work()
+    stage.abort(stage.names.units, [plain("a")] * 3)
+    stage.abort(stage.names.rejected, [plain("a")])
+    stage.sink()
+    assert [row.id for row in stage.rows(Table.UNITS)] == ["x"]
+    assert stage.rows(Table.PASSED) == stage.rows(Table.REJECTED) == []
+
+
+def test_a_batch_cut_off_behind_any_table_is_run_again_without_doubling(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W-127: the tables that a batch had reached know its number."""
+    append = append_once
+    megazon(stage)
+    for table in Table:
+
+        def cut_off(rows: Any, path: str, writer: str, version: int, last: str = stage.tables.path(table)) -> None:
+            append(rows, path, writer, version)
+            if path == last:
+                raise RuntimeError("cut off")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(sink_module, "append_once", cut_off)
+            with pytest.raises(Exception, match="cut off"):
+                stage.sink()
+    for _ in range(2):
+        stage.sink()
+        assert stage.tables.rows(stage.spark) == {
+            Table.UNITS: 2,
+            Table.COMPONENTS: 4,
+            Table.REJECTED: 1,
+            Table.PASSED: 1,
+        }
+
+
+def test_tables_without_their_checkpoint_are_refused(stage: Stage) -> None:
+    """Reading from the beginning again would double every row; a checkpoint without tables would lose them."""
+    megazon(stage)
+    stage.sink()
+    shutil.move(stage.tables.checkpoint, stage.tables.root / "elsewhere")
+    with pytest.raises(StateCorruptedError, match="checkpoint"):
+        stage.sink()
+    shutil.move(stage.tables.root / "elsewhere", stage.tables.checkpoint)
+    shutil.rmtree(stage.tables.path(Table.PASSED))
+    with pytest.raises(StateCorruptedError, match="missing"):
+        stage.sink()
+
+
+def test_a_unit_of_another_destination_that_was_sent_on_is_passed(make_stage: Callable[..., Stage]) -> None:
+    """W-96: it opens no group there, and its components are not components of this destination."""
+    west, east = make_stage(), make_stage()
+    west.send([c("x", 1, end=True)])
+    west.work()
+    west.sink()
+    [unit] = west.read(west.names.units)
+    east.send([(unit.key(), unit.value(), unit.headers())])
+    east.work()
+    east.sink()
+    [row] = east.rows(Table.PASSED)
+    assert row.value == unit.value()
+    assert east.rows(Table.UNITS) == []
+    assert east.audit().is_clean

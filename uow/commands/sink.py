@@ -1,0 +1,120 @@
+"""`uow sink`: the Spark pipeline into Delta tables, once or until SIGTERM. What it does: `spark_sink.sink`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import click
+
+from schemas.errors import ConfigError
+from uow.config import Settings
+from uow.options import config_option, json_option
+from uow.printing import print_json, print_table
+
+if TYPE_CHECKING:
+    from spark_sink.kafka import Cluster
+
+
+@click.command()
+@config_option
+@click.option(
+    "--tables",
+    "root",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    metavar="DIR",
+    help="Where the tables are.",
+)
+@click.option("--once", is_flag=True, help="Take what is committed now, then end.")
+@click.option(
+    "--destination",
+    "chosen",
+    multiple=True,
+    metavar="D",
+    help="Only this one; may be repeated. [default: all that are configured]",
+)
+@json_option
+def command(settings: Settings, root: Path, once: bool, chosen: tuple[str, ...], as_json: bool) -> None:
+    """Carry units into Delta tables below DIR, a folder for each destination.
+
+    Each has the tables units, components, rejected and passed. Every record goes in exactly once, however often this is stopped, killed
+    and started again with the same DIR.
+    """
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
+    from spark_sink import sink
+    from spark_sink.session import session
+
+    destinations = chosen_destinations(settings, chosen)
+    with Progress() as progress:
+        spark = session("uow sink", settings=sink.settings(once=once))
+        sinks = sink.sinks(spark, cluster_of(settings), root.resolve(), settings.application_id, destinations)
+        try:
+            sink.run(sinks, once=once, stop=stop, progress=progress.batch)
+        except KeyboardInterrupt:
+            stop.set()
+        rows = sink.rows(sinks)
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(
+            ("destination", "table", "rows"),
+            [(destination, table, count) for destination, tables in rows.items() for table, count in tables.items()],
+        )
+
+
+def chosen_destinations(settings: Settings, chosen: tuple[str, ...]) -> list[str]:
+    """The destinations named, or all.
+
+    Raises:
+        ConfigError: One is not configured, or none is.
+    """
+    for name in chosen:
+        settings.policy(name)
+    found = [*dict.fromkeys(chosen)] or [*settings.destinations]
+    if not found:
+        raise ConfigError("destinations", None, "needs at least one destination")
+    return found
+
+
+def cluster_of(settings: Settings) -> Cluster:
+    """Where Spark reads, by our settings."""
+    from spark_sink.kafka import Cluster
+
+    return Cluster(settings.bootstrap_servers, settings.kafka, settings.registry_url)
+
+
+class Progress:
+    """A line on a terminal that says what is going on; nothing at all in a pipe."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, int] = {}
+        self._status: Any = None
+        self._shown: AbstractContextManager[Any] = nullcontext()
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            from rich.console import Console
+
+            self._status = Console(stderr=True).status("Spark is starting")
+            self._shown = self._status
+        self._shown.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._shown.__exit__(*error)  # type: ignore[arg-type]  # the three arguments of the protocol
+
+    def say(self, text: str) -> None:
+        """What is going on now."""
+        if self._status is not None:
+            self._status.update(text)
+
+    def batch(self, destination: str, records: int) -> None:
+        """A batch is done."""
+        self._records[destination] = self._records.get(destination, 0) + records
+        self.say(", ".join(f"{name}: {count} records" for name, count in self._records.items()))
