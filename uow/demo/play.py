@@ -345,6 +345,7 @@ class Play:
             given_up=dict(sorted(Counter(sights.reasons.values()).items())),
             latency=reports.latency_of(sights, self.killed_at, self.whole_at),
             jill=self._invoices_of_jill()[0],
+            aborted=plan.aborted,
             audit=self.audit,
             tables=str(self.place.tables) if self.audit is not None else None,
             folder=str(self.place.folder),

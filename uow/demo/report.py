@@ -52,6 +52,7 @@ class Report:
         given_up: Groups given up by reason.
         latency: Of the units.
         jill: Jill's invoice.
+        aborted: Id of the order whose checkout was aborted.
         audit: What `uow audit --json` printed; None when there was no audit.
         tables: Folder of the Delta tables; None when there are none.
         folder: Everything the demo left behind.
@@ -67,6 +68,7 @@ class Report:
     given_up: Mapping[str, int]
     latency: Latency
     jill: Mapping[str, Any]
+    aborted: str
     audit: Any
     tables: str | None
     folder: str

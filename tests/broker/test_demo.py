@@ -1,0 +1,181 @@
+"""The Megazon story, played small and without Spark, asserted on its topics (W-128 to W-132)."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.demo_run import DemoRun, Seen
+from tests.processes import is_alive, wait_for
+
+UOW = Path(sys.executable).with_name("uow")
+PATIENCE_S = 400
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(PATIENCE_S + 60)]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoRun]:
+    """One story for all tests of this file, still running when they look."""
+    run = DemoRun(UOW, tmp_path_factory.mktemp("demo"), ["--without-spark", "--keep", "--customers", "40"])
+    try:
+        run.child.wait_output("Look around", PATIENCE_S)
+        yield run
+        run.child.signal(signal.SIGINT)
+        assert run.child.wait(60) == 0, run.child.output
+        assert "Traceback" not in run.child.output
+    finally:
+        run.child.close()
+
+
+def of(seen: list[Seen], group_id: str) -> list[Seen]:
+    return [record for record in seen if record.id == group_id]
+
+
+def test_each_first_hop_holds_exactly_its_component(demo: DemoRun) -> None:
+    """W-128: 1 to Gadget Planet, 2 to Desperate Housewares, 3 with the end mark straight to Megazon."""
+    jill = demo.report["jill"]["order"]
+    (first,) = of(demo.records("gadget-planet"), jill)
+    (second,) = of(demo.records("desperate-housewares"), jill)
+    (third,) = [each for each in of(demo.records("megazon.components"), jill) if "uow-hops" not in each.headers]
+    assert [(each.seq, each.headers.get("uow-end")) for each in (first, second, third)] == [
+        (1, None),
+        (2, None),
+        (3, "true"),
+    ]
+
+
+def test_components_carry_their_hops_and_every_fulfilment(demo: DemoRun) -> None:
+    """W-129: the first went over two suppliers, the second over one, the third over none."""
+    arrived = {each.seq: each for each in of(demo.records("megazon.components"), demo.report["jill"]["order"])}
+    assert {seq: each.headers.get("uow-hops") for seq, each in arrived.items()} == {
+        1: "gadget-planet,widget-world",
+        2: "desperate-housewares",
+        3: None,
+    }
+    assert {seq: [line["supplier"] for line in each.json()["packed"]] for seq, each in arrived.items()} == {
+        1: ["gadget-planet", "widget-world"],
+        2: ["desperate-housewares"],
+        3: [],
+    }
+
+
+def test_the_last_component_arrives_first_and_nothing_is_invoiced_before_the_first_one(demo: DemoRun) -> None:
+    """W-130."""
+    arrived = of(demo.records("megazon.components"), demo.report["jill"]["order"])
+    assert [each.seq for each in arrived] == [3, 2, 1]
+    assert demo.report["checks"][0] == {
+        "good": True,
+        "text": "while component 1 was missing, Jill had no unit and no invoice",
+    }
+
+
+def test_jill_gets_one_invoice_for_all_four_goods(demo: DemoRun) -> None:
+    """W-131."""
+    (invoice,) = [each.json() for each in demo.records("invoices") if each.json()["customer"] == "Jill"]
+    assert [line["item"] for line in invoice["lines"]] == ["flash drive", "MP3 player", "lava lamp", "book"]
+    assert Decimal(invoice["total"]) == Decimal("105.35")
+    assert invoice == demo.report["jill"]
+
+
+def test_orders_that_are_never_whole_are_redirected_and_not_invoiced(demo: DemoRun) -> None:
+    """W-132 i."""
+    given_up = of(demo.records("megazon.errors"), "stranded-2")
+    assert [each.seq for each in given_up] == [2, 3]
+    assert {(each.headers["uow-failure-reason"], each.headers["uow-missing"]) for each in given_up} == {
+        ("expired", "1")
+    }
+    assert "stranded-2" not in {each.json()["order"] for each in demo.records("invoices")}
+
+
+def test_a_supplier_that_forwards_twice_changes_no_invoice(demo: DemoRun) -> None:
+    """W-132 ii."""
+    seen = Counter((each.id, each.headers.get("uow-component-id")) for each in demo.records("megazon.components"))
+    twice = [key for key, count in seen.items() if count > 1 and key[0] is not None and key[1] not in (None, "c-1")]
+    assert twice
+    refused = {
+        each.headers.get("uow-component-id"): each.headers["uow-error-class"]
+        for each in demo.records("megazon.rejected")
+    }
+    assert {refused.get(component) for _, component in twice} == {"DuplicateSequenceNumberError"}
+    invoices = Counter(each.json()["order"] for each in demo.records("invoices"))
+    assert {invoices[order] for order, _ in twice} == {1}
+
+
+def test_an_aborted_checkout_leaves_nothing_anywhere(demo: DemoRun) -> None:
+    """W-132 iii."""
+    topics = ("gadget-planet", "megazon.components", "megazon.units", "megazon.rejected", "megazon.errors")
+    assert {topic: of(demo.records(topic), demo.report["aborted"]) for topic in topics} == {
+        topic: [] for topic in topics
+    }
+
+
+def test_all_customers_are_invoiced_once_among_plain_records(demo: DemoRun) -> None:
+    """W-132 iv: Jill, forty customers, and three orders that had adventures."""
+    invoices = Counter(each.json()["order"] for each in demo.records("invoices"))
+    assert (len(invoices), {*invoices.values()}) == (44, {1})
+    units = demo.records("megazon.units")
+    assert Counter(each.headers.get("uow-kind") for each in units) == {"unit": 44, None: 40}
+
+
+def test_a_second_producer_completes_what_a_first_one_began(demo: DemoRun) -> None:
+    """W-132 v."""
+    (invoice,) = [each.json() for each in demo.records("invoices") if each.json()["order"] == "phone-and-laptop"]
+    assert [line["item"] for line in invoice["lines"]] == ["rubber duck"] * 3
+
+
+def test_the_counts_agree_though_a_worker_was_killed(demo: DemoRun) -> None:
+    """W-216, contract section 9."""
+    report = demo.report
+    assert [check["text"] for check in report["checks"] if not check["good"]] == []
+    received = report["records"].pop("received")
+    assert received == sum(report["records"].values()) == len(demo.records("megazon.components"))
+    assert (demo.folder / "logs" / "demo-0.log").read_text().count("worker demo-0 ready") == 2
+
+
+@pytest.mark.parametrize("moment", ["Apache Kafka on", "one invoice"])
+def test_everything_dies_with_a_killed_demo(tmp_path: Path, moment: str) -> None:
+    """Contract section 9: nothing outlives it."""
+    run = DemoRun(UOW, tmp_path, ["--without-spark", "--customers", "20"])
+    try:
+        run.child.wait_output(moment, PATIENCE_S)
+        family = [process.pid for process in psutil.Process(run.child.pid).children(recursive=True)]
+        assert len(family) > 1
+        run.child.kill()
+        wait_for(lambda: not any(map(is_alive, family)), 60, "end of every process the demo had started")
+    finally:
+        run.child.close()
+
+
+def test_ctrl_c_ends_it_without_a_traceback(tmp_path: Path) -> None:
+    """Contract section 9."""
+    run = DemoRun(UOW, tmp_path, ["--without-spark", "--customers", "20"])
+    try:
+        run.child.wait_output("topics", PATIENCE_S)
+        family = [process.pid for process in psutil.Process(run.child.pid).children(recursive=True)]
+        run.child.signal(signal.SIGINT)
+        assert run.child.wait(60) == 1
+        assert "Traceback" not in run.child.output
+        assert "stopped" in run.child.output
+        wait_for(lambda: not any(map(is_alive, family)), 60, "end of every process the demo had started")
+    finally:
+        run.child.close()
+
+
+def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
+    """Contract section 7: wrong usage is 2."""
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "mine").touch()
+    run = DemoRun(UOW, tmp_path, [])
+    try:
+        assert run.child.wait(60) == 2
+        assert "must be empty" in run.child.output
+    finally:
+        run.child.close()
