@@ -14,6 +14,7 @@ from tests.broker.worker_places import Place
 from tests.processes import Child, wait_for
 
 SLOW = 90.0
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
@@ -28,8 +29,8 @@ def test_units_come_out_whole_and_a_stop_drains_and_exits_zero(place: Place) -> 
     place.send_units(300)
     place.wait_delivered(300)
     place.send([("left-open", 1, False)])
-    wait_for(lambda: place.committed() == 1501)
-    assert worker.child.terminate() == 0
+    wait_for(lambda: place.committed() == 1501, SLOW)
+    assert worker.child.terminate(90) == 0
     assert "worker 0 ready" in worker.child.output
     place.verify()
 
@@ -40,7 +41,7 @@ def test_killed_worker_loses_and_doubles_nothing_and_open_groups_survive(place: 
     place.send([("survivor", 1, False), ("survivor", 2, False)])
     place.send_units(2000)
     worker = place.worker(UOW_CRASH="produced:1:9")
-    assert worker.child.wait() == 128 + signal.SIGKILL
+    assert worker.child.wait(90) == 128 + signal.SIGKILL
     worker = place.worker()
     place.send([("survivor", 3, True)])
     place.wait_delivered(2001)
@@ -48,7 +49,7 @@ def test_killed_worker_loses_and_doubles_nothing_and_open_groups_survive(place: 
     worker = place.worker()
     place.send_units(50, seed=1)
     place.wait_delivered(2051)
-    assert worker.child.terminate() == 0
+    assert worker.child.terminate(90) == 0
     place.verify()
 
 
@@ -59,10 +60,10 @@ def test_kill_at_each_commit_step_leaves_all_of_a_transaction_or_nothing(place: 
     for number, crash in enumerate(crashes):
         place.send_units(100, seed=number)
         doomed = place.worker(wait=False, UOW_CRASH=crash)
-        assert doomed.child.wait(60) == 128 + signal.SIGKILL, doomed.child.output
+        assert doomed.child.wait(90) == 128 + signal.SIGKILL, doomed.child.output
     heir = place.worker()
     place.wait_delivered(100 * len(crashes))
-    assert heir.child.terminate() == 0
+    assert heir.child.terminate(90) == 0
     place.verify()
 
 
@@ -80,9 +81,9 @@ def test_workers_share_partitions_and_take_over_from_one_that_leaves_and_one_tha
     three = place.worker("three")
     three.wait_owns(2)
     place.send_units(500, seed=3)
-    assert one.child.terminate() == 0
+    assert one.child.terminate(90) == 0
     place.wait_delivered(2000, SLOW)
-    assert three.child.terminate() == 0
+    assert three.child.terminate(90) == 0
     place.verify()
 
 
@@ -99,8 +100,8 @@ def test_frozen_worker_wakes_up_as_a_zombie_and_doubles_nothing(place: Place) ->
     place.wait_delivered(1500, SLOW)
     frozen.wait_owns(2, SLOW)
     place.verify()
-    assert frozen.child.terminate() == 0
-    assert heir.child.terminate() == 0
+    assert frozen.child.terminate(90) == 0
+    assert heir.child.terminate(90) == 0
 
 
 def test_same_slot_twice_ends_the_older_worker_with_status_one(place: Place) -> None:
@@ -110,11 +111,11 @@ def test_same_slot_twice_ends_the_older_worker_with_status_one(place: Place) -> 
     newer = place.worker("same", wait=False)
     newer.child.wait_output("uow.worker")
     wait_for(lambda: _poke(place) or older.child.status is not None, SLOW, lambda: older.child.output[-2000:])
-    assert older.child.wait() == 1
+    assert older.child.wait(90) == 1
     assert "'same'" in older.child.output
     newer.child.wait_output("worker same ready", SLOW)
     wait_for(lambda: set(place.sent) == set(place.delivered()), SLOW)
-    assert newer.child.terminate() == 0
+    assert newer.child.terminate(90) == 0
     place.verify()
 
 
@@ -127,7 +128,7 @@ def test_missing_topics_end_the_worker_with_status_two_and_the_remedy(place: Pla
     """W-81, R-69."""
     place.configure()
     worker = place.worker(wait=False)
-    assert worker.child.wait() == 2
+    assert worker.child.wait(90) == 2
     assert "uow topics create" in worker.child.output
 
 
@@ -137,11 +138,11 @@ def test_expired_group_is_redirected_without_traffic(place: Place) -> None:
     worker = place.worker()
     place.send([("never", 1, False), ("never", 3, False)])
     errors = f"{place.name}.errors"
-    wait_for(lambda: len(place.read(errors)) == 2)
+    wait_for(lambda: len(place.read(errors)) == 2, SLOW)
     headers = [dict(record.headers()) for record in place.read(errors)]
     assert [each["uow-failure-reason"] for each in headers] == [b"expired", b"expired"]
     assert {each["uow-missing"] for each in headers} == {b"2,4-"}
-    assert worker.child.terminate() == 0
+    assert worker.child.terminate(90) == 0
 
 
 def test_last_component_that_came_before_the_deadline_during_downtime_makes_the_unit(place: Place) -> None:
@@ -149,14 +150,14 @@ def test_last_component_that_came_before_the_deadline_during_downtime_makes_the_
     place.create(incomplete_expiration_ms=1500)
     worker = place.worker()
     place.send([("late-reader", 1, False)])
-    wait_for(lambda: place.committed() == 1)
+    wait_for(lambda: place.committed() == 1, SLOW)
     worker.child.kill()
     place.send([("late-reader", 2, True)])
     deadline = 1500 + place.read(place.components)[0].timestamp()[1]
     wait_for(lambda: time.time() * 1000 > deadline + 200)
     worker = place.worker()
     place.wait_delivered(1)
-    assert worker.child.terminate() == 0
+    assert worker.child.terminate(90) == 0
     place.verify()
 
 
@@ -168,18 +169,18 @@ def test_truncated_input_blocks_the_partition_and_names_the_gap(place: Place, ad
     early, *lost = place.fitting(0, 6)
     worker = place.worker()
     place.send([(early, 1, True)])
-    wait_for(lambda: place.committed() == 1)
-    assert worker.child.terminate() == 0
+    wait_for(lambda: place.committed() == 1, SLOW)
+    assert worker.child.terminate(90) == 0
     place.send([(name, 1, True) for name in lost])
     for future in admin.delete_records([TopicPartition(place.components, 0, 4)]).values():
         future.result(20)
     worker = place.worker()
-    wait_for(lambda: worker.partitions()["0"]["blocked"])
+    wait_for(lambda: worker.partitions()["0"]["blocked"], SLOW)
     assert "W-120" in worker.partitions()["0"]["blocked"]
     (other,) = place.fitting(1, 1)
     place.send([(other, 1, True)])
-    wait_for(lambda: other.encode() in place.delivered())
-    assert worker.child.terminate() == 0
+    wait_for(lambda: other.encode() in place.delivered(), SLOW)
+    assert worker.child.terminate(90) == 0
 
 
 def test_second_signal_leaves_at_once(place: Place) -> None:
@@ -187,7 +188,7 @@ def test_second_signal_leaves_at_once(place: Place) -> None:
     worker = place.worker()
     worker.child.signal(signal.SIGTERM)
     worker.child.signal(signal.SIGTERM)
-    assert worker.child.wait(20) in (0, 128 + signal.SIGTERM)
+    assert worker.child.wait(90) in (0, 128 + signal.SIGTERM)
 
 
 def test_stop_while_no_broker_answers_is_heard(place: Place) -> None:
@@ -195,4 +196,4 @@ def test_stop_while_no_broker_answers_is_heard(place: Place) -> None:
     place.config.write_text(place.config.read_text().replace(place.bootstrap, "127.0.0.1:1"))
     worker = place.worker(wait=False)
     worker.child.wait_output("no broker answers")
-    assert worker.child.terminate() == 0
+    assert worker.child.terminate(90) == 0

@@ -46,13 +46,13 @@ class Place:
         """Configuration and topics."""
         self.configure(worker, **destination)
         made = self.spawn("uow", "topics", "create", "-c", self.config, "--partitions", str(self.partitions))
-        assert made.wait(60) == 0, made.output
+        assert made.wait(90) == 0, made.output
 
     def worker(self, slot: str = "0", *, wait: bool = True, **env: str) -> Worker:
         """A worker process."""
         started = Worker(self.spawn("uow", "worker", "-c", self.config, "--name", slot, env=env), slot)
         if wait:
-            started.child.wait_output(f"worker {slot} ready")
+            started.child.wait_output(f"worker {slot} ready", 90)
         return started
 
     def send(self, components: Iterable[tuple[str, int, bool]], value: bytes = b"v" * 100, partition: int = -1) -> None:
@@ -121,7 +121,7 @@ class Place:
         """How often each unit was delivered."""
         return Counter(record.key() for record in self.read(self.units))
 
-    def wait_delivered(self, count: int, timeout: float = 60) -> None:
+    def wait_delivered(self, count: int, timeout: float = 90) -> None:
         """Waits for that many units, counting repeats."""
         wait_for(
             lambda: len(self.read(self.units)) >= count,
@@ -175,7 +175,7 @@ class Worker:
         """The partitions of its only destination."""
         return next(iter(self.page()["destinations"].values()), {})
 
-    def wait_owns(self, count: int, timeout: float = 60) -> None:
+    def wait_owns(self, count: int, timeout: float = 90) -> None:
         """Waits until it owns that many partitions."""
         wait_for(lambda: len(self.partitions()) == count, timeout, lambda: f"{count} partitions; page {self.page()}")
 

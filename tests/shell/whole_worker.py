@@ -27,7 +27,7 @@ from topics.policies import DestinationPolicy, HandlingPolicy
 PARTITIONS = 2
 UNITS = DestinationPolicy(handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY)
 CHANGELOG = "A-D-groups-changelog"
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 
 
 class Poisonable:
