@@ -175,12 +175,29 @@ class Reading:
     VERSION: Final = 1
 
     def __init__(self, families: Iterable[AliasFamily] = ()) -> None:
-        accepted = frozenset(families)
+        accepted = self.families = frozenset(families)
         self.names: dict[str, str] = {name: name for name in _NATIVE}
-        self.weblogic_order = AliasFamily.WEBLOGIC in accepted
         for family in AliasFamily:  # the enum's order, so that it does not depend on how the setting was written
             if family in accepted:
                 self.names |= ALIASES[family]
+
+    @property
+    def code(self) -> int:
+        """Version and families as one number: the ledger keeps it, so that a replay reads as the records were read then."""
+        return self.VERSION | sum(1 << 8 + index for index, family in enumerate(AliasFamily) if family in self.families)
+
+    @classmethod
+    def of_code(cls, code: int) -> Reading:
+        """The reading of a code.
+
+        Raises:
+            DecodeError: Of a version this worker does not know.
+        """
+        families = [family for index, family in enumerate(AliasFamily) if code >> 8 + index & 1]
+        reading = cls(families)
+        if reading.code != code:
+            raise DecodeError("reader", f"reading {code} is unknown, this worker's is version {cls.VERSION}")
+        return reading
 
     def is_user_header(self, name: str) -> bool:
         """Whether a header is the application's own: neither `uow-*`, `uoo-*` nor an accepted alias (W-90)."""

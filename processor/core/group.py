@@ -41,6 +41,7 @@ class Group:
         row_key: What the keys of these rows begin with; the engine's, made with the first row.
         row_head: What their values begin with; likewise.
         is_open: False from its close on.
+        is_young: Whether a restore would read it from the input again; the engine's.
     """
 
     __slots__ = (
@@ -53,6 +54,7 @@ class Group:
         "highest",
         "id",
         "is_open",
+        "is_young",
         "last_at",
         "marked",
         "opened_at",
@@ -79,6 +81,7 @@ class Group:
         self.promoted = 0
         self.row_key = self.row_head = b""
         self.is_open = True
+        self.is_young = False
 
     def __repr__(self) -> str:
         return f"Group({self.id!r}, generation={self.generation}, held={self.held_ranges()}, end={self.end if self.end_known else None})"
@@ -103,6 +106,11 @@ class Group:
             if attributes.expires_at:
                 self.expires_at = min(self.expires_at or NEVER, attributes.expires_at)
             self.deliver_at = max(self.deliver_at, attributes.deliver_at)
+
+    def forget(self) -> None:
+        """Lets go of the components once nobody will ask: a closed group may stay in line for its deadline."""
+        self.held = {}
+        self.tail = None
 
     @property
     def end_known(self) -> bool:

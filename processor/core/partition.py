@@ -120,6 +120,7 @@ class Partition:
         clock: Epoch ms; never goes backwards.
         position: Next input offset.
         held_bytes: Sum over the open groups.
+        fed_bytes: Bytes of plain components fed so far.
         due: The earliest clock value at which a group must be looked at.
     """
 
@@ -134,6 +135,7 @@ class Partition:
         self.clock = 0
         self.position = 0
         self.held_bytes = 0
+        self.fed_bytes = 0
         self.due = NEVER
         self.happened = Happened()
         self.timed = policy.incomplete_expiration_ms != NEVER_MS or policy.idle_expiration_ms != NEVER_MS
@@ -155,7 +157,9 @@ class Partition:
                 self.clock = max(self.clock, record.timestamp()[1])
                 self._pass(record)
         else:
-            shelf.judge(self, self.reader.read(records))
+            columns = self.reader.read(records)
+            self.fed_bytes += sum(map(len, columns.bodies))
+            shelf.judge(self, columns)
         if records:
             self.position = records[-1].offset() + 1
 

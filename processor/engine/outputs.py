@@ -24,6 +24,7 @@ from processor.core.group import Group
 from processor.core.partition import Outward, Place
 from processor.core.unit import UnitMaker
 from processor.engine.ports import Headers, Output
+from processor.engine.young import ReplayLimits
 from schemas import formats
 from schemas.component import decode_component, outcome_body
 from schemas.errors import MisroutedComponentError, UowError
@@ -76,6 +77,7 @@ class TaskContext:
         record_limit_bytes: Largest record that producer and topics take (W-114).
         input_limit_bytes: Largest record that `D.components` takes; what is sent on must fit it again.
         partition_for: Which partition of how many a key belongs to (line 6).
+        replay: How much input a restore may read again.
     """
 
     destination: str
@@ -87,6 +89,7 @@ class TaskContext:
     record_limit_bytes: int = RECORD_LIMIT_BYTES
     input_limit_bytes: int = INPUT_LIMIT_BYTES
     partition_for: Callable[[bytes, int], int] = partition_for
+    replay: ReplayLimits = ReplayLimits()
 
     def place(self, partition: int) -> Place:
         """The place of one of its partitions."""

@@ -1,7 +1,8 @@
 """Restore: from committed offset, changelog and ledger back to the state of a partition (ER-06, ER-07, ER-20; architecture section 5).
 
 The order is the barrier: stable committed offsets first, then the end offsets, asked `read_uncommitted`, then both topics are read
-`read_committed` until the position has reached those ends. Replay selects, it never decides: no rule about groups is asked here.
+`read_committed` until the position has reached those ends. Then the input is read again, from the replay floor to the committed offset,
+for the young groups. Replay selects, it never decides: no rule about groups is asked here.
 
 Belongs here: the steps and the checks that refuse to start on state that does not agree. Does not belong here: how a log is read
 (`LogReader`), the bytes of rows (`rows`).
@@ -14,13 +15,17 @@ from dataclasses import dataclass, field
 
 from processor.core.changes import Closed, Held
 from processor.engine.outputs import TaskContext
-from processor.engine.ports import Committed, LogReader, Tp
+from processor.engine.ports import Committed, LogReader, RawRecord, Tp
+from processor.engine.replay import Window
 from processor.engine.rows import ROW_HEADER, read_ledger, read_row
 from processor.engine.task import PartitionTask
 from schemas.component import Cursor, decode_component
 from schemas.errors import DecodeError, StateCorruptedError
 from schemas.records import GROUP_ROW, LedgerRecord
 from topics.policies import NEVER_MS
+
+STRETCH = 5_000
+"""Input records of one partition that a replay selects from at a time."""
 
 _REMEDY_OFFSETS = (
     "the group's committed offsets do not belong to this state: put the old offsets back, or, to begin anew, stop all workers and delete "
@@ -32,9 +37,14 @@ _REMEDY_OFFSETS = (
 class _Found:
     """What the logs hold for one partition."""
 
+    window: Window
     rows: dict[bytes, bytes] = field(default_factory=dict)
-    last: LedgerRecord | None = None
     closed: list[Closed] = field(default_factory=list)
+
+    @property
+    def last(self) -> LedgerRecord | None:
+        """The newest ledger record."""
+        return self.window.last
 
 
 def restore(reader: LogReader, contexts: Mapping[str, TaskContext], tps: Sequence[Tp]) -> dict[Tp, PartitionTask]:
@@ -55,7 +65,7 @@ def restore(reader: LogReader, contexts: Mapping[str, TaskContext], tps: Sequenc
     changelogs = {Tp(contexts[tp.topic].topics.groups_changelog, tp.partition): tp for tp in tps}
     ledgers = {Tp(contexts[tp.topic].topics.closed_changelog, tp.partition): tp for tp in tps}
     bounds = reader.bounds([*tps, *changelogs, *ledgers])
-    found = {tp: _Found() for tp in tps}
+    found = {tp: _Found(Window(*tp)) for tp in tps}
     for record in reader.read({log: bounds[log] for log in (*changelogs, *ledgers)}):
         log = Tp(record.topic(), record.partition())
         key, value = record.key(), record.value()
@@ -75,18 +85,52 @@ def restore(reader: LogReader, contexts: Mapping[str, TaskContext], tps: Sequenc
     for tp in tps:
         task = tasks[tp] = PartitionTask(tp, contexts[tp.topic])
         _fill(task, found[tp], committed[tp], bounds[tp])
+    _replay(reader, tasks, found, bounds)
+    for task in tasks.values():
+        task.restored()
     return tasks
+
+
+def _replay(
+    reader: LogReader,
+    tasks: Mapping[Tp, PartitionTask],
+    found: Mapping[Tp, _Found],
+    bounds: Mapping[Tp, tuple[int, int]],
+) -> None:
+    """Reads the input from the replay floors to the positions, and takes what belongs to young groups."""
+    floors = {tp: found[tp].window.check(task.position, bounds[tp][0]) for tp, task in tasks.items()}
+    ranges = {tp: (floor, tasks[tp].position) for tp, floor in floors.items() if floor < tasks[tp].position}
+    selections = {tp: found[tp].window.selection(frozenset(tasks[tp].groups)) for tp in ranges}
+    stretches: dict[Tp, list[RawRecord]] = {tp: [] for tp in ranges}
+
+    def take(tp: Tp) -> None:
+        for held in selections[tp].select(stretches[tp]):
+            tasks[tp].replay(held)
+        stretches[tp].clear()
+
+    for record in reader.read(ranges):
+        tp = Tp(record.topic(), record.partition())
+        stretches[tp].append(record)
+        if len(stretches[tp]) >= STRETCH:
+            take(tp)
+    for tp in ranges:
+        take(tp)
+        again = tasks[tp].young.floor(tasks[tp].position)
+        if again != floors[tp]:
+            why = f"the replay floor is {floors[tp]}, but the first component found again is at {again}"
+            raise StateCorruptedError([tp], why, _REMEDY_OFFSETS)
 
 
 def _take_ledger(found: _Found, log: Tp, offset: int, value: bytes | None) -> None:
     try:
-        found.last, closed = read_ledger(value or b"")
+        ledger, closed = read_ledger(value or b"")
     except (DecodeError, IndexError, ValueError) as error:
         raise StateCorruptedError(
             [log],
             f"ledger record at offset {offset}: {error}",
             "start the version that wrote it",
         ) from error
+    found.window.add(ledger, closed)
     found.closed += closed
 
 
@@ -110,7 +154,6 @@ def _fill(task: PartitionTask, found: _Found, committed: Committed, bounds: tupl
             task.restore_row(group_id, generation, opened_at, held)
     except (DecodeError, IndexError) as error:
         raise StateCorruptedError([task.tp], f"changelog: {error}", "start the version that wrote it") from error
-    task.restored()
 
 
 def _position(tp: Tp, found: _Found, committed: Committed, bounds: tuple[int, int]) -> int:

@@ -6,7 +6,7 @@ general codec (`schemas.codec`), which tests hold to the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TypeVar
 
@@ -60,6 +60,39 @@ def component_row(group: Group, seq: int, end: bool, offset: int, attributes: At
     said = _PLAIN[end] if attributes is None else END_CHUNKS[end] + _attributes(attributes)
     value = group.row_head + long(offset) + said + (LENGTHS[length] if length < 4096 else long(length)) + body
     return group.row_key + (_KEY_TAILS[seq] if seq < 4096 else seq.to_bytes(4, "big")), value
+
+
+def promotion_rows(group: Group, attributes: Mapping[int, Attributes]) -> list[tuple[bytes, bytes | None]]:
+    """Rows of all components of a group that was young; what the rows say beyond the bodies is read off the bodies.
+
+    Args:
+        group: None of its components has a row yet.
+        attributes: Of components that came in this poll and are not plain, by number.
+    """
+    group.promoted = len(group.held)
+    return [
+        component_row(group, seq, _end_of(body), _offset_of(body), attributes.get(seq))
+        for seq, body in group.held.items()
+    ]
+
+
+def _end_of(body: bytes) -> bool:
+    """The end mark in a component's Avro body: behind the number."""
+    at = 0
+    while body[at] > 127:
+        at += 1
+    return body[at + 1] == 1
+
+
+def _offset_of(body: bytes) -> int:
+    """The source offset in a component's Avro body: the number before the last byte, which says that there is no reference."""
+    last = first = len(body) - 2
+    while body[first - 1] > 127:
+        first -= 1
+    number = 0
+    for byte in reversed(body[first : last + 1]):
+        number = number << 7 | byte & 127
+    return number >> 1
 
 
 def begin_rows(group: Group) -> None:

@@ -1,7 +1,8 @@
 """The task of one partition: records in, a plan out. Pure; nothing is sent while a plan is made (engine rule 1).
 
-A plan says what survived the poll: a component whose group opened and closed inside it has no row in the changelog. With replay bounds of
-0 every survivor is promoted at once, so the changelog alone restores the open groups and the replay floor is the position.
+A plan says what survived the poll and is to be promoted: a component whose group opened and closed inside it has no row in the changelog,
+nor has one of a young group (`young`). With replay bounds of 0 every survivor is promoted at once, so the changelog alone restores the open
+groups and the replay floor is the position.
 
 Belongs here: turning what happened in the core into a plan, and back into state. Does not belong here: rules (`processor.core`), bytes
 of single records (`rows`, `outputs`), and sending (`processor.kafka`).
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from processor.core.changes import Closed, Delivered, GivenUp, Held
 from processor.core.group import NEVER, Group
-from processor.core.partition import Counts, Outward, Partition
+from processor.core.partition import Counts, HeldRow, Outward, Partition
 from processor.engine.outputs import (
     TaskContext,
     UnitTooLargeForRecordError,
@@ -22,9 +23,10 @@ from processor.engine.outputs import (
     too_large,
 )
 from processor.engine.ports import Plan, RawRecord, Tp
-from processor.engine.rows import begin_rows, component_row, ledger_value, tombstone_keys
+from processor.engine.rows import begin_rows, component_row, ledger_value, promotion_rows, tombstone_keys
+from processor.engine.young import YoungGroups
 from schemas.errors import UnitTooLargeError
-from topics.headers import Reading
+from schemas.records import Attributes
 from topics.policies import HandlingPolicy
 
 
@@ -44,6 +46,7 @@ class PartitionTask:
         self.context = context
         self.partition = Partition(context.place(tp.partition), context.policy)
         self.writer = Writer(context, tp.partition, self.partition.reading)
+        self.young = YoungGroups(context.replay)
         self.blocked: str | None = None
 
     @property
@@ -68,7 +71,8 @@ class PartitionTask:
 
     def next_deadline(self) -> int | None:
         """The wall clock must be strictly after this (epoch ms) before a tick can do anything; None: no deadline."""
-        return None if self.partition.due == NEVER else self.partition.due - 1
+        due = min(self.partition.due, self.young.due_at())
+        return None if due == NEVER else due - 1
 
     def process(self, records: Sequence[RawRecord]) -> Plan:
         """One poll's records of this partition, in offset order."""
@@ -82,28 +86,29 @@ class PartitionTask:
         Returns:
             A plan, or None if nothing was due.
         """
-        if self.partition.first_due(now_ms) is None:
-            return None
-        self.partition.advance(now_ms)
-        return self._plan(self.position)
+        partition = self.partition
+        due = partition.first_due(now_ms) is not None
+        if due:
+            partition.advance(now_ms)
+        aged = list(self.young.overdue(partition.position, partition.fed_bytes, now_ms))
+        return self._plan(partition.position, aged) if due or aged else None
 
     def drain(self) -> Plan | None:
-        """A clean stop; with replay bounds of 0 everything is promoted already."""
-        return None
+        """A clean stop promotes every young group, so that whoever comes next need not read the input again.
+
+        Returns:
+            A plan, or None if there is no young group.
+        """
+        groups = list(self.young.all())
+        return self._plan(self.position, groups) if groups else None
 
     # -- plan -------------------------------------------------------------------------------------------------------
 
-    def _plan(self, start: int) -> Plan:
+    def _plan(self, start: int, promoted: Iterable[Group] = ()) -> Plan:
         partition, context = self.partition, self.context
         happened = partition.settle()
         topics = context.topics
-        plan = Plan(
-            self.tp,
-            topics.groups_changelog,
-            topics.closed_changelog,
-            partition.position,
-            f"1;F={partition.position}",
-        )
+        plan = Plan(self.tp, topics.groups_changelog, topics.closed_changelog, partition.position)
         written = Written(plan.outputs, plan.log_lines)
         closed = happened.closed
         write = self.writer.write
@@ -115,32 +120,48 @@ class PartitionTask:
         if written.not_sent_on:
             partition.counts.passed -= written.not_sent_on
             partition.counts.rejected += written.not_sent_on
-        rows = plan.changelog
         for group, one in closed:
             if group is None:
                 self.writer.failed_unopened(one, written)
-            elif group.promoted:
-                rows += [(key, None) for key in tombstone_keys(group)]
-        for group, seq, end, offset, attributes in happened.held:
-            if group.is_open:  # what opened and closed within the poll leaves no row (W-119)
-                group.promoted += 1
-                rows.append(component_row(group, seq, end, offset, attributes))
-        plan.ledger = self._ledger(start, happened.not_held, [one for _, one in closed])
+            else:
+                if group.promoted:
+                    plan.changelog += [(key, None) for key in tombstone_keys(group)]
+                group.forget()
+        self._promote(happened.held, promoted, plan.changelog)
+        floor = self.young.floor(partition.position)
+        plan.metadata = f"1;F={floor}"
+        plan.ledger = self._ledger(start, floor, happened.not_held, [one for _, one in closed])
         return plan
 
-    def _ledger(self, start: int, not_held: Iterable[int], closed: Sequence[Closed]) -> bytes:
+    def _promote(
+        self, held: Sequence[HeldRow], promoted: Iterable[Group], rows: list[tuple[bytes, bytes | None]]
+    ) -> None:
+        """Adds the rows of what survived the poll and is not, or no longer, young (W-119)."""
+        young, allow_young, partition = self.young, self.context.replay.allow_young, self.partition
+        whole: dict[Group, dict[int, Attributes]] = {group: {} for group in promoted}
+        for group, seq, end, offset, attributes in held:
+            if not group.is_open or (group.is_young and attributes is None):
+                continue
+            if group.promoted or not allow_young:
+                group.promoted += 1
+                rows.append(component_row(group, seq, end, offset, attributes))
+            elif attributes is None and group.generation == 1 and group not in whole:
+                young.add(group, offset, partition.fed_bytes)
+            else:  # what a replay could not tell from the input alone
+                group.is_young = False
+                said = whole.setdefault(group, {})
+                if attributes is not None:
+                    said[seq] = attributes
+        for group in young.overdue(partition.position, partition.fed_bytes, partition.clock):
+            whole.setdefault(group, {})
+        for group, said in whole.items():
+            rows += promotion_rows(group, said)
+
+    def _ledger(self, start: int, floor: int, not_held: Iterable[int], closed: Sequence[Closed]) -> bytes:
         partition = self.partition
         if self.context.policy.handling_policy is HandlingPolicy.PASS_THROUGH:
             not_held = range(start, partition.position)  # nothing is ever held: one range says so
-        return ledger_value(
-            start,
-            partition.position,
-            partition.position,
-            partition.clock,
-            Reading.VERSION,
-            not_held,
-            closed,
-        )
+        return ledger_value(start, partition.position, floor, partition.clock, partition.reading.code, not_held, closed)
 
     def _fail(
         self,
@@ -168,13 +189,24 @@ class PartitionTask:
 
     def restore_row(self, group_id: bytes, generation: int, opened_at: int, held: Held) -> None:
         """Takes one held component from its changelog row."""
-        groups = self.partition.groups
-        group = groups.get(group_id)
+        group = self.partition.groups.get(group_id)
         if group is None:
-            group = groups[group_id] = Group(group_id, generation, opened_at)
+            group = self.partition.groups[group_id] = Group(group_id, generation, opened_at)
             begin_rows(group)
-        group.apply(held)
+        self._take(group, held)
         group.promoted += 1
+
+    def replay(self, held: Held) -> None:
+        """Takes one held component of a young group from the input; offsets rise."""
+        group = self.partition.groups.get(held.id)
+        if group is None:
+            group = self.partition.groups[held.id] = Group(held.id, 1, held.at)
+            self.young.add(group, held.offset, self.partition.fed_bytes)
+        self.partition.fed_bytes += len(held.body)
+        self._take(group, held)
+
+    def _take(self, group: Group, held: Held) -> None:
+        group.apply(held)
         self.partition.held_bytes += len(held.body)
         self.partition.counts.held += 1
         self.partition.counts.received += 1

@@ -25,6 +25,7 @@ from processor.engine.batch import Batch
 from processor.engine.driver import Driver, Host, Ports
 from processor.engine.outputs import INPUT_LIMIT_BYTES, TaskContext
 from processor.engine.restore import restore
+from processor.engine.young import ReplayLimits
 from processor.kafka.clients import Clients
 from processor.kafka.partitioner import fastest_partition_for
 from processor.kafka.reader import KafkaLogReader
@@ -193,6 +194,7 @@ def task_contexts(
             framer.header("Outcome", topics.outcomes),
             input_limit_bytes=limits.get(topics.components, INPUT_LIMIT_BYTES),
             partition_for=partition_for,
+            replay=ReplayLimits(settings.replay_limit_records, settings.replay_limit_bytes, settings.replay_limit_ms),
         )
     return contexts
 

@@ -24,6 +24,7 @@ class Logs:
         self.metadata = ""
         self.written: list[FakeRecord] = []
         self._ends: dict[Tp, int] = {}
+        self._input_end = 0
 
     def add(self, plan: Plan | None) -> None:
         """Writes a plan as the sink would, in one transaction."""
@@ -36,6 +37,13 @@ class Logs:
         self.committed_offset, self.metadata = plan.next_offset, plan.metadata
         for log in list(self._ends):
             self._ends[log] += 1  # the marker of the transaction
+
+    def take_input(self, records: Sequence[FakeRecord]) -> None:
+        """The same records lie in the partition of `D.components`; one that is read again lies there once."""
+        for record in records:
+            if record.offset_ >= self._input_end:
+                self.written.append(record)
+                self._input_end = record.offset_ + 1
 
     def append(self, log: Tp, key: bytes | None, value: bytes | None) -> None:
         offset = self._ends.get(log, 0)

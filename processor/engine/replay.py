@@ -1,0 +1,151 @@
+"""What a restore reads from the input again, and what it takes of it. Replay selects, it never decides.
+
+A record (offset o, id) of the window [floor, committed offset) is held again if and only if
+
+1. o is in no range that a ledger record says was not held,
+2. o is not below `closed_before` of the last group of that id which the window's ledger records close,
+3. the id has no rows in the changelog.
+
+No rule about groups is asked, so policies, limits, clocks and expiry cannot come out differently. The only thing done again is reading id,
+number and end from a raw record, under the reading that the ledger names.
+
+Belongs here: the window and the selection. Does not belong here: when a group is young (`young`), the order of a restore (`restore`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import groupby
+
+from processor.core.changes import Closed, Held
+from processor.core.columns import ColumnReader, Record, read_headers
+from schemas.errors import StateCorruptedError
+from schemas.records import LedgerRecord
+from topics.headers import Marks, Reading
+
+_REMEDY = (
+    "the logs do not belong together: put the deleted records back, or, to begin anew, stop all workers and delete the destination's two "
+    "changelog topics together with the group's offsets"
+)
+
+
+class Window:
+    """The ledger records of one partition from its replay floor on.
+
+    Args:
+        topic: `D.components`.
+        partition: Its number.
+    """
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self.topic, self.partition = topic, partition
+        self._records: deque[tuple[LedgerRecord, list[Closed]]] = deque()
+
+    @property
+    def last(self) -> LedgerRecord | None:
+        """The newest ledger record, or None."""
+        return self._records[-1][0] if self._records else None
+
+    def add(self, record: LedgerRecord, closed: list[Closed]) -> None:
+        """Takes the next ledger record; what lies below its floor leaves."""
+        records = self._records
+        records.append((record, closed))
+        while len(records) > 1 and records[0][0].to_offset <= record.floor:
+            records.popleft()
+
+    def check(self, position: int, log_start: int) -> int:
+        """The replay floor, if the window can be replayed up to `position`.
+
+        Raises:
+            StateCorruptedError: The chain has a hole, or the input does not reach down to the floor any more.
+        """
+        last = self.last
+        if last is None or last.floor >= position:
+            return position
+        if log_start > last.floor:
+            raise self._corrupted(f"the input begins at {log_start}, above the replay floor {last.floor}")
+        reached = last.floor
+        for record, _ in self._records:
+            if record.from_offset > reached:
+                raise self._corrupted(f"the ledger has no record of {reached} to {record.from_offset}")
+            reached = max(reached, record.to_offset)
+        return last.floor
+
+    def _corrupted(self, why: str) -> StateCorruptedError:
+        return StateCorruptedError([(self.topic, self.partition)], why, _REMEDY)
+
+    def selection(self, promoted: Collection[bytes]) -> Selection:
+        """Who selects; `promoted` are the ids that have rows in the changelog."""
+        return Selection(self.topic, self.partition, list(self._records), promoted)
+
+
+class Selection:
+    """Selects the components of young groups from the input's records, in offset order; see the module's text for the rule.
+
+    Args:
+        topic: `D.components`.
+        partition: Its number.
+        window: The ledger records from the floor on, with the groups they close.
+        promoted: Ids that have rows in the changelog.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        window: Sequence[tuple[LedgerRecord, list[Closed]]],
+        promoted: Collection[bytes],
+    ) -> None:
+        self._topic, self._partition, self._promoted = topic, partition, promoted
+        self._skipped = [(one.first, one.last) for record, _ in window for one in record.not_held]
+        self._skipped_from = [first for first, _ in self._skipped]
+        self._before = {one.id: one.before for _, closed in window for one in closed}
+        self._from = [record.from_offset for record, _ in window]
+        self._codes = [record.reader for record, _ in window]
+        self._readers: dict[int, ColumnReader] = {}
+
+    def select(self, records: Iterable[Record]) -> Iterator[Held]:
+        """The components that were held and belong to young groups.
+
+        Raises:
+            StateCorruptedError: A record that was held cannot be read under the reading that the ledger names.
+        """
+        for code, stretch in groupby(filter(self._was_held, records), self._code):
+            reader = self._readers.get(code)
+            if reader is None:
+                reader = self._readers[code] = ColumnReader(self._topic, self._partition, Reading.of_code(code))
+            for held in self._read(reader, list(stretch)):
+                if held.offset >= self._before.get(held.id, 0) and held.id not in self._promoted:
+                    yield held
+
+    def _was_held(self, record: Record) -> bool:
+        offset = record.offset()
+        at = bisect_right(self._skipped_from, offset) - 1
+        return at < 0 or offset > self._skipped[at][1]
+
+    def _code(self, record: Record) -> int:
+        return self._codes[max(bisect_right(self._from, record.offset()) - 1, 0)]
+
+    def _read(self, reader: ColumnReader, records: list[Record]) -> Iterator[Held]:
+        columns = reader.read(records)
+        rows = zip(
+            columns.ids,
+            columns.seqs,
+            columns.ends,
+            columns.times,
+            columns.offsets,
+            columns.bodies,
+            columns.records,
+            strict=True,
+        )
+        for group_id, seq, end, at, offset, body, record in rows:
+            if group_id is not None:
+                yield Held(group_id, seq, end, at, offset, body, None, columns.tails.get(offset))
+                continue
+            marks = reader.reading.read(read_headers(record))
+            if not isinstance(marks, Marks):
+                why = f"the record at {offset} was held, and cannot be read as a component"
+                raise StateCorruptedError([(self._topic, self._partition)], why, _REMEDY)
+            yield Held(marks.id, marks.seq, marks.end, at, offset, reader.encode(record, marks))

@@ -1,0 +1,217 @@
+"""Young groups are not written, they are replayed: whatever the bounds, a restart changes nothing (notes on the ledger; W-124, W-125)."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from processor.core.group import Group
+from processor.engine.ports import Plan
+from processor.engine.restore import restore
+from processor.engine.rows import read_ledger
+from processor.engine.task import PartitionTask
+from processor.engine.young import ReplayLimits
+from schemas.errors import StateCorruptedError
+from tests.core.script import INPUT, TOPICS, FakeRecord, Story, c, context_of, policy_of, unit
+from tests.core.streams import PARTITIONS, TP, Tick, call, draw_policy, draw_stream, new_task, polls, state_of
+from tests.engine.logs import Logs
+from topics.policies import AliasFamily, DestinationPolicy, LatePolicy, ViolationPolicy
+
+WIDE = ReplayLimits(1_000_000, 1 << 40, 1 << 40)
+
+
+def draw_limits(rnd: Random) -> ReplayLimits:
+    return rnd.choice(
+        [
+            ReplayLimits(),
+            WIDE,
+            ReplayLimits(rnd.randint(1, 40), 1 << 40, 1 << 40),
+            ReplayLimits(1_000_000, rnd.randint(1, 4000), 1 << 40),
+            ReplayLimits(1_000_000, 1 << 40, rnd.randint(1, 200_000)),
+        ]
+    )
+
+
+def restored(logs: Logs, policy: DestinationPolicy, limits: ReplayLimits, partitions: int = 1) -> PartitionTask:
+    return restore(logs, {TOPICS.components: context_of(policy, partitions, replay=limits)}, [logs.tp])[logs.tp]
+
+
+def play(logs: Logs, task: PartitionTask, *polls: list[Any]) -> None:
+    """Lets the task work on each poll, and keeps what a broker would keep."""
+    story = Story(task)
+    for steps in polls:
+        records = story.records(steps)
+        logs.take_input(records)
+        logs.add(task.process(records))
+
+
+def groups_of(task: PartitionTask) -> dict[str, Any]:
+    """The state but for how many components have rows: that is what the bounds are about."""
+    state = state_of(task)
+    return state | {"groups": {group_id: group[:-1] for group_id, group in state["groups"].items()}}
+
+
+def effects(plan: Plan | None) -> Any:
+    return None if plan is None else (plan.outputs, plan.log_lines, plan.next_offset)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_restart_under_any_bounds_changes_nothing_w124_w125(seed: int) -> None:
+    rnd = Random(seed)
+    policy = draw_policy(rnd)
+    calls = polls(rnd, draw_stream(rnd, rnd.choice([60, 400]), rnd.choice([3, 12, 60, 200])), rnd.choice([8, 40]))
+    steady, logs = new_task(policy), Logs(TP)
+    restarted = new_task(policy, replay=draw_limits(rnd))
+    replayed = 0
+    for one in calls:
+        if rnd.random() < 0.3 and logs.committed_offset is not None:
+            if rnd.random() < 0.2:
+                logs.add(restarted.drain())  # a clean stop: nothing is left to replay
+                assert restarted.young.floor(restarted.position) == restarted.position
+            if rnd.random() < 0.3:
+                logs.compact()
+            restarted = restored(logs, policy, draw_limits(rnd), PARTITIONS)
+            replayed += sum(group.is_young for group in restarted.groups.values())
+            assert groups_of(restarted) == groups_of(steady)
+            restarted.partition.counts.received = restarted.counts.held
+        if not isinstance(one, Tick):
+            logs.take_input(one)
+        plan, again = call(steady, one), call(restarted, one)
+        if again is not None and plan is None:
+            assert not again.outputs, "only young groups grew old"
+        else:
+            assert effects(again) == effects(plan)
+        logs.add(again)
+    assert groups_of(restarted) == groups_of(steady)
+    if seed == 0:
+        assert replayed, "the test replays nothing"
+
+
+def test_policies_do_not_matter_to_a_replay() -> None:
+    before = policy_of(violation_policy=ViolationPolicy.FAIL_GROUP, max_components=10)
+    logs = Logs(INPUT)
+    play(
+        logs,
+        PartitionTask(INPUT, context_of(before, replay=WIDE)),
+        [c(1), c(2), c(2, value=b"other"), c(1, id="b"), c(3, id="b")],
+    )
+    after = restored(logs, policy_of(max_components=1, late_policy=LatePolicy.REOPEN), WIDE)
+    assert {group.id: sorted(group.held) for group in after.groups.values()} == {b"b": [1, 3]}
+
+
+def test_components_read_by_alias_are_replayed_by_alias_w17() -> None:
+    policy = policy_of(accept_aliases=frozenset({AliasFamily.JMS}))
+    headers = [("JMSXGroupID", b"a"), ("JMSXGroupSeq", b"1")]
+    record = FakeRecord(0, headers, b"v", b"a", 1_000, INPUT)
+    task, logs = PartitionTask(INPUT, context_of(policy, replay=WIDE)), Logs(INPUT)
+    logs.take_input([record])
+    logs.add(task.process([record]))
+    assert sorted(restored(logs, policy_of(), WIDE).groups[b"a"].held) == [1]
+
+
+def test_a_group_that_opens_again_is_never_young() -> None:
+    policy = policy_of(late_policy=LatePolicy.REOPEN, incomplete_expiration_ms=1_000)
+    logs = Logs(INPUT)
+    play(logs, PartitionTask(INPUT, context_of(policy, replay=WIDE)), [c(1, at=0), c(1, at=5)])
+    group = restored(logs, policy, WIDE).groups[b"a"]
+    assert (group.generation, group.is_young, group.promoted) == (2, False, 1)
+
+
+def test_young_groups_leave_no_row_and_hold_the_floor_down() -> None:
+    task = PartitionTask(INPUT, context_of(policy_of(), replay=ReplayLimits(3, 1 << 40, 1 << 40)))
+    played = Story(task)
+    played.send(c(1), c(1, id="b"), c(2, end=True))
+    first = played.plans[-1]
+    assert first.changelog == []
+    assert floor_of(first) == 1, "a is closed, b began at 1"
+    played.send(c(1, id="d"), c(1, id="e"))
+    assert [key[1:-5] for key, _ in played.plans[-1].changelog] == [b"b"], "beyond three records the oldest is promoted"
+    assert floor_of(played.plans[-1]) == 3
+    assert played.send(c(2, id="b", end=True)) == [unit(1, 2, id="b")]
+    assert [value for _, value in played.plans[-1].changelog] == [None], "promoted once, buried once"
+
+
+def test_quiet_partition_promotes_by_the_wall_clock_without_traffic() -> None:
+    task = PartitionTask(INPUT, context_of(policy_of(), replay=ReplayLimits(100, 1 << 40, 60_000)))
+    played = Story(task)
+    played.send(c(1, at=0))
+    opened = task.groups[b"a"].opened_at
+    assert task.next_deadline() == opened + 60_000
+    assert task.tick(opened + 60_000) is None
+    plan = task.tick(opened + 60_001)
+    assert plan is not None
+    assert len(plan.changelog) == 1
+    assert floor_of(plan) == plan.next_offset == task.position
+    assert task.next_deadline() is None
+
+
+def floor_of(plan: Plan) -> int:
+    assert plan.ledger is not None
+    floor = read_ledger(plan.ledger)[0].floor
+    assert plan.metadata == f"1;F={floor}"
+    return floor
+
+
+def young_logs() -> Logs:
+    logs = Logs(INPUT)
+    play(logs, PartitionTask(INPUT, context_of(policy_of(), replay=WIDE)), [c(1)], [c(1, id="b")], [c(2)])
+    return logs
+
+
+def test_whole_logs_are_replayed() -> None:
+    groups = restored(young_logs(), policy_of(), ReplayLimits()).groups
+    assert {group_id: sorted(group.held) for group_id, group in groups.items()} == {b"a": [1, 2], b"b": [1]}
+
+
+def test_input_deleted_above_the_floor_is_refused() -> None:
+    logs = young_logs()
+    logs.input_bounds = (1, 3)
+    with pytest.raises(StateCorruptedError, match="above the replay floor 0"):
+        restored(logs, policy_of(), WIDE)
+
+
+def test_ledger_with_a_hole_is_refused() -> None:
+    logs = young_logs()
+    ledgers = [record for record in logs.written if record.tp.topic == TOPICS.closed_changelog]
+    logs.written.remove(ledgers[1])
+    with pytest.raises(StateCorruptedError, match="no record of 1 to 2"):
+        restored(logs, policy_of(), WIDE)
+
+
+def test_emptied_input_is_refused_where_it_is_needed() -> None:
+    logs = young_logs()
+    logs.written = [record for record in logs.written if record.tp != INPUT]
+    with pytest.raises(StateCorruptedError, match="the replay floor is 0"):
+        restored(logs, policy_of(), WIDE)
+
+
+def test_offsets_reset_by_an_administrator_are_refused() -> None:
+    logs = young_logs()
+    logs.committed_offset = 1
+    with pytest.raises(StateCorruptedError, match="the ledger ends at 3"):
+        restored(logs, policy_of(), WIDE)
+
+
+def test_promotion_writes_the_rows_that_would_have_been_written_at_once() -> None:
+    script = [c(1), c(3, end=True), c(300, id="b"), c(1, id="b")]
+    at_once, later = (
+        Story(PartitionTask(INPUT, context_of(policy_of(), replay=limits))) for limits in (ReplayLimits(), WIDE)
+    )
+    for played in (at_once, later):
+        played.send(*script)
+    drained = later.task.drain()
+    assert drained is not None
+    assert dict(drained.changelog) == dict(at_once.plans[-1].changelog)
+    assert later.task.drain() is None
+
+
+def test_a_closed_group_lets_go_of_its_components() -> None:
+    task = PartitionTask(INPUT, context_of(policy_of(incomplete_expiration_ms=1_000_000)))
+    groups: list[Group] = []
+    played = Story(task)
+    played.send(c(1))
+    groups += task.groups.values()
+    played.send(c(2, end=True))
+    assert [group.held for group in groups] == [{}], "the line of deadlines would keep them"
