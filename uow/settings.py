@@ -88,8 +88,8 @@ def _choice(key: str, choices: type[StrEnum], text: str, bound: Bound = ANY, rea
     return Setting(DESTINATION, key, Kind.CHOICE, _DEFAULTS[key], text, bound, reason, choices)
 
 
-_PLAIN_CHANGELOG = for_now(0, "bounded replay is")
-_PLAIN_REASON = "with 0 every held component is in the changelog at once"
+_REPLAY = at_least(0)
+_REPLAY_REASON = "if one of the three is 0, every component that survives its poll is in the changelog at once"
 
 SETTINGS: tuple[Setting, ...] = (
     Setting(
@@ -147,11 +147,11 @@ SETTINGS: tuple[Setting, ...] = (
         Kind.INTEGER,
         0,
         "How much input a restore may read again, per partition.",
-        _PLAIN_CHANGELOG,
-        _PLAIN_REASON,
+        _REPLAY,
+        _REPLAY_REASON,
     ),
-    Setting("worker", "replay_limit_bytes", Kind.INTEGER, 0, "The same in bytes.", _PLAIN_CHANGELOG, _PLAIN_REASON),
-    Setting("worker", "replay_limit_ms", Kind.INTEGER, 0, "The same in time.", _PLAIN_CHANGELOG, _PLAIN_REASON),
+    Setting("worker", "replay_limit_bytes", Kind.INTEGER, 0, "The same in bytes of components.", _REPLAY, _REPLAY_REASON),
+    Setting("worker", "replay_limit_ms", Kind.INTEGER, 0, "The same as the age of an open group.", _REPLAY, _REPLAY_REASON),
     Setting(
         "worker",
         "broker_wait_ms",

@@ -289,8 +289,20 @@ class ColumnReader:
                         ends(end)
                         bodies(
                             join(
-                                (mark_head, bare, sized_id, some, lengths[len(value)], value)
-                                + (chunk_id, sized_id, mark_headers, head, long(offset), NULL)
+                                (
+                                    mark_head,
+                                    bare,
+                                    sized_id,
+                                    some,
+                                    lengths[len(value)],
+                                    value,
+                                    chunk_id,
+                                    sized_id,
+                                    mark_headers,
+                                    head,
+                                    long(offset),
+                                    NULL,
+                                )
                             )
                         )
                         if end:

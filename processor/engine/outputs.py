@@ -24,7 +24,7 @@ from processor.core.group import Group
 from processor.core.partition import Outward, Place
 from processor.core.unit import UnitMaker
 from processor.engine.ports import Headers, Output
-from processor.engine.young import ReplayLimits
+from processor.engine.young import NO_REPLAY, ReplayLimits
 from schemas import formats
 from schemas.component import decode_component, outcome_body
 from schemas.errors import MisroutedComponentError, UowError
@@ -89,7 +89,7 @@ class TaskContext:
     record_limit_bytes: int = RECORD_LIMIT_BYTES
     input_limit_bytes: int = INPUT_LIMIT_BYTES
     partition_for: Callable[[bytes, int], int] = partition_for
-    replay: ReplayLimits = ReplayLimits()
+    replay: ReplayLimits = NO_REPLAY
 
     def place(self, partition: int) -> Place:
         """The place of one of its partitions."""

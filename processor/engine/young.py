@@ -37,6 +37,10 @@ class ReplayLimits:
         return self.records > 0 and self.bytes > 0 and self.age_ms > 0
 
 
+NO_REPLAY = ReplayLimits()
+"""Every survivor is promoted at once: the plain changelog."""
+
+
 class YoungGroups:
     """The young groups of one partition, oldest first. Groups that closed or were promoted leave when they come to the front.
 

@@ -105,10 +105,10 @@ ROWS = [
     (d("closed_retention_ms = 0"), "destinations.d.closed_retention_ms", "at least 1"),
     ("[destinations.'a b']", "destinations.a b", "letters, digits"),
     ("[destinations.'a.b']\n[destinations.a_b]", "destinations.a_b", "'.' and '_' only"),
+    ("[worker]\nreplay_limit_records = -1", "worker.replay_limit_records", "0"),
+    ("[worker]\nreplay_limit_bytes = -1", "worker.replay_limit_bytes", "0"),
+    ("[worker]\nreplay_limit_ms = -1", "worker.replay_limit_ms", "0"),
     # not built yet: refused plainly
-    ("[worker]\nreplay_limit_records = 5", "worker.replay_limit_records", "not built yet"),
-    ("[worker]\nreplay_limit_bytes = 5", "worker.replay_limit_bytes", "not built yet"),
-    ("[worker]\nreplay_limit_ms = 5", "worker.replay_limit_ms", "not built yet"),
     ("[client]", "client", "not built yet"),
     (d("routing = 'path'"), "destinations.d.routing", "not built yet"),  # W-105
     (d("shape = 'reference'"), "destinations.d.shape", "not built yet"),
