@@ -1,0 +1,212 @@
+"""`python -m bench [WHAT ...]`: everything on one embedded broker, in turn, several rounds, as medians with the range beside them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import hot, latency
+from bench.drain import Drain, Place, scratch
+from bench.load import WORKLOADS, produce
+from bench.restore import Restores
+from uow.broker import EmbeddedBroker, Tier
+
+Numbers = Mapping[str, float]
+
+FAUST_RECORDS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line asks for."""
+
+    what: Sequence[str]
+    rounds: int
+    records: int | None
+    seconds: float
+    rate: int
+
+
+@dataclass(slots=True)
+class Series:
+    """One figure over the rounds."""
+
+    values: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    def as_dict(self) -> dict[str, float]:
+        return {"median": self.median, "min": min(self.values), "max": max(self.values)}
+
+
+@dataclass(slots=True)
+class Results:
+    """Series by run and figure: `results["w5 worker"]["cpu_us"]`."""
+
+    series: dict[str, dict[str, Series]] = field(default_factory=dict)
+
+    def add(self, run: str, numbers: Numbers) -> None:
+        for name, value in numbers.items():
+            self.series.setdefault(run, {}).setdefault(name, Series()).values.append(value)
+
+    def as_dict(self) -> dict[str, dict[str, dict[str, float]]]:
+        return {run: {name: one.as_dict() for name, one in each.items()} for run, each in self.series.items()}
+
+
+Say = Callable[[str], None]
+
+
+def drains(place: Place, asked: Asked, results: Results, say: Say) -> None:
+    """Comparison loop and worker by turns; ratios are between neighbours, so that both met the same machine."""
+    for name in ("w5", "w100", "w10k", "w1"):
+        if name not in asked.what:
+            continue
+        workload = WORKLOADS[name] if asked.records is None else WORKLOADS[name].of(asked.records)
+        say(f"{name}: preloading")
+        place.preload(workload)
+        for number in range(asked.rounds):
+            bare = _drain(place, "bare", name, workload.units)
+            worker = _drain(place, "worker", name, workload.units)
+            results.add(f"{name} bare", bare.as_dict())
+            results.add(f"{name} worker", worker.as_dict() | {"ratio": worker.cpu_us / bare.cpu_us})
+            say(f"{name} round {number + 1}: bare {bare.cpu_us:.2f} µs, worker {worker.cpu_us:.2f} µs a component")
+
+
+def _drain(place: Place, kind: str, name: str, units: int) -> Drain:
+    done = place.drain(kind, place.destination(name))
+    if done.units != units:
+        raise RuntimeError(f"{kind} made {done.units} units of {name}, not {units}")
+    return done
+
+
+def plain_faust(place: Place, asked: Asked, results: Results, say: Say) -> None:
+    """On few records, as it is slow; the worker by turns on all of W5."""
+    workload = WORKLOADS["w5"] if asked.records is None else WORKLOADS["w5"].of(asked.records)
+    if "w5" not in asked.what:
+        place.preload(workload)
+    topics = place.create(place.application(), place.destination("faust"))
+    produce(place.bootstrap, topics.components, workload.of(min(FAUST_RECORDS, workload.units * workload.components)))
+    for number in range(asked.rounds):
+        plain = place.drain("plain_faust", place.destination("faust"))
+        worker = _drain(place, "worker", "w5", workload.units)
+        results.add("w5 plain faust", plain.as_dict() | {"ratio": plain.cpu_us / worker.cpu_us})
+        say(f"w5 round {number + 1}: plain Faust {plain.cpu_us:.1f} µs, worker {worker.cpu_us:.2f} µs a component")
+
+
+def restores(place: Place, asked: Asked, results: Results, say: Say) -> None:
+    say("restore: filling changelogs")
+    each = Restores(place, asked.records or 100_000)
+    for number in range(asked.rounds):
+        for case in each.CASES:
+            done = each.measure(case)
+            results.add(f"restore {case}", done)
+            say(f"restore {case} round {number + 1}: {done['per_s']:,.0f} held components/s")
+
+
+def latencies(place: Place, asked: Asked, results: Results, say: Say) -> None:
+    done = latency.measure(place, asked.seconds, asked.rate)
+    results.add(f"latency at {asked.rate}/s", done)
+    say(f"latency: p50 {done['p50_ms']:.1f} ms, p99 {done['p99_ms']:.1f} ms")
+
+
+def hot_path(asked: Asked, results: Results, say: Say) -> None:
+    for name in ("w5", "w100", "w10k", "w1"):
+        done = hot.measure(min(asked.records or 50_000, 50_000), 2 + 2 * asked.rounds, name)
+        results.add(f"hot {name}", done)
+        say(f"hot {name}: {done['process']:.2f} µs a component, {done['ratio']:.2f} x a dictionary loop")
+
+
+ON_BROKER: dict[str, Callable[[Place, Asked, Results, Say], None]] = {
+    "faust": plain_faust,
+    "restore": restores,
+    "latency": latencies,
+}
+WHAT = ("hot", "w5", "w100", "w10k", "w1", *ON_BROKER)
+
+
+def run(asked: Asked, say: Say, heap: str = "1g", tier: Tier = Tier.FULL) -> Results:
+    """Everything asked for, on one broker."""
+    results = Results()
+    if "hot" in asked.what:
+        hot_path(asked, results, say)
+    if set(asked.what) == {"hot"}:
+        return results
+    with scratch() as folder, EmbeddedBroker(heap=heap, tier=tier) as broker:
+        place = Place(broker.bootstrap, Path(folder))
+        drains(place, asked, results, say)
+        for name, measure in ON_BROKER.items():
+            if name in asked.what:
+                measure(place, asked, results, say)
+    return results
+
+
+COLUMNS = (
+    ("cpu_us", "CPU µs/component", "{:.2f}"),
+    ("process", "CPU µs/component", "{:.2f}"),
+    ("ratio", "ratio", "{:.2f}"),
+    ("per_s", "per second", "{:,.0f}"),
+    ("peak_mb", "peak MB", "{:.0f}"),
+    ("p50_ms", "p50 ms", "{:.1f}"),
+    ("p99_ms", "p99 ms", "{:.1f}"),
+)
+
+
+def table(results: Results) -> Table:
+    """Median, and the range over the rounds."""
+    shown = Table(title="median (least to most over the rounds)")
+    shown.add_column("run")
+    names = list(dict.fromkeys(title for _, title, _ in COLUMNS))
+    for title in names:
+        shown.add_column(title, justify="right")
+    for run_name, series in results.series.items():
+        cells = dict.fromkeys(names, "")
+        for key, title, form in COLUMNS:
+            if key in series:
+                one = series[key]
+                cells[title] = form.format(one.median)
+                if len(one.values) > 1:
+                    cells[title] += f" ({form.format(min(one.values))} to {form.format(max(one.values))})"
+        shown.add_row(run_name, *cells.values())
+    return shown
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("what", nargs="*", metavar="WHAT", help=f"{', '.join(WHAT)}; default: all")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--records", type=int, help="about so many records a workload")
+    parser.add_argument("--seconds", type=float, default=25.0, help="of the latency run")
+    parser.add_argument("--rate", type=int, default=2_000, help="components a second in the latency run")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    given = parser.parse_args(arguments)
+    if unknown := set(given.what) - set(WHAT):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    asked = Asked(given.what or WHAT, given.rounds, given.records, given.seconds, given.rate)
+    console = Console(stderr=True)
+    results = run(asked, lambda line: console.print(line, highlight=False))
+    if given.json:
+        document: dict[str, Any] = {
+            "cores": os.cpu_count(),
+            "python": sys.version.split()[0],
+            "runs": results.as_dict(),
+        }
+        print(json.dumps(document, indent=2))
+    else:
+        Console(width=None if sys.stdout.isatty() else 160).print(table(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""`make bench` runs, its numbers are numbers, and what it measured made the right units. Never how fast: that is the reader's business."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench import hot, latency
+from bench.__main__ import Asked, Results, drains, main, restores, table
+from bench.drain import Place
+from bench.load import WORKLOADS, produce
+from tests.kafka_broker import Kafka
+
+RECORDS = 3_000
+
+
+@pytest.fixture
+def place(broker: Kafka, tmp_path: Path) -> Place:
+    return Place(broker.bootstrap, tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted(WORKLOADS))
+def test_a_workload_is_the_same_every_time_and_every_group_gets_each_number(name: str) -> None:
+    workload = WORKLOADS[name].of(RECORDS)
+    records = list(workload.records())
+    assert records == list(workload.records())
+    numbers: dict[bytes, set[int]] = {}
+    for record in records:
+        numbers.setdefault(record.id, set()).add(record.seq)
+    assert len(numbers) == workload.units
+    assert all(seen == set(range(1, workload.components + 1 - workload.missing)) for seen in numbers.values())
+
+
+def test_worker_and_comparison_make_every_unit_once_and_have_numbers(place: Place) -> None:
+    results = Results()
+    drains(place, Asked(["w5"], rounds=1, records=RECORDS, seconds=0, rate=0), results, lambda line: None)
+    for run in ("w5 bare", "w5 worker"):
+        assert all(one.median > 0 for one in results.series[run].values())
+        assert results.series[run]["units"].median == WORKLOADS["w5"].of(RECORDS).units
+    assert table(results).row_count == 2
+
+
+def test_plain_faust_makes_every_unit(place: Place) -> None:
+    destination = place.destination("faust")
+    topics = place.create(place.application(), destination)
+    workload = WORKLOADS["w5"].of(500)
+    produce(place.bootstrap, topics.components, workload)
+    done = place.drain("plain_faust", destination)
+    assert done.units == workload.units
+    assert done.cpu_us > 0
+
+
+def test_every_held_component_is_restored_with_an_old_changelog_as_well(place: Place) -> None:
+    results = Results()
+    restores(place, Asked(["restore"], rounds=1, records=RECORDS, seconds=0, rate=0), results, lambda line: None)
+    for run in ("restore only-held", "restore uncompacted"):
+        assert results.series[run]["held"].median == RECORDS
+        assert results.series[run]["per_s"].median > 0
+
+
+def test_latency_is_measured_on_every_unit(place: Place) -> None:
+    done = latency.measure(place, seconds=6, rate=200)
+    assert done["units"] == latency.workload(1200).units
+    assert 0 < done["p50_ms"] <= done["p99_ms"] <= done["max_ms"]
+
+
+def test_the_hot_path_is_measured_without_a_broker(capsys: pytest.CaptureFixture[str]) -> None:
+    assert all(value > 0 for value in hot.measure(2_000, 1).values())
+    assert main(["hot", "--records", "500", "--rounds", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"]["hot w5"]["process"]["median"] > 0
