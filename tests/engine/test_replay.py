@@ -10,10 +10,11 @@ import pytest
 from processor.core.group import Group
 from processor.engine.ports import Plan
 from processor.engine.restore import restore
-from processor.engine.rows import read_ledger
+from processor.engine.rows import read_ledger, read_row
 from processor.engine.task import PartitionTask
 from processor.engine.young import ReplayLimits
 from schemas.errors import StateCorruptedError
+from schemas.records import Attributes
 from tests.core.script import INPUT, TOPICS, FakeRecord, Story, c, context_of, policy_of, unit
 from tests.core.streams import PARTITIONS, TP, Tick, call, draw_policy, draw_stream, new_task, polls, state_of
 from tests.engine.logs import Logs
@@ -57,7 +58,7 @@ def effects(plan: Plan | None) -> Any:
     return None if plan is None else (plan.outputs, plan.log_lines, plan.next_offset)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(60))
 def test_restart_under_any_bounds_changes_nothing_w124_w125(seed: int) -> None:
     rnd = Random(seed)
     policy = draw_policy(rnd)
@@ -109,6 +110,17 @@ def test_components_read_by_alias_are_replayed_by_alias_w17() -> None:
     logs.take_input([record])
     logs.add(task.process([record]))
     assert sorted(restored(logs, policy_of(), WIDE).groups[b"a"].held) == [1]
+
+
+def test_a_replayed_group_is_promoted_whole_when_the_bounds_are_gone_and_a_special_component_comes() -> None:
+    logs = Logs(INPUT)
+    play(logs, PartitionTask(INPUT, context_of(policy_of(), replay=WIDE)), [c(2)])
+    task = restored(logs, policy_of(), ReplayLimits())
+    plan = task.process(
+        [FakeRecord(1, [("uow-id", b"a"), ("uow-seq", b"1"), ("uow-count", b"3")], b"v", b"a", 5_000, INPUT)]
+    )
+    assert {read_row(value or b"").attributes for _, value in plan.changelog} == {None, Attributes(count=3)}
+    assert len(plan.changelog) == task.groups[b"a"].promoted == 2
 
 
 def test_a_group_that_opens_again_is_never_young() -> None:
