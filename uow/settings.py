@@ -150,8 +150,12 @@ SETTINGS: tuple[Setting, ...] = (
         _REPLAY,
         _REPLAY_REASON,
     ),
-    Setting("worker", "replay_limit_bytes", Kind.INTEGER, 0, "The same in bytes of components.", _REPLAY, _REPLAY_REASON),
-    Setting("worker", "replay_limit_ms", Kind.INTEGER, 0, "The same as the age of an open group.", _REPLAY, _REPLAY_REASON),
+    Setting(
+        "worker", "replay_limit_bytes", Kind.INTEGER, 0, "The same in bytes of components.", _REPLAY, _REPLAY_REASON
+    ),
+    Setting(
+        "worker", "replay_limit_ms", Kind.INTEGER, 0, "The same as the age of an open group.", _REPLAY, _REPLAY_REASON
+    ),
     Setting(
         "worker",
         "broker_wait_ms",
