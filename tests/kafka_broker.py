@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import tarfile
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,19 +33,24 @@ class Given:
         self.bootstrap = bootstrap
 
 
+@cache
 def docker_answers() -> bool:
-    """A Docker engine can be reached."""
+    """A Docker engine can be reached; asked once."""
     import docker
     from docker.errors import DockerException
 
-    try:
-        client = docker.from_env(timeout=5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # a client that cannot connect leaves its socket open
         try:
-            return bool(client.ping())
+            client = docker.from_env(timeout=5)
+            try:
+                return bool(client.ping())
+            finally:
+                client.close()
+        except DockerException:
+            return False
         finally:
-            client.close()
-    except DockerException:
-        return False
+            gc.collect()
 
 
 def origin() -> str:
