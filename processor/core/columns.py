@@ -48,11 +48,7 @@ UNREADABLE: Final = (UnicodeDecodeError, SystemError)
 
 
 class Unreadable:
-    """A record with a header name that is no UTF-8, for everyone who looks again.
-
-    confluent_kafka raises at the first look and answers the second with a list that has no object where the name should be: reading that
-    kills the process. So nobody looks at such a record twice.
-    """
+    """Stands in for a record with a header name that is no UTF-8; made by `look_at_headers`."""
 
     __slots__ = ("_record", "key", "offset", "timestamp", "value")
 
@@ -63,6 +59,31 @@ class Unreadable:
     def headers(self) -> Any:
         """Raises UnicodeDecodeError, every time."""
         raise UnicodeDecodeError("utf-8", b"", 0, 1, "a header name is no UTF-8")
+
+
+def look_at_headers(records: Sequence[Record]) -> tuple[list[Any], Sequence[Record]]:
+    """The first look at the headers of records that come from outside. Nobody calls `headers()` of such a record before.
+
+    Where a name is no UTF-8, confluent_kafka returns a list that has no object in the name's place, with an error set beside it. Touching
+    that list kills the process. `map` sees the error; a call `record.headers()` sees it only until the interpreter has specialised it (from
+    CPython 3.11 on, a dozen calls), and a second look never does.
+
+    Returns:
+        Headers of each record, None for one that cannot be read; and the records, with a stand-in for such a one.
+    """
+    found: list[Any] = []
+    if not records:
+        return found, records
+    seen: list[Record] | None = None
+    looks = map(type(records[0]).headers, records)
+    while True:
+        try:
+            found.extend(looks)  # what came before an error stays
+            return found, records if seen is None else seen
+        except UNREADABLE:
+            seen = list(records) if seen is None else seen
+            seen[len(found)] = Unreadable(records[len(found)])
+            found.append(None)
 
 
 class Columns:
@@ -91,7 +112,7 @@ class Columns:
     )
 
     def __init__(self, records: Sequence[Record]) -> None:
-        self.records: Any = records
+        self.records = records
         self.ids: list[bytes | None] = []
         self.seqs: list[int] = []
         self.ends: list[bool] = []
@@ -238,6 +259,7 @@ class ColumnReader:
         The loop treats in line what most producers write: the three headers in their usual order, the id as key. It is the hottest code
         there is, hence its local names.
         """
+        headers, records = look_at_headers(records)
         columns = Columns(records)
         ids, seqs, ends = columns.ids.append, columns.seqs.append, columns.ends.append
         times, offsets, bodies, tails = (
@@ -256,19 +278,12 @@ class ColumnReader:
             NULL + b"\x02",
         )
         head_time, head = -1, NULL + long(-1) + source
-        for record in records:
+        for record, pairs in zip(records, headers, strict=True):
             at, offset = record.timestamp()[1], record.offset()
             times(at)
             offsets(offset)
             if at != head_time:
                 head_time, head = at, NULL + long(at) + source
-            try:
-                pairs = record.headers()
-            except UNREADABLE:
-                pairs = None
-                if columns.records is records:
-                    columns.records = list(records)
-                columns.records[len(columns.ids)] = Unreadable(record)
             if pairs and len(pairs) == 3:
                 (first, group_id), (second, raw_seq), (third, raw_end) = pairs
                 if first == name_id and second == name_seq and third == name_end and raw_end is not None:

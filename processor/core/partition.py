@@ -30,7 +30,7 @@ from processor.core.changes import (
     Tail,
 )
 from processor.core.closed import ClosedMemory
-from processor.core.columns import UNREADABLE, ColumnReader, Record, Unreadable, unit_properties
+from processor.core.columns import UNREADABLE, ColumnReader, Record, Unreadable, look_at_headers, unit_properties
 from processor.core.decide import Arrival, decide_arrival, decide_due, decide_refusal
 from processor.core.group import NEVER, Group
 from schemas.errors import DecodeError, DuplicateSequenceNumberError, InvariantViolation
@@ -153,9 +153,10 @@ class Partition:
             records = fresh
         self.counts.received += len(records)
         if self.policy.handling_policy is HandlingPolicy.PASS_THROUGH:
-            for record in records:
+            for record in look_at_headers(records)[1]:
                 self.clock = max(self.clock, record.timestamp()[1])
-                self._pass(record)
+                # what cannot be shown cannot be passed on untouched
+                self._concerning(record, Rejected(_NO_UTF8) if isinstance(record, Unreadable) else Passed())
         else:
             columns = self.reader.read(records)
             self.fed_bytes += sum(map(len, columns.bodies))
@@ -195,15 +196,6 @@ class Partition:
             )
             decision = decide_arrival(arrival, group, closed, home, self.clock, self.policy)
         self._carry_out(decision, record)
-
-    def _pass(self, record: Record) -> None:
-        """Under `pass_through` only what cannot be shown cannot be passed on untouched: it is refused."""
-        try:
-            record.headers()
-        except UNREADABLE:
-            self._concerning(Unreadable(record), Rejected(_NO_UTF8))
-        else:
-            self._concerning(record, Passed())
 
     def _marks(self, record: Record) -> Marks | Refusal | None:
         try:
