@@ -26,7 +26,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoRun]:
     """One story for all tests of this file, still running when they look."""
     run = DemoRun(UOW, tmp_path_factory.mktemp("demo"), ["--without-spark", "--keep", "--customers", "40"])
     try:
-        run.child.wait_output("Look around", PATIENCE_S)
+        run.child.wait_output("look around", PATIENCE_S)
         yield run
         run.child.signal(signal.SIGINT)
         assert run.child.wait(60) == 0, run.child.output

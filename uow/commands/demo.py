@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import sys
 from contextlib import ExitStack
@@ -46,10 +47,11 @@ def command(
     from uow.demo.report import show
     from uow.demo.screen import Screen
 
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell starts what it puts in the background with SIGINT ignored
+        signal.signal(number, _interrupt)
     screen = Screen(sys.stderr if as_json else sys.stdout)
     place = Place(folder)
-    good = False
+    good = is_told = False
     try:
         with place, ExitStack() as stack:
             screen.title("uow demo: an order is split over suppliers, and invoiced once and whole")
@@ -69,11 +71,12 @@ def command(
                 print_json(report.as_json())
             else:
                 show(screen, report)
+            is_told = True
             if keep:
                 _keep(screen, place)
     except KeyboardInterrupt:
         screen.say()
-        screen.failed("stopped")
+        screen.say("stopped" if is_told else "stopped before the end: nothing is proven")
     except (DemoFailed, BrokerFailed) as failure:
         screen.failed(str(failure))
     ctx.exit(0 if good else FAILED)
@@ -85,14 +88,20 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 
 def _keep(screen: Screen, place: Place) -> None:
     """Everything goes on running; says how to look around, and waits for Ctrl-C."""
-    config = f"-c {place.config}"
-    screen.act("Look around; Ctrl-C ends it")
-    screen.command(f"uow groups megazon {config}")
-    screen.command(f"uow read megazon --count 3 {config}")
-    screen.command(f"echo hello | uow send megazon {config}")
-    screen.command(f"python examples/megazon/checkout.py --customers 5 --bootstrap {place.bootstrap}")
+    uow = "uow" if shutil.which("uow") else _near(Path(sys.argv[0]))
+    checkout = f"{_near(Path(sys.executable))} {_near(place.story / 'checkout.py')}"
+    screen.act("Everything goes on running: look around; Ctrl-C ends it")
+    screen.command(f"{checkout} --customers 5 --bootstrap {place.bootstrap}")
+    screen.command(f"{uow} groups megazon -c {place.config}")
+    screen.command(f"{uow} read megazon --count 3 -c {place.config}")
     for page in place.web_pages():
         screen.say(page)
     screen.say(f"logs in {place.logs}")
     while True:
         signal.pause()
+
+
+def _near(path: Path) -> str:
+    """A path as people would type it from here."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

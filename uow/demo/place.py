@@ -206,6 +206,11 @@ class Place:
         """The broker's address."""
         return self.broker.bootstrap
 
+    @property
+    def story(self) -> Path:
+        """Where the story's programs are."""
+        return STORY
+
     def write_config(self) -> None:
         """Writes `uow.toml`."""
         self.config.write_text(

@@ -149,7 +149,7 @@ def agreement(sights: Sights, plan: Plan) -> Iterator[Check]:
     yield Check(
         sights.components == sights.accounted,
         f"no record vanished: {sights.components} = {sights.delivered} delivered + {sights.given_up.total()} given up"
-         f" + {sights.rejected.total()} rejected + {sights.plain} passed + {sights.rerouted} sent on",
+        f" + {sights.rejected.total()} rejected + {sights.plain} passed + {sights.rerouted} sent on",
     )
 
 
