@@ -142,7 +142,7 @@ class PartitionTask:
         for group, seq, end, offset, attributes in held:
             if not group.is_open or (group.is_young and attributes is None):
                 continue
-            if group.promoted or not (allow_young or group.is_young):
+            if group.promoted or not (allow_young or group.is_young or group in whole):
                 group.promoted += 1
                 rows.append(component_row(group, seq, end, offset, attributes))
             elif attributes is None and group.generation == 1 and group not in whole:

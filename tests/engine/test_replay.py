@@ -112,15 +112,20 @@ def test_components_read_by_alias_are_replayed_by_alias_w17() -> None:
     assert sorted(restored(logs, policy_of(), WIDE).groups[b"a"].held) == [1]
 
 
-def test_a_replayed_group_is_promoted_whole_when_the_bounds_are_gone_and_a_special_component_comes() -> None:
+def test_a_replayed_group_is_promoted_whole_when_the_bounds_are_gone_and_a_special_components_come() -> None:
     logs = Logs(INPUT)
     play(logs, PartitionTask(INPUT, context_of(policy_of(), replay=WIDE)), [c(2)])
     task = restored(logs, policy_of(), ReplayLimits())
+    special = [(b"1", ("uow-count", b"3")), (b"3", ("uow-deliver-at", b"9000000000000"))]
     plan = task.process(
-        [FakeRecord(1, [("uow-id", b"a"), ("uow-seq", b"1"), ("uow-count", b"3")], b"v", b"a", 5_000, INPUT)]
+        [
+            FakeRecord(offset, [("uow-id", b"a"), ("uow-seq", seq), said], b"v", b"a", 5_000, INPUT)
+            for offset, (seq, said) in enumerate(special, start=1)
+        ]
     )
-    assert {read_row(value or b"").attributes for _, value in plan.changelog} == {None, Attributes(count=3)}
-    assert len(plan.changelog) == task.groups[b"a"].promoted == 2
+    rows = {read_row(value or b"").attributes for _, value in plan.changelog}
+    assert rows == {None, Attributes(count=3), Attributes(deliver_at=9_000_000_000_000)}
+    assert len(plan.changelog) == task.groups[b"a"].promoted == 3
 
 
 def test_a_group_that_opens_again_is_never_young() -> None:
