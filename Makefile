@@ -30,8 +30,9 @@ test-docker: setup ## the docker tier: compose and testcontainers; skips where n
 bench: setup ## cost per component against the two comparison loops
 	@$(BIN)/python -m bench $(ARGS)
 
-drill: setup ## kill -9 at random under load, the long version
-	@$(BIN)/python -m pytest -m drill --timeout=3600 $(ARGS)
+ROUNDS ?= 4
+drill: setup ## kill -9 at random under load, the long version; ROUNDS= SEED= (docs/drills.md)
+	@$(BIN)/python -m tests.drill.kill --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 ci: lint types arch test ## what CI runs
 

@@ -237,6 +237,7 @@ def refusals(desk: Desk) -> list[tuple[Case, str, str, Any]]:
 def test_each_refusing_line_says_class_case_text_and_source(refusals: list[Any], number: int) -> None:
     """W-25 to W-37: original key, value and headers, plus four error headers."""
     case, name, source, record = refusals[number]
+    assert header(record, "uow-source").decode() == source
     assert header(record, "uow-error-class").decode() == case.error
     assert header(record, "uow-error-case").decode() == case.case
     text = header(record, "uow-error-text").decode()

@@ -413,9 +413,10 @@ class _Check:
                 found.append(self._unit(rec))
             else:
                 found.append(rec.identity)
-        wanted: list[object] = []
-        for each in expected.units:
-            wanted.append([part.place for _, part in each.in_order()] if isinstance(each, Group) else each.identity)
+        wanted: list[object] = [
+            [part.place for _, part in each.in_order()] if isinstance(each, Group) else each.identity
+            for each in expected.units
+        ]
         self._passed(number, expected, found)
         if found != wanted:
             at = next((i for i, (a, b) in enumerate(zip(found, wanted, strict=False)) if a != b), "the end")
@@ -594,7 +595,7 @@ class _Check:
     def _account(self) -> None:
         """Look 1."""
         wanted: dict[Place, str] = {}
-        for number, expected in self.expected.items():
+        for expected in self.expected.values():
             for each in expected.units:
                 parts = each.held.values() if isinstance(each, Group) else ()
                 wanted |= {part.place: "unit" for part in parts} if parts else {}

@@ -245,6 +245,8 @@ class Drill:
         rate: Records a second, about.
         command: What starts a worker; tests put one with a planted defect here.
         settings: Further lines of `[worker]`.
+        slots: Of the workers.
+        quiet_s: Longest wait, after the load, for all to be read.
     """
 
     def __init__(
@@ -258,9 +260,12 @@ class Drill:
         rate: int = 1500,
         command: Sequence[str] = (str(UOW), "worker"),
         settings: str = "",
+        slots: Sequence[str] = SLOTS,
+        quiet_s: float = QUIET_S,
     ) -> None:
         self.bootstrap, self.folder, self.name, self.seed = bootstrap, folder, name, seed
         self.faults, self.expiration_ms, self.rate, self.command = deque(faults), expiration_ms, rate, list(command)
+        self.slots, self.quiet_s = slots, quiet_s
         self.topic = f"{name}.components"
         self.result = Result(seed)
         self.last: dict[str, Fault] = {}
@@ -282,7 +287,7 @@ class Drill:
         started = time.monotonic()
         self.create_topics()
         with ExitStack() as stack:
-            slots = [Slot(name, self) for name in SLOTS]
+            slots = [Slot(name, self) for name in self.slots]
             for slot in slots:
                 slot.start()
                 stack.callback(lambda slot=slot: slot.child and slot.child.close())
@@ -309,17 +314,21 @@ class Drill:
 
     def _wait_quiet(self, slots: Sequence[Slot]) -> None:
         """Until all is read, and nothing is held that is to expire."""
-        until = time.monotonic() + QUIET_S
+        until = time.monotonic() + self.quiet_s
         while True:
             for slot in slots:
                 slot.supervise()
-            if not checker.unread(self.bootstrap, self.name, self.topic):
-                if self.expiration_ms < 0 or not checker.still_held(self.bootstrap, self.name, self.name):
-                    return
+            if self._is_quiet():
+                return
             if time.monotonic() > until:
                 self.result.anomalies["not quiet"] += 1
                 return
             time.sleep(0.2)
+
+    def _is_quiet(self) -> bool:
+        if checker.unread(self.bootstrap, self.name, self.topic):
+            return False
+        return self.expiration_ms < 0 or not checker.still_held(self.bootstrap, self.name, self.name)
 
 
 def long_run(bootstrap: str, folder: Path, rounds: int, seed: int, faults: int, minutes: float) -> Result:

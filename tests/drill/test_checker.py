@@ -118,7 +118,7 @@ def lose_a_component(logs: Logs) -> None:
 
 
 def mix_two_units(logs: Logs) -> None:
-    number, index = some_unit(logs)
+    number, _ = some_unit(logs)
     other = next(each for each in reversed(logs.units[number]) if each.first("uow-unit-id"))
     foreign = checker.UNIT.decode(other.value)["components"][0]
     rewrite(logs, lambda unit: unit["components"].__setitem__(0, foreign))

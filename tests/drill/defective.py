@@ -1,0 +1,91 @@
+"""`python defective.py DEFECT -c FILE --name SLOT`: a worker with a planted defect, for proof that the checker sees it.
+
+Belongs here: subclasses of the worker's ports that do one thing wrong. The product knows nothing of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import processor.shell.app as app
+from processor.engine.ports import Plan, Tp
+from processor.kafka.reader import KafkaLogReader
+from processor.kafka.sink import KafkaSink
+
+
+class Spoiled(KafkaSink):
+    """Does something to the plans before they are written."""
+
+    turns = itertools.count(1)
+
+    def write(self, plans: Sequence[Plan], token: Any) -> None:
+        for plan in plans:
+            self.spoil(plan, next(self.turns))
+        super().write(plans, token)
+
+    def spoil(self, plan: Plan, turn: int) -> None:
+        raise NotImplementedError
+
+
+class OffsetsWithoutOutputs(Spoiled):
+    """Now and then only the positions move."""
+
+    def spoil(self, plan: Plan, turn: int) -> None:
+        if not turn % 7:
+            plan.outputs.clear()
+
+
+class NoLedger(Spoiled):
+    """Closed groups are forgotten by the next restore."""
+
+    def spoil(self, plan: Plan, turn: int) -> None:
+        plan.ledger = None
+
+
+class NoTombstones(Spoiled):
+    """Closed groups come back with the next restore."""
+
+    def spoil(self, plan: Plan, turn: int) -> None:
+        plan.changelog = [row for row in plan.changelog if row[1] is not None]
+
+
+class DoubledOutputs(Spoiled):
+    """Now and then an output is written twice, as by a producer that sends again outside the transaction."""
+
+    def spoil(self, plan: Plan, turn: int) -> None:
+        if not turn % 7:
+            plan.outputs += plan.outputs[:1]
+
+
+class ImpatientReader(KafkaLogReader):
+    """Takes a changelog for read before it is: no barrier."""
+
+    def bounds(self, tps: Sequence[Tp]) -> Mapping[Tp, tuple[int, int]]:
+        found = super().bounds(tps)
+        return {
+            tp: (first, first + (end - first) // 2 if tp.topic.endswith("-groups-changelog") else end)
+            for tp, (first, end) in found.items()
+        }
+
+
+def _sink(kind: type[KafkaSink]) -> Callable[[], None]:
+    return lambda: setattr(app, "KafkaSink", kind)
+
+
+DEFECTS: dict[str, Callable[[], None]] = {
+    "offsets-without-outputs": _sink(OffsetsWithoutOutputs),
+    "no-ledger": _sink(NoLedger),
+    "no-tombstones": _sink(NoTombstones),
+    "doubled-outputs": _sink(DoubledOutputs),
+    "restore-without-barrier": lambda: setattr(app, "KafkaLogReader", ImpatientReader),
+}
+
+
+if __name__ == "__main__":
+    DEFECTS[sys.argv.pop(1)]()
+    from uow.commands.worker import command
+
+    command()
