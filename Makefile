@@ -32,6 +32,7 @@ bench: setup ## cost per component against the two comparison loops
 
 ROUNDS ?= 4
 drill: setup ## kill -9 at random under load, the long version; ROUNDS= SEED= (docs/drills.md)
+	@$(BIN)/python -m pytest -q -m drill
 	@$(BIN)/python -m tests.drill.kill --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 ci: lint types arch test ## what CI runs

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, cast
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from schemas.errors import Complaint, ConfigError
+from schemas.errors import Complaint, ConfigError, DecodeError
 from uow.errors import DestinationUnavailableError, ReconnectTimeoutError
 from uow.settings import KAFKA_RULES
 
@@ -239,6 +239,15 @@ def coordinates(record: ConsumedRecord) -> tuple[str, int, int]:
 
 
 def raw_headers(record: ConsumedRecord) -> Headers:
-    """All header pairs, in order, none collapsed (W-23)."""
-    pairs: Sequence[tuple[str, bytes | None]] = record.headers() or ()
+    """All header pairs, in order, none collapsed (W-23).
+
+    Through `map`, as in `processor.core.columns.look_at_headers`, which says why: a direct call may hide that a name is no UTF-8.
+
+    Raises:
+        DecodeError: A name is no UTF-8. Nobody may look at this record's headers again.
+    """
+    try:
+        pairs: Sequence[tuple[str, bytes | None]] = next(map(type(record).headers, (record,))) or ()
+    except (UnicodeDecodeError, SystemError) as error:
+        raise DecodeError("headers", "a header name is no UTF-8") from error
     return list(pairs)

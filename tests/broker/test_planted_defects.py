@@ -21,9 +21,9 @@ FAULTS = (Fault("step", step="committed"), Fault("step", step="produced"))
     ("defect", "signs"),
     [
         ("offsets-without-outputs", {"missing"}),
-        ("doubled-outputs", {"doubled"}),
+        pytest.param("doubled-outputs", {"doubled"}, marks=pytest.mark.drill),
         ("no-ledger", {"ledger"}),
-        ("no-tombstones", {"changelog"}),
+        pytest.param("no-tombstones", {"changelog"}, marks=pytest.mark.drill),
         ("restore-without-barrier", {"sequence", "missing", "unaccounted", "changelog"}),
     ],
 )
