@@ -36,6 +36,17 @@ QUIET_S = 90.0
 UOW = Path(sys.executable).with_name("uow")
 
 
+BOUND_VARIABLES = tuple(f"UOW_WORKER__REPLAY_LIMIT_{name}" for name in ("RECORDS", "BYTES", "MS"))
+REPLAY_BOUNDS = (
+    (0, 0, 0),
+    (100_000, 67_108_864, 60_000),
+    (300, 67_108_864, 60_000),
+    (100_000, 20_000, 60_000),
+    (100_000, 67_108_864, 700),
+)
+"""Replay bounds, another one at each start: a worker must go on from whatever its predecessor wrote."""
+
+
 class Fault(NamedTuple):
     """What befalls one run of one worker.
 
@@ -145,7 +156,8 @@ class Slot:
     def start(self) -> None:
         self.fault = self.drill.faults.popleft() if self.drill.faults else None
         self.runs += 1
-        env = {}
+        bounds = REPLAY_BOUNDS[(self.drill.seed + self.runs + sum(map(ord, self.name))) % len(REPLAY_BOUNDS)]
+        env = dict(zip(BOUND_VARIABLES, map(str, bounds), strict=True))
         if self.fault is not None and self.fault.kind == "step":
             delay = f":{self.fault.delay_ms}" if self.fault.delay_ms >= 0 else ""
             env["UOW_CRASH"] = f"{self.fault.step}:0.15:9{delay}"

@@ -92,11 +92,16 @@ class Script:
             if self.late and (not self.open or self.late[0][0] < self.serial):
                 yield [self.late.popleft()[1]]
             elif self.open:
-                chosen = self.random.randrange(len(self.open))
-                yield [self.open[chosen].popleft()]
-                if not self.open[chosen]:
-                    self.open[chosen] = self.open[-1]
-                    self.open.pop()
+                yield [self._next()]
+
+    def _next(self) -> Sent:
+        """A component of any open unit. Nothing is left to do behind the `yield`: the iterator may be left there."""
+        chosen = self.random.randrange(len(self.open))
+        sent = self.open[chosen].popleft()
+        if not self.open[chosen]:
+            self.open[chosen] = self.open[-1]
+            self.open.pop()
+        return sent
 
     def finish(self) -> Iterator[Step]:
         """The rest of the open units."""

@@ -6,6 +6,7 @@ import ast
 import sys
 from collections.abc import Callable
 from copy import deepcopy
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from tests.drill import checker
 from tests.drill.checker import Logs, Report, check
 from tests.drill.in_memory import APPLICATION, DESTINATION, drained
+from tests.drill.load import Script
 from tests.drill.truth import Truth, load_truth
 
 LIMIT_MS = 4000
@@ -60,6 +62,14 @@ def test_truth_survives_its_file(run: tuple[Logs, Truth], tmp_path: Path) -> Non
     _, truth = run
     truth.save(tmp_path / "truth.jsonl")
     assert load_truth(tmp_path / "truth.jsonl") == truth
+
+
+@pytest.mark.parametrize("steps", range(40, 80))
+def test_load_can_be_stopped_at_any_step(steps: int) -> None:
+    script = Script(steps, 4, window=3)
+    list(islice(script.steps(), steps))
+    assert all(step for step in script.finish())
+    assert not script.open
 
 
 def some_unit(logs: Logs, size: int = 3) -> tuple[int, int]:
