@@ -86,6 +86,7 @@ class KafkaSink:
         stopping: Looked at while no broker answers.
         on_step: Called at each of `STEPS`; drills crash there.
         on_replaced: Called with the cause whenever the producer was replaced.
+        monotonic: Seconds, from anywhere; the simulator has its own.
     """
 
     def __init__(
@@ -95,9 +96,10 @@ class KafkaSink:
         stopping: Callable[[], bool],
         on_step: Callable[[str], None] = lambda step: None,
         on_replaced: Callable[[str], None] = lambda cause: None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clients, self._settings, self._stopping = clients, settings, stopping
-        self._on_step, self._on_replaced = on_step, on_replaced
+        self._on_step, self._on_replaced, self._monotonic = on_step, on_replaced, monotonic
         self._timeout_s = settings.transaction_timeout_ms / 1000
         self._producer: ck.Producer | None = None
         self._suspicion: _Suspicion = _Suspicion()
@@ -111,7 +113,7 @@ class KafkaSink:
     def write(self, plans: Sequence[Plan], token: Any) -> None:
         """One transaction: rows, ledger, outputs, positions; committed on return."""
         producer = self._certain_producer()
-        self._began = time.monotonic()
+        self._began = self._monotonic()
         plan = plans[0]
         try:
             producer.begin_transaction()
@@ -173,7 +175,7 @@ class KafkaSink:
         self._discard()
         suspicion = self._suspicion = _Suspicion()
         producer = self._clients.producer(suspicion.on_line)
-        waited_since = time.monotonic()
+        waited_since = self._monotonic()
         while True:
             try:
                 producer.init_transactions(INIT_STEP_S)
@@ -187,7 +189,7 @@ class KafkaSink:
                 if self._stopping():
                     raise Stopped("no broker answered before the stop") from failure
                 wait_ms = self._settings.broker_wait_ms
-                if wait_ms >= 0 and (time.monotonic() - waited_since) * 1000 > wait_ms:
+                if wait_ms >= 0 and (self._monotonic() - waited_since) * 1000 > wait_ms:
                     raise
         producer.poll(0)
         suspicion.line = ""  # connecting may fail on one address and succeed on the next; nothing was under way yet
@@ -230,7 +232,7 @@ class KafkaSink:
                 return
             except BufferError as full:
                 producer.poll(0.02)
-                if time.monotonic() - self._began > self._timeout_s:
+                if self._monotonic() - self._began > self._timeout_s:
                     raise Doubt("the send buffer stays full: brokers take nothing") from full
 
     def _verdict(self, failure: ck.KafkaException, tp: Tp | None) -> Exception:
@@ -255,7 +257,7 @@ class KafkaSink:
 
     def _fenced(self, error: ck.KafkaError) -> Exception:
         """Taken over, or timed out by the coordinator while still ours? The younger a transaction, the less it can have timed out (ER-13)."""
-        now = time.monotonic()
+        now = self._monotonic()
         stalled = self._producer is not None and now - self._began >= self._timeout_s
         if stalled and now - self._rebuilt >= self._timeout_s:
             self._rebuilt = now

@@ -1,0 +1,383 @@
+"""Kafka as the simulator sees it: logs, transactions with markers that take their time, idempotence, fencing, and a consumer group.
+
+Held as in Kafka, version 1 of the transaction protocol (what librdkafka speaks; notes in `docs/simulator.md`):
+
+- The end of a transaction is decided at once and takes effect partition by partition, by markers that arrive later, each with an offset of
+  its own; its offsets likewise. Until then readers stop at the last stable offset and a stable committed offset is not answered.
+- The epoch changes with `init_transactions` and after a transaction time-out only. So a request that arrives late, of the same epoch,
+  is taken for part of the *next* transaction: the hole that the worker must close by fencing on doubt (ER-11).
+- A produce request whose sequence was seen already is answered as a success and not written.
+- The group checks membership and generation, not ownership.
+
+Belongs here: what brokers do with requests. Does not belong here: who sends them (`clients`), faults (`run`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from random import Random
+from typing import NamedTuple
+
+import confluent_kafka as ck
+
+from processor.engine.ports import Committed, Headers, Tp
+from processor.sim.memory import MemoryRecord, State
+from processor.sim.schedule import Actor, Scheduler
+
+Row = tuple[bytes | None, bytes | None, Headers]
+"""Key, value, headers."""
+
+
+class Refusal(Exception):
+    """A broker's error code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(ck.KafkaError(code).name())
+        self.code = code
+
+
+class Log:
+    """One partition. Compaction leaves holes, so an offset is no index."""
+
+    def __init__(self, tp: Tp) -> None:
+        self.tp = tp
+        self.records: list[MemoryRecord] = []
+        self.end = 0
+        self.start = 0
+        self.open: dict[str, int] = {}
+        self.true_times: list[float] = []
+
+    def append(self, row: Row, at: int, owner: str = "", now: float = 0.0) -> MemoryRecord:
+        """One record; with an owner it is part of that one's open transaction. `now`: simulated time, whatever the broker's clock says."""
+        self.true_times.append(now)
+        record = MemoryRecord(self.tp, self.end, *row, at)
+        if owner:
+            record.state, record.owner = State.OPEN, owner
+            self.open.setdefault(owner, self.end)
+        self.records.append(record)
+        self.end += 1
+        return record
+
+    def finish(self, owner: str, outcome: State, at: int) -> None:
+        """A transaction's marker arrives."""
+        if self.open.pop(owner, None) is not None:
+            for record in self.records:
+                if record.state is State.OPEN and record.owner == owner:
+                    record.state = outcome
+        self.append((None, None, []), at).state = State.MARKER
+
+    @property
+    def stable_end(self) -> int:
+        """Last stable offset."""
+        return min(self.open.values(), default=self.end)
+
+    def visible(self, start: int, end: int) -> list[MemoryRecord]:
+        """What a `read_committed` reader sees in [start, end)."""
+        end = min(end, self.stable_end)
+        return [each for each in self.records if start <= each.offset() < end and each.state is State.COMMITTED]
+
+    def compact(self, *, bury: bool) -> None:
+        """Leaves the last committed record of each key below the last stable offset; `bury`: tombstones go as well."""
+        stable = self.stable_end
+        last = {each.key(): each for each in self.records if each.state is State.COMMITTED and each.offset() < stable}
+        self.records = [
+            each
+            for each in self.records
+            if each.offset() >= stable
+            or (
+                each.state is State.COMMITTED
+                and last[each.key()] is each
+                and not (bury and each.value() is None)
+            )
+        ]
+
+
+class Phase(Enum):
+    """Of a transaction."""
+
+    EMPTY = auto()
+    ONGOING = auto()
+    ENDING = auto()
+
+
+class Written(NamedTuple):
+    """A record of a transaction, and where it went."""
+
+    tp: Tp
+    record: MemoryRecord
+
+
+@dataclass(slots=True)
+class Transaction:
+    """What the coordinator knows of one transactional id."""
+
+    id: str
+    epoch: int = 0
+    phase: Phase = Phase.EMPTY
+    began: float = 0.0
+    outcome: State = State.ABORTED
+    partitions: set[Tp] = field(default_factory=set)
+    takes_offsets: bool = False
+    offsets: dict[Tp, Committed] = field(default_factory=dict)
+    written: list[Written] = field(default_factory=list)
+    markers: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Member:
+    """One member of the group. `owned` is what it has not let go of; `wanted` what the last generation gives it."""
+
+    id: int
+    actor: Actor
+    topics: tuple[str, ...]
+    owned: set[Tp] = field(default_factory=set)
+    wanted: set[Tp] = field(default_factory=set)
+    generation: int = 0
+    joined: bool = True
+
+
+@dataclass(slots=True)
+class BrokerSettings:
+    """Of one run."""
+
+    partitions: int = 2
+    eager: bool = False
+    session_ms: float = 6_000
+    rebalance_ms: float = 8_000
+    transaction_ms: float = 10_000
+
+
+class Broker:
+    """All brokers.
+
+    Args:
+        scheduler: For the time and the script.
+        settings: Of the run.
+
+    Attributes:
+        network: What is under way and arrives whenever the seed says so: markers and late requests, each with its name.
+        on_commit: Told of each transaction at the moment its commit is decided.
+        skew_ms: How far the brokers' clock is off.
+    """
+
+    def __init__(self, scheduler: Scheduler, settings: BrokerSettings) -> None:
+        self.scheduler, self.settings = scheduler, settings
+        self.logs: dict[Tp, Log] = {}
+        self.committed: dict[Tp, Committed] = {}
+        self.transactions: dict[str, Transaction] = {}
+        self.sequences: dict[tuple[str, Tp], tuple[int, int]] = {}
+        self.network: list[tuple[str, Callable[[], None]]] = []
+        self.on_commit: Callable[[Transaction], None] = lambda transaction: None
+        self.skew_ms = 0.0
+        self.members: dict[int, Member] = {}
+        self.generation = 0
+        self.preparing_since: float | None = None
+        self.salt = 0
+        self.readers = 0
+        self._next_member = 0
+
+    def log(self, tp: Tp) -> Log:
+        """A partition, made when first asked for."""
+        found = self.logs.get(tp)
+        if found is None:
+            found = self.logs[tp] = Log(tp)
+        return found
+
+    def now_ms(self) -> int:
+        """The brokers' clock."""
+        return int(self.scheduler.now + self.skew_ms) + 1_700_000_000_000
+
+    def deliver(self, rnd: Random) -> None:
+        """Something that was under way arrives."""
+        name, request = self.network.pop(rnd.randrange(len(self.network)))
+        try:
+            request()
+            if not name.startswith("marker"):
+                self.scheduler.say(f"late {name}: taken", "broker")
+        except Refusal as refusal:
+            self.scheduler.say(f"late {name}: {refusal}", "broker")
+
+    # -- transactions
+
+    def init_producer(self, id: str) -> int | None:
+        """A new epoch; an open transaction is aborted first. None: not yet, ask again."""
+        transaction = self.transactions.setdefault(id, Transaction(id))
+        if transaction.phase is Phase.ONGOING:
+            transaction.epoch += 1
+            self._decide(transaction, State.ABORTED)
+        if transaction.phase is Phase.ENDING:
+            return None
+        transaction.epoch += 1
+        return transaction.epoch
+
+    def add_partitions(self, id: str, epoch: int, tps: Sequence[Tp], *, offsets: bool = False) -> bool:
+        """Partitions or the offsets become part of the open transaction, or open one. False: not yet, ask again."""
+        transaction = self._current(id, epoch)
+        if transaction.phase is Phase.ENDING:
+            return False
+        if transaction.phase is Phase.EMPTY:
+            transaction.phase, transaction.began = Phase.ONGOING, self.scheduler.now
+        transaction.partitions.update(tps)
+        transaction.takes_offsets |= offsets
+        return True
+
+    def produce(self, id: str, epoch: int, sequence: int, tp: Tp, rows: Sequence[Row]) -> None:
+        """A batch of the open transaction."""
+        transaction = self._current(id, epoch)
+        if transaction.phase is not Phase.ONGOING or tp not in transaction.partitions:
+            raise Refusal(ck.KafkaError.INVALID_TXN_STATE)
+        known_epoch, expected = self.sequences.get((id, tp), (epoch, 0))
+        if known_epoch != epoch:
+            expected = 0
+        if sequence < expected:
+            return
+        if sequence > expected:
+            raise Refusal(ck.KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        self.sequences[id, tp] = (epoch, sequence + len(rows))
+        log = self.log(tp)
+        for row in rows:
+            transaction.written.append(Written(tp, log.append(row, self.now_ms(), id, self.scheduler.now)))
+
+    def commit_offsets(
+        self, id: str, epoch: int, member: int, generation: int, offsets: dict[Tp, Committed]
+    ) -> None:
+        """Positions become part of the open transaction, if the member is one of this generation."""
+        transaction = self._current(id, epoch)
+        if transaction.phase is not Phase.ONGOING or not transaction.takes_offsets:
+            raise Refusal(ck.KafkaError.INVALID_TXN_STATE)
+        if member not in self.members:
+            raise Refusal(ck.KafkaError.UNKNOWN_MEMBER_ID)
+        if generation != self.generation:
+            raise Refusal(ck.KafkaError.ILLEGAL_GENERATION)
+        transaction.offsets.update(offsets)
+
+    def end(self, id: str, epoch: int, outcome: State) -> None:
+        """Commits or aborts; asking twice for the same is no error."""
+        transaction = self._current(id, epoch)
+        if transaction.phase is Phase.ONGOING:
+            self._decide(transaction, outcome)
+        elif transaction.outcome is not outcome:
+            raise Refusal(ck.KafkaError.INVALID_TXN_STATE)
+
+    def expire_transactions(self) -> None:
+        """The coordinator ends what is open too long, and fences whoever it belongs to."""
+        for transaction in self.transactions.values():
+            if (
+                transaction.phase is Phase.ONGOING
+                and self.scheduler.now - transaction.began > self.settings.transaction_ms
+            ):
+                self.scheduler.say(f"transaction of {transaction.id} timed out", "broker")
+                transaction.epoch += 1
+                self._decide(transaction, State.ABORTED)
+
+    def _current(self, id: str, epoch: int) -> Transaction:
+        transaction = self.transactions[id]
+        if transaction.epoch != epoch:
+            raise Refusal(ck.KafkaError.INVALID_PRODUCER_EPOCH)
+        return transaction
+
+    def _decide(self, transaction: Transaction, outcome: State) -> None:
+        transaction.phase, transaction.outcome = Phase.ENDING, outcome
+        if outcome is State.COMMITTED:
+            self.on_commit(transaction)
+        for tp in sorted(transaction.partitions):
+            self._send_marker(transaction, tp)
+        if transaction.takes_offsets:
+            self._send_marker(transaction, None)
+        if not transaction.markers:
+            self._finished(transaction)
+
+    def _send_marker(self, transaction: Transaction, tp: Tp | None) -> None:
+        def arrive() -> None:
+            if tp is not None:
+                self.log(tp).finish(transaction.id, transaction.outcome, self.now_ms())
+            else:
+                if transaction.outcome is State.COMMITTED:
+                    self.committed.update(transaction.offsets)
+                transaction.offsets = {}
+            transaction.markers -= 1
+            if not transaction.markers:
+                self._finished(transaction)
+
+        transaction.markers += 1
+        self.network.append((f"marker of {transaction.id}", arrive))
+
+    @staticmethod
+    def _finished(transaction: Transaction) -> None:
+        transaction.phase = Phase.EMPTY
+        transaction.partitions.clear()
+        transaction.takes_offsets = False
+        transaction.offsets, transaction.written = {}, []
+
+    def has_pending_offsets(self, tp: Tp) -> bool:
+        """Whether the committed offset of a partition is not stable."""
+        return any(tp in transaction.offsets for transaction in self.transactions.values())
+
+    # -- the group
+
+    def join(self, actor: Actor, topics: Sequence[str]) -> Member:
+        """A new member; the others must join again."""
+        self._next_member += 1
+        member = self.members[self._next_member] = Member(self._next_member, actor, tuple(topics))
+        self.rebalance()
+        member.joined = True
+        self._complete()
+        return member
+
+    def rejoin(self, member: Member) -> None:
+        """A member is ready for the next generation; `member.owned` is what it keeps."""
+        member.joined = True
+        self._complete()
+
+    def leave(self, member: Member) -> None:
+        """An orderly leave: what it owned is free at once."""
+        if self.members.pop(member.id, None) is not None:
+            self.rebalance()
+            self._complete()
+
+    def rebalance(self) -> None:
+        """Everybody must join again."""
+        if self.preparing_since is None:
+            self.preparing_since = self.scheduler.now
+            for member in self.members.values():
+                member.joined = False
+
+    def expire_members(self) -> None:
+        """Silent members are thrown out, and those who do not join in time; they learn of it later."""
+        now, settings = self.scheduler.now, self.settings
+        for member in list(self.members.values()):
+            since = member.actor.silent_since
+            silent = since is not None and now - since > settings.session_ms
+            late = (
+                self.preparing_since is not None
+                and not member.joined
+                and now - self.preparing_since > settings.rebalance_ms
+            )
+            if silent or late:
+                self.scheduler.say(f"member {member.id} ({member.actor.name}) thrown out", "broker")
+                del self.members[member.id]
+                self.rebalance()
+        self._complete()
+
+    def _complete(self) -> None:
+        if self.preparing_since is None or not all(member.joined for member in self.members.values()):
+            return
+        self.preparing_since = None
+        self.generation += 1
+        ids = sorted(self.members)
+        for place, id in enumerate(ids):
+            member = self.members[id]
+            target = {
+                Tp(topic, p)
+                for topic in member.topics
+                for p in range(self.settings.partitions)
+                if (p + self.salt) % len(ids) == place
+            }
+            others = {tp for other in self.members.values() if other is not member for tp in other.owned}
+            member.wanted = target - others
+            member.generation = self.generation
+        for member in self.members.values():
+            member.owned |= member.wanted

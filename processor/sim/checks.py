@@ -1,0 +1,294 @@
+"""What must hold after every commit, and at the end of a run.
+
+**The oracle.** What a partition's ledger says is committed determines the rest: which records each poll took, and when a deadline was let
+pass. So one task per partition, which never fails, moves with the committed ledger: it is fed what the ledger says was read, and ticked
+when the ledger's clock says so. Every committed transaction must say exactly what the oracle says: the same outputs in the same order,
+the same closed groups, the same offsets not held. One worker without faults and any number of workers with faults are thereby the same.
+
+Beside the oracle, checks that share no code with the engine's rules: positions never go back and join without gap or overlap; rows and
+outputs never move without positions; a unit is whole, in order, and delivered once; no input record is delivered or refused twice; no
+deadline passes while records wait that came before it (W-82). The state that the logs hold is the oracle's state, and so is the live one.
+
+Belongs here: the judgement. Does not belong here: faults, and what is run (`run`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from processor.engine.batch import Task
+from processor.engine.outputs import TaskContext
+from processor.engine.ports import Committed, Plan, RawRecord, Tp
+from processor.engine.restore import restore
+from processor.engine.rows import read_ledger
+from processor.engine.task import PartitionTask
+from processor.engine.young import NO_REPLAY
+from processor.sim.broker import Broker, Phase, Transaction
+from processor.sim.memory import MemoryRecord, State
+from schemas import codec
+from schemas.records import LedgerRecord, Unit, UnitOutcome
+from topics import headers as names
+from topics.partitioner import partition_for
+
+
+class Violation(Exception):
+    """Something happened that must never happen."""
+
+
+def require(holds: bool, what: str) -> None:
+    """Raises `Violation` with `what` if it does not hold."""
+    if not holds:
+        raise Violation(what)
+
+
+def state_of(task: PartitionTask, *, by_idle: bool) -> dict[str, Any]:
+    """Everything about a partition that may bear on what it does next."""
+    partition = task.partition
+    return {
+        "position": partition.position,
+        "clock": partition.clock,
+        "held bytes": partition.held_bytes,
+        "closed": dict(partition.closed.by_id),
+        "groups": {
+            id: (
+                group.generation,
+                group.opened_at,
+                group.last_at if by_idle else None,
+                group.end,
+                group.marked,
+                group.highest,
+                group.held,
+                group.bytes,
+                group.expires_at,
+                group.deliver_at,
+                group.special,
+            )
+            for id, group in partition.groups.items()
+        },
+    }
+
+
+def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """What two states differ in, in words."""
+    return "; ".join(f"{key}: {one[key]!r} against {other[key]!r}" for key in one if one[key] != other[key])
+
+
+class DecidedReader:
+    """Port `LogReader` on what is decided, whether or not its markers have arrived."""
+
+    def __init__(self, broker: Broker, positions: Mapping[Tp, Committed]) -> None:
+        self._broker, self._positions = broker, positions
+
+    def committed(self, tps: Sequence[Tp]) -> Mapping[Tp, Committed]:
+        return {tp: self._positions.get(tp, Committed(None, "")) for tp in tps}
+
+    def bounds(self, tps: Sequence[Tp]) -> Mapping[Tp, tuple[int, int]]:
+        return {tp: (self._broker.log(tp).start, self._broker.log(tp).end) for tp in tps}
+
+    def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[RawRecord]:
+        for tp, (start, end) in ranges.items():
+            for record in self._broker.log(tp).records:
+                if start <= record.offset() < end and self.is_decided(record):
+                    yield record
+
+    def is_decided(self, record: MemoryRecord) -> bool:
+        """Whether it is committed, or will be as soon as a marker arrives."""
+        if record.state is not State.OPEN:
+            return record.state is State.COMMITTED
+        owner = self._broker.transactions.get(record.owner)
+        return owner is not None and owner.phase is Phase.ENDING and owner.outcome is State.COMMITTED
+
+
+class Checker:
+    """Judges one run.
+
+    Args:
+        broker: Where everything is.
+        context: Of the destination.
+        strict_clocks: Whether all clocks of the run agree, so that W-82 can be judged.
+    """
+
+    def __init__(self, broker: Broker, context: TaskContext, *, strict_clocks: bool) -> None:
+        self.broker, self.context = broker, replace(context, replay=NO_REPLAY)
+        self.topics = context.topics
+        self.oracle: dict[Tp, PartitionTask] = {}
+        self.positions: dict[Tp, Committed] = {}
+        self.newest: dict[Tp, bytes] = {}
+        self.commits = 0
+        self.units = 0
+        self._strict_clocks = strict_clocks
+        self._asked: dict[tuple[Tp, int], float] = {}
+        self._delivered: set[tuple[bytes, bytes]] = set()
+        self._sources: Counter[bytes] = Counter()
+        self._idle = context.policy.idle_expiration_ms != -1
+
+    def task(self, tp: Tp) -> PartitionTask:
+        """The oracle's task of a partition."""
+        if tp not in self.oracle:
+            self.oracle[tp] = PartitionTask(tp, self.context)
+        return self.oracle[tp]
+
+    def on_asked(self, tp: Tp, asked_at: int) -> None:
+        """A worker asks for an end offset."""
+        self._asked[tp, asked_at] = self.broker.scheduler.now
+
+    # -- a commit is decided
+
+    def on_commit(self, transaction: Transaction) -> None:
+        """Judges one transaction of a worker."""
+        self.commits += 1
+        ledgers: list[tuple[Tp, bytes]] = []
+        actual: dict[Tp, list[Any]] = {}
+        internal = (self.topics.groups_changelog, self.topics.closed_changelog)
+        for where, record in transaction.written:
+            if where.topic == self.topics.closed_changelog:
+                ledgers.append((Tp(self.topics.components, where.partition), record.value() or b""))
+            elif where.topic not in internal:
+                actual.setdefault(where, []).append((record.key(), record.value(), record.headers() or []))
+        touched = {tp for tp, _ in ledgers} | {
+            Tp(self.topics.components, where.partition) for where, _ in transaction.written if where.topic in internal
+        }
+        require(
+            touched == set(transaction.offsets),
+            f"a transaction touches {sorted(touched)} and moves the positions of {sorted(transaction.offsets)} (ER-02)",
+        )
+        expected: dict[Tp, list[Any]] = {}
+        for tp, value in ledgers:
+            for output in self._follow(tp, value, transaction.offsets[tp]):
+                where = output.partition
+                if where < 0:
+                    where = partition_for(output.key or b"", self.broker.settings.partitions)
+                expected.setdefault(Tp(output.topic, where), []).append((output.key, output.value, output.headers))
+        for where in sorted({*actual, *expected}):
+            self._compare(where, actual.get(where, []), expected.get(where, []))
+        for where, rows in actual.items():
+            for key, value, headers in rows:
+                self._look_at(where, key, value, dict(headers))
+
+    def _follow(self, tp: Tp, value: bytes, position: Committed) -> list[Any]:
+        """Moves the oracle by one ledger record; what it puts out."""
+        task = self.task(tp)
+        said, closed = read_ledger(value)
+        require(
+            said.from_offset == task.position,
+            f"{tp.partition}: the ledger goes on at {said.from_offset}, the position was {task.position}",
+        )
+        require(
+            position.offset == said.to_offset and position.metadata == f"1;F={said.floor}",
+            f"{tp.partition}: position {position} beside a ledger record up to {said.to_offset}",
+        )
+        self.positions[tp], self.newest[tp] = position, value
+        log = self.broker.log(tp)
+        require(log.stable_end >= said.to_offset, f"{tp.partition}: read above the last stable offset")
+        plan: Plan | None = None
+        records = log.visible(said.from_offset, said.to_offset)
+        if records:
+            plan = task.process(records)
+        elif said.clock > task.partition.clock:
+            self._check_tick(tp, task, said)
+            plan = task.tick(said.clock)
+            require(plan is not None, f"{tp.partition}: a tick at {said.clock}, where nothing was due")
+        if plan is None:
+            require(not closed and not said.not_held, f"{tp.partition}: something closed where nothing happened")
+            return []
+        again, closed_again = read_ledger(plan.ledger or b"")
+        one = (said.from_offset, said.to_offset, said.clock, said.not_held, closed)
+        other = (again.from_offset, again.to_offset, again.clock, again.not_held, closed_again)
+        require(one == other, f"{tp.partition}: the ledger says {one}, the oracle {other}")
+        counts = task.counts
+        held = sum(len(group.held) for group in task.groups.values())
+        accounted = counts.held + counts.duplicate + counts.rejected + counts.passed + counts.ignored
+        require(counts.received == accounted and counts.open == held, f"{tp.partition}: does not add up: {counts} (W-216)")
+        return plan.outputs
+
+    def _check_tick(self, tp: Tp, task: PartitionTask, said: LedgerRecord) -> None:
+        """Nothing expires because of unread backlog (W-82, L4)."""
+        if not self._strict_clocks:
+            return
+        asked = self._asked.get((tp, said.clock))
+        require(asked is not None, f"{tp.partition}: a tick at {said.clock}, which nobody asked for")
+        log = self.broker.log(tp)
+        for record in log.records:
+            if record.offset() >= task.position and record.state in (State.COMMITTED, State.OPEN):
+                require(
+                    log.true_times[record.offset()] >= (asked or 0),
+                    f"{tp.partition}: a tick at {said.clock} while record {record.offset()} was waiting to be read (W-82)",
+                )
+
+    def _compare(self, where: Tp, actual: list[Any], expected: list[Any]) -> None:
+        if where.topic in (self.topics.rejected, self.topics.components):  # several partitions write here: no order among them
+            actual, expected = sorted(actual, key=repr), sorted(expected, key=repr)
+        if actual == expected:
+            return
+        lacking = [row for row in expected if row not in actual]
+        spare = [row for row in actual if row not in expected]
+        raise Violation(f"{where.topic}/{where.partition}: lacking {lacking}, too many {spare}, or another order")
+
+    def _look_at(self, where: Tp, key: bytes | None, value: bytes | None, headers: dict[str, Any]) -> None:
+        """A unit is whole, in order and delivered once; a source is delivered or refused once."""
+        if names.ERROR_CLASS in headers:
+            self._seen(headers[names.SOURCE])
+        elif where.topic == self.topics.units and headers.get(names.KIND) == names.KIND_UNIT and names.UNIT_ID in headers:
+            unit = codec.decode(value or b"")
+            assert isinstance(unit, Unit)
+            self.units += 1
+            numbers = [component.seq for component in unit.components]
+            if unit.outcome is UnitOutcome.COMPLETE:
+                require(numbers == list(range(1, len(numbers) + 1)), f"a unit of {numbers}")
+            require(numbers == sorted(set(numbers)), f"a unit in the order {numbers}")
+            once = (key or b"", headers[names.GENERATION])
+            if self.context.policy.closed_retention_ms > 1_000_000 and self.context.policy.closed_max_groups > 1000:
+                require(once not in self._delivered, f"unit {once} delivered twice")
+            self._delivered.add(once)
+            for component in unit.components:
+                source = component.source
+                self._seen(f"{source.topic}/{source.partition}/{source.offset}".encode())
+
+    def _seen(self, source: bytes) -> None:
+        self._sources[source] += 1
+        require(self._sources[source] == 1, f"{source.decode()} came out twice")
+
+    # -- states
+
+    def compare_live(self, plan: Plan, task: Task) -> None:
+        """A worker's state right after its commit."""
+        if not isinstance(task, PartitionTask) or self.newest.get(plan.tp) != plan.ledger:
+            return
+        self._compare_states(plan.tp, task, "live")
+
+    def compare_restored(self) -> None:
+        """What a restore would find now."""
+        tps = sorted(self.positions)
+        reader = DecidedReader(self.broker, self.positions)
+        restored = restore(reader, {self.topics.components: self.context}, tps)
+        for tp, task in restored.items():
+            self._compare_states(tp, task, "restored")
+
+    def _compare_states(self, tp: Tp, task: PartitionTask, which: str) -> None:
+        one, other = state_of(task, by_idle=self._idle), state_of(self.task(tp), by_idle=self._idle)
+        require(one == other, f"{tp.partition}: the {which} state is not the oracle's: {difference(one, other)}")
+
+    # -- the end
+
+    def lag(self, tp: Tp) -> int:
+        """Records that wait to be read."""
+        log = self.broker.log(tp)
+        position = self.positions.get(tp, Committed(0, "")).offset or 0
+        return len(log.visible(position, log.end))
+
+    def overdue(self, tp: Tp) -> int:
+        """Open groups whose deadline has passed."""
+        now = self.broker.now_ms()
+        return sum(group.due_at(self.context.policy) < now for group in self.task(tp).groups.values())
+
+    def at_the_end(self) -> None:
+        """Nothing in flight, nothing forgotten."""
+        require(not any(log.open for log in self.broker.logs.values()), "a transaction is open after the end")
+        for tp, position in self.positions.items():
+            require(self.broker.committed[tp] == position, f"{tp.partition}: the committed position is not the decided one")
+            received = len(self.broker.log(tp).visible(0, position.offset or 0))
+            require(self.task(tp).counts.received == received, f"{tp.partition}: received {self.task(tp).counts.received} of {received}")
+        self.compare_restored()

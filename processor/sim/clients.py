@@ -1,0 +1,416 @@
+"""What a simulated worker holds in its hands: a producer with librdkafka's calls, and the ports `Source` and `LogReader`.
+
+The producer stands below the production sink (`processor.kafka.sink`), so that what runs here is the commit code of the worker. Each
+request may be answered late, be repeated by the library with the first frame still under way, lose its answer, or time out; the library's
+log says so in the words that the sink looks for.
+
+Belongs here: one worker's view of the brokers. Does not belong here: what brokers do (`broker`), what a worker does (the engine).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, NamedTuple, NoReturn
+
+import confluent_kafka as ck
+
+from processor.engine.ports import Committed, EndOffset, Headers, Poll, RawRecord, Tp
+from processor.sim.broker import Broker, Member, Refusal, Row
+from processor.sim.memory import State
+from processor.sim.schedule import Actor
+from topics.partitioner import partition_for
+
+FENCED_CODES = (ck.KafkaError.INVALID_PRODUCER_EPOCH, ck.KafkaError.PRODUCER_FENCED)
+READ_CHUNK = 7
+
+
+@dataclass(slots=True)
+class Trouble:
+    """How often a request meets each fault; all zero once the run has become quiet."""
+
+    delayed: float = 0.0
+    answer_lost: float = 0.0
+    timed_out: float = 0.0
+    produce_lost: float = 0.0
+
+    def stop(self) -> None:
+        """No more faults."""
+        self.delayed = self.answer_lost = self.timed_out = self.produce_lost = 0.0
+
+
+@dataclass(slots=True)
+class Process:
+    """One life of a worker: its actor, the brokers it sees, its own clock, its dice."""
+
+    actor: Actor
+    broker: Broker
+    rnd: Random
+    trouble: Trouble
+    skew_ms: float = 0.0
+    on_asked: Callable[[Tp, int], None] = field(default=lambda tp, asked_at: None)
+
+    def now_ms(self) -> int:
+        """Port `Clock`."""
+        return int(self.broker.scheduler.now + self.skew_ms) + 1_700_000_000_000
+
+    def say(self, text: str) -> None:
+        """Adds a line to the script."""
+        self.broker.scheduler.say(text)
+
+
+class Token(NamedTuple):
+    """The group's metadata."""
+
+    member: int
+    generation: int
+
+
+def _raise(code: int, *, fatal: bool = False, retriable: bool = False, abort: bool = False) -> NoReturn:
+    raise ck.KafkaException(ck.KafkaError(code, None, fatal, retriable, abort))
+
+
+class SimProducer:
+    """`confluent_kafka.Producer`, as far as the sink uses it."""
+
+    def __init__(self, process: Process, transactional_id: str, on_line: Callable[[str], None]) -> None:
+        self._process, self._id, self._on_line = process, transactional_id, on_line
+        self._broker = process.broker
+        self._epoch = 0
+        self._buffer: dict[Tp, list[Row]] = {}
+        self._next: dict[Tp, int] = {}
+        self._added: set[Tp] = set()
+        self._open = self._committing = self._failed = self._fatal = False
+
+    def init_transactions(self, timeout: float = -1) -> None:
+        """Fences whoever had the id; waits for the end of what was open."""
+        actor = self._process.actor
+        actor.wait()
+        while (epoch := self._broker.init_producer(self._id)) is None:
+            actor.wait(timeout_ms=20)
+        self._epoch = epoch
+        self._process.say(f"init_transactions: {self._id} epoch {epoch}")
+        actor.wait()
+
+    def begin_transaction(self) -> None:
+        self._check()
+        self._open, self._committing, self._failed = True, False, False
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int = -1,
+        on_delivery: object = None,
+        callback: object = None,
+        timestamp: int = 0,
+        headers: Headers | None = None,
+    ) -> None:
+        self._check()
+        if partition < 0:
+            partition = partition_for(key or b"", self._broker.settings.partitions)
+        self._buffer.setdefault(Tp(topic, partition), []).append((key, value, headers or []))
+
+    def poll(self, timeout: float = 0) -> int:
+        return 0
+
+    def purge(self) -> None:
+        self._buffer.clear()
+
+    def send_offsets_to_transaction(self, offsets: Sequence[ck.TopicPartition], token: Any, timeout: float) -> None:
+        """AddOffsetsToTxn and TxnOffsetCommit; sometimes records go before, sometimes after."""
+        self._check()
+        if self._process.rnd.random() < 0.5:
+            self._flush()
+        positions = {Tp(each.topic, each.partition): Committed(each.offset, each.metadata or "") for each in offsets}
+        self._add([], offsets=True)
+        self._request(
+            "TxnOffsetCommit",
+            lambda: self._broker.commit_offsets(self._id, self._epoch, token.member, token.generation, positions),
+        )
+
+    def commit_transaction(self, timeout: float = -1) -> None:
+        """Flushes, then EndTxn."""
+        self._check()
+        self._flush()
+        if self._failed:
+            _raise(ck.KafkaError._INCONSISTENT, abort=True)
+        self._committing = True
+        self._request("EndTxn(commit)", lambda: self._broker.end(self._id, self._epoch, State.COMMITTED))
+        self._closed()
+
+    def abort_transaction(self, timeout: float = -1) -> None:
+        self._check()
+        if self._committing:
+            _raise(ck.KafkaError._CONFLICT, retriable=True)
+        if not self._open:
+            _raise(ck.KafkaError._STATE)
+        self._buffer.clear()
+        if self._added or self._failed:
+            self._request("EndTxn(abort)", lambda: self._broker.end(self._id, self._epoch, State.ABORTED))
+        self._closed()
+
+    # -- requests
+
+    def _check(self) -> None:
+        if self._fatal:
+            _raise(ck.KafkaError._FENCED, fatal=True)
+
+    def _closed(self) -> None:
+        self._open = self._committing = self._failed = False
+        self._added.clear()
+
+    def _add(self, tps: Sequence[Tp], *, offsets: bool = False) -> None:
+        def ask() -> None:
+            while not self._broker.add_partitions(self._id, self._epoch, tps, offsets=offsets):
+                self._process.actor.wait(timeout_ms=20)
+
+        self._process.actor.wait()
+        self._answer(ask)
+        self._added.update(tps)
+
+    def _flush(self) -> None:
+        """AddPartitionsToTxn, then one Produce for each partition."""
+        process = self._process
+        new = [tp for tp in self._buffer if tp not in self._added]
+        if new:
+            self._add(new)
+        tps = list(self._buffer)
+        process.rnd.shuffle(tps)
+        for tp in tps:
+            rows = self._buffer.pop(tp)
+            sequence = self._next.get(tp, 0)
+
+            def write(tp: Tp = tp, rows: list[Row] = rows, sequence: int = sequence) -> None:
+                self._broker.produce(self._id, self._epoch, sequence, tp, rows)
+
+            if process.rnd.random() < process.trouble.produce_lost:
+                self._lost(tp, write)
+                continue
+            self._request(f"Produce {tp.topic}/{tp.partition}", write)
+            self._next[tp] = sequence + len(rows)
+
+    def _lost(self, tp: Tp, write: Callable[[], None]) -> None:
+        """A batch is given up: not delivered, as far as the library knows. Its sequence is used again."""
+        name = f"Produce {tp.topic}/{tp.partition}"
+        self._process.say(f"{name}: given up, delivery failed")
+        self._on_line(f"REQTMOUT|{name}")
+        self._failed = True
+        if self._process.rnd.random() < 0.7:
+            self._broker.network.append((name, write))
+
+    def _request(self, name: str, send: Callable[[], None]) -> None:
+        """One request with an answer, and what may happen to it."""
+        process, trouble = self._process, self._process.trouble
+        process.actor.wait()
+        dice = process.rnd.random()
+        if dice < trouble.timed_out:
+            process.say(f"{name}: timed out")
+            self._on_line(f"REQTMOUT|{name}")
+            if process.rnd.random() < 0.5:
+                self._answer(send)
+            else:
+                self._broker.network.append((name, send))
+            _raise(ck.KafkaError._TIMED_OUT, retriable=True)
+        dice -= trouble.timed_out
+        if dice < trouble.delayed:
+            process.say(f"{name}: connection cut, repeated; the first frame is still under way")
+            self._on_line(f"FAIL|{name}")
+            self._broker.network.append((name, send))
+        elif dice < trouble.delayed + trouble.answer_lost:
+            process.say(f"{name}: answer lost, repeated")
+            self._on_line(f"REQTMOUT|{name}")
+            self._answer(send)
+        self._answer(send)
+        process.actor.wait()
+
+    def _answer(self, send: Callable[[], None]) -> None:
+        try:
+            send()
+        except Refusal as refusal:
+            self._process.say(str(refusal))
+            if refusal.code in FENCED_CODES:
+                self._fatal = True
+                _raise(ck.KafkaError._FENCED, fatal=True)
+            self._failed = True
+            _raise(refusal.code, abort=True)
+
+
+class SimClients:
+    """Stands in for `processor.kafka.clients.Clients`: makes producers."""
+
+    def __init__(self, process: Process, transactional_id: str) -> None:
+        self._process, self._id = process, transactional_id
+
+    def producer(self, on_line: Callable[[str], None]) -> SimProducer:
+        return SimProducer(self._process, self._id, on_line)
+
+
+Moved = Callable[[list[Tp]], None]
+
+
+class SimSource:
+    """Port `Source`."""
+
+    def __init__(self, process: Process) -> None:
+        self.process, self.broker = process, process.broker
+        self.position: dict[Tp, int] = {}
+        self.paused: set[Tp] = set()
+        self._assigned: set[Tp] = set()
+        self._generation = 0
+        self._member: Member | None = None
+
+    def open(
+        self,
+        topics: Sequence[str],
+        on_assign: Callable[[list[Tp]], Mapping[Tp, int]],
+        on_revoke: Moved,
+        on_lost: Moved,
+    ) -> None:
+        self._topics, self._on_assign, self._on_revoke, self._on_lost = tuple(topics), on_assign, on_revoke, on_lost
+        self._member = self.broker.join(self.process.actor, topics)
+
+    @property
+    def _me(self) -> Member:
+        assert self._member is not None
+        return self._member
+
+    def control(self, timeout: float) -> None:
+        self.process.actor.wait(self._has_news if timeout else None, timeout * 1000)
+        self._serve()
+
+    def _has_news(self) -> bool:
+        me, broker = self._me, self.broker
+        return (
+            me.id not in broker.members
+            or (broker.preparing_since is not None and not me.joined)
+            or me.generation != self._generation
+        )
+
+    def _serve(self) -> None:
+        broker, me = self.broker, self._me
+        if me.id not in broker.members:
+            self._let_go(self._assigned, self._on_lost)
+            self._generation = 0
+            self._member = broker.join(self.process.actor, self._topics)
+            return
+        if me.generation != self._generation:
+            self._generation = me.generation
+            gone, new = self._assigned - me.wanted, sorted(me.wanted - self._assigned)
+            self._let_go(gone, self._on_revoke)
+            me.owned -= gone
+            self._assigned |= set(new)
+            self.position.update(self._on_assign(new))
+            if gone and me.id in broker.members:
+                broker.rebalance()
+        if broker.preparing_since is not None and me.id in broker.members and not me.joined:
+            if broker.settings.eager:
+                self._let_go(self._assigned, self._on_revoke)
+                me.owned.clear()
+            if me.id in broker.members:
+                broker.rejoin(me)
+
+    def _let_go(self, tps: set[Tp], told: Moved) -> None:
+        gone = sorted(tps)
+        if gone:
+            told(gone)
+        for tp in gone:
+            self.position.pop(tp, None)
+            self.paused.discard(tp)
+        self._assigned = self._assigned - set(gone)
+
+    def read(self, limit: int, timeout: float) -> Poll | None:
+        self.process.actor.wait(lambda: bool(self._pending()) or self._has_news(), timeout * 1000)
+        if self.process.rnd.random() < 0.3:
+            self._serve()
+        records: dict[Tp, list[RawRecord]] = {}
+        pending = self._pending()
+        self.process.rnd.shuffle(pending)
+        for tp in pending:
+            log = self.broker.log(tp)
+            rows = log.visible(self.position[tp], log.end)
+            some = rows[: self.process.rnd.randint(1, max(1, limit))]
+            limit -= len(some)
+            self.position[tp] = some[-1].offset() + 1 if len(some) < len(rows) else log.stable_end
+            if some:
+                records[tp] = list(some)
+            if limit <= 0:
+                break
+        return Poll(records, self.token()) if records else None
+
+    def _pending(self) -> list[Tp]:
+        return [
+            tp
+            for tp, at in self.position.items()
+            if tp not in self.paused and at < self.broker.log(tp).stable_end
+        ]
+
+    def token(self) -> Token:
+        return Token(self._me.id, self._me.generation)
+
+    def drained(self, tp: Tp, position: int) -> EndOffset | None:
+        if self.position.get(tp, -1) < position:
+            return None
+        asked_at = self.process.now_ms()
+        self.process.on_asked(tp, asked_at)
+        self.process.actor.wait()
+        log = self.broker.log(tp)
+        if log.stable_end < log.end or log.visible(position, log.end):
+            return None
+        return EndOffset(log.end, asked_at)
+
+    def seek(self, positions: Mapping[Tp, int]) -> None:
+        self.position.update({tp: at for tp, at in positions.items() if tp in self._assigned})
+
+    def pause(self, tps: Sequence[Tp]) -> None:
+        self.paused.update(tps)
+
+    def resume(self, tps: Sequence[Tp]) -> None:
+        self.paused.difference_update(tps)
+
+    def close(self) -> None:
+        if self.process.actor.alive and self._member is not None:
+            self._let_go(self._assigned, self._on_revoke)
+            self.broker.leave(self._me)
+
+
+class SimLogReader:
+    """Port `LogReader`."""
+
+    def __init__(self, process: Process) -> None:
+        self.process, self.broker = process, process.broker
+
+    def committed(self, tps: Sequence[Tp]) -> Mapping[Tp, Committed]:
+        self.process.actor.wait()
+        if any(map(self.broker.has_pending_offsets, tps)):
+            self.process.say("restore: waits for pending offsets")
+        self.process.actor.wait(lambda: not any(map(self.broker.has_pending_offsets, tps)), None)
+        return {tp: self.broker.committed.get(tp, Committed(None, "")) for tp in tps}
+
+    def bounds(self, tps: Sequence[Tp]) -> Mapping[Tp, tuple[int, int]]:
+        answers = {}
+        for tp in tps:
+            if self.process.rnd.random() < 0.3:
+                self.process.actor.wait()
+            answers[tp] = (self.broker.log(tp).start, self.broker.log(tp).end)
+        return answers
+
+    def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[RawRecord]:
+        self.broker.readers += 1
+        try:
+            for tp, (start, end) in ranges.items():
+                yield from self._read(tp, start, end)
+        finally:
+            self.broker.readers -= 1
+
+    def _read(self, tp: Tp, start: int, end: int) -> Iterator[RawRecord]:
+        log = self.broker.log(tp)
+        at = start
+        while at < end:
+            self.process.actor.wait(lambda: log.stable_end > at, None)
+            stable = min(end, log.stable_end)
+            rows = log.visible(at, stable)[:READ_CHUNK]
+            at = rows[-1].offset() + 1 if len(rows) == READ_CHUNK else stable
+            yield from rows

@@ -1,0 +1,418 @@
+"""One run: a seed draws the cluster, the policy, the traffic and the faults; workers of production code live and die in it.
+
+A worker is the production `Driver.run` on the production sink, `restore` and `PartitionTask`; only what speaks to brokers is simulated.
+Faults fall for a while, between any two requests of any worker: processes are killed at a named commit step or anywhere else, stand still
+past their session and wake up as zombies, start twice in one slot; the group is shaken; requests are delayed, repeated, lost; clocks jump;
+changelogs are compacted. Every life of a worker has replay bounds of its own. Then the faults stop, and the run must become quiet:
+everything read, nothing open, no deadline forgotten.
+
+Belongs here: the dice and the supervisor. Does not belong here: what is judged (`checks`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any, cast
+
+from processor.engine.batch import Batch, Task, Work
+from processor.engine.driver import Driver, Ports
+from processor.engine.outputs import TaskContext
+from processor.engine.ports import Blocked, Doubt, Plan, Tp
+from processor.engine.restore import restore
+from processor.kafka.settings import WorkerSettings
+from processor.kafka.sink import KafkaSink
+from processor.sim.broker import Broker, BrokerSettings
+from processor.sim.checks import Checker, Violation
+from processor.sim.clients import Process, SimClients, SimLogReader, SimSource, Trouble
+from processor.sim.memory import State
+from processor.sim.schedule import Actor, Crash, Scheduler
+from processor.sim.traffic import Traffic, draw_limits, draw_policy
+from schemas.errors import FencedError
+from schemas.framing import single_object_header
+from topics.catalogue import DestinationTopics
+from topics.partitioner import partition_for
+
+TOPICS = DestinationTopics("A", "D")
+QUIET_STEPS = 30_000
+"""A run that is not quiet by then never will be."""
+LAST_DEADLINE_MS = 70_000
+"""Later than every deadline that the traffic can ask for."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What a run came to.
+
+    Attributes:
+        seed: Of the run.
+        violation: What must never happen and did; None if nothing.
+        script: What happened, line by line.
+        steps, commits, units: How much.
+        crashes, zombies, doubts: How often.
+    """
+
+    seed: int
+    violation: str | None = None
+    script: Sequence[str] = ()
+    steps: int = 0
+    commits: int = 0
+    units: int = 0
+    crashes: int = 0
+    zombies: int = 0
+    doubts: int = 0
+
+
+class TransientError(Exception):
+    """A task raised for no reason that lasts."""
+
+
+class Life:
+    """One process of a worker, and the driver's `Host` in it.
+
+    Args:
+        run: Whose it is.
+        slot: Of the worker.
+        name: In the script.
+    """
+
+    def __init__(self, run: Run, slot: str, name: str) -> None:
+        self.run, self.slot = run, slot
+        self.stop = threading.Event()
+        self.tasks: dict[Tp, Task] = {}
+        self.limits = draw_limits(run.rnd)
+        self.poll_records = run.rnd.choice([1, 3, 10, 50])
+        self.error: BaseException | None = None
+        self.actor: Actor = run.scheduler.spawn(name, self._body)
+
+    def _body(self, actor: Actor) -> None:
+        run = self.run
+        run.scheduler.say(f"starts, slot {self.slot}, polls of {self.poll_records}, {self.limits}")
+        process = Process(actor, run.broker, run.rnd, run.trouble, run.draw_skew(), run.checker.on_asked)
+        context = replace(run.context, replay=self.limits)
+        settings = WorkerSettings("A", "", self.slot, transaction_timeout_ms=int(run.broker.settings.transaction_ms))
+        sink = KafkaSink(
+            cast(Any, SimClients(process, settings.transactional_id)),
+            settings,
+            self.stop.is_set,
+            on_step=self._on_step,
+            monotonic=lambda: run.scheduler.now / 1000,
+        )
+        reader = SimLogReader(process)
+        ports = Ports(SimSource(process), sink, process, lambda tps: restore(reader, {TOPICS.components: context}, tps))
+        Driver(ports, self, [TOPICS.components], self.poll_records, 1 << 40, self.stop).run()
+
+    def _on_step(self, step: str) -> None:
+        run = self.run
+        if run.faults and run.rnd.random() < run.step_crash:
+            run.scheduler.say(f"killed at step {step}")
+            run.report.crashes += 1
+            self.actor.alive = False
+            raise Crash
+        self.actor.wait()
+
+    # -- Host
+
+    def assigned(self, tasks: Mapping[Tp, Task]) -> None:
+        self.tasks.update(tasks)
+        for tp, task in tasks.items():
+            self.run.scheduler.say(f"owns {tp.partition} from {task.position}, {len(task.groups)} groups open")
+
+    def revoked(self, tps: Sequence[Tp]) -> None:
+        self.run.scheduler.say(f"lets go of {[tp.partition for tp in tps]}")
+        for tp in tps:
+            self.tasks.pop(tp, None)
+
+    def process(self, batches: Sequence[Batch]) -> None:
+        run = self.run
+        for batch in batches:
+            with batch:
+                batch.apply(self.tasks[batch.tp])
+                if len(batch.records) > 1 and run.faults and run.rnd.random() < run.task_failure:
+                    run.scheduler.say(f"the task of {batch.tp.partition} raises, its memory already changed")
+                    raise TransientError
+            if isinstance(batch.outcome, Plan):
+                what = "tick" if batch.work is Work.TICK else f"to {batch.outcome.next_offset}"
+                run.scheduler.say(f"plan for {batch.tp.partition}: {what}, {len(batch.outcome.outputs)} outputs")
+        self.actor.wait()
+
+    def committed(self, plans: Sequence[Plan]) -> None:
+        self.run.scheduler.say(f"committed {[(plan.tp.partition, plan.next_offset) for plan in plans]}")
+        for plan in plans:
+            self.run.judged(lambda plan=plan: self.run.checker.compare_live(plan, self.tasks[plan.tp]))  # type: ignore[misc]
+
+    def blocked(self, tp: Tp, cause: Blocked) -> None:
+        self.run.failed(f"partition {tp.partition} is blocked: {cause}")
+
+    def paused(self, tps: Collection[Tp]) -> None: ...
+
+    def doubted(self, doubt: Doubt) -> None:
+        self.run.report.doubts += 1
+        self.run.scheduler.say(f"{type(doubt).__name__}: {doubt}")
+
+    def finished(self, error: BaseException | None) -> None:
+        self.error = error
+        if isinstance(error, Crash):
+            return
+        self.run.scheduler.say(f"ends: {error!r}" if error else "ends")
+        if error is not None and not isinstance(error, FencedError):
+            self.run.failed(f"the worker ends with {error!r}", error)
+
+
+class Run:
+    """One simulated run.
+
+    Args:
+        seed: Decides everything.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.rnd = rnd = Random(seed)
+        self.report = Report(seed)
+        self.scheduler = Scheduler(rnd)
+        self.report.script = self.scheduler.script
+        settings = BrokerSettings(rnd.randint(1, 3), rnd.random() < 0.4)
+        self.broker = Broker(self.scheduler, settings)
+        policy = draw_policy(rnd)
+        self.context = TaskContext(
+            "D", TOPICS, policy, settings.partitions, single_object_header("Unit"), single_object_header("Outcome")
+        )
+        self._skewed = rnd.random() < 0.25
+        self.checker = Checker(self.broker, self.context, strict_clocks=not self._skewed)
+        self.broker.on_commit = lambda transaction: self.judged(lambda: self.checker.on_commit(transaction))
+        self.faults = True
+        self.trouble = Trouble(*(rnd.choice([0, 0, 0.01, 0.05]) for _ in range(4)))
+        self.step_crash = rnd.choice([0, 0, 0.005, 0.02])
+        self.task_failure = rnd.choice([0, 0, 0.02, 0.1])
+        self._restless = rnd.choice([0.2, 1.0, 2.0])
+        self._traffic = Traffic(rnd, rnd.choice([4, 12]))
+        self._records = rnd.choice([40, 120])
+        self._slots = [str(number) for number in range(rnd.randint(1, 3))]
+        self._lives: list[Life] = []
+        self._started = 0
+        self._violation: Violation | None = None
+        self.scheduler.say(f"seed {seed}: {settings}", "run")
+        self.scheduler.say(f"{policy}", "run")
+        self.scheduler.say(f"{self.trouble}, skewed clocks: {self._skewed}", "run")
+
+    def play(self) -> Report:
+        """Plays it to the end; never raises for what the workers do."""
+        report = self.report
+        try:
+            for slot in self._slots:
+                self._start(slot)
+            self._stormy()
+            self._become_quiet()
+            self.judged(self.checker.at_the_end)
+            self._raise_failures()
+        except Violation as violation:
+            report.violation = str(violation)
+            self.scheduler.say(f"VIOLATION: {violation}", "check")
+        finally:
+            self.scheduler.end()
+        report.commits, report.units = self.checker.commits, self.checker.units
+        return report
+
+    # -- judgement
+
+    def judged(self, check: Callable[[], None]) -> None:
+        """Runs a check; what it finds ends the run."""
+        try:
+            check()
+        except Violation as violation:
+            self._violation = self._violation or violation
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the check stumbles over is a finding
+            self.failed(f"{type(error).__name__}: {error}", error)
+
+    def failed(self, what: str, cause: BaseException | None = None) -> None:
+        """Something that must never happen; the run ends at the next step."""
+        if self._violation is None:
+            self._violation = Violation(what)
+            self._violation.__cause__ = cause
+
+    def _raise_failures(self) -> None:
+        for error in self.scheduler.failures:
+            self.failed(f"an actor ended with {error!r}", error)
+        if self._violation is not None:
+            raise self._violation
+
+    # -- time
+
+    def _step(self) -> None:
+        scheduler, broker, rnd = self.scheduler, self.broker, self.rnd
+        self.report.steps += 1
+        if broker.network and rnd.random() < 0.3:
+            broker.deliver(rnd)
+        if not scheduler.step():
+            if broker.network:
+                broker.deliver(rnd)
+            else:
+                scheduler.now = max(scheduler.now, min(scheduler.next_wake(), scheduler.now + 500))
+        scheduler.now += rnd.choice((0, 0, 0, 1, 3))
+        broker.expire_members()
+        broker.expire_transactions()
+        self._raise_failures()
+
+    # -- the storm
+
+    def _stormy(self) -> None:
+        rnd = self.rnd
+        faults: list[tuple[float, Callable[[], None]]] = [
+            (0.004, self._kill),
+            (0.004, self._pause),
+            (0.010, self._wake),
+            (0.010, self._restart),
+            (0.002, self._start_twice),
+            (0.002, self._stop),
+            (0.003, self._shake),
+            (0.010, self._compact),
+            (0.004, self._leap),
+            (0.004, self._check_restore),
+        ]
+        sent = 0
+        while sent < self._records:
+            if rnd.random() < 0.08:
+                for _ in range(rnd.randint(1, 8)):
+                    self._send()
+                    sent += 1
+            for chance, fault in faults:
+                if rnd.random() < chance * self._restless:
+                    fault()
+            self._step()
+
+    def _send(self) -> None:
+        """One record of a producer; some transactions of producers stay open for a while, some abort."""
+        rnd, broker = self.rnd, self.broker
+        row = self._traffic.next(broker.now_ms())
+        partitions = broker.settings.partitions
+        partition = partition_for(row[0] or b"", partitions) if rnd.random() < 0.95 else rnd.randrange(partitions)
+        log = broker.log(Tp(TOPICS.components, partition))
+        if rnd.random() < 0.95:
+            log.append(row, broker.now_ms(), now=self.scheduler.now)
+            return
+        owner = f"producer-{self.report.steps}-{log.end}"
+        outcome = rnd.choice([State.COMMITTED, State.ABORTED])
+        log.append(row, broker.now_ms(), owner, self.scheduler.now)
+        broker.network.append(("marker of a producer", lambda: log.finish(owner, outcome, broker.now_ms())))
+
+    def draw_skew(self) -> float:
+        """How far a process's clock is off."""
+        return self.rnd.choice([0, -400, 5_000]) if self._skewed else 0.0
+
+    def _start(self, slot: str) -> None:
+        self._started += 1
+        self._lives.append(Life(self, slot, f"w{slot}.{self._started}"))
+
+    def _living(self) -> list[Life]:
+        self._lives = [life for life in self._lives if life.actor.alive]
+        return self._lives
+
+    def _some(self) -> Life | None:
+        living = self._living()
+        return self.rnd.choice(living) if living else None
+
+    def _kill(self) -> None:
+        life = self._some()
+        if life is not None:
+            self.scheduler.say(f"kill -9 {life.actor.name}", "fault")
+            self.report.crashes += 1
+            life.actor.kill()
+
+    def _pause(self) -> None:
+        life = self._some()
+        if life is not None and life.actor.paused_at is None:
+            self.scheduler.say(f"SIGSTOP {life.actor.name}", "fault")
+            life.actor.paused_at = self.scheduler.now
+            if self.rnd.random() < 0.6:
+                self.scheduler.now += self.rnd.choice([3_000, 6_500, 11_000])
+
+    def _wake(self) -> None:
+        for life in self._living():
+            if life.actor.paused_at is not None:
+                self.scheduler.say(f"SIGCONT {life.actor.name}", "fault")
+                self.report.zombies += 1
+                life.actor.paused_at = None
+                return
+
+    def _restart(self) -> None:
+        running = {life.slot for life in self._living()}
+        for slot in self._slots:
+            if slot not in running:
+                self._start(slot)
+                return
+
+    def _start_twice(self) -> None:
+        if len(self._living()) < 5:
+            self._start(self.rnd.choice(self._slots))
+
+    def _stop(self) -> None:
+        life = self._some()
+        if life is not None:
+            self.scheduler.say(f"SIGTERM {life.actor.name}", "fault")
+            life.stop.set()
+
+    def _shake(self) -> None:
+        self.scheduler.say("the group is shaken", "fault")
+        self.broker.salt += 1
+        self.broker.rebalance()
+
+    def _compact(self) -> None:
+        for partition in range(self.broker.settings.partitions):
+            log = self.broker.log(Tp(TOPICS.groups_changelog, partition))
+            log.compact(bury=not self.broker.readers)
+
+    def _leap(self) -> None:
+        """Time passes; the clocks of brokers may jump."""
+        self.scheduler.now += self.rnd.choice([100, 1_000, 7_000])
+        if self._skewed:
+            self.broker.skew_ms = self.rnd.choice([0, -2_000, 300, 60_000])
+
+    def _check_restore(self) -> None:
+        self.judged(self.checker.compare_restored)
+
+    # -- quiet
+
+    def _become_quiet(self) -> None:
+        self.faults = False
+        self.trouble.stop()
+        self.scheduler.say("faults stop", "run")
+        until = 0.0
+        for _ in range(QUIET_STEPS):
+            self._wake()
+            self._restart()
+            self._step()
+            if not self._is_quiet():
+                continue
+            if not until:
+                until = self.scheduler.now + LAST_DEADLINE_MS
+                self.scheduler.now = until
+            elif self.scheduler.now > until + 1_000 and not any(map(self.checker.overdue, self._inputs())):
+                return
+        lag = {tp.partition: self.checker.lag(tp) for tp in self._inputs()}
+        overdue = {tp.partition: self.checker.overdue(tp) for tp in self._inputs()}
+        self.failed(f"never quiet: records waiting {lag}, groups overdue {overdue}")
+
+    def _inputs(self) -> list[Tp]:
+        return [Tp(TOPICS.components, partition) for partition in range(self.broker.settings.partitions)]
+
+    def _is_quiet(self) -> bool:
+        broker = self.broker
+        return (
+            not broker.network
+            and broker.preparing_since is None
+            and not any(log.open for log in broker.logs.values())
+            and not any(map(self.checker.lag, self._inputs()))
+        )
+
+
+def play(seed: int) -> Report:
+    """Plays the run of a seed."""
+    with suppress(ImportError):
+        import logging
+
+        logging.getLogger("uow.sink").setLevel(logging.WARNING)
+    return Run(seed).play()

@@ -1,0 +1,132 @@
+"""What producers send to `D.components` in a run: groups in pieces, shuffled, doubled, late, wrong, and between them plain traffic.
+
+Few ids and small numbers, so that most lines of the decision table meet most states of a group; enough groups that complete, so that
+units come out. Belongs here: records and policies, drawn. Does not belong here: when they are sent (`run`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from processor.engine.ports import Headers
+from processor.engine.young import ReplayLimits
+from processor.sim.broker import Row
+from topics.policies import (
+    AliasFamily,
+    DestinationPolicy,
+    DuplicatePolicy,
+    ExpirationPolicy,
+    HandlingPolicy,
+    LatePolicy,
+    OutcomesPolicy,
+    ViolationPolicy,
+)
+
+HUGE = 1 << 40
+_ODD: Sequence[Headers] = (
+    [],
+    [("x", b"1")],
+    [("uow-seq", b"1")],
+    [("uow-id", b""), ("uow-seq", b"1")],
+    [("uow-id", b"\xff"), ("uow-seq", b"1")],
+    [("uow-id", b"g1"), ("uoo-name", b"order"), ("uow-seq", b"1")],
+    [("uow-id", b"g2")],
+    [("uow-id", b"g0"), ("uow-seq", b"x")],
+    [("uow-id", b"g1"), ("uow-seq", b"2"), ("uow-end", b"yes")],
+    [("uow-id", b"g1"), ("uow-seq", b"1"), ("uow-seq", b"2")],
+)
+
+
+def draw_policy(rnd: Random) -> DestinationPolicy:
+    """A destination that forms units; limits small enough to matter in a run of some simulated seconds."""
+    return DestinationPolicy(
+        handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY,
+        incomplete_expiration_ms=rnd.choice([-1, -1, 300, 2_000, 20_000]),
+        idle_expiration_ms=rnd.choice([-1, -1, -1, 200, 5_000]),
+        expiration_policy=rnd.choice(list(ExpirationPolicy)),
+        duplicate_policy=rnd.choice(list(DuplicatePolicy)),
+        violation_policy=rnd.choice([ViolationPolicy.REJECT_COMPONENT, *ViolationPolicy]),
+        late_policy=rnd.choice(list(LatePolicy)),
+        closed_retention_ms=rnd.choice([3_600_000, 3_600_000, 3_000]),
+        closed_max_groups=rnd.choice([1_000_000, 1_000_000, 3]),
+        max_components=rnd.choice([1_000_000, 1_000_000, 4]),
+        max_bytes=rnd.choice([67_108_864, 67_108_864, 400]),
+        outcomes=rnd.choice(list(OutcomesPolicy)),
+        accept_aliases=frozenset(family for family in AliasFamily if rnd.random() < 0.1),
+    )
+
+
+def draw_limits(rnd: Random) -> ReplayLimits:
+    """Replay bounds of one worker start: none, wide, or narrow in one respect."""
+    return rnd.choice(
+        [
+            ReplayLimits(),
+            ReplayLimits(HUGE, HUGE, HUGE),
+            ReplayLimits(rnd.randint(1, 40), HUGE, HUGE),
+            ReplayLimits(HUGE, rnd.randint(1, 3_000), HUGE),
+            ReplayLimits(HUGE, HUGE, rnd.choice([1, 100, 1_000, 10_000])),
+            ReplayLimits(100_000, 64 * 1024 * 1024, 60_000),
+        ]
+    )
+
+
+class Traffic:
+    """Records of one run, a group at a time behind a window of open ones.
+
+    Args:
+        rnd: Its dice.
+        groups: How many ids in use at a time.
+    """
+
+    def __init__(self, rnd: Random, groups: int) -> None:
+        self._rnd = rnd
+        self._ids = groups
+        self._waiting: list[tuple[bytes, int, bool]] = []
+        self._sent: list[tuple[bytes, int, bool]] = []
+        self._opened = 0
+
+    def next(self, now_ms: int) -> Row:
+        """One record."""
+        rnd = self._rnd
+        dice = rnd.random()
+        if dice < 0.05:
+            return (rnd.choice([b"key", None, b"g1"]), rnd.choice([b"plain", None]), list(rnd.choice(_ODD)))
+        if dice < 0.12 and self._sent:
+            return self._row(rnd.choice(self._sent[-30:]), now_ms)
+        while len(self._waiting) < 6:
+            self._open()
+        return self._row(self._waiting.pop(rnd.randrange(len(self._waiting))), now_ms)
+
+    def _open(self) -> None:
+        rnd = self._rnd
+        self._opened += 1
+        number = self._opened if rnd.random() < 0.75 else rnd.randrange(self._ids)
+        size = rnd.choice([1, 2, 2, 3, 3, 4, 6])
+        for seq in range(1, size + 1):
+            if rnd.random() < 0.95:
+                self._waiting.append((b"g%d" % number, seq, seq == size))
+
+    def _row(self, component: tuple[bytes, int, bool], now_ms: int) -> Row:
+        rnd = self._rnd
+        id, seq, end = component
+        self._sent.append(component)
+        if rnd.random() < 0.02:
+            seq = rnd.choice([0, seq + 1, 2_147_483_647])
+        headers: Headers = [("uow-id", id), ("uow-seq", b"%d" % seq)]
+        if end:
+            headers.append(("uow-end", b"true"))
+        dice = rnd.random()
+        if dice < 0.03:
+            headers.append(("uow-deliver-at", b"%d" % (now_ms + rnd.randrange(-50, 3_000))))
+        elif dice < 0.06:
+            headers.append(("uow-expires-at", b"%d" % (now_ms + rnd.randrange(-50, 3_000))))
+        elif dice < 0.09:
+            headers.append(("uow-count", b"%d" % rnd.randrange(1, 5)))
+        elif dice < 0.25:
+            headers.append(("uow-component-id", b"%b-%d" % (id, seq)))
+        elif dice < 0.30:
+            headers.append(("user", rnd.choice([b"said", None])))
+        elif dice < 0.32:
+            headers.append(("mq-group-id", id))
+        return (id, rnd.choice([b"x", b"x", b"y", None, b"long" * 30]), headers)
