@@ -32,6 +32,8 @@ EXPIRATION_MS = 25_000
 MAX_COMPONENTS = 20
 PATIENCE_S = 60.0
 LOOK_S = 0.05
+CARRIED = "tables are up to date"
+"""What `uow.demo.tables` says between its two commands."""
 
 SETTINGS = """\
 # Written by `uow demo`.

@@ -1,11 +1,10 @@
-"""`uow sink --once`, again, and `uow audit`, in one process: Spark starts once, while the story still waits for time to pass.
+"""`uow sink --once` and `uow audit` in one process, so that Spark starts once, and while the story still waits for time to pass.
 
     python -m uow.demo.tables CONFIG TABLES SETTLED REPORT
 
-The first `sink` carries what is there; the second one, once the file SETTLED exists, what came since. The audit's JSON goes to
-REPORT, and its exit status is that of this program.
+Both run once the file SETTLED exists. The audit's JSON goes to REPORT, and its exit status is that of this program.
 
-Belongs here: the order of the three. Does not belong here: what they do.
+Belongs here: when. Does not belong here: what they do.
 """
 
 from __future__ import annotations
@@ -17,10 +16,12 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from types import FrameType
 
+from spark_sink.session import session
+from spark_sink.sink import settings
 from uow.cli import main as uow
+from uow.demo.place import CARRIED
 
 LOOK_S = 0.05
-CARRIED = "tables are up to date"
 
 
 def run(*arguments: str) -> int:
@@ -39,13 +40,13 @@ def _leave(signum: int, frame: FrameType | None) -> None:
 
 
 def main() -> int:
-    """Runs all three."""
+    """Starts Spark, waits, runs both."""
     config, tables, settled, report = sys.argv[1:]
-    sink = ("sink", "-c", config, "--tables", tables, "--once")
-    status = run(*sink)
-    while not status and not Path(settled).exists():
+    signal.signal(signal.SIGTERM, _leave)
+    session("uow sink", settings=settings(once=True))
+    while not Path(settled).exists():
         time.sleep(LOOK_S)
-    status = status or run(*sink)
+    status = run("sink", "-c", config, "--tables", tables, "--once")
     if status:
         return status
     print(CARRIED, flush=True)
