@@ -16,6 +16,7 @@ from processor.engine.ports import Plan, Tp
 from processor.engine.rows import read_ledger
 from processor.engine.task import PartitionTask
 from tests.core.script import T0, TOPICS, FakeRecord, check_counts, context_of, policy_of, row_by_row
+from topics.partitioner import partition_for
 from topics.policies import (
     AliasFamily,
     DestinationPolicy,
@@ -50,12 +51,12 @@ def draw_policy(rnd: Random) -> DestinationPolicy:
         idle_expiration_ms=rnd.choice([-1, -1, 30, 100]),
         expiration_policy=rnd.choice(list(ExpirationPolicy)),
         duplicate_policy=rnd.choice(list(DuplicatePolicy)),
-        violation_policy=rnd.choice(list(ViolationPolicy)),
+        violation_policy=rnd.choice([ViolationPolicy.REJECT_COMPONENT, *ViolationPolicy]),
         late_policy=rnd.choice(list(LatePolicy)),
         closed_retention_ms=rnd.choice([3_600_000, 3_600_000, 100, 20]),
         closed_max_groups=rnd.choice([1_000_000, 1_000_000, 3, 1]),
-        max_components=rnd.choice([1_000_000, 1_000_000, 4, 2]),
-        max_bytes=rnd.choice([67_108_864, 67_108_864, 400, 150]),
+        max_components=rnd.choice([1_000_000, 1_000_000, 1_000_000, 4, 2]),
+        max_bytes=rnd.choice([67_108_864, 67_108_864, 67_108_864, 400, 150]),
         outcomes=rnd.choice(list(OutcomesPolicy)),
         accept_aliases=frozenset(family for family in AliasFamily if rnd.random() < 0.15),
         expiration_log_headers=("user",),
@@ -88,13 +89,13 @@ def _headers(rnd: Random, now: int, ids: Sequence[bytes]) -> Any:  # noqa: C901 
         return rnd.choice([None, [], [("x", b"1")], [("uow-seq", b"1")], [("uow-id", b"a"), ("uow-kind", b"unit")]])
     if odd < 0.07:
         return UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
-    seq = rnd.choice([1, 2, 3, 3, 4, 5, rnd.randrange(1, 9), 2_147_483_647 if rnd.random() < 0.1 else 2])
-    end = rnd.random()
+    seq = rnd.choice([1, 1, 1, 2, 2, 2, 3, 3, rnd.randrange(1, 8), 2_147_483_647 if rnd.random() < 0.1 else 2])
+    end = rnd.random() * (1 if seq in {2, 3} else 2)
     group_id = rnd.choice(ids)
     headers: list[tuple[str, bytes | None]] = [("uow-id", group_id), ("uow-seq", b"%d" % seq)]
-    if end < 0.25:
+    if end < 0.3:
         headers.append(("uow-end", rnd.choice([b"true", b"true", b"TRUE", b"tRue"])))
-    elif end < 0.6:
+    elif end < 0.8:
         headers.append(("uow-end", rnd.choice([b"false", b"False", b"faLse"])))
     if rnd.random() < 0.3:
         headers.append(("uow-component-id", rnd.choice([b"m1", b"m2", b"m3", b"", None, b"\xff"])))
@@ -136,7 +137,10 @@ def _headers(rnd: Random, now: int, ids: Sequence[bytes]) -> Any:  # noqa: C901 
 
 def draw_stream(rnd: Random, length: int, ids_count: int = 5) -> list[Event]:
     """A stream of about `length` events, in offset order; offsets have holes, append times mostly rise."""
-    ids = [b"id-%d" % number for number in range(ids_count)]
+    named = [b"id-%d" % number for number in range(8 * ids_count + 8)]
+    ids = [name for name in named if partition_for(name, PARTITIONS) == TP.partition][:ids_count]
+    if rnd.random() < 0.5:
+        ids.append(next(name for name in named if partition_for(name, PARTITIONS) != TP.partition))
     events: list[Event] = []
     offset, at = rnd.randrange(0, 300), T0
     for _ in range(length):
