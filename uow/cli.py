@@ -75,10 +75,22 @@ class LazyGroup(click.Group):
             click.echo(f"uow: this command needs the extra {extra!r}: pip install 'uow[{extra}]'", err=True)
             ctx.exit(FAILED)
         except Exception as error:
+            if _is_missing_part(error):
+                click.echo(f"uow: {error}", err=True)
+                ctx.exit(FAILED)
             if not _is_kafka_error(error):
                 raise
             click.echo(f"uow: Kafka: {_told(error)}", err=True)
             ctx.exit(FAILED)
+
+
+def _is_missing_part(error: Exception) -> bool:
+    """No jars, or no Java: the message says what to install."""
+    names = {"jvm.jars": "JarsMissing", "jvm.java": "JavaMissing"}
+    return any(
+        module in sys.modules and isinstance(error, getattr(sys.modules[module], name))
+        for module, name in names.items()
+    )
 
 
 def _is_kafka_error(error: Exception) -> bool:

@@ -141,7 +141,7 @@ class KafkaSource:
             at = self._delivered.get(tp, -1)
             trouble[tp] = Blocked(
                 f"{tp.topic}/{tp.partition}: the committed position {at} is no longer in the log ({error.str()}): retention overtook it, records up "
-                "to the log's start are lost. Nothing was skipped: decide, then set the group's offset and restart (W-120)"
+                "to the log's start are lost. Nothing was skipped; what to do: docs/operations.md, a partition is blocked (W-120)"
             )
         elif error.fatal():
             raise FencedError(f"the consumer cannot go on: {error.name()}: {error.str()}")

@@ -23,11 +23,9 @@ def command(ctx: click.Context, port: int, folder: Path | None) -> None:
 
     Prints `broker ready on HOST:PORT` once clients can connect.
     """
-    from jvm.jars import JarsMissing
-    from jvm.java import JavaMissing
     from uow.broker import BrokerFailed, FolderInUse, PortTaken, serve
 
     try:
         ctx.exit(serve(port, folder))
-    except (BrokerFailed, FolderInUse, PortTaken, JarsMissing, JavaMissing) as error:
+    except (BrokerFailed, FolderInUse, PortTaken) as error:
         raise click.ClickException(str(error)) from error
