@@ -176,7 +176,7 @@ class Broker:
         self.generation = 0
         self.preparing_since: float | None = None
         self.salt = 0
-        self.readers = 0
+        self.readers: list[Actor] = []
         self._next_member = 0
 
     def log(self, tp: Tp) -> Log:

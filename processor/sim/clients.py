@@ -398,12 +398,12 @@ class SimLogReader:
         return answers
 
     def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[RawRecord]:
-        self.broker.readers += 1
+        self.broker.readers.append(self.process.actor)
         try:
             for tp, (start, end) in ranges.items():
                 yield from self._read(tp, start, end)
         finally:
-            self.broker.readers -= 1
+            self.broker.readers.remove(self.process.actor)
 
     def _read(self, tp: Tp, start: int, end: int) -> Iterator[RawRecord]:
         log = self.broker.log(tp)

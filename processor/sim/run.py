@@ -12,7 +12,7 @@ Belongs here: the dice and the supervisor. Does not belong here: what is judged 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from random import Random
@@ -110,7 +110,7 @@ class Life:
         if run.faults and run.rnd.random() < run.step_crash:
             run.scheduler.say(f"killed at step {step}")
             run.report.crashes += 1
-            self.actor.alive = False
+            self.actor.kill()
             raise Crash
         self.actor.wait()
 
@@ -202,19 +202,20 @@ class Run:
         """Plays it to the end; never raises for what the workers do."""
         report = self.report
         try:
-            for slot in self._slots:
-                self._start(slot)
-            self._stormy()
-            self._become_quiet()
-            self.judged(self.checker.at_the_end)
-            self._raise_failures()
+            self.scheduler.play(self._plot())
         except Violation as violation:
             report.violation = str(violation)
             self.scheduler.say(f"VIOLATION: {violation}", "check")
-        finally:
-            self.scheduler.end()
         report.commits, report.units = self.checker.commits, self.checker.units
         return report
+
+    def _plot(self) -> Iterator[None]:
+        for slot in self._slots:
+            self._start(slot)
+        yield from self._stormy()
+        yield from self._become_quiet()
+        self.judged(self.checker.at_the_end)
+        self._raise_failures()
 
     # -- judgement
 
@@ -242,12 +243,13 @@ class Run:
 
     # -- time
 
-    def _step(self) -> None:
+    def _step(self) -> Iterator[None]:
         scheduler, broker, rnd = self.scheduler, self.broker, self.rnd
         self.report.steps += 1
         if broker.network and rnd.random() < 0.3:
             broker.deliver(rnd)
-        if not scheduler.step():
+        yield
+        if scheduler.is_idle:
             if broker.network:
                 broker.deliver(rnd)
             else:
@@ -259,7 +261,7 @@ class Run:
 
     # -- the storm
 
-    def _stormy(self) -> None:
+    def _stormy(self) -> Iterator[None]:
         rnd = self.rnd
         faults: list[tuple[float, Callable[[], None]]] = [
             (0.004, self._kill),
@@ -282,7 +284,7 @@ class Run:
             for chance, fault in faults:
                 if rnd.random() < chance * self._restless:
                     fault()
-            self._step()
+            yield from self._step()
 
     def _send(self) -> None:
         """One record of a producer; some transactions of producers stay open for a while, some abort."""
@@ -363,7 +365,7 @@ class Run:
     def _compact(self) -> None:
         for partition in range(self.broker.settings.partitions):
             log = self.broker.log(Tp(TOPICS.groups_changelog, partition))
-            log.compact(bury=not self.broker.readers)
+            log.compact(bury=not any(actor.alive for actor in self.broker.readers))
 
     def _leap(self) -> None:
         """Time passes; the clocks of brokers may jump."""
@@ -376,7 +378,7 @@ class Run:
 
     # -- quiet
 
-    def _become_quiet(self) -> None:
+    def _become_quiet(self) -> Iterator[None]:
         self.faults = False
         self.trouble.stop()
         self.scheduler.say("faults stop", "run")
@@ -384,7 +386,7 @@ class Run:
         for _ in range(QUIET_STEPS):
             self._wake()
             self._restart()
-            self._step()
+            yield from self._step()
             if not self._is_quiet():
                 continue
             if not until:
