@@ -147,8 +147,10 @@ class Audit:
             tables = {table.value: self.tables.read(self.spark, table) for table in Table}
             closings = keep(self._closings())
             rows = keep(self._fates(span))
-            settled = keep(compare(self.spark, comparison.SETTLED, rows=rows, closings=closings, **tables))
-            return self._report(span, settled, closings, tables, keep)
+            settled = rows.withColumn("recorded_at", sql.lit(None).cast("bigint"))
+            if not rows.where("due IS NOT NULL").isEmpty():
+                settled = keep(compare(self.spark, comparison.SETTLED, rows=rows, closings=closings, **tables))
+            return self._report(span, settled, closings, tables)
         finally:
             for frame in kept:
                 frame.unpersist()
@@ -190,18 +192,18 @@ class Audit:
         latest = dict.fromkeys(span.end, LATEST)
         return between(self.spark, self.cluster, self.names.components, span.end, latest).count()
 
-    def _report(
-        self, span: Span, settled: DataFrame, closings: DataFrame, tables: Mapping[str, DataFrame], keep: Any
-    ) -> Report:
+    def _report(self, span: Span, settled: DataFrame, closings: DataFrame, tables: Mapping[str, DataFrame]) -> Report:
         bounds = self.spark.createDataFrame(
             [(p, span.start[p], end) for p, end in span.end.items()], "partition INT, start BIGINT, stop BIGINT"
         )
-        out_of_range = keep(compare(self.spark, comparison.OUT_OF_RANGE, bounds=bounds, **tables))
-        left_out = out_of_range.count()
+        left_out = [
+            (row.id,) for row in compare(self.spark, comparison.OUT_OF_RANGE, bounds=bounds, **tables).collect()
+        ]
         unread = self._unread(span)
 
         def judged(frame: DataFrame) -> DataFrame:
-            return frame.join(sql.broadcast(out_of_range), "id", "left_anti") if left_out else frame
+            out = self.spark.createDataFrame(left_out, "id STRING") if left_out else None
+            return frame if out is None else frame.join(sql.broadcast(out), "id", "left_anti")
 
         inputs: dict[str, Any] = {
             name: judged(frame) if "id" in frame.columns else frame for name, frame in tables.items()
@@ -230,19 +232,19 @@ class Audit:
         if any(counts.get(Fate.REROUTED) for counts in expected_counts.values()):
             queries.append((comparison.REROUTED, ""))
             inputs["reroutes"] = self._reroutes()
-        found = keep(
-            reduce(DataFrame.unionAll, (compare(self.spark, query, content=sql, **inputs) for query, sql in queries))
+        differences = reduce(
+            DataFrame.unionAll, (compare(self.spark, query, content=text, **inputs) for query, text in queries)
         )
-        totals = {What(row.what): row["count"] for row in found.groupBy("what").count().collect()}
+        totals, examples = _summary(differences)
         return Report(
             self.names.destination,
             expected_counts,
             self._found(tables, bounds, settled),
             units,
-            left_out,
+            len(left_out),
             unread,
-            dict(sorted(totals.items())),
-            self._examples(found) if totals else (),
+            totals,
+            examples,
         )
 
     def _counts(self, settled: DataFrame) -> tuple[dict[int, dict[Fate, int]], dict[str, int]]:
@@ -264,7 +266,14 @@ class Audit:
         )
         return {Fate(row.fate): row.n for row in query.collect()}
 
-    def _examples(self, found: DataFrame) -> tuple[Difference, ...]:
-        numbered = found.withColumn("k", sql.expr("row_number() OVER (PARTITION BY what ORDER BY source, place)"))
-        some = numbered.where(sql.col("k") <= EXAMPLES).orderBy("what", "source", "place").collect()
-        return tuple(Difference(What(row.what), row.source, row.id, row.place, row.detail) for row in some)
+
+def _summary(differences: DataFrame) -> tuple[dict[What, int], tuple[Difference, ...]]:
+    """How many differences of each kind there are, and some of them."""
+    numbered = differences.select(
+        "*",
+        sql.expr("count(*) OVER (PARTITION BY what)").alias("total"),
+        sql.expr("row_number() OVER (PARTITION BY what ORDER BY source, place, detail)").alias("k"),
+    )
+    rows = sorted(numbered.where(sql.col("k") <= EXAMPLES).collect(), key=lambda row: (row.what, row.k))
+    examples = tuple(Difference(What(row.what), row.source, row.id, row.place, row.detail) for row in rows)
+    return {What(row.what): row.total for row in rows}, examples

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,11 +148,13 @@ class Stage:
         self._write([plan for task in self.tasks.values() if (plan := task.tick(now)) is not None])
 
     def _write(self, plans: list[Plan]) -> None:
+        if not plans:
+            return
         self._worker.begin_transaction()
         for plan in plans:
             for output in plan.outputs:
                 partition = output.partition if output.partition >= 0 else partition_for(output.key or b"", PARTITIONS)
-                self._worker.produce(output.topic, output.value, output.key, partition, headers=output.headers)
+                self._worker.produce(output.topic, output.value, output.key, partition, headers=[*output.headers])
                 if output.topic == self.names.components:
                     self._sent[partition] += 1
             self._worker.produce(plan.ledger_topic, plan.ledger, None, plan.tp.partition)
@@ -214,9 +216,13 @@ class Stage:
         """`uow audit`."""
         return Audit(self.spark, self.cluster, self.names, self.policy, self.tables).run()
 
-    def tamper(self, table: Table, statement: str) -> None:
-        """Changes a table behind the sink's back; `{}` is the table."""
-        self.spark.sql(statement.replace("{}", f"delta.`{self.tables.path(table)}`"))
+    def tamper(self, table: Table, change: Callable[[list[dict[str, Any]]], None]) -> None:
+        """Changes a table behind the sink's back."""
+        found = self.tables.read(self.spark, table)
+        rows = [row.asDict(recursive=True) for row in found.collect()]
+        change(rows)
+        made = self.spark.createDataFrame(rows, found.schema)
+        made.coalesce(1).write.format("delta").mode("overwrite").save(self.tables.path(table))
 
 
 def c(

@@ -18,6 +18,8 @@ from spark_sink.kafka import Cluster
 from spark_sink.tables import Table, append_once
 from tests.spark.stage import STARTED_MS, Stage, c, plain
 
+pytestmark = pytest.mark.timeout(600)
+
 UNIT_MARKS = [("uow-id", b"x"), ("uow-kind", b"unit")]
 
 
