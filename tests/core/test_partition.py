@@ -1,0 +1,52 @@
+"""What a partition keeps beside its groups: deadlines in line, look-up tables, counts of every way to close."""
+
+from __future__ import annotations
+
+import pytest
+
+from processor.core import columns
+from processor.core.changes import Closed, Decision, Passed
+from processor.core.group import Group
+from processor.core.partition import Partition
+from schemas.errors import InvariantViolation, MisroutedComponentError
+from schemas.records import Reason, UnitOutcome
+from tests.core.script import T0, bare, c, check_counts, context_of, policy_of, refused, story
+from topics.partitioner import partition_for
+
+
+def test_deadlines_that_became_stale_are_cleared_away() -> None:
+    """A component with a special header puts its group in line each time; the line must not grow with the stream."""
+    played = story(*(c(number, priority=1) for number in range(1, 3000)), poll=100, incomplete_expiration_ms=60_000)
+    assert len(played.task.partition._deadlines) < 1300
+    assert played.task.next_deadline() == T0 + 60_000
+
+
+def test_marks_made_up_per_record_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "_MAX_MARKS", 10)
+    columns._MARKS.clear()
+    played = story(*(c(number) for number in range(1, 100)))
+    assert played.open == {"a": "1-99"}
+    assert len(columns._MARKS) <= 10
+
+
+def test_cancelled_components_are_counted_as_such_w216() -> None:
+    played = story(c(1), c(2))
+    partition = played.task.partition
+    group: Group = partition.groups.pop(b"a")
+    partition.close(group, Closed(b"a", 1, UnitOutcome.CANCELLED, Reason.COMMAND, 2, 2, T0))
+    assert (partition.counts.cancelled, partition.held_bytes) == (2, 0)
+    check_counts(partition.counts, partition.groups)
+
+
+def test_effect_about_a_record_without_one_is_our_bug() -> None:
+    partition = Partition(context_of(policy_of()).place(0), policy_of())
+    with pytest.raises(InvariantViolation, match="no record in hand"):
+        partition._carry_out(Decision((), (Passed(),)), None)
+
+
+def test_misrouted_component_too_large_to_be_sent_on_is_refused_w110_w216() -> None:
+    stray = (partition_for(b"a", 4) + 1) % 4
+    large = bare(c(1).headers, b"x" * 1_048_000)
+    played = story(large, partition=stray, partitions=4)
+    assert played.seen == [refused(large, MisroutedComponentError)]
+    assert (played.counts.passed, played.counts.rejected) == (0, 1)
