@@ -87,11 +87,7 @@ class Log:
             each
             for each in self.records
             if each.offset() >= stable
-            or (
-                each.state is State.COMMITTED
-                and last[each.key()] is each
-                and not (bury and each.value() is None)
-            )
+            or (each.state is State.COMMITTED and last[each.key()] is each and not (bury and each.value() is None))
         ]
 
 
@@ -158,7 +154,8 @@ class Broker:
         settings: Of the run.
 
     Attributes:
-        network: What is under way and arrives whenever the seed says so: markers and late requests, each with its name.
+        markers: Ends of transactions under way to their partitions, each with its name; they arrive whenever the seed says so.
+        late: Requests that were held up in the network, each with its name; they arrive much later.
         on_commit: Told of each transaction at the moment its commit is decided.
         skew_ms: How far the brokers' clock is off.
     """
@@ -169,7 +166,8 @@ class Broker:
         self.committed: dict[Tp, Committed] = {}
         self.transactions: dict[str, Transaction] = {}
         self.sequences: dict[tuple[str, Tp], tuple[int, int]] = {}
-        self.network: list[tuple[str, Callable[[], None]]] = []
+        self.markers: list[tuple[str, Callable[[], None]]] = []
+        self.late: list[tuple[str, Callable[[], None]]] = []
         self.on_commit: Callable[[Transaction], None] = lambda transaction: None
         self.skew_ms = 0.0
         self.members: dict[int, Member] = {}
@@ -190,13 +188,16 @@ class Broker:
         """The brokers' clock."""
         return int(self.scheduler.now + self.skew_ms) + 1_700_000_000_000
 
-    def deliver(self, rnd: Random) -> None:
-        """Something that was under way arrives."""
-        name, request = self.network.pop(rnd.randrange(len(self.network)))
+    def deliver_marker(self, rnd: Random) -> None:
+        """A marker arrives."""
+        self.markers.pop(rnd.randrange(len(self.markers)))[1]()
+
+    def deliver_late(self, rnd: Random) -> None:
+        """A request that was held up arrives; nobody waits for its answer."""
+        name, request = self.late.pop(rnd.randrange(len(self.late)))
         try:
             request()
-            if not name.startswith("marker"):
-                self.scheduler.say(f"late {name}: taken", "broker")
+            self.scheduler.say(f"late {name}: taken", "broker")
         except Refusal as refusal:
             self.scheduler.say(f"late {name}: {refusal}", "broker")
 
@@ -241,9 +242,7 @@ class Broker:
         for row in rows:
             transaction.written.append(Written(tp, log.append(row, self.now_ms(), id, self.scheduler.now)))
 
-    def commit_offsets(
-        self, id: str, epoch: int, member: int, generation: int, offsets: dict[Tp, Committed]
-    ) -> None:
+    def commit_offsets(self, id: str, epoch: int, member: int, generation: int, offsets: dict[Tp, Committed]) -> None:
         """Positions become part of the open transaction, if the member is one of this generation."""
         transaction = self._current(id, epoch)
         if transaction.phase is not Phase.ONGOING or not transaction.takes_offsets:
@@ -303,7 +302,7 @@ class Broker:
                 self._finished(transaction)
 
         transaction.markers += 1
-        self.network.append((f"marker of {transaction.id}", arrive))
+        self.markers.append((f"marker of {transaction.id}", arrive))
 
     @staticmethod
     def _finished(transaction: Transaction) -> None:

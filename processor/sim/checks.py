@@ -201,7 +201,9 @@ class Checker:
         counts = task.counts
         held = sum(len(group.held) for group in task.groups.values())
         accounted = counts.held + counts.duplicate + counts.rejected + counts.passed + counts.ignored
-        require(counts.received == accounted and counts.open == held, f"{tp.partition}: does not add up: {counts} (W-216)")
+        require(
+            counts.received == accounted and counts.open == held, f"{tp.partition}: does not add up: {counts} (W-216)"
+        )
         return plan.outputs
 
     def _check_tick(self, tp: Tp, task: PartitionTask, said: LedgerRecord) -> None:
@@ -219,7 +221,10 @@ class Checker:
                 )
 
     def _compare(self, where: Tp, actual: list[Any], expected: list[Any]) -> None:
-        if where.topic in (self.topics.rejected, self.topics.components):  # several partitions write here: no order among them
+        if where.topic in (
+            self.topics.rejected,
+            self.topics.components,
+        ):  # several partitions write here: no order among them
             actual, expected = sorted(actual, key=repr), sorted(expected, key=repr)
         if actual == expected:
             return
@@ -231,7 +236,9 @@ class Checker:
         """A unit is whole, in order and delivered once; a source is delivered or refused once."""
         if names.ERROR_CLASS in headers:
             self._seen(headers[names.SOURCE])
-        elif where.topic == self.topics.units and headers.get(names.KIND) == names.KIND_UNIT and names.UNIT_ID in headers:
+        elif (
+            where.topic == self.topics.units and headers.get(names.KIND) == names.KIND_UNIT and names.UNIT_ID in headers
+        ):
             unit = codec.decode(value or b"")
             assert isinstance(unit, Unit)
             self.units += 1
@@ -288,7 +295,12 @@ class Checker:
         """Nothing in flight, nothing forgotten."""
         require(not any(log.open for log in self.broker.logs.values()), "a transaction is open after the end")
         for tp, position in self.positions.items():
-            require(self.broker.committed[tp] == position, f"{tp.partition}: the committed position is not the decided one")
+            require(
+                self.broker.committed[tp] == position, f"{tp.partition}: the committed position is not the decided one"
+            )
             received = len(self.broker.log(tp).visible(0, position.offset or 0))
-            require(self.task(tp).counts.received == received, f"{tp.partition}: received {self.task(tp).counts.received} of {received}")
+            require(
+                self.task(tp).counts.received == received,
+                f"{tp.partition}: received {self.task(tp).counts.received} of {received}",
+            )
         self.compare_restored()

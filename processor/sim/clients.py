@@ -199,7 +199,7 @@ class SimProducer:
         self._on_line(f"REQTMOUT|{name}")
         self._failed = True
         if self._process.rnd.random() < 0.7:
-            self._broker.network.append((name, write))
+            self._broker.late.append((name, write))
 
     def _request(self, name: str, send: Callable[[], None]) -> None:
         """One request with an answer, and what may happen to it."""
@@ -212,13 +212,13 @@ class SimProducer:
             if process.rnd.random() < 0.5:
                 self._answer(send)
             else:
-                self._broker.network.append((name, send))
+                self._broker.late.append((name, send))
             _raise(ck.KafkaError._TIMED_OUT, retriable=True)
         dice -= trouble.timed_out
         if dice < trouble.delayed:
             process.say(f"{name}: connection cut, repeated; the first frame is still under way")
             self._on_line(f"FAIL|{name}")
-            self._broker.network.append((name, send))
+            self._broker.late.append((name, send))
         elif dice < trouble.delayed + trouble.answer_lost:
             process.say(f"{name}: answer lost, repeated")
             self._on_line(f"REQTMOUT|{name}")
@@ -323,7 +323,8 @@ class SimSource:
 
     def read(self, limit: int, timeout: float) -> Poll | None:
         self.process.actor.wait(lambda: bool(self._pending()) or self._has_news(), timeout * 1000)
-        if self.process.rnd.random() < 0.3:
+        dice = self.process.rnd.random()
+        if dice < 0.2:
             self._serve()
         records: dict[Tp, list[RawRecord]] = {}
         pending = self._pending()
@@ -338,14 +339,13 @@ class SimSource:
                 records[tp] = list(some)
             if limit <= 0:
                 break
+        if dice > 0.8:  # a rebalance while the records are in hand already
+            self._serve()
+            records = {tp: rows for tp, rows in records.items() if tp in self._assigned}
         return Poll(records, self.token()) if records else None
 
     def _pending(self) -> list[Tp]:
-        return [
-            tp
-            for tp, at in self.position.items()
-            if tp not in self.paused and at < self.broker.log(tp).stable_end
-        ]
+        return [tp for tp, at in self.position.items() if tp not in self.paused and at < self.broker.log(tp).stable_end]
 
     def token(self) -> Token:
         return Token(self._me.id, self._me.generation)
@@ -409,7 +409,7 @@ class SimLogReader:
         log = self.broker.log(tp)
         at = start
         while at < end:
-            self.process.actor.wait(lambda: log.stable_end > at, None)
+            self.process.actor.wait(lambda at=at: log.stable_end > at, None)  # type: ignore[misc]
             stable = min(end, log.stable_end)
             rows = log.visible(at, stable)[:READ_CHUNK]
             at = rows[-1].offset() + 1 if len(rows) == READ_CHUNK else stable

@@ -112,6 +112,8 @@ class Life:
             run.report.crashes += 1
             self.actor.kill()
             raise Crash
+        if run.faults and run.rnd.random() < run.step_pause:
+            run.pause(self, f" at step {step}")
         self.actor.wait()
 
     # -- Host
@@ -186,6 +188,7 @@ class Run:
         self.faults = True
         self.trouble = Trouble(*(rnd.choice([0, 0, 0.01, 0.05]) for _ in range(4)))
         self.step_crash = rnd.choice([0, 0, 0.005, 0.02])
+        self.step_pause = rnd.choice([0, 0, 0.005, 0.02])
         self.task_failure = rnd.choice([0, 0, 0.02, 0.1])
         self._restless = rnd.choice([0.2, 1.0, 2.0])
         self._traffic = Traffic(rnd, rnd.choice([4, 12]))
@@ -246,12 +249,16 @@ class Run:
     def _step(self) -> Iterator[None]:
         scheduler, broker, rnd = self.scheduler, self.broker, self.rnd
         self.report.steps += 1
-        if broker.network and rnd.random() < 0.3:
-            broker.deliver(rnd)
+        if broker.markers and rnd.random() < 0.3:
+            broker.deliver_marker(rnd)
+        if broker.late and rnd.random() < 0.05:
+            broker.deliver_late(rnd)
         yield
         if scheduler.is_idle:
-            if broker.network:
-                broker.deliver(rnd)
+            if broker.markers:
+                broker.deliver_marker(rnd)
+            elif broker.late and rnd.random() < 0.5:
+                broker.deliver_late(rnd)
             else:
                 scheduler.now = max(scheduler.now, min(scheduler.next_wake(), scheduler.now + 500))
         scheduler.now += rnd.choice((0, 0, 0, 1, 3))
@@ -299,7 +306,7 @@ class Run:
         owner = f"producer-{self.report.steps}-{log.end}"
         outcome = rnd.choice([State.COMMITTED, State.ABORTED])
         log.append(row, broker.now_ms(), owner, self.scheduler.now)
-        broker.network.append(("marker of a producer", lambda: log.finish(owner, outcome, broker.now_ms())))
+        broker.markers.append(("marker of a producer", lambda: log.finish(owner, outcome, broker.now_ms())))
 
     def draw_skew(self) -> float:
         """How far a process's clock is off."""
@@ -327,10 +334,14 @@ class Run:
     def _pause(self) -> None:
         life = self._some()
         if life is not None and life.actor.paused_at is None:
-            self.scheduler.say(f"SIGSTOP {life.actor.name}", "fault")
-            life.actor.paused_at = self.scheduler.now
-            if self.rnd.random() < 0.6:
-                self.scheduler.now += self.rnd.choice([3_000, 6_500, 11_000])
+            self.pause(life)
+
+    def pause(self, life: Life, where: str = "") -> None:
+        """SIGSTOP; often for longer than the session, sometimes for longer than its transaction may be open."""
+        self.scheduler.say(f"SIGSTOP {life.actor.name}{where}", "fault")
+        life.actor.paused_at = self.scheduler.now
+        if self.rnd.random() < 0.6:
+            self.scheduler.now += self.rnd.choice([3_000, 6_100, 6_500, 11_000])
 
     def _wake(self) -> None:
         for life in self._living():
@@ -404,7 +415,8 @@ class Run:
     def _is_quiet(self) -> bool:
         broker = self.broker
         return (
-            not broker.network
+            not broker.markers
+            and not broker.late
             and broker.preparing_since is None
             and not any(log.open for log in broker.logs.values())
             and not any(map(self.checker.lag, self._inputs()))

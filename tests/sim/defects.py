@@ -1,0 +1,474 @@
+"""Planted defects: each a mistake that somebody could make in the worker, as a patch for the length of a `with`.
+
+None of it is in the product. Every one must be caught by the simulator (`test_planted_defects.py`); one that is not says that the
+simulator is blind there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import processor.engine.restore as restoring
+import processor.engine.task as tasks
+from processor.core.changes import Closed
+from processor.core.group import Group
+from processor.engine.driver import Driver
+from processor.engine.ports import Blocked, Committed, Doubt, EndOffset, Plan, StaleGeneration, Tp
+from processor.engine.replay import Selection, Window
+from processor.engine.task import PartitionTask
+from processor.engine.young import YoungGroups
+from processor.kafka.sink import KafkaSink
+from processor.sim.broker import Broker
+from processor.sim.clients import SimLogReader, SimProducer, SimSource
+from schemas.errors import FencedError, StateCorruptedError
+from topics.partitioner import partition_for
+
+Patch = Callable[[Any], Any]
+DEFECTS: dict[str, list[tuple[Any, str, Patch]]] = {}
+
+
+def defect(owner: Any, attribute: str, *, of: str = "") -> Callable[[Patch], Patch]:
+    """Registers a patch: a function from the original attribute to the wrong one. Its name is the defect's."""
+
+    def register(make: Patch) -> Patch:
+        DEFECTS.setdefault(of or make.__name__, []).append((owner, attribute, make))
+        return make
+
+    return register
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """The product with one defect."""
+    patches = [patch.object(owner, attribute, make(owner.__dict__[attribute])) for owner, attribute, make in DEFECTS[name]]
+    for each in patches:
+        each.start()
+    try:
+        yield
+    finally:
+        for each in patches:
+            each.stop()
+
+
+# -- what a plan says -----------------------------------------------------------------------------------------------
+
+
+def after_plan(change: Callable[[Plan], None]) -> Patch:
+    def make(original: Any) -> Any:
+        def wrong(self: PartitionTask, *args: Any) -> Plan:
+            plan = original(self, *args)
+            change(plan)
+            return plan
+
+        return wrong
+
+    return make
+
+
+@defect(PartitionTask, "_plan")
+def changelog_is_not_written(original: Any) -> Any:
+    def change(plan: Plan) -> None:
+        plan.changelog[:] = [(key, value) for key, value in plan.changelog if value is None]
+
+    return after_plan(change)(original)
+
+
+@defect(PartitionTask, "_plan")
+def tombstones_are_not_written(original: Any) -> Any:
+    def change(plan: Plan) -> None:
+        plan.changelog[:] = [(key, value) for key, value in plan.changelog if value is not None]
+
+    return after_plan(change)(original)
+
+
+@defect(PartitionTask, "_plan")
+def tombstones_stand_behind_the_rows(original: Any) -> Any:
+    def change(plan: Plan) -> None:
+        plan.changelog.sort(key=lambda row: row[1] is None)
+
+    return after_plan(change)(original)
+
+
+@defect(PartitionTask, "_plan")
+def position_is_one_too_far(original: Any) -> Any:
+    def change(plan: Plan) -> None:
+        plan.next_offset += 1
+
+    return after_plan(change)(original)
+
+
+@defect(PartitionTask, "_ledger")
+def ledger_does_not_say_what_was_not_held(original: Any) -> Any:
+    return lambda self, start, floor, not_held, closed: original(self, start, floor, (), closed)
+
+
+@defect(PartitionTask, "_ledger")
+def ledger_forgets_closed_groups(original: Any) -> Any:
+    return lambda self, start, floor, not_held, closed: original(self, start, floor, not_held, ())
+
+
+@defect(YoungGroups, "floor")
+def replay_floor_is_too_high(original: Any) -> Any:
+    return lambda self, position: min(position, original(self, position) + 1)
+
+
+@defect(YoungGroups, "all")
+def clean_stop_forgets_young_groups(original: Any) -> Any:
+    """Promotes half of them, and says all are."""
+
+    def wrong(self: YoungGroups) -> Iterator[Group]:
+        for number, group in enumerate(list(original(self))):
+            if number % 2 == 0:
+                yield group
+
+    return wrong
+
+
+# -- the transaction ------------------------------------------------------------------------------------------------
+
+
+@defect(SimProducer, "_lost")
+def commit_does_not_wait_for_deliveries(original: Any) -> Any:
+    """A failed delivery does not fail the transaction (engine rule 7)."""
+
+    def wrong(self: SimProducer, tp: Tp, write: Any) -> None:
+        original(self, tp, write)
+        self._failed = False
+
+    return wrong
+
+
+@defect(KafkaSink, "_produce")
+def positions_move_without_outputs(original: Any) -> Any:
+    def wrong(self: KafkaSink, producer: Any, plan: Plan) -> None:
+        outputs, plan.outputs = plan.outputs, []
+        original(self, producer, plan)
+        plan.outputs = outputs
+
+    return wrong
+
+
+@defect(KafkaSink, "_produce")
+def outputs_go_outside_the_transaction(original: Any) -> Any:
+    def wrong(self: KafkaSink, producer: Any, plan: Plan) -> None:
+        broker = producer._broker
+        for output in plan.outputs:
+            partition = output.partition
+            if partition < 0:
+                partition = partition_for(output.key or b"", broker.settings.partitions)
+            broker.log(Tp(output.topic, partition)).append((output.key, output.value, output.headers), broker.now_ms())
+        outputs, plan.outputs = plan.outputs, []
+        original(self, producer, plan)
+        plan.outputs = outputs
+
+    return wrong
+
+
+@defect(Broker, "_current")
+def nobody_is_fenced(original: Any) -> Any:
+    """As on librdkafka's mock cluster: an old epoch is as good as a new one."""
+    return lambda self, id, epoch: self.transactions[id]
+
+
+@defect(KafkaSink, "_fenced")
+def every_fence_is_taken_for_a_time_out(original: Any) -> Any:
+    """Two workers of one slot fence each other for ever (ER-13)."""
+    return lambda self, error: Doubt("fenced, and goes on")
+
+
+@defect(Driver, "_write")
+def group_metadata_is_refreshed_for_an_old_batch(original: Any) -> Any:
+    """A stale generation is answered by joining again and writing the same plans under the new one (ER-14)."""
+
+    def wrong(self: Driver, plans: Sequence[Plan], token: object) -> None:
+        try:
+            original(self, plans, token)
+        except StaleGeneration:
+            for _ in range(50):
+                self._source.control(0.2)
+            original(self, plans, self._source.token())
+
+    return wrong
+
+
+@defect(KafkaSink, "write")
+def transaction_in_doubt_is_written_again(original: Any) -> Any:
+    """A commit that timed out is taken for one that failed: the same plans once more (ER-12)."""
+
+    def wrong(self: KafkaSink, plans: Sequence[Plan], token: Any) -> None:
+        try:
+            original(self, plans, token)
+        except StaleGeneration:
+            raise
+        except Doubt:
+            self.replace()
+            original(self, plans, token)
+
+    return wrong
+
+
+@defect(SimProducer, "send_offsets_to_transaction")
+def ticks_are_written_without_positions(original: Any) -> Any:
+    """A transaction without records read sends no positions: nothing refuses a zombie's deadlines (ER-02)."""
+
+    def wrong(self: SimProducer, offsets: Any, token: Any, timeout: float) -> None:
+        committed = self._broker.committed
+        if any((at := committed.get(Tp(o.topic, o.partition))) is None or at.offset != o.offset for o in offsets):
+            original(self, offsets, token, timeout)
+
+    return wrong
+
+
+@defect(KafkaSink, "replace")
+def no_new_epoch_after_doubt(original: Any) -> Any:
+    """Aborts and goes on with the same producer (ER-11)."""
+
+    def wrong(self: KafkaSink) -> None:
+        producer: Any = self._producer
+        try:
+            producer._committing = False
+            producer.abort_transaction()
+        except Exception:
+            producer._open = producer._committing = producer._failed = False
+            producer._added.clear()
+        self._suspicion.line = ""
+
+    return wrong
+
+
+@defect(KafkaSink, "_certain_producer")
+def suspicion_is_not_heeded(original: Any) -> Any:
+    """librdkafka's own repeats go unnoticed: a late frame hits the next transaction (ER-11)."""
+    return lambda self: self._producer
+
+
+# -- restore --------------------------------------------------------------------------------------------------------
+
+
+@defect(SimLogReader, "bounds")
+def restore_is_bounded_by_the_last_stable_offset(original: Any) -> Any:
+    def wrong(self: SimLogReader, tps: Sequence[Tp]) -> Mapping[Tp, tuple[int, int]]:
+        original(self, tps)
+        return {tp: (self.broker.log(tp).start, self.broker.log(tp).stable_end) for tp in tps}
+
+    return wrong
+
+
+@defect(SimLogReader, "committed")
+def committed_offsets_are_not_stable(original: Any) -> Any:
+    """The committed offset is asked while a transaction that moves it is still being finished (ER-06)."""
+
+    def wrong(self: SimLogReader, tps: Sequence[Tp]) -> Mapping[Tp, Committed]:
+        self.process.actor.wait()
+        return {tp: self.broker.committed.get(tp, Committed(None, "")) for tp in tps}
+
+    return wrong
+
+
+@defect(SimLogReader, "committed")
+def end_offsets_are_asked_first(original: Any) -> Any:
+    def wrong(self: SimLogReader, tps: Sequence[Tp]) -> Mapping[Tp, Committed]:
+        self.__dict__["ends"] = {tp: (log.start, log.end) for tp, log in list(self.broker.logs.items())}
+        return original(self, tps)
+
+    return wrong
+
+
+@defect(SimLogReader, "bounds", of="end_offsets_are_asked_first")
+def _remembered_ends(original: Any) -> Any:
+    return lambda self, tps: {tp: self.__dict__["ends"].get(tp, (0, 0)) for tp in tps}
+
+
+@defect(SimLogReader, "_read")
+def restore_ends_at_the_last_record_seen(original: Any) -> Any:
+    """Waits for a record at the end offset less one; a marker or a hole stands there (ER-07)."""
+
+    def wrong(self: SimLogReader, tp: Tp, start: int, end: int) -> Iterator[Any]:
+        last = start - 1
+        for record in original(self, tp, start, end):
+            last = record.offset()
+            yield record
+        if start < end and last < end - 1:
+            self.process.actor.wait(lambda: False, None)
+
+    return wrong
+
+
+@defect(SimLogReader, "_read")
+def restore_reads_uncommitted(original: Any) -> Any:
+    def wrong(self: SimLogReader, tp: Tp, start: int, end: int) -> Iterator[Any]:
+        self.process.actor.wait()
+        for record in list(self.broker.log(tp).records):
+            if start <= record.offset() < end and record.state.value != "marker":
+                yield record
+
+    return wrong
+
+
+@defect(PartitionTask, "restore_row")
+def age_begins_anew_with_a_restore(original: Any) -> Any:
+    """L4: a restart moves a deadline later."""
+    return lambda self, id, generation, opened_at, held: original(self, id, generation, opened_at + 50, held)
+
+
+@defect(PartitionTask, "restore_row")
+def generation_is_not_restored(original: Any) -> Any:
+    return lambda self, id, generation, opened_at, held: original(self, id, 1, opened_at, held)
+
+
+@defect(PartitionTask, "restore")
+def memory_of_closed_groups_is_not_restored(original: Any) -> Any:
+    return lambda self, position, clock, closed: original(self, position, clock, ())
+
+
+@defect(PartitionTask, "restore")
+def clock_is_not_restored(original: Any) -> Any:
+    return lambda self, position, clock, closed: original(self, position, 0, closed)
+
+
+@defect(PartitionTask, "restored")
+def deadlines_are_not_scheduled_after_a_restore(original: Any) -> Any:
+    return lambda self: self.partition.closed.trim(self.partition.clock)
+
+
+# -- replay ---------------------------------------------------------------------------------------------------------
+
+
+@defect(Selection, "__init__")
+def replay_ignores_closed_groups(original: Any) -> Any:
+    def wrong(self: Selection, *args: Any) -> None:
+        original(self, *args)
+        self._before = {}
+
+    return wrong
+
+
+@defect(Selection, "__init__")
+def replay_knows_closed_groups_by_id_without_position(original: Any) -> Any:
+    def wrong(self: Selection, *args: Any) -> None:
+        original(self, *args)
+        self._before = dict.fromkeys(self._before, 1 << 60)
+
+    return wrong
+
+
+@defect(Selection, "__init__")
+def promoted_groups_are_replayed_once_more(original: Any) -> Any:
+    def wrong(self: Selection, *args: Any) -> None:
+        original(self, *args)
+        self._promoted = frozenset()
+
+    return wrong
+
+
+@defect(Window, "add")
+def replay_window_is_cut_too_early(original: Any) -> Any:
+    def wrong(self: Window, record: Any, closed: list[Closed]) -> None:
+        original(self, record, closed)
+        while len(self._records) > 2:
+            self._records.popleft()
+
+    return wrong
+
+
+@defect(PartitionTask, "_promote")
+def reopened_groups_stay_young(original: Any) -> Any:
+    """A replay cannot tell a group's generation from the input."""
+
+    def wrong(self: PartitionTask, held: Any, promoted: Any, rows: Any) -> None:
+        generations = {row[0]: row[0].generation for row in held}
+        for group in generations:
+            group.generation = 1
+        original(self, held, promoted, rows)
+        for group, generation in generations.items():
+            group.generation = generation
+
+    return wrong
+
+
+# -- the driver -----------------------------------------------------------------------------------------------------
+
+
+@defect(Driver, "_restore_and_seek")
+def no_restore_after_an_abort(original: Any) -> Any:
+    """Sets the position back, keeps the memory."""
+
+    def wrong(self: Driver, tps: Sequence[Tp]) -> None:
+        for tp, task in self._restored(tps).items():
+            self._tasks[tp].partition.position = task.position  # type: ignore[attr-defined]
+            self._source.seek({tp: task.position})
+
+    return wrong
+
+
+@defect(Driver, "_restore_and_seek")
+def no_seek_after_an_abort(original: Any) -> Any:
+    def wrong(self: Driver, tps: Sequence[Tp]) -> None:
+        tasks = self._restored(tps)
+        self._tasks.update(tasks)
+        self._host.assigned(tasks)
+
+    return wrong
+
+
+@defect(Driver, "_on_failed")
+def half_applied_batch_is_kept(original: Any) -> Any:
+    """A task that raised goes on with the memory it has."""
+    return lambda self, batch, cause: None
+
+
+@defect(Driver, "_restored")
+def revoked_partitions_keep_their_state(original: Any) -> Any:
+    """A partition that comes back goes on with the memory of its last time here."""
+
+    def wrong(self: Driver, tps: Sequence[Tp]) -> Any:
+        kept = self.__dict__.setdefault("kept", {})
+        tasks = original(self, [tp for tp in tps if tp not in kept])
+        tasks.update({tp: kept[tp] for tp in tps if tp in kept})
+        kept.update(tasks)
+        return tasks
+
+    return wrong
+
+
+@defect(Driver, "_batches")
+def records_read_before_a_rebalance_are_taken(original: Any) -> Any:
+    """Nobody knows from when they are: the partition was given away and came back while they were in hand."""
+
+    def wrong(self: Driver, poll: Any) -> Any:
+        self._moved.clear()
+        return original(self, poll)
+
+    return wrong
+
+
+@defect(SimSource, "drained")
+def expiry_by_the_wall_clock_during_backlog(original: Any) -> Any:
+    def wrong(self: SimSource, tp: Tp, position: int) -> EndOffset:
+        asked_at = self.process.now_ms()
+        self.process.on_asked(tp, asked_at)
+        return EndOffset(position, asked_at)
+
+    return wrong
+
+
+@defect(SimSource, "drained")
+def end_offset_is_asked_before_the_clock(original: Any) -> Any:
+    """The wall clock is taken after the end offset: what arrived between the two is not seen (W-82)."""
+
+    def wrong(self: SimSource, tp: Tp, position: int) -> EndOffset | None:
+        end = original(self, tp, position)
+        if end is None:
+            return None
+        self.process.actor.wait(timeout_ms=50)
+        asked_at = self.process.now_ms()
+        self.process.on_asked(tp, asked_at)
+        return EndOffset(end.offset, asked_at)
+
+    return wrong
+
+
+__all__ = ["DEFECTS", "Blocked", "StateCorruptedError", "planted", "restoring", "tasks"]
