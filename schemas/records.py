@@ -271,6 +271,17 @@ def _range_text(numbers: Range) -> str:
     return f"{numbers.first}-" if numbers.last == MAX_SEQ else f"{numbers.first}-{numbers.last}"
 
 
+MAX_RANGES: Final = 256
+"""Ranges in a `uow-missing` header: a group with a gap behind every number must not make a header of megabytes, once for each component."""
+
+
+def bounded_ranges(ranges: tuple[Range, ...]) -> tuple[Range, ...]:
+    """At most `MAX_RANGES` ranges, for a header; the last one then spans all that is left. A unit's value has them all."""
+    if len(ranges) <= MAX_RANGES:
+        return ranges
+    return (*ranges[: MAX_RANGES - 1], Range(ranges[MAX_RANGES - 1].first, ranges[-1].last))
+
+
 _RANGES = re.compile(r"([0-9]{1,10})(-([0-9]{1,10})?)?", re.ASCII)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, assert_never
 
 from processor.core import shelf
@@ -35,6 +35,7 @@ from processor.core.decide import Arrival, decide_arrival, decide_due, decide_re
 from processor.core.group import NEVER, Group
 from schemas.errors import DecodeError, DuplicateSequenceNumberError, InvariantViolation
 from schemas.records import Attributes, UnitOutcome
+from topics.catalogue import HELD_LIMIT_BYTES
 from topics.headers import Marks, Reading, Refusal
 from topics.partitioner import partition_for
 from topics.policies import NEVER_MS, DestinationPolicy, HandlingPolicy
@@ -126,7 +127,7 @@ class Partition:
 
     def __init__(self, place: Place, policy: DestinationPolicy) -> None:
         self.place = place
-        self.policy = policy
+        self.policy = replace(policy, max_bytes=min(policy.max_bytes, HELD_LIMIT_BYTES))
         self.reading = Reading(policy.accept_aliases)
         self.reader = ColumnReader(place.topic, place.partition, self.reading)
         self.groups: dict[bytes, Group] = {}

@@ -12,7 +12,7 @@ from processor.core.changes import Closed, Tail
 from processor.core.columns import unit_properties
 from processor.core.group import Group
 from schemas.component import decode_component, sized, unit_body
-from schemas.records import Component, Range, Reason, Unit, UnitOutcome, ranges_text
+from schemas.records import Component, Range, Reason, Unit, UnitOutcome, bounded_ranges, ranges_text
 from topics import headers as names
 from topics.headers import Reading
 
@@ -88,7 +88,7 @@ class UnitMaker:
             (names.SIZE, b"%d" % len(group.held)),
         ]
         if closed.outcome is UnitOutcome.PARTIAL:
-            made.append((names.MISSING, ranges_text(missing).encode()))
+            made.append((names.MISSING, ranges_text(bounded_ranges(missing)).encode()))
         if group.special:
             if group.expires_at:
                 made.append((names.EXPIRES_AT, b"%d" % group.expires_at))

@@ -27,7 +27,7 @@ from processor.engine.ports import Headers, Output
 from processor.engine.young import NO_REPLAY, ReplayLimits
 from schemas import formats
 from schemas.component import decode_component, outcome_body
-from schemas.errors import MisroutedComponentError, UowError
+from schemas.errors import MisroutedComponentError, UnitTooLargeError, UowError
 from schemas.records import (
     MAX_SEQ,
     Component,
@@ -35,6 +35,7 @@ from schemas.records import (
     Reason,
     Unit,
     UnitOutcome,
+    bounded_ranges,
     ranges_text,
 )
 from topics import headers as names
@@ -98,11 +99,11 @@ class TaskContext:
 
 @dataclass(slots=True)
 class Written:
-    """What the effects of a poll came to; `not_sent_on` counts misrouted components that are too large to be sent once more."""
+    """What the effects of a poll came to; `refused_late` counts records that were to be passed or sent on and are too large for it."""
 
     outputs: list[Output] = field(default_factory=list)
     log_lines: list[dict[str, Any]] = field(default_factory=list)
-    not_sent_on: int = 0
+    refused_late: int = 0
 
 
 def _size(key: bytes, value: bytes, headers: Headers) -> int:
@@ -161,19 +162,10 @@ class Writer:
                 self._outcome(group, closed, written)
             case Rejected(refusal):
                 assert record is not None
-                headers = (read_headers(record) or []) + self._why(refusal, record.offset())
-                written.outputs.append(Output(self.rejected, -1, record.key(), record.value(), headers))
+                self._refuse(record, refusal, written)
             case Passed():
                 assert record is not None
-                written.outputs.append(
-                    Output(
-                        self.units,
-                        self.partition,
-                        record.key(),
-                        record.value(),
-                        read_headers(record) or [],
-                    )
-                )
+                self._pass(record, written)
             case Rerouted(partition):
                 assert record is not None
                 self._send_on(record, partition, written)
@@ -189,9 +181,53 @@ class Writer:
         if _size(key or b"", value or b"", headers) <= self.context.input_limit_bytes:
             written.outputs.append(Output(self.components, partition, key, value, headers))
             return
-        why = Refusal(MisroutedComponentError, "", f"belongs to partition {partition}, and is too large to be sent on")
-        written.outputs.append(Output(self.rejected, -1, key, value, headers[:-1] + self._why(why, record.offset())))
-        written.not_sent_on += 1
+        self._refuse(
+            record,
+            Refusal(MisroutedComponentError, "", f"belongs to partition {partition}, and is too large to be sent on"),
+            written,
+        )
+        written.refused_late += 1
+
+    def _pass(self, record: Record, written: Written) -> None:
+        """Untouched (line 2). What was small enough only while it was compressed fits no record of ours, and is refused."""
+        output = Output(self.units, self.partition, record.key(), record.value(), read_headers(record) or [])
+        if self._fits(output):
+            written.outputs.append(output)
+            return
+        self._refuse(
+            record,
+            Refusal(UnitTooLargeError, "bytes", "a plain record that fits no record of the terminal topic"),
+            written,
+        )
+        written.refused_late += 1
+
+    def _refuse(self, record: Record, refusal: Refusal, written: Written) -> None:
+        """To `D.rejected`, with everything it came with (W-37)."""
+        error = refusal.error(detail=refusal.detail, case=refusal.case, id=refusal.id)
+        error.seq = refusal.seq
+        why = self._error_headers(refusal.error, refusal.case, error.text, record.offset())
+        self._put(
+            Output(self.rejected, -1, record.key(), record.value(), (read_headers(record) or []) + why), why, written
+        )
+
+    def _put(self, output: Output, why: Headers, written: Written) -> None:
+        """Adds a record with the reasons for it; of one that fits no record only the reasons are written, and where the rest stayed."""
+        if not self._fits(output):
+            size = _size(output.key or b"", output.value or b"", output.headers)
+            stayed = f"; {size} bytes fit no record: key, value and headers stayed at {names.SOURCE}".encode()
+            kept: Headers = [
+                (name, raw + stayed if name == names.ERROR_TEXT and raw is not None else raw) for name, raw in why
+            ]
+            output = Output(output.topic, output.partition, None, None, kept)
+        written.outputs.append(output)
+
+    def _fits(self, output: Output) -> bool:
+        value = output.value or b""
+        return (
+            len(value) <= self._surely_fits_bytes // 2
+            and sum(len(raw or b"") for _, raw in output.headers) <= self._surely_fits_bytes // 2
+            and len(output.key or b"") <= self._surely_fits_bytes // 2
+        ) or _size(output.key or b"", value, output.headers) <= self.context.record_limit_bytes
 
     def failed_unopened(self, closed: Closed, written: Written) -> None:
         """The outcome of an id that closed before anything was held (W-39)."""
@@ -211,11 +247,6 @@ class Writer:
             raise UnitTooLargeForRecordError
         return Output(self.units, self.partition, group.id, value, headers)
 
-    def _why(self, refusal: Refusal, offset: int) -> Headers:
-        error = refusal.error(detail=refusal.detail, case=refusal.case, id=refusal.id)
-        error.seq = refusal.seq
-        return self._error_headers(refusal.error, refusal.case, error.text, offset)
-
     def _error_headers(self, error: type[UowError], case: str, text: str, offset: int) -> Headers:
         return [
             (names.ERROR_CLASS, error.__name__.encode()),
@@ -228,22 +259,17 @@ class Writer:
         policy = self.context.policy.expiration_policy
         if closed.outcome is UnitOutcome.EXPIRED and policy is ExpirationPolicy.DISCARD:
             return
-        missing = ranges_text(group.missing())
+        missing = ranges_text(bounded_ranges(group.missing()))
         components = map(decode_component, group.in_order())
         if closed.outcome is UnitOutcome.EXPIRED and policy is ExpirationPolicy.LOG:
             written.log_lines += [self._log_line(component, group, closed, missing) for component in components]
             return
         text = f"the group {closed.outcome.value}: {closed.reason.value}"
         for component in components:
-            headers: Headers = [
-                *component.headers,
-                *self._error_headers(error, closed.reason.value, text, component.source.offset),
-            ]
-            headers += [
-                (names.FAILURE_REASON, _FAILURES[closed.outcome]),
-                (names.MISSING, missing.encode()),
-            ]
-            written.outputs.append(Output(self.errors, self.partition, component.key, component.value, headers))
+            why = self._error_headers(error, closed.reason.value, text, component.source.offset)
+            why += [(names.FAILURE_REASON, _FAILURES[closed.outcome]), (names.MISSING, missing.encode())]
+            headers = [*component.headers, *why]
+            self._put(Output(self.errors, self.partition, component.key, component.value, headers), why, written)
 
     def _log_line(self, component: Component, group: Group, closed: Closed, missing: str) -> dict[str, Any]:
         wanted = self.context.policy.expiration_log_headers

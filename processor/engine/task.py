@@ -117,9 +117,9 @@ class PartitionTask:
                 write(outward, written)
             except UnitTooLargeForRecordError:
                 closed = self._fail(outward, closed, written)
-        if written.not_sent_on:
-            partition.counts.passed -= written.not_sent_on
-            partition.counts.rejected += written.not_sent_on
+        if written.refused_late:
+            partition.counts.passed -= written.refused_late
+            partition.counts.rejected += written.refused_late
         for group, one in closed:
             if group is None:
                 self.writer.failed_unopened(one, written)
