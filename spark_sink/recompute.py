@@ -22,10 +22,13 @@ from processor.core.decide import decide_due
 from processor.core.group import NEVER, Group
 from processor.core.partition import Partition, Place
 from processor.core.unit import UnitMaker
+from schemas import formats
 from schemas.component import decode_component
-from schemas.records import UnitOutcome, ranges_text
+from schemas.errors import UnitTooLargeError
+from schemas.records import Reason, UnitOutcome, ranges_text
 from topics import headers as names
-from topics.policies import DestinationPolicy, ExpirationPolicy
+from topics.catalogue import RECORD_LIMIT_BYTES
+from topics.policies import DestinationPolicy, ExpirationPolicy, ValueFormat
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -83,7 +86,7 @@ class Row(NamedTuple):
         closed_at: The partition's clock.
         expires_at: None for never.
         size: Components held.
-        held_bytes: Sum of their sizes.
+        held_bytes: Sum of their sizes; of a record, its own.
         missing: Ranges as text.
         headers: The unit's headers.
     """
@@ -207,17 +210,18 @@ class Recomputation:
         if not records:
             return
         assert records[0].offset() >= self._partition.position, "records come in offset order"
-        for arrived in records:
-            self._arrived[arrived.offset()] = arrived.content, arrived.header_count
+        here = {each.offset(): each for each in records}
+        for offset, each in here.items():
+            self._arrived[offset] = each.content, each.header_count
         self._partition.feed(records)
         for effect, record, group in self._partition.settle().effects:
             match effect:
                 case Delivered() | GivenUp():
                     assert group is not None
-                    yield from self._closed(group, effect, None)
+                    yield from self._closed(group, self._amended(group, effect), None)
                 case _:
-                    assert isinstance(record, Arrived)
-                    yield self._alone(record, effect)
+                    assert record is not None
+                    yield self._alone(here[record.offset()], effect)
 
     def finish(self) -> Iterator[Row]:
         """The groups that are open after the last record: those that time may have closed since carry `due`."""
@@ -234,9 +238,38 @@ class Recomputation:
                 RECORD, Fate.UNACCOUNTED, self._place.partition, offset, content=content, header_count=header_count
             )
 
+    def _amended(self, group: Group, effect: Delivered | GivenUp) -> Delivered | GivenUp:
+        """A unit that fits no record fails while it is written (W-115)."""
+        if isinstance(effect, GivenUp) or group.bytes <= RECORD_LIMIT_BYTES // 4 or self._fits(group, effect.closed):
+            return effect
+        failed = effect.closed._replace(outcome=UnitOutcome.FAILED, reason=Reason.LIMIT)
+        self._partition.amend(effect.closed, failed, len(group.held))
+        return GivenUp(failed, UnitTooLargeError)
+
+    def _fits(self, group: Group, closed: Closed) -> bool:
+        tail = self._maker.tail(group)
+        unit_id = self._maker.unit_id(group.id, group.generation, tail)
+        missing = group.missing() if closed.outcome is UnitOutcome.PARTIAL else ()
+        if self._policy.value_format is ValueFormat.AVRO:
+            length = _FRAME_BYTES + len(self._maker.body(group, closed, unit_id, missing))
+        else:
+            to_text = formats.to_json if self._policy.value_format is ValueFormat.JSON else formats.to_xml
+            length = len(to_text(self._maker.record(group, closed, unit_id, missing)))
+        headers = self._maker.headers(group, closed, unit_id, tail, missing)
+        return length + record_bytes(group.id, None, headers) <= RECORD_LIMIT_BYTES
+
     def _alone(self, record: Arrived, effect: Any) -> Row:
         content, header_count = self._arrived.pop(record.offset())
-        row = Row(RECORD, "", self._place.partition, record.offset(), content=content, header_count=header_count)
+        size = record_bytes(record.key(), record.value(), () if record.is_broken else record.headers())
+        row = Row(
+            RECORD,
+            "",
+            self._place.partition,
+            record.offset(),
+            content=content,
+            header_count=header_count,
+            held_bytes=size,
+        )
         match effect:
             case Rejected(refusal):
                 return row._replace(
@@ -245,6 +278,9 @@ class Recomputation:
                     error_class=refusal.error.__name__,
                     error_case=refusal.case,
                 )
+            case Passed() if size > RECORD_LIMIT_BYTES:
+                # small enough for the input only while it was compressed
+                return row._replace(fate=Fate.REJECTED, error_class=UnitTooLargeError.__name__, error_case="bytes")
             case Passed():
                 return row._replace(fate=Fate.PASSED, unit_id=record.unit_id)
             case Rerouted():
@@ -301,7 +337,19 @@ class Recomputation:
                 at=component.timestamp,
                 content=content,
                 header_count=header_count,
+                held_bytes=len(body),
             )
+
+
+_FRAME_BYTES: Final = 10
+_OVERHEAD_BYTES: Final = 1024
+"""Room that a worker leaves for a record's own fields."""
+
+
+def record_bytes(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    """Bytes of a record as a worker reckons them, generously, against the limit of every topic that it writes."""
+    named = sum(len(name) + len(raw or b"") + 16 for name, raw in headers)
+    return len(key or b"") + len(value or b"") + named + _OVERHEAD_BYTES
 
 
 def goes_to_errors(closed: Closed, policy: DestinationPolicy) -> bool:
