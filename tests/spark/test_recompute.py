@@ -1,0 +1,117 @@
+"""Fates, from records alone: no Spark and no broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from processor.core.partition import Place
+from spark_sink.recompute import GROUP, RECORD, Arrived, Fate, Row, recompute
+from topics.policies import DestinationPolicy, ExpirationPolicy, HandlingPolicy
+
+PLACE = Place("d", "d.components", 0, 1)
+
+
+def arrived(
+    offset: int, id: str | None, seq: int = 1, *, end: bool = False, at: int = 0, value: bytes = b"v"
+) -> Arrived:
+    headers: list[tuple[str, bytes | None]] = [] if id is None else [("uow-id", id.encode()), ("uow-seq", b"%d" % seq)]
+    if end:
+        headers.append(("uow-end", b"true"))
+    return Arrived(offset, 1_000_000 + at, (id or "k").encode(), value, headers, b"digest")
+
+
+def rows(*records: Arrived, **policy: Any) -> list[Row]:
+    """Rows of the records, whatever the batches they come in."""
+    settings = DestinationPolicy(**{"handling_policy": HandlingPolicy.SINGLE_MESSAGE_DELIVERY, **policy})
+    whole = list(recompute(PLACE, settings, [records]))
+    single = list(recompute(PLACE, settings, [[record] for record in records]))
+    assert sorted(whole, key=str) == sorted(single, key=str)
+    return whole
+
+
+def fates(found: list[Row]) -> dict[int | None, str]:
+    assert len({row.offset for row in found if row.kind == RECORD}) == sum(row.kind == RECORD for row in found)
+    return {row.offset: row.fate for row in found if row.kind == RECORD}
+
+
+def test_every_record_has_one_fate() -> None:
+    """W-216."""
+    found = rows(
+        arrived(0, "a", 2, end=True),
+        arrived(1, None),
+        arrived(3, "a", 1),
+        arrived(4, "a", 1),
+        arrived(7, "b", 1),
+        arrived(8, "c", 0),
+    )
+    assert fates(found) == {
+        0: Fate.DELIVERED,
+        1: Fate.PASSED,
+        3: Fate.DELIVERED,
+        4: Fate.REJECTED,
+        7: Fate.OPEN,
+        8: Fate.REJECTED,
+    }
+    assert [
+        (row.offset, row.position, row.seq) for row in found if row.fate == Fate.DELIVERED and row.kind == RECORD
+    ] == [
+        (3, 1, 1),
+        (0, 2, 2),
+    ]
+    assert [(row.id, row.outcome, row.size, row.due) for row in found if row.kind == GROUP] == [
+        ("a", "complete", 2, None)
+    ]
+    assert [row.error_case for row in found if row.fate == Fate.REJECTED] == ["duplicate", "b"]
+
+
+def test_what_time_closes_before_the_last_record_is_decided_by_the_log_alone() -> None:
+    """W-84: an arriving record moves the clock first; what is due only after the last record is marked so."""
+    found = rows(
+        arrived(0, "a", 1),
+        arrived(1, "b", 1, at=50),
+        arrived(2, None, at=101),
+        incomplete_expiration_ms=100,
+        expiration_policy=ExpirationPolicy.REDIRECT,
+    )
+    groups = {row.id: row for row in found if row.kind == GROUP}
+    assert {key: (row.fate, row.due, row.to_errors) for key, row in groups.items()} == {
+        "a": (Fate.EXPIRED, None, True),
+        "b": (Fate.EXPIRED, 1_000_151, True),
+    }
+    assert {row.offset: row.due for row in found if row.kind == RECORD} == {0: None, 1: 1_000_151, 2: None}
+
+
+@pytest.mark.parametrize(
+    ("policy", "to_errors"),
+    [(ExpirationPolicy.DISCARD, False), (ExpirationPolicy.LOG, False), (ExpirationPolicy.REDIRECT, True)],
+)
+def test_only_redirect_leaves_components_of_expired_groups(policy: ExpirationPolicy, to_errors: bool) -> None:
+    """W-78 to W-80."""
+    found = rows(arrived(0, "a", 1), arrived(1, None, at=500), incomplete_expiration_ms=100, expiration_policy=policy)
+    assert [row.to_errors for row in found if row.kind == GROUP] == [to_errors]
+
+
+def test_a_unit_that_fits_no_record_fails() -> None:
+    """W-115: later components of it are late, not duplicates."""
+    large = b"x" * 1_000_000
+    records = [arrived(n, "a", n + 1, end=n == 10, value=large) for n in range(11)]
+    policy = DestinationPolicy(handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY)
+    found = list(recompute(PLACE, policy, [records, [arrived(11, "a", 1)]]))
+    [group] = [row for row in found if row.kind == GROUP]
+    assert (group.fate, group.reason, group.error_class, group.to_errors) == (
+        "failed",
+        "limit",
+        "UnitTooLargeError",
+        True,
+    )
+    assert fates(found)[11] == Fate.REJECTED
+    assert found[-1].error_class == "UnitClosedError"
+
+
+def test_a_header_name_that_is_no_utf_8_is_refused_as_the_worker_refuses_it() -> None:
+    """Java shows U+FFFD where the worker's client can show no headers at all."""
+    broken = Arrived(0, 1, b"k", b"v", [("uow-id", b"a"), ("uow-seq", b"1"), ("\ufffd", b"")], b"digest")
+    [row] = rows(broken)
+    assert (row.fate, row.error_class, row.header_count) == (Fate.REJECTED, "DecodeError", 0)
