@@ -61,7 +61,18 @@ def restore(reader: LogReader, contexts: Mapping[str, TaskContext], tps: Sequenc
     Raises:
         StateCorruptedError: Offsets and logs do not agree, or a row cannot be read.
     """
-    committed = reader.committed(tps)
+    while True:
+        committed = reader.committed(tps)
+        try:
+            return _restore(reader, contexts, tps, committed)
+        except StateCorruptedError:
+            if reader.committed(tps) == committed:
+                raise  # else the owner has committed meanwhile: whoever looks, or was thrown out of the group, reads once more
+
+
+def _restore(
+    reader: LogReader, contexts: Mapping[str, TaskContext], tps: Sequence[Tp], committed: Mapping[Tp, Committed]
+) -> dict[Tp, PartitionTask]:
     changelogs = {Tp(contexts[tp.topic].topics.groups_changelog, tp.partition): tp for tp in tps}
     ledgers = {Tp(contexts[tp.topic].topics.closed_changelog, tp.partition): tp for tp in tps}
     bounds = reader.bounds([*tps, *changelogs, *ledgers])

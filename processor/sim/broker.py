@@ -14,7 +14,6 @@ Belongs here: what brokers do with requests. Does not belong here: who sends the
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -367,8 +366,8 @@ class Broker:
         self.preparing_since = None
         self.generation += 1
         ids = sorted(self.members)
-        for place, id in enumerate(ids):
-            member = self.members[id]
+        for place, number in enumerate(ids):
+            member = self.members[number]
             target = {
                 Tp(topic, p)
                 for topic in member.topics

@@ -53,7 +53,7 @@ def state_of(task: PartitionTask, *, by_idle: bool) -> dict[str, Any]:
         "held bytes": partition.held_bytes,
         "closed": dict(partition.closed.by_id),
         "groups": {
-            id: (
+            group_id: (
                 group.generation,
                 group.opened_at,
                 group.last_at if by_idle else None,
@@ -66,7 +66,7 @@ def state_of(task: PartitionTask, *, by_idle: bool) -> dict[str, Any]:
                 group.deliver_at,
                 group.special,
             )
-            for id, group in partition.groups.items()
+            for group_id, group in partition.groups.items()
         },
     }
 
@@ -158,10 +158,10 @@ class Checker:
         expected: dict[Tp, list[Any]] = {}
         for tp, value in ledgers:
             for output in self._follow(tp, value, transaction.offsets[tp]):
-                where = output.partition
-                if where < 0:
-                    where = partition_for(output.key or b"", self.broker.settings.partitions)
-                expected.setdefault(Tp(output.topic, where), []).append((output.key, output.value, output.headers))
+                number = output.partition
+                if number < 0:
+                    number = partition_for(output.key or b"", self.broker.settings.partitions)
+                expected.setdefault(Tp(output.topic, number), []).append((output.key, output.value, output.headers))
         for where in sorted({*actual, *expected}):
             self._compare(where, actual.get(where, []), expected.get(where, []))
         for where, rows in actual.items():
@@ -187,8 +187,9 @@ class Checker:
         records = log.visible(said.from_offset, said.to_offset)
         if records:
             plan = task.process(records)
-        elif said.clock > task.partition.clock:
-            self._check_tick(tp, task, said)
+        elif said.clock > task.partition.clock or closed:
+            if said.clock > task.partition.clock:
+                self._check_tick(tp, task, said)
             plan = task.tick(said.clock)
             require(plan is not None, f"{tp.partition}: a tick at {said.clock}, where nothing was due")
         if plan is None:

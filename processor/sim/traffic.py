@@ -109,11 +109,11 @@ class Traffic:
 
     def _row(self, component: tuple[bytes, int, bool], now_ms: int) -> Row:
         rnd = self._rnd
-        id, seq, end = component
+        group_id, seq, end = component
         self._sent.append(component)
         if rnd.random() < 0.02:
             seq = rnd.choice([0, seq + 1, 2_147_483_647])
-        headers: Headers = [("uow-id", id), ("uow-seq", b"%d" % seq)]
+        headers: Headers = [("uow-id", group_id), ("uow-seq", b"%d" % seq)]
         if end:
             headers.append(("uow-end", b"true"))
         dice = rnd.random()
@@ -124,9 +124,9 @@ class Traffic:
         elif dice < 0.09:
             headers.append(("uow-count", b"%d" % rnd.randrange(1, 5)))
         elif dice < 0.25:
-            headers.append(("uow-component-id", b"%b-%d" % (id, seq)))
+            headers.append(("uow-component-id", b"%b-%d" % (group_id, seq)))
         elif dice < 0.30:
             headers.append(("user", rnd.choice([b"said", None])))
         elif dice < 0.32:
-            headers.append(("mq-group-id", id))
-        return (id, rnd.choice([b"x", b"x", b"y", None, b"long" * 30]), headers)
+            headers.append(("mq-group-id", group_id))
+        return (group_id, rnd.choice([b"x", b"x", b"y", None, b"long" * 30]), headers)

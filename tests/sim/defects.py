@@ -11,19 +11,18 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-import processor.engine.restore as restoring
-import processor.engine.task as tasks
+import confluent_kafka as ck
+
 from processor.core.changes import Closed
 from processor.core.group import Group
 from processor.engine.driver import Driver
-from processor.engine.ports import Blocked, Committed, Doubt, EndOffset, Plan, StaleGeneration, Tp
+from processor.engine.ports import Committed, Doubt, EndOffset, Plan, StaleGeneration, Tp
 from processor.engine.replay import Selection, Window
 from processor.engine.task import PartitionTask
 from processor.engine.young import YoungGroups
 from processor.kafka.sink import KafkaSink
 from processor.sim.broker import Broker
 from processor.sim.clients import SimLogReader, SimProducer, SimSource
-from schemas.errors import FencedError, StateCorruptedError
 from topics.partitioner import partition_for
 
 Patch = Callable[[Any], Any]
@@ -43,7 +42,9 @@ def defect(owner: Any, attribute: str, *, of: str = "") -> Callable[[Patch], Pat
 @contextmanager
 def planted(name: str) -> Iterator[None]:
     """The product with one defect."""
-    patches = [patch.object(owner, attribute, make(owner.__dict__[attribute])) for owner, attribute, make in DEFECTS[name]]
+    patches = [
+        patch.object(owner, attribute, make(owner.__dict__[attribute])) for owner, attribute, make in DEFECTS[name]
+    ]
     for each in patches:
         each.start()
     try:
@@ -170,7 +171,7 @@ def outputs_go_outside_the_transaction(original: Any) -> Any:
 @defect(Broker, "_current")
 def nobody_is_fenced(original: Any) -> Any:
     """As on librdkafka's mock cluster: an old epoch is as good as a new one."""
-    return lambda self, id, epoch: self.transactions[id]
+    return lambda self, name, epoch: self.transactions[name]
 
 
 @defect(KafkaSink, "_fenced")
@@ -231,7 +232,7 @@ def no_new_epoch_after_doubt(original: Any) -> Any:
         try:
             producer._committing = False
             producer.abort_transaction()
-        except Exception:
+        except ck.KafkaException:
             producer._open = producer._committing = producer._failed = False
             producer._added.clear()
         self._suspicion.line = ""
@@ -311,12 +312,12 @@ def restore_reads_uncommitted(original: Any) -> Any:
 @defect(PartitionTask, "restore_row")
 def age_begins_anew_with_a_restore(original: Any) -> Any:
     """L4: a restart moves a deadline later."""
-    return lambda self, id, generation, opened_at, held: original(self, id, generation, opened_at + 50, held)
+    return lambda self, name, generation, opened_at, held: original(self, name, generation, opened_at + 50, held)
 
 
 @defect(PartitionTask, "restore_row")
 def generation_is_not_restored(original: Any) -> Any:
-    return lambda self, id, generation, opened_at, held: original(self, id, 1, opened_at, held)
+    return lambda self, name, generation, opened_at, held: original(self, name, 1, opened_at, held)
 
 
 @defect(PartitionTask, "restore")
@@ -469,6 +470,3 @@ def end_offset_is_asked_before_the_clock(original: Any) -> Any:
         return EndOffset(end.offset, asked_at)
 
     return wrong
-
-
-__all__ = ["DEFECTS", "Blocked", "StateCorruptedError", "planted", "restoring", "tasks"]

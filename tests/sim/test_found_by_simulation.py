@@ -1,0 +1,35 @@
+"""What the simulator found in the product, each as a small test of its own: seeds change their meaning when dice are added."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from processor.engine.ports import Committed, Tp
+from processor.engine.restore import restore
+from processor.engine.task import PartitionTask
+from tests.core.script import INPUT, TOPICS, Story, c, context_of, policy_of
+from tests.core.streams import state_of
+from tests.engine.logs import Logs
+
+
+class OvertakenLogs(Logs):
+    """The owner commits between the first answer to `committed` and the next question."""
+
+    def __init__(self, tp: Tp, story: Story) -> None:
+        super().__init__(tp)
+        self.story = story
+
+    def committed(self, tps: Sequence[Tp]) -> Mapping[Tp, Committed]:
+        answer = super().committed(tps)
+        if self.story.plans:
+            self.add(self.story.plans.pop(0))
+        return answer
+
+
+def test_commit_of_the_owner_during_a_restore_is_no_corruption_er06() -> None:
+    """A worker that was thrown out of the group restores what is no longer its own, while the new owner goes on: it blamed the logs."""
+    story = Story(PartitionTask(INPUT, context_of(policy_of())))
+    story.send(c(1), c(3), c(1, id="b"), poll=1)
+    logs = OvertakenLogs(INPUT, story)
+    found = restore(logs, {TOPICS.components: context_of(policy_of())}, [INPUT])[INPUT]
+    assert state_of(found) == state_of(story.task)

@@ -1,0 +1,42 @@
+"""A thousand small clusters under faults: nothing lost, doubled, mixed, early or out of order (W-07 to W-16, W-43, W-82, W-125, W-126, W-216)."""
+
+from __future__ import annotations
+
+import pytest
+
+from processor.sim.__main__ import main
+from processor.sim.run import play
+
+RUNS = 1_000
+PORTION = 50
+
+
+@pytest.mark.parametrize("first", range(0, RUNS, PORTION))
+def test_nothing_that_must_never_happen_happens(first: int) -> None:
+    for seed in range(first, first + PORTION):
+        report = play(seed)
+        tail = "\n".join(report.script[-40:])
+        assert report.violation is None, f"python -m processor.sim --seed {seed} -v\n{tail}"
+
+
+def test_runs_have_what_they_are_for() -> None:
+    reports = [play(seed) for seed in range(60)]
+    for what in ("commits", "units", "crashes", "zombies", "doubts"):
+        assert sum(getattr(report, what) for report in reports) > 60 / 2, what
+
+
+def test_seed_plays_the_same_run_every_time() -> None:
+    for seed in range(10):
+        assert play(seed).script == play(seed).script
+
+
+def test_one_seed_prints_its_script(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seed", "3", "-v"]) == 0
+    said = capsys.readouterr().out
+    assert "owns" in said
+    assert "seed 3: nothing found" in said
+
+
+def test_many_seeds_are_summed_up(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "1..5"]) == 0
+    assert "5 runs" in capsys.readouterr().out
