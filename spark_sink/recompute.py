@@ -25,7 +25,7 @@ from processor.core.unit import UnitMaker
 from schemas import formats
 from schemas.component import decode_component
 from schemas.errors import UnitTooLargeError
-from schemas.records import Reason, UnitOutcome, ranges_text
+from schemas.records import Reason, UnitOutcome, bounded_ranges, ranges_text
 from topics import headers as names
 from topics.catalogue import RECORD_LIMIT_BYTES
 from topics.policies import DestinationPolicy, ExpirationPolicy, ValueFormat
@@ -307,7 +307,7 @@ class Recomputation:
             error_case=closed.reason.value if isinstance(effect, GivenUp) else None,
             to_errors=not is_unit and goes_to_errors(closed, self._policy),
             due=due,
-            missing=ranges_text(missing),
+            missing=ranges_text(missing if is_unit else bounded_ranges(missing)),
         )
         yield shared._replace(
             outcome=closed.outcome.value,
