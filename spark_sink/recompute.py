@@ -24,7 +24,7 @@ from processor.core.partition import Partition, Place
 from processor.core.unit import UnitMaker
 from schemas import formats
 from schemas.component import decode_component
-from schemas.errors import UnitTooLargeError
+from schemas.errors import MisroutedComponentError, UnitTooLargeError
 from schemas.records import Reason, UnitOutcome, bounded_ranges, ranges_text
 from topics import headers as names
 from topics.catalogue import RECORD_LIMIT_BYTES
@@ -232,7 +232,7 @@ class Recomputation:
                 continue
             for effect in decide_due(group, due, self._partition.position, self._policy).effects:
                 assert isinstance(effect, Delivered | GivenUp)
-                yield from self._closed(group, effect, due)
+                yield from self._closed(group, self._amended(group, effect), due)
         for offset, (content, header_count) in self._arrived.items():
             yield Row(
                 RECORD, Fate.UNACCOUNTED, self._place.partition, offset, content=content, header_count=header_count
@@ -240,7 +240,7 @@ class Recomputation:
 
     def _amended(self, group: Group, effect: Delivered | GivenUp) -> Delivered | GivenUp:
         """A unit that fits no record fails while it is written (W-115)."""
-        if isinstance(effect, GivenUp) or group.bytes <= RECORD_LIMIT_BYTES // 4 or self._fits(group, effect.closed):
+        if isinstance(effect, GivenUp) or group.bytes <= RECORD_LIMIT_BYTES // 16 or self._fits(group, effect.closed):
             return effect
         failed = effect.closed._replace(outcome=UnitOutcome.FAILED, reason=Reason.LIMIT)
         self._partition.amend(effect.closed, failed, len(group.held))
@@ -283,6 +283,9 @@ class Recomputation:
                 return row._replace(fate=Fate.REJECTED, error_class=UnitTooLargeError.__name__, error_case="bytes")
             case Passed():
                 return row._replace(fate=Fate.PASSED, unit_id=record.unit_id)
+            case Rerouted() if size + len(names.REROUTED) + 17 > _INPUT_LIMIT_BYTES:
+                # with one more header it would not fit the input again
+                return row._replace(fate=Fate.REJECTED, error_class=MisroutedComponentError.__name__, error_case="")
             case Rerouted():
                 return row._replace(fate=Fate.REROUTED)
             case Dropped(case):
@@ -342,6 +345,8 @@ class Recomputation:
 
 
 _FRAME_BYTES: Final = 10
+_INPUT_LIMIT_BYTES: Final = 1_048_588
+"""Record limit of `D.components`: Kafka's default, which we leave as it is."""
 _OVERHEAD_BYTES: Final = 1024
 """Room that a worker leaves for a record's own fields."""
 
