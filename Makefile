@@ -7,7 +7,7 @@ BIN     = $(VENV)/bin
 export VENV
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-docker bench drill ci lint format types arch docs lock clean distclean
+.PHONY: help setup demo test test-docker bench drill sim ci lint format types arch docs lock clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ ROUNDS ?= 4
 drill: setup ## kill -9 at random under load, the long version; ROUNDS= SEED= (docs/drills.md)
 	@$(BIN)/python -m pytest -q -m drill
 	@$(BIN)/python -m tests.drill.kill --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+sim: setup ## simulated clusters under faults: SEEDS=0..9999, ARGS='-j 2'
+	@$(BIN)/python -m processor.sim --seeds $(or $(SEEDS),0..9999) $(ARGS)
 
 ci: lint types arch test ## what CI runs
 

@@ -435,17 +435,6 @@ def revoked_partitions_keep_their_state(original: Any) -> Any:
     return wrong
 
 
-@defect(Driver, "_batches")
-def records_read_before_a_rebalance_are_taken(original: Any) -> Any:
-    """Nobody knows from when they are: the partition was given away and came back while they were in hand."""
-
-    def wrong(self: Driver, poll: Any) -> Any:
-        self._moved.clear()
-        return original(self, poll)
-
-    return wrong
-
-
 @defect(SimSource, "drained")
 def expiry_by_the_wall_clock_during_backlog(original: Any) -> Any:
     def wrong(self: SimSource, tp: Tp, position: int) -> EndOffset:
