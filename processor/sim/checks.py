@@ -32,6 +32,7 @@ from schemas import codec
 from schemas.records import LedgerRecord, Unit, UnitOutcome
 from topics import headers as names
 from topics.partitioner import partition_for
+from topics.policies import NEVER_MS
 
 
 class Violation(Exception):
@@ -77,10 +78,10 @@ def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
 
 
 class DecidedReader:
-    """Port `LogReader` on what is decided, whether or not its markers have arrived."""
+    """Port `LogReader` on what is decided, whether or not its markers have arrived; without what `but` is deciding just now."""
 
-    def __init__(self, broker: Broker, positions: Mapping[Tp, Committed]) -> None:
-        self._broker, self._positions = broker, positions
+    def __init__(self, broker: Broker, positions: Mapping[Tp, Committed], but: str = "") -> None:
+        self._broker, self._positions, self._but = broker, positions, but
 
     def committed(self, tps: Sequence[Tp]) -> Mapping[Tp, Committed]:
         return {tp: self._positions.get(tp, Committed(None, "")) for tp in tps}
@@ -98,6 +99,8 @@ class DecidedReader:
         """Whether it is committed, or will be as soon as a marker arrives."""
         if record.state is not State.OPEN:
             return record.state is State.COMMITTED
+        if record.owner == self._but:
+            return False
         owner = self._broker.transactions.get(record.owner)
         return owner is not None and owner.phase is Phase.ENDING and owner.outcome is State.COMMITTED
 
@@ -121,9 +124,11 @@ class Checker:
         self.units = 0
         self._strict_clocks = strict_clocks
         self._asked: dict[tuple[Tp, int], float] = {}
+        self._contexts: dict[tuple[str, Tp, bytes], TaskContext] = {}
+        self._received: Counter[Tp] = Counter()
+        self._forgetful = False
         self._delivered: set[tuple[bytes, bytes]] = set()
         self._sources: Counter[bytes] = Counter()
-        self._idle = context.policy.idle_expiration_ms != -1
 
     def task(self, tp: Tp) -> PartitionTask:
         """The oracle's task of a partition."""
@@ -134,6 +139,28 @@ class Checker:
     def on_asked(self, tp: Tp, asked_at: int) -> None:
         """A worker asks for an end offset."""
         self._asked[tp, asked_at] = self.broker.scheduler.now
+
+    def on_plan(self, transactional_id: str, plan: Plan, context: TaskContext) -> None:
+        """A worker has made a plan, under this policy."""
+        if plan.ledger is not None:
+            self._contexts[transactional_id, plan.tp, plan.ledger] = replace(context, replay=NO_REPLAY)
+
+    def _under(self, context: TaskContext, tp: Tp, transactional_id: str) -> PartitionTask:
+        """The oracle's task under the policy of whoever commits. Another one than before: as after a restart under it."""
+        task = self.task(tp)
+        policy = context.policy
+        self._forgetful |= policy.closed_retention_ms < 1_000_000 or policy.closed_max_groups < 1_000
+        if policy == task.context.policy:
+            return task
+        reader = DecidedReader(self.broker, self.positions, transactional_id)
+        self._compare_states(tp, self._restored(reader, tp, task.context), "restored")
+        self._received[tp] += task.counts.received
+        task = self.oracle[tp] = self._restored(reader, tp, context)
+        self._received[tp] -= task.counts.received
+        return task
+
+    def _restored(self, reader: DecidedReader, tp: Tp, context: TaskContext) -> PartitionTask:
+        return restore(reader, {self.topics.components: context}, [tp])[tp]
 
     # -- a commit is decided
 
@@ -157,7 +184,7 @@ class Checker:
         )
         expected: dict[Tp, list[Any]] = {}
         for tp, value in ledgers:
-            for output in self._follow(tp, value, transaction.offsets[tp]):
+            for output in self._follow(tp, value, transaction):
                 number = output.partition
                 if number < 0:
                     number = partition_for(output.key or b"", self.broker.settings.partitions)
@@ -168,9 +195,10 @@ class Checker:
             for key, value, headers in rows:
                 self._look_at(where, key, value, dict(headers))
 
-    def _follow(self, tp: Tp, value: bytes, position: Committed) -> list[Any]:
+    def _follow(self, tp: Tp, value: bytes, transaction: Transaction) -> list[Any]:
         """Moves the oracle by one ledger record; what it puts out."""
-        task = self.task(tp)
+        position = transaction.offsets[tp]
+        task = self._under(self._contexts.get((transaction.id, tp, value), self.context), tp, transaction.id)
         said, closed = read_ledger(value)
         require(
             said.from_offset == task.position,
@@ -248,7 +276,7 @@ class Checker:
                 require(numbers == list(range(1, len(numbers) + 1)), f"a unit of {numbers}")
             require(numbers == sorted(set(numbers)), f"a unit in the order {numbers}")
             once = (key or b"", headers[names.GENERATION])
-            if self.context.policy.closed_retention_ms > 1_000_000 and self.context.policy.closed_max_groups > 1000:
+            if not self._forgetful:
                 require(once not in self._delivered, f"unit {once} delivered twice")
             self._delivered.add(once)
             for component in unit.components:
@@ -269,14 +297,13 @@ class Checker:
 
     def compare_restored(self) -> None:
         """What a restore would find now."""
-        tps = sorted(self.positions)
         reader = DecidedReader(self.broker, self.positions)
-        restored = restore(reader, {self.topics.components: self.context}, tps)
-        for tp, task in restored.items():
-            self._compare_states(tp, task, "restored")
+        for tp in sorted(self.positions):
+            self._compare_states(tp, self._restored(reader, tp, self.task(tp).context), "restored")
 
     def _compare_states(self, tp: Tp, task: PartitionTask, which: str) -> None:
-        one, other = state_of(task, by_idle=self._idle), state_of(self.task(tp), by_idle=self._idle)
+        by_idle = task.context.policy.idle_expiration_ms != NEVER_MS
+        one, other = state_of(task, by_idle=by_idle), state_of(self.task(tp), by_idle=by_idle)
         require(one == other, f"{tp.partition}: the {which} state is not the oracle's: {difference(one, other)}")
 
     # -- the end
@@ -287,11 +314,6 @@ class Checker:
         position = self.positions.get(tp, Committed(0, "")).offset or 0
         return len(log.visible(position, log.end))
 
-    def overdue(self, tp: Tp) -> int:
-        """Open groups whose deadline has passed."""
-        now = self.broker.now_ms()
-        return sum(group.due_at(self.context.policy) < now for group in self.task(tp).groups.values())
-
     def at_the_end(self) -> None:
         """Nothing in flight, nothing forgotten."""
         require(not any(log.open for log in self.broker.logs.values()), "a transaction is open after the end")
@@ -300,8 +322,6 @@ class Checker:
                 self.broker.committed[tp] == position, f"{tp.partition}: the committed position is not the decided one"
             )
             received = len(self.broker.log(tp).visible(0, position.offset or 0))
-            require(
-                self.task(tp).counts.received == received,
-                f"{tp.partition}: received {self.task(tp).counts.received} of {received}",
-            )
+            counted = self._received[tp] + self.task(tp).counts.received
+            require(counted == received, f"{tp.partition}: received {counted} of {received}")
         self.compare_restored()

@@ -23,6 +23,7 @@ from processor.engine.driver import Driver, Ports
 from processor.engine.outputs import TaskContext
 from processor.engine.ports import Blocked, Doubt, Plan, Tp
 from processor.engine.restore import restore
+from processor.engine.task import PartitionTask
 from processor.kafka.settings import WorkerSettings
 from processor.kafka.sink import KafkaSink
 from processor.sim.broker import Broker, BrokerSettings
@@ -84,16 +85,17 @@ class Life:
         self.stop = threading.Event()
         self.tasks: dict[Tp, Task] = {}
         self.limits = draw_limits(run.rnd)
+        self.context = replace(run.draw_context(), replay=self.limits)
         self.poll_records = run.rnd.choice([1, 3, 10, 50])
         self.error: BaseException | None = None
+        self.settings = WorkerSettings("A", "", slot, transaction_timeout_ms=int(run.broker.settings.transaction_ms))
         self.actor: Actor = run.scheduler.spawn(name, self._body)
 
     def _body(self, actor: Actor) -> None:
         run = self.run
         run.scheduler.say(f"starts, slot {self.slot}, polls of {self.poll_records}, {self.limits}")
         process = Process(actor, run.broker, run.rnd, run.trouble, run.draw_skew(), run.checker.on_asked)
-        context = replace(run.context, replay=self.limits)
-        settings = WorkerSettings("A", "", self.slot, transaction_timeout_ms=int(run.broker.settings.transaction_ms))
+        settings = self.settings
         sink = KafkaSink(
             cast(Any, SimClients(process, settings.transactional_id)),
             settings,
@@ -102,7 +104,9 @@ class Life:
             monotonic=lambda: run.scheduler.now / 1000,
         )
         reader = SimLogReader(process)
-        ports = Ports(SimSource(process), sink, process, lambda tps: restore(reader, {TOPICS.components: context}, tps))
+        ports = Ports(
+            SimSource(process), sink, process, lambda tps: restore(reader, {TOPICS.components: self.context}, tps)
+        )
         Driver(ports, self, [TOPICS.components], self.poll_records, 1 << 40, self.stop).run()
 
     def _on_step(self, step: str) -> None:
@@ -137,6 +141,7 @@ class Life:
                     run.scheduler.say(f"the task of {batch.tp.partition} raises, its memory already changed")
                     raise TransientError
             if isinstance(batch.outcome, Plan):
+                run.checker.on_plan(self.settings.transactional_id, batch.outcome, self.context)
                 what = "tick" if batch.work is Work.TICK else f"to {batch.outcome.next_offset}"
                 run.scheduler.say(f"plan for {batch.tp.partition}: {what}, {len(batch.outcome.outputs)} outputs")
         self.actor.wait()
@@ -183,6 +188,7 @@ class Run:
             "D", TOPICS, policy, settings.partitions, single_object_header("Unit"), single_object_header("Outcome")
         )
         self._skewed = rnd.random() < 0.25
+        self._changing = rnd.random() < 0.3
         self.checker = Checker(self.broker, self.context, strict_clocks=not self._skewed)
         self.broker.on_commit = lambda transaction: self.judged(lambda: self.checker.on_commit(transaction))
         self.faults = True
@@ -308,6 +314,14 @@ class Run:
         log.append(row, broker.now_ms(), owner, self.scheduler.now)
         broker.markers.append(("marker of a producer", lambda: log.finish(owner, outcome, broker.now_ms())))
 
+    def draw_context(self) -> TaskContext:
+        """The destination as a process is told it: in some runs the settings change from one start to the next."""
+        if not self._changing:
+            return self.context
+        policy = draw_policy(self.rnd)
+        self.scheduler.say(f"{policy}", "run")
+        return replace(self.context, policy=policy)
+
     def draw_skew(self) -> float:
         """How far a process's clock is off."""
         return self.rnd.choice([0, -400, 5_000]) if self._skewed else 0.0
@@ -403,11 +417,20 @@ class Run:
             if not until:
                 until = self.scheduler.now + LAST_DEADLINE_MS
                 self.scheduler.now = until
-            elif self.scheduler.now > until + 1_000 and not any(map(self.checker.overdue, self._inputs())):
+            elif self.scheduler.now > until + 1_000 and not self._overdue():
                 return
         lag = {tp.partition: self.checker.lag(tp) for tp in self._inputs()}
-        overdue = {tp.partition: self.checker.overdue(tp) for tp in self._inputs()}
-        self.failed(f"never quiet: records waiting {lag}, groups overdue {overdue}")
+        self.failed(f"never quiet: records waiting {lag}, groups overdue {self._overdue()}")
+
+    def _overdue(self) -> int:
+        """Open groups whose deadline has passed, under the policy of whoever holds them."""
+        now = min(self.broker.now_ms(), int(self.scheduler.now) + 1_700_000_000_000)
+        return sum(
+            group.due_at(life.context.policy) < now
+            for life in self._living()
+            for task in life.tasks.values()
+            for group in cast(PartitionTask, task).groups.values()
+        )
 
     def _inputs(self) -> list[Tp]:
         return [Tp(TOPICS.components, partition) for partition in range(self.broker.settings.partitions)]

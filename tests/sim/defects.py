@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import confluent_kafka as ck
 
+import processor.engine.restore as restoring
 from processor.core.changes import Closed
 from processor.core.group import Group
 from processor.engine.driver import Driver
@@ -21,6 +22,7 @@ from processor.engine.replay import Selection, Window
 from processor.engine.task import PartitionTask
 from processor.engine.young import YoungGroups
 from processor.kafka.sink import KafkaSink
+from processor.sim import run
 from processor.sim.broker import Broker
 from processor.sim.clients import SimLogReader, SimProducer, SimSource
 from topics.partitioner import partition_for
@@ -333,6 +335,12 @@ def clock_is_not_restored(original: Any) -> Any:
 @defect(PartitionTask, "restored")
 def deadlines_are_not_scheduled_after_a_restore(original: Any) -> Any:
     return lambda self: self.partition.closed.trim(self.partition.clock)
+
+
+@defect(run, "restore")
+def restore_that_is_overtaken_blames_the_logs(original: Any) -> Any:
+    """Found by the simulator: see `test_found_by_simulation.py`."""
+    return lambda reader, contexts, tps: restoring._restore(reader, contexts, tps, reader.committed(tps))
 
 
 # -- replay ---------------------------------------------------------------------------------------------------------
