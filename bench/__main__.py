@@ -167,19 +167,30 @@ def table(results: Results) -> Table:
     """Median, and the range over the rounds."""
     shown = Table(title="median (least to most over the rounds)")
     shown.add_column("run")
-    names = list(dict.fromkeys(title for _, title, _ in COLUMNS))
-    for title in names:
+    for title in dict.fromkeys(title for _, title, _ in COLUMNS):
         shown.add_column(title, justify="right")
     for run_name, series in results.series.items():
-        cells = dict.fromkeys(names, "")
-        for key, title, form in COLUMNS:
-            if key in series:
-                one = series[key]
-                cells[title] = form.format(one.median)
-                if len(one.values) > 1:
-                    cells[title] += f" ({form.format(min(one.values))} to {form.format(max(one.values))})"
-        shown.add_row(run_name, *cells.values())
+        shown.add_row(run_name, *_cells(series))
     return shown
+
+
+def _cells(series: Mapping[str, Series]) -> list[str]:
+    cells = dict.fromkeys((title for _, title, _ in COLUMNS), "")
+    for key, title, form in COLUMNS:
+        if key in series:
+            one = series[key]
+            cells[title] = form.format(one.median)
+            if len(one.values) > 1:
+                cells[title] += f" ({form.format(min(one.values))} to {form.format(max(one.values))})"
+    return list(cells.values())
+
+
+def markdown(results: Results) -> str:
+    """The same for a page."""
+    titles = ["Run", *dict.fromkeys(title for _, title, _ in COLUMNS)]
+    rows = [titles, ["---", *["---:"] * (len(titles) - 1)]]
+    rows += [[run_name, *_cells(series)] for run_name, series in results.series.items()]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -189,7 +200,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--records", type=int, help="about so many records a workload")
     parser.add_argument("--seconds", type=float, default=25.0, help="of the latency run")
     parser.add_argument("--rate", type=int, default=2_000, help="components a second in the latency run")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    form.add_argument("--markdown", action="store_true", help="print the table as docs/benchmarks.md has it")
     given = parser.parse_args(arguments)
     if unknown := set(given.what) - set(WHAT):
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
@@ -203,6 +216,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "runs": results.as_dict(),
         }
         print(json.dumps(document, indent=2))
+    elif given.markdown:
+        print(markdown(results))
     else:
         Console(width=None if sys.stdout.isatty() else 160).print(table(results))
     return 0

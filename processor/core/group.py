@@ -94,8 +94,10 @@ class Group:
         seq = change.seq
         self.held[seq] = change.body
         self.bytes += len(change.body)
-        self.last_at = max(self.last_at, change.at)
-        self.highest = max(self.highest, seq)
+        if change.at > self.last_at:
+            self.last_at = change.at
+        if seq > self.highest:
+            self.highest = seq
         if change.end:
             self.end, self.marked, self.tail = seq, True, change.tail
         attributes = change.attributes

@@ -77,21 +77,24 @@ def _restore(
     ledgers = {Tp(contexts[tp.topic].topics.closed_changelog, tp.partition): tp for tp in tps}
     bounds = reader.bounds([*tps, *changelogs, *ledgers])
     found = {tp: _Found(Window(*tp)) for tp in tps}
+    rows_of: dict[tuple[str, int], dict[bytes, bytes]] = {log: found[tp].rows for log, tp in changelogs.items()}
     for record in reader.read({log: bounds[log] for log in (*changelogs, *ledgers)}):
-        log = Tp(record.topic(), record.partition())
+        at = record.topic(), record.partition()  # a plain tuple finds a `Tp`, and is made in a third of the time
         key, value = record.key(), record.value()
-        if log in ledgers:
+        rows = rows_of.get(at)
+        if rows is None:
+            log = Tp(*at)
             _take_ledger(found[ledgers[log]], log, record.offset(), value)
         elif key is None:
             raise StateCorruptedError(
-                [log],
+                [Tp(*at)],
                 f"a row without a key at offset {record.offset()}",
                 "restore the topic from a backup",
             )
         elif value is None:
-            found[changelogs[log]].rows.pop(key, None)
+            rows.pop(key, None)
         else:
-            found[changelogs[log]].rows[key] = value
+            rows[key] = value
     tasks = {}
     for tp in tps:
         task = tasks[tp] = PartitionTask(tp, contexts[tp.topic])
@@ -185,17 +188,20 @@ def _position(tp: Tp, found: _Found, committed: Committed, bounds: tuple[int, in
 def _rows(rows: Mapping[bytes, bytes]) -> Iterator[tuple[bytes, int, int, Held]]:
     """(id, generation, opened at, component) of each row. The plain row is read in line: a restore reads hundreds of thousands a second."""
     first = len(ROW_HEADER)
-    previous_id, head, generation, opened_at = b"", b"\xff", 0, 0
+    heads: dict[bytes, tuple[bytes, int, int]] = {}  # by id: rows of one group begin alike, and stand apart
+    unread = (b"\xff", 0, 0)
     for key, value in rows.items():
         group_id, seq = key[1:-5], int.from_bytes(key[-4:], "big")
         if len(key) < 7 or key[0] != 1 or key[-5] != 0 or seq == GROUP_ROW:
             raise DecodeError("changelog-key", "no component row of a known version", data=key)
-        if group_id != previous_id or not value.startswith(head):
+        head, generation, opened_at = heads.get(group_id, unread)
+        if not value.startswith(head):
             if not value.startswith(ROW_HEADER):
                 raise DecodeError("changelog", "no component row of a known version", data=value[:64])
             cursor = Cursor(value, first)
             generation, opened_at = cursor.long(), cursor.long()
-            previous_id, head = group_id, value[: cursor.at]
+            head = value[: cursor.at]
+            heads[group_id] = head, generation, opened_at
         at = len(head)
         shift = offset = 0
         while (byte := value[at]) > 127:

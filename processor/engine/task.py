@@ -193,7 +193,7 @@ class PartitionTask:
         if group is None:
             group = self.partition.groups[group_id] = Group(group_id, generation, opened_at)
             begin_rows(group)
-        self._take(group, held)
+        group.apply(held)
         group.promoted += 1
 
     def replay(self, held: Held) -> None:
@@ -203,15 +203,13 @@ class PartitionTask:
             group = self.partition.groups[held.id] = Group(held.id, 1, held.at)
             self.young.add(group, held.offset, self.partition.fed_bytes)
         self.partition.fed_bytes += len(held.body)
-        self._take(group, held)
-
-    def _take(self, group: Group, held: Held) -> None:
         group.apply(held)
-        self.partition.held_bytes += len(held.body)
-        self.partition.counts.held += 1
-        self.partition.counts.received += 1
 
     def restored(self) -> None:
-        """All rows are in: forgets what the ledger remembers too long, and puts deadlines in line."""
-        self.partition.closed.trim(self.partition.clock)
-        self.partition.reschedule(self.partition.groups.values())
+        """All rows are in: counts them, forgets what the ledger remembers too long, and puts deadlines in line."""
+        partition = self.partition
+        groups = partition.groups.values()
+        partition.held_bytes = sum([group.bytes for group in groups])
+        partition.counts.held = partition.counts.received = sum([len(group.held) for group in groups])
+        partition.closed.trim(partition.clock)
+        partition.reschedule(groups)
