@@ -24,7 +24,14 @@ def fastest_partition_for() -> Callable[[bytes, int], int]:
     except (AttributeError, OSError):
         return partition_for
     murmur2.restype = ctypes.c_int32
-    murmur2.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p]
+    murmur2.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_char_p,
+        ctypes.c_size_t,
+        ctypes.c_int32,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+    ]
 
     def native(key: bytes, count: int) -> int:
         return int(murmur2(None, key, len(key), count, None, None))
