@@ -7,7 +7,7 @@ import pytest
 from processor.sim.run import play
 from tests.sim.defects import DEFECTS, planted
 
-SEEDS = 300
+SEEDS = 800
 
 
 @pytest.mark.parametrize("name", DEFECTS)
