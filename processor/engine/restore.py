@@ -10,6 +10,7 @@ Belongs here: the steps and the checks that refuse to start on state that does n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -30,6 +31,11 @@ STRETCH = 5_000
 _REMEDY_OFFSETS = (
     "the group's committed offsets do not belong to this state: put the old offsets back, or, to begin anew, stop all workers and delete "
     "the destination's two changelog topics together with the offsets"
+)
+_REMEDY_LEDGER = (
+    "retention of the ledger topic was shorter than the downtime: put its records back; or begin anew: stop all workers, delete the "
+    "destination's two changelog topics, and set the group's offset back to where the oldest open group began; units delivered since then "
+    "are delivered again"
 )
 
 
@@ -182,7 +188,17 @@ def _position(tp: Tp, found: _Found, committed: Committed, bounds: tuple[int, in
     if found.last is not None and found.last.to_offset != committed.offset:
         why = f"the ledger ends at {found.last.to_offset}, the committed offset is {committed.offset}"
         raise StateCorruptedError([tp], why, _REMEDY_OFFSETS)
+    floor = _hinted_floor(committed)
+    if found.last is None and floor is not None and floor < committed.offset:
+        why = f"components from {floor} on are to be read again, but the ledger that says which has no record left"
+        raise StateCorruptedError([tp], why, _REMEDY_LEDGER)
     return committed.offset
+
+
+def _hinted_floor(committed: Committed) -> int | None:
+    """The replay floor beside the committed offset; None if someone else set the offset."""
+    found = re.fullmatch(r"1;F=(\d+)", committed.metadata)
+    return int(found[1]) if found else None
 
 
 def _rows(rows: Mapping[bytes, bytes]) -> Iterator[tuple[bytes, int, int, Held]]:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import pytest
+
 from processor.engine.ports import Committed, Tp
 from processor.engine.restore import restore
 from processor.engine.task import PartitionTask
+from processor.engine.young import ReplayLimits
+from schemas.errors import StateCorruptedError
 from tests.core.script import INPUT, TOPICS, Story, c, context_of, policy_of
 from tests.core.streams import state_of
 from tests.engine.logs import Logs
@@ -33,3 +37,14 @@ def test_commit_of_the_owner_during_a_restore_is_no_corruption_er06() -> None:
     logs = OvertakenLogs(INPUT, story)
     found = restore(logs, {TOPICS.components: context_of(policy_of())}, [INPUT])[INPUT]
     assert state_of(found) == state_of(story.task)
+
+
+def test_ledger_that_is_gone_while_young_groups_need_it_is_refused() -> None:
+    """Retention took every ledger record during a long downtime: without them nobody knows what to replay, and held components were lost."""
+    context = context_of(policy_of(), replay=ReplayLimits(100, 1 << 20, 1 << 40))
+    story, logs = Story(PartitionTask(INPUT, context)), Logs(INPUT)
+    story.send(c(1), c(3))
+    logs.add(story.plans[0])
+    logs.written.clear()
+    with pytest.raises(StateCorruptedError, match="components from 0 on are to be read again"):
+        restore(logs, {TOPICS.components: context}, [INPUT])
