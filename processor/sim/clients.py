@@ -34,15 +34,20 @@ class Trouble:
     answer_lost: float = 0.0
     timed_out: float = 0.0
     produce_lost: float = 0.0
+    refused: float = 0.0
 
     def stop(self) -> None:
         """No more faults."""
-        self.delayed = self.answer_lost = self.timed_out = self.produce_lost = 0.0
+        self.delayed = self.answer_lost = self.timed_out = self.produce_lost = self.refused = 0.0
 
 
 @dataclass(slots=True)
 class Process:
-    """One life of a worker: its actor, the brokers it sees, its own clock, its dice."""
+    """One life of a worker: its actor, the brokers it sees, its own clock, its dice.
+
+    Attributes:
+        divisible: What is being written came from several records each: a refusal of it leads to smaller polls, not to a block (F20).
+    """
 
     actor: Actor
     broker: Broker
@@ -50,6 +55,7 @@ class Process:
     trouble: Trouble
     skew_ms: float = 0.0
     on_asked: Callable[[Tp, int], None] = field(default=lambda tp, asked_at: None)
+    divisible: bool = False
 
     def now_ms(self) -> int:
         """Port `Clock`."""
@@ -109,6 +115,7 @@ class SimProducer:
         headers: Headers | None = None,
     ) -> None:
         self._check()
+        self._refuse()
         if partition < 0:
             partition = partition_for(key or b"", self._broker.settings.partitions)
         self._buffer.setdefault(Tp(topic, partition), []).append((key, value, headers or []))
@@ -135,6 +142,7 @@ class SimProducer:
         """Flushes, then EndTxn."""
         self._check()
         self._flush()
+        self._refuse()
         if self._failed:
             _raise(ck.KafkaError._INCONSISTENT, abort=True)
         self._committing = True
@@ -153,6 +161,13 @@ class SimProducer:
         self._closed()
 
     # -- requests
+
+    def _refuse(self) -> None:
+        """A record that is too large, said by the library or, at the commit, by the broker."""
+        if self._process.divisible and self._process.rnd.random() < self._process.trouble.refused:
+            self._process.say("a record is refused: too large")
+            self._failed = True
+            _raise(ck.KafkaError.MSG_SIZE_TOO_LARGE, abort=True)
 
     def _check(self) -> None:
         if self._fatal:

@@ -88,13 +88,14 @@ class Life:
         self.context = replace(run.draw_context(), replay=self.limits)
         self.poll_records = run.rnd.choice([1, 3, 10, 50])
         self.error: BaseException | None = None
+        self.port: Process | None = None
         self.settings = WorkerSettings("A", "", slot, transaction_timeout_ms=int(run.broker.settings.transaction_ms))
         self.actor: Actor = run.scheduler.spawn(name, self._body)
 
     def _body(self, actor: Actor) -> None:
         run = self.run
         run.scheduler.say(f"starts, slot {self.slot}, polls of {self.poll_records}, {self.limits}")
-        process = Process(actor, run.broker, run.rnd, run.trouble, run.draw_skew(), run.checker.on_asked)
+        process = self.port = Process(actor, run.broker, run.rnd, run.trouble, run.draw_skew(), run.checker.on_asked)
         settings = self.settings
         sink = KafkaSink(
             cast(Any, SimClients(process, settings.transactional_id)),
@@ -134,6 +135,8 @@ class Life:
 
     def process(self, batches: Sequence[Batch]) -> None:
         run = self.run
+        assert self.port is not None
+        self.port.divisible = min(len(batch.records) for batch in batches) > 1
         for batch in batches:
             with batch:
                 batch.apply(self.tasks[batch.tp])
@@ -193,6 +196,7 @@ class Run:
         self.broker.on_commit = lambda transaction: self.judged(lambda: self.checker.on_commit(transaction))
         self.faults = True
         self.trouble = Trouble(*(rnd.choice([0, 0, 0.01, 0.05]) for _ in range(4)))
+        self.trouble.refused = rnd.choice([0, 0, 0, 0.005])
         self.step_crash = rnd.choice([0, 0, 0.005, 0.02])
         self.step_pause = rnd.choice([0, 0, 0.005, 0.02])
         self.task_failure = rnd.choice([0, 0, 0.02, 0.1])
