@@ -7,6 +7,8 @@ import pytest
 from processor.sim.run import play
 from tests.sim.defects import DEFECTS, planted
 
+pytestmark = pytest.mark.slow
+
 SEEDS = 800
 
 

@@ -7,6 +7,8 @@ import pytest
 from processor.sim.__main__ import main
 from processor.sim.run import play
 
+pytestmark = pytest.mark.slow
+
 RUNS = 1_000
 PORTION = 50
 
