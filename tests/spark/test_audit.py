@@ -12,6 +12,7 @@ from spark_sink.comparison import What
 from spark_sink.recompute import Fate
 from spark_sink.tables import Table
 from tests.spark.stage import STARTED_MS, Stage, c, plain
+from topics.policies import ExpirationPolicy
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -46,7 +47,7 @@ def busy_day(stage: Stage) -> None:
 
 def test_a_busy_day_is_clean_and_the_sums_agree(make_stage: Callable[..., Stage]) -> None:
     """W-216: received = the sum of all fates; aborted records are not among them."""
-    stage = make_stage(incomplete_expiration_ms=600_000, expiration_policy="redirect")
+    stage = make_stage(incomplete_expiration_ms=600_000, expiration_policy=ExpirationPolicy.REDIRECT)
     busy_day(stage)
     wrong = 1 - stage.tasks[0].partition.place.partition if stage.tasks[0].partition.elsewhere(b"lost") is None else 0
     stage.send([c("lost", 1), c("lost", 2, end=True)], partition=wrong)
@@ -182,8 +183,8 @@ def test_time_alone_closes_lawfully_only_behind_the_deadline(make_stage: Callabl
     """W-72, W-83, W-207: with no later record in the log, a recorded closing is taken as fact, but not one before the deadline."""
     open_yet = make_stage(incomplete_expiration_ms=1000)
     discard = make_stage(incomplete_expiration_ms=1000)
-    partial = make_stage(incomplete_expiration_ms=1000, expiration_policy="deliver_partial")
-    early = make_stage(incomplete_expiration_ms=86_400_000, expiration_policy="redirect")
+    partial = make_stage(incomplete_expiration_ms=1000, expiration_policy=ExpirationPolicy.DELIVER_PARTIAL)
+    early = make_stage(incomplete_expiration_ms=86_400_000, expiration_policy=ExpirationPolicy.REDIRECT)
     reports = {}
     for stage in (open_yet, discard, partial, early):
         stage.send([c("x", 1), c("x", 3, end=True)])
@@ -203,7 +204,7 @@ def test_a_group_that_expired_although_its_last_component_came_in_time_is_found(
     make_stage: Callable[..., Stage],
 ) -> None:
     """W-82: a worker that lets its wall clock run ahead of unread records loses units; the log shows it."""
-    stage = make_stage(incomplete_expiration_ms=1000, expiration_policy="redirect")
+    stage = make_stage(incomplete_expiration_ms=1000, expiration_policy=ExpirationPolicy.REDIRECT)
     stage.send([c("x", 1)], at=0)
     stage.work()
     stage.tick(STARTED_MS + 5000)

@@ -17,6 +17,7 @@ from spark_sink import sink as sink_module
 from spark_sink.kafka import Cluster
 from spark_sink.tables import Table, append_once
 from tests.spark.stage import STARTED_MS, Stage, c, plain
+from topics.policies import ExpirationPolicy
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -33,7 +34,7 @@ def megazon(stage: Stage) -> None:
 
 def test_every_record_of_the_output_topics_becomes_rows(make_stage: Callable[..., Stage]) -> None:
     """W-127, W-37, W-71, W-80, W-121: units with their components in order, refused, given-up and passed records with their bytes."""
-    stage = make_stage(incomplete_expiration_ms=60_000, expiration_policy="redirect")
+    stage = make_stage(incomplete_expiration_ms=60_000, expiration_policy=ExpirationPolicy.REDIRECT)
     megazon(stage)
     stage.send([c("gap", 1), c("gap", 4)])
     stage.work()
