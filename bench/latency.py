@@ -24,7 +24,8 @@ from schemas.records import Unit
 from topics.partitioner import partition_for
 
 STEP_S = 0.005
-WARM_MS = 3_000
+WARM_MS = 5_000
+"""Units of the first seconds do not count: the broker compiles its code then."""
 SILENCE_S = 20.0
 
 
@@ -88,7 +89,7 @@ def measure(place: Place, seconds: float, rate: int) -> dict[str, float]:
     records = int(seconds * rate)
     load = workload(records)
     application = place.application()
-    destination = place.destination("latency")
+    destination = f"{application}-latency"
     topics = place.create(application, destination)
     me = [sys.executable, "-m", "bench.latency"]
     folder = place.folder
@@ -96,9 +97,9 @@ def measure(place: Place, seconds: float, rate: int) -> dict[str, float]:
         worker.wait_output("ready")
         read_command = [*me, "read", place.bootstrap, topics.units, str(load.units)]
         send_command = [*me, "send", place.bootstrap, topics.components, str(records), str(rate)]
-        with Program(folder / "reader.log", *read_command) as reader:
+        with Program(folder / f"{application}-reader.log", *read_command) as reader:
             reader.wait_output("reading")
-            with Program(folder / "sender.log", *send_command) as sender:
+            with Program(folder / f"{application}-sender.log", *send_command) as sender:
                 before = worker.usage()
                 sent = json.loads(sender.wait_end(seconds * 3 + 60))
                 after = worker.usage()

@@ -61,8 +61,8 @@ def test_every_held_component_is_restored_with_an_old_changelog_as_well(place: P
 
 
 def test_latency_is_measured_on_every_unit(place: Place) -> None:
-    done = latency.measure(place, seconds=6, rate=200)
-    assert done["units"] == latency.workload(1200).units
+    done = latency.measure(place, seconds=8, rate=200)
+    assert done["units"] == latency.workload(1600).units
     assert 0 < done["p50_ms"] <= done["p99_ms"] <= done["max_ms"]
 
 
