@@ -26,6 +26,8 @@ from topics.policies import DestinationPolicy, HandlingPolicy
 
 POLICY = DestinationPolicy(handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY)
 DRAIN_S = 600.0
+LEAST_CPU_S = 0.1
+"""The kernel counts a process's CPU in hundredths of a second."""
 WARM = 0.1
 """Share of the records before the first look: start-up and first fetches are no cost of a component."""
 
@@ -175,7 +177,7 @@ class Place:
             first, before = sum(committed()), program.usage()
             program.wait(lambda: committed() == ends, f"{kind} drains {destination}", DRAIN_S)
             after = program.usage()
-        if first > sum(ends) / 2:  # too little to look at twice: the start counts
+        if first > sum(ends) / 2 or after.cpu_s - before.cpu_s < LEAST_CPU_S:  # too little to look at: the start counts
             first, before = 0, began
         components = sum(ends) - first
         return Drain(
