@@ -236,7 +236,9 @@ class Slot:
         child = self.child
         if child is None:
             return
-        status = child.terminate(60) if child.status is None else child.status
+        last = self.drill.last.get(self.name)
+        asked_already = last is not None and last.kind == "term"  # a second signal means: leave at once, unclean
+        status = (child.wait(60) if asked_already else child.terminate(60)) if child.status is None else child.status
         self.drill.result.exits[str(status)] += 1
         if status != 0:
             self.drill.result.anomalies["exit"] += 1
