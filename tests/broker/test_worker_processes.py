@@ -56,7 +56,7 @@ def test_killed_worker_loses_and_doubles_nothing_and_open_groups_survive(place: 
 def test_kill_at_each_commit_step_leaves_all_of_a_transaction_or_nothing(place: Place) -> None:
     """ER-01: at each step, and while the commit is under way."""
     place.create({"poll_records": 200})
-    crashes = ["begin:1:9", "produced:0.5:9", "offsets:0.5:9", "commit:0.5:9", "commit:0.5:9:3", "committed:0.5:9"]
+    crashes = ["begin:1:9", "produced:2:9", "offsets:1:9", "commit:2:9", "commit:1:9:3", "committed:1:9"]
     for number, crash in enumerate(crashes):
         place.send_units(100, seed=number)
         doomed = place.worker(wait=False, UOW_CRASH=crash)
@@ -91,7 +91,7 @@ def test_frozen_worker_wakes_up_as_a_zombie_and_doubles_nothing(place: Place) ->
     """R-72, ER-16: frozen inside a transaction past its session, its partitions are taken over, then it is woken."""
     place.create({"poll_records": 200})
     place.send_units(1000)
-    frozen = place.worker("frozen", UOW_CRASH=f"produced:0.2:{signal.SIGSTOP.value}")
+    frozen = place.worker("frozen", UOW_CRASH=f"produced:3:{signal.SIGSTOP.value}")
     heir = place.worker("heir", wait=False)
     heir.child.wait_output("worker heir ready", SLOW)
     heir.wait_owns(4, SLOW)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -17,8 +18,9 @@ from uow.config import Settings
 from uow.options import config_option
 
 CRASH_VARIABLE = "UOW_CRASH"
-"""For drills only: `STEP:PROBABILITY:SIGNAL[:DELAY_MS]` makes the worker signal itself at a named commit step (`processor.kafka.sink.STEPS`,
-or `any`), once; with a delay while the next call is under way. Never set it where records matter to you: it proves that kill -9 is harmless."""
+"""For drills only: `STEP:WHEN:SIGNAL[:DELAY_MS]` makes the worker signal itself at a named commit step (`processor.kafka.sink.STEPS`, or `any`),
+once: the WHENth time the step is reached, or, below 1, each time with that probability; with a delay while the next call is under way.
+Never set it where records matter to you: it proves that kill -9 is harmless."""
 
 
 @click.command()
@@ -53,14 +55,18 @@ def crash_hook(text: str) -> Callable[[str], None]:
     """The hook for `UOW_CRASH`; one that does nothing where it is not set."""
     if not text:
         return lambda step: None
-    at, probability, number, *delay = text.split(":")
+    at, when, number, *delay = text.split(":")
+    turns = itertools.count(1)
     armed = [True]
+
+    def now() -> bool:
+        return random.random() < float(when) if float(when) < 1 else next(turns) == int(when)
 
     def crash() -> None:
         os.kill(os.getpid(), int(number))
 
     def on_step(step: str) -> None:
-        if armed and at in (step, "any") and random.random() < float(probability):
+        if armed and at in (step, "any") and now():
             armed.clear()
             if delay:
                 threading.Timer(float(delay[0]) / 1000, crash).start()
