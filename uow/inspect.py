@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from processor.core.changes import Closed
 from processor.core.group import NEVER, Group
 from processor.engine.outputs import TaskContext
-from processor.engine.ports import Committed, LogReader, RawRecord, Tp
+from processor.engine.ports import Committed, LogReader, Stretch, Tp
 from processor.engine.restore import restore
 from processor.engine.rows import read_ledger
 from processor.engine.task import PartitionTask
@@ -187,7 +187,8 @@ class _LedgerFirst:
         size = _TAIL
         while True:
             first = max(start, end - size)
-            values = [record.value() for record in self._reader.read({ledger: (first, end)})]
+            stretches = self._reader.read({ledger: (first, end)})
+            values = [record.value() for _, records in stretches for record in records]
             if values:
                 return _to_offset(values[-1])
             if first == start:
@@ -199,7 +200,7 @@ class _LedgerFirst:
         fresh = [tp for tp in tps if tp not in self._bounds]
         return {**self._reader.bounds(fresh), **{tp: self._bounds[tp] for tp in tps if tp in self._bounds}}
 
-    def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[RawRecord]:
+    def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[Stretch]:
         return self._reader.read(ranges)
 
 

@@ -62,6 +62,10 @@ class RawRecord(Protocol):
         ...
 
 
+Stretch = tuple[Tp, Sequence[RawRecord]]
+"""Records of one partition that lie one after another, at least one."""
+
+
 class Output(NamedTuple):
     """One record for the world. `partition` -1: by murmur2 of the key."""
 
@@ -206,7 +210,7 @@ class LogReader(Protocol):
         """(log start, end offset), the end asked `read_uncommitted` (ER-06 step 2)."""
         ...
 
-    def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[RawRecord]:
+    def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[Stretch]:
         """Records in [start, end) of each partition, `read_committed`, until the position, not the last record, has reached each end (ER-07).
 
         A range with end <= start is not read. Order holds inside a partition. Keeps calling the group's poll meanwhile where that is needed (ER-17).

@@ -14,10 +14,10 @@ Belongs here: the window and the selection. Does not belong here: when a group i
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Collection, Iterator, Sequence
+from operator import itemgetter, methodcaller
 
 from processor.core.changes import Closed, Held
 from processor.core.columns import ColumnReader, Record, read_headers
@@ -29,6 +29,9 @@ _REMEDY = (
     "the logs do not belong together: put the deleted records back, or, to begin anew, stop all workers and delete the destination's two "
     "changelog topics together with the group's offsets"
 )
+
+
+_LAST, _OFFSET = itemgetter(1), methodcaller("offset")
 
 
 class Window:
@@ -100,35 +103,55 @@ class Selection:
     ) -> None:
         self._topic, self._partition, self._promoted = topic, partition, promoted
         self._skipped = [(one.first, one.last) for record, _ in window for one in record.not_held]
-        self._skipped_from = [first for first, _ in self._skipped]
         self._before = {one.id: one.before for _, closed in window for one in closed}
         self._from = [record.from_offset for record, _ in window]
         self._codes = [record.reader for record, _ in window]
         self._readers: dict[int, ColumnReader] = {}
 
-    def select(self, records: Iterable[Record]) -> Iterator[Held]:
+    def select(self, records: Sequence[Record]) -> Iterator[Held]:
         """The components that were held and belong to young groups.
+
+        Args:
+            records: Of the window, in offset order.
 
         Raises:
             StateCorruptedError: A record that was held cannot be read under the reading that the ledger names.
         """
-        for code, stretch in groupby(filter(self._was_held, records), self._code):
+        before, promoted = self._before, self._promoted
+        for code, stretch in self._by_reading(self._held(records)):
             reader = self._readers.get(code)
             if reader is None:
                 reader = self._readers[code] = ColumnReader(self._topic, self._partition, Reading.of_code(code))
-            for held in self._read(reader, list(stretch)):
-                if held.offset >= self._before.get(held.id, 0) and held.id not in self._promoted:
+            for held in self._read(reader, stretch):
+                if held.offset >= before.get(held.id, 0) and held.id not in promoted:
                     yield held
 
-    def _was_held(self, record: Record) -> bool:
-        offset = record.offset()
-        at = bisect_right(self._skipped_from, offset) - 1
-        return at < 0 or offset > self._skipped[at][1]
+    def _held(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Without those that were not held."""
+        kept: list[Record] = []
+        begin = 0
+        for first, last in self._skipped[bisect_left(self._skipped, records[0].offset(), key=_LAST) :]:
+            if begin == len(records) or first > records[-1].offset():
+                break
+            kept += records[begin : bisect_left(records, first, begin, key=_OFFSET)]
+            begin = bisect_right(records, last, begin, key=_OFFSET)
+        return kept + list(records[begin:])
 
-    def _code(self, record: Record) -> int:
-        return self._codes[max(bisect_right(self._from, record.offset()) - 1, 0)]
+    def _by_reading(self, records: Sequence[Record]) -> Iterator[tuple[int, Sequence[Record]]]:
+        """Stretches of records that were read alike, with the code of the reading."""
+        begin = 0
+        while begin < len(records):
+            at = max(bisect_right(self._from, records[begin].offset()) - 1, 0)
+            until = at + 1
+            while until < len(self._codes) and self._codes[until] == self._codes[at]:
+                until += 1
+            end = len(records)
+            if until < len(self._codes):
+                end = bisect_left(records, self._from[until], begin, key=_OFFSET)
+            yield self._codes[at], records[begin:end]
+            begin = end
 
-    def _read(self, reader: ColumnReader, records: list[Record]) -> Iterator[Held]:
+    def _read(self, reader: ColumnReader, records: Sequence[Record]) -> Iterator[Held]:
         columns = reader.read(records)
         rows = zip(
             columns.ids,

@@ -11,22 +11,20 @@ Belongs here: the steps and the checks that refuse to start on state that does n
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from processor.core.changes import Closed, Held
+from processor.core.changes import Closed
 from processor.engine.outputs import TaskContext
 from processor.engine.ports import Committed, LogReader, RawRecord, Tp
 from processor.engine.replay import Window
-from processor.engine.rows import ROW_HEADER, read_ledger, read_row
+from processor.engine.rows import read_ledger, take_rows
 from processor.engine.task import PartitionTask
-from schemas.component import Cursor, decode_component
+from schemas.component import decode_component
 from schemas.errors import DecodeError, StateCorruptedError
-from schemas.records import GROUP_ROW, LedgerRecord
+from schemas.records import LedgerRecord
 from topics.policies import NEVER_MS
-
-STRETCH = 5_000
-"""Input records of one partition that a replay selects from at a time."""
 
 _REMEDY_OFFSETS = (
     "the group's committed offsets do not belong to this state: put the old offsets back, or, to begin anew, stop all workers and delete "
@@ -83,24 +81,12 @@ def _restore(
     ledgers = {Tp(contexts[tp.topic].topics.closed_changelog, tp.partition): tp for tp in tps}
     bounds = reader.bounds([*tps, *changelogs, *ledgers])
     found = {tp: _Found(Window(*tp)) for tp in tps}
-    rows_of: dict[tuple[str, int], dict[bytes, bytes]] = {log: found[tp].rows for log, tp in changelogs.items()}
-    for record in reader.read({log: bounds[log] for log in (*changelogs, *ledgers)}):
-        at = record.topic(), record.partition()  # a plain tuple finds a `Tp`, and is made in a third of the time
-        key, value = record.key(), record.value()
-        rows = rows_of.get(at)
-        if rows is None:
-            log = Tp(*at)
-            _take_ledger(found[ledgers[log]], log, record.offset(), value)
-        elif key is None:
-            raise StateCorruptedError(
-                [Tp(*at)],
-                f"a row without a key at offset {record.offset()}",
-                "restore the topic from a backup",
-            )
-        elif value is None:
-            rows.pop(key, None)
+    for log, records in reader.read({log: bounds[log] for log in (*changelogs, *ledgers)}):
+        if log in changelogs:
+            _take_rows(found[changelogs[log]].rows, log, records)
         else:
-            rows[key] = value
+            for record in records:
+                _take_ledger(found[ledgers[log]], log, record.offset(), record.value())
     tasks = {}
     for tp in tps:
         task = tasks[tp] = PartitionTask(tp, contexts[tp.topic])
@@ -121,24 +107,29 @@ def _replay(
     floors = {tp: found[tp].window.check(task.position, bounds[tp][0]) for tp, task in tasks.items()}
     ranges = {tp: (floor, tasks[tp].position) for tp, floor in floors.items() if floor < tasks[tp].position}
     selections = {tp: found[tp].window.selection(frozenset(tasks[tp].groups)) for tp in ranges}
-    stretches: dict[Tp, list[RawRecord]] = {tp: [] for tp in ranges}
-
-    def take(tp: Tp) -> None:
-        for held in selections[tp].select(stretches[tp]):
-            tasks[tp].replay(held)
-        stretches[tp].clear()
-
-    for record in reader.read(ranges):
-        tp = Tp(record.topic(), record.partition())
-        stretches[tp].append(record)
-        if len(stretches[tp]) >= STRETCH:
-            take(tp)
+    for tp, records in reader.read(ranges):
+        tasks[tp].replay(selections[tp].select(records))
     for tp in ranges:
-        take(tp)
         again = tasks[tp].young.floor(tasks[tp].position)
         if again != floors[tp]:
             why = f"the replay floor is {floors[tp]}, but the first component found again is at {again}"
             raise StateCorruptedError([tp], why, _REMEDY_OFFSETS)
+
+
+def _take_rows(rows: dict[bytes, bytes], log: Tp, records: Sequence[RawRecord]) -> None:
+    """Adds changelog records, in bulk: the last value of each key counts, a tombstone takes the key away."""
+    kind: Any = type(records[0])
+    keys: list[bytes | None] = list(map(kind.key, records))
+    values: list[bytes | None] = list(map(kind.value, records))
+    if None in keys:
+        why = f"a row without a key at offset {records[keys.index(None)].offset()}"
+        raise StateCorruptedError([log], why, "restore the topic from a backup")
+    newest: Any = dict(zip(keys, values, strict=True))
+    rows.update(newest)
+    if None in values:
+        for key, value in newest.items():
+            if value is None:
+                del rows[key]
 
 
 def _take_ledger(found: _Found, log: Tp, offset: int, value: bytes | None) -> None:
@@ -166,12 +157,13 @@ def _fill(task: PartitionTask, found: _Found, committed: Committed, bounds: tupl
             _REMEDY_OFFSETS,
         )
     task.restore(position, found.last.clock if found.last is not None else 0, found.closed)
-    idle = task.context.policy.idle_expiration_ms != NEVER_MS
     try:
-        for group_id, generation, opened_at, held in _rows(found.rows):
-            if idle:  # the only thing that asks for each component's own append time
-                held = held._replace(at=decode_component(held.body).timestamp)
-            task.restore_row(group_id, generation, opened_at, held)
+        take_rows(found.rows, task.restore_group)
+        if (
+            task.context.policy.idle_expiration_ms != NEVER_MS
+        ):  # the only thing that asks for each component's own append time
+            for group in task.groups.values():
+                group.last_at = max(decode_component(body).timestamp for body in group.held.values())
     except (DecodeError, IndexError) as error:
         raise StateCorruptedError([task.tp], f"changelog: {error}", "start the version that wrote it") from error
 
@@ -199,59 +191,3 @@ def _hinted_floor(committed: Committed) -> int | None:
     """The replay floor beside the committed offset; None if someone else set the offset."""
     found = re.fullmatch(r"1;F=(\d+)", committed.metadata)
     return int(found[1]) if found else None
-
-
-def _rows(rows: Mapping[bytes, bytes]) -> Iterator[tuple[bytes, int, int, Held]]:
-    """(id, generation, opened at, component) of each row. The plain row is read in line: a restore reads hundreds of thousands a second."""
-    first = len(ROW_HEADER)
-    heads: dict[bytes, tuple[bytes, int, int]] = {}  # by id: rows of one group begin alike, and stand apart
-    unread = (b"\xff", 0, 0)
-    for key, value in rows.items():
-        group_id, seq = key[1:-5], int.from_bytes(key[-4:], "big")
-        if len(key) < 7 or key[0] != 1 or key[-5] != 0 or seq == GROUP_ROW:
-            raise DecodeError("changelog-key", "no component row of a known version", data=key)
-        head, generation, opened_at = heads.get(group_id, unread)
-        if not value.startswith(head):
-            if not value.startswith(ROW_HEADER):
-                raise DecodeError("changelog", "no component row of a known version", data=value[:64])
-            cursor = Cursor(value, first)
-            generation, opened_at = cursor.long(), cursor.long()
-            head = value[: cursor.at]
-            heads[group_id] = head, generation, opened_at
-        at = len(head)
-        shift = offset = 0
-        while (byte := value[at]) > 127:
-            offset |= (byte & 127) << shift
-            shift += 7
-            at += 1
-        offset = (offset | byte << shift) >> 1
-        end = value[at + 1] == 1
-        if value[at + 2]:
-            row = read_row(value)
-            yield (
-                group_id,
-                generation,
-                opened_at,
-                Held(group_id, seq, end, opened_at, offset, row.payload, row.attributes),
-            )
-            continue
-        at += 3
-        shift = length = 0
-        while (byte := value[at]) > 127:
-            length |= (byte & 127) << shift
-            shift += 7
-            at += 1
-        length = (length | byte << shift) >> 1
-        body = value[at + 1 :]
-        if len(body) != length:
-            raise DecodeError(
-                "changelog",
-                f"a row claims {length} bytes and has {len(body)}",
-                data=value[:64],
-            )
-        yield (
-            group_id,
-            generation,
-            opened_at,
-            Held(group_id, seq, end, opened_at, offset, body),
-        )

@@ -6,11 +6,11 @@ general codec (`schemas.codec`), which tests hold to the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TypeVar
 
-from processor.core.changes import Closed
+from processor.core.changes import Closed, Held
 from processor.core.group import Group
 from schemas.component import (
     END_CHUNKS,
@@ -27,6 +27,7 @@ from schemas.component import (
 from schemas.errors import DecodeError
 from schemas.framing import single_object_header
 from schemas.records import (
+    GROUP_ROW,
     LEDGER_LAYOUT,
     Attributes,
     ChangelogRow,
@@ -39,6 +40,7 @@ from schemas.records import (
 ROW_HEADER = single_object_header("ChangelogComponent")
 LEDGER_HEADER = single_object_header("Ledger")
 _KEY_TAILS = [number.to_bytes(4, "big") for number in range(4096)]
+_SEQS = {tail: number for number, tail in enumerate(_KEY_TAILS) if number != GROUP_ROW}
 _PLAIN = {end: mark + NULL for end, mark in END_CHUNKS.items()}
 T = TypeVar("T")
 _OUTCOMES = tuple(UnitOutcome)
@@ -111,20 +113,72 @@ def read_row(value: bytes) -> ChangelogRow:
     Raises:
         DecodeError: It is none, or of a version this worker does not know.
     """
-    if not value.startswith(ROW_HEADER):
-        raise DecodeError("changelog", "no component row of a known version", data=value[:64])
-    cursor = Cursor(value, len(ROW_HEADER))
-    generation, opened_at, offset, end = (
-        cursor.long(),
-        cursor.long(),
-        cursor.long(),
-        cursor.boolean(),
-    )
+    cursor = _row_cursor(value)
+    generation, opened_at, offset, end = cursor.long(), cursor.long(), cursor.long(), cursor.boolean()
     attributes = Attributes(cursor.long(), cursor.long(), cursor.long()) if cursor.branch() else None
     payload = cursor.bytes()
     if cursor.at != len(value):
         raise DecodeError("changelog", f"{len(value) - cursor.at} bytes follow the row", data=value[:64])
     return ChangelogRow(generation, opened_at, offset, end, attributes, payload)
+
+
+def take_rows(rows: Mapping[bytes, bytes], restore_group: Callable[[bytes, int, int], Group]) -> None:
+    """Puts components back into their groups. The plain row is read in line: a restore takes hundreds of thousands a second.
+
+    Args:
+        rows: The last value of each key of a partition's changelog.
+        restore_group: Makes the group with this id and generation that opened then (epoch ms).
+
+    Raises:
+        DecodeError: A row is none, or of a version this worker does not know.
+    """
+    found: dict[bytes, tuple[bytes, Group, dict[int, bytes]]] = {}  # rows of one group begin alike, and stand apart
+    for key, value in rows.items():
+        begin = found.get(key[:-4])
+        if begin is None:
+            begin = found[key[:-4]] = _begin_of(key, value, restore_group)
+        head, group, held = begin
+        seq = _SEQS.get(key[-4:]) or _seq_of(key)
+        if value.startswith(head):
+            at = len(head)
+            while value[at] > 127:  # behind the offset: mark, attributes or none, length
+                at += 1
+            length = len(value) - at - 5
+            if value[at + 2] == 0 and 64 <= length < 4096 and value.startswith(LENGTHS[length], at + 3):
+                held[seq] = value[at + 5 :]
+                if value[at + 1]:
+                    group.end, group.marked = seq, True
+                continue
+        row = read_row(value)
+        group.apply(Held(group.id, seq, row.end, group.opened_at, row.source_offset, row.payload, row.attributes))
+    for _, group, held in found.values():
+        group.promoted, group.highest = len(held), max(held)
+        group.bytes = sum(map(len, held.values()))
+
+
+def _begin_of(
+    key: bytes, value: bytes, restore_group: Callable[[bytes, int, int], Group]
+) -> tuple[bytes, Group, dict[int, bytes]]:
+    """What the rows of a group begin with, and the group, from one of them."""
+    if len(key) < 7 or key[0] != 1 or key[-5] != 0:
+        raise DecodeError("changelog-key", "no component row of a known version", data=key)
+    cursor = _row_cursor(value)
+    group = restore_group(key[1:-5], cursor.long(), cursor.long())
+    group.row_key, group.row_head = key[:-4], value[: cursor.at]
+    return group.row_head, group, group.held
+
+
+def _row_cursor(value: bytes) -> Cursor:
+    if not value.startswith(ROW_HEADER):
+        raise DecodeError("changelog", "no component row of a known version", data=value[:64])
+    return Cursor(value, len(ROW_HEADER))
+
+
+def _seq_of(key: bytes) -> int:
+    seq = int.from_bytes(key[-4:], "big")
+    if seq == GROUP_ROW:
+        raise DecodeError("changelog-key", "no component row of a known version", data=key)
+    return seq
 
 
 def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:

@@ -23,7 +23,7 @@ from processor.engine.outputs import (
     too_large,
 )
 from processor.engine.ports import Plan, RawRecord, Tp
-from processor.engine.rows import begin_rows, component_row, ledger_value, promotion_rows, tombstone_keys
+from processor.engine.rows import component_row, ledger_value, promotion_rows, tombstone_keys
 from processor.engine.young import YoungGroups
 from schemas.errors import UnitTooLargeError
 from schemas.records import Attributes
@@ -181,29 +181,27 @@ class PartitionTask:
     # -- restore ----------------------------------------------------------------------------------------------------
 
     def restore(self, position: int, clock: int, closed: Iterable[Closed]) -> None:
-        """Takes position, clock and memory of closed groups from the ledger; call it before `restore_row` and `restored`."""
+        """Takes position, clock and memory of closed groups from the ledger; call it before `restore_group` and `restored`."""
         partition = self.partition
         partition.position, partition.clock = position, clock
         for one in closed:
             partition.closed.add(one)
 
-    def restore_row(self, group_id: bytes, generation: int, opened_at: int, held: Held) -> None:
-        """Takes one held component from its changelog row."""
-        group = self.partition.groups.get(group_id)
-        if group is None:
-            group = self.partition.groups[group_id] = Group(group_id, generation, opened_at)
-            begin_rows(group)
-        group.apply(held)
-        group.promoted += 1
+    def restore_group(self, group_id: bytes, generation: int, opened_at: int) -> Group:
+        """An open group whose components follow from the changelog."""
+        group = self.partition.groups[group_id] = Group(group_id, generation, opened_at)
+        return group
 
-    def replay(self, held: Held) -> None:
-        """Takes one held component of a young group from the input; offsets rise."""
-        group = self.partition.groups.get(held.id)
-        if group is None:
-            group = self.partition.groups[held.id] = Group(held.id, 1, held.at)
-            self.young.add(group, held.offset, self.partition.fed_bytes)
-        self.partition.fed_bytes += len(held.body)
-        group.apply(held)
+    def replay(self, components: Iterable[Held]) -> None:
+        """Takes held components of young groups from the input; offsets rise."""
+        partition, groups = self.partition, self.partition.groups
+        for held in components:
+            group = groups.get(held.id)
+            if group is None:
+                group = groups[held.id] = Group(held.id, 1, held.at)
+                self.young.add(group, held.offset, partition.fed_bytes)
+            partition.fed_bytes += len(held.body)
+            group.apply(held)
 
     def restored(self) -> None:
         """All rows are in: counts them, forgets what the ledger remembers too long, and puts deadlines in line."""

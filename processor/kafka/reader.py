@@ -16,8 +16,9 @@ from typing import Any
 
 import confluent_kafka as ck
 
-from processor.engine.ports import Committed, RawRecord, Stopped, Tp
+from processor.engine.ports import Committed, Stopped, Stretch, Tp
 from processor.kafka.clients import Clients
+from processor.kafka.messages import apart, by_partition
 
 log = logging.getLogger("uow.reader")
 
@@ -76,7 +77,7 @@ class KafkaLogReader:
             self._insist(ask, f"end offset of {tp.topic}/{tp.partition}")
         return answers
 
-    def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[RawRecord]:
+    def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[Stretch]:
         """Yields until the *position* has reached each end; markers and compaction leave no record there (ER-07)."""
         ends = {(tp.topic, tp.partition): end for tp, (start, end) in ranges.items() if end > start}
         if not ends:
@@ -90,7 +91,7 @@ class KafkaLogReader:
         finally:
             consumer.close()
 
-    def _read(self, consumer: ck.Consumer, ends: dict[tuple[str, int], int]) -> Iterator[RawRecord]:
+    def _read(self, consumer: ck.Consumer, ends: dict[tuple[str, int], int]) -> Iterator[Stretch]:
         moved, said = time.monotonic(), False
         while ends:
             messages: list[Any] = consumer.consume(1, RETRY_S)
@@ -98,16 +99,15 @@ class KafkaLogReader:
                 messages += consumer.consume(CHUNK, 0.005)
                 moved, said = time.monotonic(), False
             reached: dict[tuple[str, int], int] = {}
-            topic, partition, end = "", -1, 0
-            for message in messages:
-                if (error := message.error()) is not None:
-                    self._on_error(message, error, reached)
-                    continue
-                if message.partition() != partition or message.topic() != topic:
-                    topic, partition = message.topic(), message.partition()
-                    end = ends.get((topic, partition), 0)
-                if message.offset() < end:
-                    yield message
+            records, events = apart(messages)
+            for event in events:
+                self._on_error(event, event.error(), reached)
+            for tp, stretch in by_partition(records):
+                end = ends.get(tp, 0)
+                if stretch[-1].offset() >= end:
+                    stretch = [record for record in stretch if record.offset() < end]
+                if stretch:
+                    yield tp, stretch
             self._strike_off(consumer, ends, reached)
             if self._stopping():
                 raise Stopped("a restore was interrupted by the stop")

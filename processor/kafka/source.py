@@ -18,6 +18,7 @@ import confluent_kafka as ck
 
 from processor.engine.ports import Blocked, Doubt, EndOffset, Poll, RawRecord, Tp
 from processor.kafka.clients import Clients
+from processor.kafka.messages import apart, by_partition
 from processor.kafka.settings import WorkerSettings
 from schemas.errors import FencedError
 
@@ -110,17 +111,12 @@ class KafkaSource:
     def _sorted(self, messages: Sequence[Any]) -> Poll | None:
         records: dict[Tp, list[RawRecord]] = {}
         trouble: dict[Tp, Blocked] = {}
-        topic, partition, rows = "", -1, []
-        for message in messages:
-            if (error := message.error()) is not None:
-                self._on_error(message, error, trouble)
-                continue
-            if message.partition() != partition or message.topic() != topic:
-                topic, partition = message.topic(), message.partition()
-                rows = records.setdefault(Tp(topic, partition), [])
-            rows.append(message)
-        for tp in [tp for tp in records if tp not in self._owned]:
-            del records[tp]
+        found, events = apart(messages)
+        for event in events:
+            self._on_error(event, event.error(), trouble)
+        for tp, stretch in by_partition(found):
+            if tp in self._owned:
+                records.setdefault(tp, []).extend(stretch)
         for tp, rows in records.items():
             self._delivered[tp] = rows[-1].offset() + 1
         if not records and not trouble:

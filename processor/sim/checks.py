@@ -21,7 +21,7 @@ from typing import Any
 
 from processor.engine.batch import Task
 from processor.engine.outputs import TaskContext
-from processor.engine.ports import Committed, Plan, RawRecord, Tp
+from processor.engine.ports import Committed, Plan, Stretch, Tp
 from processor.engine.restore import restore
 from processor.engine.rows import read_ledger
 from processor.engine.task import PartitionTask
@@ -89,11 +89,15 @@ class DecidedReader:
     def bounds(self, tps: Sequence[Tp]) -> Mapping[Tp, tuple[int, int]]:
         return {tp: (self._broker.log(tp).start, self._broker.log(tp).end) for tp in tps}
 
-    def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[RawRecord]:
+    def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[Stretch]:
         for tp, (start, end) in ranges.items():
-            for record in self._broker.log(tp).records:
-                if start <= record.offset() < end and self.is_decided(record):
-                    yield record
+            rows = [
+                record
+                for record in self._broker.log(tp).records
+                if start <= record.offset() < end and self.is_decided(record)
+            ]
+            if rows:
+                yield tp, rows
 
     def is_decided(self, record: MemoryRecord) -> bool:
         """Whether it is committed, or will be as soon as a marker arrives."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import confluent_kafka as ck
 
-from processor.engine.ports import Committed, EndOffset, Headers, Poll, RawRecord, Tp
+from processor.engine.ports import Committed, EndOffset, Headers, Poll, RawRecord, Stretch, Tp
 from processor.sim.broker import Broker, Member, Refusal, Row
 from processor.sim.memory import State
 from processor.sim.schedule import Actor
@@ -412,7 +412,7 @@ class SimLogReader:
             answers[tp] = (self.broker.log(tp).start, self.broker.log(tp).end)
         return answers
 
-    def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[RawRecord]:
+    def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[Stretch]:
         self.broker.readers.append(self.process.actor)
         try:
             for tp, (start, end) in ranges.items():
@@ -420,7 +420,7 @@ class SimLogReader:
         finally:
             self.broker.readers.remove(self.process.actor)
 
-    def _read(self, tp: Tp, start: int, end: int) -> Iterator[RawRecord]:
+    def _read(self, tp: Tp, start: int, end: int) -> Iterator[Stretch]:
         log = self.broker.log(tp)
         at = start
         while at < end:
@@ -428,4 +428,5 @@ class SimLogReader:
             stable = min(end, log.stable_end)
             rows = log.visible(at, stable)[:READ_CHUNK]
             at = rows[-1].offset() + 1 if len(rows) == READ_CHUNK else stable
-            yield from rows
+            if rows:
+                yield tp, rows

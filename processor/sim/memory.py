@@ -27,6 +27,7 @@ from processor.engine.ports import (
     Poll,
     RawRecord,
     StaleGeneration,
+    Stretch,
     Tp,
 )
 from schemas.errors import FencedError
@@ -504,11 +505,12 @@ class MemoryLogReader:
         with self.kafka.lock:
             return {tp: (self.kafka.log_start[tp], len(self.kafka.logs[tp])) for tp in tps}
 
-    def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[RawRecord]:
+    def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[Stretch]:
         for tp, (start, end) in ranges.items():
             with self.kafka.lock:
                 while self.kafka.stable_end(tp) < end:
                     if not self.kafka.lock.wait(5.0):
                         raise TimeoutError(f"an open transaction before {tp} {end} did not end")
                 rows = self.kafka.visible(tp, start, end)
-            yield from rows
+            if rows:
+                yield tp, rows

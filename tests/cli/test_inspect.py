@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from processor.engine.outputs import TaskContext
-from processor.engine.ports import Committed, Plan, RawRecord, Tp
+from processor.engine.ports import Committed, Plan, Stretch, Tp
 from processor.engine.task import PartitionTask
 from schemas.errors import StateCorruptedError
 from schemas.records import UnitOutcome, ranges_text
@@ -105,9 +105,9 @@ class Logs:
         self.on_bounds()
         return found
 
-    def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[RawRecord]:
+    def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[Stretch]:
         for tp, (start, end) in ranges.items():
-            yield from (record for record in self.logs[tp][start:end] if record is not None)
+            yield from ((tp, [record]) for record in self.logs[tp][start:end] if record is not None)
 
 
 def logs(**policy: int) -> Logs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from processor.engine.ports import Committed, Plan, RawRecord, Tp
+from processor.engine.ports import Committed, Plan, Stretch, Tp
 from tests.core.script import TOPICS, FakeRecord
 
 
@@ -68,8 +68,8 @@ class Logs:
     def bounds(self, tps: Sequence[Tp]) -> Mapping[Tp, tuple[int, int]]:
         return {tp: self.input_bounds if tp == self.tp else (0, self._ends.get(tp, 0)) for tp in tps}
 
-    def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[RawRecord]:
+    def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[Stretch]:
         for record in self.written:
             start, end = ranges.get(record.tp, (0, 0))
             if start <= record.offset_ < end:
-                yield record
+                yield record.tp, [record]

@@ -291,9 +291,9 @@ def restore_ends_at_the_last_record_seen(original: Any) -> Any:
 
     def wrong(self: SimLogReader, tp: Tp, start: int, end: int) -> Iterator[Any]:
         last = start - 1
-        for record in original(self, tp, start, end):
-            last = record.offset()
-            yield record
+        for stretch in original(self, tp, start, end):
+            last = stretch[1][-1].offset()
+            yield stretch
         if start < end and last < end - 1:
             self.process.actor.wait(lambda: False, None)
 
@@ -306,20 +306,20 @@ def restore_reads_uncommitted(original: Any) -> Any:
         self.process.actor.wait()
         for record in list(self.broker.log(tp).records):
             if start <= record.offset() < end and record.state.value != "marker":
-                yield record
+                yield tp, [record]
 
     return wrong
 
 
-@defect(PartitionTask, "restore_row")
+@defect(PartitionTask, "restore_group")
 def age_begins_anew_with_a_restore(original: Any) -> Any:
     """L4: a restart moves a deadline later."""
-    return lambda self, name, generation, opened_at, held: original(self, name, generation, opened_at + 50, held)
+    return lambda self, name, generation, opened_at: original(self, name, generation, opened_at + 50)
 
 
-@defect(PartitionTask, "restore_row")
+@defect(PartitionTask, "restore_group")
 def generation_is_not_restored(original: Any) -> Any:
-    return lambda self, name, generation, opened_at, held: original(self, name, 1, opened_at, held)
+    return lambda self, name, generation, opened_at: original(self, name, 1, opened_at)
 
 
 @defect(PartitionTask, "restore")
