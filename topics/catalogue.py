@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
-from topics.policies import NEVER_MS, DestinationPolicy
+from topics.policies import NEVER_MS, DestinationPolicy, HandlingPolicy
 
 DEFAULT_PARTITIONS = 4
 
@@ -98,12 +98,16 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """One topic setting: what an existing topic is compared with, how, why; what a new one gets where that is more."""
+    """One topic setting: what an existing topic is compared with, how, why; what a new one gets where that is more.
+
+    With `left_to_broker` a new topic gets the broker's default, which is then compared like any other.
+    """
 
     value: str
     rule: Rule
     reason: str
     generous: str = ""
+    left_to_broker: bool = False
 
     @property
     def initial(self) -> str:
@@ -153,7 +157,8 @@ class TopicSpec:
     @property
     def config(self) -> dict[str, str]:
         """Settings to create the topic with."""
-        return {name: expectation.initial for name, expectation in self.expectations.items()} | dict(self.tuning)
+        told = {name: each.initial for name, each in self.expectations.items() if not each.left_to_broker}
+        return told | dict(self.tuning)
 
 
 _DELETE = Expectation("delete", Rule.EQUAL, "records leave by age only")
@@ -187,8 +192,9 @@ def expected(
     policy: DestinationPolicy,
     partitions: int = DEFAULT_PARTITIONS,
     replication: int = 1,
+    replay_ms: int = 0,
 ) -> list[TopicSpec]:
-    """What the topics of a destination must be like (contract section 2, W-70, W-88, W-120).
+    """What the topics of a destination must be like (contract section 2, W-19, W-70, W-88, W-120).
 
     Args:
         application: `application.id`.
@@ -196,11 +202,14 @@ def expected(
         policy: Its settings; `closed_retention_ms` and `incomplete_expiration_ms` bound retention times.
         partitions: Count for topics to be created.
         replication: Replication factor for topics to be created.
+        replay_ms: How old a group may be whose components are in no changelog: input and ledger are all there is of it.
 
     Returns:
         `D.components` first; every topic with `counted` must have its partition count.
     """
     names = DestinationTopics(application, destination)
+    if policy.handling_policy is HandlingPolicy.PASS_THROUGH:
+        replay_ms = 0  # nothing is ever held
 
     def spec(
         name: str,
@@ -212,10 +221,10 @@ def expected(
 
     cleanup, clock, limit = "cleanup.policy", "message.timestamp.type", "max.message.bytes"
     components = {cleanup: _INPUT_DELETE, clock: _APPEND_TIME}
-    if policy.incomplete_expiration_ms != NEVER_MS:
-        components["retention.ms"] = _components_retention(policy.incomplete_expiration_ms)
+    if policy.incomplete_expiration_ms != NEVER_MS or replay_ms:
+        components["retention.ms"] = _components_retention(policy.incomplete_expiration_ms, replay_ms)
     output = {cleanup: _DELETE, limit: _RECORD_LIMIT}
-    ledger = output | {"retention.ms": _ledger_retention(policy.closed_retention_ms)}
+    ledger = output | {"retention.ms": _ledger_retention(policy.closed_retention_ms, replay_ms)}
     return [
         spec(names.components, components),
         spec(names.units, output),
@@ -228,16 +237,16 @@ def expected(
     ]
 
 
-def _components_retention(incomplete_expiration_ms: int) -> Expectation:
-    """Input outlives every group that may still be open (W-120); a new topic keeps a week of it."""
-    needed = incomplete_expiration_ms + RETENTION_MARGIN_MS
-    reason = "components must outlive incomplete_expiration_ms by an hour (W-120)"
-    return Expectation(str(needed), Rule.AT_LEAST, reason, str(max(needed, 7 * _DAY_MS)))
+def _components_retention(incomplete_expiration_ms: int, replay_ms: int) -> Expectation:
+    """Input outlives every group that may still be open (W-120); a new topic keeps a week of it, unless groups may be open for ever."""
+    needed = max(incomplete_expiration_ms, replay_ms) + RETENTION_MARGIN_MS
+    reason = "components must outlive incomplete_expiration_ms and replay_limit_ms by an hour (W-120)"
+    for_ever = incomplete_expiration_ms == NEVER_MS
+    return Expectation(str(needed), Rule.AT_LEAST, reason, str(max(needed, 7 * _DAY_MS)), left_to_broker=for_ever)
 
 
-def _ledger_retention(closed_retention_ms: int) -> Expectation:
+def _ledger_retention(closed_retention_ms: int, replay_ms: int) -> Expectation:
     """Closed ids are remembered by the partition's clock, so a worker's downtime comes on top: a day in a new topic."""
-    reason = "closed ids must be known for closed_retention_ms and an hour (W-19)"
-    return Expectation(
-        str(closed_retention_ms + RETENTION_MARGIN_MS), Rule.AT_LEAST, reason, str(closed_retention_ms + _DAY_MS)
-    )
+    needed = max(closed_retention_ms, replay_ms)
+    reason = "closed ids must be known for closed_retention_ms, and what a replay takes for replay_limit_ms, and an hour (W-19)"
+    return Expectation(str(needed + RETENTION_MARGIN_MS), Rule.AT_LEAST, reason, str(needed + _DAY_MS))

@@ -145,16 +145,28 @@ SETTINGS: tuple[Setting, ...] = (
         "worker",
         "replay_limit_records",
         Kind.INTEGER,
-        0,
+        100_000,
         "How much input a restore may read again, per partition.",
         _REPLAY,
         _REPLAY_REASON,
     ),
     Setting(
-        "worker", "replay_limit_bytes", Kind.INTEGER, 0, "The same in bytes of components.", _REPLAY, _REPLAY_REASON
+        "worker",
+        "replay_limit_bytes",
+        Kind.INTEGER,
+        67_108_864,
+        "The same in bytes of components.",
+        _REPLAY,
+        _REPLAY_REASON,
     ),
     Setting(
-        "worker", "replay_limit_ms", Kind.INTEGER, 0, "The same as the age of an open group.", _REPLAY, _REPLAY_REASON
+        "worker",
+        "replay_limit_ms",
+        Kind.INTEGER,
+        60_000,
+        "The same as the age of an open group; input and ledger must be kept an hour longer.",
+        _REPLAY,
+        _REPLAY_REASON,
     ),
     Setting(
         "worker",

@@ -39,9 +39,10 @@ _REMEDY_LEDGER = (
 
 @dataclass(slots=True)
 class _Found:
-    """What the logs hold for one partition."""
+    """What the logs hold for one partition; `ledger_end`: end offset of its ledger, above 0 once there was one."""
 
     window: Window
+    ledger_end: int
     rows: dict[bytes, bytes] = field(default_factory=dict)
     closed: list[Closed] = field(default_factory=list)
 
@@ -80,7 +81,7 @@ def _restore(
     changelogs = {Tp(contexts[tp.topic].topics.groups_changelog, tp.partition): tp for tp in tps}
     ledgers = {Tp(contexts[tp.topic].topics.closed_changelog, tp.partition): tp for tp in tps}
     bounds = reader.bounds([*tps, *changelogs, *ledgers])
-    found = {tp: _Found(Window(*tp)) for tp in tps}
+    found = {tp: _Found(Window(*tp), bounds[ledger][1]) for ledger, tp in ledgers.items()}
     for log, records in reader.read({log: bounds[log] for log in (*changelogs, *ledgers)}):
         if log in changelogs:
             _take_rows(found[changelogs[log]].rows, log, records)
@@ -181,6 +182,9 @@ def _position(tp: Tp, found: _Found, committed: Committed, bounds: tuple[int, in
         why = f"the ledger ends at {found.last.to_offset}, the committed offset is {committed.offset}"
         raise StateCorruptedError([tp], why, _REMEDY_OFFSETS)
     floor = _hinted_floor(committed)
+    if found.last is None and floor is None and (found.rows or found.ledger_end):
+        why = f"somebody else set the committed offset {committed.offset}, and the ledger has no record left to judge it by"
+        raise StateCorruptedError([tp], why, _REMEDY_OFFSETS)
     if found.last is None and floor is not None and floor < committed.offset:
         why = f"components from {floor} on are to be read again, but the ledger that says which has no record left"
         raise StateCorruptedError([tp], why, _REMEDY_LEDGER)

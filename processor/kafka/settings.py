@@ -27,7 +27,8 @@ class WorkerSettings:
         transaction_timeout_ms: When the coordinator ends an orphan transaction.
         session_timeout_ms: When the group gives a silent worker's partitions away.
         memory_limit_bytes: Over it partitions are paused (ER-19).
-        replay_limit_records: How much input a restore may read again, per partition; 0: every held component is in the changelog.
+        replay_limit_records: How much input a restore may read again, per partition; one of the three 0: every held component is in the
+            changelog.
         replay_limit_bytes: The same in bytes.
         replay_limit_ms: The same in time.
         broker_wait_ms: Longest wait for unreachable brokers at start; -1: no limit.
@@ -46,9 +47,9 @@ class WorkerSettings:
     transaction_timeout_ms: int = 10_000
     session_timeout_ms: int = 6_000
     memory_limit_bytes: int = 1_073_741_824
-    replay_limit_records: int = 0
-    replay_limit_bytes: int = 0
-    replay_limit_ms: int = 0
+    replay_limit_records: int = 100_000
+    replay_limit_bytes: int = 67_108_864
+    replay_limit_ms: int = 60_000
     broker_wait_ms: int = -1
     drain_timeout_ms: int = 30_000
     web: str = "127.0.0.1:6066"
@@ -58,3 +59,8 @@ class WorkerSettings:
     def transactional_id(self) -> str:
         """`<application.id>-worker-<slot>`: stable, so that a restarted slot fences its predecessor at once (ER-09)."""
         return f"{self.application_id}-worker-{self.slot}"
+
+    @property
+    def replay_ms(self) -> int:
+        """How old a group may be whose components are in no changelog; 0: every held component is there."""
+        return self.replay_limit_ms if self.replay_limit_records and self.replay_limit_bytes else 0

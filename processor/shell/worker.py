@@ -132,7 +132,7 @@ def check_topics(settings: WorkerSettings) -> dict[str, int]:
     partitions = _wait_for_broker(settings, client)
     complaints = []
     for name, policy in settings.destinations.items():
-        for each in admin.check(client, expected(settings.application_id, name, policy)):
+        for each in admin.check(client, expected(settings.application_id, name, policy, replay_ms=settings.replay_ms)):
             remedy = (
                 "run `uow topics create`"
                 if each.what == "topic"

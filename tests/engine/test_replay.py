@@ -185,16 +185,34 @@ def test_whole_logs_are_replayed() -> None:
 def test_input_deleted_above_the_floor_is_refused() -> None:
     logs = young_logs()
     logs.input_bounds = (1, 3)
-    with pytest.raises(StateCorruptedError, match="above the replay floor 0"):
+    with pytest.raises(
+        StateCorruptedError, match=r"begins at 1, above the replay floor 0; .*to begin anew, stop all workers"
+    ):
         restored(logs, policy_of(), WIDE)
 
 
-def test_ledger_with_a_hole_is_refused() -> None:
+@pytest.mark.parametrize(("lost", "gap"), [(0, "0 to 1"), (1, "1 to 2")])
+def test_ledger_with_a_hole_is_refused(lost: int, gap: str) -> None:
+    """Cut at its head by retention, or anywhere."""
     logs = young_logs()
     ledgers = [record for record in logs.written if record.tp.topic == TOPICS.closed_changelog]
-    logs.written.remove(ledgers[1])
-    with pytest.raises(StateCorruptedError, match="no record of 1 to 2"):
+    logs.written.remove(ledgers[lost])
+    with pytest.raises(StateCorruptedError, match=f"no record of {gap}; the logs do not belong together: put"):
         restored(logs, policy_of(), WIDE)
+
+
+def test_ledger_that_is_gone_beside_an_offset_that_somebody_else_set_is_refused() -> None:
+    """Nothing is left that could tell whether the offset belongs to this state; begun anew, both topics are new and empty."""
+    logs = young_logs()
+    logs.written = [record for record in logs.written if record.tp == INPUT]
+    logs.committed_offset, logs.metadata = 2, ""
+    with pytest.raises(
+        StateCorruptedError, match=r"somebody else set the committed offset 2.*to begin anew, stop all workers"
+    ):
+        restored(logs, policy_of(), WIDE)
+    anew = Logs(INPUT)
+    anew.committed_offset = 2
+    assert restored(anew, policy_of(), WIDE).position == 2
 
 
 def test_emptied_input_is_refused_where_it_is_needed() -> None:
@@ -207,7 +225,9 @@ def test_emptied_input_is_refused_where_it_is_needed() -> None:
 def test_offsets_reset_by_an_administrator_are_refused() -> None:
     logs = young_logs()
     logs.committed_offset = 1
-    with pytest.raises(StateCorruptedError, match="the ledger ends at 3"):
+    with pytest.raises(
+        StateCorruptedError, match=r"the ledger ends at 3, the committed offset is 1; .*put the old offsets back"
+    ):
         restored(logs, policy_of(), WIDE)
 
 

@@ -61,7 +61,7 @@ async def test_next_worker_restores_open_groups() -> None:
     """W-124."""
     kafka = MemoryKafka()
     send(kafka, "u", (1, False))
-    async with running(kafka):
+    async with running(kafka, settings(replay_limit_records=0)):
         await until(lambda: kafka.compact(CHANGELOG))
     send(kafka, "u", (2, True))
     async with running(kafka):

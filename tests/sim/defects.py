@@ -355,6 +355,23 @@ def replay_ignores_closed_groups(original: Any) -> Any:
     return wrong
 
 
+@defect(Selection, "_was_held")
+def replay_ignores_what_was_not_held(original: Any) -> Any:
+    """Refused, passed on, sent on, dropped: held now."""
+    return lambda self, record: bool(record.headers())
+
+
+@defect(Selection, "__init__")
+def replay_remembers_no_more_closed_groups_than_the_worker(original: Any) -> Any:
+    """What `closed_max_groups` lets the worker forget comes back to life."""
+
+    def wrong(self: Selection, *args: Any) -> None:
+        original(self, *args)
+        self._before = dict(list(self._before.items())[-3:])
+
+    return wrong
+
+
 @defect(Selection, "__init__")
 def replay_knows_closed_groups_by_id_without_position(original: Any) -> Any:
     def wrong(self: Selection, *args: Any) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from topics.catalogue import DestinationTopics, Expectation, Rule, TopicSpec, expected
-from topics.policies import DestinationPolicy
+from topics.policies import DestinationPolicy, HandlingPolicy
+
+UNITS = HandlingPolicy.SINGLE_MESSAGE_DELIVERY
 
 
-def specs(policy: DestinationPolicy | None = None) -> dict[str, TopicSpec]:
-    found = expected("shop", "megazon", policy or DestinationPolicy(), partitions=6, replication=3)
+def specs(policy: DestinationPolicy | None = None, replay_ms: int = 0) -> dict[str, TopicSpec]:
+    policy = policy or DestinationPolicy()
+    found = expected("shop", "megazon", policy, partitions=6, replication=3, replay_ms=replay_ms)
     return {spec.name: spec for spec in found}
 
 
@@ -68,6 +71,27 @@ def test_ledger_outlives_the_closed_memory() -> None:
     """W-19."""
     spec = specs(DestinationPolicy(closed_retention_ms=7_200_000))["shop-megazon-closed-changelog"]
     assert int(spec.config["retention.ms"]) > 7_200_000
+
+
+def test_input_and_ledger_outlive_what_a_replay_takes_from_them() -> None:
+    """A young group is in no changelog: without input or ledger it is lost."""
+    day_ms = 86_400_000
+    found = specs(DestinationPolicy(UNITS), replay_ms=day_ms)
+    for name in ("megazon.components", "shop-megazon-closed-changelog"):
+        kept = found[name].expectations["retention.ms"]
+        assert [kept.accepts(str(value)) for value in (day_ms, day_ms + 3_600_000, -1)] == [False, True, True], name
+    assert int(found["shop-megazon-closed-changelog"].config["retention.ms"]) == 2 * day_ms
+
+
+def test_new_input_without_age_limit_keeps_the_brokers_retention_which_is_compared() -> None:
+    """W-120: groups that may wait for ever are not cut down to a week by us."""
+    spec = specs(DestinationPolicy(UNITS), replay_ms=60_000)["megazon.components"]
+    assert "retention.ms" not in spec.config
+    assert spec.expectations["retention.ms"].text == "at least 3660000"
+
+
+def test_destination_that_holds_nothing_needs_no_retention_for_a_replay() -> None:
+    assert "retention.ms" not in specs(replay_ms=60_000)["megazon.components"].expectations
 
 
 def test_expectation_at_least_counts_minus_one_as_without_limit() -> None:

@@ -77,8 +77,9 @@ def check(ctx: click.Context, settings: Settings, as_json: bool) -> None:
 
 def _specs(settings: Settings, partitions: int = DEFAULT_PARTITIONS, replication: int = 1) -> list[list[TopicSpec]]:
     """What is expected, by destination."""
+    replay_ms = settings.worker("").replay_ms
     return [
-        expected(settings.application_id, destination, policy, partitions, replication)
+        expected(settings.application_id, destination, policy, partitions, replication, replay_ms)
         for destination, policy in settings.destinations.items()
     ]
 

@@ -120,7 +120,8 @@ class Play:
     def _create_topics(self) -> int:
         settings = load(self.place.config, {})
         client = admin.admin_client(settings.bootstrap_servers, {})
-        specs = expected(APPLICATION, DESTINATION, settings.policy(DESTINATION), DEFAULT_PARTITIONS, 1)
+        policy, replay_ms = settings.policy(DESTINATION), settings.worker("").replay_ms
+        specs = expected(APPLICATION, DESTINATION, policy, DEFAULT_PARTITIONS, replay_ms=replay_ms)
         specs += [TopicSpec(name, DEFAULT_PARTITIONS, 1, {}) for name in GOODS_TOPICS]
         return len(admin.create_missing(client, specs).created)
 

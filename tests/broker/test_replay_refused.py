@@ -1,0 +1,102 @@
+"""Young groups lie in input and ledger alone: what the worker says when somebody took one of these away (ER-20)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from tests.broker.worker_places import Place
+from tests.kafka_broker import Kafka
+from tests.processes import Child, wait_for
+from topics.catalogue import DestinationTopics
+
+SLOW = 90.0
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture
+def place(broker: Kafka, unique: str, tmp_path: Path, spawn: Callable[..., Child]) -> Place:
+    return Place(broker.bootstrap, unique, tmp_path, spawn)
+
+
+def names(place: Place) -> DestinationTopics:
+    return DestinationTopics(f"A-{place.name}", place.name)
+
+
+def reset_offset(place: Place, partition: int, offset: int) -> None:
+    """As an administrator would, once the broker has noticed that the group's member is dead."""
+    consumer = Consumer({"bootstrap.servers": place.bootstrap, "group.id": f"A-{place.name}"})
+
+    def is_done() -> bool:
+        try:
+            consumer.commit(offsets=[TopicPartition(place.components, partition, offset)], asynchronous=False)
+        except KafkaException:
+            return False
+        return True
+
+    wait_for(is_done, SLOW)
+    consumer.close()
+
+
+def delete_records(admin: Any, topic: str, partition: int, before: int) -> None:
+    for future in admin.delete_records([TopicPartition(topic, partition, before)]).values():
+        future.result(20)
+
+
+def test_each_loss_blocks_its_partition_with_a_remedy_and_the_others_go_on(place: Place, admin: Any) -> None:
+    """Ledger emptied, offset reset, input cut above the floor; the fourth partition has lost nothing."""
+    place.create()
+    ids = [place.fitting(partition, 1)[0] for partition in range(4)]
+    worker = place.worker()
+    place.send((name, seq, False) for name in ids for seq in (1, 2))
+    wait_for(lambda: place.committed() == 8, SLOW)
+    worker.child.kill()
+    assert not place.read(names(place).groups_changelog), "the groups are young"
+    delete_records(admin, names(place).closed_changelog, 0, -1)
+    reset_offset(place, 1, 1)
+    delete_records(admin, place.components, 2, 1)
+    place.send((name, 3, True) for name in ids)
+    worker = place.worker()
+    place.wait_delivered(1, SLOW)
+    assert set(place.delivered()) == {ids[3].encode()}
+    causes = {number: view["blocked"] for number, view in worker.partitions().items()}
+    assert causes.pop("3") is None
+    wanted = {
+        "0": ("components from 0 on are to be read again", "put its records back"),
+        "1": ("the ledger ends at 2, the committed offset is 1", "put the old offsets back"),
+        "2": ("the input begins at 1, above the replay floor 0", "to begin anew, stop all workers"),
+    }
+    for number, (why, remedy) in wanted.items():
+        assert why in causes[number]
+        assert remedy in causes[number]
+    assert worker.child.terminate(90) == 0
+    reset_offset(place, 1, 2)
+    healed = place.worker()
+    place.wait_delivered(2, SLOW)
+    assert set(place.delivered()) == {ids[1].encode(), ids[3].encode()}
+    assert healed.child.terminate(90) == 0
+
+
+@pytest.mark.parametrize("which", ["ledger", "input"])
+def test_retention_shorter_than_a_replay_ends_the_worker_with_status_two_and_says_what_to_change(
+    place: Place, admin: Any, which: str
+) -> None:
+    """W-120; `uow topics check` reports the same."""
+    place.create()
+    topic = place.components if which == "input" else names(place).closed_changelog
+    entry = ConfigEntry("retention.ms", "60000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(20)
+    worker = place.worker(wait=False)
+    assert worker.child.wait(90) == 2
+    checked = place.spawn("uow", "topics", "check", "-c", place.config)
+    assert checked.wait(90) == 1
+    for said in (worker.child.output, checked.output):
+        assert topic in said
+        assert "replay_limit_ms" in said
