@@ -28,6 +28,7 @@ def varint(number: int) -> bytes:
 
 _SMALL = [varint(number) for number in range(1 << 14)]
 _PAIR = [bytes((number & 127 | 128, number >> 7 | 128)) for number in range(1 << 14)]
+_BEGINNINGS = _PAIR[::2]
 
 
 def long(number: int) -> bytes:
@@ -42,7 +43,17 @@ def long(number: int) -> bytes:
     return varint(zigzag)
 
 
-LENGTHS = [long(length) for length in range(4096)]
+BLOCK_BITS = 13
+"""Numbers that are equal above these bits are coded from one `block`."""
+
+
+def block(number: int) -> tuple[list[bytes], bytes]:
+    """Beginnings of `long` by `number & (1 << BLOCK_BITS) - 1`, and the end that all not negative numbers of a block have in common."""
+    above = number >> BLOCK_BITS
+    return (_BEGINNINGS, varint(above)) if above else (LENGTHS, b"")
+
+
+LENGTHS = _SMALL[::2]
 """Zigzag lengths of what is usually short: a list look-up instead of a call."""
 
 

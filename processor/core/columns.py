@@ -13,9 +13,11 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from processor.core.changes import Tail
 from schemas.component import (
+    BLOCK_BITS,
     END_CHUNKS,
     LENGTHS,
     NULL,
+    block,
     encode_component,
     header_chunk,
     long,
@@ -129,12 +131,14 @@ class _Mark(NamedTuple):
         seq: The number.
         end: The mark.
         head: Number and mark, as a component begins.
+        simple: The same, no component id, and that there is a key.
         headers: The two headers, number first.
     """
 
     seq: int
     end: bool
     head: bytes
+    simple: bytes
     headers: bytes
 
 
@@ -152,7 +156,8 @@ class _Marks(dict[tuple[bytes | None, bytes | None], _Mark | None]):
         mark = None
         if seq is not None and end is not None and 1 <= seq <= names.MAX_SEQ:
             headers = _SEQ_CHUNK + sized(raw_seq or b"") + _END_CHUNK + sized(raw_end or b"")
-            mark = _Mark(seq, end, long(seq) + END_CHUNKS[end], headers)
+            head = long(seq) + END_CHUNKS[end]
+            mark = _Mark(seq, end, head, head + NULL + b"\x02", headers)
         if len(self) >= _MAX_MARKS:
             self.clear()
         if len(raw_seq or b"") + len(raw_end or b"") < 32:  # what is longer is nobody's habit, and must not be kept
@@ -178,6 +183,7 @@ RowReader = Callable[[Record, Sequence[bytes | None], bytes, int], Row | None]
 
 _SIMPLE_CHUNK = long(3) + header_chunk(names.ID)
 _SHORT = len(LENGTHS)
+_SIZED_VALUE = [b"\x02" + length for length in LENGTHS]
 
 
 def _general_reader(heads: tuple[str, ...], reading: Reading) -> RowReader | None:
@@ -259,35 +265,33 @@ class ColumnReader:
         The loop treats in line what most producers write: the three headers in their usual order, the id as key. It is the hottest code
         there is, hence its local names.
         """
-        headers, records = look_at_headers(records)
-        columns = Columns(records)
-        ids, seqs, ends = columns.ids.append, columns.seqs.append, columns.ends.append
-        times, offsets, bodies, tails = (
-            columns.times.append,
-            columns.offsets.append,
-            columns.bodies.append,
-            columns.tails,
-        )
+        headers, seen = look_at_headers(records)
+        columns = Columns(seen)
+        if not records:
+            return columns
+        kind: Any = type(records[0])
+        columns.offsets = list(map(kind.offset, records))
+        columns.times = [at for _, at in map(kind.timestamp, records)]
+        ids, seqs, ends, bodies = columns.ids.append, columns.seqs.append, columns.ends.append, columns.bodies.append
         marks, lengths, short, join, source = _MARKS, LENGTHS, _SHORT, b"".join, self._source
-        name_id, name_seq, name_end, chunk_id, some, bare = (
-            names.ID,
-            names.SEQ,
-            names.END,
-            _SIMPLE_CHUNK,
-            b"\x02",
-            NULL + b"\x02",
-        )
+        name_id, name_seq, name_end = names.ID, names.SEQ, names.END
+        sized_value, in_block = _SIZED_VALUE, (1 << BLOCK_BITS) - 1
         head_time, head = -1, NULL + long(-1) + source
-        for record, pairs in zip(records, headers, strict=True):
-            at, offset = record.timestamp()[1], record.offset()
-            times(at)
-            offsets(offset)
+        beyond, (low, high) = 0, block(0)
+        rows = zip(
+            columns.offsets, columns.times, map(kind.key, records), map(kind.value, records), headers, seen, strict=True
+        )
+        for offset, at, key, value, pairs, record in rows:
             if at != head_time:
                 head_time, head = at, NULL + long(at) + source
+            if offset >= beyond:
+                beyond = (offset >> BLOCK_BITS) + 1 << BLOCK_BITS
+                low, high = block(offset)
+                high += NULL
             if pairs and len(pairs) == 3:
                 (first, group_id), (second, raw_seq), (third, raw_end) = pairs
                 if first == name_id and second == name_seq and third == name_end and raw_end is not None:
-                    mark, key, value = marks[raw_seq, raw_end], record.key(), record.value()
+                    mark = marks[raw_seq, raw_end]
                     if (
                         mark is not None
                         and group_id
@@ -297,7 +301,7 @@ class ColumnReader:
                         and len(value) < short
                         and group_id.isascii()
                     ):
-                        seq, end, mark_head, mark_headers = mark
+                        seq, end, _, mark_head, mark_headers = mark
                         sized_id = lengths[len(group_id)] + group_id
                         ids(group_id)
                         seqs(seq)
@@ -306,22 +310,20 @@ class ColumnReader:
                             join(
                                 (
                                     mark_head,
-                                    bare,
                                     sized_id,
-                                    some,
-                                    lengths[len(value)],
+                                    sized_value[len(value)],
                                     value,
-                                    chunk_id,
+                                    _SIMPLE_CHUNK,
                                     sized_id,
                                     mark_headers,
                                     head,
-                                    long(offset),
-                                    NULL,
+                                    low[offset & in_block],
+                                    high,
                                 )
                             )
                         )
                         if end:
-                            tails[offset] = Tail(None, offset)
+                            columns.tails[offset] = Tail(None, offset)
                         continue
             row = self._row(record, pairs, head, offset) if pairs else None
             if row is None:
@@ -335,7 +337,7 @@ class ColumnReader:
             ends(row.end)
             bodies(row.body)
             if row.tail is not None:
-                tails[offset] = row.tail
+                columns.tails[offset] = row.tail
         return columns
 
     def _row(self, record: Record, pairs: Pairs, head: bytes, offset: int) -> Row | None:

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from operator import itemgetter, methodcaller
 
-from processor.core.changes import Closed, Held
+from processor.core.changes import Closed, Tail
 from processor.core.columns import ColumnReader, Record, read_headers
 from schemas.errors import StateCorruptedError
 from schemas.records import LedgerRecord
@@ -30,6 +30,9 @@ _REMEDY = (
     "changelog topics together with the group's offsets"
 )
 
+
+Replayed = tuple[bytes, int, bool, int, int, bytes, Tail | None]
+"""A component of a young group: id of the group, number, end mark, append time, offset, Avro body, and what the unit takes from an end component."""
 
 _LAST, _OFFSET = itemgetter(1), methodcaller("offset")
 
@@ -108,7 +111,7 @@ class Selection:
         self._codes = [record.reader for record, _ in window]
         self._readers: dict[int, ColumnReader] = {}
 
-    def select(self, records: Sequence[Record]) -> Iterator[Held]:
+    def select(self, records: Sequence[Record]) -> Iterator[Replayed]:
         """The components that were held and belong to young groups.
 
         Args:
@@ -117,14 +120,11 @@ class Selection:
         Raises:
             StateCorruptedError: A record that was held cannot be read under the reading that the ledger names.
         """
-        before, promoted = self._before, self._promoted
         for code, stretch in self._by_reading(self._held(records)):
             reader = self._readers.get(code)
             if reader is None:
                 reader = self._readers[code] = ColumnReader(self._topic, self._partition, Reading.of_code(code))
-            for held in self._read(reader, stretch):
-                if held.offset >= before.get(held.id, 0) and held.id not in promoted:
-                    yield held
+            yield from self._read(reader, stretch)
 
     def _held(self, records: Sequence[Record]) -> Sequence[Record]:
         """Without those that were not held."""
@@ -151,7 +151,8 @@ class Selection:
             yield self._codes[at], records[begin:end]
             begin = end
 
-    def _read(self, reader: ColumnReader, records: Sequence[Record]) -> Iterator[Held]:
+    def _read(self, reader: ColumnReader, records: Sequence[Record]) -> Iterator[Replayed]:
+        before, promoted = self._before, self._promoted
         columns = reader.read(records)
         rows = zip(
             columns.ids,
@@ -164,11 +165,11 @@ class Selection:
             strict=True,
         )
         for group_id, seq, end, at, offset, body, record in rows:
-            if group_id is not None:
-                yield Held(group_id, seq, end, at, offset, body, None, columns.tails.get(offset))
-                continue
-            marks = reader.reading.read(read_headers(record))
-            if not isinstance(marks, Marks):
-                why = f"the record at {offset} was held, and cannot be read as a component"
-                raise StateCorruptedError([(self._topic, self._partition)], why, _REMEDY)
-            yield Held(marks.id, marks.seq, marks.end, at, offset, reader.encode(record, marks))
+            if group_id is None:
+                marks = reader.reading.read(read_headers(record))
+                if not isinstance(marks, Marks):
+                    why = f"the record at {offset} was held, and cannot be read as a component"
+                    raise StateCorruptedError([(self._topic, self._partition)], why, _REMEDY)
+                group_id, seq, end, body = marks.id, marks.seq, marks.end, reader.encode(record, marks)
+            if offset >= before.get(group_id, 0) and group_id not in promoted:
+                yield group_id, seq, end, at, offset, body, columns.tails.get(offset) if end else None

@@ -152,8 +152,7 @@ def take_rows(rows: Mapping[bytes, bytes], restore_group: Callable[[bytes, int, 
         row = read_row(value)
         group.apply(Held(group.id, seq, row.end, group.opened_at, row.source_offset, row.payload, row.attributes))
     for _, group, held in found.values():
-        group.promoted, group.highest = len(held), max(held)
-        group.bytes = sum(map(len, held.values()))
+        group.promoted = len(held)
 
 
 def _begin_of(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from processor.core.changes import Closed, Delivered, GivenUp, Held
+from processor.core.changes import Closed, Delivered, GivenUp
 from processor.core.group import NEVER, Group
 from processor.core.partition import Counts, HeldRow, Outward, Partition
 from processor.engine.outputs import (
@@ -23,6 +23,7 @@ from processor.engine.outputs import (
     too_large,
 )
 from processor.engine.ports import Plan, RawRecord, Tp
+from processor.engine.replay import Replayed
 from processor.engine.rows import component_row, ledger_value, promotion_rows, tombstone_keys
 from processor.engine.young import YoungGroups
 from schemas.errors import UnitTooLargeError
@@ -192,21 +193,27 @@ class PartitionTask:
         group = self.partition.groups[group_id] = Group(group_id, generation, opened_at)
         return group
 
-    def replay(self, components: Iterable[Held]) -> None:
+    def replay(self, components: Iterable[Replayed]) -> None:
         """Takes held components of young groups from the input; offsets rise."""
         partition, groups = self.partition, self.partition.groups
-        for held in components:
-            group = groups.get(held.id)
+        for group_id, seq, end, at, offset, body, tail in components:
+            group = groups.get(group_id)
             if group is None:
-                group = groups[held.id] = Group(held.id, 1, held.at)
-                self.young.add(group, held.offset, partition.fed_bytes)
-            partition.fed_bytes += len(held.body)
-            group.apply(held)
+                group = groups[group_id] = Group(group_id, 1, at)
+                self.young.add(group, offset, partition.fed_bytes)
+            partition.fed_bytes += len(body)
+            group.held[seq] = body
+            if at > group.last_at:
+                group.last_at = at
+            if end:
+                group.end, group.marked, group.tail = seq, True, tail
 
     def restored(self) -> None:
-        """All rows are in: counts them, forgets what the ledger remembers too long, and puts deadlines in line."""
+        """All components are in: counts them, forgets what the ledger remembers too long, and puts deadlines in line."""
         partition = self.partition
         groups = partition.groups.values()
+        for group in groups:
+            group.bytes, group.highest = sum(map(len, group.held.values())), max(group.held)
         partition.held_bytes = sum([group.bytes for group in groups])
         partition.counts.held = partition.counts.received = sum([len(group.held) for group in groups])
         partition.closed.trim(partition.clock)

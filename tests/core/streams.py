@@ -15,6 +15,7 @@ from typing import Any
 from processor.engine.ports import Plan, Tp
 from processor.engine.rows import read_ledger
 from processor.engine.task import PartitionTask
+from schemas.component import BLOCK_BITS
 from tests.core.script import T0, TOPICS, FakeRecord, check_counts, context_of, policy_of, row_by_row
 from topics.partitioner import partition_for
 from topics.policies import (
@@ -142,7 +143,7 @@ def draw_stream(rnd: Random, length: int, ids_count: int = 5) -> list[Event]:
     if rnd.random() < 0.5:
         ids.append(next(name for name in named if partition_for(name, PARTITIONS) != TP.partition))
     events: list[Event] = []
-    offset, at = rnd.randrange(0, 300), T0
+    offset, at = rnd.choice((0, (1 << BLOCK_BITS) - 100, (1 << 27) - 100)) + rnd.randrange(0, 300), T0
     for _ in range(length):
         kind = rnd.random()
         if kind < 0.04:

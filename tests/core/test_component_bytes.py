@@ -11,7 +11,7 @@ from processor.core.closed import ClosedMemory
 from processor.core.group import Group
 from processor.core.unit import UnitMaker
 from schemas import component
-from schemas.component import Cursor, decode_component, encode_component, long
+from schemas.component import BLOCK_BITS, Cursor, block, decode_component, encode_component, long
 from schemas.errors import DecodeError
 from schemas.records import Component, Range, Reason, Reference, Source, UnitOutcome
 from tests.core.script import T0
@@ -26,6 +26,13 @@ def test_every_number_of_64_bits_comes_back(number: int) -> None:
     cursor = Cursor(long(number))
     assert cursor.long() == number
     assert cursor.at == len(cursor.data)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**63 - 1) | st.sampled_from([0, 2**13 - 1, 2**13, 2**27 - 1, 2**27, 2**41]))
+def test_a_number_is_the_same_from_its_block(number: int) -> None:
+    beginnings, end = block(number)
+    assert beginnings[number & (1 << BLOCK_BITS) - 1] + end == long(number)
 
 
 @pytest.mark.parametrize("cut", range(len(encode_component(ONE))))
