@@ -143,7 +143,14 @@ def run(asked: Asked, say: Say, heap: str = "1g", tier: Tier = Tier.FULL) -> Res
         hot_path(asked, results, say)
     if set(asked.what) == {"hot"}:
         return results
-    with scratch() as folder, EmbeddedBroker(heap=heap, tier=tier) as broker:
+    with (
+        scratch() as folder,
+        EmbeddedBroker(
+            heap=heap,
+            tier=tier,
+            jvm_flags=[f"-Xms{heap}"],  # of one size, as Kafka's own start script has it
+        ) as broker,
+    ):
         place = Place(broker.bootstrap, Path(folder))
         drains(place, asked, results, say)
         for name, measure in ON_BROKER.items():
@@ -198,7 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("what", nargs="*", metavar="WHAT", help=f"{', '.join(WHAT)}; default: all")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--records", type=int, help="about so many records a workload")
-    parser.add_argument("--seconds", type=float, default=25.0, help="of the latency run")
+    parser.add_argument("--seconds", type=float, default=40.0, help="of the latency run")
     parser.add_argument("--rate", type=int, default=2_000, help="components a second in the latency run")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON instead of a table")

@@ -133,8 +133,8 @@ class Place:
         command = [sys.executable, "-m", "bench.plain_faust", self.bootstrap, application, destination, str(folder)]
         return Program(self.folder / f"{application}.log", *command)
 
-    def run_through(self, application: str, destination: str) -> None:
-        """Lets a worker process the whole input and stop."""
+    def run_through(self, application: str, destination: str, kill: bool) -> None:
+        """Lets a worker process the whole input and stop, or die: a clean stop promotes young groups."""
         topics = DestinationTopics(application, destination)
         ends = self.ends(topics.components)
         with (
@@ -142,6 +142,8 @@ class Place:
             self.worker(application, destination) as worker,
         ):
             worker.wait(lambda: committed() == ends, f"worker drains {destination}", DRAIN_S)
+            if kill:
+                worker.process.kill()
 
     @contextmanager
     def committed(self, application: str, topic: str) -> Iterator[Callable[[], list[int]]]:

@@ -43,14 +43,15 @@ def main(bootstrap: str, application: str, destination: str) -> None:
 
 
 class Restores:
-    """Two destinations with the same held components: one changelog holds nothing else, the other every row ever written.
+    """Three destinations with the same held components. `changelog`: it holds nothing else. `uncompacted`: it holds every row ever written.
+    `input`: the worker was killed, so that the groups are young and their components are read from the input again.
 
     Args:
         place: The broker.
         records: Components to hold.
     """
 
-    CASES = ("only-held", "uncompacted")
+    CASES = ("changelog", "uncompacted", "input")
 
     def __init__(self, place: Place, records: int) -> None:
         self._place = place
@@ -62,7 +63,7 @@ class Restores:
             if case == "uncompacted":
                 produce(place.bootstrap, topics.components, WORKLOADS["w5"].of(2 * records))
             produce(place.bootstrap, topics.components, held)
-            place.run_through(application, place.destination(case))
+            place.run_through(application, place.destination(case), kill=case == "input")
 
     def measure(self, case: str) -> dict[str, float]:
         """One restore."""
