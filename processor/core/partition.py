@@ -96,7 +96,7 @@ class Happened:
     """What a stretch of events came to, in order.
 
     Attributes:
-        held: Components held; those of groups still open at the end are the survivors.
+        held: Components held, but not plain ones of a young group; those of groups still open at the end are the survivors.
         closed: Groups closed, in order, with what is remembered of them; the group is None where nothing was held.
         not_held: Source offsets that were not held: passed, refused, dropped, rerouted.
         effects: For the world, in order.

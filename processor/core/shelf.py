@@ -97,7 +97,8 @@ def judge(partition: Partition, columns: Columns) -> None:
             group.highest = seq
         judged += 1
         size += len(body)
-        note_held((group, seq, end, offset, None))
+        if not group.is_young:
+            note_held((group, seq, end, offset, None))
         if end:
             group.end, group.marked, group.tail = seq, True, tails[offset]
         if count + 1 == group.end:
