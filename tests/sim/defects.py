@@ -355,10 +355,10 @@ def replay_ignores_closed_groups(original: Any) -> Any:
     return wrong
 
 
-@defect(Selection, "_was_held")
+@defect(Selection, "_held")
 def replay_ignores_what_was_not_held(original: Any) -> Any:
     """Refused, passed on, sent on, dropped: held now."""
-    return lambda self, record: bool(record.headers())
+    return lambda self, records: [record for record in records if record.headers()]
 
 
 @defect(Selection, "__init__")
