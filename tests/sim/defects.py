@@ -381,15 +381,6 @@ def replay_knows_closed_groups_by_id_without_position(original: Any) -> Any:
     return wrong
 
 
-@defect(Selection, "__init__")
-def promoted_groups_are_replayed_once_more(original: Any) -> Any:
-    def wrong(self: Selection, *args: Any) -> None:
-        original(self, *args)
-        self._promoted = frozenset()
-
-    return wrong
-
-
 @defect(Window, "add")
 def replay_window_is_cut_too_early(original: Any) -> Any:
     def wrong(self: Window, record: Any, closed: list[Closed]) -> None:
