@@ -135,6 +135,7 @@ class EmbeddedBroker:
         tier: how hard the JVM optimises.
         jvm_flags: more flags for the JVM.
         settings: broker properties over `SETTINGS`, `{"log.retention.ms": "1000"}`.
+        advertised: the port of a proxy: the broker listens at `behind` as well, and tells clients that come there to connect to that port.
     """
 
     def __init__(
@@ -146,6 +147,7 @@ class EmbeddedBroker:
         tier: Tier = Tier.QUICK,
         jvm_flags: Sequence[str] = (),
         settings: Mapping[str, str] | None = None,
+        advertised: int | None = None,
     ) -> None:
         self._scratch = folder is None
         self.folder = _new_scratch() if folder is None else Path(folder).expanduser().resolve()
@@ -153,6 +155,8 @@ class EmbeddedBroker:
         self.heap = heap
         self.flags = [*tier.value, *jvm_flags]
         self.settings = {**SETTINGS, **(settings or {})}
+        self._advertised = advertised
+        self._behind = 0
         self._watcher: subprocess.Popen[str] | None = None
         self._lock: int | None = None
         self._log_begin = 0
@@ -166,6 +170,11 @@ class EmbeddedBroker:
     def bootstrap(self) -> str:
         """`127.0.0.1:PORT`."""
         return f"{HOST}:{self.port}"
+
+    @property
+    def behind(self) -> str:
+        """Where a proxy reaches a broker that was given `advertised`; the same at each start."""
+        return f"{HOST}:{self._behind}"
 
     @property
     def log(self) -> Path:
@@ -193,7 +202,7 @@ class EmbeddedBroker:
         """
         if self.is_running:
             return self
-        fixed = self.port
+        fixed, fixed_behind = self.port, self._behind
         if fixed and not _is_free(fixed):
             raise PortTaken(fixed)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -201,8 +210,8 @@ class EmbeddedBroker:
         deadline = time.monotonic() + timeout
         try:
             for attempt in range(1, 4):  # between finding free ports and Kafka's bind, others may take them
-                controller, *client = _free_ports(1 if fixed else 2)
-                self.port = fixed or client[0]
+                controller, client, behind = _free_ports(3)
+                self.port, self._behind = fixed or client, fixed_behind or behind
                 try:
                     self._launch(controller)
                     self._wait_ready(deadline, abandon)
@@ -295,6 +304,10 @@ class EmbeddedBroker:
             "advertised.listeners": f"PLAINTEXT://{HOST}:{self.port}",
             "log.dirs": str(data),
         }
+        if self._advertised is not None:
+            settings["listeners"] += f",PROXIED://{HOST}:{self._behind}"
+            settings["advertised.listeners"] += f",PROXIED://{HOST}:{self._advertised}"
+            settings["listener.security.protocol.map"] += ",PROXIED:PLAINTEXT"
         properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         if not (data / "meta.properties").exists():
             self._format(data, properties)

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, cast
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from processor.kafka.bounded import BoundedProducer
 from schemas.errors import Complaint, ConfigError, DecodeError
 from uow.errors import DestinationUnavailableError, ReconnectTimeoutError
 from uow.settings import KAFKA_RULES
@@ -101,7 +102,7 @@ class Librdkafka:
     """Real handles."""
 
     def producer(self, properties: dict[str, Any], logger: logging.Logger) -> ProducerHandle:
-        return confluent_kafka.Producer(properties, logger=logger)
+        return BoundedProducer(properties, logger=logger)
 
     def consumer(self, properties: dict[str, Any], logger: logging.Logger) -> ConsumerHandle:
         return cast(
@@ -170,6 +171,8 @@ def transactional_properties(
         "client.id": client_id,
         "transactional.id": transactional_id,
         "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+        # a re-bootstrap makes the library forget that a coordinator is gone (issue 5511); after a broken connection the handle is replaced
+        "metadata.recovery.strategy": "none",
     }
     return {**_EVERYWHERE, **_PRODUCER, **own, **kafka}
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 
+from processor.kafka.bounded import BoundedProducer
 from processor.kafka.settings import WorkerSettings
 from topics.catalogue import RECORD_LIMIT_BYTES
 
@@ -46,6 +47,9 @@ PRODUCER = {
     "message.max.bytes": str(RECORD_LIMIT_BYTES),
     "batch.num.messages": "100000",
     "allow.auto.create.topics": "false",
+    # A re-bootstrap ends the thread of a broker that the library still takes for the group's coordinator: sending offsets then waits for
+    # it for ever (librdkafka issue 5511). After a broken connection the producer is replaced anyway, and bootstraps as it begins
+    "metadata.recovery.strategy": "none",
 }
 
 CONNECTION = {
@@ -128,7 +132,7 @@ class Clients:
                 min(12_000, settings.transaction_timeout_ms)
             ),  # more is refused; noticed within a transaction
         }
-        return ck.Producer(properties, logger=_handle_logger("sink", on_line))
+        return BoundedProducer(properties, logger=_handle_logger("sink", on_line))
 
     def admin(self) -> AdminClient:
         """For checks at start."""

@@ -75,6 +75,8 @@ FENCED = frozenset({ck.KafkaError._FENCED, ck.KafkaError.INVALID_PRODUCER_EPOCH}
 
 INIT_STEP_S = 1.0
 ABORT_S = 2.0
+OFFSETS_S = 5.0
+"""Longest wait for the group's coordinator to take the positions; a broken connection may cost all of it (`processor.kafka.bounded`)."""
 
 
 class KafkaSink:
@@ -124,7 +126,7 @@ class KafkaSink:
         except ck.KafkaException as failure:
             raise self._verdict(failure, plan.tp) from failure
         try:
-            producer.send_offsets_to_transaction(_offsets(plans), token, self._timeout_s)
+            producer.send_offsets_to_transaction(_offsets(plans), token, min(OFFSETS_S, self._timeout_s))
             self._on_step("offsets")
             self._on_step("commit")
             producer.commit_transaction(self._timeout_s)

@@ -1,0 +1,269 @@
+"""Requests that arrive late, twice or never, between the production sink and a real broker (ER-11, ER-12, R-75; F5, F29).
+
+librdkafka repeats requests by itself after a broken connection; the first frame may still be under way, and then hits the next transaction
+of the same producer epoch. `KafkaSink` fences on doubt; `Careless` is the same sink without that rule, and shows what it is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import confluent_kafka as ck
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from processor.engine.ports import Doubt, Output, Plan, Tp
+from processor.kafka.clients import Clients
+from processor.kafka.reader import KafkaLogReader
+from processor.kafka.settings import WorkerSettings
+from processor.kafka.sink import STEPS, KafkaSink
+from schemas.errors import FencedError
+from tests.conftest import QUIET
+from uow.broker import EmbeddedBroker
+from uow.prove.frames import TRANSACTION, Api, Fault, Proxy, Rule
+
+pytestmark = [pytest.mark.timeout(90), pytest.mark.broker]
+
+
+class Proxied(NamedTuple):
+    """A broker, and the proxy before its second door."""
+
+    broker: EmbeddedBroker
+    proxy: Proxy
+
+
+@pytest.fixture(scope="module")
+def house() -> Iterator[Proxied]:
+    with Proxy(seed=75) as proxy, EmbeddedBroker(heap="384m", advertised=proxy.port) as broker:
+        proxy.upstream = broker.behind
+        yield Proxied(broker, proxy)
+
+
+@pytest.fixture
+def proxied(house: Proxied) -> Iterator[Proxied]:
+    yield house
+    house.proxy.clear()
+    house.proxy.release()
+
+
+class Careless(KafkaSink):
+    """The control: goes on with the same producer after a doubt, unless librdkafka says that it is dead."""
+
+    def _certain_producer(self) -> ck.Producer:
+        assert self._producer is not None
+        return self._producer
+
+    def replace(self) -> None:
+        assert self._producer is not None
+        try:
+            self._producer.abort_transaction(30)
+        except ck.KafkaException:
+            super().replace()
+
+
+class Bench:
+    """A sink that reaches its broker through the proxy, and a judge that goes around it."""
+
+    def __init__(self, proxied: Proxied, name: str, kind: type[KafkaSink], timeout_ms: int = 10_000) -> None:
+        self.proxy, self.direct = proxied.proxy, proxied.broker.bootstrap
+        self.input, self.units, self.more = f"{name}.in", f"{name}.units", f"{name}.more"
+        admin = AdminClient({"bootstrap.servers": self.direct}, logger=QUIET)
+        for future in admin.create_topics([NewTopic(t, 1, 1) for t in (self.input, self.units, self.more)]).values():
+            future.result(20)
+        self.settings = WorkerSettings(name, self.proxy.address, "0", transaction_timeout_ms=timeout_ms)
+        self.at: dict[str, Callable[[], object]] = {}
+        self.replaced: list[str] = []
+        clients = Clients(self.settings)
+        self.sink = kind(clients, self.settings, lambda: False, self._on_step, self.replaced.append)
+        self.group = clients.group_consumer()
+        self.judge = KafkaLogReader(Clients(WorkerSettings(name, self.direct, "judge")))
+        self.sink.open()
+
+    def _on_step(self, step: str) -> None:
+        self.at.pop(step, lambda: None)()
+
+    def flush(self) -> None:
+        """Records leave now, not when the library likes."""
+        assert self.sink._producer is not None
+        self.sink._producer.flush(10)
+
+    def write(self, *values: bytes, next_offset: int, **at: Callable[[], object]) -> None:
+        """One transaction, with something done at a commit step."""
+        self.at = at
+        plan = Plan(Tp(self.input, 0), self.more, self.more, next_offset)
+        plan.outputs += [Output(self.units, 0, b"k", value, []) for value in values]
+        self.sink.write([plan], self.group.consumer_group_metadata())
+
+    def give_up(self, value: bytes, next_offset: int, step: str, first: Callable[[], object] = lambda: None) -> None:
+        """A transaction that is aborted at a step, as a driver does after any doubt."""
+
+        def doubt() -> None:
+            first()
+            raise Doubt("planned")
+
+        with pytest.raises(Doubt, match="planned"):
+            self.write(value, next_offset=next_offset, **{step: doubt})
+        self.sink.replace()
+
+    def arrive(self) -> None:
+        """What was held reaches the broker, after the records of the transaction in hand."""
+        self.flush()
+        assert self.proxy.release() == 1
+
+    def deliver(self, *values: bytes) -> None:
+        """Each value in its transaction, whatever happens: a worker in ten lines. Stable committed offsets tell what is done (ER-12)."""
+        done = self.committed() or 0
+        while done < len(values):
+            try:
+                self.write(values[done], next_offset=done + 1, **self.at)
+            except Doubt:
+                self.sink.replace()
+            done = self.committed() or 0
+
+    def committed(self) -> int | None:
+        return self.judge.committed([Tp(self.input, 0)])[Tp(self.input, 0)].offset
+
+    def visible(self) -> list[bytes | None]:
+        """What a `read_committed` reader sees up to the end offset of now; waits for open transactions."""
+        tp = Tp(self.units, 0)
+        return [record.value() for record in self.judge.read(self.judge.bounds([tp]))]
+
+    def close(self) -> None:
+        self.proxy.clear()
+        self.sink.close()
+        self.group.close()
+        self.judge.close()
+
+
+Open = Callable[..., Bench]
+
+
+@pytest.fixture
+def opened(proxied: Proxied, unique: str) -> Iterator[Open]:
+    benches: list[Bench] = []
+
+    def start(kind: type[KafkaSink], **more: Any) -> Bench:
+        benches.append(Bench(proxied, f"{unique}-{len(benches)}", kind, **more))
+        return benches[-1]
+
+    yield start
+    for bench in benches:
+        bench.close()
+
+
+def test_late_commit_makes_the_next_open_transaction_visible_unless_the_producer_was_replaced(opened: Open) -> None:
+    """ER-11, R-75: the first EndTxn(commit) is held, the library repeats it, and it arrives while the next transaction is open."""
+
+    def seen(kind: type[KafkaSink]) -> list[bytes | None]:
+        bench = opened(kind)
+        held = bench.proxy.add(Rule(Fault.HOLD, {Api.END_TXN}, times=1))
+        bench.write(b"first", next_offset=1)
+        held.wait()
+        bench.give_up(b"never", 2, "offsets", bench.arrive)
+        bench.write(b"second", next_offset=2)
+        assert bench.committed() == 2
+        return bench.visible()
+
+    assert seen(Careless) == [b"first", b"never", b"second"]
+    assert seen(KafkaSink) == [b"first", b"second"]
+
+
+def test_late_abort_takes_the_outputs_of_a_transaction_that_then_commits_its_offsets(opened: Open) -> None:
+    """ER-11, R-75: offsets are sent after the late frame, so the broker opens the transaction anew and commits the rest of it."""
+
+    def seen(kind: type[KafkaSink]) -> tuple[list[bytes | None], int | None]:
+        bench = opened(kind)
+        bench.write(b"first", next_offset=1)
+        held = bench.proxy.add(Rule(Fault.HOLD, {Api.END_TXN}, times=1))
+        bench.give_up(b"never", 2, "offsets")
+        held.wait()
+        bench.write(b"second", next_offset=2, produced=bench.arrive)
+        return bench.visible(), bench.committed()
+
+    assert seen(Careless) == ([b"first"], 2), "the second is lost: its offset is committed, its output is not"
+    assert seen(KafkaSink) == ([b"first", b"second"], 2)
+
+
+def test_late_offsets_put_the_position_back_in_the_next_transaction(opened: Open) -> None:
+    """ER-11."""
+
+    def committed(kind: type[KafkaSink]) -> int | None:
+        bench = opened(kind)
+        held = bench.proxy.add(Rule(Fault.HOLD, {Api.TXN_OFFSET_COMMIT}, times=1))
+        bench.write(b"first", next_offset=1)
+        held.wait()
+        bench.write(b"second", next_offset=2, offsets=bench.arrive)
+        return bench.committed()
+
+    assert committed(Careless) == 1
+    assert committed(KafkaSink) == 2
+
+
+def test_late_produce_of_an_aborted_transaction_takes_the_place_of_the_next_record(opened: Open) -> None:
+    """ER-11: the next transaction's record has the same epoch and sequence number, and is dropped as a repeat."""
+
+    def seen(kind: type[KafkaSink]) -> list[bytes | None]:
+        bench = opened(kind)
+        bench.write(b"first", next_offset=1)
+        held = bench.proxy.add(Rule(Fault.HOLD, {Api.PRODUCE}, times=1))
+        bench.give_up(b"ghost", 2, "produced", held.wait)
+        bench.proxy.add(Rule(Fault.RELEASE, {Api.PRODUCE}, times=1))
+        bench.write(b"second", next_offset=2, produced=bench.flush)
+        return bench.visible()
+
+    assert seen(Careless) == [b"first", b"ghost"]
+    assert seen(KafkaSink) == [b"first", b"second"]
+
+
+def test_commit_that_times_out_is_settled_by_its_successor_and_its_late_frame_is_refused(opened: Open) -> None:
+    """R-75, ER-12: EndTxn falls into a hole, the client's time-out runs out, the new epoch learns the outcome from the stable offsets."""
+    bench = opened(KafkaSink, timeout_ms=1500)
+    bench.deliver(b"first")
+    hole = bench.proxy.add(Rule(Fault.HOLE, {Api.END_TXN}, times=1))
+    bench.deliver(b"first", b"second")
+    assert hole.hits == 1
+    bench.at = {"offsets": bench.arrive}
+    bench.deliver(b"first", b"second", b"third")
+    assert bench.visible() == [b"first", b"second", b"third"]
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_ANSWER, Fault.CUT, Fault.HOLD])
+def test_every_request_of_a_transaction_may_fail_once_and_nothing_is_lost_or_doubled(
+    opened: Open, fault: Fault
+) -> None:
+    """F5, ER-04, ER-11: each request in turn; what was held arrives in the transaction after it, before its commit."""
+    bench, delivered = opened(KafkaSink, timeout_ms=2000), []
+    for api in sorted(TRANSACTION):
+        rule = bench.proxy.add(Rule(fault, {api}, times=1))
+        delivered += [api.name.encode(), b"after " + api.name.encode()]
+        bench.deliver(*delivered[:-1])
+        assert rule.hits == 1, api
+        bench.at = {"commit": lambda: bench.proxy.release() and None}
+        bench.deliver(*delivered)
+    assert bench.visible() == delivered
+    assert bench.committed() == len(delivered)
+
+
+def test_late_initialisation_ends_the_worker_as_a_second_one_in_its_slot_would(opened: Open) -> None:
+    """ER-13: to the broker it is one. Safe: nothing of the open transaction is visible, and the worker that is started next goes on."""
+    bench = opened(KafkaSink)
+    bench.proxy.add(Rule(Fault.REPEAT, {Api.INIT_PRODUCER_ID}, times=1))
+    bench.sink.replace()
+    with pytest.raises(FencedError, match="slot '0'"):
+        bench.write(b"first", next_offset=1, produced=bench.proxy.release)
+    bench.sink.open()
+    bench.deliver(b"first")
+    assert bench.visible() == [b"first"]
+
+
+def test_connections_that_are_cut_at_a_commit_step_cost_nothing(opened: Open) -> None:
+    """ER-01, ER-11: every connection of the worker, at each named step."""
+    bench, delivered = opened(KafkaSink, timeout_ms=2000), []
+    for step in STEPS:
+        delivered += [step.encode(), b"after " + step.encode()]
+        bench.at = {step: bench.proxy.cut}
+        bench.deliver(*delivered)
+        assert bench.visible() == delivered
+    assert bench.committed() == len(delivered)
+    assert bench.replaced, "a cut between two transactions is a doubt"

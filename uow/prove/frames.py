@@ -1,0 +1,408 @@
+"""A TCP proxy that understands Kafka's frames well enough to hold, lose, repeat or cut requests.
+
+Belongs here: connections, frames, rules about requests. Does not belong here: what a fault proves (`tests/broker/test_frame_faults.py`,
+`uow prove`), and the contents of requests beyond their header.
+
+A request is a size, then API key, version, correlation id and client id; an answer is a size, then the correlation id. That is all that is
+read. A broker tells its clients where to connect, so it must have a listener of its own that it advertises under the proxy's port
+(`EmbeddedBroker(advertised=proxy.port)`); whoever judges goes around the proxy by the other listener.
+
+    with Proxy(seed=7) as proxy, EmbeddedBroker(advertised=proxy.port) as broker:
+        proxy.upstream = broker.behind
+        rule = proxy.add(Rule(Fault.HOLD, {Api.END_TXN}, times=1))
+        ...  # a client of proxy.address commits, is cut, commits again
+        rule.wait()
+        proxy.release()  # the first frame arrives, late
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Any, Self, TypeVar
+
+_Result = TypeVar("_Result")
+
+HOST = "127.0.0.1"
+LIMIT = 1 << 20
+"""Bytes that are read ahead of the frame in hand, per connection."""
+
+ARRIVAL_S = 5.0
+"""Longest wait for the broker's answer to a late frame."""
+
+
+class Api(IntEnum):
+    """API keys of requests; those that nobody asked for here stay numbers."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    API_VERSIONS = 18
+    INIT_PRODUCER_ID = 22
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    TXN_OFFSET_COMMIT = 28
+
+
+MEMBERSHIP = frozenset({Api.JOIN_GROUP, Api.SYNC_GROUP, Api.HEARTBEAT, Api.LEAVE_GROUP})
+"""What keeps a consumer in its group. Clients send it on a connection of its own, so a fault here leaves fetches alone."""
+
+TRANSACTION = frozenset(
+    {Api.PRODUCE, Api.ADD_PARTITIONS_TO_TXN, Api.ADD_OFFSETS_TO_TXN, Api.TXN_OFFSET_COMMIT, Api.END_TXN}
+)
+"""What a transaction is made of."""
+
+
+class Fault(Enum):
+    """What happens to a request that a rule chose."""
+
+    HOLD = "hold"
+    """Kept back, and the client's connection cut, so that it repeats the request on another. `Proxy.release` lets the first one arrive late."""
+    HOLE = "hole"
+    """Kept back, and from now on nothing passes on this connection, either way: only a time-out tells the client."""
+    CUT = "cut"
+    """Lost, and the connection cut."""
+    LOSE_ANSWER = "lose answer"
+    """Reaches the broker; its answer is lost, and the connection cut."""
+    REPEAT = "repeat"
+    """Passes, and a copy is kept for `Proxy.release`."""
+    RELEASE = "release"
+    """Passes, but only after everything that is held has arrived."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The header of a request."""
+
+    api: int
+    version: int
+    correlation: int
+    client: str
+
+
+@dataclass(eq=False)
+class Rule:
+    """Which requests meet a fault.
+
+    Attributes:
+        fault: What happens to them.
+        apis: Their API keys; empty: any.
+        client: Their client id begins so.
+        skip: So many that fit pass first.
+        times: How often; -1: until the rule is removed.
+        chance: Share of those that fit, by the proxy's dice.
+        hits: How often it happened.
+    """
+
+    fault: Fault
+    apis: Collection[int] = ()
+    client: str = ""
+    skip: int = 0
+    times: int = -1
+    chance: float = 1.0
+    hits: int = 0
+    _hit: threading.Event = field(default_factory=threading.Event, repr=False)
+
+    def wait(self, timeout: float = 30) -> None:
+        """Waits until it has happened once.
+
+        Raises:
+            TimeoutError: It did not.
+        """
+        if not self._hit.wait(timeout):
+            raise TimeoutError(f"nothing fitted {self} in {timeout:g} s")
+
+    def takes(self, request: Request, dice: random.Random) -> bool:
+        """Whether this request is one of them; counts."""
+        if (self.apis and request.api not in self.apis) or not request.client.startswith(self.client):
+            return False
+        if self.hits == self.times or (self.chance < 1 and dice.random() >= self.chance):
+            return False
+        if self.skip > 0:
+            self.skip -= 1
+            return False
+        self.hits += 1
+        self._hit.set()
+        return True
+
+
+@dataclass(eq=False, slots=True)
+class _Held:
+    """A frame that was kept back, on its way to the broker that it had."""
+
+    link: _Link
+    request: Request
+    frame: bytes
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+def parse(frame: bytes) -> Request:
+    """The header of a request's frame (without its size)."""
+    api, version, correlation, length = struct.unpack_from(">hhih", frame)
+    return Request(api, version, correlation, frame[10 : 10 + max(length, 0)].decode(errors="replace"))
+
+
+class Proxy:
+    """Stands between clients and one broker. Its loop runs in a thread of its own; every method may be called from any other.
+
+    Args:
+        upstream: `HOST:PORT` of the broker; may be set later, until then connections are refused.
+        port: Where to listen; 0 finds a free one.
+        seed: For the dice of rules with a chance.
+    """
+
+    def __init__(self, upstream: str = "", *, port: int = 0, seed: int = 0) -> None:
+        self.upstream = upstream
+        self.port = port
+        self.counts: Counter[int] = Counter()
+        """Requests that came, by API key."""
+        self._dice = random.Random(seed)
+        self._rules: list[Rule] = []
+        self._held: list[_Held] = []
+        self._links: set[_Link] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="uow-frames", daemon=True)
+
+    @property
+    def address(self) -> str:
+        """`HOST:PORT` for clients."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def held(self) -> int:
+        """How many frames are kept back."""
+        return len(self._held)
+
+    def start(self) -> Self:
+        """Listens."""
+        self._thread.start()
+        self._server = self._do(asyncio.start_server(self._accept, HOST, self.port, limit=LIMIT))
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    def close(self) -> None:
+        """Cuts everything. What is still held never arrives."""
+        self._do(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def add(self, rule: Rule) -> Rule:
+        """From now on; the first rule that takes a request decides."""
+        self._run(lambda: self._rules.append(rule))
+        return rule
+
+    def clear(self) -> None:
+        """No rule any more. What is held stays held, and what a hole swallowed stays lost: its connections are cut."""
+
+        def clear() -> None:
+            self._rules.clear()
+            for link in list(self._links):
+                if link.is_hole:
+                    link.cut_client()
+
+        self._run(clear)
+
+    def cut(self) -> None:
+        """Cuts every connection that is open now."""
+
+        def cut() -> None:
+            for link in list(self._links):
+                link.cut()
+
+        self._run(cut)
+
+    def release(self, wait_s: float = ARRIVAL_S) -> int:
+        """Lets the frames that are held arrive, in their order, and waits for the broker's answers, which nobody gets.
+
+        Returns:
+            How many were answered; a broker that has closed an old connection takes none.
+        """
+        return self._do(self.arrive(wait_s))
+
+    # -- on the loop
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            host, _, port = self.upstream.rpartition(":")
+            broker = await asyncio.open_connection(host, int(port), limit=LIMIT)
+        except (OSError, ValueError):
+            writer.close()
+            self._tasks.discard(task)
+            return
+        link = _Link(self, reader, writer, *broker)
+        self._links.add(link)
+        try:
+            await link.run()
+        finally:
+            self._links.discard(link)
+            self._tasks.discard(task)
+
+    def verdict(self, request: Request) -> Fault | None:
+        """What happens to a request."""
+        self.counts[request.api] += 1
+        return next((rule.fault for rule in self._rules if rule.takes(request, self._dice)), None)
+
+    def hold(self, held: _Held) -> None:
+        """Keeps a frame."""
+        self._held.append(held)
+
+    async def arrive(self, wait_s: float) -> int:
+        """What `release` does."""
+        held, self._held = self._held, []
+        for each in held:
+            each.link.deliver_late(each)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                for each in held:
+                    await each.answered.wait()
+        return sum(each.answered.is_set() for each in held)
+
+    async def _end(self) -> None:
+        self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # -- from other threads
+
+    def _do(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def _run(self, work: Callable[[], object]) -> None:
+        async def run() -> None:
+            work()
+
+        self._do(run())
+
+
+class _Link:
+    """One client's connection and the one to the broker that belongs to it. The latter outlives the former: a held frame needs it."""
+
+    def __init__(
+        self,
+        proxy: Proxy,
+        from_client: asyncio.StreamReader,
+        to_client: asyncio.StreamWriter,
+        from_broker: asyncio.StreamReader,
+        to_broker: asyncio.StreamWriter,
+    ) -> None:
+        self._proxy = proxy
+        self._from_client, self._to_client = from_client, to_client
+        self._from_broker, self._to_broker = from_broker, to_broker
+        self._passed: set[int] = set()
+        self._lost: set[int] = set()
+        self._late: dict[int, list[_Held]] = {}
+        self._holds = False
+        self.is_hole = False
+
+    async def run(self) -> None:
+        """Both ways, until both ends are gone."""
+        try:
+            async with asyncio.TaskGroup() as ways:
+                ways.create_task(self._requests())
+                ways.create_task(self._answers())
+        finally:
+            self.cut()
+
+    async def _requests(self) -> None:
+        try:
+            while True:
+                frame = await _frame(self._from_client)
+                if self.is_hole:
+                    continue
+                request = parse(frame)
+                fault = self._proxy.verdict(request)
+                if fault in (Fault.HOLD, Fault.HOLE, Fault.REPEAT):
+                    self._proxy.hold(_Held(self, request, frame))
+                    self._holds = True
+                if fault is Fault.HOLE:
+                    self.is_hole = True
+                elif fault in (Fault.HOLD, Fault.CUT):
+                    break
+                else:
+                    if fault is Fault.LOSE_ANSWER:
+                        self._lost.add(request.correlation)
+                    elif fault is Fault.RELEASE:
+                        await self._proxy.arrive(ARRIVAL_S)
+                    self._passed.add(request.correlation)
+                    _send(self._to_broker, frame)
+                    await self._to_broker.drain()
+        except _GONE:
+            pass
+        self.cut_client()
+        if not self._holds:
+            self._to_broker.close()
+
+    async def _answers(self) -> None:
+        try:
+            while True:
+                frame = await _frame(self._from_broker)
+                (correlation,) = struct.unpack_from(">i", frame)
+                if correlation in self._lost:
+                    break
+                if correlation not in self._passed:
+                    self._late[correlation].pop(0).answered.set()
+                    continue
+                self._passed.discard(correlation)
+                if not self.is_hole and not self._to_client.is_closing():
+                    _send(self._to_client, frame)
+                    with suppress(*_GONE):
+                        await self._to_client.drain()
+        except _GONE:
+            pass
+        self.cut()
+
+    def deliver_late(self, held: _Held) -> None:
+        """A frame that was held goes on its way."""
+        if not self._to_broker.is_closing():
+            self._late.setdefault(held.request.correlation, []).append(held)
+            _send(self._to_broker, held.frame)
+
+    def cut_client(self) -> None:
+        """The client sees its connection end."""
+        self._to_client.close()
+
+    def cut(self) -> None:
+        """Both ends."""
+        self._to_client.close()
+        self._to_broker.close()
+
+
+_GONE = (asyncio.IncompleteReadError, OSError)
+
+
+async def _frame(stream: asyncio.StreamReader) -> bytes:
+    (size,) = struct.unpack(">i", await stream.readexactly(4))
+    return await stream.readexactly(size)
+
+
+def _send(stream: asyncio.StreamWriter, frame: bytes) -> None:
+    stream.write(struct.pack(">i", len(frame)))
+    stream.write(frame)
