@@ -17,7 +17,7 @@ from rich.table import Table
 
 from bench import hot, latency
 from bench.drain import Drain, Place, scratch
-from bench.load import WORKLOADS, produce
+from bench.load import WORKLOADS, Workload, produce
 from bench.restore import Restores
 from uow.broker import EmbeddedBroker, Tier
 
@@ -69,7 +69,7 @@ Say = Callable[[str], None]
 
 
 def drains(place: Place, asked: Asked, results: Results, say: Say) -> None:
-    """Comparison loop and worker by turns; ratios are between neighbours, so that both met the same machine."""
+    """Comparison loops and worker by turns; ratios are between neighbours, so that both met the same machine."""
     for name in ("w5", "w100", "w10k", "w1"):
         if name not in asked.what:
             continue
@@ -79,9 +79,29 @@ def drains(place: Place, asked: Asked, results: Results, say: Say) -> None:
         for number in range(asked.rounds):
             bare = _drain(place, "bare", name, workload.units)
             worker = _drain(place, "worker", name, workload.units)
+            ratios = {"ratio": worker.cpu_us / bare.cpu_us}
+            if name == "w5":
+                ratios["price"] = worker.cpu_us / _price(place, asked, results)
             results.add(f"{name} bare", bare.as_dict())
-            results.add(f"{name} worker", worker.as_dict() | {"ratio": worker.cpu_us / bare.cpu_us})
+            results.add(f"{name} worker", worker.as_dict() | ratios)
             say(f"{name} round {number + 1}: bare {bare.cpu_us:.2f} µs, worker {worker.cpu_us:.2f} µs a component")
+
+
+def _price(place: Place, asked: Asked, results: Results) -> float:
+    """CPU of the worker that keeps nothing; and beside it the worker that writes every survivor at once."""
+    units = _preloaded_w5(place, asked).units
+    forgetful = _drain(place, "forgetful", "w5", units)
+    changelog = _drain(place, "changelog", "w5", units)
+    results.add("w5 keeps nothing", forgetful.as_dict())
+    results.add("w5 no replay", changelog.as_dict() | {"price": changelog.cpu_us / forgetful.cpu_us})
+    return forgetful.cpu_us
+
+
+def _preloaded_w5(place: Place, asked: Asked) -> Workload:
+    workload = WORKLOADS["w5"] if asked.records is None else WORKLOADS["w5"].of(asked.records)
+    if "w5" not in place.preloaded:
+        place.preload(workload)
+    return workload
 
 
 def _drain(place: Place, kind: str, name: str, units: int) -> Drain:
@@ -93,9 +113,7 @@ def _drain(place: Place, kind: str, name: str, units: int) -> Drain:
 
 def plain_faust(place: Place, asked: Asked, results: Results, say: Say) -> None:
     """On few records, as it is slow; the worker by turns on all of W5."""
-    workload = WORKLOADS["w5"] if asked.records is None else WORKLOADS["w5"].of(asked.records)
-    if "w5" not in asked.what:
-        place.preload(workload)
+    workload = _preloaded_w5(place, asked)
     topics = place.create(place.application(), place.destination("faust"))
     produce(place.bootstrap, topics.components, workload.of(min(FAUST_RECORDS, workload.units * workload.components)))
     for number in range(asked.rounds):
@@ -151,7 +169,7 @@ def run(asked: Asked, say: Say, heap: str = "1g", tier: Tier = Tier.FULL) -> Res
             jvm_flags=[f"-Xms{heap}"],  # of one size, as Kafka's own start script has it
         ) as broker,
     ):
-        place = Place(broker.bootstrap, Path(folder))
+        place = Place(broker.bootstrap, Path(folder), broker.data)
         drains(place, asked, results, say)
         for name, measure in ON_BROKER.items():
             if name in asked.what:
@@ -163,8 +181,10 @@ COLUMNS = (
     ("cpu_us", "CPU µs/component", "{:.2f}"),
     ("process", "CPU µs/component", "{:.2f}"),
     ("ratio", "ratio", "{:.2f}"),
+    ("price", "to keeping nothing", "{:.2f}"),
     ("per_s", "per second", "{:,.0f}"),
     ("peak_mb", "peak MB", "{:.0f}"),
+    ("internal", "internal bytes/input byte", "{:.3f}"),
     ("p50_ms", "p50 ms", "{:.1f}"),
     ("p99_ms", "p99 ms", "{:.1f}"),
 )

@@ -42,6 +42,7 @@ class Drain:
         per_s: Components per second of wall clock.
         peak_mb: Peak resident memory of the process.
         units: Units that a `read_committed` reader sees.
+        internal: Bytes that lie in changelog and ledger when the process has stopped, per byte of input; both as brokers keep them.
     """
 
     components: int
@@ -49,19 +50,27 @@ class Drain:
     per_s: float
     peak_mb: float
     units: int
+    internal: float
 
     def as_dict(self) -> dict[str, float]:
         return asdict(self)
 
 
 class Place:
-    """A broker, and how the bench looks at it."""
+    """A broker, and how the bench looks at it.
 
-    def __init__(self, bootstrap: str, folder: Path) -> None:
-        self.bootstrap, self.folder = bootstrap, folder
+    Args:
+        bootstrap: Where it is.
+        folder: For configurations and logs.
+        data: Where the broker keeps its partitions, if that is on this machine.
+    """
+
+    def __init__(self, bootstrap: str, folder: Path, data: Path | None = None) -> None:
+        self.bootstrap, self.folder, self.data = bootstrap, folder, data
         self.admin = admin.admin_client(bootstrap, {})
         self._mark = uuid4().hex[:6]
         self._runs = 0
+        self.preloaded: set[str] = set()
 
     def destination(self, name: str) -> str:
         """A name that no other bench on this broker has."""
@@ -98,29 +107,52 @@ class Place:
         finally:
             asker.close()
 
+    def size(self, *topics: str) -> int:
+        """Bytes of these topics' segments on the broker's disk; 0 where that cannot be seen."""
+        if self.data is None:
+            return 0
+        return sum(
+            segment.stat().st_size
+            for topic in topics
+            for number in range(PARTITIONS)
+            for segment in (self.data / f"{topic}-{number}").glob("*.log")
+        )
+
     def preload(self, workload: Workload) -> int:
         """Creates and fills the input; the number of records."""
         topics = self.create(self.application(), self.destination(workload.name))
+        self.preloaded.add(workload.name)
         return produce(self.bootstrap, topics.components, workload)
 
-    def config(self, application: str, destination: str) -> Path:
-        """A `uow.toml` for one run."""
+    def config(self, application: str, destination: str, worker: str = "") -> Path:
+        """A `uow.toml` for one run; `worker` has further lines of that section."""
         path = self.folder / f"{application}.toml"
         path.write_text(
-            f'[application]\nid = "{application}"\nbootstrap_servers = "{self.bootstrap}"\n[worker]\nweb = "off"\n'
+            f'[application]\nid = "{application}"\nbootstrap_servers = "{self.bootstrap}"\n[worker]\nweb = "off"\n{worker}'
             f'[destinations.{destination}]\nhandling_policy = "{POLICY.handling_policy.value}"\n'
         )
         return path
 
-    def worker(self, application: str, destination: str, env: Mapping[str, str] | None = None) -> Program:
+    def worker(
+        self, application: str, destination: str, worker: str = "", env: Mapping[str, str] | None = None
+    ) -> Program:
         """`uow worker`, the real one."""
         command = [
             str(Path(sys.executable).with_name("uow")),
             "worker",
             "-c",
-            str(self.config(application, destination)),
+            str(self.config(application, destination, worker)),
         ]
         return Program(self.folder / f"{application}.log", *command, "--name", "bench", env=env)
+
+    def changelog(self, application: str, destination: str) -> Program:
+        """The same without replay: every component that survives its poll is written at once."""
+        return self.worker(application, destination, "replay_limit_ms = 0\n")
+
+    def forgetful(self, application: str, destination: str) -> Program:
+        """Comparison (c)."""
+        command = [sys.executable, "-m", "bench.forgetful", str(self.config(application, destination))]
+        return Program(self.folder / f"{application}.log", *command)
 
     def bare(self, application: str, destination: str) -> Program:
         """Comparison (a)."""
@@ -134,12 +166,12 @@ class Place:
         return Program(self.folder / f"{application}.log", *command)
 
     def run_through(self, application: str, destination: str, kill: bool) -> None:
-        """Lets a worker process the whole input and stop, or die: a clean stop promotes young groups."""
+        """Lets a worker process the whole input: killed then, it leaves young groups; else each row it ever had to write is there."""
         topics = DestinationTopics(application, destination)
         ends = self.ends(topics.components)
         with (
             self.committed(application, topics.components) as committed,
-            self.worker(application, destination) as worker,
+            (self.worker if kill else self.changelog)(application, destination) as worker,
         ):
             worker.wait(lambda: committed() == ends, f"worker drains {destination}", DRAIN_S)
             if kill:
@@ -163,7 +195,7 @@ class Place:
         """Drains the input by a new group.
 
         Args:
-            kind: `worker`, `bare` or `plain_faust`.
+            kind: `worker`, `changelog`, `forgetful`, `bare` or `plain_faust`.
             destination: Whose input is preloaded.
         """
         application = self.application()
@@ -188,6 +220,7 @@ class Place:
             components / (after.at_s - before.at_s),
             after.peak_bytes / 1e6,
             self.count_units(topics.units, begin),
+            self.size(topics.groups_changelog, topics.closed_changelog) / max(1, self.size(topics.components)),
         )
 
     def count_units(self, topic: str, begin: list[int]) -> int:

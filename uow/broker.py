@@ -182,6 +182,11 @@ class EmbeddedBroker:
         return self.folder / "server.log"
 
     @property
+    def data(self) -> Path:
+        """Where Kafka keeps its partitions."""
+        return self.folder / "data"
+
+    @property
     def is_running(self) -> bool:
         """The process lives."""
         return self._watcher is not None and self._watcher.poll() is None
@@ -296,7 +301,7 @@ class EmbeddedBroker:
         return [str(java.find().executable), f"-Xmx{heap}", *self.flags, *levels, "-cp", path]
 
     def _launch(self, controller: int) -> None:
-        data, properties = self.folder / "data", self.folder / "server.properties"
+        data, properties = self.data, self.folder / "server.properties"
         settings = {
             **self.settings,
             "controller.quorum.voters": f"1@{HOST}:{controller}",

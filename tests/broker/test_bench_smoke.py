@@ -12,13 +12,14 @@ from bench.__main__ import Asked, Results, drains, main, restores, table
 from bench.drain import Place
 from bench.load import WORKLOADS, produce
 from tests.kafka_broker import Kafka
+from uow.broker import EmbeddedBroker
 
 RECORDS = 3_000
 
 
 @pytest.fixture
 def place(broker: Kafka, tmp_path: Path) -> Place:
-    return Place(broker.bootstrap, tmp_path)
+    return Place(broker.bootstrap, tmp_path, broker.data if isinstance(broker, EmbeddedBroker) else None)
 
 
 @pytest.mark.parametrize("name", sorted(WORKLOADS))
@@ -33,13 +34,16 @@ def test_a_workload_is_the_same_every_time_and_every_group_gets_each_number(name
     assert all(seen == set(range(1, workload.components + 1 - workload.missing)) for seen in numbers.values())
 
 
-def test_worker_and_comparison_make_every_unit_once_and_have_numbers(place: Place) -> None:
+def test_worker_and_comparisons_make_every_unit_once_and_have_numbers(place: Place) -> None:
     results = Results()
     drains(place, Asked(["w5"], rounds=1, records=RECORDS, seconds=0, rate=0), results, lambda line: None)
-    for run in ("w5 bare", "w5 worker"):
-        assert all(one.median > 0 for one in results.series[run].values())
+    for run in ("w5 bare", "w5 worker", "w5 keeps nothing", "w5 no replay"):
+        assert all(one.median > 0 for name, one in results.series[run].items() if name != "internal")
         assert results.series[run]["units"].median == WORKLOADS["w5"].of(RECORDS).units
-    assert table(results).row_count == 2
+    if place.data is not None:
+        internal = {run: series["internal"].median for run, series in results.series.items()}
+        assert internal["w5 keeps nothing"] == 0 < min(internal["w5 worker"], internal["w5 no replay"])
+    assert table(results).row_count == 4
 
 
 def test_plain_faust_makes_every_unit(place: Place) -> None:
