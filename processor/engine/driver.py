@@ -127,7 +127,7 @@ class Driver(threading.Thread):
         self._host = host
         self._topics = tuple(topics)
         self._poll_records = poll_records
-        self._memory_limit = memory_limit_bytes
+        self.memory_limit_bytes = memory_limit_bytes
         self._stopping = stop
         self._tasks: dict[Tp, Task] = {}
         self._blocked: dict[Tp, Blocked] = {}
@@ -295,14 +295,14 @@ class Driver(threading.Thread):
         expiry, a taken-away partition or a larger limit helps, and the worker says so instead of dying.
         """
         held = sum(task.held_bytes for task in self._tasks.values())
-        if held > self._memory_limit:
+        if held > self.memory_limit_bytes:
             running = [tp for tp in self._tasks if tp not in self._full and tp not in self._blocked]
-            if len(running) > 1 or (running and held > self._memory_limit * MEMORY_STOP):
+            if len(running) > 1 or (running and held > self.memory_limit_bytes * MEMORY_STOP):
                 fullest = max(running, key=lambda tp: self._tasks[tp].held_bytes)
                 self._source.pause([fullest])
                 self._full.add(fullest)
                 self._host.paused(frozenset(self._full))
-        elif self._full and held < self._memory_limit * MEMORY_RESUME:
+        elif self._full and held < self.memory_limit_bytes * MEMORY_RESUME:
             self._source.resume([tp for tp in self._full if tp not in self._blocked])
             self._full.clear()
             self._host.paused(frozenset())

@@ -8,6 +8,8 @@ Held as in Kafka, version 1 of the transaction protocol (what librdkafka speaks;
   is taken for part of the *next* transaction: the hole that the worker must close by fencing on doubt (ER-11).
 - A produce request whose sequence was seen already is answered as a success and not written.
 - The group checks membership and generation, not ownership.
+- A leader or a coordinator may move: nothing is lost, but for a while nobody answers in its place, and frames that were under way to the
+  old one are refused there.
 
 Belongs here: what brokers do with requests. Does not belong here: who sends them (`clients`), faults (`run`).
 """
@@ -25,6 +27,9 @@ import confluent_kafka as ck
 from processor.engine.ports import Committed, Headers, Tp
 from processor.sim.memory import MemoryRecord, State
 from processor.sim.schedule import Actor, Scheduler
+
+TRANSACTIONS, GROUP = "transactions", "group"
+"""The coordinators, as places."""
 
 Row = tuple[bytes | None, bytes | None, Headers]
 """Key, value, headers."""
@@ -46,6 +51,7 @@ class Log:
         self.records: list[MemoryRecord] = []
         self.end = 0
         self.start = 0
+        self.committed_before_start = 0
         self.open: dict[str, int] = {}
         self.true_times: list[float] = []
 
@@ -77,6 +83,14 @@ class Log:
         """What a `read_committed` reader sees in [start, end)."""
         end = min(end, self.stable_end)
         return [each for each in self.records if start <= each.offset() < end and each.state is State.COMMITTED]
+
+    def cut(self, start: int) -> None:
+        """Retention: what lies below `start` leaves, whole transactions only."""
+        start = min(start, self.stable_end)
+        if start > self.start:
+            self.committed_before_start += len(self.visible(self.start, start))
+            self.records = [each for each in self.records if each.offset() >= start]
+            self.start = start
 
     def compact(self, *, bury: bool) -> None:
         """Leaves the last committed record of each key below the last stable offset; `bury`: tombstones go as well."""
@@ -157,6 +171,7 @@ class Broker:
         late: Requests that were held up in the network, each with its name; they arrive much later.
         on_commit: Told of each transaction at the moment its commit is decided.
         skew_ms: How far the brokers' clock is off.
+        away: Until when nobody answers, by partition, or `TRANSACTIONS` or `GROUP` for a coordinator.
     """
 
     def __init__(self, scheduler: Scheduler, settings: BrokerSettings) -> None:
@@ -173,6 +188,7 @@ class Broker:
         self.generation = 0
         self.preparing_since: float | None = None
         self.salt = 0
+        self.away: dict[Tp | str, float] = {}
         self.readers: list[Actor] = []
         self._next_member = 0
 
@@ -199,6 +215,19 @@ class Broker:
             self.scheduler.say(f"late {name}: taken", "broker")
         except Refusal as refusal:
             self.scheduler.say(f"late {name}: {refusal}", "broker")
+
+    # -- moves
+
+    def move(self, what: Tp | str, for_ms: float) -> None:
+        """A leader or a coordinator moves to another broker."""
+        self.away[what] = self.scheduler.now + for_ms
+        frames = {TRANSACTIONS: "EndTxn", GROUP: "TxnOffsetCommit"}
+        refused = frames[what] if isinstance(what, str) and what in frames else f"Produce {what[0]}/{what[1]}"
+        self.late = [(name, request) for name, request in self.late if not name.startswith(refused)]
+
+    def is_away(self, *places: Tp | str) -> bool:
+        """Whether nobody answers in one of these places."""
+        return any(self.away.get(place, 0.0) > self.scheduler.now for place in places)
 
     # -- transactions
 
@@ -262,6 +291,8 @@ class Broker:
 
     def expire_transactions(self) -> None:
         """The coordinator ends what is open too long, and fences whoever it belongs to."""
+        if self.is_away(TRANSACTIONS):
+            return
         for transaction in self.transactions.values():
             if (
                 transaction.phase is Phase.ONGOING
@@ -345,6 +376,8 @@ class Broker:
 
     def expire_members(self) -> None:
         """Silent members are thrown out, and those who do not join in time; they learn of it later."""
+        if self.is_away(GROUP):
+            return
         now, settings = self.scheduler.now, self.settings
         for member in list(self.members.values()):
             since = member.actor.silent_since

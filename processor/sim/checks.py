@@ -116,6 +116,9 @@ class Checker:
         broker: Where everything is.
         context: Of the destination.
         strict_clocks: Whether all clocks of the run agree, so that W-82 can be judged.
+
+    Attributes:
+        lost: Partitions whose state somebody has destroyed, with the words in which a restore must refuse them.
     """
 
     def __init__(self, broker: Broker, context: TaskContext, *, strict_clocks: bool) -> None:
@@ -124,6 +127,7 @@ class Checker:
         self.oracle: dict[Tp, PartitionTask] = {}
         self.positions: dict[Tp, Committed] = {}
         self.newest: dict[Tp, bytes] = {}
+        self.lost: dict[Tp, str] = {}
         self.commits = 0
         self.units = 0
         self._strict_clocks = strict_clocks
@@ -302,7 +306,7 @@ class Checker:
     def compare_restored(self) -> None:
         """What a restore would find now."""
         reader = DecidedReader(self.broker, self.positions)
-        for tp in sorted(self.positions):
+        for tp in sorted(self.positions.keys() - self.lost):
             self._compare_states(tp, self._restored(reader, tp, self.task(tp).context), "restored")
 
     def _compare_states(self, tp: Tp, task: PartitionTask, which: str) -> None:
@@ -310,10 +314,31 @@ class Checker:
         one, other = state_of(task, by_idle=by_idle), state_of(self.task(tp), by_idle=by_idle)
         require(one == other, f"{tp.partition}: the {which} state is not the oracle's: {difference(one, other)}")
 
+    # -- retention
+
+    def floor(self, tp: Tp) -> int:
+        """Below it no restore asks for input any more."""
+        return read_ledger(self.newest[tp])[0].floor if tp in self.newest else 0
+
+    def cut_ledger(self, tp: Tp) -> None:
+        """Retention takes what no restore needs: below the floor, and without a closed group that is remembered."""
+        log = self.broker.log(Tp(self.topics.closed_changelog, tp.partition))
+        if tp not in self.newest or tp in self.lost:
+            return
+        floor, remembered = self.floor(tp), self.task(tp).partition.closed
+        rows = log.visible(log.start, log.stable_end)
+        for record in rows[:-1]:
+            said, closed = read_ledger(record.value() or b"")
+            if said.to_offset > floor or any(remembered.get(one.id) == one for one in closed):
+                break
+            log.cut(record.offset() + 1)
+
     # -- the end
 
     def lag(self, tp: Tp) -> int:
-        """Records that wait to be read."""
+        """Records that wait to be read; of a partition that is lost for good nothing does."""
+        if tp in self.lost:
+            return 0
         log = self.broker.log(tp)
         position = self.positions.get(tp, Committed(0, "")).offset or 0
         return len(log.visible(position, log.end))
@@ -322,10 +347,13 @@ class Checker:
         """Nothing in flight, nothing forgotten."""
         require(not any(log.open for log in self.broker.logs.values()), "a transaction is open after the end")
         for tp, position in self.positions.items():
+            if tp in self.lost:
+                continue
             require(
                 self.broker.committed[tp] == position, f"{tp.partition}: the committed position is not the decided one"
             )
-            received = len(self.broker.log(tp).visible(0, position.offset or 0))
+            log = self.broker.log(tp)
+            received = log.committed_before_start + len(log.visible(log.start, position.offset or 0))
             counted = self._received[tp] + self.task(tp).counts.received
             require(counted == received, f"{tp.partition}: received {counted} of {received}")
         self.compare_restored()

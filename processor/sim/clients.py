@@ -17,10 +17,13 @@ from typing import Any, NamedTuple, NoReturn
 import confluent_kafka as ck
 
 from processor.engine.ports import Committed, EndOffset, Headers, Poll, RawRecord, Stretch, Tp
-from processor.sim.broker import Broker, Member, Refusal, Row
+from processor.sim.broker import GROUP, TRANSACTIONS, Broker, Member, Refusal, Row
 from processor.sim.memory import State
 from processor.sim.schedule import Actor
 from topics.partitioner import partition_for
+
+PATIENCE_MS = 10_000
+"""How long the library looks for a leader or a coordinator before a call times out."""
 
 FENCED_CODES = (ck.KafkaError.INVALID_PRODUCER_EPOCH, ck.KafkaError.PRODUCER_FENCED)
 READ_CHUNK = 7
@@ -93,6 +96,7 @@ class SimProducer:
         """Fences whoever had the id; waits for the end of what was open."""
         actor = self._process.actor
         actor.wait()
+        actor.wait(lambda: not self._broker.is_away(TRANSACTIONS), None)
         while (epoch := self._broker.init_producer(self._id)) is None:
             actor.wait(timeout_ms=20)
         self._epoch = epoch
@@ -136,6 +140,7 @@ class SimProducer:
         self._request(
             "TxnOffsetCommit",
             lambda: self._broker.commit_offsets(self._id, self._epoch, token.member, token.generation, positions),
+            GROUP,
         )
 
     def commit_transaction(self, timeout: float = -1) -> None:
@@ -146,7 +151,7 @@ class SimProducer:
         if self._failed:
             _raise(ck.KafkaError._INCONSISTENT, abort=True)
         self._committing = True
-        self._request("EndTxn(commit)", lambda: self._broker.end(self._id, self._epoch, State.COMMITTED))
+        self._request("EndTxn(commit)", lambda: self._broker.end(self._id, self._epoch, State.COMMITTED), TRANSACTIONS)
         self._closed()
 
     def abort_transaction(self, timeout: float = -1) -> None:
@@ -157,7 +162,7 @@ class SimProducer:
             _raise(ck.KafkaError._STATE)
         self._buffer.clear()
         if self._added or self._failed:
-            self._request("EndTxn(abort)", lambda: self._broker.end(self._id, self._epoch, State.ABORTED))
+            self._request("EndTxn(abort)", lambda: self._broker.end(self._id, self._epoch, State.ABORTED), TRANSACTIONS)
         self._closed()
 
     # -- requests
@@ -183,6 +188,7 @@ class SimProducer:
                 self._process.actor.wait(timeout_ms=20)
 
         self._process.actor.wait()
+        self._find("AddPartitionsToTxn", TRANSACTIONS)
         self._answer(ask)
         self._added.update(tps)
 
@@ -204,7 +210,7 @@ class SimProducer:
             if process.rnd.random() < process.trouble.produce_lost:
                 self._lost(tp, write)
                 continue
-            self._request(f"Produce {tp.topic}/{tp.partition}", write)
+            self._request(f"Produce {tp.topic}/{tp.partition}", write, tp)
             self._next[tp] = sequence + len(rows)
 
     def _lost(self, tp: Tp, write: Callable[[], None]) -> None:
@@ -216,10 +222,19 @@ class SimProducer:
         if self._process.rnd.random() < 0.7:
             self._broker.late.append((name, write))
 
-    def _request(self, name: str, send: Callable[[], None]) -> None:
+    def _find(self, name: str, place: Tp | str) -> None:
+        """Waits until somebody answers there; the library asks around meanwhile."""
+        process, broker = self._process, self._broker
+        process.actor.wait(lambda: not broker.is_away(place), PATIENCE_MS if broker.is_away(place) else 0.0)
+        if broker.is_away(place):
+            process.say(f"{name}: nobody answers")
+            self._on_line(f"REQTMOUT|{name}")
+            _raise(ck.KafkaError._TIMED_OUT, retriable=True)
+
+    def _request(self, name: str, send: Callable[[], None], place: Tp | str) -> None:
         """One request with an answer, and what may happen to it."""
         process, trouble = self._process, self._process.trouble
-        process.actor.wait()
+        self._find(name, place)
         dice = process.rnd.random()
         if dice < trouble.timed_out:
             process.say(f"{name}: timed out")
@@ -298,7 +313,7 @@ class SimSource:
 
     def _has_news(self) -> bool:
         me, broker = self._me, self.broker
-        return (
+        return not broker.is_away(GROUP) and (
             me.id not in broker.members
             or (broker.preparing_since is not None and not me.joined)
             or me.generation != self._generation
@@ -306,6 +321,8 @@ class SimSource:
 
     def _serve(self) -> None:
         broker, me = self.broker, self._me
+        if broker.is_away(GROUP):
+            return
         if me.id not in broker.members:
             self._let_go(self._assigned, self._on_lost)
             self._generation = 0
@@ -360,7 +377,12 @@ class SimSource:
         return Poll(records, self.token()) if records else None
 
     def _pending(self) -> list[Tp]:
-        return [tp for tp, at in self.position.items() if tp not in self.paused and at < self.broker.log(tp).stable_end]
+        broker = self.broker
+        return [
+            tp
+            for tp, at in self.position.items()
+            if tp not in self.paused and at < broker.log(tp).stable_end and not broker.is_away(tp)
+        ]
 
     def token(self) -> Token:
         return Token(self._me.id, self._me.generation)
@@ -372,6 +394,8 @@ class SimSource:
         self.process.on_asked(tp, asked_at)
         self.process.actor.wait()
         log = self.broker.log(tp)
+        if self.broker.is_away(tp):
+            return None
         if log.stable_end < log.end or log.visible(position, log.end):
             return None
         return EndOffset(log.end, asked_at)
@@ -401,14 +425,17 @@ class SimLogReader:
         self.process.actor.wait()
         if any(map(self.broker.has_pending_offsets, tps)):
             self.process.say("restore: waits for pending offsets")
-        self.process.actor.wait(lambda: not any(map(self.broker.has_pending_offsets, tps)), None)
+        broker = self.broker
+        self.process.actor.wait(
+            lambda: not broker.is_away(GROUP) and not any(map(broker.has_pending_offsets, tps)), None
+        )
         return {tp: self.broker.committed.get(tp, Committed(None, "")) for tp in tps}
 
     def bounds(self, tps: Sequence[Tp]) -> Mapping[Tp, tuple[int, int]]:
         answers = {}
         for tp in tps:
-            if self.process.rnd.random() < 0.3:
-                self.process.actor.wait()
+            if self.process.rnd.random() < 0.3 or self.broker.is_away(tp):
+                self.process.actor.wait(lambda tp=tp: not self.broker.is_away(tp), None)  # type: ignore[misc]
             answers[tp] = (self.broker.log(tp).start, self.broker.log(tp).end)
         return answers
 
@@ -424,7 +451,7 @@ class SimLogReader:
         log = self.broker.log(tp)
         at = start
         while at < end:
-            self.process.actor.wait(lambda at=at: log.stable_end > at, None)  # type: ignore[misc]
+            self.process.actor.wait(lambda at=at: log.stable_end > at and not self.broker.is_away(tp), None)  # type: ignore[misc]
             stable = min(end, log.stable_end)
             rows = log.visible(at, stable)[:READ_CHUNK]
             at = rows[-1].offset() + 1 if len(rows) == READ_CHUNK else stable

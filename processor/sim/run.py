@@ -2,9 +2,10 @@
 
 A worker is the production `Driver.run` on the production sink, `restore` and `PartitionTask`; only what speaks to brokers is simulated.
 Faults fall for a while, between any two requests of any worker: processes are killed at a named commit step or anywhere else, stand still
-past their session and wake up as zombies, start twice in one slot; the group is shaken; requests are delayed, repeated, lost; clocks jump;
-changelogs are compacted. Every life of a worker has replay bounds of its own. Then the faults stop, and the run must become quiet:
-everything read, nothing open, no deadline forgotten.
+past their session and wake up as zombies, start twice in one slot; the group is shaken; requests are delayed, repeated, lost; leaders and
+coordinators move; clocks jump; changelogs are compacted; retention takes what nobody needs any more, and, in some runs while all workers are
+down, what somebody does: that partition must be refused, and no other. Every life of a worker has replay bounds and a memory limit of its
+own. Then the faults stop, and the run must become quiet: everything read, nothing open, no deadline forgotten.
 
 Belongs here: the dice and the supervisor. Does not belong here: what is judged (`checks`).
 """
@@ -19,19 +20,20 @@ from random import Random
 from typing import Any, cast
 
 from processor.engine.batch import Batch, Task, Work
-from processor.engine.driver import Driver, Ports
+from processor.engine.driver import MEMORY_STOP, Driver, Ports
 from processor.engine.outputs import TaskContext
-from processor.engine.ports import Blocked, Doubt, Plan, Tp
+from processor.engine.ports import Blocked, Committed, Doubt, Plan, Tp
 from processor.engine.restore import restore
+from processor.engine.rows import read_ledger
 from processor.engine.task import PartitionTask
 from processor.kafka.settings import WorkerSettings
 from processor.kafka.sink import KafkaSink
-from processor.sim.broker import Broker, BrokerSettings
+from processor.sim.broker import GROUP, TRANSACTIONS, Broker, BrokerSettings
 from processor.sim.checks import Checker, Violation
 from processor.sim.clients import Process, SimClients, SimLogReader, SimSource, Trouble
 from processor.sim.memory import State
 from processor.sim.schedule import Actor, Crash, Scheduler
-from processor.sim.traffic import Traffic, draw_limits, draw_policy
+from processor.sim.traffic import HUGE, Traffic, draw_limits, draw_policy
 from schemas.errors import FencedError
 from schemas.framing import single_object_header
 from topics.catalogue import DestinationTopics
@@ -54,6 +56,10 @@ class Report:
         script: What happened, line by line.
         steps, commits, units: How much.
         crashes, zombies, doubts: How often.
+        pauses: Partitions paused for want of memory.
+        moves: Of leaders and coordinators.
+        cuts: How often retention took something.
+        losses: Partitions destroyed.
     """
 
     seed: int
@@ -65,6 +71,10 @@ class Report:
     crashes: int = 0
     zombies: int = 0
     doubts: int = 0
+    pauses: int = 0
+    moves: int = 0
+    cuts: int = 0
+    losses: int = 0
 
 
 class TransientError(Exception):
@@ -87,6 +97,10 @@ class Life:
         self.limits = draw_limits(run.rnd)
         self.context = replace(run.draw_context(), replay=self.limits)
         self.poll_records = run.rnd.choice([1, 3, 10, 50])
+        self.memory_limit = run.rnd.choice([HUGE, HUGE, 5_000, 2_000])
+        self.driver: Driver | None = None
+        self.paused_tps: frozenset[Tp] = frozenset()
+        self._full_turns = 0
         self.error: BaseException | None = None
         self.port: Process | None = None
         self.settings = WorkerSettings("A", "", slot, transaction_timeout_ms=int(run.broker.settings.transaction_ms))
@@ -94,7 +108,8 @@ class Life:
 
     def _body(self, actor: Actor) -> None:
         run = self.run
-        run.scheduler.say(f"starts, slot {self.slot}, polls of {self.poll_records}, {self.limits}")
+        memory = "" if self.memory_limit == HUGE else f", memory for {self.memory_limit} bytes"
+        run.scheduler.say(f"starts, slot {self.slot}, polls of {self.poll_records}{memory}, {self.limits}")
         process = self.port = Process(actor, run.broker, run.rnd, run.trouble, run.draw_skew(), run.checker.on_asked)
         settings = self.settings
         sink = KafkaSink(
@@ -108,7 +123,9 @@ class Life:
         ports = Ports(
             SimSource(process), sink, process, lambda tps: restore(reader, {TOPICS.components: self.context}, tps)
         )
-        Driver(ports, self, [TOPICS.components], self.poll_records, 1 << 40, self.stop).run()
+        limit = self.memory_limit if run.faults else HUGE
+        self.driver = Driver(ports, self, [TOPICS.components], self.poll_records, limit, self.stop)
+        self.driver.run()
 
     def _on_step(self, step: str) -> None:
         run = self.run
@@ -125,7 +142,10 @@ class Life:
 
     def assigned(self, tasks: Mapping[Tp, Task]) -> None:
         self.tasks.update(tasks)
+        self._full_turns = 0
         for tp, task in tasks.items():
+            if tp in self.run.checker.lost:
+                self.run.failed(f"partition {tp.partition} is restored from logs that were destroyed")
             self.run.scheduler.say(f"owns {tp.partition} from {task.position}, {len(task.groups)} groups open")
 
     def revoked(self, tps: Sequence[Tp]) -> None:
@@ -137,6 +157,7 @@ class Life:
         run = self.run
         assert self.port is not None
         self.port.divisible = min(len(batch.records) for batch in batches) > 1
+        self._check_memory(batches)
         for batch in batches:
             with batch:
                 batch.apply(self.tasks[batch.tp])
@@ -154,10 +175,29 @@ class Life:
         for plan in plans:
             self.run.judged(lambda plan=plan: self.run.checker.compare_live(plan, self.tasks[plan.tp]))  # type: ignore[misc]
 
-    def blocked(self, tp: Tp, cause: Blocked) -> None:
-        self.run.failed(f"partition {tp.partition} is blocked: {cause}")
+    def _check_memory(self, batches: Sequence[Batch]) -> None:
+        """What is paused is not read, and after as many turns as there are partitions nothing is read far above the limit (ER-19)."""
+        assert self.driver is not None
+        reading = [batch.tp for batch in batches if batch.records]
+        if self.paused_tps.intersection(reading):
+            self.run.failed(f"reads from {reading}, though {sorted(self.paused_tps)} are paused")
+        held = sum(task.memory_bytes for task in self.tasks.values())
+        self._full_turns = (
+            self._full_turns + 1 if reading and held > self.driver.memory_limit_bytes * MEMORY_STOP else 0
+        )
+        if self._full_turns > len(self.tasks):
+            self.run.failed(f"holds {held} bytes, may hold {self.driver.memory_limit_bytes}, and reads on")
 
-    def paused(self, tps: Collection[Tp]) -> None: ...
+    def blocked(self, tp: Tp, cause: Blocked) -> None:
+        expected = self.run.checker.lost.get(tp)
+        if expected is None or expected not in str(cause):
+            self.run.failed(f"partition {tp.partition} is blocked: {cause}")
+        self.run.scheduler.say(f"{tp.partition} is refused, as it must be: {cause}")
+
+    def paused(self, tps: Collection[Tp]) -> None:
+        self.run.report.pauses += len(set(tps) - self.paused_tps)
+        self.paused_tps = frozenset(tps)
+        self.run.scheduler.say(f"paused for want of memory: {sorted(tp.partition for tp in tps)}")
 
     def doubted(self, doubt: Doubt) -> None:
         self.run.report.doubts += 1
@@ -203,6 +243,8 @@ class Run:
         self._restless = rnd.choice([0.2, 1.0, 2.0])
         self._traffic = Traffic(rnd, rnd.choice([4, 12]))
         self._records = rnd.choice([40, 120])
+        self._loss_at = rnd.randrange(self._records) if rnd.random() < 0.25 and not self._changing else -1
+        self._all_down = False
         self._slots = [str(number) for number in range(rnd.randint(1, 3))]
         self._lives: list[Life] = []
         self._started = 0
@@ -289,6 +331,8 @@ class Run:
             (0.002, self._stop),
             (0.003, self._shake),
             (0.010, self._compact),
+            (0.004, self._move),
+            (0.008, self._cut),
             (0.004, self._leap),
             (0.004, self._check_restore),
         ]
@@ -298,6 +342,8 @@ class Run:
                 for _ in range(rnd.randint(1, 8)):
                     self._send()
                     sent += 1
+            if 0 <= self._loss_at <= sent:
+                self._lose()
             for chance, fault in faults:
                 if rnd.random() < chance * self._restless:
                     fault()
@@ -370,6 +416,8 @@ class Run:
                 return
 
     def _restart(self) -> None:
+        if self._all_down:
+            return
         running = {life.slot for life in self._living()}
         for slot in self._slots:
             if slot not in running:
@@ -377,7 +425,7 @@ class Run:
                 return
 
     def _start_twice(self) -> None:
-        if len(self._living()) < 5:
+        if len(self._living()) < 5 and not self._all_down:
             self._start(self.rnd.choice(self._slots))
 
     def _stop(self) -> None:
@@ -396,6 +444,71 @@ class Run:
             log = self.broker.log(Tp(TOPICS.groups_changelog, partition))
             log.compact(bury=not any(actor.alive for actor in self.broker.readers))
 
+    def _move(self) -> None:
+        """A leader or a coordinator moves; mostly for less than anybody waits, sometimes for longer."""
+        places: list[Tp | str] = [TRANSACTIONS, GROUP, *sorted(self.broker.logs)]
+        place = self.rnd.choice(places)
+        for_ms = self.rnd.choice([20, 300, 300, 4_000, 15_000])
+        self.scheduler.say(f"{place} moves, away for {for_ms} ms", "fault")
+        self.report.moves += 1
+        self.broker.move(place, for_ms)
+
+    def _cut(self) -> None:
+        """Retention takes input below the replay floor and what the ledger no longer needs to say."""
+        for tp in self._inputs():
+            if tp not in self.checker.lost:
+                self.report.cuts += 1
+                self.broker.log(tp).cut(self.checker.floor(tp))
+                if not self._changing:
+                    self.checker.cut_ledger(tp)
+
+    def _lose(self) -> None:
+        """While all workers are down something is taken away that a restore needs, or somebody resets an offset (ER-20)."""
+        broker, checker, rnd = self.broker, self.checker, self.rnd
+        if not self._all_down:
+            self.scheduler.say("all workers are killed, and stay down", "fault")
+            self._all_down = True
+            for life in self._living():
+                life.actor.kill()
+        if broker.markers or broker.late or any(log.open for log in broker.logs.values()):
+            return
+        self._all_down, self._loss_at = False, -1
+        losses: list[tuple[Tp, str]] = []
+        for tp, position in checker.positions.items():
+            floor, end = checker.floor(tp), position.offset or 0
+            losses.append((tp, "reset"))
+            if end < broker.log(tp).stable_end:
+                losses.append((tp, "unread input"))
+            if floor < end:
+                losses += [(tp, "young input"), (tp, "ledger"), (tp, "whole ledger")]
+        if not losses:
+            return
+        kind = rnd.choice(sorted({what for _, what in losses}))
+        tp, what = rnd.choice([loss for loss in losses if loss[1] == kind])
+        self.scheduler.say(f"{what} of {tp.partition} is lost", "fault")
+        self.report.losses += 1
+        floor, end = checker.floor(tp), checker.positions[tp].offset or 0
+        ledger = broker.log(Tp(TOPICS.closed_changelog, tp.partition))
+        match what:
+            case "reset":
+                broker.committed[tp] = Committed(max(0, end + rnd.choice([-3, -1, 2])) if end else 1, "")
+                checker.lost[tp] = "the ledger ends at"
+            case "unread input":
+                broker.log(tp).cut(rnd.randint(end + 1, broker.log(tp).stable_end))
+                checker.lost[tp] = "above the replay floor" if floor < end else "W-120"
+            case "young input":
+                broker.log(tp).cut(rnd.randint(floor + 1, end))
+                checker.lost[tp] = "above the replay floor"
+            case "ledger":
+                needed = [
+                    row for row in ledger.visible(0, ledger.end) if read_ledger(row.value() or b"")[0].to_offset > floor
+                ]
+                ledger.cut(needed[rnd.randrange(len(needed))].offset() + 1)
+                checker.lost[tp] = "the ledger"
+            case _:
+                ledger.cut(ledger.end)
+                checker.lost[tp] = "has no record left"
+
     def _leap(self) -> None:
         """Time passes; the clocks of brokers may jump."""
         self.scheduler.now += self.rnd.choice([100, 1_000, 7_000])
@@ -408,8 +521,12 @@ class Run:
     # -- quiet
 
     def _become_quiet(self) -> Iterator[None]:
-        self.faults = False
+        self.faults = self._all_down = False
         self.trouble.stop()
+        self.broker.away.clear()
+        for life in self._living():
+            if life.driver is not None:
+                life.driver.memory_limit_bytes = HUGE
         self.scheduler.say("faults stop", "run")
         until = 0.0
         for _ in range(QUIET_STEPS):

@@ -406,6 +406,43 @@ def reopened_groups_stay_young(original: Any) -> Any:
     return wrong
 
 
+# -- what retention and administrators take away --------------------------------------------------------------------
+
+
+@defect(restoring, "_hinted_floor")
+def emptied_ledger_is_taken_for_a_new_one(original: Any) -> Any:
+    """Found by the simulator: see `test_found_by_simulation.py`."""
+    return lambda committed: committed.offset
+
+
+@defect(restoring, "_position")
+def offset_that_was_reset_is_believed(original: Any) -> Any:
+    def wrong(tp: Tp, found: Any, committed: Committed, bounds: tuple[int, int]) -> int:
+        return bounds[0] if committed.offset is None else committed.offset
+
+    return wrong
+
+
+@defect(Window, "check")
+def replay_does_not_look_where_the_input_begins(original: Any) -> Any:
+    return lambda self, position, log_start: original(self, position, 0)
+
+
+@defect(Window, "check")
+def hole_in_the_ledger_is_not_seen(original: Any) -> Any:
+    return lambda self, position, log_start: self.last.floor if self.last is not None else position
+
+
+@defect(SimSource, "resume")
+def paused_partitions_are_never_resumed(original: Any) -> Any:
+    return lambda self, tps: None
+
+
+@defect(Driver, "_keep_within_memory")
+def memory_limit_is_not_heeded(original: Any) -> Any:
+    return lambda self: None
+
+
 # -- the driver -----------------------------------------------------------------------------------------------------
 
 

@@ -23,8 +23,10 @@ def test_nothing_that_must_never_happen_happens(first: int) -> None:
 
 def test_runs_have_what_they_are_for() -> None:
     reports = [play(seed) for seed in range(60)]
-    for what in ("commits", "units", "crashes", "zombies", "doubts"):
+    for what in ("commits", "units", "crashes", "zombies", "doubts", "moves", "cuts"):
         assert sum(getattr(report, what) for report in reports) > 60 / 2, what
+    assert sum(report.pauses for report in reports) > 3
+    assert sum(report.losses for report in reports) > 1
 
 
 def test_seed_plays_the_same_run_every_time() -> None:
