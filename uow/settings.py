@@ -137,7 +137,7 @@ SETTINGS: tuple[Setting, ...] = (
         "memory_limit_bytes",
         Kind.INTEGER,
         1_073_741_824,
-        "Memory for state, restore and buffers together; above it partitions pause.",
+        "Memory for open groups, about; above it partitions pause. Closed ids, 350 bytes each, and buffers come on top.",
         at_least(16_777_216),
         "below 16 MiB one poll may not fit",
     ),

@@ -104,7 +104,7 @@ class Driver(threading.Thread):
         host: Applies the batches.
         topics: `D.components` of each destination.
         poll_records: Most records of one poll.
-        memory_limit_bytes: Held bytes over which partitions are paused.
+        memory_limit_bytes: Memory of open groups over which partitions are paused.
         stop: Set when asked to stop; ports that wait for brokers look at it.
     """
 
@@ -294,11 +294,11 @@ class Driver(threading.Thread):
         paused would be a deadlock. Should that last one drive the sum over five quarters of the limit, it is paused as well: then only
         expiry, a taken-away partition or a larger limit helps, and the worker says so instead of dying.
         """
-        held = sum(task.held_bytes for task in self._tasks.values())
+        held = sum(task.memory_bytes for task in self._tasks.values())
         if held > self.memory_limit_bytes:
             running = [tp for tp in self._tasks if tp not in self._full and tp not in self._blocked]
             if len(running) > 1 or (running and held > self.memory_limit_bytes * MEMORY_STOP):
-                fullest = max(running, key=lambda tp: self._tasks[tp].held_bytes)
+                fullest = max(running, key=lambda tp: self._tasks[tp].memory_bytes)
                 self._source.pause([fullest])
                 self._full.add(fullest)
                 self._host.paused(frozenset(self._full))

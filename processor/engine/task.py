@@ -30,6 +30,10 @@ from schemas.errors import UnitTooLargeError
 from schemas.records import Attributes
 from topics.policies import HandlingPolicy
 
+GROUP_BYTES = 800
+COMPONENT_BYTES = 100
+"""What an open group and a held component cost beside their bytes: objects, table entries, deadlines. `tests/engine/test_memory.py` measures it."""
+
 
 class PartitionTask:
     """State of one partition of one destination.
@@ -69,6 +73,12 @@ class PartitionTask:
     def held_bytes(self) -> int:
         """Bytes of the components held."""
         return self.partition.held_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """About the memory that open groups take: a million of one small component each are mostly not bytes of components."""
+        partition = self.partition
+        return partition.held_bytes + GROUP_BYTES * len(partition.groups) + COMPONENT_BYTES * partition.counts.open
 
     def next_deadline(self) -> int | None:
         """The wall clock must be strictly after this (epoch ms) before a tick can do anything; None: no deadline."""

@@ -26,7 +26,7 @@ class WorkerSettings:
         commit_interval_ms: Longest a full backlog may take to fill a poll.
         transaction_timeout_ms: When the coordinator ends an orphan transaction.
         session_timeout_ms: When the group gives a silent worker's partitions away.
-        memory_limit_bytes: Over it partitions are paused (ER-19).
+        memory_limit_bytes: Memory of open groups over which partitions are paused (ER-19).
         replay_limit_records: How much input a restore may read again, per partition; one of the three 0: every held component is in the
             changelog.
         replay_limit_bytes: The same in bytes.

@@ -191,9 +191,16 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(
         "uow_held_bytes",
         "gauge",
-        "Bytes of held components; limited by memory_limit_bytes.",
+        "Bytes of held components.",
         PARTITION,
         _per_partition(lambda s, tp, task, now: task.held_bytes),
+    ),
+    MetricSpec(
+        "uow_memory_bytes",
+        "gauge",
+        "About the memory that open groups take, objects included; limited by memory_limit_bytes, all partitions of a worker together.",
+        PARTITION,
+        _per_partition(lambda s, tp, task, now: task.memory_bytes),
     ),
     MetricSpec(
         "uow_position",

@@ -93,6 +93,7 @@ def _partition_view(status: WorkerStatus, tp: Tp, now_ms: int) -> dict[str, Any]
         "position": task.position,
         "counts": status.counts(tp),
         "held_bytes": task.held_bytes,
+        "memory_bytes": task.memory_bytes,
         "open_groups": len(task.groups),
         "oldest_age_ms": None if opened_at is None else now_ms - opened_at,
         "next_deadline": task.next_deadline(),
