@@ -11,6 +11,7 @@ from bench import hot, latency
 from bench.__main__ import Asked, Results, drains, main, restores, table
 from bench.drain import Place
 from bench.load import WORKLOADS, produce
+from bench.restore import Restores
 from tests.kafka_broker import Kafka
 from uow.broker import EmbeddedBroker
 
@@ -59,7 +60,9 @@ def test_plain_faust_makes_every_unit(place: Place) -> None:
 def test_every_held_component_is_restored_with_an_old_changelog_as_well(place: Place) -> None:
     results = Results()
     restores(place, Asked(["restore"], rounds=1, records=RECORDS, seconds=0, rate=0), results, lambda line: None)
-    for run in ("restore only-held", "restore uncompacted"):
+    assert {"changelog", "uncompacted", "input"} == set(Restores.CASES)
+    for case in Restores.CASES:
+        run = f"restore {case}"
         assert results.series[run]["held"].median == RECORDS
         assert results.series[run]["per_s"].median > 0
 
