@@ -11,6 +11,7 @@ they throw it away, and the next epoch fences whatever it may still send.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -31,21 +32,28 @@ class BoundedProducer(ck.Producer):
         Raises:
             KafkaException: The library's, or `_TIMED_OUT`.
         """
-        outcome: SimpleQueue[BaseException | None] = SimpleQueue()
         send = super().send_offsets_to_transaction
-
-        def call() -> None:
-            try:
-                send(positions, group_metadata, timeout)
-                outcome.put(None)
-            except BaseException as failure:  # noqa: BLE001 - handed over to whoever waits
-                outcome.put(failure)
-
-        threading.Thread(target=call, name="uow-offsets", daemon=True).start()
-        try:
-            failure = outcome.get(timeout=timeout + GRACE_S if timeout >= 0 else None)
-        except Empty:
+        if not returns(lambda: send(positions, group_metadata, timeout), timeout + GRACE_S if timeout >= 0 else None):
             text = f"offsets were not taken in {timeout:g} s: the group's coordinator cannot be found or reached"
-            raise ck.KafkaException(ck.KafkaError(ck.KafkaError._TIMED_OUT, text, retriable=True)) from None
-        if failure is not None:
-            raise failure
+            raise ck.KafkaException(ck.KafkaError(ck.KafkaError._TIMED_OUT, text, retriable=True))
+
+
+def returns(call: Callable[[], None], within_s: float | None) -> bool:
+    """Whether a call returned in time; raises what it raised. One that does not is left behind in its thread."""
+    outcome: SimpleQueue[BaseException | None] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            call()
+            outcome.put(None)
+        except BaseException as failure:  # noqa: BLE001 - handed over to whoever waits
+            outcome.put(failure)
+
+    threading.Thread(target=run, name="uow-bounded", daemon=True).start()
+    try:
+        failure = outcome.get(timeout=within_s)
+    except Empty:
+        return False
+    if failure is not None:
+        raise failure
+    return True

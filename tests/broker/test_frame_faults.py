@@ -127,7 +127,7 @@ class Bench:
     def visible(self) -> list[bytes | None]:
         """What a `read_committed` reader sees up to the end offset of now; waits for open transactions."""
         tp = Tp(self.units, 0)
-        return [record.value() for record in self.judge.read(self.judge.bounds([tp]))]
+        return [record.value() for _, records in self.judge.read(self.judge.bounds([tp])) for record in records]
 
     def close(self) -> None:
         self.proxy.clear()
@@ -243,6 +243,18 @@ def test_every_request_of_a_transaction_may_fail_once_and_nothing_is_lost_or_dou
         bench.deliver(*delivered)
     assert bench.visible() == delivered
     assert bench.committed() == len(delivered)
+
+
+def test_group_coordinator_that_cannot_be_found_is_a_doubt_in_time(opened: Open) -> None:
+    """ER-11, ER-17: the library asks three times, then waits without end, whatever time-out it was given."""
+    bench = opened(KafkaSink, timeout_ms=1000)
+    bench.proxy.add(Rule(Fault.CUT, {Api.FIND_COORDINATOR}))
+    with pytest.raises(Doubt):
+        bench.write(b"first", next_offset=1)
+    bench.proxy.clear()
+    bench.sink.replace()
+    bench.deliver(b"first")
+    assert bench.visible() == [b"first"]
 
 
 def test_late_initialisation_ends_the_worker_as_a_second_one_in_its_slot_would(opened: Open) -> None:

@@ -9,7 +9,6 @@ import confluent_kafka as ck
 import pytest
 
 from processor.engine.ports import Doubt, Output, Plan, Refused, StaleGeneration, Stopped, Tp
-from processor.kafka import sink
 from processor.kafka.clients import Clients
 from processor.kafka.settings import WorkerSettings
 from processor.kafka.sink import STEPS, KafkaSink
@@ -17,7 +16,6 @@ from schemas.errors import FencedError
 from tests.mock.mock_cluster import (
     ADD_PARTITIONS,
     END_TXN,
-    FIND_COORDINATOR,
     INIT_PRODUCER_ID,
     PRODUCE,
     TXN_OFFSET_COMMIT,
@@ -118,18 +116,6 @@ def test_commit_that_is_not_answered_in_time_is_a_doubt(bench: Bench, cluster: M
     cluster.fail(END_TXN, *[ERROR.COORDINATOR_LOAD_IN_PROGRESS] * 20_000)
     with pytest.raises(Doubt):
         bench.write()
-
-
-def test_coordinator_that_cannot_be_found_is_a_doubt_in_time_though_the_library_would_wait_for_ever(
-    bench: Bench, cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """ER-11, ER-17: the library gives up asking after three answers and never says so."""
-    monkeypatch.setattr(sink, "OFFSETS_S", 0.2)
-    cluster.fail(FIND_COORDINATOR, *[ERROR.COORDINATOR_NOT_AVAILABLE] * 8)
-    with pytest.raises(Doubt, match="coordinator cannot be found"):
-        bench.write()
-    bench.sink.replace()
-    bench.write()
 
 
 def test_connection_that_broke_since_the_last_transaction_replaces_the_producer_before_the_next(
