@@ -30,10 +30,10 @@ test-docker: setup ## the docker tier: compose and testcontainers; skips where n
 bench: setup ## cost per component against the two comparison loops
 	@$(BIN)/python -m bench $(ARGS)
 
-ROUNDS ?= 4
-drill: setup ## kill -9 at random under load, the long version; ROUNDS= SEED= (docs/drills.md)
+MINUTES ?= 20
+drill: setup ## uow prove, the long version; MINUTES= SEED= ARGS='--workers 3' (docs/prove.md)
 	@$(BIN)/python -m pytest -q -m drill
-	@$(BIN)/python -m tests.drill.kill --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@$(BIN)/uow prove --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 sim: setup ## simulated clusters under faults: SEEDS=0..9999, ARGS='-j 2'
 	@$(BIN)/python -m processor.sim --seeds $(or $(SEEDS),0..9999) $(ARGS)

@@ -1,66 +1,35 @@
-"""Programs under test as child processes that never outlive the tests.
-
-Each runs under `jvm/watch.py`: when pytest ends, killed or not, so does the program.
-"""
+"""Programs under test as child processes that never outlive the tests (`uow.children`), and waiting."""
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import jvm.watch
+from uow import children
 
 
-class Child:
+class Child(children.Child):
     """A running program; its output, both streams, is in `log`."""
 
     def __init__(self, command: list[str], log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None):
-        self.command, self.log = command, log
-        self._watcher = subprocess.Popen(
-            [sys.executable, "-I", "-S", jvm.watch.__file__, str(log), "", *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
-            cwd=cwd,
-            start_new_session=True,
-        )
-        assert self._watcher.stdout is not None
-        self.pid = int(self._watcher.stdout.readline())
+        super().__init__(command, log, {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}, cwd)
 
     @property
     def output(self) -> str:
         """What the program said so far."""
-        return self.log.read_text(errors="replace") if self.log.exists() else ""
-
-    @property
-    def status(self) -> int | None:
-        """None while it runs, else its exit status; 128 + N when signal N ended it."""
-        return self._watcher.poll()
-
-    def signal(self, number: int) -> None:
-        """Send a signal to the program itself."""
-        if self.status is None:
-            os.kill(self.pid, number)
+        return self.said
 
     def wait(self, timeout: float = 30) -> int:
         """Wait for the end; the exit status."""
-        return self._watcher.wait(timeout)
+        return super().wait(timeout)
 
     def terminate(self, timeout: float = 30) -> int:
         """SIGTERM, then wait; the exit status."""
         self.signal(signal.SIGTERM)
         return self.wait(timeout)
-
-    def kill(self) -> int:
-        """SIGKILL, then wait; the exit status."""
-        self.signal(signal.SIGKILL)
-        return self.wait()
 
     def wait_output(self, text: str, timeout: float = 60) -> str:
         """Wait until the program has said `text`; the whole line."""
@@ -79,9 +48,6 @@ class Child:
     def close(self) -> None:
         """End it if it still runs, and release the pipes."""
         self.kill()
-        for pipe in (self._watcher.stdin, self._watcher.stdout):
-            assert pipe is not None
-            pipe.close()
 
 
 def wait_for(condition: Callable[[], object], timeout: float = 30, what: str | Callable[[], str] = "condition") -> None:

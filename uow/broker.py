@@ -243,7 +243,8 @@ class EmbeddedBroker:
                     watcher.wait()
             _close_pipes(watcher)
         self.pid = None
-        self._release_folder()
+        if not self._scratch:  # others sweep scratch folders that nobody holds, also between a stop and a start
+            self._release_folder()
 
     def kill(self) -> None:
         """End Kafka with SIGKILL, as a power failure would, for drills; `start` brings it back."""
@@ -256,6 +257,7 @@ class EmbeddedBroker:
         self.kill() if self._scratch and self.is_running else self.stop()
         if self._scratch:
             shutil.rmtree(self.folder, ignore_errors=True)
+            self._release_folder()
 
     def __enter__(self) -> Self:
         try:
@@ -276,6 +278,8 @@ class EmbeddedBroker:
 
     def _hold_folder(self, timeout: float) -> None:
         """Lock the folder. A broker whose owner was killed may still be stopping on it: wait for that."""
+        if self._lock is not None:
+            return
         lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         deadline = time.monotonic() + timeout
         while True:

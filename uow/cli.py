@@ -25,6 +25,7 @@ COMMANDS = {
     "show": "one group with its components",
     "sink": "carry units into Delta tables",
     "audit": "recompute every unit and compare",
+    "prove": "faults on a real broker, and proof that nothing is lost",
     "config": "effective settings, every complaint at once",
 }
 """Name and one line of each command, in the order of `uow --help`."""

@@ -18,6 +18,7 @@ import confluent_kafka as ck
 
 from processor.engine.ports import Blocked, Doubt, EndOffset, Poll, RawRecord, Tp
 from processor.kafka.clients import Clients
+from processor.kafka.clock import WorkerClock
 from processor.kafka.messages import apart, by_partition
 from processor.kafka.settings import WorkerSettings
 from schemas.errors import FencedError
@@ -39,10 +40,11 @@ class KafkaSource:
     Args:
         clients: Makes the handles.
         settings: The group, and the interval to fill a poll.
+        clock: Is shown what is read, and says when an end offset is asked for.
     """
 
-    def __init__(self, clients: Clients, settings: WorkerSettings) -> None:
-        self._clients = clients
+    def __init__(self, clients: Clients, settings: WorkerSettings, clock: WorkerClock) -> None:
+        self._clients, self._clock = clients, clock
         self._fill_s = settings.commit_interval_ms / 1000
         self._consumer: ck.Consumer | None = None
         self._ends: ck.Consumer | None = None
@@ -119,6 +121,7 @@ class KafkaSource:
                 records.setdefault(tp, []).extend(stretch)
         for tp, rows in records.items():
             self._delivered[tp] = rows[-1].offset() + 1
+            self._clock.see(tp, rows[-1].timestamp()[1])
         if not records and not trouble:
             return None
         return Poll(records, self._group.consumer_group_metadata(), trouble)
@@ -155,7 +158,7 @@ class KafkaSource:
         at = max(position, self._reached.get(tp, -1)) if position >= self._delivered.get(tp, 0) else position
         if self._reached.get(tp, -1) < position:
             return None
-        asked_at = time.time_ns() // 1_000_000
+        asked_at = self._clock.at(tp)
         if self._ends is None:
             self._ends = self._clients.log_consumer("read_uncommitted")
         try:

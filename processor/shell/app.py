@@ -12,7 +12,6 @@ import asyncio
 import gc
 import logging
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -27,6 +26,7 @@ from processor.engine.outputs import INPUT_LIMIT_BYTES, TaskContext
 from processor.engine.restore import restore
 from processor.engine.young import ReplayLimits
 from processor.kafka.clients import Clients
+from processor.kafka.clock import WorkerClock, wall_ms
 from processor.kafka.partitioner import fastest_partition_for
 from processor.kafka.reader import KafkaLogReader
 from processor.kafka.settings import WorkerSettings
@@ -46,14 +46,6 @@ NewPorts = Callable[[threading.Event, WorkerStatus], Ports]
 
 IDLE_S = 1.0
 COLLECT_EVERY_S = 60.0
-
-
-class WallClock:
-    """The wall clock. Engine and core never read one themselves."""
-
-    def now_ms(self) -> int:
-        """Epoch milliseconds."""
-        return time.time_ns() // 1_000_000
 
 
 class UowApp(faust.App):
@@ -157,7 +149,7 @@ def create_app(settings: WorkerSettings, new_ports: NewPorts, web: WebAddress | 
         )
         channel = app.topic(each.components, schema=BatchSchema(), acks=False)
         app.agent(channel, name=each.components)(_agent(table))
-    add_pages(app, app.status, WallClock().now_ms)
+    add_pages(app, app.status, wall_ms)
     return app
 
 
@@ -203,18 +195,19 @@ def kafka_ports(
     settings: WorkerSettings,
     contexts: Mapping[str, TaskContext],
     on_step: Callable[[str], None] = lambda step: None,
+    wall: Callable[[], int] = wall_ms,
 ) -> NewPorts:
-    """The ports on librdkafka."""
+    """The ports on librdkafka; `on_step` and `wall` are drills' way in."""
 
     def new_ports(stop: threading.Event, status: WorkerStatus) -> Ports:
         def on_replaced(cause: str) -> None:
             status.replaced += 1
 
-        clients = Clients(settings)
+        clients, clock = Clients(settings), WorkerClock(wall)
         return Ports(
-            source=KafkaSource(clients, settings),
+            source=KafkaSource(clients, settings, clock),
             sink=KafkaSink(clients, settings, stop.is_set, on_step, on_replaced),
-            clock=WallClock(),
+            clock=clock,
             restore=partial(restore, KafkaLogReader(clients, stop.is_set), contexts),
         )
 

@@ -26,6 +26,7 @@ import faust
 import structlog
 
 from processor.kafka.clients import Clients
+from processor.kafka.clock import wall_ms
 from processor.kafka.settings import WorkerSettings
 from processor.shell.app import UowApp, create_app, kafka_ports, task_contexts
 from processor.shell.pages import web_address
@@ -41,12 +42,17 @@ BROKER_STEP_S = 1.0
 SAY_AFTER_S = 5.0
 
 
-def run_worker(settings: WorkerSettings, on_step: Callable[[str], None] = lambda step: None) -> int:
+def run_worker(
+    settings: WorkerSettings,
+    on_step: Callable[[str], None] = lambda step: None,
+    wall: Callable[[], int] = wall_ms,
+) -> int:
     """Runs one worker until it is told to stop.
 
     Args:
         settings: Of the worker.
         on_step: Called at each commit step; for drills.
+        wall: The wall clock, epoch ms; drills have one that jumps.
 
     Returns:
         The exit status.
@@ -62,7 +68,7 @@ def run_worker(settings: WorkerSettings, on_step: Callable[[str], None] = lambda
     web = web_address(settings.web)
     app = create_app(
         settings,
-        kafka_ports(settings, task_contexts(settings, partitions, input_limits(settings)), on_step),
+        kafka_ports(settings, task_contexts(settings, partitions, input_limits(settings)), on_step, wall),
         web,
     )
     if web is not None:

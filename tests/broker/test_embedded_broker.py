@@ -151,6 +151,19 @@ def test_an_abandoned_scratch_folder_is_removed_by_the_next_broker() -> None:
         fresh.close()
 
 
+def test_a_stopped_broker_keeps_its_scratch_folder_from_others() -> None:
+    """Found by `uow prove`: a demo that began while a broker was between stop and start took its data away."""
+    with EmbeddedBroker(heap="256m") as broker:
+        create(broker.bootstrap, "kept")
+        broker.stop()
+        os.utime(broker.folder, (0, 0))
+        EmbeddedBroker().close()  # sweeps what nobody holds
+        assert (broker.folder / "data").is_dir()
+        broker.start()
+        assert read(broker.bootstrap, "kept", 0) == []
+    assert not broker.folder.exists()
+
+
 def test_only_the_loopback_interface_listens(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path, heap="256m") as broker:
         listening = [each for each in psutil.Process(broker.pid).net_connections("inet") if each.status == "LISTEN"]

@@ -12,6 +12,7 @@ from typing import Any
 
 import processor.shell.app as app
 from processor.engine.ports import Plan, Tp
+from processor.kafka.clock import WorkerClock
 from processor.kafka.reader import KafkaLogReader
 from processor.kafka.sink import KafkaSink
 
@@ -71,6 +72,13 @@ class ImpatientReader(KafkaLogReader):
         }
 
 
+class CredulousClock(WorkerClock):
+    """Believes the wall clock, wherever somebody puts it."""
+
+    def _believed(self) -> int:
+        return self._wall()
+
+
 def _sink(kind: type[KafkaSink]) -> Callable[[], None]:
     return lambda: setattr(app, "KafkaSink", kind)
 
@@ -80,6 +88,7 @@ DEFECTS: dict[str, Callable[[], None]] = {
     "no-ledger": _sink(NoLedger),
     "no-tombstones": _sink(NoTombstones),
     "doubled-outputs": _sink(DoubledOutputs),
+    "credulous-clock": lambda: setattr(app, "WorkerClock", CredulousClock),
     "restore-without-barrier": lambda: setattr(app, "KafkaLogReader", ImpatientReader),
 }
 

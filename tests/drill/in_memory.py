@@ -9,11 +9,12 @@ from processor.engine.outputs import TaskContext
 from processor.engine.ports import Output, Plan, Tp
 from processor.engine.task import PartitionTask
 from schemas.framing import single_object_header
-from tests.drill.checker import Logs, Rec, murmur2
-from tests.drill.load import Script
-from tests.drill.truth import Headers, Sent, Truth
 from topics.catalogue import DestinationTopics
 from topics.policies import DestinationPolicy, ExpirationPolicy, HandlingPolicy, OutcomesPolicy
+from uow.prove.judge import murmur2
+from uow.prove.load import Script
+from uow.prove.records import Logs, Rec
+from uow.prove.truth import Headers, Sent, Truth
 
 APPLICATION, DESTINATION, PARTITIONS = "shop", "megazon", 3
 STEP_MS = 3

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.drill import checker
-from tests.drill.checker import Logs, Report, check
-from tests.drill.in_memory import APPLICATION, DESTINATION, drained
-from tests.drill.load import Script
-from tests.drill.truth import Truth, load_truth
+from tests.drill.in_memory import DESTINATION, drained
+from uow.prove import checker
+from uow.prove.checker import check
+from uow.prove.definitions import UNIT
+from uow.prove.load import Script
+from uow.prove.records import Findings, Logs
+from uow.prove.truth import Truth, load_truth
 
 LIMIT_MS = 4000
 
@@ -25,18 +27,20 @@ def run() -> tuple[Logs, Truth]:
     return drained(seed=5, units=400)
 
 
-def verdict(logs: Logs, truth: Truth, expiration_ms: int = -1) -> Report:
-    return check(logs, truth, APPLICATION, DESTINATION, expiration_ms)
+def verdict(logs: Logs, truth: Truth, expiration_ms: int = -1) -> Findings:
+    return check(logs, truth, DESTINATION, expiration_ms)
 
 
-def test_checker_and_truth_import_nothing_of_the_product() -> None:
-    """The reader shares no code with the worker."""
-    allowed = set(sys.stdlib_module_names) | {"confluent_kafka", "fastavro"}
-    for name in ("checker", "truth"):
-        tree = ast.parse(Path(checker.__file__).with_name(f"{name}.py").read_text(encoding="utf-8"))
+def test_checker_and_load_import_nothing_of_the_product() -> None:
+    """The judge shares no code with the worker; the import contract says so as well, this names what is allowed."""
+    own = {f"uow.prove.{name}" for name in ("truth", "records", "judge", "definitions", "checker", "reading", "load")}
+    for name in own:
+        path = Path(checker.__file__).with_name(f"{name.rpartition('.')[2]}.py")
+        tree = ast.parse(path.read_text(encoding="utf-8"))
         found = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
         found |= {node.module or "." for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-        assert {each.partition(".")[0] for each in found} <= allowed
+        roots = {each.partition(".")[0] for each in found - own}
+        assert roots <= set(sys.stdlib_module_names) | {"confluent_kafka", "fastavro"}, name
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -89,11 +93,11 @@ def rewrite(logs: Logs, change: Callable[[dict], None]) -> None:
 
     number, index = some_unit(logs)
     rec = logs.units[number][index]
-    unit = checker.UNIT.decode(rec.value)
+    unit = UNIT.decode(rec.value)
     change(unit)
     out = io.BytesIO()
-    fastavro.schemaless_writer(out, checker.UNIT.schema, unit)
-    logs.units[number][index] = rec._replace(value=checker.UNIT.header + out.getvalue())
+    fastavro.schemaless_writer(out, UNIT.schema, unit)
+    logs.units[number][index] = rec._replace(value=UNIT.header + out.getvalue())
 
 
 def drop_a_unit(logs: Logs) -> None:
@@ -130,7 +134,7 @@ def lose_a_component(logs: Logs) -> None:
 def mix_two_units(logs: Logs) -> None:
     number, _ = some_unit(logs)
     other = next(each for each in reversed(logs.units[number]) if each.first("uow-unit-id"))
-    foreign = checker.UNIT.decode(other.value)["components"][0]
+    foreign = UNIT.decode(other.value)["components"][0]
     rewrite(logs, lambda unit: unit["components"].__setitem__(0, foreign))
 
 
@@ -162,7 +166,7 @@ def alter_a_plain_record(logs: Logs) -> None:
 
 def pass_a_component(logs: Logs) -> None:
     number, index = some_unit(logs)
-    place = checker.UNIT.decode(logs.units[number][index].value)["components"][0]["source"]["offset"]
+    place = UNIT.decode(logs.units[number][index].value)["components"][0]["source"]["offset"]
     origin = next(rec for rec in logs.components[number] if rec.offset == place)
     logs.units[number].append(origin)
 
@@ -246,7 +250,7 @@ def test_unit_both_completed_and_expired_is_seen() -> None:
     number, index = some_unit(logs)
     unit = logs.units[number][index]
     template = next(rec for records in logs.errors.values() for rec in records)
-    source = checker.UNIT.decode(unit.value)["components"][0]["source"]
+    source = UNIT.decode(unit.value)["components"][0]["source"]
     origin = next(rec for rec in logs.components[number] if rec.offset == source["offset"])
     added = tuple(pair for pair in template.headers[-6:] if pair[0] != "uow-source")
     mark = ("uow-source", f"{source['topic']}/{source['partition']}/{source['offset']}".encode())

@@ -18,7 +18,7 @@ from uow.printing import print_json
 
 if TYPE_CHECKING:
     from uow.demo.place import Place
-    from uow.demo.screen import Screen
+    from uow.screen import Screen
 
 
 @click.command()
@@ -45,7 +45,7 @@ def command(
     from uow.demo.place import DemoFailed, Place
     from uow.demo.play import Play, Size
     from uow.demo.report import show
-    from uow.demo.screen import Screen
+    from uow.screen import Screen
 
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell starts what it puts in the background with SIGINT ignored
         signal.signal(number, _interrupt)

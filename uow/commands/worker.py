@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,9 @@ CRASH_VARIABLE = "UOW_CRASH"
 """For drills only: `STEP:WHEN:SIGNAL[:DELAY_MS]` makes the worker signal itself at a named commit step (`processor.kafka.sink.STEPS`, or `any`),
 once: the WHENth time the step is reached, or, below 1, each time with that probability; with a delay while the next call is under way.
 Never set it where records matter to you: it proves that kill -9 is harmless."""
+
+CLOCK_VARIABLE = "UOW_CLOCK"
+"""For drills only: `AFTER_S:LASTS_S:SHIFT_S` puts the worker's wall clock forward or back, so many seconds after its start, for so long."""
 
 
 @click.command()
@@ -39,16 +43,24 @@ def command(settings: Settings, slot: str | None) -> None:
     signal.signal(signal.SIGTERM, _leave)  # imports take a second; a stop in it is a clean one as well
     from processor.shell.worker import run_worker
 
-    sys.exit(
-        run_worker(
-            settings.worker(slot or f"{socket.gethostname()}-0"),
-            crash_hook(os.environ.get(CRASH_VARIABLE, "")),
-        )
-    )
+    crash, wall = crash_hook(os.environ.get(CRASH_VARIABLE, "")), shifted_clock(os.environ.get(CLOCK_VARIABLE, ""))
+    sys.exit(run_worker(settings.worker(slot or f"{socket.gethostname()}-0"), crash, wall))
 
 
 def _leave(number: int, frame: Any) -> None:
     sys.exit(0)
+
+
+def shifted_clock(text: str) -> Callable[[], int]:
+    """The wall clock, epoch ms, as `UOW_CLOCK` has it; the true one where it is not set."""
+    after_s, lasts_s, shift_s = map(float, text.split(":")) if text else (0.0, 0.0, 0.0)
+    started = time.monotonic()
+
+    def wall_ms() -> int:
+        is_shifted = after_s <= time.monotonic() - started < after_s + lasts_s
+        return time.time_ns() // 1_000_000 + (int(shift_s * 1000) if is_shifted else 0)
+
+    return wall_ms
 
 
 def crash_hook(text: str) -> Callable[[str], None]:

@@ -7,7 +7,6 @@
 | `mischief` | traffic that is no order, or no good one, and what must become of it |
 | `observer` | a reader that shares no code with the worker: what the topics say |
 | `report` | what came out, and whether the counts agree |
-| `screen` | how it looks |
 
 Checkout, suppliers and invoicing are programs of their own, `examples/megazon/`.
 """

@@ -1,7 +1,6 @@
 """Where the demo plays: its folder, its configuration, and every process that it starts.
 
-Each process runs under `jvm/watch.py`: when the demo ends, killed or not, so does the process. What it says goes to a file
-in `logs/`.
+When the demo ends, killed or not, so does each process. What it says goes to a file in `logs/`.
 
 Belongs here: starting, watching, ending. Does not belong here: the story (`uow.demo.play`).
 """
@@ -20,11 +19,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import uow
-from jvm import java
 from schemas.errors import ConfigError
+from uow import children
 from uow.broker import EmbeddedBroker
 
-WATCH = Path(java.__file__).with_name("watch.py")
 STORY = Path(uow.__file__).resolve().parents[1] / "examples" / "megazon"
 SLOTS = ("demo-0", "demo-1")
 APPLICATION = DESTINATION = "megazon"
@@ -70,7 +68,7 @@ def wait_for(condition: Callable[[], object], what: str, timeout: float = PATIEN
         time.sleep(LOOK_S)
 
 
-class Child:
+class Child(children.Child):
     """A program the demo started.
 
     Args:
@@ -78,38 +76,16 @@ class Child:
         command: The program and its arguments.
         log: Takes what it says; appended to.
         output: Takes its standard output instead of `log`.
+        env: Its whole environment.
     """
 
     def __init__(
         self, name: str, command: Sequence[str], log: Path, output: Path | None, env: Mapping[str, str]
     ) -> None:
-        self.name, self.log = name, log
-        self._begin = log.stat().st_size if log.exists() else 0
+        self.name = name
         if output is not None:  # the same process, by exec, so that signals and ids stay true
             command = ["/bin/sh", "-c", 'out=$1; shift; exec "$@" >"$out"', "sh", str(output), *command]
-        self._watcher = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(WATCH), str(log), "", *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=env,
-            start_new_session=True,  # a terminal's Ctrl-C is for the demo, which ends its children in order
-        )
-        assert self._watcher.stdout is not None
-        self.pid = int(self._watcher.stdout.readline() or 0)
-
-    @property
-    def said(self) -> str:
-        """What it said so far."""
-        with self.log.open("rb") as log:
-            log.seek(self._begin)
-            return log.read().decode(errors="replace")
-
-    @property
-    def status(self) -> int | None:
-        """None while it runs, else its exit status."""
-        return self._watcher.poll()
+        super().__init__(command, log, env)
 
     def wait_said(self, text: str, timeout: float = PATIENCE_S) -> None:
         """Waits until it has said `text`.
@@ -130,38 +106,6 @@ class Child:
         wait_for(lambda: self.status is not None, f"the end of {self.name}; see {self.log}", timeout)
         assert self.status is not None
         return self.status
-
-    def kill(self) -> None:
-        """SIGKILL, as a power failure would."""
-        self._signal(signal.SIGKILL)
-        self.wait(PATIENCE_S)
-        self.release()
-
-    def ask_to_end(self) -> None:
-        """SIGTERM; does nothing when it has ended."""
-        self._signal(signal.SIGTERM)
-
-    def end(self, deadline: float) -> None:
-        """Waits for its end, insisting after `deadline` (monotonic seconds)."""
-        try:
-            self._watcher.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            self._signal(signal.SIGKILL)
-            self._watcher.wait()
-        self.release()
-
-    def release(self) -> None:
-        """Closes the pipes to it."""
-        for pipe in (self._watcher.stdin, self._watcher.stdout):
-            if pipe is not None:
-                pipe.close()
-
-    def _signal(self, number: int) -> None:
-        if self.status is None and self.pid:
-            try:
-                os.kill(self.pid, number)
-            except ProcessLookupError:
-                pass
 
 
 class Place:
@@ -273,10 +217,10 @@ class Place:
         """Ends everything that still runs: first those who work, then the broker."""
         running = [child for child in self._children if child.status is None]
         for child in running:
-            child.ask_to_end()
+            child.signal(signal.SIGTERM)
         deadline = time.monotonic() + 8
         for child in running:
-            child.end(deadline)
+            child.end(deadline - time.monotonic())
         if self.is_temporary and self.broker.is_running:
             self.broker.kill()  # nobody will start it on this folder again
         else:

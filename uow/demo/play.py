@@ -31,7 +31,7 @@ from uow.demo.mischief import Mischief
 from uow.demo.observer import Observer, Sights
 from uow.demo.place import APPLICATION, CARRIED, DESTINATION, EXPIRATION_MS, PATIENCE_S, SLOTS, Child, Place, wait_for
 from uow.demo.report import Check, Report
-from uow.demo.screen import Screen, Step
+from uow.screen import Screen, Step
 
 INVOICES = "invoices"
 GOODS_TOPICS = ("gadget-planet", "widget-world", "desperate-housewares", "acme", INVOICES)

@@ -14,7 +14,7 @@ from typing import Any
 
 from uow.demo.mischief import Plan
 from uow.demo.observer import Sights, percentile
-from uow.demo.screen import Screen
+from uow.screen import Screen
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,18 +16,24 @@ Between them: plain records, records with malformed headers, and transactions th
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import confluent_kafka as ck
 
-from tests.drill.truth import Headers, Sent, Truth
+from uow.prove.truth import Headers, Sent, Truth
 
 PRODUCERS = 3
+FLUSH_S = 120.0
+# librdkafka writes to standard error by itself; brokers that leave are part of the proof
+QUIET = logging.getLogger("uow.prove.load")
+QUIET.addHandler(logging.NullHandler())
+QUIET.propagate = False
 SIZES = (1, 1, 2, 3, 5, 5, 5, 5, 8, 13, 21)
 PADS = (0, 0, 20, 60, 200, 200, 1000)
 DIGEST = b"sha256:" + b"0" * 63
@@ -54,12 +60,12 @@ BAD: tuple[tuple[str, str, Headers], ...] = (
 )
 
 Step = list[Sent]
-"""What is sent together: one record, or the records of one transaction."""
+"""What is sent together: one record, or the records of one transaction, which is always aborted."""
 
 
 def is_transaction(step: Step) -> bool:
-    """More than one record, or one that will be aborted."""
-    return len(step) > 1 or not step[0].committed
+    """These records will be aborted."""
+    return not step[0].committed
 
 
 class Script:
@@ -216,58 +222,60 @@ class Script:
 
 
 class Load(threading.Thread):
-    """Sends a script until told to stop, then the rest of its open units.
+    """Sends a script until told to stop, then the rest of its open units. Brokers may come and go meanwhile.
 
     Args:
-        bootstrap: Brokers.
+        client: librdkafka properties, `bootstrap.servers` among them.
         topic: `D.components`.
         script: What to send.
         rate: Records a second, about.
-        units: Stop by itself after so many.
     """
 
-    def __init__(self, bootstrap: str, topic: str, script: Script, rate: int = 1500, units: int | None = None) -> None:
-        super().__init__(name="drill-load", daemon=True)
-        self.topic, self.script, self.rate, self.units = topic, script, rate, units
+    def __init__(self, client: Mapping[str, str], topic: str, script: Script, rate: int = 1500) -> None:
+        super().__init__(name="prove-load", daemon=True)
+        self.topic, self.script, self.rate = topic, script, rate
         self.sent: list[Sent] = []
         self.error: BaseException | None = None
         self._enough = threading.Event()
-        self._failures: list[Any] = []
+        self._failures: list[ck.KafkaError] = []
         common = {
-            "bootstrap.servers": bootstrap,
+            **client,
             "partitioner": "murmur2_random",
-            "enable.idempotence": True,
-            "linger.ms": 5,
-            "log_level": 2,
+            "enable.idempotence": "true",
+            "linger.ms": "5",
+            "log_level": "2",
         }
-        self._producers = [ck.Producer(common) for _ in range(PRODUCERS)]
-        transactional = {"transactional.id": f"{topic}-load", "retry.backoff.ms": 5, "transaction.timeout.ms": 30_000}
-        self._transactional = ck.Producer(common | transactional)
+        self._producers = [ck.Producer(common, logger=QUIET) for _ in range(PRODUCERS)]
+        self._transactional_properties = common | {
+            "transactional.id": f"{topic}-load",
+            "transaction.timeout.ms": "30000",
+            "retry.backoff.ms": "5",
+        }
+        self._transactional: ck.Producer | None = None
 
     def run(self) -> None:
+        """The thread; whatever goes wrong is told by `finish`."""
         try:
-            self._transactional.init_transactions(30)
-            self._send_all(self.script.steps(self.units))
-            if self._enough.is_set():
-                self._send_all(self.script.finish(), to_the_end=True)
+            self._send_all(self.script.steps())
+            self._send_all(self.script.finish(), to_the_end=True)
             for producer in self._producers:
-                if producer.flush(60):
+                if producer.flush(FLUSH_S):
                     raise TimeoutError("the load's producers cannot deliver")
             if self._failures:
                 raise RuntimeError(f"{len(self._failures)} records of the load failed: {self._failures[0]}")
         except BaseException as error:  # noqa: BLE001 - the thread's boundary
             self.error = error
 
-    def finish(self, timeout: float = 120) -> Truth:
-        """Stops after the open units; what was sent."""
-        self._enough.set()
-        return self.result(timeout)
+    def finish(self) -> Truth:
+        """Stops after the open units; what was sent.
 
-    def result(self, timeout: float = 120) -> Truth:
-        """Waits for the end; what was sent."""
-        self.join(timeout)
+        Raises:
+            RuntimeError: The load could not send it.
+        """
+        self._enough.set()
+        self.join(2 * FLUSH_S)
         if self.error is not None or self.is_alive():
-            raise RuntimeError("the load did not end") from self.error
+            raise RuntimeError(f"the load did not end: {self.error}") from self.error
         return Truth(self.sent, dict(self.script.whole))
 
     def _send_all(self, steps: Iterator[Step], to_the_end: bool = False) -> None:
@@ -288,16 +296,23 @@ class Load(threading.Thread):
 
     def _send(self, step: Step) -> None:
         if is_transaction(step):
+            self._abort(step)
+        else:
+            self._produce(self.script.random.choice(self._producers), step[0])
+
+    def _abort(self, step: Step) -> None:
+        """Sends a transaction that nobody may ever see. A new producer ends what its predecessor left open."""
+        try:
+            if self._transactional is None:
+                self._transactional = ck.Producer(self._transactional_properties, logger=QUIET)
+                self._transactional.init_transactions(FLUSH_S)
             self._transactional.begin_transaction()
             for each in step:
                 self._produce(self._transactional, each)
-            self._transactional.flush(30)
-            if step[0].committed:
-                self._transactional.commit_transaction(30)
-            else:
-                self._transactional.abort_transaction(30)
-        else:
-            self._produce(self.script.random.choice(self._producers), step[0])
+            self._transactional.flush(2)
+            self._transactional.abort_transaction(10)
+        except ck.KafkaException:
+            self._transactional = None
 
     def _produce(self, producer: ck.Producer, sent: Sent) -> None:
         on_delivery = self._on_delivery if sent.committed else None

@@ -1,4 +1,4 @@
-"""What a load has sent: the ground truth of a drill, one JSON line per record.
+"""What a load has sent: the ground truth of a proof, one JSON line per record.
 
 Belongs here: the values and their file. Does not belong here: making them (`load`), and comparing (`checker`). Standard library only.
 """

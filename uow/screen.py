@@ -1,4 +1,4 @@
-"""How the demo looks: acts, steps with a tick and a time, tables. On a terminal with colours and a spinner, else plain lines.
+"""How long stories are told on a terminal: titles, steps with a tick and a time, tables. With colours and a spinner, else plain lines.
 
 Belongs here: the look. Does not belong here: what is told.
 """

@@ -1,0 +1,76 @@
+"""What time it is on the brokers, as far as a worker can know.
+
+A deadline is broker time: an append time plus a limit. A partition with traffic is told by its records. An idle one is not, and yet its
+groups must expire (W-83), so the machine's wall clock has to say when; and that may be put forward or back while we run. Three things are
+known:
+
+1. The wall clock at the start of the worker, which is believed: machines that run workers keep time.
+2. The time gone by since, which no one can set. The wall clock is believed no further than 1 and 2 together: one that is put forward fires
+   no deadline early. One that is put back is believed, it delays.
+3. The append time of each record read, plus the time gone by since it was read: brokers were there already, whatever our clock says. So a
+   clock put back delays nothing where there is traffic. Per partition, since the clocks of brokers differ as well.
+
+Belongs here: reading clocks. Does not belong here: what a deadline is (`processor.core`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from processor.engine.ports import Tp
+
+log = logging.getLogger("uow.clock")
+
+TELL_MS = 2000
+"""A wall clock that is put forward by more is told of, once."""
+
+
+def wall_ms() -> int:
+    """The wall clock, epoch milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+def gone_by_ms() -> int:
+    """Milliseconds since some moment, a suspended machine's sleep included where the system counts it."""
+    kind = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime_ns(kind) // 1_000_000
+
+
+class WorkerClock:
+    """Port `Clock`, and the time of one partition.
+
+    Args:
+        wall: The wall clock, epoch ms.
+        gone_by: Milliseconds from anywhere, never set.
+    """
+
+    def __init__(self, wall: Callable[[], int] = wall_ms, gone_by: Callable[[], int] = gone_by_ms) -> None:
+        self._wall, self._gone_by = wall, gone_by
+        self._start = wall() - gone_by()
+        self._seen: dict[Tp, int] = {}
+        self._told = False
+
+    def see(self, tp: Tp, append_ms: int) -> None:
+        """A record of this partition was appended at this time, and has just been read."""
+        at = append_ms - self._gone_by()
+        if at > self._seen.get(tp, at - 1):
+            self._seen[tp] = at
+
+    def now_ms(self) -> int:
+        """The latest that it can be anywhere: good for asking `at`, not for closing a group."""
+        gone_by = self._gone_by()
+        return max([self._believed(), *(seen + gone_by for seen in self._seen.values())])
+
+    def at(self, tp: Tp) -> int:
+        """What time it is, at least, where this partition lives; epoch ms."""
+        believed, seen = self._believed(), self._seen.get(tp)
+        return believed if seen is None else max(believed, seen + self._gone_by())
+
+    def _believed(self) -> int:
+        wall, steady = self._wall(), self._start + self._gone_by()
+        if wall - steady > TELL_MS and not self._told:
+            self._told = True
+            log.warning("the wall clock was put forward by %d ms; deadlines go on without it", wall - steady)
+        return min(wall, steady)

@@ -1,0 +1,85 @@
+"""What a consumer saw: records, the logs of a destination, and the findings about them. Values only, standard library only.
+
+Belongs here: what reader, judge and checker hand to each other. Does not belong here: reading (`reading`) and judging (`judge`, `checker`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from uow.prove.truth import Headers
+
+AT_MOST = 20
+"""Findings told of each kind; the count is kept in full."""
+
+Identity = tuple[bytes | None, bytes | None, Headers]
+"""Key, value and headers: all that a producer gives."""
+
+Place = tuple[int, int]
+"""Partition and offset in `D.components`."""
+
+
+class Rec(NamedTuple):
+    """A record as a consumer sees it."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp: int
+
+    @property
+    def place(self) -> Place:
+        """Where it lies."""
+        return self.partition, self.offset
+
+    @property
+    def identity(self) -> Identity:
+        """What its producer gave."""
+        return self.key, self.value, self.headers
+
+    def first(self, name: str) -> bytes | None:
+        """The first value of a header; None where there is none."""
+        return next((value for each, value in self.headers if each == name), None)
+
+
+Log = dict[int, list[Rec]]
+"""A topic's records by partition, in offset order."""
+
+
+@dataclass
+class Logs:
+    """All records of a destination's topics, `read_committed`, and the group's committed offsets by partition."""
+
+    components: Log = field(default_factory=dict)
+    units: Log = field(default_factory=dict)
+    rejected: Log = field(default_factory=dict)
+    errors: Log = field(default_factory=dict)
+    outcomes: Log = field(default_factory=dict)
+    changelog: Log = field(default_factory=dict)
+    ledger: Log = field(default_factory=dict)
+    committed: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass
+class Findings:
+    """What is wrong, by kind, in words; and what was counted. `anomalies` is empty when all is well."""
+
+    anomalies: Counter[str] = field(default_factory=Counter)
+    texts: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def say(self, kind: str, text: str) -> None:
+        """Notes an anomaly."""
+        self.anomalies[kind] += 1
+        if self.anomalies[kind] <= AT_MOST:
+            self.texts.append(f"{kind}: {text}")
+
+    def add(self, other: Findings) -> None:
+        """Takes over what another look found."""
+        self.anomalies.update(other.anomalies)
+        self.counts.update(other.counts)
+        self.texts += other.texts
