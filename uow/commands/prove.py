@@ -56,7 +56,7 @@ MAX_WORKERS = 8
     "--dir",
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
-    help="For report.html, report.json and logs; without it a new one for temporary files.",
+    help="For report.json and logs; without it a new one for temporary files.",
 )
 @click.option("--keep", is_flag=True, help="Leave logs and truth of good rounds as well; those of others stay anyway.")
 @json_option
@@ -184,7 +184,7 @@ def _tell(screen: Screen, proof: Proof, is_json: bool) -> None:
         print_json(as_json(proof))
     else:
         show(screen, proof)
-        screen.say(f"report.json and report.html are in {proof.folder}")
+        screen.say(f"report.json is in {proof.folder}")
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
