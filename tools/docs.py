@@ -5,6 +5,7 @@
 | docs/configuration.md | `uow.settings` |
 | docs/metrics.md | `processor.shell.monitor` |
 | docs/decision-table.md | the decision table's lines below, each played through `processor.core` |
+| docs/requirements.md | `tools.requirements` |
 
 Belongs here: which pages there are, the words around what is generated, and an example for each line of the decision table. Does not
 belong here: any setting, metric or rule.
@@ -27,6 +28,7 @@ from processor.core.changes import Delivered, Dropped, Effect, GivenUp, Passed, 
 from processor.core.partition import Partition, Place
 from processor.shell.monitor import COMMIT_SECONDS, FATES, METRICS
 from schemas.records import ranges_text
+from tools import requirements
 from topics import headers as names
 from topics.partitioner import partition_for
 from topics.policies import (
@@ -481,6 +483,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     settings_page.PAGE: settings_page.page,
     Path("docs") / "metrics.md": metrics_page,
     Path("docs") / "decision-table.md": decision_page,
+    requirements.PAGE: requirements.page,
 }
 """Each generated page, and what makes its text."""
 

@@ -473,7 +473,7 @@ def hand(desk: Desk, producer: Producer, name: str, seq: int, end: bool) -> None
 
 
 def test_aborted_component_is_never_seen_and_its_number_stays_free(desk: Desk) -> None:
-    """W-46, W-48, W-49."""
+    """W-06, W-46, W-48, W-49."""
     producer = transactional(desk, "abort")
     producer.begin_transaction()
     hand(desk, producer, "abandoned", 1, False)

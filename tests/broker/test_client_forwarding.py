@@ -57,7 +57,7 @@ def forward_all(
 def test_two_hops_keep_everything_and_the_last_goes_by_the_id(
     connection: uow.Connection, places: Topics, shop: str
 ) -> None:
-    """W-54 to W-60: any key on the way, the id as key at the destination, hops listed, values changed."""
+    """W-04, W-53, W-54 to W-60: topics and keys of any kind on the way, the id as key at the destination, hops listed, values changed."""
     ids = [f"order-{number}" for number in range(20)]
     for unit_id in ids:
         with connection.unit(shop, id=unit_id, headers={"colour": "blue"}) as unit:

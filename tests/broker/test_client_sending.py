@@ -194,7 +194,7 @@ def test_every_client_sends_one_id_to_one_partition(
 def test_threads_share_a_unit_by_numbering_themselves(
     connection: uow.Connection, places: Topics, destination: str
 ) -> None:
-    """W-41: four threads send 25 disjoint numbers each."""
+    """W-03, W-41: four threads send 25 disjoint numbers each."""
 
     def send(first: int) -> None:
         for seq in range(first, 101, 4):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tests.kafka_broker import Kafka
 from tests.processes import Child
 from topics.partitioner import partition_for
 
+ROOT = Path(__file__).parents[2]
 COUNTS = ("1", "4", "12", "97")
 
 
@@ -37,10 +39,10 @@ def test_a_java_producer_sends_200_ids_where_we_would_w109(broker: Kafka, topic_
         assert [each.get().partition() for each in sent] == [partition_for(key, 12) for key in IDS]
 
 
-def test_units_of_a_java_producer_come_out_whole(
+def test_units_of_a_java_producer_are_read_by_a_program_that_imports_nothing_of_ours(
     broker: Kafka, unique: str, tmp_path: Path, spawn: Callable[..., Child], java: JavaClient
 ) -> None:
-    """W-01, W-59: three headers, and the raw id as key; nothing else is asked of a producer."""
+    """W-01, W-59, W-118: three headers and the raw id as key is all that is asked of a producer; a reader needs an Avro library."""
     place = Place(broker.bootstrap, unique, tmp_path, spawn)
     place.create()
     ids = [f"java-{number}" for number in range(40)]
@@ -55,3 +57,13 @@ def test_units_of_a_java_producer_come_out_whole(
     place.wait_delivered(len(ids))
     place.verify()
     assert worker.child.terminate(90) == 0
+    reader = spawn(
+        sys.executable,
+        "-I",
+        ROOT / "examples" / "foreign_reader.py",
+        ROOT / "schemas" / "definitions" / "unit.avsc",
+        env={"BOOTSTRAP": place.bootstrap, "DESTINATION": place.name, "COUNT": str(len(ids))},
+    )
+    assert reader.wait(60) == 0, reader.output
+    units = {unit["id"]: unit["components"] for unit in map(json.loads, reader.output.splitlines())}
+    assert units == {name: [[number, f"{name}/{number}"] for number in (1, 2, 3)] for name in ids}

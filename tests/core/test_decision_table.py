@@ -82,7 +82,7 @@ def test_incomplete_group_shows_nothing_until_the_gap_is_filled_w07() -> None:
     assert play(c(1), c(3, end=True), clock(10), c(2)) == [unit(1, 2, 3)]
 
 
-def test_unit_waits_for_the_latest_deliver_at_w08() -> None:
+def test_unit_waits_for_the_latest_deliver_at_w08_w06() -> None:
     script = c(1), c(2), c(3, end=True, deliver_at=60)
     assert play(*script, clock(59.999)) == []
     assert play(*script, clock(60)) == [unit(1, 2, 3)]
@@ -425,6 +425,14 @@ def test_line_10_null_and_empty_value_are_different_bytes_w31() -> None:
     null, empty = bare(c(1).headers, None), bare(c(1).headers, b"")
     assert play(null, empty) == [refused(empty, DuplicateSequenceNumberError, "conflict")]
     assert play(null, null) == [refused(null, DuplicateSequenceNumberError, "duplicate")]
+
+
+def test_another_producer_completes_a_unit_under_the_same_checks_w42() -> None:
+    first = [c(number, value="x", producer_id="p1") for number in (1, 2, 3)]
+    second = [c(number, number == 5, value="y", producer_id="p2") for number in (3, 4, 5)]
+    played = story(*first, *second)
+    assert played.seen == [refused(second[0], DuplicateSequenceNumberError, "conflict"), unit(1, 2, 3, 4, 5)]
+    assert [each.value for each in played.units[0].components] == [b"x", b"x", b"x", b"y", b"y"]
 
 
 def test_line_10_two_producers_send_one_number_w32() -> None:

@@ -32,6 +32,11 @@ def test_time_and_delivery_count_are_not_inherited_w89() -> None:
     assert (made.opened_at, made.closed_at) == (ms(0), ms(5))
 
 
+def test_priorities_inside_a_unit_do_not_change_its_order_w102() -> None:
+    played = story(*(c(number, number == 4, priority=9 - number) for number in (4, 2, 1, 3)))
+    assert [each.seq for each in played.units[0].components] == [1, 2, 3, 4]
+
+
 def test_priority_and_user_headers_come_from_the_end_component_w90() -> None:
     headers = headers_of(*THREE)
     assert headers["uow-priority"] == b"4"

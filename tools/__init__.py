@@ -1,0 +1,1 @@
+"""Programs of the maintainers: locks, generated pages, set-up."""
