@@ -12,7 +12,8 @@ from enum import Enum
 from types import TracebackType
 from typing import Final, Self
 
-from topics.headers import DELIVERY_MODE, EXPIRES_AT, PRIORITY
+from schemas.digest import UnitDigest
+from topics.headers import DELIVERY_MODE, DIGEST, EXPIRES_AT, PRIORITY
 from uow.component import (
     Component,
     HeaderPairs,
@@ -49,6 +50,8 @@ class UnitWriter:
     exception aborts, and nothing was ever sent (W-46). The broker ends a transaction after 10 s: a block that takes longer from its
     second `send` on is rolled back (`TransactionRolledBackError`).
 
+    When all components go straight to the destination, the last one carries the digest of the whole unit, and the worker compares (W-212).
+
     Attributes:
         id: The group id.
         destination: Where the components become a unit.
@@ -75,6 +78,7 @@ class UnitWriter:
         self._transaction: Transaction | None = None
         self._kept: OutgoingRecord | None = None
         self._uniform: dict[str, bytes | None] = {}
+        self._digest: UnitDigest | None = UnitDigest()
         component_headers(id, 1, "", common)  # a bad id or option is told where it was given
 
     def __enter__(self) -> Self:
@@ -125,7 +129,12 @@ class UnitWriter:
         self._warn_unless_uniform(marked)
         straight = to is None or to == self._topic
         raw_key = self.id.encode() if straight or key is None else key.encode() if isinstance(key, str) else key
-        return OutgoingRecord(to or self._topic, raw_key, value_bytes(component.value), marked)
+        raw_value = value_bytes(component.value)
+        if not straight:
+            self._digest = None  # a hop may change the value
+        elif self._digest is not None:
+            self._digest.add(raw_value)
+        return OutgoingRecord(to or self._topic, raw_key, raw_value, marked)
 
     def _warn_unless_uniform(self, headers: Headers) -> None:
         given = {name: value for name, value in headers if name in UNIFORM}
@@ -160,6 +169,8 @@ class UnitWriter:
         if self._kept is None:
             raise EmptyUnitError(id=self.id.encode())
         self._kept.headers = mark_end(self._kept.headers)
+        if self._digest is not None and all(name != DIGEST for name, _ in self._kept.headers):
+            self._kept.headers.append((DIGEST, self._digest.header()))
         self._produce(self._kept)
         assert self._transaction is not None
         self._transaction.commit()

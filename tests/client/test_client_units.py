@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError
 from fake_handles import FakeBroker, failure
 
 import uow
-from topics.headers import COMPONENT_ID, END, EXPIRES_AT, ID, PRIORITY, SEQ
+from topics.headers import COMPONENT_ID, DIGEST, END, EXPIRES_AT, ID, PRIORITY, SEQ
 from uow import errors
 
 
@@ -73,6 +73,27 @@ def test_a_unit_of_one_component_is_number_one_with_the_end_mark(
     in_block(connection, "only")
     (sent,) = broker_fake.visible
     assert (sent.marks[SEQ], sent.marks[END]) == (b"1", b"true")
+
+
+def test_the_last_component_carries_the_digest_of_the_whole_unit_w212(
+    connection: uow.Connection, broker_fake: FakeBroker
+) -> None:
+    in_block(connection, "flash drive", None, "book")
+    said = [sent.marks.get(DIGEST) for sent in broker_fake.visible]
+    assert said == [None, None, b"sha256:4513545c9385ac7f231bf2d2b8463f7e82e01e2a6823e1378702073903503019"]
+
+
+def test_no_digest_where_a_hop_may_change_a_value_and_a_given_one_stays_w212(
+    connection: uow.Connection, broker_fake: FakeBroker
+) -> None:
+    with connection.unit("megazon") as unit:
+        unit.send("flash drive", to="gadget-planet")
+        unit.send("book")
+    assert [sent.marks.get(DIGEST) for sent in broker_fake.visible] == [None, None]
+    given = "sha256:" + 64 * "0"
+    with connection.unit("megazon") as unit:
+        unit.send("book", headers={DIGEST: given})
+    assert [value for name, value in broker_fake.visible[-1].headers if name == DIGEST] == [given.encode()]
 
 
 def test_leaving_by_an_exception_aborts_and_raises_that_exception(
