@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
@@ -98,13 +99,15 @@ class Clients:
         }
         self._common.setdefault("client.id", settings.transactional_id)
 
-    def group_consumer(self) -> ck.Consumer:
-        """Member of the consumer group; subscribes, reads the input."""
+    def group_consumer(self, on_statistics: Callable[[str], None] = lambda text: None) -> ck.Consumer:
+        """Member of the consumer group; subscribes, reads the input. Its statistics come inside its polls (ER-18)."""
         settings = self._settings
         return self._consumer(
             "source",
             GROUP_CONSUMER
             | {
+                "stats_cb": on_statistics,
+                "statistics.interval.ms": str(settings.session_timeout_ms // 10),
                 "session.timeout.ms": str(settings.session_timeout_ms),
                 "heartbeat.interval.ms": str(max(100, min(1000, settings.session_timeout_ms // 3))),
                 "queued.min.messages": str(max(100_000, 4 * settings.poll_records)),
@@ -138,7 +141,7 @@ class Clients:
         """For checks at start."""
         return AdminClient(dict(self._common), logger=_handle_logger("admin", None))
 
-    def _consumer(self, name: str, properties: dict[str, str]) -> ck.Consumer:
+    def _consumer(self, name: str, properties: dict[str, Any]) -> ck.Consumer:
         own = {
             key: value
             for key, value in properties.items()
@@ -151,7 +154,7 @@ class Clients:
 _NEVER_OVERRIDDEN = frozenset(GROUP_CONSUMER) - {
     "fetch.wait.max.ms",
     "queued.max.messages.kbytes",
-}
+} | {"stats_cb", "statistics.interval.ms"}
 
 
 def _handle_logger(name: str, on_line: Callable[[str], None] | None) -> logging.Logger:

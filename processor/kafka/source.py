@@ -19,6 +19,7 @@ import confluent_kafka as ck
 from processor.engine.ports import Blocked, Doubt, EndOffset, Poll, RawRecord, Tp
 from processor.kafka.clients import Clients
 from processor.kafka.clock import WorkerClock
+from processor.kafka.contact import Contact
 from processor.kafka.messages import apart, by_partition
 from processor.kafka.settings import WorkerSettings
 from schemas.errors import FencedError
@@ -45,6 +46,8 @@ class KafkaSource:
 
     def __init__(self, clients: Clients, settings: WorkerSettings, clock: WorkerClock) -> None:
         self._clients, self._clock = clients, clock
+        self._contact = Contact(settings.session_timeout_ms)
+        self._stands_still = False
         self._fill_s = settings.commit_interval_ms / 1000
         self._consumer: ck.Consumer | None = None
         self._ends: ck.Consumer | None = None
@@ -62,9 +65,10 @@ class KafkaSource:
         on_lost: Moved,
     ) -> None:
         """Joins the group."""
-        consumer = self._consumer = self._clients.group_consumer()
+        consumer = self._consumer = self._clients.group_consumer(self._contact.on_statistics)
 
         def assign(_: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
+            self._contact.renew()
             positions = on_assign([Tp(each.topic, each.partition) for each in partitions])
             self._owned.update(positions)
             for tp, offset in positions.items():
@@ -96,7 +100,10 @@ class KafkaSource:
             self._stash.append(message)
 
     def read(self, limit: int, timeout: float) -> Poll | None:
-        """At most `limit` records; see the module's text for how long it waits."""
+        """At most `limit` records; see the module's text for how long it waits. None while the coordinator is silent (ER-18)."""
+        if self._is_cut_off():
+            self.control(timeout)
+            return None
         messages, self._stash = self._stash, []
         consumer = self._group
         if not messages:
@@ -125,6 +132,19 @@ class KafkaSource:
         if not records and not trouble:
             return None
         return Poll(records, self._group.consumer_group_metadata(), trouble)
+
+    def _is_cut_off(self) -> bool:
+        lost = self._contact.is_lost
+        if lost != self._stands_still:
+            self._stands_still = lost
+            if lost:
+                silent = self._contact.silent_s
+                log.warning(
+                    "nothing heard of the group's coordinator for %.1f s: standing still until it answers", silent
+                )
+            else:
+                log.warning("the group's coordinator answers again")
+        return lost
 
     def _on_error(self, message: Any, error: ck.KafkaError, trouble: dict[Tp, Blocked]) -> None:
         code = error.code()
@@ -156,7 +176,7 @@ class KafkaSource:
     def drained(self, tp: Tp, position: int) -> EndOffset | None:
         """Looks at what the last fetch said first, and asks the broker only when that says "at the end"."""
         at = max(position, self._reached.get(tp, -1)) if position >= self._delivered.get(tp, 0) else position
-        if self._reached.get(tp, -1) < position:
+        if self._reached.get(tp, -1) < position or self._is_cut_off():
             return None
         asked_at = self._clock.at(tp)
         if self._ends is None:

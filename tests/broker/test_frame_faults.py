@@ -7,6 +7,7 @@ of the same producer epoch. `KafkaSink` fences on doubt; `Careless` is the same 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import confluent_kafka as ck
@@ -19,9 +20,11 @@ from processor.kafka.reader import KafkaLogReader
 from processor.kafka.settings import WorkerSettings
 from processor.kafka.sink import STEPS, KafkaSink
 from schemas.errors import FencedError
+from tests.broker.worker_places import Place
 from tests.conftest import QUIET
+from tests.processes import Child
 from uow.broker import EmbeddedBroker
-from uow.prove.frames import TRANSACTION, Api, Fault, Proxy, Rule
+from uow.prove.frames import MEMBERSHIP, TRANSACTION, Api, Fault, Proxy, Rule
 
 pytestmark = [pytest.mark.timeout(90), pytest.mark.broker]
 
@@ -279,3 +282,27 @@ def test_connections_that_are_cut_at_a_commit_step_cost_nothing(opened: Open) ->
         assert bench.visible() == delivered
     assert bench.committed() == len(delivered)
     assert bench.replaced, "a cut between two transactions is a doubt"
+
+
+def test_worker_that_loses_its_coordinator_alone_stands_still_before_its_partitions_are_given_away(
+    proxied: Proxied, unique: str, tmp_path: Path, spawn: Callable[..., Child]
+) -> None:
+    """ER-18, F17: heartbeats fall into a hole; leaders, and the coordinator of transactions, answer as ever."""
+    place = Place(proxied.broker.bootstrap, unique, tmp_path, spawn)
+    place.create()
+    heir = place.worker("heir")
+    place.config.write_text(place.config.read_text().replace(place.bootstrap, proxied.proxy.address))
+    cut_off = place.worker("cut-off")
+    for worker in (heir, cut_off):
+        worker.wait_owns(2)
+    place.send_units(200)
+    place.wait_delivered(200)
+    proxied.proxy.add(Rule(Fault.HOLE, MEMBERSHIP))
+    cut_off.child.wait_output("standing still")
+    assert len(heir.partitions()) == 2, "nothing was given away yet"
+    place.send_units(200, seed=1)
+    heir.wait_owns(4)
+    place.wait_delivered(400)
+    proxied.proxy.clear()
+    cut_off.wait_owns(2)
+    place.verify()
