@@ -56,7 +56,7 @@ MAX_WORKERS = 8
     "--dir",
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
-    help="For report.json and logs; without it a new one for temporary files.",
+    help="For report.html, report.json and logs; without it a new one for temporary files.",
 )
 @click.option("--keep", is_flag=True, help="Leave logs and truth of good rounds as well; those of others stay anyway.")
 @json_option
@@ -160,6 +160,7 @@ def _cluster(path: Path | None, bootstrap: str | None) -> Iterator[Cluster]:
 
 def _prove(screen: Screen, cluster: Cluster, wish: Wish, folder: Path, keep: bool) -> Proof:
     """Plays the rounds; the reports are there after each of them."""
+    from uow.prove.page import page
     from uow.prove.proof import Proof
     from uow.prove.report import as_json, round_line
 
@@ -174,6 +175,7 @@ def _prove(screen: Screen, cluster: Cluster, wish: Wish, folder: Path, keep: boo
         for text in result.findings.texts if result else ():
             screen.failed(text)
         (folder / "report.json").write_text(json.dumps(as_json(proof), indent=2), encoding="utf-8")
+        (folder / "report.html").write_text(page(proof), encoding="utf-8")
     return proof
 
 
@@ -184,7 +186,7 @@ def _tell(screen: Screen, proof: Proof, is_json: bool) -> None:
         print_json(as_json(proof))
     else:
         show(screen, proof)
-        screen.say(f"report.json is in {proof.folder}")
+        screen.say(f"report.html and report.json are in {proof.folder}")
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:

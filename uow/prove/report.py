@@ -125,7 +125,7 @@ def verdict(proof: Proof) -> str:
     """The proof in a line."""
     counts = proof.findings.counts
     amount = (
-        f"{len(proof.results)} rounds, {sum(proof.faults.values())} faults, {counts['records']:,} records, "
+        f"{len(proof.results)} round{'' if len(proof.results) == 1 else 's'}, {sum(proof.faults.values())} faults, {counts['records']:,} records, "
         f"{counts['units']:,} units"
     )
     if proof.failure:

@@ -121,7 +121,7 @@ class Result:
         exits: How workers ended, by status.
         findings: Counts, and what was wrong.
         notebook: Events and what the load had sent when.
-        units_at: When each unit was written, epoch ms.
+        delivered: When each unit or passed-through record was written, epoch seconds, and how many records are in it.
         folder: Logs, and what was sent.
     """
 
@@ -131,7 +131,7 @@ class Result:
     exits: Mapping[str, int]
     findings: Findings
     notebook: Notebook
-    units_at: Sequence[int]
+    delivered: Sequence[tuple[float, int]]
     folder: Path
 
     @property
@@ -175,12 +175,13 @@ class Round:
         try:
             logs = self._play()
             findings = self._tally.findings
-            units_at = sorted(rec.timestamp for records in logs.units.values() for rec in records)
+            units = [rec for records in logs.units.values() for rec in records]
+            delivered = [(rec.timestamp / 1000, int(rec.first("uow-size") or b"1")) for rec in units]
             if not findings.counts["units"]:
                 findings.say("nothing", "not a single unit was delivered: nothing is proven")
             seconds = time.monotonic() - started
             faults, exits = dict(self._tally.faults), dict(self._tally.exits)
-            return Result(self.setup, seconds, faults, exits, findings, self._notebook, units_at, self.folder)
+            return Result(self.setup, seconds, faults, exits, findings, self._notebook, delivered, self.folder)
         finally:
             self._remove_topics(kept)
 

@@ -86,7 +86,7 @@ class Slot:
         self._happened: Kind | None = None
         self._started = self._ready_at = self._frozen_at = self._survived_at = 0.0
         self._runs = 0
-        self._roll_asked = False
+        self._roll_asked = self._is_leaving = False
 
     @property
     def is_busy(self) -> bool:
@@ -112,7 +112,7 @@ class Slot:
         """Starts the worker with the next fault."""
         shop = self._shop
         self._planned = shop.faults.popleft() if shop.faults else None
-        self._happened = None
+        self._happened, self._is_leaving = None, False
         self._runs += 1
         bounds = REPLAY_BOUNDS[(shop.shift + self._runs + sum(map(ord, self.name))) % len(REPLAY_BOUNDS)]
         env = {**shop.env, **dict(zip(BOUND_VARIABLES, map(str, bounds), strict=True)), **_hooks(self._planned)}
@@ -128,11 +128,13 @@ class Slot:
             self._ended()
             self.start()
             return
+        if self._is_leaving:
+            return
         now = time.monotonic()
         if not self._ready_at and f"worker {self.name} ready" in self._child.said:
             self._ready_at = now
             self._shop.notebook.note(self.name, "ready")
-        if self._roll_asked and self._ready_at and not self._frozen_at and self._happened is None:
+        if self._roll_asked and self._ready_at and not self._frozen_at:
             self._restart_in_order()
         elif self._planned is not None:
             self._harm(self._planned, now)
@@ -142,20 +144,20 @@ class Slot:
     def _restart_in_order(self) -> None:
         if self._planned is not None:
             self._shop.faults.appendleft(self._planned)
-        self._signal(signal.SIGTERM)
         self._roll_asked = False
         self._planned, self._happened, self._ready_at = None, Kind.ROLL, 0.0
+        self._leave(signal.SIGTERM)
 
     def _harm(self, fault: Fault, now: float) -> None:
         running, ready = now - self._started, now - self._ready_at if self._ready_at else -1.0
         match fault.kind:
             case Kind.KILL if running >= fault.after_s:
                 self._kill(fault)
-            case Kind.STEP if running >= STEP_PATIENCE_S:
+            case Kind.STEP if ready >= STEP_PATIENCE_S:
                 self._kill(Fault(Kind.KILL))
             case Kind.STOP if ready >= fault.after_s:
-                self._signal(signal.SIGTERM)
                 self._done(fault)
+                self._leave(signal.SIGTERM)
             case Kind.FREEZE if self._frozen_at and now - self._frozen_at >= fault.lasts_s:
                 self._signal(signal.SIGCONT)
                 self._frozen_at = 0.0
@@ -169,8 +171,13 @@ class Slot:
                 pass
 
     def _kill(self, fault: Fault) -> None:
-        self._signal(signal.SIGKILL)
         self._done(fault)
+        self._leave(signal.SIGKILL)
+
+    def _leave(self, number: int) -> None:
+        """Sends a signal that ends the worker; nothing more befalls it."""
+        self._is_leaving = True
+        self._signal(number)
 
     def _survive(self, fault: Fault, now: float) -> None:
         self._survived_at = now
@@ -208,7 +215,7 @@ class Slot:
         """Ends it in order."""
         if self._child is None:
             return
-        if self._happened not in (Kind.STOP, Kind.ROLL):  # a second signal means: leave at once, unclean
+        if not self._is_leaving:  # a second signal means: leave at once, unclean
             self._signal(signal.SIGTERM)
         try:
             status = self._child.wait(60)
