@@ -119,3 +119,4 @@ class DestinationPolicy:
     strict_order: bool = False
     accept_aliases: frozenset[AliasFamily] = frozenset()
     expiration_log_headers: tuple[str, ...] = ()
+    mirror_prefixes: tuple[str, ...] = ()

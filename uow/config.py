@@ -41,6 +41,8 @@ DEFAULT_ORIGIN = "default"
 PREFIX = "UOW_"
 DELIMITER = "__"
 MASK = "********"
+NAMED = ("destinations", "templates")
+"""Sections that hold sections, each with a name."""
 
 _BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
 _KAFKA_RULES = {name: rule for rule in KAFKA_RULES for name in rule.properties}
@@ -218,9 +220,9 @@ class _Reading:
     def _read_section(self, section: str, body: Any, origin: str) -> None:
         if not self._is_section(section, body, origin):
             return
-        if section == "destinations":
+        if section in NAMED:
             for name, table in body.items():
-                self._read_destination(name, table, origin)
+                self._read_named(f"{section}.{name}", table, origin)
         else:
             pairs = _flat(body) if section == "kafka" else body
             self.given[section] = {key: Given(value, origin) for key, value in pairs.items()}
@@ -241,15 +243,16 @@ class _Reading:
             return True
         return False
 
-    def _read_destination(self, name: str, table: Any, origin: str) -> None:
-        section = f"destinations.{name}"
+    def _read_named(self, section: str, table: Any, origin: str) -> None:
         if not isinstance(table, dict):
-            self.complain(section, table, f"must be a section, [destinations.{name}]", origin)
+            self.complain(section, table, f"must be a section, [{section}]", origin)
             return
+        origin = f"{origin} [{section}]" if section.startswith("templates.") else origin
         keys = self.given.setdefault(section, {})
         for key, value in table.items():
             if isinstance(value, dict) and f"{DESTINATION}.{key}" not in LATER:
-                rule = f'no such setting; a destination with a dot in its name is written [destinations."{name}.{key}"]'
+                kind, _, name = section.partition(".")
+                rule = f'no such setting; a name with a dot is written [{kind}."{name}.{key}"]'
                 self.complain(f"{section}.{key}", "...", rule, origin)
             else:
                 keys[key] = Given(value, origin)
@@ -281,18 +284,14 @@ class _Reading:
             return None
         if section == "kafka":
             return section, rest if rest in WITH_UNDERSCORE else rest.replace("_", ".")
-        if section != "destinations":
+        if section not in NAMED:
             return section, rest
         name, _, key = rest.rpartition(DELIMITER)
         if not name:
-            self.complain(
-                f"destinations.{rest}",
-                "...",
-                "a variable names destination and setting: UOW_DESTINATIONS__NAME__SETTING",
-                variable,
-            )
+            rule = f"a variable names section, name and setting: UOW_{section.upper()}__NAME__SETTING"
+            self.complain(f"{section}.{rest}", "...", rule, variable)
             return None
-        return f"destinations.{self._destination(name, variable)}", key
+        return f"{section}.{self._known_name(section, name, variable)}", key
 
     def _complain_about_single_underscore(self, variable: str, text: str) -> None:
         for setting in SETTINGS:
@@ -300,15 +299,18 @@ class _Reading:
                 wanted = PREFIX + setting.name.replace(".", DELIMITER).upper()
                 self.complain(variable, "...", f"no such variable; did you mean {wanted}?")
 
-    def _destination(self, name: str, variable: str) -> str:
-        """Which destination a variable means: the one in the file whose name reads the same, else a new one."""
-        known = [section.removeprefix("destinations.") for section in self.given if section.startswith("destinations.")]
+    def _known_name(self, section: str, name: str, variable: str) -> str:
+        """Which destination or template a variable means: the one in the file whose name reads the same, else a new one."""
+        known = self._names(section)
         if name in known:
             return name
         alike = [each for each in known if _in_environment(each) == _in_environment(name)]
         if len(alike) > 1:
-            self.complain(f"destinations.{name}", "...", f"may mean {' or '.join(alike)}: set it in the file", variable)
+            self.complain(f"{section}.{name}", "...", f"may mean {' or '.join(alike)}: set it in the file", variable)
         return alike[0] if alike else name
+
+    def _names(self, section: str) -> list[str]:
+        return [each.removeprefix(f"{section}.") for each in self.given if each.startswith(f"{section}.")]
 
     # -- checking
 
@@ -320,14 +322,30 @@ class _Reading:
             found = self._kafka(given) if section == "kafka" else self._section(section, section, given)
             effective.update((each.name, each) for each in found)
         destinations = {}
-        for section in sorted(section for section in self.given if section.startswith("destinations.")):
-            name = section.removeprefix("destinations.")
+        inherited = set()
+        for name in sorted(self._names("destinations")):
+            section = f"destinations.{name}"
             self._check_name(name)
-            found = self._section(section, DESTINATION, self.given[section])
+            given = dict(self.given[section])
+            template = given.pop("template", None)
+            if template is not None:
+                inherited.add(str(template.value))
+                given = self._template(section, template) | given
+            found = self._section(section, DESTINATION, given)
             effective.update((each.name, each) for each in found)
             destinations[name] = DestinationPolicy(**{each.name.rpartition(".")[2]: each.value for each in found})
+        for name in sorted({*self._names("templates")} - inherited):  # what no destination has checked yet
+            self._section(f"templates.{name}", DESTINATION, self.given[f"templates.{name}"])
         self._check_together(effective, destinations)
         return Settings(MappingProxyType(effective), MappingProxyType(destinations), tuple(_warnings(destinations)))
+
+    def _template(self, section: str, template: Given) -> dict[str, Given]:
+        """What a destination inherits, key by key (W-67)."""
+        name = f"templates.{template.value}"
+        if name not in self.given:
+            rule = unknown("no such template", str(template.value), self._names("templates"))
+            self.complain(f"{section}.template", template.value, rule, template.origin)
+        return dict(self.given.get(name, {}))
 
     def _section(self, section: str, declared: str, given: Mapping[str, Given]) -> list[Effective]:
         settings = {setting.key: setting for setting in SETTINGS if setting.section == declared}
@@ -370,7 +388,9 @@ class _Reading:
         if not is_legal_name(name):
             self.complain(f"destinations.{name}", name, f"a destination's name is part of topic names: {LEGAL_NAME}")
 
-    def _check_together(self, effective: Mapping[str, Effective], destinations: Iterable[str]) -> None:
+    def _check_together(
+        self, effective: Mapping[str, Effective], destinations: Mapping[str, DestinationPolicy]
+    ) -> None:
         """Rules over more than one setting."""
         interval, timeout = effective["worker.commit_interval_ms"], effective["worker.transaction_timeout_ms"]
         if interval.value * 2 > timeout.value:
@@ -381,7 +401,13 @@ class _Reading:
             rule = f"must be at most worker.transaction_timeout_ms, {timeout.value}: librdkafka refuses more"
             self.complain(socket.name, socket.value, rule, socket.origin)
         seen: dict[str, str] = {}
-        for name in destinations:
+        for name, policy in destinations.items():
+            for prefix in policy.mirror_prefixes:
+                if prefix and name.startswith(prefix):
+                    rule = (
+                        f"topics with the prefix {prefix!r} are a mirror: its origin delivers each unit already (W-112)"
+                    )
+                    self.complain(f"destinations.{name}", name, rule)
             other = seen.setdefault(name.replace(".", "_"), name)
             if other != name:
                 self.complain(

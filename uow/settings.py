@@ -303,19 +303,24 @@ SETTINGS: tuple[Setting, ...] = (
         (),
         'Further headers in the log lines of `expiration_policy = "log"` (W-79).',
     ),
+    Setting(
+        DESTINATION,
+        "mirror_prefixes",
+        Kind.TEXTS,
+        (),
+        "What names of mirrored topics begin with; a destination on such topics is refused.",
+        reason="its origin and the mirror would both deliver each unit (W-112)",
+    ),
 )
 
-SECTIONS: tuple[str, ...] = ("application", "kafka", "worker", "schemas", "destinations")
+SECTIONS: tuple[str, ...] = ("application", "kafka", "worker", "schemas", "destinations", "templates")
 
 LATER: frozenset[str] = frozenset(
     {
         "client",
-        "templates",
         "rules",
         f"{DESTINATION}.redelivery_limit",
-        f"{DESTINATION}.mirror_prefixes",
         f"{DESTINATION}.field_source",
-        f"{DESTINATION}.template",
         f"{DESTINATION}.routes",
     }
 )

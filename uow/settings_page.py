@@ -38,6 +38,19 @@ A variable cannot spell capitals, dots and dashes. So it means the destination i
 once it is written small and with `_` for `.` and `-`; where several do, that is a complaint. A destination that no file
 names can be given by variables alone; its name is then the small letters of the variable.
 In TOML a name with a dot needs quotes: `[destinations."west.megazon"]`.
+
+## Templates
+
+A destination may take settings over from a template, key by key; what it sets itself wins (W-67):
+
+```toml
+[templates.orders]
+handling_policy = "single_message_delivery"
+incomplete_expiration_ms = 60000
+
+[destinations.megazon]
+template = "orders"
+```
 """
 
 KAFKA = """\

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import ConfigError
-from topics.policies import AliasFamily, DestinationPolicy, ExpirationPolicy, HandlingPolicy, Shape
+from topics.policies import AliasFamily, DestinationPolicy, ExpirationPolicy, HandlingPolicy, OutcomesPolicy, Shape
 from uow.config import MASK, Settings, load
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "uow.toml"
@@ -68,6 +68,35 @@ def test_values_of_every_kind_arrive_as_policy(read) -> None:
     assert policy.expiration_log_headers == ("trace",)
 
 
+def test_destination_on_mirrored_topics_is_refused_w112(read) -> None:
+    text = '[templates.all]\nmirror_prefixes = ["west."]\n[destinations.NAME]\ntemplate = "all"\n'
+    assert read(text.replace("NAME", "megazon")).policy("megazon").mirror_prefixes == ("west.",)
+    with pytest.raises(ConfigError, match="a mirror: its origin delivers each unit already"):
+        read(text.replace("NAME", '"west.megazon"'))
+
+
+def test_destination_inherits_from_a_template_key_by_key_w67(read) -> None:
+    text = "[templates.slow]\nincomplete_expiration_ms = 60000\noutcomes = 'all'\n"
+    for own, expected in (
+        ("", 60_000),
+        ("incomplete_expiration_ms = 5000", 5000),
+        ("incomplete_expiration_ms = -1", -1),
+    ):
+        policy = read(f"{text}[destinations.d]\ntemplate = 'slow'\n{own}\n").policy("d")
+        assert (policy.incomplete_expiration_ms, policy.outcomes) == (expected, OutcomesPolicy.ALL)
+
+
+def test_origin_of_an_inherited_value_names_the_template_w67(read) -> None:
+    settings = read("[templates.slow]\nmax_bytes = 5\n[destinations.d]\ntemplate = 'slow'\n")
+    assert settings.origin("destinations.d.max_bytes").endswith("[templates.slow]")
+    assert settings.origin("destinations.d.shape") == "default"
+
+
+def test_variable_sets_a_templates_value_and_names_a_destinations_template_w67(read) -> None:
+    given = {"UOW_TEMPLATES__SLOW__MAX_BYTES": "7", "UOW_DESTINATIONS__D__TEMPLATE": "slow"}
+    assert read("[templates.slow]\nmax_bytes = 5\n[destinations.d]\n", given).policy("d").max_bytes == 7
+
+
 ROWS = [
     # unknown names, with the nearest known one
     ("[wroker]\n", "wroker", "did you mean worker?"),
@@ -110,6 +139,11 @@ ROWS = [
     ("[worker]\nreplay_limit_ms = -1", "worker.replay_limit_ms", "0"),
     # not built yet: refused plainly
     ("[client]", "client", "not built yet"),
+    # templates and mirrors
+    (d("template = 'slwo'") + "\n[templates.slow]", "destinations.d.template", "did you mean slow?"),
+    ("[templates.slow]\nmax_bytes = 0", "templates.slow.max_bytes", "at least 1"),
+    ("[templates.slow]\ntemplate = 'other'", "templates.slow.template", "no such setting"),
+    ("templates.slow = 3", "templates.slow", "must be a section"),
     (d("routing = 'path'"), "destinations.d.routing", "not built yet"),  # W-105
     (d("shape = 'reference'"), "destinations.d.shape", "not built yet"),
     (d("oversize = 'consecutive'"), "destinations.d.oversize", "not built yet"),
