@@ -62,6 +62,8 @@ REBALANCE_CHANCE_S = 0.3
 
 MEMORY_RESUME = 0.9
 MEMORY_STOP = 1.25
+MEMORY_LIGHT = 0.25
+"""Share of the limit that partitions may hold together, each its part, without ever being paused."""
 
 
 class Host(Protocol):
@@ -290,15 +292,18 @@ class Driver(threading.Thread):
     def _keep_within_memory(self) -> None:
         """Over the limit one more partition is paused each turn, the fullest first; below nine tenths of it all go on.
 
-        What is held shrinks only by more input (a group completes) or by time (a group expires), so one partition always goes on: all
-        paused would be a deadlock. Should that last one drive the sum over five quarters of the limit, it is paused as well: then only
-        expiry, a taken-away partition or a larger limit helps, and the worker says so instead of dying.
+        Who holds little is not paused: his groups are not to blame. What is held shrinks only by more input (a group completes) or by time
+        (a group expires), so of those who hold much one always goes on: all paused would be a deadlock. Should that last one drive the sum
+        over five quarters of the limit, it is paused as well: then only a taken-away partition or a larger limit helps, and the worker says
+        so instead of dying.
         """
         held = sum(task.memory_bytes for task in self._tasks.values())
         if held > self.memory_limit_bytes:
             running = [tp for tp in self._tasks if tp not in self._full and tp not in self._blocked]
-            if len(running) > 1 or (running and held > self.memory_limit_bytes * MEMORY_STOP):
-                fullest = max(running, key=lambda tp: self._tasks[tp].memory_bytes)
+            light = self.memory_limit_bytes * MEMORY_LIGHT / len(self._tasks)
+            heavy = [tp for tp in running if self._tasks[tp].memory_bytes > light]
+            if len(heavy) > 1 or (heavy and held > self.memory_limit_bytes * MEMORY_STOP):
+                fullest = max(heavy, key=lambda tp: self._tasks[tp].memory_bytes)
                 self._source.pause([fullest])
                 self._full.add(fullest)
                 self._host.paused(frozenset(self._full))

@@ -75,6 +75,11 @@ class PartitionTask:
         return self.partition.held_bytes
 
     @property
+    def closed_groups(self) -> int:
+        """Closed ids remembered."""
+        return len(self.partition.closed)
+
+    @property
     def memory_bytes(self) -> int:
         """About the memory that open groups take: a million of one small component each are mostly not bytes of components."""
         partition = self.partition

@@ -29,6 +29,9 @@ log = logging.getLogger("uow.source")
 GRACE_S = 0.002
 """How long a poll that is not under backlog waits for more after its first record."""
 
+UNREADABLE = frozenset({ck.KafkaError._BAD_COMPRESSION, ck.KafkaError._BAD_MSG})
+"""The library would ask for the same batch again for ever: one that inflates to more than `receive.message.max.bytes`, or is damaged."""
+
 END_OFFSET_S = 2.0
 SEEK_S = 5.0
 
@@ -161,6 +164,12 @@ class KafkaSource:
             trouble[tp] = Blocked(
                 f"{tp.topic}/{tp.partition}: the committed position {at} is no longer in the log ({error.str()}): retention overtook it, records up "
                 "to the log's start are lost. Nothing was skipped; what to do: docs/operations.md, a partition is blocked (W-120)"
+            )
+        elif code in UNREADABLE:
+            tp = Tp(message.topic(), message.partition())
+            trouble[tp] = Blocked(
+                f"{tp.topic}/{tp.partition}: what lies at {self._delivered.get(tp, -1)} cannot be fetched ({error.str()}); what to do: "
+                "docs/operations.md, a partition is blocked"
             )
         elif error.fatal():
             raise FencedError(f"the consumer cannot go on: {error.name()}: {error.str()}")

@@ -203,6 +203,13 @@ METRICS: tuple[MetricSpec, ...] = (
         _per_partition(lambda s, tp, task, now: task.memory_bytes),
     ),
     MetricSpec(
+        "uow_closed_groups",
+        "gauge",
+        "Closed ids remembered, limited by closed_max_groups.",
+        PARTITION,
+        _per_partition(lambda s, tp, task, now: task.closed_groups),
+    ),
+    MetricSpec(
         "uow_position",
         "gauge",
         "Next input offset.",

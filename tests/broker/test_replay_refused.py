@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from tests.broker.worker_places import Place
+from tests.broker.worker_places import Place, alter_topic
 from tests.kafka_broker import Kafka
 from tests.processes import Child, wait_for
 from topics.catalogue import DestinationTopics
@@ -89,10 +88,7 @@ def test_retention_shorter_than_a_replay_ends_the_worker_with_status_two_and_say
     """W-120; `uow topics check` reports the same."""
     place.create()
     topic = place.components if which == "input" else names(place).closed_changelog
-    entry = ConfigEntry("retention.ms", "60000", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result(20)
+    alter_topic(admin, topic, retention_ms="60000")
     worker = place.worker(wait=False)
     assert worker.child.wait(90) == 2
     checked = place.spawn("uow", "topics", "check", "-c", place.config)

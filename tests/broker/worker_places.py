@@ -13,6 +13,7 @@ from typing import Any
 
 import fastavro
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from tests.processes import Child, wait_for
 from topics.partitioner import partition_for
@@ -178,6 +179,17 @@ class Worker:
     def wait_owns(self, count: int, timeout: float = 90) -> None:
         """Waits until it owns that many partitions."""
         wait_for(lambda: len(self.partitions()) == count, timeout, lambda: f"{count} partitions; page {self.page()}")
+
+
+def alter_topic(admin: Any, topic: str, **settings: str) -> None:
+    """Changes settings of a topic; `_` stands for `.`."""
+    entries = [
+        ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in settings.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(20)
 
 
 def decoded(value: bytes) -> dict[str, Any]:

@@ -1,0 +1,116 @@
+"""What floods and bombs cost a real worker: its memory stays bounded, other groups are unharmed, and people see it (ER-19, W-115)."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+
+from tests.broker.worker_places import Place, Worker, alter_topic
+from tests.kafka_broker import Kafka
+from tests.processes import Child, wait_for
+from topics.partitioner import partition_for
+
+SLOW = 90.0
+MEMORY_BYTES = 16_777_216
+FLOOD = 5_000
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture
+def place(broker: Kafka, unique: str, tmp_path: Path, spawn: Callable[..., Child]) -> Place:
+    return Place(broker.bootstrap, unique, tmp_path, spawn)
+
+
+def metric(worker: Worker, name: str) -> dict[str, float]:
+    """By partition."""
+    address = worker.child.wait_output("pages on http://").partition("pages on ")[2].partition("/groups/")[0]
+    with urllib.request.urlopen(f"{address}/metrics", timeout=5) as answer:
+        lines = [line for line in answer.read().decode().splitlines() if line.startswith(f"{name}{{")]
+    return {line.partition('partition="')[2].partition('"')[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+
+def bomb(place: Place, codec: str, id: str, value: bytes) -> str | None:
+    """Sends one component that is small only while it is compressed; what the broker says against it."""
+    told: list[KafkaError | None] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": place.bootstrap,
+            "compression.type": codec,
+            "message.max.bytes": 300_000_000,
+            "queue.buffering.max.kbytes": 1_000_000,
+        }
+    )
+    headers: Any = [("uow-id", id.encode()), ("uow-seq", b"1"), ("uow-end", b"true")]
+    partition = partition_for(id.encode(), place.partitions)
+    producer.produce(place.components, value, id, partition, lambda error, _: told.append(error), headers=headers)
+    assert not producer.flush(60)
+    return None if told[0] is None else str(told[0].name())
+
+
+def test_flood_of_open_groups_pauses_partitions_which_go_on_when_there_is_room(place: Place) -> None:
+    """10,000 groups of a kilobyte need more than the limit; some wait, all are delivered in the end, and a third partition never notices."""
+    place.create({"memory_limit_bytes": MEMORY_BYTES, "poll_records": 500})
+    floods = {str(partition): place.fitting(partition, FLOOD) for partition in (0, 1)}
+    (innocent,) = place.fitting(2, 1)
+    worker = place.worker()
+    place.send([(name, 1, False) for flood in floods.values() for name in flood], b"v" * 1_000)
+    wait_for(lambda: sum(metric(worker, "uow_paused").values()) >= 1, SLOW, lambda: str(worker.page()))
+    (waiting,) = (number for number, paused in metric(worker, "uow_paused").items() if paused)
+    stands_at = metric(worker, "uow_position")[waiting]
+    place.send([(name, 2, True) for name in floods.pop(waiting)])
+    place.send([(innocent, seq, seq == 2) for seq in (1, 2)])
+    wait_for(lambda: innocent.encode() in place.delivered(), SLOW)
+    assert MEMORY_BYTES < sum(metric(worker, "uow_memory_bytes").values()) < 1.5 * MEMORY_BYTES
+    assert worker.partitions()[waiting]["paused"]
+    assert metric(worker, "uow_position")[waiting] == stands_at
+    place.send([(name, 2, True) for flood in floods.values() for name in flood])
+    place.wait_delivered(2 * FLOOD + 1, SLOW)
+    wait_for(lambda: not sum(metric(worker, "uow_paused").values()), SLOW)
+    assert worker.child.terminate(90) == 0
+    place.verify()
+
+
+def test_components_that_inflate_to_much_more_than_they_were_fail_their_groups_and_no_other(place: Place) -> None:
+    """A few kilobytes on the wire, 12 MB in the worker's hands."""
+    place.create(outcomes="all")
+    worker = place.worker()
+    before, after, *huge = place.fitting(0, 4)
+    place.send([(before, 1, True)])
+    for codec, name in zip(("zstd", "gzip"), huge, strict=True):
+        assert bomb(place, codec, name, bytes(12_000_000)) is None
+    place.send([(after, 1, True)])
+    place.wait_delivered(2, SLOW)
+    assert set(place.delivered()) == {before.encode(), after.encode()}
+    outcomes = [dict(record.headers()) for record in place.read(f"{place.name}.outcomes")]
+    reasons = {each["uow-id"].decode(): each["uow-reason"] for each in outcomes}
+    assert [reasons[name] for name in huge] == [b"limit"] * 2
+    assert worker.child.terminate(90) == 0
+
+
+def test_batch_that_the_library_will_not_inflate_blocks_its_partition_and_says_so(place: Place) -> None:
+    """zstd ends at `receive.message.max.bytes`; the library would ask for the same batch for ever, and say nothing to anybody."""
+    place.create()
+    worker = place.worker()
+    huge, behind = place.fitting(0, 2)
+    (other,) = place.fitting(1, 1)
+    assert bomb(place, "zstd", huge, bytes(110_000_000)) is None
+    place.send([(behind, 1, True), (other, 1, True)])
+    wait_for(lambda: worker.partitions()["0"]["blocked"], SLOW)
+    assert "cannot be fetched (Decompression" in worker.partitions()["0"]["blocked"]
+    assert metric(worker, "uow_blocked")["0"] == 1
+    wait_for(lambda: place.delivered() == {other.encode(): 1}, SLOW)
+    assert worker.child.terminate(90) == 0
+
+
+def test_broker_refuses_bombs_where_the_topic_is_kept_uncompressed(place: Place, admin: Any) -> None:
+    """The advice for producers that are not trusted (docs/operations.md)."""
+    place.create()
+    alter_topic(admin, place.components, compression_type="uncompressed")
+    for codec in ("zstd", "gzip", "lz4"):
+        assert bomb(place, codec, "bomb", bytes(2_000_000)) == "MSG_SIZE_TOO_LARGE"
+    assert bomb(place, "zstd", "small", bytes(500_000)) is None
