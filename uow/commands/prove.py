@@ -42,7 +42,7 @@ MAX_WORKERS = 8
     type=click.FloatRange(0, min_open=True),
     default=3.0,
     show_default=True,
-    help="Begin rounds for so long.",
+    help="Begin rounds and faults for so long.",
 )
 @click.option("--rounds", type=click.IntRange(1), help="Exactly so many rounds, whatever the time.")
 @click.option("--seed", type=int, help="Decides faults and records; timing is the machine's. [default: by the clock]")

@@ -6,6 +6,7 @@ Belongs here: the draw of a round's setup, the sum, the versions. Does not belon
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import random
@@ -38,7 +39,7 @@ class Wish:
     Attributes:
         seed: Decides everything but timing.
         kinds: Of fault.
-        minutes: Rounds are begun until so much time has gone by.
+        minutes: Rounds and faults are begun until so much time has gone by.
         rounds: Exactly so many, whatever the time; 0: by time.
         workers: Processes.
         per_round: Faults in a round.
@@ -103,7 +104,8 @@ class Proof:
     def play(self, setup: Setup) -> Result | None:
         """One more round; None where it could not be played to its end, which proves nothing."""
         try:
-            result = Round(self.cluster, self.folder / setup.name, setup).run()
+            until = math.inf if self.wish.rounds else self._until
+            result = Round(self.cluster, self.folder / setup.name, setup, until=until).run()
         except (RuntimeError, OSError, ck.KafkaException) as error:
             self.failure = (
                 f"round {len(self.results)} could not be judged: {error}; logs are in {self.folder / setup.name}"

@@ -7,6 +7,7 @@ come out (`checker`), several rounds (`proof`).
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import sys
@@ -153,10 +154,13 @@ class Round:
         folder: For configuration, logs and what was sent.
         setup: What it is like.
         command: What starts a worker; tests put one with a planted defect here.
+        until: By `time.monotonic`; no fault begins after it, and the round ends as it would after its last one.
     """
 
-    def __init__(self, cluster: Cluster, folder: Path, setup: Setup, command: Sequence[str] = ()) -> None:
-        self.cluster, self.folder, self.setup = cluster, folder, setup
+    def __init__(
+        self, cluster: Cluster, folder: Path, setup: Setup, command: Sequence[str] = (), until: float = math.inf
+    ) -> None:
+        self.cluster, self.folder, self.setup, self._until = cluster, folder, setup, until
         self._name = setup.name
         self._components = f"{setup.name}.components"
         self._command = [*(command or (sys.executable, "-m", "uow", "worker")), "-c", str(folder / "uow.toml")]
@@ -256,6 +260,9 @@ class Round:
     def _let_happen(self, slots: Sequence[Slot], shop: Workshop, weather: Weather, load: Load) -> None:
         sampled = 0.0
         while shop.faults or weather.is_alive() or any(slot.is_busy for slot in slots):
+            if time.monotonic() >= self._until:
+                shop.faults.clear()
+                weather.hush()
             for slot in slots:
                 slot.supervise()
             for thread in (load, weather):

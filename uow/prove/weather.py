@@ -124,9 +124,13 @@ class Weather(threading.Thread):
         except BaseException as error:  # noqa: BLE001 - the thread's boundary
             self.error = error
 
-    def stop(self) -> None:
-        """Ends it before its time: nothing more happens."""
+    def hush(self) -> None:
+        """What happens now comes to its end, nothing more begins."""
         self._stopped.set()
+
+    def stop(self) -> None:
+        """Ends it before its time."""
+        self.hush()
         self.join(2 * PATIENCE_S)
 
     def _happen(self, fault: Fault) -> tuple[str, str]:
