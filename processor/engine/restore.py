@@ -35,6 +35,10 @@ _REMEDY_LEDGER = (
     "destination's two changelog topics, and set the group's offset back to where the oldest open group began; units delivered since then "
     "are delivered again"
 )
+_REMEDY_ROWS = (
+    "restore the topic from a backup; or begin anew: stop all workers, delete the destination's two changelog topics, and set the group's "
+    "offset back to where the oldest open group began; units delivered since then are delivered again"
+)
 
 
 @dataclass(slots=True)
@@ -157,7 +161,7 @@ def _fill(task: PartitionTask, found: _Found, committed: Committed, bounds: tupl
             f"committed offset {position} lies behind the end offset {end}",
             _REMEDY_OFFSETS,
         )
-    task.restore(position, found.last.clock if found.last is not None else 0, found.closed)
+    task.restore(position, found.last.clock if found.last is not None else 0, found.closed, len(found.rows))
     try:
         take_rows(found.rows, task.restore_group)
         if (
@@ -181,17 +185,20 @@ def _position(tp: Tp, found: _Found, committed: Committed, bounds: tuple[int, in
     if found.last is not None and found.last.to_offset != committed.offset:
         why = f"the ledger ends at {found.last.to_offset}, the committed offset is {committed.offset}"
         raise StateCorruptedError([tp], why, _REMEDY_OFFSETS)
-    floor = _hinted_floor(committed)
+    floor, rows = _hints(committed)
     if found.last is None and floor is None and (found.rows or found.ledger_end):
         why = f"somebody else set the committed offset {committed.offset}, and the ledger has no record left to judge it by"
         raise StateCorruptedError([tp], why, _REMEDY_OFFSETS)
     if found.last is None and floor is not None and floor < committed.offset:
         why = f"components from {floor} on are to be read again, but the ledger that says which has no record left"
         raise StateCorruptedError([tp], why, _REMEDY_LEDGER)
+    if rows is not None and rows != len(found.rows):
+        why = f"the groups' changelog has {len(found.rows)} components, {rows} were committed: it was cut, emptied or deleted"
+        raise StateCorruptedError([tp], why, _REMEDY_ROWS)
     return committed.offset
 
 
-def _hinted_floor(committed: Committed) -> int | None:
-    """The replay floor beside the committed offset; None if someone else set the offset."""
-    found = re.fullmatch(r"1;F=(\d+)", committed.metadata)
-    return int(found[1]) if found else None
+def _hints(committed: Committed) -> tuple[int | None, int | None]:
+    """Replay floor and number of changelog rows, from beside the committed offset; None if someone else set it."""
+    found = re.fullmatch(r"1;F=(\d+)(?:;R=(\d+))?", committed.metadata)
+    return (int(found[1]), int(found[2]) if found[2] else None) if found else (None, None)

@@ -44,6 +44,7 @@ class PartitionTask:
 
     Attributes:
         blocked: Why the partition must not be read, or None (engine rule 8).
+        rows: Live rows of the changelog: components of promoted groups. Committed beside the offset, so that a restore misses none.
     """
 
     def __init__(self, tp: Tp, context: TaskContext) -> None:
@@ -53,6 +54,7 @@ class PartitionTask:
         self.writer = Writer(context, tp.partition, self.partition.reading)
         self.young = YoungGroups(context.replay)
         self.blocked: str | None = None
+        self.rows = 0
 
     @property
     def position(self) -> int:
@@ -143,9 +145,11 @@ class PartitionTask:
                 if group.promoted:
                     plan.changelog += [(key, None) for key in tombstone_keys(group)]
                 group.forget()
+        buried = len(plan.changelog)
         self._promote(happened.held, promoted, plan.changelog)
+        self.rows += len(plan.changelog) - 2 * buried
         floor = self.young.floor(partition.position)
-        plan.metadata = f"1;F={floor}"
+        plan.metadata = f"1;F={floor};R={self.rows}"
         plan.ledger = self._ledger(start, floor, happened.not_held, [one for _, one in closed])
         return plan
 
@@ -196,9 +200,10 @@ class PartitionTask:
 
     # -- restore ----------------------------------------------------------------------------------------------------
 
-    def restore(self, position: int, clock: int, closed: Iterable[Closed]) -> None:
+    def restore(self, position: int, clock: int, closed: Iterable[Closed], rows: int) -> None:
         """Takes position, clock and memory of closed groups from the ledger; call it before `restore_group` and `restored`."""
         partition = self.partition
+        self.rows = rows
         partition.position, partition.clock = position, clock
         for one in closed:
             partition.closed.add(one)

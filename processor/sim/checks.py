@@ -213,7 +213,7 @@ class Checker:
             f"{tp.partition}: the ledger goes on at {said.from_offset}, the position was {task.position}",
         )
         require(
-            position.offset == said.to_offset and position.metadata == f"1;F={said.floor}",
+            position.offset == said.to_offset and position.metadata.startswith(f"1;F={said.floor};R="),
             f"{tp.partition}: position {position} beside a ledger record up to {said.to_offset}",
         )
         self.positions[tp], self.newest[tp] = position, value

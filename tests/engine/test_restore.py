@@ -190,6 +190,13 @@ def logs_of(*steps: Any) -> Logs:
     return logs
 
 
+def uncounted_logs() -> Logs:
+    """As an older version left them: nothing beside the offset tells how many rows there must be."""
+    logs = logs_of()
+    logs.metadata = logs.metadata.partition(";R=")[0]
+    return logs
+
+
 @pytest.mark.parametrize("committed", [0, 1, 3])
 def test_ledger_that_ends_elsewhere_than_the_committed_offset_is_refused_er20(committed: int) -> None:
     logs = logs_of()
@@ -221,6 +228,31 @@ def test_input_that_was_deleted_before_it_was_read_blocks_the_partition_w120() -
     assert task.blocked is not None
     assert "records 2 to 4 of D.components/0 were deleted" in task.blocked
     assert dict(task.groups).keys() == {b"a"}, "who looks still sees the open groups"
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_changelog_that_was_cut_emptied_or_deleted_is_refused_f23(left: int) -> None:
+    """The number of its rows lies beside the committed offset: open groups never vanish without a word."""
+    logs = logs_of()
+    rows = [record for record in logs.written if record.tp == CHANGELOG]
+    logs.written = [record for record in logs.written if record.tp != CHANGELOG] + rows[len(rows) - left :]
+    with pytest.raises(
+        StateCorruptedError, match=rf"changelog has {left} components, 2 were committed.*stop all workers"
+    ):
+        restored(logs, policy_of())
+
+
+def test_changelog_with_a_row_that_nobody_committed_is_refused() -> None:
+    logs = logs_of()
+    logs.append(CHANGELOG, GOOD_KEY, GOOD_ROW)
+    with pytest.raises(StateCorruptedError, match="has 3 components, 2 were committed"):
+        restored(logs, policy_of())
+
+
+def test_offset_of_an_older_version_does_not_tell_the_number_of_rows() -> None:
+    logs = uncounted_logs()
+    logs.written = [record for record in logs.written if record.tp != CHANGELOG]
+    assert restored(logs, policy_of()).position == 2
 
 
 def test_ledger_that_aged_away_is_no_fault() -> None:
@@ -256,14 +288,14 @@ SPECIAL_ROW = codec.frame(ChangelogRow(1, ms(0), 0, False, Attributes(1, 2, 3), 
     ],
 )
 def test_row_that_cannot_be_read_is_refused(key: bytes | None, value: bytes) -> None:
-    logs = logs_of()
+    logs = uncounted_logs()
     logs.append(CHANGELOG, key, value)
     with pytest.raises(StateCorruptedError):
         restored(logs, policy_of())
 
 
 def test_row_whose_component_cannot_be_read_is_refused_where_it_is_needed_w70() -> None:
-    logs = logs_of()
+    logs = uncounted_logs()
     logs.append(CHANGELOG, GOOD_KEY, GOOD_ROW)
     with pytest.raises(StateCorruptedError):
         restored(logs, policy_of(idle_expiration_ms=1000))
@@ -297,7 +329,7 @@ def test_ledger_record_that_cannot_be_read_is_refused(value: bytes | None) -> No
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=60), st.booleans())
 def test_garbage_behind_a_right_header_never_gets_through_as_another_exception(garbage: bytes, ledger: bool) -> None:
-    logs = logs_of()
+    logs = uncounted_logs()
     if ledger:
         logs.append(LEDGER, None, LEDGER_HEADER + garbage)
     else:

@@ -324,12 +324,12 @@ def generation_is_not_restored(original: Any) -> Any:
 
 @defect(PartitionTask, "restore")
 def memory_of_closed_groups_is_not_restored(original: Any) -> Any:
-    return lambda self, position, clock, closed: original(self, position, clock, ())
+    return lambda self, position, clock, closed, rows: original(self, position, clock, (), rows)
 
 
 @defect(PartitionTask, "restore")
 def clock_is_not_restored(original: Any) -> Any:
-    return lambda self, position, clock, closed: original(self, position, 0, closed)
+    return lambda self, position, clock, closed, rows: original(self, position, 0, closed, rows)
 
 
 @defect(PartitionTask, "restored")
@@ -409,10 +409,10 @@ def reopened_groups_stay_young(original: Any) -> Any:
 # -- what retention and administrators take away --------------------------------------------------------------------
 
 
-@defect(restoring, "_hinted_floor")
+@defect(restoring, "_hints")
 def emptied_ledger_is_taken_for_a_new_one(original: Any) -> Any:
     """Found by the simulator: see `test_found_by_simulation.py`."""
-    return lambda committed: committed.offset
+    return lambda committed: (committed.offset, None)
 
 
 @defect(restoring, "_position")

@@ -1,0 +1,54 @@
+"""Internal topics that are not as a worker left them: never silent loss, and the other partitions go on (ER-06, ER-20; F23, F25)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import NewPartitions
+
+from tests.broker.worker_places import Place
+from tests.processes import Child, wait_for
+
+SLOW = 90.0
+pytestmark = pytest.mark.timeout(200)
+
+
+@pytest.fixture
+def place(broker: Any, unique: str, tmp_path: Path, spawn: Callable[..., Child]) -> Place:
+    return Place(broker.bootstrap, unique, tmp_path, spawn)
+
+
+def test_changelog_that_was_deleted_blocks_the_partitions_that_had_open_groups(place: Place, admin: Any) -> None:
+    """F23: open groups that are gone are told of; a partition that held nothing goes on."""
+    place.create()
+    (lost,), (first, second) = place.fitting(0, 1), place.fitting(1, 2)
+    worker = place.worker()
+    place.send([(lost, 1, False), (first, 1, True)])
+    wait_for(lambda: place.committed() == 2, SLOW)
+    assert worker.child.terminate(SLOW) == 0
+    changelog = f"A-{place.name}-{place.name}-groups-changelog"
+    for future in admin.delete_topics([changelog]).values():
+        future.result(20)
+    wait_for(lambda: changelog not in admin.list_topics(timeout=10).topics)
+    place.create()
+    worker = place.worker()
+    wait_for(lambda: worker.partitions()["0"]["blocked"], SLOW)
+    blocked = worker.partitions()["0"]["blocked"]
+    assert "the groups' changelog has 0 components, 1 were committed" in blocked
+    assert "begin anew" in blocked
+    place.send([(second, 1, True)])
+    wait_for(lambda: second.encode() in place.delivered(), SLOW)
+    worker.child.kill()
+
+
+def test_partitions_added_to_the_input_alone_end_the_worker_with_status_two(place: Place, admin: Any) -> None:
+    """F25, W-88: ids would belong elsewhere."""
+    place.create()
+    for future in admin.create_partitions([NewPartitions(place.components, 6)]).values():
+        future.result(20)
+    worker = place.worker(wait=False)
+    assert worker.child.wait(SLOW) == 2
+    assert "all topics of a destination have the partitions of" in worker.child.output
