@@ -30,6 +30,7 @@ from schemas.records import (
     ChangelogRow,
     ClosedGroup,
     Component,
+    DecidedCommand,
     GroupRow,
     LedgerRecord,
     OffsetRange,
@@ -483,6 +484,7 @@ def _ledger_datum(ledger: LedgerRecord) -> Datum:
         "reader": ledger.reader,
         "not_held": _ranges_datum(ledger.not_held),
         "closed": [_closed_datum(closed) for closed in ledger.closed],
+        "commands": [{"id": command.id, "at": command.at} for command in ledger.commands],
     }
 
 
@@ -496,6 +498,7 @@ def _ledger(datum: Datum) -> LedgerRecord:
         reader=datum["reader"],
         not_held=tuple([OffsetRange(item["first"], item["last"]) for item in datum["not_held"]]),
         closed=tuple([_closed(closed) for closed in datum["closed"]]),
+        commands=tuple([DecidedCommand(command["id"], command["at"]) for command in datum["commands"]]),
     )
 
 

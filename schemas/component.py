@@ -300,8 +300,9 @@ def outcome_body(
     count: int,
     size: int,
     missing: Sequence[Range],
+    command_id: bytes | None = None,
 ) -> bytes:
-    """An `Outcome`'s Avro body, without rule and command; arguments as in `unit_body`, `count` is the number of components held."""
+    """An `Outcome`'s Avro body, without a rule; arguments as in `unit_body`, `count` is the number of components held."""
     return b"".join(
         (
             sized(group_id),
@@ -316,6 +317,6 @@ def outcome_body(
             long(size),
             encode_ranges(missing),
             NULL,
-            NULL,
+            optional(command_id),
         )
     )

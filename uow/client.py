@@ -19,6 +19,7 @@ from uuid import uuid4
 from schemas import registry
 from schemas.errors import BadUnitIdError, ConfigError
 from topics.catalogue import DestinationTopics
+from topics.commands import Command, Verb, command_headers
 from topics.headers import CORRELATION_ID, COUNT, DELIVERY_MODE, END, EXPIRES_AT, PRIORITY, SEQ, Reading
 from topics.policies import AliasFamily
 from uow.component import (
@@ -423,6 +424,46 @@ class Connection:
         record = forwarded_record(message, topic, destination is not None, value, headers, reassignment, self._reading)
         return self._hop(message).forward(message, record)
 
+    def cancel(self, message: Message, *, destination: str, why: str, by: str | None = None) -> Forwarded:
+        """Gives a message up, and with it its unit: the group closes as `cancelled`, what it holds goes to the errors topic (W-62).
+
+        The command and the consumed position are committed in one transaction, as by `forward`. It is decided by a worker soon after; a
+        group that has no component there yet cannot be cancelled. `uow cancel` does the same by hand, and waits for the answer.
+
+        Args:
+            message: A component from `messages`.
+            destination: Where its unit would be assembled.
+            why: The reason: it stands in the outcome's answer, and beside each component given up.
+            by: Who says so.
+
+        Returns:
+            As `forward`.
+
+        Raises:
+            BadUnitIdError: The message is no component.
+            ConfigError: `why` is empty.
+            UowError: As `forward`.
+        """
+        self._require_open()
+        marks = self._reading.read(message.headers)
+        group_id = getattr(marks, "id", None)
+        if group_id is None:
+            raise BadUnitIdError("cancel() needs a component; this message has no id that can be read")
+        if not why:
+            raise ConfigError("why", why, "a command needs a reason")
+        source = f"{message.topic}/{message.partition}/{message.offset}"
+        command = Command(f"cancel:{destination}:{source}".encode(), Verb.CANCEL, group_id, why, by)
+        return self._hop(message).forward(message, _command_record(destination, command))
+
+    def command(self, destination: str, command: Command) -> Sent:
+        """Sends a command to a destination's workers, outside transactions, and waits until the broker has it (W-203).
+
+        Raises:
+            UowError: As `send`.
+        """
+        self._require_open()
+        return self._plain.send(f"command {command.id!r}", _command_record(destination, command))
+
     def _hop(self, message: Message) -> Hop:
         consumption = message._consumption
         if consumption.is_closed:
@@ -450,6 +491,10 @@ class Connection:
 
 def _topics(destination: str) -> DestinationTopics:
     return DestinationTopics("", destination)
+
+
+def _command_record(destination: str, command: Command) -> OutgoingRecord:
+    return OutgoingRecord(_topics(destination).commands, command.group_id, None, command_headers(command))
 
 
 def _plain_record(

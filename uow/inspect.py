@@ -171,11 +171,14 @@ class _LedgerFirst:
         self._bounds: dict[Tp, tuple[int, int]] = {}
 
     def committed(self, tps: Sequence[Tp]) -> Mapping[Tp, Committed]:
-        """Positions as the ledger has them; the group's committed offsets where it has none."""
-        ledgers = {Tp(self._topics.closed_changelog, tp.partition): tp for tp in tps}
-        self._bounds |= self._reader.bounds([Tp(self._topics.groups_changelog, tp.partition) for tp in tps])
+        """Positions as the ledger has them; the group's committed offsets where it has none. Nobody who looks reads commands."""
+        commands = [tp for tp in tps if tp.topic == self._topics.commands]
+        inputs = [tp for tp in tps if tp.topic != self._topics.commands]
+        ledgers = {Tp(self._topics.closed_changelog, tp.partition): tp for tp in inputs}
+        self._bounds |= self._reader.bounds([Tp(self._topics.groups_changelog, tp.partition) for tp in inputs])
         self._bounds |= self._reader.bounds([*ledgers])
-        positions = dict(self._reader.committed(tps))
+        self._bounds |= dict.fromkeys(commands, (0, 0))
+        positions = dict.fromkeys(commands, Committed(None, "")) | dict(self._reader.committed(inputs))
         for ledger, tp in ledgers.items():
             position = self._last_position(ledger)
             if position is not None:

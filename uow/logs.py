@@ -44,24 +44,19 @@ def task_context(settings: Settings, destination: str) -> TaskContext:
 
 
 @contextmanager
-def log_reader(settings: Settings) -> Iterator[LogReader]:
-    """A reader of the logs that never joins the group; closed on exit.
+def log_reader(settings: Settings, patience_s: float = PATIENCE_S) -> Iterator[LogReader]:
+    """A reader of the logs that never joins the group; closed on exit, and of no use after `patience_s`.
 
     Raises:
         NoAnswerError: Inside the block, when Kafka does not answer in time.
     """
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + patience_s
     reader = KafkaLogReader(Clients(settings.worker("look")), lambda: time.monotonic() > until)
     try:
         yield reader
     except Stopped as stopped:
         raise NoAnswerError(
-            f"no answer from {settings.bootstrap_servers} in {PATIENCE_S:.0f} s: {stopped}"
+            f"no answer from {settings.bootstrap_servers} in {patience_s:.0f} s: {stopped}"
         ) from stopped
     finally:
         reader.close()
-
-
-def wall_clock_ms() -> int:
-    """Now, epoch ms, to tell ages by."""
-    return time.time_ns() // 1_000_000

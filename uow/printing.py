@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -44,6 +45,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 def printable(text: str) -> str:
     """The same on one line: what is not printable as escapes, since ids and values are anybody's bytes."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def wall_clock_ms() -> int:
+    """Now, epoch ms, to tell ages by."""
+    return time.time_ns() // 1_000_000
 
 
 def moment_text(ms: int) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from schemas.errors import UowError
-from schemas.records import Attributes, Reason, UnitOutcome
+from schemas.records import Attributes, Range, Reason, UnitOutcome
+from topics.commands import BadCommand, Command
 from topics.headers import Refusal
 
 
@@ -59,6 +60,22 @@ class Held(NamedTuple):
     tail: Tail | None = None
 
 
+class Amended(NamedTuple):
+    """A command changed what counts for an open group (W-203). All of what commands ever said of it, not only the last one.
+
+    Attributes:
+        id: Of the group.
+        declared_end: The end as declared, 0 for none.
+        waived: Numbers that are not needed; none of them is held.
+        extended: Age and idle deadlines are not before this, epoch ms; 0 for none.
+    """
+
+    id: bytes
+    declared_end: int
+    waived: tuple[Range, ...]
+    extended: int
+
+
 class Closed(NamedTuple):
     """A group closed; what is remembered of it (W-19).
 
@@ -81,13 +98,14 @@ class Closed(NamedTuple):
     at: int
 
 
-Change = Opened | Held | Closed
+Change = Opened | Held | Amended | Closed
 
 
 class Delivered(NamedTuple):
-    """The unit goes to `D.units`; without all of its components where the outcome is `partial`."""
+    """The unit goes to `D.units`; without all of its components where the outcome is `partial`. `command` is who closed it, if one did."""
 
     closed: Closed
+    command: Command | None = None
 
 
 class GivenUp(NamedTuple):
@@ -96,10 +114,12 @@ class GivenUp(NamedTuple):
     Attributes:
         closed: How and why.
         error: The class named in `uow-error-class`; `UowError` where a policy and no fault gave it up.
+        command: Who closed it, if a command did.
     """
 
     closed: Closed
     error: type[UowError]
+    command: Command | None = None
 
 
 class Rejected(NamedTuple):
@@ -124,7 +144,25 @@ class Dropped(NamedTuple):
     case: str
 
 
-Effect = Delivered | GivenUp | Rejected | Passed | Rerouted | Dropped
+class Answered(NamedTuple):
+    """A record of `D.commands` has its answer (W-203).
+
+    Attributes:
+        command: What was asked, or what could be read of it.
+        done: Whether something was done.
+        text: What it did, or would do, or why nothing was done.
+        at: Its append time, epoch ms.
+        offset: Its offset.
+    """
+
+    command: Command | BadCommand
+    done: bool
+    text: str
+    at: int
+    offset: int
+
+
+Effect = Delivered | GivenUp | Rejected | Passed | Rerouted | Dropped | Answered
 
 
 class Decision(NamedTuple):

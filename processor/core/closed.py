@@ -1,4 +1,4 @@
-"""The memory of closed groups: a late component must not be taken for one of a new unit (W-19).
+"""What is remembered: closed groups, so that a late component is not taken for one of a new unit (W-19), and commands (W-203).
 
 Belongs here: what is remembered, how long and how much. Does not belong here: the ledger's bytes (`processor.engine.ledger`).
 """
@@ -64,3 +64,35 @@ class ClosedMemory:
                 del by_id[oldest.id]
             left += 1
         return left
+
+
+class CommandMemory:
+    """Ids of commands that were decided, with their append times; the oldest leave first.
+
+    Their clock is that of `D.commands`: the newest command decides which ones are too old. So the memory depends on commands alone.
+
+    Args:
+        retention_ms: How long an id is remembered (`closed_retention_ms`).
+        max_commands: How many at most (`closed_max_groups`).
+    """
+
+    def __init__(self, retention_ms: int, max_commands: int) -> None:
+        self.retention_ms = retention_ms
+        self.max_commands = max_commands
+        self.at_by_id: dict[bytes, int] = {}
+        self._newest = 0
+
+    def __contains__(self, command_id: bytes) -> bool:
+        return command_id in self.at_by_id
+
+    def add(self, command_id: bytes, at: int) -> None:
+        """Remembers a command, and forgets what is too old or too many."""
+        known = self.at_by_id
+        known.pop(command_id, None)
+        known[command_id] = at
+        self._newest = max(self._newest, at)
+        horizon = self._newest - self.retention_ms
+        for oldest, then in list(known.items()):
+            if then >= horizon and len(known) <= self.max_commands:
+                return
+            del known[oldest]

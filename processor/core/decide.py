@@ -26,6 +26,7 @@ from processor.core.changes import (
     Tail,
 )
 from processor.core.group import UNKNOWN_END, Group
+from processor.core.ranges import count_up_to, without
 from schemas.component import decode_component
 from schemas.errors import (
     BadSequenceNumberError,
@@ -41,7 +42,6 @@ from schemas.errors import (
 from schemas.records import Attributes, Reason, UnitOutcome
 from topics.headers import Marks, Refusal
 from topics.policies import (
-    NEVER_MS,
     DestinationPolicy,
     DuplicatePolicy,
     ExpirationPolicy,
@@ -335,21 +335,28 @@ def _hold(now: Situation) -> Decision:
             now.clock,
         )
 
+    waived = count_up_to(without(group.waived, (marks.seq,)), end) if group.waived else 0
     effect: Delivered | GivenUp | None = None
     if marks.expires_at and marks.expires_at < now.clock:  # line 13
         effect = GivenUp(close(UnitOutcome.EXPIRED, Reason.COMPONENT_EXPIRED), ComponentExpiredError)
     elif size > policy.max_components or group.bytes + len(arrival.body) > policy.max_bytes:  # line 14
         effect = GivenUp(close(UnitOutcome.FAILED, Reason.LIMIT), UnitTooLargeError)
-    elif size == end and max(group.deliver_at, marks.deliver_at) <= now.clock:  # line 15: complete and ready
-        effect = Delivered(
-            close(
-                UnitOutcome.COMPLETE,
-                Reason.END if marks.end or group.marked else Reason.COUNT,
-            )
-        )
+    elif size + waived == end and max(group.deliver_at, marks.deliver_at) <= now.clock:  # line 15: complete and ready
+        if waived:
+            effect = Delivered(close(UnitOutcome.PARTIAL, Reason.COMMAND))
+        elif marks.end or group.marked:
+            effect = Delivered(close(UnitOutcome.COMPLETE, Reason.END))
+        else:
+            effect = Delivered(close(UnitOutcome.COMPLETE, Reason.COMMAND if group.declared_end else Reason.COUNT))
     if effect is None:
         return Decision(tuple(changes))
     return Decision((*changes, effect.closed), (effect,))
+
+
+def close_of(group: Group, outcome: UnitOutcome, reason: Reason, position: int, at: int) -> Closed:
+    """A group's close, at this input position and moment."""
+    highest = group.end if outcome is UnitOutcome.COMPLETE else group.highest
+    return Closed(group.id, group.generation, outcome, reason, highest, position, at)
 
 
 def decide_due(group: Group, clock: int, position: int, policy: DestinationPolicy) -> Decision:
@@ -366,19 +373,15 @@ def decide_due(group: Group, clock: int, position: int, policy: DestinationPolic
         return Decision()
 
     def close(outcome: UnitOutcome, reason: Reason) -> Closed:
-        highest = group.end if outcome is UnitOutcome.COMPLETE else group.highest
-        return Closed(group.id, group.generation, outcome, reason, highest, position, due)
+        return close_of(group, outcome, reason, position, due)
 
     effect: Delivered | GivenUp
     if group.expires_at and due == group.expires_at + 1:
         effect = GivenUp(close(UnitOutcome.EXPIRED, Reason.COMPONENT_EXPIRED), ComponentExpiredError)
     elif group.complete:
-        effect = Delivered(close(UnitOutcome.COMPLETE, Reason.END if group.marked else Reason.COUNT))
+        effect = Delivered(close(*group.closing()))
     else:
-        by_age = (
-            policy.incomplete_expiration_ms != NEVER_MS and due == group.opened_at + policy.incomplete_expiration_ms + 1
-        )
-        reason = Reason.AGE if by_age else Reason.IDLE
+        reason = group.give_up_reason(policy)
         if policy.expiration_policy is ExpirationPolicy.DELIVER_PARTIAL:
             effect = Delivered(close(UnitOutcome.PARTIAL, reason))
         else:

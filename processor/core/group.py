@@ -1,8 +1,8 @@
 """One open group: the numbers held, the end if known, and its deadlines. `apply` is the only code that changes it, beside the shelf.
 
 Theory of operation. A group exists from its first held component to its close. It is *complete* when its end is known and every
-number from 1 to the end is held once (W-15): the numbers are distinct and none lies above the end, so comparing a count is enough and
-nothing ever scans the group. It is *ready* when the latest `uow-deliver-at` has been reached (W-08). Its next moment of interest is
+number from 1 to the end is held once or waived (W-15): the numbers are distinct and none held lies above the end, so comparing counts is
+enough and nothing ever scans the group. It is *ready* when the latest `uow-deliver-at` has been reached (W-08). Its next moment of interest is
 `due_at`: the earliest clock value at which it must be looked at, whether to deliver or to give up.
 
 Belongs here: the state of a group and what can be read off it. Does not belong here: what to do with an event (`decide`).
@@ -10,8 +10,9 @@ Belongs here: the state of a group and what can be read off it. Does not belong 
 
 from __future__ import annotations
 
-from processor.core.changes import Closed, Held, Tail
-from schemas.records import MAX_SEQ, Range
+from processor.core.changes import Amended, Closed, Held, Tail
+from processor.core.ranges import count_up_to, without
+from schemas.records import MAX_SEQ, Range, Reason, UnitOutcome
 from topics.policies import NEVER_MS, DestinationPolicy
 
 UNKNOWN_END = MAX_SEQ + 1
@@ -35,21 +36,28 @@ class Group:
         bytes: Sum of the bodies' lengths: what `max_bytes` limits.
         expires_at: Earliest `uow-expires-at` of the components held, 0 for none (W-92).
         deliver_at: Latest `uow-deliver-at`, 0 for none.
-        special: Whether a component carries what only `decide` can judge; the shelf leaves the group alone then.
+        special: Whether a component carries, or a command said, what only `decide` can judge; the shelf leaves the group alone then.
+        declared_end: The end that a command declared, 0 for none.
+        waived: Numbers that a command said are not needed; none of them is held.
+        extended: Before this moment it is not given up for age or idleness, epoch ms; 0 for none.
         tail: See `Tail`; None after a restore.
         promoted: How many of the first held components have a row in the changelog.
         row_key: What the keys of these rows begin with; the engine's, made with the first row.
         row_head: What their values begin with; likewise.
+        has_group_row: Whether the changelog says what commands changed; likewise.
         is_open: False from its close on.
         is_young: Whether a restore would read it from the input again; the engine's.
     """
 
     __slots__ = (
         "bytes",
+        "declared_end",
         "deliver_at",
         "end",
         "expires_at",
+        "extended",
         "generation",
+        "has_group_row",
         "held",
         "highest",
         "id",
@@ -63,6 +71,7 @@ class Group:
         "row_key",
         "special",
         "tail",
+        "waived",
     )
 
     def __init__(self, group_id: bytes, generation: int, opened_at: int) -> None:
@@ -77,19 +86,26 @@ class Group:
         self.expires_at = 0
         self.deliver_at = 0
         self.special = False
+        self.declared_end = 0
+        self.waived: tuple[Range, ...] = ()
+        self.extended = 0
         self.tail: Tail | None = None
         self.promoted = 0
         self.row_key = self.row_head = b""
+        self.has_group_row = False
         self.is_open = True
         self.is_young = False
 
     def __repr__(self) -> str:
         return f"Group({self.id!r}, generation={self.generation}, held={self.held_ranges()}, end={self.end if self.end_known else None})"
 
-    def apply(self, change: Held | Closed) -> None:
+    def apply(self, change: Held | Amended | Closed) -> None:
         """Writes one change into the group."""
         if isinstance(change, Closed):
             self.is_open = False
+            return
+        if isinstance(change, Amended):
+            self._amend(change)
             return
         seq = change.seq
         self.held[seq] = change.body
@@ -108,6 +124,15 @@ class Group:
             if attributes.expires_at:
                 self.expires_at = min(self.expires_at or NEVER, attributes.expires_at)
             self.deliver_at = max(self.deliver_at, attributes.deliver_at)
+        if self.waived:
+            self.waived = without(self.waived, (seq,))
+
+    def _amend(self, change: Amended) -> None:
+        self.special = True
+        self.declared_end, self.extended = change.declared_end, change.extended
+        self.waived = change.waived
+        if change.declared_end:
+            self.end = change.declared_end
 
     def forget(self) -> None:
         """Lets go of the components once nobody will ask: a closed group may stay in line for its deadline."""
@@ -120,8 +145,17 @@ class Group:
 
     @property
     def complete(self) -> bool:
-        """Every number from 1 to the end is held (W-15)."""
-        return len(self.held) == self.end
+        """Every number from 1 to the end is held or waived (W-15, W-203)."""
+        count = len(self.held)
+        return count == self.end or (bool(self.waived) and count + count_up_to(self.waived, self.end) == self.end)
+
+    def closing(self) -> tuple[UnitOutcome, Reason]:
+        """How a complete group closes: with numbers waived it is `partial`; the reason is what made the end known (W-203, W-204)."""
+        if count_up_to(self.waived, self.end):
+            return UnitOutcome.PARTIAL, Reason.COMMAND
+        if self.marked:
+            return UnitOutcome.COMPLETE, Reason.END
+        return UnitOutcome.COMPLETE, Reason.COMMAND if self.declared_end else Reason.COUNT
 
     def due_at(self, policy: DestinationPolicy) -> int:
         """The earliest clock value at which this group must be looked at, epoch ms; `NEVER` if none.
@@ -132,11 +166,22 @@ class Group:
         due = self.expires_at + 1 if self.expires_at else NEVER
         if self.complete:
             return min(due, self.deliver_at)
+        return min(due, self.give_up_at(policy))
+
+    def give_up_at(self, policy: DestinationPolicy) -> int:
+        """When age or idleness gives the group up while a number is lacking, not before what `extend` said; `NEVER` if they do not count."""
+        due = NEVER
         if policy.incomplete_expiration_ms != NEVER_MS:
-            due = min(due, self.opened_at + policy.incomplete_expiration_ms + 1)
+            due = self.opened_at + policy.incomplete_expiration_ms + 1
         if policy.idle_expiration_ms != NEVER_MS:
             due = min(due, self.last_at + policy.idle_expiration_ms + 1)
-        return due
+        return due if due == NEVER or not self.extended else max(due, self.extended + 1)
+
+    def give_up_reason(self, policy: DestinationPolicy) -> Reason:
+        """Whether it is its age or its idleness that gives the group up."""
+        age, idle = policy.incomplete_expiration_ms, policy.idle_expiration_ms
+        by_age = age != NEVER_MS and (idle == NEVER_MS or self.opened_at + age <= self.last_at + idle)
+        return Reason.AGE if by_age else Reason.IDLE
 
     def held_ranges(self) -> tuple[Range, ...]:
         """Numbers held, as ranges. Costs a sort, so it is asked for on close and by people only."""

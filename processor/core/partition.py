@@ -1,6 +1,6 @@
 """All groups of one partition of one destination: its clock, its open groups, its memory of closed ones. Pure.
 
-Events come in by `feed` (records), `advance` (the clock). What they mean is collected in `changes` and `effects`, in order, until
+Events come in by `feed` (records), `obey` (commands), `advance` (the clock). What they mean is collected in `changes` and `effects`, in order, until
 `take` hands them out: the engine makes a plan of them, the audit compares them with tables.
 
 Belongs here: finding the group an event concerns, applying what was decided, keeping deadlines in order. Does not belong here: rules
@@ -16,6 +16,8 @@ from typing import NamedTuple, assert_never
 
 from processor.core import shelf
 from processor.core.changes import (
+    Amended,
+    Answered,
     Closed,
     Decision,
     Delivered,
@@ -29,13 +31,15 @@ from processor.core.changes import (
     Rerouted,
     Tail,
 )
-from processor.core.closed import ClosedMemory
+from processor.core.closed import ClosedMemory, CommandMemory
 from processor.core.columns import UNREADABLE, ColumnReader, Record, Unreadable, look_at_headers, unit_properties
+from processor.core.command import decide_command
 from processor.core.decide import Arrival, decide_arrival, decide_due, decide_refusal
 from processor.core.group import NEVER, Group
 from schemas.errors import DecodeError, DuplicateSequenceNumberError, InvariantViolation
 from schemas.records import Attributes, UnitOutcome
 from topics.catalogue import HELD_LIMIT_BYTES
+from topics.commands import DRY_RUN_WOULD, BadCommand, Command, read_command
 from topics.headers import Marks, Reading, Refusal
 from topics.partitioner import partition_for
 from topics.policies import NEVER_MS, DestinationPolicy, HandlingPolicy
@@ -85,6 +89,7 @@ class Counts:
 
 
 _NO_UTF8 = Refusal(DecodeError, "headers", "a header name is no UTF-8")
+_NO_COMMAND = BadCommand("", "", "", "", None, "a header name is no UTF-8")
 HeldRow = tuple[Group, int, bool, int, Attributes | None]
 """A component held: its group, number, end mark, source offset, and attributes (None for a plain one). Its body is in the group."""
 Outward = tuple[Effect, Record | None, Group | None]
@@ -100,12 +105,16 @@ class Happened:
         closed: Groups closed, in order, with what is remembered of them; the group is None where nothing was held.
         not_held: Source offsets that were not held: passed, refused, dropped, rerouted.
         effects: For the world, in order.
+        amended: Groups that a command changed and left open then.
+        commands: Ids of commands decided, with their append times: what the ledger must remember.
     """
 
     held: list[HeldRow] = field(default_factory=list)
     closed: list[tuple[Group | None, Closed]] = field(default_factory=list)
     not_held: list[int] = field(default_factory=list)
     effects: list[Outward] = field(default_factory=list)
+    amended: list[Group] = field(default_factory=list)
+    commands: list[tuple[bytes, int]] = field(default_factory=list)
 
 
 class Partition:
@@ -118,8 +127,10 @@ class Partition:
     Attributes:
         groups: Open groups by id.
         closed: Memory of closed ones.
+        commands: Memory of commands.
         clock: Epoch ms; never goes backwards.
         position: Next input offset.
+        command_position: Next offset of `D.commands`.
         held_bytes: Sum over the open groups.
         fed_bytes: Bytes of plain components fed so far.
         due: The earliest clock value at which a group must be looked at.
@@ -132,9 +143,11 @@ class Partition:
         self.reader = ColumnReader(place.topic, place.partition, self.reading)
         self.groups: dict[bytes, Group] = {}
         self.closed = ClosedMemory(policy.closed_retention_ms, policy.closed_max_groups)
+        self.commands = CommandMemory(policy.closed_retention_ms, policy.closed_max_groups)
         self.counts = Counts()
         self.clock = 0
         self.position = 0
+        self.command_position = 0
         self.held_bytes = 0
         self.fed_bytes = 0
         self.due = NEVER
@@ -164,6 +177,44 @@ class Partition:
             shelf.judge(self, columns)
         if records:
             self.position = records[-1].offset() + 1
+
+    def obey(self, records: Sequence[Record], recent: Callable[[int], None]) -> None:
+        """One poll's records of `D.commands`, in offset order. Commands never move the clock: components may lie unread that came before.
+
+        Args:
+            records: The commands. An offset below the position is a replay and ignored.
+            recent: Called with each command's append time before it is decided: feeds the components that came before it.
+        """
+        for headers, record in zip(*look_at_headers(records), strict=True):
+            if record.offset() < self.command_position:
+                continue
+            at = record.timestamp()[1]
+            recent(at)
+            self.command_position = record.offset() + 1
+            done, text = False, ""
+            command = read_command(headers or []) if not isinstance(record, Unreadable) else _NO_COMMAND
+            if not isinstance(command, Command):
+                text = f"cannot be read: {command.complaint}"
+            elif command.id in self.commands:
+                text = "a repeated command does nothing more"
+            else:
+                done, text = self._decide_command(command, at)
+            self.happened.effects.append((Answered(command, done, text, at, record.offset()), None, None))
+
+    def _decide_command(self, command: Command, at: int) -> tuple[bool, str]:
+        """Whether it was done, and the answer's text."""
+        self.closed.trim(self.clock)
+        group, closed = self.groups.get(command.group_id), self.closed.get(command.group_id)
+        home = self.elsewhere(command.group_id) if group is None and closed is None else None
+        obeyed, text, decision = decide_command(command, group, closed, home, self.clock, self.position, self.policy)
+        if command.dry_run:
+            return False, f"{DRY_RUN_WOULD}{text}" if obeyed else text
+        self.commands.add(command.id, at)
+        self.happened.commands.append((command.id, at))
+        self._carry_out(decision, None)
+        if group is not None and group.is_open:
+            self.schedule(group)
+        return obeyed, text
 
     def arrive(self, record: Record) -> None:
         """One record, by the whole decision table. The clock moves first, and what is then due closes (W-84)."""
@@ -231,6 +282,10 @@ class Partition:
                 case Held():
                     group = self.groups[change.id]
                     self.hold(group, change)
+                case Amended():
+                    group = self.groups[change.id]
+                    group.apply(change)
+                    self.happened.amended.append(group)
                 case Closed():
                     group = self.groups.pop(change.id, None)
                     self.close(group, change)
@@ -238,7 +293,7 @@ class Partition:
                     assert_never(change)
         for effect in decision.effects:
             match effect:
-                case Delivered() | GivenUp():
+                case Delivered() | GivenUp() | Answered():
                     self.happened.effects.append((effect, None, group))
                 case Rejected() | Passed() | Rerouted() | Dropped():
                     if record is None:

@@ -29,6 +29,8 @@ class Task(Protocol):
     @property
     def position(self) -> int: ...
     @property
+    def command_position(self) -> int: ...
+    @property
     def held_bytes(self) -> int: ...
     @property
     def memory_bytes(self) -> int: ...
@@ -40,7 +42,7 @@ class Task(Protocol):
     def counts(self) -> Any: ...
     @property
     def groups(self) -> Mapping[bytes, Any] | Collection[bytes]: ...
-    def process(self, records: Sequence[RawRecord], /) -> Plan: ...
+    def process(self, records: Sequence[RawRecord], commands: Sequence[RawRecord] = (), /) -> Plan: ...
     def tick(self, now_ms: int, /) -> Plan | None: ...
     def next_deadline(self) -> int | None: ...
     def drain(self) -> Plan | None: ...
@@ -57,6 +59,7 @@ class Batch:
         tp: The partition of `D.components`.
         work: What is asked.
         records: In offset order; empty unless `work` is RECORDS.
+        commands: Those of the same partition of `D.commands`, likewise.
         asked_at: For a tick: wall clock just before the end offset was asked for (W-82).
         outcome: The plan; None when there is nothing to write; `Blocked` when the task raised; any other exception when the agent died.
         settled: Whether `outcome` stands.
@@ -66,6 +69,7 @@ class Batch:
     tp: Tp
     work: Work = Work.RECORDS
     records: Sequence[RawRecord] = ()
+    commands: Sequence[RawRecord] = ()
     asked_at: int = 0
     outcome: Plan | BaseException | None = None
     settled: bool = False
@@ -76,7 +80,7 @@ class Batch:
         """Lets the partition's task do the work. Call it inside `with batch:`, once."""
         match self.work:
             case Work.RECORDS:
-                self.outcome = task.process(self.records)
+                self.outcome = task.process(self.records, self.commands)
             case Work.TICK:
                 self.outcome = task.tick(self.asked_at)
             case Work.DRAIN:

@@ -8,6 +8,7 @@ One turn of the loop:
 
 1. `source.control`: rebalances. Inside its callbacks nothing is in flight, since a turn writes synchronously (ER-15).
 2. `source.read`: at most one poll. Records of partitions that moved meanwhile, stand blocked or lie before the task's position are dropped.
+   A partition of `D.commands` goes with the same one of `D.components`: one batch, one plan, one fate.
 3. `host.process`: each partition's task turns its records into a plan.
 4. `sink.write`: all plans as one transaction, with the group's metadata taken with the poll (ER-01, ER-14).
 5. Ticks: partitions with a passed deadline that are read to their end get the wall clock, in a transaction of their own that also sends positions (ER-02).
@@ -25,7 +26,7 @@ One turn of the loop:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,6 +37,7 @@ from processor.engine.ports import (
     Doubt,
     Plan,
     Poll,
+    RawRecord,
     Refused,
     Sink,
     Source,
@@ -104,7 +106,7 @@ class Driver(threading.Thread):
     Args:
         ports: Source, sink, clock and restore.
         host: Applies the batches.
-        topics: `D.components` of each destination.
+        topics: `D.components` of each destination, and its `D.commands`.
         poll_records: Most records of one poll.
         memory_limit_bytes: Memory of open groups over which partitions are paused.
         stop: Set when asked to stop; ports that wait for brokers look at it.
@@ -114,7 +116,7 @@ class Driver(threading.Thread):
         self,
         ports: Ports,
         host: Host,
-        topics: Sequence[str],
+        topics: Mapping[str, str],
         poll_records: int,
         memory_limit_bytes: int,
         stop: threading.Event,
@@ -127,7 +129,8 @@ class Driver(threading.Thread):
             ports.restore,
         )
         self._host = host
-        self._topics = tuple(topics)
+        self._commands_of = dict(topics)
+        self._components_of = {commands: components for components, commands in topics.items()}
         self._poll_records = poll_records
         self.memory_limit_bytes = memory_limit_bytes
         self._stopping = stop
@@ -150,7 +153,7 @@ class Driver(threading.Thread):
         error: BaseException | None = None
         try:
             self._sink.open()
-            self._source.open(self._topics, self._on_assign, self._on_revoke, self._on_lost)
+            self._source.open(list(self._commands_of), self._on_assign, self._on_revoke, self._on_lost)
             while not self._stopping.is_set():
                 self._guarded(self._turn)
             self._guarded(self._drain)
@@ -181,32 +184,62 @@ class Driver(threading.Thread):
         poll = self._source.read(self._poll_records, READ_TIMEOUT_S)
         if poll is not None:
             for tp, cause in poll.trouble.items():
-                self._block(tp, cause)
+                self._block(self._whose(tp), cause)
             self._work(self._batches(poll), poll.token)
         self._tick()
         self._keep_within_memory()
 
     def _batches(self, poll: Poll) -> list[Batch]:
         batches = []
-        for tp, records in poll.records.items():
+        for tp in dict.fromkeys(map(self._whose, poll.records)):
             task = self._tasks.get(tp)
             if task is None or tp in self._blocked:
                 continue
             if (
                 tp in self._moved
             ):  # given away and back while the read was under way: nobody knows from when these records are
-                self._source.seek({tp: task.position})
+                self._source.seek(self._positions({tp: task}))
                 continue
-            while records and records[0].offset() < task.position:
-                records = [record for record in records if record.offset() >= task.position]
+            records = _from(task.position, poll.records.get(tp, []))
+            commands = _from(task.command_position, poll.records.get(self._commands(tp), []))
             if tp in self._portion:
-                size = self._portion[tp][1]
-                if len(records) > size:
-                    self._source.seek({tp: records[size].offset()})
-                    records = records[:size]
-            if records:
-                batches.append(Batch(tp, records=records))
+                records, commands = self._cut(tp, records, commands)
+            if records or commands:
+                batches.append(Batch(tp, records=records, commands=commands))
         return batches
+
+    def _cut(
+        self, tp: Tp, records: Sequence[RawRecord], commands: Sequence[RawRecord]
+    ) -> tuple[Sequence[RawRecord], Sequence[RawRecord]]:
+        """No more than the portion; a command only by itself. What is left is read again."""
+        many = min(len(records), self._portion[tp][1])
+        few = 0 if records else 1
+        left = {tp: records[many:], self._commands(tp): commands[few:]}
+        back = {each: rest[0].offset() for each, rest in left.items() if rest}
+        if back:
+            self._source.seek(back)
+        return records[:many], commands[:few]
+
+    # -- components and commands
+
+    def _commands(self, tp: Tp) -> Tp:
+        """The partition of `D.commands` that goes with one of `D.components`."""
+        return Tp(self._commands_of[tp.topic], tp.partition)
+
+    def _whose(self, tp: Tp) -> Tp:
+        """The partition of `D.components` that this one is, or goes with."""
+        return Tp(self._components_of.get(tp.topic, tp.topic), tp.partition)
+
+    def _with_commands(self, tps: Iterable[Tp]) -> list[Tp]:
+        return [each for tp in tps for each in (tp, self._commands(tp))]
+
+    def _positions(self, tasks: Mapping[Tp, Task]) -> dict[Tp, int]:
+        """Where reading goes on, in both topics."""
+        return {
+            each: position
+            for tp, task in tasks.items()
+            for each, position in ((tp, task.position), (self._commands(tp), task.command_position))
+        }
 
     def _work(self, batches: Sequence[Batch], token: object) -> None:
         """Hands over, writes what came of it, then deals with partitions whose task raised."""
@@ -242,9 +275,8 @@ class Driver(threading.Thread):
 
     def _on_failed(self, batch: Batch, cause: Blocked) -> None:
         """Half-processed work has changed memory: restore. Then try less at a time, so that the position stops at the very record."""
-        size = len(batch.records)
-        if size > 1:
-            self._portion[batch.tp] = (batch.last_offset, size // 2)
+        if len(batch.records) + len(batch.commands) > 1:
+            self._portion[batch.tp] = (batch.last_offset, max(1, len(batch.records) // 2))
         else:
             self._portion.pop(batch.tp, None)
             self._block(batch.tp, cause)
@@ -262,7 +294,7 @@ class Driver(threading.Thread):
     def _block(self, tp: Tp, cause: Blocked) -> None:
         self._blocked[tp] = cause
         if tp in self._tasks:
-            self._source.pause([tp])
+            self._source.pause(self._with_commands([tp]))
         self._host.blocked(tp, cause)
 
     # -- time (W-82, W-83)
@@ -275,11 +307,11 @@ class Driver(threading.Thread):
         token = self._source.token()
         batches = []
         for tp in due:
-            end = self._source.drained(tp, self._tasks[tp].position)
-            if end is None:
+            ends = [self._source.drained(each, at) for each, at in self._positions({tp: self._tasks[tp]}).items()]
+            if None in ends:
                 self._ask_at[tp] = now + ASK_AGAIN_MS
             else:
-                batches.append(Batch(tp, Work.TICK, asked_at=end.asked_at))
+                batches.append(Batch(tp, Work.TICK, asked_at=min(end.asked_at for end in ends if end is not None)))
         self._work(batches, token)
         for batch in batches:
             if batch.outcome is None:
@@ -322,9 +354,9 @@ class Driver(threading.Thread):
         tasks = self._restored(tps)
         self._tasks.update(tasks)
         self._host.assigned(tasks)
-        return {tp: task.position for tp, task in tasks.items()}
+        return self._positions(tasks)
 
-    def _on_revoke(self, tps: list[Tp]) -> None:
+    def _on_revoke(self, tps: list[Tp]) -> list[Tp]:
         self._moves += 1
         self._moved.update(tps)
         paused = bool(self._full.intersection(tps))
@@ -337,10 +369,11 @@ class Driver(threading.Thread):
         self._host.revoked(tps)
         if paused:
             self._host.paused(frozenset(self._full))
+        return self._with_commands(tps)
 
-    def _on_lost(self, tps: list[Tp]) -> None:
+    def _on_lost(self, tps: list[Tp]) -> list[Tp]:
         """Lost, not revoked: someone else may own them by now. Nothing is open here either, so there is nothing to abort (ER-16)."""
-        self._on_revoke(tps)
+        return self._on_revoke(tps)
 
     # -- restore
 
@@ -370,7 +403,7 @@ class Driver(threading.Thread):
         tasks = self._restored(tps)
         self._tasks.update(tasks)
         self._host.assigned(tasks)
-        self._source.seek({tp: task.position for tp, task in tasks.items()})
+        self._source.seek(self._positions(tasks))
 
     def _start_over(self, doubt: Doubt) -> None:
         """Back to the last committed state and position of everything owned (ER-05)."""
@@ -415,3 +448,10 @@ class Driver(threading.Thread):
                 [batch.outcome for batch in batches if isinstance(batch.outcome, Plan)],
                 token,
             )
+
+
+def _from(position: int, records: Sequence[RawRecord]) -> Sequence[RawRecord]:
+    """Without those below the position; most often there are none."""
+    if not records or records[0].offset() >= position:
+        return records
+    return [record for record in records if record.offset() >= position]

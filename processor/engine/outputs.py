@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from processor.core.changes import (
+    Answered,
     Closed,
     Delivered,
     Dropped,
@@ -25,11 +26,13 @@ from processor.core.partition import Outward, Place
 from processor.core.unit import UnitMaker
 from processor.engine.ports import Headers, Output
 from processor.engine.young import NO_REPLAY, ReplayLimits
-from schemas import formats
+from schemas import codec, formats
 from schemas.component import decode_component, outcome_body
 from schemas.errors import MisroutedComponentError, UnitTooLargeError, UowError
+from schemas.framing import single_object_header
 from schemas.records import (
     MAX_SEQ,
+    Answer,
     Component,
     Range,
     Reason,
@@ -40,6 +43,7 @@ from schemas.records import (
 )
 from topics import headers as names
 from topics.catalogue import RECORD_LIMIT_BYTES, DestinationTopics
+from topics.commands import COMMAND, COMMAND_ID, KIND_ANSWER, Command
 from topics.headers import Reading, Refusal
 from topics.partitioner import partition_for
 from topics.policies import (
@@ -75,6 +79,7 @@ class TaskContext:
         partitions: Partitions of `D.components`.
         unit_header: Framing that goes before a unit's Avro body.
         outcome_header: The same for an `Outcome`.
+        answer_header: The same for an `Answer`.
         record_limit_bytes: Largest record that producer and topics take (W-114).
         input_limit_bytes: Largest record that `D.components` takes; what is sent on must fit it again.
         partition_for: Which partition of how many a key belongs to (line 6).
@@ -87,6 +92,7 @@ class TaskContext:
     partitions: int
     unit_header: bytes
     outcome_header: bytes
+    answer_header: bytes = single_object_header("Answer")
     record_limit_bytes: int = RECORD_LIMIT_BYTES
     input_limit_bytes: int = INPUT_LIMIT_BYTES
     partition_for: Callable[[bytes, int], int] = partition_for
@@ -99,11 +105,17 @@ class TaskContext:
 
 @dataclass(slots=True)
 class Written:
-    """What the effects of a poll came to; `refused_late` counts records that were to be passed or sent on and are too large for it."""
+    """What the effects of a poll came to.
+
+    Attributes:
+        refused_late: How many records were to be passed or sent on and are too large for it.
+        too_large: Ids of commands whose unit fits no record.
+    """
 
     outputs: list[Output] = field(default_factory=list)
     log_lines: list[dict[str, Any]] = field(default_factory=list)
     refused_late: int = 0
+    too_large: set[bytes] = field(default_factory=set)
 
 
 def _size(key: bytes, value: bytes, headers: Headers) -> int:
@@ -151,15 +163,17 @@ class Writer:
         """
         effect, record, group = outward
         match effect:
-            case Delivered(closed):
+            case Delivered(closed, command):
                 assert group is not None
                 written.outputs.append(self._unit(group, closed))
                 if self._reports_complete or closed.outcome is not UnitOutcome.COMPLETE:
-                    self._outcome(group, closed, written)
-            case GivenUp(closed, error):
+                    self._outcome(group, closed, written, command)
+            case GivenUp(closed, error, command):
                 assert group is not None
-                self._give_up(group, closed, error, written)
-                self._outcome(group, closed, written)
+                self._give_up(group, closed, error, command, written)
+                self._outcome(group, closed, written, command)
+            case Answered():
+                self._answer(effect, written)
             case Rejected(refusal):
                 assert record is not None
                 self._refuse(record, refusal, written)
@@ -255,7 +269,35 @@ class Writer:
             (names.SOURCE, self._source + b"%d" % offset),
         ]
 
-    def _give_up(self, group: Group, closed: Closed, error: type[UowError], written: Written) -> None:
+    def _answer(self, answered: Answered, written: Written) -> None:
+        """Every command has its answer, whatever `outcomes` says (W-203)."""
+        command, _, text, at, offset = answered
+        if isinstance(command, Command):
+            command_id, verb, group_id, why, by = (
+                command.id.decode(),
+                command.verb.value,
+                command.group_id.decode(),
+                command.why,
+                command.by,
+            )
+            if command.id in written.too_large:
+                text = "fails the group: its unit fits no record"
+        else:
+            command_id, verb, group_id, why, by, _ = command
+        answer = Answer(command_id, verb, group_id, self.context.destination, answered.done, text, why, by, at)
+        headers: Headers = [
+            (names.ID, group_id.encode()),
+            (names.KIND, KIND_ANSWER),
+            (COMMAND, verb.encode()),
+            (COMMAND_ID, command_id.encode()),
+            (names.SOURCE, f"{self.context.topics.commands}/{self.partition}/{offset}".encode()),
+        ]
+        value = self.context.answer_header + codec.encode(answer)
+        written.outputs.append(Output(self.outcomes, self.partition, group_id.encode(), value, headers))
+
+    def _give_up(
+        self, group: Group, closed: Closed, error: type[UowError], command: Command | None, written: Written
+    ) -> None:
         policy = self.context.policy.expiration_policy
         if closed.outcome is UnitOutcome.EXPIRED and policy is ExpirationPolicy.DISCARD:
             return
@@ -265,6 +307,8 @@ class Writer:
             written.log_lines += [self._log_line(component, group, closed, missing) for component in components]
             return
         text = f"the group {closed.outcome.value}: {closed.reason.value}"
+        if command is not None:
+            text += f": {command.why}"
         for component in components:
             why = self._error_headers(error, closed.reason.value, text, component.source.offset)
             why += [(names.FAILURE_REASON, _FAILURES[closed.outcome]), (names.MISSING, missing.encode())]
@@ -290,7 +334,7 @@ class Writer:
             },
         }
 
-    def _outcome(self, group: Group | None, closed: Closed, written: Written) -> None:
+    def _outcome(self, group: Group | None, closed: Closed, written: Written, command: Command | None = None) -> None:
         if self.context.policy.outcomes is OutcomesPolicy.NONE:
             return
         maker = self.maker
@@ -309,6 +353,7 @@ class Writer:
             len(group.held) if group is not None else 0,
             group.bytes if group is not None else 0,
             missing,
+            None if command is None else command.id,
         )
         headers: Headers = [
             (names.ID, closed.id),

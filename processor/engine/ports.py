@@ -91,6 +91,8 @@ class Plan:
         tp: The partition of `D.components`.
         changelog_topic: `A-D-groups-changelog`; rows go to partition `tp.partition` of it.
         ledger_topic: `A-D-closed-changelog`; the ledger record goes to partition `tp.partition` of it.
+        commands_topic: `D.commands`; what was read of its partition `tp.partition` is decided in this plan.
+        next_command: Position there after this plan.
         changelog: Rows that survived the poll, and tombstones, in order.
         ledger: The ledger record's value; None when position and floor stay as they were.
         outputs: Records for `D.units`, `D.rejected`, `D.errors`, `D.outcomes`, and reroutes to `D.components`, in order.
@@ -103,11 +105,20 @@ class Plan:
     changelog_topic: str
     ledger_topic: str
     next_offset: int
+    commands_topic: str
+    next_command: int
     metadata: str = ""
     changelog: list[tuple[bytes, bytes | None]] = field(default_factory=list)
     ledger: bytes | None = None
     outputs: list[Output] = field(default_factory=list)
     log_lines: list[dict[str, Any]] = field(default_factory=list)
+
+    def positions(self) -> tuple[tuple[Tp, int, str], ...]:
+        """The offsets to commit, with their metadata. That of the commands goes along every time, or the group would forget it one day."""
+        return (
+            (self.tp, self.next_offset, self.metadata),
+            (Tp(self.commands_topic, self.tp.partition), self.next_command, ""),
+        )
 
 
 @dataclass(slots=True)
@@ -139,6 +150,10 @@ class Committed(NamedTuple):
     metadata: str
 
 
+Released = Callable[[list[Tp]], list[Tp]]
+"""Told which partitions of the group's topics go; answers all that go with them, themselves included."""
+
+
 class Source(Protocol):
     """The consumer group's side. All calls come from the driver's thread; rebalance callbacks run inside `control`, `read` and `close`."""
 
@@ -146,10 +161,15 @@ class Source(Protocol):
         self,
         topics: Sequence[str],
         on_assign: Callable[[list[Tp]], Mapping[Tp, int]],
-        on_revoke: Callable[[list[Tp]], None],
-        on_lost: Callable[[list[Tp]], None],
+        on_revoke: Released,
+        on_lost: Released,
     ) -> None:
-        """Joins the group. `on_assign` restores and answers the offset to start each partition from; `on_revoke` settles what is open."""
+        """Joins the group for these topics.
+
+        `on_assign` restores, and answers every partition to read from now on with the offset to start from: beside those assigned the
+        same ones of `D.commands`, which the group does not share out, so that they always go along. `on_revoke` and `on_lost` settle what
+        is open, and answer every partition to read no longer.
+        """
         ...
 
     def control(self, timeout: float) -> None:

@@ -19,11 +19,11 @@ from processor.core.changes import Closed
 from processor.engine.outputs import TaskContext
 from processor.engine.ports import Committed, LogReader, RawRecord, Tp
 from processor.engine.replay import Window
-from processor.engine.rows import read_ledger, take_rows
+from processor.engine.rows import GROUP_ROW_KEY_END, read_group_row, read_ledger, take_rows
 from processor.engine.task import PartitionTask
 from schemas.component import decode_component
 from schemas.errors import DecodeError, StateCorruptedError
-from schemas.records import LedgerRecord
+from schemas.records import DecidedCommand, LedgerRecord
 from topics.policies import NEVER_MS
 
 _REMEDY_OFFSETS = (
@@ -49,6 +49,7 @@ class _Found:
     ledger_end: int
     rows: dict[bytes, bytes] = field(default_factory=dict)
     closed: list[Closed] = field(default_factory=list)
+    commands: list[DecidedCommand] = field(default_factory=list)
 
     @property
     def last(self) -> LedgerRecord | None:
@@ -70,21 +71,24 @@ def restore(reader: LogReader, contexts: Mapping[str, TaskContext], tps: Sequenc
     Raises:
         StateCorruptedError: Offsets and logs do not agree, or a row cannot be read.
     """
+    commands = {tp: Tp(contexts[tp.topic].topics.commands, tp.partition) for tp in tps}
+    inputs = [*tps, *commands.values()]
     while True:
-        committed = reader.committed(tps)
+        committed = reader.committed(inputs)
         try:
-            return _restore(reader, contexts, tps, committed)
+            return _restore(reader, contexts, commands, committed)
         except StateCorruptedError:
-            if reader.committed(tps) == committed:
+            if reader.committed(inputs) == committed:
                 raise  # else the owner has committed meanwhile: whoever looks, or was thrown out of the group, reads once more
 
 
 def _restore(
-    reader: LogReader, contexts: Mapping[str, TaskContext], tps: Sequence[Tp], committed: Mapping[Tp, Committed]
+    reader: LogReader, contexts: Mapping[str, TaskContext], commands: Mapping[Tp, Tp], committed: Mapping[Tp, Committed]
 ) -> dict[Tp, PartitionTask]:
+    tps = list(commands)
     changelogs = {Tp(contexts[tp.topic].topics.groups_changelog, tp.partition): tp for tp in tps}
     ledgers = {Tp(contexts[tp.topic].topics.closed_changelog, tp.partition): tp for tp in tps}
-    bounds = reader.bounds([*tps, *changelogs, *ledgers])
+    bounds = reader.bounds([*tps, *commands.values(), *changelogs, *ledgers])
     found = {tp: _Found(Window(*tp), bounds[ledger][1]) for ledger, tp in ledgers.items()}
     for log, records in reader.read({log: bounds[log] for log in (*changelogs, *ledgers)}):
         if log in changelogs:
@@ -95,7 +99,8 @@ def _restore(
     tasks = {}
     for tp in tps:
         task = tasks[tp] = PartitionTask(tp, contexts[tp.topic])
-        _fill(task, found[tp], committed[tp], bounds[tp])
+        told = commands[tp]
+        _fill(task, found[tp], committed[tp], bounds[tp], _command_position(committed[told], bounds[told]))
     _replay(reader, tasks, found, bounds)
     for task in tasks.values():
         task.restored()
@@ -148,9 +153,22 @@ def _take_ledger(found: _Found, log: Tp, offset: int, value: bytes | None) -> No
         ) from error
     found.window.add(ledger, closed)
     found.closed += closed
+    found.commands += ledger.commands
 
 
-def _fill(task: PartitionTask, found: _Found, committed: Committed, bounds: tuple[int, int]) -> None:
+def _command_position(committed: Committed, bounds: tuple[int, int]) -> int:
+    """Where reading of `D.commands` goes on: at its log start the first time, and where the log has another life than the offset.
+
+    Nothing is lost or done twice by that: a command read again is known by its id.
+    """
+    start, end = bounds
+    offset = committed.offset
+    return offset if offset is not None and start <= offset <= end else start
+
+
+def _fill(
+    task: PartitionTask, found: _Found, committed: Committed, bounds: tuple[int, int], command_position: int
+) -> None:
     start, end = bounds
     position = _position(task.tp, found, committed, bounds)
     if position < start:
@@ -161,15 +179,19 @@ def _fill(task: PartitionTask, found: _Found, committed: Committed, bounds: tupl
             f"committed offset {position} lies behind the end offset {end}",
             _REMEDY_OFFSETS,
         )
-    task.restore(position, found.last.clock if found.last is not None else 0, found.closed, len(found.rows))
+    clock = found.last.clock if found.last is not None else 0
+    task.restore(position, clock, found.closed, len(found.rows), command_position, found.commands)
     try:
+        group_rows = {key: found.rows.pop(key) for key in [*found.rows] if key.endswith(GROUP_ROW_KEY_END)}
         take_rows(found.rows, task.restore_group)
+        for key, value in group_rows.items():
+            task.restore_group_row(key[1:-5], read_group_row(value))
         if (
             task.context.policy.idle_expiration_ms != NEVER_MS
         ):  # the only thing that asks for each component's own append time
             for group in task.groups.values():
                 group.last_at = max(decode_component(body).timestamp for body in group.held.values())
-    except (DecodeError, IndexError) as error:
+    except (DecodeError, LookupError) as error:
         raise StateCorruptedError([task.tp], f"changelog: {error}", "start the version that wrote it") from error
 
 

@@ -19,6 +19,7 @@ from schemas.component import (
     OUTCOME_CHUNKS,
     REASON_CHUNKS,
     Cursor,
+    encode_ranges,
     items,
     long,
     moment,
@@ -31,14 +32,20 @@ from schemas.records import (
     LEDGER_LAYOUT,
     Attributes,
     ChangelogRow,
+    DecidedCommand,
+    GroupRow,
     LedgerRecord,
     OffsetRange,
+    Range,
     Reason,
     UnitOutcome,
 )
 
 ROW_HEADER = single_object_header("ChangelogComponent")
+GROUP_ROW_HEADER = single_object_header("ChangelogGroup")
 LEDGER_HEADER = single_object_header("Ledger")
+GROUP_ROW_KEY_END = b"\0" + GROUP_ROW.to_bytes(4, "big")
+_LEDGER_WITHOUT_COMMANDS = single_object_header("Ledger", 1)
 _KEY_TAILS = [number.to_bytes(4, "big") for number in range(4096)]
 _SEQS = {tail: number for number, tail in enumerate(_KEY_TAILS) if number != GROUP_ROW}
 _PLAIN = {end: mark + NULL for end, mark in END_CHUNKS.items()}
@@ -48,9 +55,10 @@ _REASONS = tuple(Reason)
 
 
 def tombstone_keys(group: Group) -> list[bytes]:
-    """Keys of the rows of a group, for when it closes."""
+    """Keys of the rows of a group, for when it closes. Its group row goes first and came last: whoever looks meanwhile finds none alone."""
     key, tails = group.row_key, _KEY_TAILS
-    return [key + (tails[seq] if seq < 4096 else seq.to_bytes(4, "big")) for seq in islice(group.held, group.promoted)]
+    keys = [key + (tails[seq] if seq < 4096 else seq.to_bytes(4, "big")) for seq in islice(group.held, group.promoted)]
+    return [key + tails[GROUP_ROW], *keys] if group.has_group_row else keys
 
 
 def component_row(group: Group, seq: int, end: bool, offset: int, attributes: Attributes | None) -> tuple[bytes, bytes]:
@@ -76,6 +84,45 @@ def promotion_rows(group: Group, attributes: Mapping[int, Attributes]) -> list[t
         component_row(group, seq, _end_of(body), _offset_of(body), attributes.get(seq))
         for seq, body in group.held.items()
     ]
+
+
+def group_row(group: Group) -> tuple[bytes, bytes]:
+    """Key and value of the row that says what commands changed in a group (Avro `ChangelogGroup`)."""
+    group.has_group_row = True
+    value = b"".join(
+        (
+            GROUP_ROW_HEADER,
+            long(group.generation),
+            moment(group.opened_at),
+            b"\x02" + long(group.declared_end) if group.declared_end else NULL,
+            encode_ranges(group.waived),
+            b"\x02" + long(group.extended) if group.extended else NULL,
+            NULL,
+        )
+    )
+    return group.row_key + _KEY_TAILS[GROUP_ROW], value
+
+
+def read_group_row(value: bytes) -> GroupRow:
+    """A group's row as `group_row` wrote it.
+
+    Raises:
+        DecodeError: It is none, or of a version this worker does not know.
+    """
+    if not value.startswith(GROUP_ROW_HEADER):
+        raise DecodeError("changelog", "no group row of a known version", data=value[:64])
+    cursor = Cursor(value, len(GROUP_ROW_HEADER))
+    row = GroupRow(
+        cursor.long(),
+        cursor.long(),
+        cursor.long() if cursor.branch() else None,
+        tuple([Range(cursor.long(), cursor.long()) for _ in items(cursor)]),
+        cursor.long() if cursor.branch() else None,
+        cursor.long(),
+    )
+    if cursor.at != len(value):
+        raise DecodeError("changelog", f"{len(value) - cursor.at} bytes follow the row", data=value[:64])
+    return row
 
 
 def _end_of(body: bytes) -> bool:
@@ -204,8 +251,9 @@ def ledger_value(
     reader: int,
     not_held: Iterable[int],
     closed: Sequence[Closed],
+    commands: Sequence[tuple[bytes, int]] = (),
 ) -> bytes:
-    """A ledger record: one per partition and transaction."""
+    """A ledger record: one per partition and transaction. `commands` are those decided in it: id and append time."""
     skipped = ranges_of(not_held)
     parts = [
         LEDGER_HEADER,
@@ -233,6 +281,10 @@ def ledger_value(
                 moment(at),
             )
     parts.append(NULL)
+    if commands:
+        parts.append(long(len(commands)))
+        parts += [sized(command_id) + moment(at) for command_id, at in commands]
+    parts.append(NULL)
     return b"".join(parts)
 
 
@@ -242,7 +294,7 @@ def read_ledger(value: bytes) -> tuple[LedgerRecord, list[Closed]]:
     Raises:
         DecodeError: It is none, or of a layout this worker does not know.
     """
-    if not value.startswith(LEDGER_HEADER):
+    if not value.startswith((LEDGER_HEADER, _LEDGER_WITHOUT_COMMANDS)):
         raise DecodeError("ledger", "no ledger record of a known version", data=value[:64])
     cursor = Cursor(value, len(LEDGER_HEADER))
     layout = cursor.long()
@@ -251,9 +303,12 @@ def read_ledger(value: bytes) -> tuple[LedgerRecord, list[Closed]]:
     from_offset, to_offset, floor, clock, reader = (cursor.long() for _ in range(5))
     skipped = tuple(OffsetRange(cursor.long(), cursor.long()) for _ in items(cursor))
     closed = [_read_closed(cursor) for _ in items(cursor)]
+    commands: tuple[DecidedCommand, ...] = ()
+    if value.startswith(LEDGER_HEADER):
+        commands = tuple([DecidedCommand(cursor.bytes(), cursor.long()) for _ in items(cursor)])
     if cursor.at != len(value):
         raise DecodeError("ledger", f"{len(value) - cursor.at} bytes follow the record")
-    return LedgerRecord(layout, from_offset, to_offset, floor, clock, reader, skipped, ()), closed
+    return LedgerRecord(layout, from_offset, to_offset, floor, clock, reader, skipped, (), commands), closed
 
 
 def _read_closed(cursor: Cursor) -> Closed:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from processor.core.changes import Closed, Delivered, GivenUp
+from processor.core.changes import Amended, Closed, Delivered, GivenUp
 from processor.core.group import NEVER, Group
 from processor.core.partition import Counts, HeldRow, Outward, Partition
+from processor.core.ranges import without
 from processor.engine.outputs import (
     TaskContext,
     UnitTooLargeForRecordError,
@@ -24,10 +25,10 @@ from processor.engine.outputs import (
 )
 from processor.engine.ports import Plan, RawRecord, Tp
 from processor.engine.replay import Replayed
-from processor.engine.rows import component_row, ledger_value, promotion_rows, tombstone_keys
+from processor.engine.rows import component_row, group_row, ledger_value, promotion_rows, tombstone_keys
 from processor.engine.young import YoungGroups
 from schemas.errors import UnitTooLargeError
-from schemas.records import Attributes
+from schemas.records import Attributes, DecidedCommand, GroupRow
 from topics.policies import HandlingPolicy
 
 GROUP_BYTES = 800
@@ -62,6 +63,11 @@ class PartitionTask:
         return self.partition.position
 
     @property
+    def command_position(self) -> int:
+        """Next offset of the same partition of `D.commands`."""
+        return self.partition.command_position
+
+    @property
     def counts(self) -> Counts:
         """Where records went (engine rule 10)."""
         return self.partition.counts
@@ -92,11 +98,28 @@ class PartitionTask:
         due = min(self.partition.due, self.young.due_at())
         return None if due == NEVER else due - 1
 
-    def process(self, records: Sequence[RawRecord]) -> Plan:
-        """One poll's records of this partition, in offset order."""
+    def process(self, records: Sequence[RawRecord], commands: Sequence[RawRecord] = ()) -> Plan:
+        """One poll's records of this partition, and of the same partition of `D.commands`; both in offset order."""
         start = self.position
-        self.partition.feed(records)
+        if commands:
+            self._in_order_of_arrival(records, commands)
+        else:
+            self.partition.feed(records)
         return self._plan(start)
+
+    def _in_order_of_arrival(self, records: Sequence[RawRecord], commands: Sequence[RawRecord]) -> None:
+        """Between the topics append times decide; a component goes before a command of the same moment."""
+        fed = 0
+
+        def feed_until(at: int) -> None:
+            nonlocal fed
+            first = fed
+            while fed < len(records) and records[fed].timestamp()[1] <= at:
+                fed += 1
+            self.partition.feed(records[first:fed])
+
+        self.partition.obey(commands, feed_until)
+        self.partition.feed(records[fed:])
 
     def tick(self, now_ms: int) -> Plan | None:
         """The partition was read to an end offset that was asked for at `now_ms` (W-82): what is due then closes.
@@ -126,7 +149,14 @@ class PartitionTask:
         partition, context = self.partition, self.context
         happened = partition.settle()
         topics = context.topics
-        plan = Plan(self.tp, topics.groups_changelog, topics.closed_changelog, partition.position)
+        plan = Plan(
+            self.tp,
+            topics.groups_changelog,
+            topics.closed_changelog,
+            partition.position,
+            topics.commands,
+            partition.command_position,
+        )
         written = Written(plan.outputs, plan.log_lines)
         closed = happened.closed
         write = self.writer.write
@@ -145,13 +175,26 @@ class PartitionTask:
                 if group.promoted:
                     plan.changelog += [(key, None) for key in tombstone_keys(group)]
                 group.forget()
+        if happened.amended:
+            promoted = [*promoted, *self._no_longer_young(happened.amended)]
         buried = len(plan.changelog)
         self._promote(happened.held, promoted, plan.changelog)
         self.rows += len(plan.changelog) - 2 * buried
+        for group in dict.fromkeys(happened.amended):
+            if group.is_open:
+                self.rows += not group.has_group_row
+                plan.changelog.append(group_row(group))
         floor = self.young.floor(partition.position)
         plan.metadata = f"1;F={floor};R={self.rows}"
-        plan.ledger = self._ledger(start, floor, happened.not_held, [one for _, one in closed])
+        plan.ledger = self._ledger(start, floor, happened.not_held, [one for _, one in closed], happened.commands)
         return plan
+
+    def _no_longer_young(self, amended: Iterable[Group]) -> list[Group]:
+        """What a command said cannot be told from the input: groups without rows yet get them, once (W-203)."""
+        whole = [group for group in dict.fromkeys(amended) if group.is_open and not group.promoted]
+        for group in whole:
+            group.is_young = False
+        return whole
 
     def _promote(
         self, held: Sequence[HeldRow], promoted: Iterable[Group], rows: list[tuple[bytes, bytes | None]]
@@ -177,11 +220,20 @@ class PartitionTask:
         for group, said in whole.items():
             rows += promotion_rows(group, said)
 
-    def _ledger(self, start: int, floor: int, not_held: Iterable[int], closed: Sequence[Closed]) -> bytes:
+    def _ledger(
+        self,
+        start: int,
+        floor: int,
+        not_held: Iterable[int],
+        closed: Sequence[Closed],
+        commands: Sequence[tuple[bytes, int]],
+    ) -> bytes:
         partition = self.partition
         if self.context.policy.handling_policy is HandlingPolicy.PASS_THROUGH:
             not_held = range(start, partition.position)  # nothing is ever held: one range says so
-        return ledger_value(start, partition.position, floor, partition.clock, partition.reading.code, not_held, closed)
+        return ledger_value(
+            start, partition.position, floor, partition.clock, partition.reading.code, not_held, closed, commands
+        )
 
     def _fail(
         self,
@@ -195,23 +247,42 @@ class PartitionTask:
         assert group is not None
         failed = too_large(effect.closed)
         self.partition.amend(effect.closed, failed, len(group.held))
-        self.writer.write((GivenUp(failed, UnitTooLargeError), None, group), written)
+        if effect.command is not None:
+            written.too_large.add(effect.command.id)
+        self.writer.write((GivenUp(failed, UnitTooLargeError, effect.command), None, group), written)
         return [(of, failed if one is effect.closed else one) for of, one in closed]
 
     # -- restore ----------------------------------------------------------------------------------------------------
 
-    def restore(self, position: int, clock: int, closed: Iterable[Closed], rows: int) -> None:
-        """Takes position, clock and memory of closed groups from the ledger; call it before `restore_group` and `restored`."""
+    def restore(
+        self,
+        position: int,
+        clock: int,
+        closed: Iterable[Closed],
+        rows: int,
+        command_position: int = 0,
+        commands: Iterable[DecidedCommand] = (),
+    ) -> None:
+        """Takes positions, clock and both memories from the ledger; call it before `restore_group` and `restored`."""
         partition = self.partition
         self.rows = rows
-        partition.position, partition.clock = position, clock
+        partition.position, partition.clock, partition.command_position = position, clock, command_position
         for one in closed:
             partition.closed.add(one)
+        for command in commands:
+            partition.commands.add(command.id, command.at)
 
     def restore_group(self, group_id: bytes, generation: int, opened_at: int) -> Group:
         """An open group whose components follow from the changelog."""
         group = self.partition.groups[group_id] = Group(group_id, generation, opened_at)
         return group
+
+    def restore_group_row(self, group_id: bytes, row: GroupRow) -> None:
+        """Takes what commands changed in a group, once its components are in."""
+        group = self.partition.groups[group_id]
+        waived = without(row.waived, group.held) if row.waived else ()
+        group.apply(Amended(group_id, row.declared_end or 0, waived, row.extended_deadline or 0))
+        group.has_group_row = True
 
     def replay(self, components: Iterable[Replayed]) -> None:
         """Takes held components of young groups from the input; offsets rise."""

@@ -281,7 +281,11 @@ class _Suspicion:
 
 
 def _offsets(plans: Sequence[Plan]) -> list[ck.TopicPartition]:
-    return [ck.TopicPartition(plan.tp.topic, plan.tp.partition, plan.next_offset, plan.metadata) for plan in plans]
+    return [
+        ck.TopicPartition(tp.topic, tp.partition, offset, metadata)
+        for plan in plans
+        for tp, offset, metadata in plan.positions()
+    ]
 
 
 def _text(error: ck.KafkaError) -> str:

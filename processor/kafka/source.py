@@ -16,7 +16,7 @@ from typing import Any
 
 import confluent_kafka as ck
 
-from processor.engine.ports import Blocked, Doubt, EndOffset, Poll, RawRecord, Tp
+from processor.engine.ports import Blocked, Doubt, EndOffset, Poll, RawRecord, Released, Tp
 from processor.kafka.clients import Clients
 from processor.kafka.clock import WorkerClock
 from processor.kafka.contact import Contact
@@ -34,8 +34,6 @@ UNREADABLE = frozenset({ck.KafkaError._BAD_COMPRESSION, ck.KafkaError._BAD_MSG})
 
 END_OFFSET_S = 2.0
 SEEK_S = 5.0
-
-Moved = Callable[[list[Tp]], None]
 
 
 class KafkaSource:
@@ -64,10 +62,10 @@ class KafkaSource:
         self,
         topics: Sequence[str],
         on_assign: Callable[[list[Tp]], Mapping[Tp, int]],
-        on_revoke: Moved,
-        on_lost: Moved,
+        on_revoke: Released,
+        on_lost: Released,
     ) -> None:
-        """Joins the group."""
+        """Joins the group. What `on_assign` answers beyond the assignment is read as well; to the group it is not there."""
         consumer = self._consumer = self._clients.group_consumer(self._contact.on_statistics)
 
         def assign(_: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
@@ -80,9 +78,8 @@ class KafkaSource:
                 [ck.TopicPartition(tp.topic, tp.partition, offset) for tp, offset in positions.items()]
             )
 
-        def release(told: Moved, partitions: list[ck.TopicPartition]) -> None:
-            tps = [Tp(each.topic, each.partition) for each in partitions]
-            told(tps)
+        def release(told: Released, partitions: list[ck.TopicPartition]) -> None:
+            tps = told([Tp(each.topic, each.partition) for each in partitions])
             ours = [tp for tp in tps if tp in self._owned]  # one that could not be restored was never assigned
             self._owned.difference_update(tps)
             for tp in tps:

@@ -68,7 +68,10 @@ class UowApp(faust.App):
         return Driver(
             ports,
             host,
-            sorted(self.status.destinations),
+            {
+                topic: DestinationTopics(settings.application_id, name).commands
+                for topic, name in self.status.destinations.items()
+            },
             settings.poll_records,
             settings.memory_limit_bytes,
             stop,
@@ -184,6 +187,7 @@ def task_contexts(
             partitions[topics.components],
             framer.header("Unit", topics.units),
             framer.header("Outcome", topics.outcomes),
+            framer.header("Answer", topics.outcomes),
             input_limit_bytes=limits.get(topics.components, INPUT_LIMIT_BYTES),
             partition_for=partition_for,
             replay=ReplayLimits(settings.replay_limit_records, settings.replay_limit_bytes, settings.replay_limit_ms),

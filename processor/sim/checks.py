@@ -29,8 +29,9 @@ from processor.engine.young import NO_REPLAY
 from processor.sim.broker import Broker, Phase, Transaction
 from processor.sim.memory import MemoryRecord, State
 from schemas import codec
-from schemas.records import LedgerRecord, Unit, UnitOutcome
+from schemas.records import Answer, LedgerRecord, Unit, UnitOutcome
 from topics import headers as names
+from topics.commands import KIND_ANSWER
 from topics.partitioner import partition_for
 from topics.policies import NEVER_MS
 
@@ -50,6 +51,8 @@ def state_of(task: PartitionTask, *, by_idle: bool) -> dict[str, Any]:
     partition = task.partition
     return {
         "position": partition.position,
+        "command position": partition.command_position,
+        "commands": dict(partition.commands.at_by_id),
         "clock": partition.clock,
         "held bytes": partition.held_bytes,
         "closed": dict(partition.closed.by_id),
@@ -66,6 +69,10 @@ def state_of(task: PartitionTask, *, by_idle: bool) -> dict[str, Any]:
                 group.expires_at,
                 group.deliver_at,
                 group.special,
+                group.declared_end,
+                group.waived,
+                group.extended,
+                group.has_group_row,
             )
             for group_id, group in partition.groups.items()
         },
@@ -137,6 +144,9 @@ class Checker:
         self._forgetful = False
         self._delivered: set[tuple[bytes, bytes]] = set()
         self._sources: Counter[bytes] = Counter()
+        self._obeyed: set[str] = set()
+        self._answered: Counter[Tp] = Counter()
+        self.commands = 0
 
     def task(self, tp: Tp) -> PartitionTask:
         """The oracle's task of a partition."""
@@ -187,7 +197,7 @@ class Checker:
             Tp(self.topics.components, where.partition) for where, _ in transaction.written if where.topic in internal
         }
         require(
-            touched == set(transaction.offsets),
+            {*touched, *map(self._commands, touched)} == set(transaction.offsets),
             f"a transaction touches {sorted(touched)} and moves the positions of {sorted(transaction.offsets)} (ER-02)",
         )
         expected: dict[Tp, list[Any]] = {}
@@ -205,7 +215,7 @@ class Checker:
 
     def _follow(self, tp: Tp, value: bytes, transaction: Transaction) -> list[Any]:
         """Moves the oracle by one ledger record; what it puts out."""
-        position = transaction.offsets[tp]
+        position, told = transaction.offsets[tp], self._commands(tp)
         task = self._under(self._contexts.get((transaction.id, tp, value), self.context), tp, transaction.id)
         said, closed = read_ledger(value)
         require(
@@ -216,24 +226,28 @@ class Checker:
             position.offset == said.to_offset and position.metadata.startswith(f"1;F={said.floor};R="),
             f"{tp.partition}: position {position} beside a ledger record up to {said.to_offset}",
         )
-        self.positions[tp], self.newest[tp] = position, value
+        next_command = transaction.offsets[told].offset or 0
+        require(next_command >= task.command_position, f"{tp.partition}: commands are read again")
+        self.positions[tp], self.positions[told], self.newest[tp] = position, transaction.offsets[told], value
         log = self.broker.log(tp)
         require(log.stable_end >= said.to_offset, f"{tp.partition}: read above the last stable offset")
         plan: Plan | None = None
         records = log.visible(said.from_offset, said.to_offset)
-        if records:
-            plan = task.process(records)
+        commands = self.broker.log(told).visible(task.command_position, next_command)
+        if records or commands:
+            plan = task.process(records, commands)
         elif said.clock > task.partition.clock or closed:
             if said.clock > task.partition.clock:
                 self._check_tick(tp, task, said)
             plan = task.tick(said.clock)
             require(plan is not None, f"{tp.partition}: a tick at {said.clock}, where nothing was due")
+        require(task.command_position == next_command, f"{tp.partition}: commands from {next_command} on are lost")
         if plan is None:
             require(not closed and not said.not_held, f"{tp.partition}: something closed where nothing happened")
             return []
         again, closed_again = read_ledger(plan.ledger or b"")
-        one = (said.from_offset, said.to_offset, said.clock, said.not_held, closed)
-        other = (again.from_offset, again.to_offset, again.clock, again.not_held, closed_again)
+        one = (said.from_offset, said.to_offset, said.clock, said.not_held, said.commands, closed)
+        other = (again.from_offset, again.to_offset, again.clock, again.not_held, again.commands, closed_again)
         require(one == other, f"{tp.partition}: the ledger says {one}, the oracle {other}")
         counts = task.counts
         held = sum(len(group.held) for group in task.groups.values())
@@ -249,13 +263,14 @@ class Checker:
             return
         asked = self._asked.get((tp, said.clock))
         require(asked is not None, f"{tp.partition}: a tick at {said.clock}, which nobody asked for")
-        log = self.broker.log(tp)
-        for record in log.records:
-            if record.offset() >= task.position and record.state in (State.COMMITTED, State.OPEN):
-                require(
-                    log.true_times[record.offset()] >= (asked or 0),
-                    f"{tp.partition}: a tick at {said.clock} while record {record.offset()} was waiting to be read (W-82)",
-                )
+        for where, position in (tp, task.position), (self._commands(tp), task.command_position):
+            log = self.broker.log(where)
+            for record in log.records:
+                if record.offset() >= position and record.state in (State.COMMITTED, State.OPEN):
+                    require(
+                        log.true_times[record.offset()] >= (asked or 0),
+                        f"{where}: a tick at {said.clock} while record {record.offset()} was waiting to be read (W-82)",
+                    )
 
     def _compare(self, where: Tp, actual: list[Any], expected: list[Any]) -> None:
         if where.topic in (
@@ -271,7 +286,9 @@ class Checker:
 
     def _look_at(self, where: Tp, key: bytes | None, value: bytes | None, headers: dict[str, Any]) -> None:
         """A unit is whole, in order and delivered once; a source is delivered or refused once."""
-        if names.ERROR_CLASS in headers:
+        if where.topic == self.topics.outcomes and headers[names.KIND] == KIND_ANSWER:
+            self._answer(where, headers[names.SOURCE], value or b"")
+        elif names.ERROR_CLASS in headers:
             self._seen(headers[names.SOURCE])
         elif (
             where.topic == self.topics.units and headers.get(names.KIND) == names.KIND_UNIT and names.UNIT_ID in headers
@@ -291,6 +308,19 @@ class Checker:
                 source = component.source
                 self._seen(f"{source.topic}/{source.partition}/{source.offset}".encode())
 
+    def _answer(self, where: Tp, source: bytes, value: bytes) -> None:
+        """A command is answered once, and done once however often it was sent (W-203)."""
+        self._seen(source)
+        answer = codec.decode_as(Answer, value)
+        self.commands += 1
+        self._answered[self._commands(where)] += 1
+        if answer.done and not self._forgetful:
+            require(answer.command_id not in self._obeyed, f"command {answer.command_id} was done twice")
+            self._obeyed.add(answer.command_id)
+
+    def _commands(self, tp: Tp) -> Tp:
+        return Tp(self.topics.commands, tp.partition)
+
     def _seen(self, source: bytes) -> None:
         self._sources[source] += 1
         require(self._sources[source] == 1, f"{source.decode()} came out twice")
@@ -306,7 +336,7 @@ class Checker:
     def compare_restored(self) -> None:
         """What a restore would find now."""
         reader = DecidedReader(self.broker, self.positions)
-        for tp in sorted(self.positions.keys() - self.lost):
+        for tp in sorted(self.oracle.keys() - self.lost):
             self._compare_states(tp, self._restored(reader, tp, self.task(tp).context), "restored")
 
     def _compare_states(self, tp: Tp, task: PartitionTask, which: str) -> None:
@@ -321,15 +351,18 @@ class Checker:
         return read_ledger(self.newest[tp])[0].floor if tp in self.newest else 0
 
     def cut_ledger(self, tp: Tp) -> None:
-        """Retention takes what no restore needs: below the floor, and without a closed group that is remembered."""
+        """Retention takes what no restore needs: below the floor, without a closed group or a command that is remembered."""
         log = self.broker.log(Tp(self.topics.closed_changelog, tp.partition))
         if tp not in self.newest or tp in self.lost:
             return
         floor, remembered = self.floor(tp), self.task(tp).partition.closed
+        commands = self.task(tp).partition.commands
         rows = log.visible(log.start, log.stable_end)
         for record in rows[:-1]:
             said, closed = read_ledger(record.value() or b"")
             if said.to_offset > floor or any(remembered.get(one.id) == one for one in closed):
+                break
+            if any(command.id in commands for command in said.commands):
                 break
             log.cut(record.offset() + 1)
 
@@ -337,7 +370,7 @@ class Checker:
 
     def lag(self, tp: Tp) -> int:
         """Records that wait to be read; of a partition that is lost for good nothing does."""
-        if tp in self.lost:
+        if Tp(self.topics.components, tp.partition) in self.lost:
             return 0
         log = self.broker.log(tp)
         position = self.positions.get(tp, Committed(0, "")).offset or 0
@@ -347,13 +380,16 @@ class Checker:
         """Nothing in flight, nothing forgotten."""
         require(not any(log.open for log in self.broker.logs.values()), "a transaction is open after the end")
         for tp, position in self.positions.items():
-            if tp in self.lost:
+            if Tp(self.topics.components, tp.partition) in self.lost:
                 continue
             require(
                 self.broker.committed[tp] == position, f"{tp.partition}: the committed position is not the decided one"
             )
             log = self.broker.log(tp)
             received = log.committed_before_start + len(log.visible(log.start, position.offset or 0))
+            if tp.topic == self.topics.commands:
+                require(self._answered[tp] == received, f"{tp}: {received} commands have {self._answered[tp]} answers")
+                continue
             counted = self._received[tp] + self.task(tp).counts.received
             require(counted == received, f"{tp.partition}: received {counted} of {received}")
         self.compare_restored()

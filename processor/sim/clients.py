@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import confluent_kafka as ck
 
-from processor.engine.ports import Committed, EndOffset, Headers, Poll, RawRecord, Stretch, Tp
+from processor.engine.ports import Committed, EndOffset, Headers, Poll, RawRecord, Released, Stretch, Tp
 from processor.sim.broker import GROUP, TRANSACTIONS, Broker, Member, Refusal, Row
 from processor.sim.memory import State
 from processor.sim.schedule import Actor
@@ -278,9 +278,6 @@ class SimClients:
         return SimProducer(self._process, self._id, on_line)
 
 
-Moved = Callable[[list[Tp]], None]
-
-
 class SimSource:
     """Port `Source`."""
 
@@ -296,8 +293,8 @@ class SimSource:
         self,
         topics: Sequence[str],
         on_assign: Callable[[list[Tp]], Mapping[Tp, int]],
-        on_revoke: Moved,
-        on_lost: Moved,
+        on_revoke: Released,
+        on_lost: Released,
     ) -> None:
         self._topics, self._on_assign, self._on_revoke, self._on_lost = tuple(topics), on_assign, on_revoke, on_lost
         self._member = self.broker.join(self.process.actor, topics)
@@ -344,14 +341,11 @@ class SimSource:
             if me.id in broker.members:
                 broker.rejoin(me)
 
-    def _let_go(self, tps: set[Tp], told: Moved) -> None:
-        gone = sorted(tps)
-        if gone:
-            told(gone)
-        for tp in gone:
+    def _let_go(self, tps: set[Tp], told: Released) -> None:
+        for tp in told(sorted(tps)) if tps else ():
             self.position.pop(tp, None)
             self.paused.discard(tp)
-        self._assigned = self._assigned - set(gone)
+        self._assigned = self._assigned - tps
 
     def read(self, limit: int, timeout: float) -> Poll | None:
         self.process.actor.wait(lambda: bool(self._pending()) or self._has_news(), timeout * 1000)
@@ -373,7 +367,7 @@ class SimSource:
                 break
         if dice > 0.8:  # a rebalance while the records are in hand already
             self._serve()
-            records = {tp: rows for tp, rows in records.items() if tp in self._assigned}
+            records = {tp: rows for tp, rows in records.items() if tp in self.position}
         return Poll(records, self.token()) if records else None
 
     def _pending(self) -> list[Tp]:
@@ -401,7 +395,7 @@ class SimSource:
         return EndOffset(log.end, asked_at)
 
     def seek(self, positions: Mapping[Tp, int]) -> None:
-        self.position.update({tp: at for tp, at in positions.items() if tp in self._assigned})
+        self.position.update({tp: at for tp, at in positions.items() if tp in self.position})
 
     def pause(self, tps: Sequence[Tp]) -> None:
         self.paused.update(tps)

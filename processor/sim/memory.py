@@ -26,6 +26,7 @@ from processor.engine.ports import (
     Plan,
     Poll,
     RawRecord,
+    Released,
     StaleGeneration,
     Stretch,
     Tp,
@@ -35,7 +36,6 @@ from topics.partitioner import partition_for
 
 LOG_APPEND_TIME = 2
 
-Moved = Callable[[list[Tp]], None]
 Assigned = Callable[[list[Tp]], Mapping[Tp, int]]
 
 
@@ -319,8 +319,8 @@ class MemorySource:
         self,
         topics: Sequence[str],
         on_assign: Assigned,
-        on_revoke: Moved,
-        on_lost: Moved,
+        on_revoke: Released,
+        on_lost: Released,
     ) -> None:
         self._topics, self._on_assign, self._on_revoke, self._on_lost = (
             tuple(topics),
@@ -338,21 +338,20 @@ class MemorySource:
     def control(self, timeout: float) -> None:
         with self.kafka.lock:
             if self._me.lost:
-                lost = sorted(self.position)
+                lost = sorted(tp for tp in self.position if tp.topic in self._topics)
                 del self.kafka.members[self._member]
                 self._member = self.kafka.join(self.name, self._topics)
-                self._drop(lost)
+                self._drop(list(self.position))
             else:
                 lost = []
             wanted = self.kafka.target(self._member)
             revoked = sorted(self._me.owned - wanted)
         if lost:
             self._on_lost(lost)
-        if revoked:
-            self._on_revoke(revoked)
+        gone = self._on_revoke(revoked) if revoked else []
         with self.kafka.lock:
             self._me.owned.difference_update(revoked)
-            self._drop(revoked)
+            self._drop(gone)
             self._me.generation = self.kafka.generation
             free = sorted(tp for tp in wanted - self._me.owned if not self.kafka.is_owned(tp))
             self._me.owned.update(free)
@@ -407,7 +406,7 @@ class MemorySource:
 
     def seek(self, positions: Mapping[Tp, int]) -> None:
         with self.kafka.lock:
-            self.position.update({tp: at for tp, at in positions.items() if tp in self._me.owned})
+            self.position.update({tp: at for tp, at in positions.items() if tp in self.position})
 
     def pause(self, tps: Sequence[Tp]) -> None:
         self.paused.update(tps)
@@ -417,7 +416,7 @@ class MemorySource:
 
     def close(self) -> None:
         if self._member and not self.closed:
-            self._on_revoke(sorted(self.position))
+            self._on_revoke(sorted(tp for tp in self.position if tp.topic in self._topics))
             self.kafka.leave(self._member)
         self.closed = True
 
@@ -449,7 +448,8 @@ class MemorySink:
             step("commit")
             with kafka.lock:
                 kafka.check_epoch(me, self._epoch)
-                kafka.committed.update({plan.tp: Committed(plan.next_offset, plan.metadata) for plan in plans})
+                for plan in plans:
+                    kafka.committed.update({tp: Committed(offset, text) for tp, offset, text in plan.positions()})
                 kafka.end(me, State.COMMITTED)
         except Doubt:
             with kafka.lock:

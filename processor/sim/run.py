@@ -54,7 +54,7 @@ class Report:
         seed: Of the run.
         violation: What must never happen and did; None if nothing.
         script: What happened, line by line.
-        steps, commits, units: How much.
+        steps, commits, units, commands: How much.
         crashes, zombies, doubts: How often.
         pauses: Partitions paused for want of memory.
         moves: Of leaders and coordinators.
@@ -68,6 +68,7 @@ class Report:
     steps: int = 0
     commits: int = 0
     units: int = 0
+    commands: int = 0
     crashes: int = 0
     zombies: int = 0
     doubts: int = 0
@@ -124,7 +125,7 @@ class Life:
             SimSource(process), sink, process, lambda tps: restore(reader, {TOPICS.components: self.context}, tps)
         )
         limit = self.memory_limit if run.faults else HUGE
-        self.driver = Driver(ports, self, [TOPICS.components], self.poll_records, limit, self.stop)
+        self.driver = Driver(ports, self, {TOPICS.components: TOPICS.commands}, self.poll_records, limit, self.stop)
         self.driver.run()
 
     def _on_step(self, step: str) -> None:
@@ -245,6 +246,7 @@ class Run:
         self._records = rnd.choice([40, 120])
         self._loss_at = rnd.randrange(self._records) if rnd.random() < 0.25 and not self._changing else -1
         self._all_down = False
+        self._commanding = rnd.choice([0, 0.05, 0.2])
         self._slots = [str(number) for number in range(rnd.randint(1, 3))]
         self._lives: list[Life] = []
         self._started = 0
@@ -261,7 +263,8 @@ class Run:
         except Violation as violation:
             report.violation = str(violation)
             self.scheduler.say(f"VIOLATION: {violation}", "check")
-        report.commits, report.units = self.checker.commits, self.checker.units
+        checker = self.checker
+        report.commits, report.units, report.commands = checker.commits, checker.units, checker.commands
         return report
 
     def _plot(self) -> Iterator[None]:
@@ -350,12 +353,15 @@ class Run:
             yield from self._step()
 
     def _send(self) -> None:
-        """One record of a producer; some transactions of producers stay open for a while, some abort."""
+        """One record of a producer or an operator; some of their transactions stay open for a while, some abort."""
         rnd, broker = self.rnd, self.broker
-        row = self._traffic.next(broker.now_ms())
+        topic, draw = TOPICS.components, self._traffic.next
+        if rnd.random() < self._commanding:
+            topic, draw = TOPICS.commands, self._traffic.command
+        row = draw(broker.now_ms())
         partitions = broker.settings.partitions
         partition = partition_for(row[0] or b"", partitions) if rnd.random() < 0.95 else rnd.randrange(partitions)
-        log = broker.log(Tp(TOPICS.components, partition))
+        log = broker.log(Tp(topic, partition))
         if rnd.random() < 0.95:
             log.append(row, broker.now_ms(), now=self.scheduler.now)
             return
@@ -454,7 +460,9 @@ class Run:
         self.broker.move(place, for_ms)
 
     def _cut(self) -> None:
-        """Retention takes input below the replay floor and what the ledger no longer needs to say."""
+        """Retention takes input below the replay floor, commands that are decided, and what the ledger no longer needs to say."""
+        for tp in self._commands():
+            self.broker.log(tp).cut(self.checker.positions.get(tp, Committed(0, "")).offset or 0)
         for tp in self._inputs():
             if tp not in self.checker.lost:
                 self.report.cuts += 1
@@ -474,8 +482,8 @@ class Run:
             return
         self._all_down, self._loss_at = False, -1
         losses: list[tuple[Tp, str]] = []
-        for tp, position in checker.positions.items():
-            floor, end = checker.floor(tp), position.offset or 0
+        for tp in filter(checker.positions.__contains__, self._inputs()):
+            floor, end = checker.floor(tp), checker.positions[tp].offset or 0
             losses.append((tp, "reset"))
             if end < broker.log(tp).stable_end:
                 losses.append((tp, "unread input"))
@@ -540,7 +548,7 @@ class Run:
                 self.scheduler.now = until
             elif self.scheduler.now > until + 1_000 and not self._overdue():
                 return
-        lag = {tp.partition: self.checker.lag(tp) for tp in self._inputs()}
+        lag = {tp: self.checker.lag(tp) for tp in [*self._inputs(), *self._commands()]}
         self.failed(f"never quiet: records waiting {lag}, groups overdue {self._overdue()}")
 
     def _overdue(self) -> int:
@@ -556,6 +564,9 @@ class Run:
     def _inputs(self) -> list[Tp]:
         return [Tp(TOPICS.components, partition) for partition in range(self.broker.settings.partitions)]
 
+    def _commands(self) -> list[Tp]:
+        return [Tp(TOPICS.commands, partition) for partition in range(self.broker.settings.partitions)]
+
     def _is_quiet(self) -> bool:
         broker = self.broker
         return (
@@ -563,7 +574,7 @@ class Run:
             and not broker.late
             and broker.preparing_since is None
             and not any(log.open for log in broker.logs.values())
-            and not any(map(self.checker.lag, self._inputs()))
+            and not any(map(self.checker.lag, [*self._inputs(), *self._commands()]))
         )
 
 

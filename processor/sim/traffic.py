@@ -1,6 +1,6 @@
-"""What producers send to `D.components` in a run: groups in pieces, shuffled, doubled, late, wrong, and between them plain traffic.
+"""What a run is fed with: groups in pieces, shuffled, doubled, late, wrong, plain traffic between them, and commands.
 
-Few ids and small numbers, so that most lines of the decision table meet most states of a group; enough groups that complete, so that
+Commands are of every verb, for groups that are open, closed, or were never there; some are repeated, and some nobody can read. Few ids and small numbers, so that most lines of the decision table meet most states of a group; enough groups that complete, so that
 units come out. Belongs here: records and policies, drawn. Does not belong here: when they are sent (`run`).
 """
 
@@ -12,6 +12,8 @@ from random import Random
 from processor.engine.ports import Headers
 from processor.engine.young import ReplayLimits
 from processor.sim.broker import Row
+from schemas.records import Range
+from topics.commands import Command, Verb, command_headers
 from topics.policies import (
     AliasFamily,
     DestinationPolicy,
@@ -84,6 +86,7 @@ class Traffic:
         self._ids = groups
         self._waiting: list[tuple[bytes, int, bool]] = []
         self._sent: list[tuple[bytes, int, bool]] = []
+        self._commands: list[Row] = []
         self._opened = 0
 
     def next(self, now_ms: int) -> Row:
@@ -97,6 +100,30 @@ class Traffic:
         while len(self._waiting) < 6:
             self._open()
         return self._row(self._waiting.pop(rnd.randrange(len(self._waiting))), now_ms)
+
+    def command(self, now_ms: int) -> Row:
+        """One command, or something that should have been one."""
+        rnd = self._rnd
+        if self._commands and rnd.random() < 0.15:
+            return rnd.choice(self._commands[-5:])
+        known = [*self._waiting, *self._sent[-6:], (b"g%d" % rnd.randrange(self._ids), 1, False)]
+        group_id, seq, _ = rnd.choice(known)
+        numbers = (Range(max(1, seq + rnd.randrange(-1, 3)), seq + 2),) if rnd.random() < 0.3 else (Range(seq, seq),)
+        command = Command(
+            b"c%d" % len(self._commands),
+            rnd.choice(list(Verb)),
+            group_id,
+            "drawn",
+            rnd.choice([None, "Jill"]),
+            numbers,
+            now_ms + rnd.randrange(-500, 5_000),
+            rnd.random() < 0.15,
+        )
+        headers = command_headers(command)
+        if rnd.random() < 0.05:
+            del headers[rnd.randrange(len(headers))]
+        self._commands.append((group_id, None, headers))
+        return self._commands[-1]
 
     def _open(self) -> None:
         rnd = self._rnd

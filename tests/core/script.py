@@ -1,7 +1,7 @@
 """A small language for tests of groups: `play(c(1), c(3, end=True), c(2)) == [unit(1, 2, 3)]`.
 
 What is sent: `c(number)` a component, `plain(value)` a record without id, `bare(headers)` any record, `clock(t)` the partition read to
-its end at wall clock t, `redelivered(...)` the same source offsets again. What is seen, in order: `unit(...)`, `plain(...)`,
+its end at wall clock t, `redelivered(...)` the same source offsets again, `told(verb)` a command. What is seen, in order: `unit(...)`, `plain(...)`,
 `refused(...)`, `given_up(...)`, `sent_on(...)`. Times are seconds after `T0`, by the broker's append time. A script is played three times:
 in one poll, in polls of one record, and row by row through the whole decision table (`Partition.arrive`); all three must agree.
 """
@@ -19,7 +19,7 @@ from processor.engine.task import PartitionTask
 from schemas import codec, formats
 from schemas.errors import UowError
 from schemas.framing import single_object_header
-from schemas.records import MAX_SEQ, Outcome, Range, Unit, ranges_text
+from schemas.records import MAX_SEQ, Answer, Outcome, Range, Unit, ranges_text
 from topics.catalogue import DestinationTopics
 from topics.policies import DestinationPolicy, HandlingPolicy
 
@@ -89,7 +89,16 @@ class Clock:
     t: float
 
 
-Step = Sent | Clock
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A record of `D.commands`; it is read before any component that was appended after it."""
+
+    headers: Headers
+    key: bytes
+    at: float | None = None
+
+
+Step = Sent | Clock | Told
 
 
 def text(value: object) -> bytes | None:
@@ -128,6 +137,31 @@ def bare(headers: Any, value: bytes | None = b"value", key: bytes | None = b"key
 
 def clock(t: float) -> Clock:
     return Clock(t)
+
+
+def told(
+    verb: str,
+    id: str = "a",
+    seq: object = None,
+    until: float | None = None,
+    why: str | None = "because",
+    command_id: str | None = None,
+    dry_run: bool = False,
+    by: str | None = None,
+    at: float | None = None,
+) -> Told:
+    """A command; `until` in script time. Without a command id of its own it has one made of all the rest."""
+    said: list[tuple[str, object]] = [
+        ("uow-command", verb),
+        ("uow-command-id", command_id or f"{verb} {id} {seq} {until} {dry_run} {at}"),
+        ("uow-id", id),
+        ("uow-seq", seq),
+        ("uow-until", None if until is None else ms(until)),
+        ("uow-why", why),
+        ("uow-user-id", by),
+        ("uow-dry-run", True if dry_run else None),
+    ]
+    return Told([(name, text(value)) for name, value in said if value is not None], id.encode(), at)
 
 
 def redelivered(*steps: Sent) -> list[Sent]:
@@ -247,6 +281,7 @@ class Story:
     plans: list[Plan] = field(default_factory=list)
     offset: int = 0
     now: float = 0.0
+    command_offset: int = 0
 
     @property
     def outputs(self) -> list[Output]:
@@ -267,7 +302,17 @@ class Story:
     @property
     def outcomes(self) -> list[Outcome]:
         return [
-            codec.decode_as(Outcome, output.value or b"") for output in self.outputs if output.topic == "D.outcomes"
+            codec.decode_as(Outcome, output.value or b"")
+            for output in self.outputs
+            if output.topic == "D.outcomes" and ("uow-kind", b"outcome") in output.headers
+        ]
+
+    @property
+    def answers(self) -> list[Answer]:
+        return [
+            codec.decode_as(Answer, output.value or b"")
+            for output in self.outputs
+            if output.topic == "D.outcomes" and ("uow-kind", b"answer") in output.headers
         ]
 
     @property
@@ -310,6 +355,10 @@ class Story:
                 plan = self.task.tick(ms(step.t))
                 if plan is not None:
                     self._take(plan)
+            elif isinstance(step, Told):
+                self._flush(batch, poll)
+                batch = []
+                self._take(self.task.process([], [self.command(step)]))
             else:
                 if batch and batch[-1].again != step.again:  # offsets go back only from one poll to the next
                     self._flush(batch, poll)
@@ -317,6 +366,13 @@ class Story:
                 batch.append(step)
         self._flush(batch, poll)
         return [seen for output in self.outputs[before:] if (seen := see(output)) is not None]
+
+    def command(self, step: Told) -> FakeRecord:
+        """Gives offset and append time."""
+        self.now = self.now if step.at is None else step.at
+        where = Tp(TOPICS.commands, self.task.tp.partition)
+        self.command_offset += 1
+        return FakeRecord(self.command_offset - 1, step.headers, None, step.key, ms(self.now), where)
 
     def _flush(self, batch: list[Sent], poll: int) -> None:
         records = self.records(batch)

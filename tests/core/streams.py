@@ -221,6 +221,10 @@ def groups_of(task: PartitionTask) -> dict[bytes, Any]:
             group.expires_at,
             group.deliver_at,
             group.special,
+            group.declared_end,
+            group.waived,
+            group.extended,
+            group.has_group_row,
             group.promoted,
         )
         for group_id, group in task.groups.items()
@@ -235,6 +239,8 @@ def state_of(task: PartitionTask) -> dict[str, Any]:
         "closed": copy.copy(partition.closed.by_id),
         "clock": partition.clock,
         "position": partition.position,
+        "command_position": partition.command_position,
+        "commands": dict(partition.commands.at_by_id),
         "held_bytes": task.held_bytes,
     }
 

@@ -12,8 +12,9 @@ class Logs:
     """Changelog, ledger and committed offset of one partition of `D.components`.
 
     Attributes:
-        input_bounds: (log start, end offset) of the partition of `D.components`.
+        input_bounds: (log start, end offset) of the partition of `D.components`, and of `D.commands`.
         committed_offset: None before the first plan.
+        next_command: The same for `D.commands`.
         written: Records of both internal topics, in order.
     """
 
@@ -21,6 +22,8 @@ class Logs:
         self.tp = tp
         self.input_bounds = (0, 1 << 40)
         self.committed_offset: int | None = None
+        self.next_command: int | None = None
+        self.commands = Tp(TOPICS.commands, tp.partition)
         self.metadata = ""
         self.written: list[FakeRecord] = []
         self._ends: dict[Tp, int] = {}
@@ -35,6 +38,7 @@ class Logs:
         if plan.ledger is not None:
             self.append(Tp(plan.ledger_topic, plan.tp.partition), None, plan.ledger)
         self.committed_offset, self.metadata = plan.next_offset, plan.metadata
+        self.next_command = plan.next_command
         for log in list(self._ends):
             self._ends[log] += 1  # the marker of the transaction
 
@@ -63,10 +67,11 @@ class Logs:
     # -- LogReader --------------------------------------------------------------------------------------------------
 
     def committed(self, tps: Sequence[Tp]) -> Mapping[Tp, Committed]:
-        return {tp: Committed(self.committed_offset, self.metadata) for tp in tps}
+        positions = {self.tp: (self.committed_offset, self.metadata), self.commands: (self.next_command, "")}
+        return {tp: Committed(*positions[tp]) for tp in tps}
 
     def bounds(self, tps: Sequence[Tp]) -> Mapping[Tp, tuple[int, int]]:
-        return {tp: self.input_bounds if tp == self.tp else (0, self._ends.get(tp, 0)) for tp in tps}
+        return {tp: self.input_bounds if tp in (self.tp, self.commands) else (0, self._ends.get(tp, 0)) for tp in tps}
 
     def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[Stretch]:
         for record in self.written:

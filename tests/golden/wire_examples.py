@@ -20,6 +20,7 @@ from schemas.records import (
     ChangelogRow,
     ClosedGroup,
     Component,
+    DecidedCommand,
     GroupRow,
     LedgerRecord,
     OffsetRange,
@@ -115,6 +116,17 @@ EXAMPLES: dict[tuple[str, int], Record] = {
             ClosedGroup(b"order-1", 1, UnitOutcome.COMPLETE, Reason.END, 5, 101, 1_700_000_000_000),
             ClosedGroup("größer-1".encode(), 2, UnitOutcome.FAILED, Reason.LIMIT, 9, 900, 1_700_000_000_001),
         ),
+    ),
+    ("Ledger", 2): LedgerRecord(
+        layout=1,
+        from_offset=2_100,
+        to_offset=2_100,
+        floor=2_100,
+        clock=1_700_000_000_000,
+        reader=1,
+        not_held=(),
+        closed=(ClosedGroup(b"order-1", 2, UnitOutcome.CANCELLED, Reason.COMMAND, 5, 2_100, 1_700_000_000_000),),
+        commands=(DecidedCommand(b"c-1", 1_700_000_000_000), DecidedCommand("größer".encode(), 1_700_000_000_001)),
     ),
 }
 """Record name and version to the record that its golden bytes are read as today."""

@@ -28,7 +28,7 @@ ERROR = ck.KafkaError
 
 @pytest.fixture
 def cluster() -> Iterator[MockCluster]:
-    with MockCluster("in", "units", "changelog", "ledger") as running:
+    with MockCluster("in", "commands", "units", "changelog", "ledger") as running:
         yield running
 
 
@@ -46,7 +46,7 @@ class Bench:
         self.sink.open()
 
     def write(self, value: bytes = b"unit") -> None:
-        plan = Plan(Tp("in", 0), "changelog", "ledger", 1, "1;F=1")
+        plan = Plan(Tp("in", 0), "changelog", "ledger", 1, "commands", 0, "1;F=1")
         plan.changelog += [(b"k", b"row"), (b"gone", None)]
         plan.ledger = b"ledger"
         plan.outputs.append(Output("units", 0, b"u", value, [("uow-id", b"u"), ("empty", None)]))

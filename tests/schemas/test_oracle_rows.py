@@ -7,22 +7,34 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.core.changes import Closed
+from processor.core.changes import Amended, Closed
 from processor.core.group import Group
 from processor.engine import rows
 from schemas import codec, component, framing
 from schemas.errors import DecodeError
 from schemas.records import (
+    GROUP_ROW,
     LEDGER_LAYOUT,
+    MAX_SEQ,
     Attributes,
     ChangelogRow,
     ClosedGroup,
+    DecidedCommand,
+    GroupRow,
     LedgerRecord,
     OffsetRange,
     Outcome,
     changelog_key,
 )
-from tests.schemas.wire_strategies import attributes, changelog_rows, closed_groups, ledgers, longs, outcome_records
+from tests.schemas.wire_strategies import (
+    attributes,
+    changelog_rows,
+    closed_groups,
+    ledgers,
+    longs,
+    outcome_records,
+    ranges,
+)
 
 offsets = st.integers(0, 2**62)
 
@@ -74,18 +86,26 @@ def test_changelog_rows_of_the_codec_are_read_by_hand(row: ChangelogRow) -> None
     longs,
     st.lists(st.integers(0, 60), unique=True).map(sorted),
     st.lists(closed_groups, max_size=4).map(tuple),
+    st.lists(st.tuples(st.binary(max_size=255), longs), max_size=4),
 )
 def test_ledger_records_by_hand_have_the_codecs_bytes(
-    first: int, last: int, floor: int, clock: int, not_held: list[int], closed: tuple[ClosedGroup, ...]
+    first: int,
+    last: int,
+    floor: int,
+    clock: int,
+    not_held: list[int],
+    closed: tuple[ClosedGroup, ...],
+    commands: list[tuple[bytes, int]],
 ) -> None:
-    ranges: list[OffsetRange] = []
+    skipped: list[OffsetRange] = []
     for offset in not_held:
-        if ranges and ranges[-1].last + 1 == offset:
-            ranges[-1] = OffsetRange(ranges[-1].first, offset)
+        if skipped and skipped[-1].last + 1 == offset:
+            skipped[-1] = OffsetRange(skipped[-1].first, offset)
         else:
-            ranges.append(OffsetRange(offset, offset))
-    record = LedgerRecord(LEDGER_LAYOUT, first, last, floor, clock, 1, tuple(ranges), closed)
-    value = rows.ledger_value(first, last, floor, clock, 1, not_held, [as_core(group) for group in closed])
+            skipped.append(OffsetRange(offset, offset))
+    decided = tuple(DecidedCommand(*command) for command in commands)
+    record = LedgerRecord(LEDGER_LAYOUT, first, last, floor, clock, 1, tuple(skipped), closed, decided)
+    value = rows.ledger_value(first, last, floor, clock, 1, not_held, [as_core(group) for group in closed], commands)
     assert value == codec.frame(record)
 
 
@@ -100,7 +120,7 @@ def test_ledger_records_of_the_codec_are_read_by_hand(record: LedgerRecord) -> N
 @given(outcome_records)
 def test_outcomes_by_hand_have_the_codecs_bytes(outcome: Outcome) -> None:
     """W-214."""
-    outcome = replace(outcome, rule=None, command_id=None)
+    outcome = replace(outcome, rule=None)
     body = component.outcome_body(
         outcome.id.encode(),
         outcome.unit_id.encode(),
@@ -113,14 +133,36 @@ def test_outcomes_by_hand_have_the_codecs_bytes(outcome: Outcome) -> None:
         outcome.count,
         outcome.bytes,
         outcome.missing,
+        None if outcome.command_id is None else outcome.command_id.encode(),
     )
     assert body == codec.encode(outcome)
 
 
-@given(st.sampled_from(["ChangelogComponent", "Ledger"]), st.binary(max_size=80))
+@given(
+    st.builds(
+        GroupRow,
+        longs,
+        longs,
+        st.none() | st.integers(1, MAX_SEQ),
+        ranges,
+        st.none() | st.integers(1, 1 << 50),
+        st.just(0),
+    )
+)
+def test_rows_of_groups_by_hand_have_the_codecs_bytes(row: GroupRow) -> None:
+    """W-203."""
+    group = Group(b"a", row.generation, row.opened_at)
+    rows.begin_rows(group)
+    group.apply(Amended(b"a", row.declared_end or 0, row.waived, row.extended_deadline or 0))
+    key, value = rows.group_row(group)
+    assert (key, value) == (changelog_key(b"a", GROUP_ROW), codec.frame(row))
+    assert rows.read_group_row(value) == row
+
+
+@given(st.sampled_from(["ChangelogComponent", "ChangelogGroup", "Ledger"]), st.binary(max_size=80))
 def test_hostile_rows_end_as_decode_errors(name: str, body: bytes) -> None:
     data = framing.single_object_header(name) + body
-    for read in (rows.read_row, rows.read_ledger):
+    for read in (rows.read_row, rows.read_group_row, rows.read_ledger):
         try:
             read(data)
         except DecodeError:

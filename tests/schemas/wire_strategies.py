@@ -10,6 +10,7 @@ from schemas.records import (
     ChangelogRow,
     ClosedGroup,
     Component,
+    DecidedCommand,
     GroupRow,
     LedgerRecord,
     OffsetRange,
@@ -95,6 +96,7 @@ ledgers = st.builds(
     reader=ints,
     not_held=st.lists(st.builds(OffsetRange, longs, longs), max_size=4).map(tuple),
     closed=st.lists(closed_groups, max_size=4).map(tuple),
+    commands=st.lists(st.builds(DecidedCommand, st.binary(max_size=255), longs), max_size=4).map(tuple),
 )
 
 records: st.SearchStrategy[Record] = st.one_of(

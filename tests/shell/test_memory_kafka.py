@@ -18,15 +18,16 @@ def member(kafka: MemoryKafka, name: str, events: list[str]) -> MemorySource:
         events.extend(f"{name}+{tp.partition}" for tp in tps)
         return dict.fromkeys(tps, 0)
 
-    def on_revoke(tps: list[Tp]) -> None:
+    def on_revoke(tps: list[Tp]) -> list[Tp]:
         events.extend(f"{name}-{tp.partition}" for tp in tps)
+        return tps
 
     source.open(["in"], on_assign, on_revoke, on_revoke)
     return source
 
 
 def a_plan() -> Plan:
-    plan = Plan(IN, "changelog", "ledger", 1)
+    plan = Plan(IN, "changelog", "ledger", 1, "commands", 0)
     plan.changelog.append((b"k", b"v"))
     return plan
 

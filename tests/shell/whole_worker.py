@@ -39,13 +39,13 @@ class Poisonable:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._task, name)
 
-    def process(self, records: Sequence[RawRecord]) -> Plan:
+    def process(self, records: Sequence[RawRecord], commands: Sequence[RawRecord] = ()) -> Plan:
         for record in records:
             if record.value() == b"boom":
                 raise LookupError(f"poison at {record.offset()}")
             if record.value() == b"block":
                 raise Blocked(f"cannot go on at {record.offset()}")
-        return self._task.process(records)
+        return self._task.process(records, commands)
 
 
 def settings(slot: str = "0", policy: DestinationPolicy = UNITS, **changes: Any) -> WorkerSettings:

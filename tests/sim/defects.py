@@ -19,12 +19,14 @@ from processor.core.group import Group
 from processor.engine.driver import Driver
 from processor.engine.ports import Committed, Doubt, EndOffset, Plan, StaleGeneration, Tp
 from processor.engine.replay import Selection, Window
+from processor.engine.rows import GROUP_ROW_KEY_END
 from processor.engine.task import PartitionTask
 from processor.engine.young import YoungGroups
 from processor.kafka.sink import KafkaSink
 from processor.sim import run
 from processor.sim.broker import Broker
 from processor.sim.clients import SimLogReader, SimProducer, SimSource
+from schemas.records import GroupRow
 from topics.partitioner import partition_for
 
 Patch = Callable[[Any], Any]
@@ -105,12 +107,12 @@ def position_is_one_too_far(original: Any) -> Any:
 
 @defect(PartitionTask, "_ledger")
 def ledger_does_not_say_what_was_not_held(original: Any) -> Any:
-    return lambda self, start, floor, not_held, closed: original(self, start, floor, (), closed)
+    return lambda self, start, floor, not_held, *more: original(self, start, floor, (), *more)
 
 
 @defect(PartitionTask, "_ledger")
 def ledger_forgets_closed_groups(original: Any) -> Any:
-    return lambda self, start, floor, not_held, closed: original(self, start, floor, not_held, ())
+    return lambda self, start, floor, not_held, closed, *more: original(self, start, floor, not_held, (), *more)
 
 
 @defect(YoungGroups, "floor")
@@ -510,5 +512,57 @@ def end_offset_is_asked_before_the_clock(original: Any) -> Any:
         asked_at = self.process.now_ms()
         self.process.on_asked(tp, asked_at)
         return EndOffset(end.offset, asked_at)
+
+    return wrong
+
+
+# -- commands ---------------------------------------------------------------------------------------------------------
+
+
+@defect(PartitionTask, "_plan")
+def what_a_command_changed_is_not_written(original: Any) -> Any:
+    def change(plan: Plan) -> None:
+        plan.changelog[:] = [row for row in plan.changelog if row[1] is None or not row[0].endswith(GROUP_ROW_KEY_END)]
+
+    return after_plan(change)(original)
+
+
+@defect(PartitionTask, "_no_longer_young")
+def group_that_a_command_changed_stays_young(original: Any) -> Any:
+    return lambda self, amended: []
+
+
+@defect(PartitionTask, "_ledger")
+def ledger_forgets_commands(original: Any) -> Any:
+    return lambda self, *all_but_commands: original(self, *all_but_commands[:-1], ())
+
+
+@defect(Plan, "positions")
+def position_of_commands_is_not_committed(original: Any) -> Any:
+    return lambda self: original(self)[:1]
+
+
+@defect(restoring, "_command_position")
+def commands_are_read_from_the_start_after_every_restore(original: Any) -> Any:
+    return lambda committed, bounds: bounds[0]
+
+
+@defect(PartitionTask, "restore_group_row")
+def waived_number_that_came_all_the_same_is_waived_again(original: Any) -> Any:
+    def wrong(self: PartitionTask, group_id: bytes, row: GroupRow) -> None:
+        original(self, group_id, row)
+        self.partition.groups[group_id].waived = row.waived
+
+    return wrong
+
+
+@defect(SimSource, "drained")
+def tick_does_not_wait_for_commands(original: Any) -> Any:
+    """A partition whose commands lie unread counts as read to its end: an `extend` that came in time is too late."""
+
+    def wrong(self: SimSource, tp: Tp, position: int) -> EndOffset | None:
+        if tp.topic == run.TOPICS.commands:
+            return EndOffset(position, self.process.now_ms())
+        return original(self, tp, position)
 
     return wrong

@@ -9,9 +9,9 @@ import click
 from schemas.records import ranges_text
 from uow.config import Settings
 from uow.inspect import OpenGroup, open_groups
-from uow.logs import log_reader, task_context, wall_clock_ms
+from uow.logs import log_reader, task_context
 from uow.options import config_option, json_option
-from uow.printing import moment_text, print_json, print_table, span_text
+from uow.printing import moment_text, print_json, print_table, span_text, wall_clock_ms
 
 
 @click.command()

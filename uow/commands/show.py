@@ -11,9 +11,9 @@ from uow.cli import FAILED
 from uow.commands import groups
 from uow.config import Settings
 from uow.inspect import ClosedGroup, Look, OpenGroup, hops, look
-from uow.logs import log_reader, task_context, wall_clock_ms
+from uow.logs import log_reader, task_context
 from uow.options import config_option, json_option
-from uow.printing import moment_text, print_json, print_table, printable, span_text
+from uow.printing import moment_text, print_json, print_table, printable, span_text, wall_clock_ms
 
 
 @click.command()

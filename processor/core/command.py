@@ -1,0 +1,206 @@
+"""What a command means for a group, as a table: one row per verb (W-203). Pure; the other entrance beside `decide`.
+
+Every command is answered. It acts on an open group of its id and on nothing else; what cannot be done is said and changes nothing. A dry run
+is decided like any other, and then dropped. `uow-until` and numbers are read in `topics.commands`.
+
+Belongs here: every rule about a command. Does not belong here: changing a group (`Group.apply`), remembering commands (`closed`), and
+what an answer looks like on the wire (`processor.engine.outputs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from processor.core.changes import Amended, Change, Closed, Decision, Delivered, GivenUp
+from processor.core.decide import close_of
+from processor.core.group import NEVER, Group
+from processor.core.ranges import Ranges, count_up_to, union
+from schemas.errors import UowError
+from schemas.records import Reason, UnitOutcome, bounded_ranges, ranges_text
+from topics.commands import Command, Verb
+from topics.policies import DestinationPolicy, ExpirationPolicy
+
+
+class Verdict(NamedTuple):
+    """What a command comes to.
+
+    Attributes:
+        obeyed: Whether it can be done.
+        text: What it does, or why it cannot be done.
+        decision: What to apply and to tell; empty where it cannot be done.
+    """
+
+    obeyed: bool
+    text: str
+    decision: Decision = Decision()
+
+
+class Case(NamedTuple):
+    """Everything a verb may look at."""
+
+    command: Command
+    group: Group
+    clock: int
+    position: int
+    policy: DestinationPolicy
+
+    def close(self, outcome: UnitOutcome) -> Closed:
+        """The group's close by this command."""
+        return close_of(self.group, outcome, Reason.COMMAND, self.position, self.clock)
+
+
+def _refused(why: str) -> Verdict:
+    return Verdict(False, why)
+
+
+def _counted(group: Group) -> str:
+    return f"{len(group.held)} component{'s' if len(group.held) > 1 else ''}"
+
+
+def _lacking(group: Group) -> str:
+    missing = ranges_text(bounded_ranges(group.missing()))
+    return f", missing {missing}" if missing else ""
+
+
+def _delivered(case: Case) -> Verdict:
+    group = case.group
+    outcome = UnitOutcome.PARTIAL if group.missing() else UnitOutcome.COMPLETE
+    closed = case.close(outcome)
+    text = f"delivers {_counted(group)}, {outcome}{_lacking(group)}"
+    return Verdict(True, text, Decision((closed,), (Delivered(closed, case.command),)))
+
+
+def _given_up(case: Case, outcome: UnitOutcome, where: str) -> Verdict:
+    closed = case.close(outcome)
+    text = f"closes the group as {outcome}: {_counted(case.group)} {where}{_lacking(case.group)}"
+    return Verdict(True, text, Decision((closed,), (GivenUp(closed, UowError, case.command),)))
+
+
+def _release(case: Case) -> Verdict:
+    """Deliver now what is held."""
+    return _delivered(case)
+
+
+def _cancel(case: Case) -> Verdict:
+    """Close as `cancelled`; the components go to `D.errors` (W-62)."""
+    return _given_up(case, UnitOutcome.CANCELLED, "to the errors topic")
+
+
+_FATES: Final = {
+    ExpirationPolicy.DISCARD: "discarded",
+    ExpirationPolicy.LOG: "logged and discarded",
+    ExpirationPolicy.REDIRECT: "to the errors topic",
+}
+
+
+def _expire(case: Case) -> Verdict:
+    """Close now, by `expiration_policy`."""
+    if case.policy.expiration_policy is ExpirationPolicy.DELIVER_PARTIAL:
+        return _delivered(case)
+    return _given_up(case, UnitOutcome.EXPIRED, _FATES[case.policy.expiration_policy])
+
+
+def _extend(case: Case) -> Verdict:
+    """Move the age or idle deadline later; a component's own expiry never moves."""
+    group, until = case.group, case.command.until
+    if group.complete:
+        return _refused("no number is missing, so neither age nor idleness counts any more")
+    due, reason = group.give_up_at(case.policy), group.give_up_reason(case.policy)
+    if due == NEVER:
+        return _refused(
+            "the destination has neither incomplete_expiration_ms nor idle_expiration_ms: nothing to extend"
+        )
+    if until < due:
+        return _refused(f"the {reason} deadline is {due - 1}; it only ever moves later")
+    text = f"moves the {reason} deadline from {due - 1} to {until}"
+    if group.expires_at and group.expires_at < until:
+        text += f"; a component expires at {group.expires_at} all the same"
+    return Verdict(True, text, _amended(group, extended=until))
+
+
+def _declare_end(case: Case) -> Verdict:
+    """Set the end; the group may be complete by it."""
+    group, end = case.group, case.command.numbers[0].first
+    if end < group.highest:
+        return _refused(f"number {group.highest} is held: the end cannot be {end}")
+    if group.marked and end != group.end:
+        return _refused(f"the end component is held: the unit ends at {group.end}")
+    if end == group.end:
+        return _refused(f"the unit ends at {end} already")
+    return _told(case, f"the unit ends at {end}", _amended(group, declared_end=end), end, group.waived)
+
+
+def _waive(case: Case) -> Verdict:
+    """Numbers that are missing are not needed."""
+    group, numbers = case.group, case.command.numbers
+    held = [seq for seq in group.held if any(each.first <= seq <= each.last for each in numbers)]
+    if held:
+        return _refused(f"number {min(held)} is held: cancel the group, or leave it")
+    if group.end_known and numbers[-1].last > group.end:
+        return _refused(f"the unit ends at {group.end}")
+    waived = union(group.waived, numbers)
+    if waived == group.waived:
+        return _refused("waived already")
+    text = f"waives {ranges_text(numbers)}"
+    return _told(case, text, _amended(group, waived=waived), group.end, waived)
+
+
+def _amended(group: Group, **said: object) -> Decision:
+    now = {"declared_end": group.declared_end, "waived": group.waived, "extended": group.extended} | said
+    return Decision((Amended(group.id, **now),))  # type: ignore[arg-type]
+
+
+def _told(case: Case, text: str, amended: Decision, end: int, waived: Ranges) -> Verdict:
+    """A group that is complete by what a command said is delivered, unless it waits for `uow-deliver-at`."""
+    group = case.group
+    spared = count_up_to(waived, end)
+    if len(group.held) + spared != end:
+        return Verdict(True, text, amended)
+    if group.deliver_at > case.clock:
+        return Verdict(True, f"{text}; complete, waits until {group.deliver_at}", amended)
+    outcome = UnitOutcome.PARTIAL if spared else UnitOutcome.COMPLETE
+    closed = case.close(outcome)._replace(highest=group.highest if spared else end)
+    changes: tuple[Change, ...] = (*amended.changes, closed)
+    text = f"{text}; delivers {_counted(group)}, {outcome}"
+    return Verdict(True, text, Decision(changes, (Delivered(closed, case.command),)))
+
+
+VERBS: Final[Mapping[Verb, Callable[[Case], Verdict]]] = {
+    Verb.RELEASE: _release,
+    Verb.CANCEL: _cancel,
+    Verb.EXPIRE: _expire,
+    Verb.EXTEND: _extend,
+    Verb.DECLARE_END: _declare_end,
+    Verb.WAIVE: _waive,
+}
+"""The table."""
+
+
+def decide_command(
+    command: Command,
+    group: Group | None,
+    closed: Closed | None,
+    home: int | None,
+    clock: int,
+    position: int,
+    policy: DestinationPolicy,
+) -> Verdict:
+    """What one command means.
+
+    Args:
+        command: The command, not seen before.
+        group: The open group of its id, or None.
+        closed: What is remembered of a closed group of its id, or None.
+        home: The partition its id belongs to if that is another one, else None.
+        clock: The partition's clock.
+        position: Input position, so that what was held lies before it.
+        policy: Of the destination.
+    """
+    if group is not None:
+        return VERBS[command.verb](Case(command, group, clock, position, policy))
+    if closed is not None:
+        return _refused(f"the group is closed already: {closed.outcome}, reason {closed.reason}")
+    if home is not None:
+        return _refused(f"the id belongs to partition {home}: the key of a command is the group id")
+    return _refused("no open group of this id")

@@ -1,0 +1,112 @@
+"""Repair on a real broker with a real worker: commands wait for a worker, are answered, and are known to the next one (W-62, W-203)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from confluent_kafka import Consumer, TopicPartition
+
+from tests.broker.worker_places import Place, decoded
+from tests.kafka_broker import Kafka
+from tests.processes import Child, wait_for
+from uow import connect
+from uow.cli import main
+
+
+@pytest.fixture
+def place(broker: Kafka, unique: str, tmp_path: Path, spawn: Callable[..., Child]) -> Place:
+    return Place(broker.bootstrap, unique, tmp_path, spawn, partitions=3)
+
+
+def run(place: Place, *arguments: str) -> Result:
+    return CliRunner().invoke(main, [*arguments, "-c", str(place.config)], catch_exceptions=False)
+
+
+def repair(place: Place, verb: str, *arguments: str) -> Result:
+    return run(place, verb, place.name, *arguments, "--why", "the test says so", "--by", "Jill")
+
+
+def open_groups(place: Place) -> set[str]:
+    return {group["id"] for group in json.loads(run(place, "groups", place.name, "--json").output)}
+
+
+def test_every_verb_is_answered_by_the_worker_and_a_repeated_command_does_nothing_more_w203(place: Place) -> None:
+    place.create(incomplete_expiration_ms=3_600_000, expiration_policy="redirect", outcomes="all")
+    early = repair(place, "cancel", "nobody", "--timeout", "200ms", "--command-id", "early")
+    assert early.exit_code == 1
+    assert "no answer about nobody in 0.2 s" in early.stderr
+    assert "--command-id early" in early.stderr
+    worker = place.worker()
+    place.send([(f"g{number}", seq, False) for number in range(9) for seq in (1, 3)])
+    wait_for(lambda: len(open_groups(place)) == 9, 30)
+
+    assert repair(place, "release", "g0", "--dry-run").output.startswith("release g0: would be done: delivers 2")
+    assert "g0" in open_groups(place)
+    told = [
+        repair(place, "release", "g0"),
+        repair(place, "cancel", "g1", "--command-id", "cancel-g1"),
+        repair(place, "expire", "g2"),
+        repair(place, "extend", "g3", "--until", "+2h"),
+        repair(place, "declare-end", "g4", "--seq", "4"),
+        repair(place, "waive", "g5", "--seq", "2"),
+    ]
+    assert [result.exit_code for result in told] == [0] * 6, [result.output for result in told]
+    late = repair(place, "release", "g1", "--json")
+    assert (late.exit_code, json.loads(late.output)["text"]) == (
+        1,
+        "the group is closed already: cancelled, reason command",
+    )
+
+    # what was said is there for the next worker
+    assert worker.child.terminate() == 0
+    again = place.worker()
+    repeated = repair(place, "cancel", "g1", "--command-id", "cancel-g1")
+    assert (repeated.exit_code, repeated.output) == (1, "cancel g1: not done: a repeated command does nothing more\n")
+    place.send([("g4", 2, False), ("g4", 4, False), ("g5", 4, True)])
+    bulk = repair(place, "cancel", "--match", "g[678]")
+    assert (bulk.exit_code, len(bulk.output.splitlines())) == (0, 3)
+    wait_for(lambda: open_groups(place) == {"g3"}, 30, lambda: str(open_groups(place)))
+    assert again.child.terminate() == 0
+
+    units = {record.key(): decoded(record.value()) for record in place.read(place.units)}
+    assert {key: unit["outcome"] for key, unit in units.items()} == {
+        b"g0": "partial",
+        b"g4": "complete",
+        b"g5": "partial",
+    }
+    assert {unit["reason"] for unit in units.values()} == {"command"}
+    errors = [dict(record.headers()) for record in place.read(f"{place.name}.errors")]
+    assert sorted({(each["uow-id"], each["uow-failure-reason"]) for each in errors}) == [
+        (b"g1", b"cancelled"),
+        (b"g2", b"expired"),
+        *[(b"g%d" % number, b"cancelled") for number in (6, 7, 8)],
+    ]
+    assert all(each["uow-error-text"].endswith(b": the test says so") for each in errors)
+    outcomes = [dict(record.headers()) for record in place.read(f"{place.name}.outcomes")]
+    sources = [each["uow-source"] for each in outcomes if each["uow-kind"] == b"answer"]
+    assert len(sources) == len(set(sources)) == len(place.read(f"{place.name}.commands")) == 13
+
+
+def test_a_forwarder_gives_a_component_up_and_its_unit_with_it_w62(place: Place) -> None:
+    place.create()
+    worker = place.worker()
+    place.send([("order", 1, False), ("order", 3, True)])
+    wait_for(lambda: open_groups(place) == {"order"}, 30)
+    with connect(place.bootstrap) as connection:
+        hop = f"{place.name}.rejected"  # any topic that is there
+        connection.send(place.name, b"nobody has it", id="order", seq=2, to=hop)
+        message = next(iter(connection.messages(hop, group=place.name)))
+        connection.cancel(message, destination=place.name, why="out of stock", by="gadget-planet")
+        wait_for(lambda: not open_groups(place), 30)
+    consumer = Consumer({"bootstrap.servers": place.bootstrap, "group.id": place.name})
+    (position,) = consumer.committed([TopicPartition(hop, message.partition)], timeout=20)
+    consumer.close()
+    assert position.offset == message.offset + 1, "command and position are one transaction"
+    errors = [dict(record.headers()) for record in place.read(f"{place.name}.errors")]
+    assert [each["uow-seq"] for each in errors] == [b"1", b"3"]
+    assert {each["uow-error-text"] for each in errors} == {b"the group cancelled: command: out of stock"}
+    assert worker.child.terminate() == 0

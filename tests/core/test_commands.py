@@ -1,0 +1,430 @@
+"""Commands: every verb on every state of a group, what is refused, and that a repeated one does nothing more (W-62, W-203)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from processor.core.closed import CommandMemory
+from processor.core.command import VERBS
+from processor.core.ranges import count_up_to, union, without
+from schemas.errors import DuplicateSequenceNumberError, OutOfSequenceRangeError, UnitClosedError, UowError
+from schemas.records import Range, Reason, UnitOutcome
+from tests.core.script import (
+    FakeRecord,
+    Sent,
+    Step,
+    Story,
+    c,
+    clock,
+    given_up,
+    ms,
+    passed,
+    plain,
+    play,
+    refused,
+    story,
+    told,
+    unit,
+)
+from topics.commands import BadCommand, Command, Verb, command_headers, read_command
+from topics.policies import ExpirationPolicy, HandlingPolicy, OutcomesPolicy
+
+AGE: dict[str, Any] = {"incomplete_expiration_ms": 100_000, "expiration_policy": ExpirationPolicy.REDIRECT}
+
+STATES: dict[str, tuple[Step, ...]] = {
+    "never seen": (),
+    "closed": (c(1, end=True),),
+    "a gap": (c(1), c(3)),
+    "a gap and the end": (c(1), c(3, end=True)),
+    "no end": (c(1), c(2)),
+    "a count": (c(1, count=3),),
+    "complete, not ready": (c(1), c(2, end=True, deliver_at=60)),
+}
+CLOSED = [unit(1)]
+OPEN: list[Any] = []
+
+PARTIAL_OF_GAP = [unit(1, 3, outcome="partial", missing="2,4-")]
+PARTIAL_TO_3 = [unit(1, 3, outcome="partial", missing="2")]
+UNKNOWN = "no open group of this id"
+CLOSED_ALREADY = "closed already: complete, reason end"
+
+
+def errors(failure: str, *numbers: int, missing: str = "") -> list[Any]:
+    return [given_up(number, failure, "command", missing) for number in numbers]
+
+
+TABLE: list[tuple[str, str, dict[str, Any], bool, str, list[Any]]] = [
+    *[(verb, "never seen", {}, False, UNKNOWN, OPEN) for verb in ("release", "cancel", "expire")],
+    *[(verb, "closed", {}, False, CLOSED_ALREADY, CLOSED) for verb in ("release", "cancel", "expire")],
+    ("extend", "never seen", {"until": 500}, False, UNKNOWN, OPEN),
+    ("extend", "closed", {"until": 500}, False, CLOSED_ALREADY, CLOSED),
+    ("declare-end", "never seen", {"seq": 3}, False, UNKNOWN, OPEN),
+    ("declare-end", "closed", {"seq": 3}, False, CLOSED_ALREADY, CLOSED),
+    ("waive", "never seen", {"seq": 3}, False, UNKNOWN, OPEN),
+    ("waive", "closed", {"seq": 3}, False, CLOSED_ALREADY, CLOSED),
+    ("release", "a gap", {}, True, "delivers 2 components, partial, missing 2,4-", PARTIAL_OF_GAP),
+    ("release", "a gap and the end", {}, True, "partial, missing 2", PARTIAL_TO_3),
+    ("release", "no end", {}, True, "partial, missing 3-", [unit(1, 2, outcome="partial", missing="3-")]),
+    ("release", "a count", {}, True, "1 component, partial", [unit(1, outcome="partial", missing="2-3")]),
+    ("release", "complete, not ready", {}, True, "delivers 2 components, complete", [unit(1, 2)]),
+    ("cancel", "a gap", {}, True, "cancelled: 2 components", errors("cancelled", 1, 3, missing="2,4-")),
+    ("cancel", "a gap and the end", {}, True, "missing 2", errors("cancelled", 1, 3, missing="2")),
+    ("cancel", "no end", {}, True, "to the errors topic", errors("cancelled", 1, 2, missing="3-")),
+    ("cancel", "a count", {}, True, "cancelled: 1 component to", errors("cancelled", 1, missing="2-3")),
+    ("cancel", "complete, not ready", {}, True, "cancelled: 2", errors("cancelled", 1, 2)),
+    ("expire", "a gap", {}, True, "expired: 2 components", errors("expired", 1, 3, missing="2,4-")),
+    ("expire", "complete, not ready", {}, True, "expired: 2", errors("expired", 1, 2)),
+    ("extend", "a gap", {"until": 500}, True, f"age deadline from {ms(100)} to {ms(500)}", OPEN),
+    ("extend", "a gap", {"until": 100}, False, "it only ever moves later", OPEN),
+    ("extend", "complete, not ready", {"until": 500}, False, "no number is missing", OPEN),
+    ("declare-end", "a gap", {"seq": 2}, False, "number 3 is held", OPEN),
+    ("declare-end", "a gap", {"seq": 3}, True, "the unit ends at 3", OPEN),
+    ("declare-end", "a gap and the end", {"seq": 4}, False, "the unit ends at 3", OPEN),
+    ("declare-end", "a gap and the end", {"seq": 3}, False, "the unit ends at 3 already", OPEN),
+    ("declare-end", "no end", {"seq": 2}, True, "ends at 2; delivers 2 components, complete", [unit(1, 2)]),
+    ("declare-end", "a count", {"seq": 1}, True, "ends at 1; delivers 1 component, complete", [unit(1)]),
+    ("declare-end", "a count", {"seq": 2}, True, "the unit ends at 2", OPEN),
+    ("declare-end", "complete, not ready", {"seq": 9}, False, "the unit ends at 2", OPEN),
+    ("waive", "a gap", {"seq": 2}, True, "waives 2", OPEN),
+    ("waive", "a gap", {"seq": 3}, False, "number 3 is held", OPEN),
+    ("waive", "a gap and the end", {"seq": 2}, True, "waives 2; delivers 2 components, partial", PARTIAL_TO_3),
+    ("waive", "a gap and the end", {"seq": 4}, False, "the unit ends at 3", OPEN),
+    ("waive", "a count", {"seq": "2-3"}, True, "delivers 1", [unit(1, outcome="partial", missing="2-3")]),
+    ("waive", "complete, not ready", {"seq": 2}, False, "number 2 is held", OPEN),
+]
+
+
+def name_of(row: Any) -> str:
+    verb, state, said, *_ = row
+    return f"{verb} {said or ''} on {state}"
+
+
+@pytest.mark.parametrize("row", TABLE, ids=map(name_of, TABLE))
+def test_every_verb_on_every_state_of_a_group_w203(row: Any) -> None:
+    verb, state, said, done, text, seen = row
+    script = *STATES[state], told(verb, **said)
+    assert play(*script, **AGE) == seen
+    (answer,) = story(*script, **AGE).answers
+    assert (answer.done, answer.verb, answer.id, answer.why) == (done, verb, "a", "because")
+    assert text in answer.text
+
+
+@pytest.mark.parametrize("row", TABLE, ids=map(name_of, TABLE))
+def test_a_dry_run_says_the_same_and_changes_nothing_w203(row: Any) -> None:
+    verb, state, said, done, text, _ = row
+    before = story(*STATES[state], **AGE)
+    after = story(*STATES[state], told(verb, dry_run=True, **said), **AGE)
+    assert (after.seen, after.open, after.counts) == (before.seen, before.open, before.counts)
+    (answer,) = after.answers
+    assert not answer.done
+    assert answer.text.startswith("dry run") == done
+    assert text in answer.text
+    assert not any(plan.changelog for plan in after.plans[len(before.plans) :])
+
+
+def test_the_table_of_verbs_is_whole() -> None:
+    assert set(VERBS) == set(Verb) == {verb for verb, *_ in TABLE}
+
+
+@pytest.mark.parametrize("verb", Verb)
+def test_a_repeated_command_does_nothing_more_w203(verb: Verb) -> None:
+    said: dict[Verb, dict[str, Any]] = {
+        Verb.EXTEND: {"until": 500},
+        Verb.DECLARE_END: {"seq": 4},
+        Verb.WAIVE: {"seq": 2},
+    }
+    order = told(verb, command_id="once", **said.get(verb, {}))
+    once = story(*STATES["a gap"], order, c(1, id="b"), **AGE)
+    twice = story(*STATES["a gap"], order, c(1, id="b"), order, **AGE)
+    assert (twice.seen, twice.open) == (once.seen, once.open)
+    assert [answer.done for answer in twice.answers] == [True, False]
+    assert twice.answers[1].text == "a repeated command does nothing more"
+
+
+def test_a_refused_command_is_not_taken_up_when_it_comes_again_w203() -> None:
+    order = told("cancel", command_id="early")
+    played = story(order, c(1), order)
+    assert played.open == {"a": "1"}
+    assert [answer.text for answer in played.answers] == [UNKNOWN, "a repeated command does nothing more"]
+
+
+def test_a_dry_run_does_not_use_the_command_up_w203() -> None:
+    played = story(c(1), told("cancel", command_id="x", dry_run=True), told("cancel", command_id="x"))
+    assert [answer.done for answer in played.answers] == [False, True]
+
+
+# -- what the outputs say ---------------------------------------------------------------------------------------------
+
+
+def test_outcome_and_components_name_the_command_and_its_reason_w62() -> None:
+    played = story(c(1), c(3), told("cancel", command_id="c-7", why="the shop is closed", by="Jill"))
+    (outcome,) = played.outcomes
+    assert (outcome.outcome, outcome.reason, outcome.command_id) == (UnitOutcome.CANCELLED, Reason.COMMAND, "c-7")
+    texts = [dict(output.headers)["uow-error-text"] for output in played.outputs if output.topic == "D.errors"]
+    assert texts == [b"the group cancelled: command: the shop is closed"] * 2
+    (answer,) = played.answers
+    assert (answer.command_id, answer.by, answer.destination, answer.at) == ("c-7", "Jill", "D", ms(0))
+    (record,) = [output for output in played.outputs if ("uow-kind", b"answer") in output.headers]
+    assert (record.key, record.partition, dict(record.headers)["uow-source"]) == (b"a", 0, b"D.commands/0/0")
+
+
+def test_every_command_is_answered_whatever_outcomes_says_w203() -> None:
+    for outcomes in OutcomesPolicy:
+        played = story(c(1), told("release"), outcomes=outcomes)
+        assert [answer.done for answer in played.answers] == [True]
+        assert len(played.outcomes) == (outcomes is not OutcomesPolicy.NONE)
+
+
+@pytest.mark.parametrize(
+    ("policy", "seen"),
+    [
+        (ExpirationPolicy.DISCARD, []),
+        (ExpirationPolicy.LOG, []),
+        (ExpirationPolicy.REDIRECT, errors("expired", 1, 3, missing="2,4-")),
+        (ExpirationPolicy.DELIVER_PARTIAL, PARTIAL_OF_GAP),
+    ],
+)
+def test_expire_closes_by_the_policy_w203(policy: ExpirationPolicy, seen: list[Any]) -> None:
+    played = story(*STATES["a gap"], told("expire"), expiration_policy=policy)
+    assert played.seen == seen
+    assert len(played.log_lines) == 2 * (policy is ExpirationPolicy.LOG)
+    assert played.open == {}
+
+
+# -- what comes after -------------------------------------------------------------------------------------------------
+
+
+def test_a_waived_number_that_comes_after_all_is_held_and_the_unit_is_complete_w203() -> None:
+    script = c(1), told("waive", seq="2-3"), c(2), c(4, end=True)
+    assert play(*script) == [unit(1, 2, 4, outcome="partial", missing="3")]
+    assert play(*script[:3], c(3), c(4, end=True)) == [unit(1, 2, 3, 4)]
+
+
+def test_a_unit_without_its_waived_numbers_waits_for_the_others_w15_w203() -> None:
+    played = story(c(1), told("waive", seq="2,4"), c(5, end=True))
+    assert played.open == {"a": "1,5"}
+    assert played.send(c(3)) == [unit(1, 3, 5, outcome="partial", missing="2,4")]
+    assert (played.units[0].outcome, played.units[0].reason) == (UnitOutcome.PARTIAL, Reason.COMMAND)
+
+
+def test_numbers_waived_beyond_the_end_do_not_count_w203() -> None:
+    assert play(c(1), told("waive", seq="3-9"), c(2, end=True)) == [unit(1, 2)]
+
+
+def test_a_declared_end_is_the_known_end_for_what_comes_after_w28_w203() -> None:
+    late, other = c(4), c(2, end=True)
+    script = c(1), told("declare-end", seq=3), late, other, c(2)
+    assert play(*script) == [refused(late, OutOfSequenceRangeError, "a"), refused(other, OutOfSequenceRangeError, "b")]
+    played = story(*script)
+    assert played.send(c(3)) == [unit(1, 2, 3)]
+    assert played.units[0].reason is Reason.COMMAND
+    assert story(*script, c(3, end=True)).units[0].reason is Reason.END
+
+
+@pytest.mark.parametrize(
+    ("script", "seen"),
+    [
+        ((c(1, deliver_at=60), c(2), told("declare-end", seq=2)), unit(1, 2)),
+        ((c(1, deliver_at=60, count=2), told("waive", seq=2)), unit(1, outcome="partial", missing="2")),
+    ],
+)
+def test_a_group_that_a_command_completes_waits_for_deliver_at_w08_w203(script: tuple[Step, ...], seen: Any) -> None:
+    assert play(*script) == []
+    assert "waits until" in story(*script).answers[0].text
+    assert play(*script, clock(60)) == [seen]
+
+
+def test_an_extended_group_is_given_up_later_and_by_the_same_reason_w203_w211() -> None:
+    for settings in AGE, AGE | {"incomplete_expiration_ms": -1, "idle_expiration_ms": 100_000}:
+        reason = "age" if settings is AGE else "idle"
+        script = c(1), told("extend", until=500)
+        assert play(*script, clock(500), **settings) == []
+        assert play(*script, clock(500.001), **settings) == [given_up(1, "expired", reason, "2-")]
+        assert play(*script, c(2, end=True, at=400), **settings) == [unit(1, 2)]
+
+
+def test_extend_never_moves_a_components_own_expiry_w203() -> None:
+    played = story(c(1, expires_at=50), told("extend", until=500), **AGE)
+    assert f"a component expires at {ms(50)} all the same" in played.answers[0].text
+    assert [seen.case for seen in played.send(clock(51))] == ["component-expired"]  # type: ignore[union-attr]
+
+
+def test_without_a_deadline_there_is_nothing_to_extend_w203() -> None:
+    (answer,) = story(c(1), told("extend", until=500)).answers
+    assert (answer.done, "nothing to extend" in answer.text) == (False, True)
+
+
+def test_components_after_a_command_closed_the_group_are_late_w85() -> None:
+    late = c(2)
+    for verb, case in (("cancel", "cancelled"), ("expire", "expired"), ("release", "partial")):
+        assert play(c(1), told(verb), late, **AGE)[-1] == refused(late, UnitClosedError, case)
+    again = c(1)
+    assert play(c(1), c(2, end=True, deliver_at=60), told("release"), again)[-1] == refused(
+        again, DuplicateSequenceNumberError, "duplicate"
+    )
+
+
+def test_commands_between_duplicates_and_plain_records_do_not_disturb_them() -> None:
+    again = c(1)
+    script = c(1), told("waive", seq=2), again, plain(), told("declare-end", seq=3), c(3)
+    assert play(*script) == [
+        refused(again, DuplicateSequenceNumberError, "duplicate"),
+        passed(),
+        unit(1, 3, outcome="partial", missing="2"),
+    ]
+
+
+def test_a_command_for_another_partition_is_answered_not_obeyed() -> None:
+    played = story(told("cancel", id="a"), told("cancel", id="b"), told("cancel", id="c"), partitions=4)
+    texts = [answer.text for answer in played.answers]
+    assert len(texts) == 3
+    assert any(text.startswith("the id belongs to partition") for text in texts)
+
+
+# -- between the topics -----------------------------------------------------------------------------------------------
+
+
+def one_poll(components: list[Sent], at: float, **settings: Any) -> Story:
+    """Components, and a `release` that was appended then, in one poll."""
+    played = story(**settings)
+    records = played.records(components)
+    played._take(played.task.process(records, [played.command(told("release", at=at))]))
+    return played
+
+
+def test_components_and_commands_of_one_poll_are_taken_in_the_order_of_their_append_times() -> None:
+    components = [c(1, at=1), c(2, at=2), c(3, end=True, at=3)]
+    assert one_poll(components, at=0).units[0].count == 3
+    assert one_poll(components, at=2).seen == [
+        unit(1, 2, outcome="partial", missing="3-"),
+        refused(components[2], UnitClosedError, "partial"),
+    ]
+    assert one_poll(components, at=0).answers[0].text == UNKNOWN
+
+
+def test_a_command_never_moves_the_clock_w82() -> None:
+    played = story(c(1, at=0), told("extend", until=600, at=500), **AGE)
+    assert played.answers[0].done, "what was appended in time may lie unread"
+    assert played.task.partition.clock == ms(0)
+
+
+def test_commands_read_again_from_the_log_are_ignored() -> None:
+    played = story(c(1))
+    order = played.command(told("cancel"))
+    played._take(played.task.process([], [order]))
+    played._take(played.task.process([], [order]))
+    assert len(played.answers) == 1
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+GOOD: dict[str, bytes] = {
+    "uow-command": b"cancel",
+    "uow-command-id": b"x",
+    "uow-id": b"a",
+    "uow-why": b"because",
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"uow-command": b"explode"}, "'explode' is none of release, cancel"),
+        ({"uow-command": None}, "uow-command is missing"),
+        ({"uow-command-id": None}, "uow-command-id is missing"),
+        ({"uow-command-id": b"x" * 256}, "longer than 255"),
+        ({"uow-id": b""}, "uow-id is missing or empty"),
+        ({"uow-id": b"\xff"}, "uow-id is no UTF-8"),
+        ({"uow-why": None}, "uow-why is missing"),
+        ({"uow-why": b"y" * 5000}, "longer than 4096"),
+        ({"uow-user-id": b"\xff"}, "uow-user-id is no UTF-8"),
+        ({"uow-dry-run": b"perhaps"}, "neither true nor false"),
+        ({"uow-rule": b"r"}, "whole rule"),
+        ({"uow-command": b"waive"}, "uow-seq is missing"),
+        ({"uow-command": b"waive", "uow-seq": b"3-"}, "open end"),
+        ({"uow-command": b"waive", "uow-seq": b"4,3"}, "uow-seq"),
+        ({"uow-command": b"waive", "uow-seq": b"0"}, "uow-seq"),
+        ({"uow-command": b"declare-end", "uow-seq": b"3-4"}, "takes one number"),
+        ({"uow-command": b"declare-end", "uow-seq": b"three"}, "uow-seq"),
+        ({"uow-command": b"extend"}, "uow-until is missing"),
+        ({"uow-command": b"extend", "uow-until": b"soon"}, "no time in epoch milliseconds"),
+        ({"uow-command": b"extend", "uow-until": b"0"}, "no time in epoch milliseconds"),
+    ],
+)
+def test_what_is_no_command_is_answered_with_what_is_wrong_w203(change: dict[str, Any], complaint: str) -> None:
+    headers = [(name, value) for name, value in (GOOD | change).items() if value is not None]
+    bad = read_command(headers)
+    assert isinstance(bad, BadCommand)
+    assert complaint in bad.complaint
+    played = story(c(1))
+    played._take(played.task.process([], [FakeRecord(0, headers, None, b"a")]))
+    (answer,) = played.answers
+    assert (answer.done, answer.text) == (False, f"cannot be read: {bad.complaint}")
+    assert played.open == {"a": "1"}
+
+
+def test_a_header_name_that_is_no_utf8_and_a_repeated_header_are_answered_too() -> None:
+    broken = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+    played = story(c(1))
+    twice = [*GOOD.items(), ("uow-id", b"b")]
+    played._take(played.task.process([], [FakeRecord(0, broken), FakeRecord(1, None), FakeRecord(2, twice)]))
+    assert [answer.text.removeprefix("cannot be read: ") for answer in played.answers] == [
+        "a header name is no UTF-8",
+        "uow-command-id is missing or empty",
+        "uow-id is repeated with different values",
+    ]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Command(b"1", Verb.RELEASE, b"a", "why"),
+        Command(b"2", Verb.WAIVE, "größer".encode(), "weil", "Jill", (Range(2, 2), Range(4, 9)), dry_run=True),
+        Command(b"3", Verb.DECLARE_END, b"a", "why", None, (Range(7, 7),)),
+        Command(b"4", Verb.EXTEND, b"a", "why", until=ms(5)),
+    ],
+)
+def test_what_is_written_is_read(command: Command) -> None:
+    assert read_command(command_headers(command)) == command
+
+
+# -- small parts ------------------------------------------------------------------------------------------------------
+
+
+def test_ranges_are_sets_of_numbers() -> None:
+    some = (Range(2, 4), Range(8, 8))
+    assert union(some, (Range(5, 6), Range(8, 10))) == (Range(2, 6), Range(8, 10))
+    assert union((), some) == some
+    assert without(some, (3, 8, 20)) == (Range(2, 2), Range(4, 4))
+    assert [count_up_to(some, last) for last in (1, 3, 8, 99)] == [0, 2, 4, 4]
+
+
+def test_commands_are_forgotten_by_age_and_number_the_oldest_first() -> None:
+    memory = CommandMemory(100, 2)
+    for number, at in enumerate((0, 50, 60)):
+        memory.add(b"%d" % number, at)
+    assert list(memory.at_by_id) == [b"1", b"2"]
+    memory.add(b"3", 155)
+    assert list(memory.at_by_id) == [b"2", b"3"]
+    assert b"2" in memory
+    memory.add(b"2", 156)
+    assert list(memory.at_by_id) == [b"3", b"2"]
+
+
+def test_a_released_unit_that_fits_no_record_fails_and_the_answer_says_so_w115() -> None:
+    big = c(1, user=[("x", "y" * 2000)], value=b"z" * 900)
+    played = story(big, told("release"), record_limit_bytes=2_000)
+    assert played.units == []
+    assert [outcome.outcome for outcome in played.outcomes] == [UnitOutcome.FAILED]
+    assert played.answers[0].text == "fails the group: its unit fits no record"
+
+
+def test_a_destination_that_forms_no_units_answers_too() -> None:
+    played = story(told("cancel"), handling_policy=HandlingPolicy.PASS_THROUGH)
+    assert [(answer.done, answer.text) for answer in played.answers] == [(False, UNKNOWN)]
+
+
+def test_errors_of_commands_are_of_no_fault_class() -> None:
+    assert play(c(1), told("cancel")) == [given_up(1, "cancelled", "command", "2-", UowError)]

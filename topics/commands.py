@@ -1,0 +1,180 @@
+"""Control records of `D.commands` (contract section 2): what their headers say, read and written. Pure.
+
+Belongs here: verbs, header names, reading and refusing. Does not belong here: what a command does (`processor.core.command`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from schemas.errors import DecodeError
+from schemas.records import MAX_SEQ, Range, parse_ranges, ranges_text
+from topics.headers import ENDS, ID, MAX_ID_BYTES, SEQ, USER_ID, decimal, is_text
+
+COMMAND: Final = "uow-command"
+COMMAND_ID: Final = "uow-command-id"
+RULE: Final = "uow-rule"
+UNTIL: Final = "uow-until"
+WHY: Final = "uow-why"
+DRY_RUN: Final = "uow-dry-run"
+KIND_ANSWER: Final = b"answer"
+
+DRY_RUN_WOULD: Final = "dry run, nothing is changed: "
+"""How the answer to a dry run begins that would have done something."""
+MAX_WHY_BYTES: Final = 4_096
+"""Longest `uow-why` and `uow-user-id`: both stand in every answer, and the reason beside each component given up."""
+_LAST_MOMENT: Final = 253_402_300_799_999
+"""The year 9999: what a timestamp in a table can hold."""
+
+Headers = list[tuple[str, bytes | None]]
+
+
+class Verb(StrEnum):
+    """What a command asks for (W-203)."""
+
+    RELEASE = "release"
+    CANCEL = "cancel"
+    EXPIRE = "expire"
+    EXTEND = "extend"
+    DECLARE_END = "declare-end"
+    WAIVE = "waive"
+
+
+class Command(NamedTuple):
+    """A command that can be read.
+
+    Attributes:
+        id: `uow-command-id`: what makes a repeated one harmless.
+        verb: What it asks for.
+        group_id: The id of the group it is about.
+        why: Reason given by whoever sent it.
+        by: `uow-user-id`, or None.
+        numbers: `uow-seq`: the end to declare, or the numbers to waive.
+        until: `uow-until`, epoch ms; 0 where the verb needs none.
+        dry_run: Whether to say only what it would do.
+    """
+
+    id: bytes
+    verb: Verb
+    group_id: bytes
+    why: str
+    by: str | None = None
+    numbers: tuple[Range, ...] = ()
+    until: int = 0
+    dry_run: bool = False
+
+
+class BadCommand(NamedTuple):
+    """A record of `D.commands` that is no command: what could be read of it, as texts, and what is wrong."""
+
+    id: str
+    verb: str
+    group_id: str
+    why: str
+    by: str | None
+    complaint: str
+
+
+class _Bad(Exception):
+    """What is wrong."""
+
+
+def command_headers(command: Command) -> Headers:
+    """The headers of a command's record; its key is the group id."""
+    headers: Headers = [
+        (COMMAND, command.verb.encode()),
+        (COMMAND_ID, command.id),
+        (ID, command.group_id),
+        (WHY, command.why.encode()),
+    ]
+    if command.by is not None:
+        headers.append((USER_ID, command.by.encode()))
+    if command.numbers:
+        headers.append((SEQ, ranges_text(command.numbers).encode()))
+    if command.until:
+        headers.append((UNTIL, b"%d" % command.until))
+    if command.dry_run:
+        headers.append((DRY_RUN, b"true"))
+    return headers
+
+
+def read_command(headers: Sequence[tuple[str, bytes | None]]) -> Command | BadCommand:
+    """The command in a record's headers; a header that repeats with different values, or is no UTF-8, is refused."""
+    values: dict[str, list[bytes]] = {}
+    for name, value in headers:
+        values.setdefault(name, []).append(value or b"")
+    try:
+        return _read(values)
+    except _Bad as bad:
+        told = {name: _shown(values[name][0]) for name in (COMMAND_ID, COMMAND, ID, WHY, USER_ID) if name in values}
+        return BadCommand(
+            told.get(COMMAND_ID, ""),
+            told.get(COMMAND, ""),
+            told.get(ID, ""),
+            told.get(WHY, ""),
+            told.get(USER_ID),
+            str(bad),
+        )
+
+
+def _read(values: dict[str, list[bytes]]) -> Command:
+    command_id = _text(values, COMMAND_ID, MAX_ID_BYTES)
+    said = _text(values, COMMAND, MAX_ID_BYTES).decode()
+    try:
+        verb = Verb(said)
+    except ValueError:
+        raise _Bad(f"{COMMAND} {said!r} is none of {', '.join(Verb)}") from None
+    if RULE in values:
+        raise _Bad(f"{RULE}: a command for a whole rule is not known here; name the group by {ID}")
+    group_id = _text(values, ID, MAX_ID_BYTES)
+    why = _text(values, WHY, MAX_WHY_BYTES).decode()
+    by = _text(values, USER_ID, MAX_WHY_BYTES).decode() if USER_ID in values else None
+    numbers = _numbers(verb, _text(values, SEQ, MAX_WHY_BYTES)) if verb in _NEEDS_NUMBERS else ()
+    until = _moment(_text(values, UNTIL, MAX_ID_BYTES)) if verb is Verb.EXTEND else 0
+    dry_run = ENDS.get(_text(values, DRY_RUN, MAX_ID_BYTES).lower()) if DRY_RUN in values else False
+    if dry_run is None:
+        raise _Bad(f"{DRY_RUN} is neither true nor false")
+    return Command(command_id, verb, group_id, why, by, numbers, until, dry_run)
+
+
+_NEEDS_NUMBERS: Final = frozenset({Verb.DECLARE_END, Verb.WAIVE})
+
+
+def _text(values: dict[str, list[bytes]], name: str, longest: int) -> bytes:
+    raws = values.get(name, [b""])
+    if not raws[0]:
+        raise _Bad(f"{name} is missing or empty")
+    if len(set(raws)) > 1:
+        raise _Bad(f"{name} is repeated with different values")
+    if len(raws[0]) > longest:
+        raise _Bad(f"{name} is longer than {longest} bytes")
+    if not is_text(raws[0]):
+        raise _Bad(f"{name} is no UTF-8")
+    return raws[0]
+
+
+def _numbers(verb: Verb, raw: bytes) -> tuple[Range, ...]:
+    """`uow-seq` of a command: one number for an end, numbers and ranges (`3,5-7`) for what is waived."""
+    try:
+        ranges = parse_ranges(raw.decode())
+    except DecodeError as error:
+        raise _Bad(f"{SEQ}: {error}") from error
+    if verb is Verb.DECLARE_END and (len(ranges) > 1 or ranges[0].first != ranges[0].last):
+        raise _Bad(f"{SEQ}: {verb} takes one number")
+    if ranges[-1].last == MAX_SEQ and ranges[-1].first != MAX_SEQ:
+        raise _Bad(f"{SEQ}: an open end cannot be waived; `{Verb.DECLARE_END}` says where the unit ends")
+    return ranges
+
+
+def _moment(raw: bytes) -> int:
+    moment = decimal(raw)
+    if not moment or moment > _LAST_MOMENT:
+        raise _Bad(f"{UNTIL} {_shown(raw)!r} is no time in epoch milliseconds")
+    return moment
+
+
+def _shown(raw: bytes) -> str:
+    text = raw.decode("utf-8", "backslashreplace")
+    return text if len(text) <= MAX_WHY_BYTES else f"{text[:MAX_WHY_BYTES]}..."

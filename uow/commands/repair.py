@@ -1,0 +1,164 @@
+"""`uow release|cancel|expire|extend|declare-end|waive D ID --why TEXT`: commands to the workers, answered with what they did (W-203)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from fnmatch import fnmatchcase
+from getpass import getuser
+from typing import Any
+from uuid import uuid4
+
+import click
+
+from schemas.errors import DecodeError
+from schemas.records import MAX_SEQ, Answer, Range, parse_ranges
+from topics.commands import DRY_RUN_WOULD, Command, Verb
+from topics.headers import MAX_ID_BYTES
+from uow.cli import FAILED
+from uow.config import Settings
+from uow.inspect import open_groups
+from uow.logs import log_reader, task_context
+from uow.options import Moment, Span, config_option, json_option
+from uow.printing import print_json_line, printable, wall_clock_ms
+from uow.repair import UnansweredError, desk
+
+TEXTS = {
+    Verb.RELEASE: "Deliver now what the group holds; `partial` if numbers are missing.",
+    Verb.CANCEL: "Close the group as `cancelled`; its components go to the errors topic.",
+    Verb.EXPIRE: "Close the group now, by the destination's `expiration_policy`.",
+    Verb.EXTEND: "Move the group's age or idle deadline later. A component's own expiry stays where it is.",
+    Verb.DECLARE_END: "Say which number is the group's last; what is held may be complete by it.",
+    Verb.WAIVE: "Say which numbers the group does not need; the unit is then `partial`.",
+}
+_REST = """
+
+    A worker of DESTINATION decides and answers. Exit 0 when it is done (or would be, with --dry-run), else 1. Several IDs, or
+    --match and --older-than in place of them, make a command for each group.
+"""
+Decorator = Callable[[Any], Any]
+
+
+def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> tuple[Range, ...]:
+    try:
+        ranges = parse_ranges(value)
+    except DecodeError:
+        ranges = ()
+    if not ranges or (ranges[-1].last == MAX_SEQ and ranges[-1].first != MAX_SEQ):
+        raise click.BadParameter(f"{value!r}: numbers and ranges that rise, such as 3,5-7")
+    return ranges
+
+
+def _end(ctx: click.Context, param: click.Parameter, value: int) -> tuple[Range, ...]:
+    return (Range(value, value),)
+
+
+_SAYS: dict[Verb, Decorator] = {
+    Verb.EXTEND: click.option(
+        "--until", type=Moment(), required=True, metavar="MOMENT", help="The new deadline: ISO 8601, epoch ms, or +2h."
+    ),
+    Verb.DECLARE_END: click.option(
+        "--seq", "numbers", type=click.IntRange(1, MAX_SEQ), callback=_end, required=True, help="The last number."
+    ),
+    Verb.WAIVE: click.option(
+        "--seq", "numbers", callback=_numbers, required=True, metavar="NUMBERS", help="Numbers not needed: 3,5-7."
+    ),
+}
+
+
+def _command(verb: Verb) -> click.Command:
+    @click.argument("destination")
+    @click.argument("ids", nargs=-1, metavar="[ID]...")
+    @click.option("--why", required=True, metavar="TEXT", help="The reason; it stays in the audit trail.")
+    @click.option("--dry-run", is_flag=True, help="Only say what it would do.")
+    @click.option("--match", metavar="PATTERN", help="Every open group whose id matches: `order-*`.")
+    @click.option("--older-than", type=Span(), metavar="SPAN", help="Every open group (that matches) of this age: 2h.")
+    @click.option("--by", default=getuser, metavar="NAME", help="Who asks for it.  [default: the user]")
+    @click.option("--command-id", metavar="ID", help="Of a command sent before: it is not done twice.")
+    @click.option(
+        "--timeout", type=Span(), default="30s", show_default=True, metavar="SPAN", help="Wait for an answer."
+    )
+    @config_option
+    @json_option
+    @click.pass_context
+    def run(
+        ctx: click.Context,
+        destination: str,
+        ids: tuple[str, ...],
+        why: str,
+        dry_run: bool,
+        match: str | None,
+        older_than: int | None,
+        by: str,
+        command_id: str | None,
+        timeout: int,
+        settings: Settings,
+        as_json: bool,
+        numbers: tuple[Range, ...] = (),
+        until: int = 0,
+    ) -> None:
+        if bool(ids) == (match is not None or older_than is not None):
+            raise click.UsageError("name either IDs, or --match and --older-than")
+        if command_id is not None and len(ids) != 1:
+            raise click.UsageError("--command-id goes with one ID")
+        if not ids:
+            ids = _matching(settings, destination, match, older_than)
+        elif any(not 1 <= len(each.encode("utf-8", "surrogateescape")) <= MAX_ID_BYTES for each in ids):
+            raise click.UsageError(f"an ID has 1 to {MAX_ID_BYTES} bytes")
+        commands = [
+            Command((command_id or str(uuid4())).encode(), verb, each.encode(), why, by, numbers, until, dry_run)
+            for each in dict.fromkeys(ids)
+        ]
+        if not commands:
+            click.echo(f"uow: no open group of {destination} matches", err=True)
+            return
+        _ask(ctx, settings, destination, commands, timeout / 1000, as_json)
+
+    run.__doc__ = TEXTS[verb] + _REST
+    if verb in _SAYS:
+        run = _SAYS[verb](run)
+    return click.command(verb.value)(run)
+
+
+def _matching(settings: Settings, destination: str, match: str | None, older_than_ms: int | None) -> tuple[str, ...]:
+    with log_reader(settings) as reader:
+        groups = open_groups(reader, task_context(settings, destination))
+    oldest = wall_clock_ms() - (older_than_ms or 0)
+    return tuple(
+        each.id for each in groups if each.opened_at <= oldest and (match is None or fnmatchcase(each.id, match))
+    )
+
+
+def _ask(
+    ctx: click.Context,
+    settings: Settings,
+    destination: str,
+    commands: Sequence[Command],
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    dry_run, failed = commands[0].dry_run, False
+    with desk(settings, destination, timeout_s) as open_desk:
+        try:
+            for answer in open_desk.ask(commands, timeout_s):
+                obeyed = answer.done or (dry_run and answer.text.startswith(DRY_RUN_WOULD))
+                failed |= not obeyed
+                _print(answer, obeyed, as_json)
+        except UnansweredError as error:
+            click.echo(f"uow: {error}", err=True)
+            failed = True
+    if failed:
+        ctx.exit(FAILED)
+
+
+def _print(answer: Answer, obeyed: bool, as_json: bool) -> None:
+    if as_json:
+        print_json_line(asdict(answer))
+        return
+    mark = "done" if answer.done else "would be done" if obeyed else "not done"
+    text = answer.text.removeprefix(DRY_RUN_WOULD)
+    click.echo(f"{answer.verb} {printable(answer.id)}: {mark}: {printable(text)}")
+
+
+commands = {verb.value: _command(verb) for verb in Verb}
+"""The click commands by name."""
