@@ -26,6 +26,8 @@ BREATH_S = 4.0
 """How long a worker that survived its fault is watched before it is killed to make room for the next."""
 
 KILLED = 128 + signal.SIGKILL
+ALLOWED: Mapping[Kind | None, set[int]] = {None: set(), Kind.STOP: {0}, Kind.ROLL: {0}, Kind.FREEZE: {1}}
+"""Exit statuses by what befell a worker; all else kills it. One that was frozen may find its place taken and leave with 1."""
 BOUND_VARIABLES = tuple(f"UOW_WORKER__REPLAY_LIMIT_{name}" for name in ("RECORDS", "BYTES", "MS"))
 REPLAY_BOUNDS = (
     (0, 0, 0),
@@ -86,7 +88,7 @@ class Slot:
         self._happened: Kind | None = None
         self._started = self._ready_at = self._frozen_at = self._survived_at = 0.0
         self._runs = 0
-        self._roll_asked = self._is_leaving = False
+        self._roll_asked = self._is_leaving = self._is_armed = False
 
     @property
     def is_busy(self) -> bool:
@@ -113,6 +115,7 @@ class Slot:
         shop = self._shop
         self._planned = shop.faults.popleft() if shop.faults else None
         self._happened, self._is_leaving = None, False
+        self._is_armed = self._planned is not None and self._planned.kind is Kind.STEP
         self._runs += 1
         bounds = REPLAY_BOUNDS[(shop.shift + self._runs + sum(map(ord, self.name))) % len(REPLAY_BOUNDS)]
         env = {**shop.env, **dict(zip(BOUND_VARIABLES, map(str, bounds), strict=True)), **_hooks(self._planned)}
@@ -199,15 +202,14 @@ class Slot:
         self._child.signal(number)
 
     def _ended(self) -> None:
-        """Only the faults may end a worker; one that was frozen may find its place taken and leave with 1."""
+        """Only the faults may end a worker; one that waits for a named step may reach it on its way out of a rolling restart."""
         assert self._child is not None
         status = self._child.status
         if self._planned is not None and self._planned.kind is Kind.STEP and status == KILLED:
             self._done(self._planned)
         elif self._planned is not None:
             self._shop.faults.appendleft(self._planned)
-        allowed = {None: set[int](), Kind.STOP: {0}, Kind.ROLL: {0}, Kind.FREEZE: {1, KILLED}}
-        if status not in allowed.get(self._happened, {KILLED}):
+        if status not in ALLOWED.get(self._happened, {KILLED}) and not (status == KILLED and self._is_armed):
             self._complain(status)
         self._close(status)
 
