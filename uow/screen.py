@@ -23,10 +23,12 @@ class Step:
 
     Attributes:
         text: What the finished step says; may be changed while it runs.
+        is_good: Whether it gets a tick in the end.
     """
 
     def __init__(self, text: str, status: Status | None) -> None:
         self.text = text
+        self.is_good = True
         self._status = status
         self._doing = text
 
@@ -120,4 +122,5 @@ class Screen:
             step = Step(doing, None)
             step.text = done or doing
             yield step
-        self.done(step.text, time.monotonic() - begin)
+        mark, style = (self._tick, "green") if step.is_good else (self._cross, "bold red")
+        self._verdict(mark, style, step.text, time.monotonic() - begin)

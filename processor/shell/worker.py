@@ -19,11 +19,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import confluent_kafka as ck
 import faust
 import structlog
+from confluent_kafka.admin import AdminClient
 
 from processor.kafka.clients import Clients
 from processor.kafka.clock import wall_ms
@@ -37,8 +39,20 @@ from topics.policies import NEVER_MS, HandlingPolicy
 
 log = logging.getLogger("uow.worker")
 
+Answer = TypeVar("Answer")
+
 FAILED = 1
 BROKER_STEP_S = 1.0
+NOT_YET = frozenset(
+    {
+        ck.KafkaError.REQUEST_TIMED_OUT,
+        ck.KafkaError.NETWORK_EXCEPTION,
+        ck.KafkaError.NOT_CONTROLLER,
+        ck.KafkaError.BROKER_NOT_AVAILABLE,
+        ck.KafkaError.LEADER_NOT_AVAILABLE,
+    }
+)
+"""What brokers say that are not ready themselves."""
 SAY_AFTER_S = 5.0
 
 
@@ -135,10 +149,11 @@ def check_topics(settings: WorkerSettings) -> dict[str, int]:
         ConfigError: Every topic that is missing or not as it must be; names `uow topics create`.
     """
     client = Clients(settings).admin()
-    partitions = _wait_for_broker(settings, client)
+    partitions = _insist(settings, partial(_partitions, client))
     complaints = []
     for name, policy in settings.destinations.items():
-        for each in admin.check(client, expected(settings.application_id, name, policy, replay_ms=settings.replay_ms)):
+        specs = expected(settings.application_id, name, policy, replay_ms=settings.replay_ms)
+        for each in _insist(settings, partial(admin.check, client, specs)):
             remedy = (
                 "run `uow topics create`"
                 if each.what == "topic"
@@ -161,28 +176,34 @@ def check_topics(settings: WorkerSettings) -> dict[str, int]:
 def input_limits(settings: WorkerSettings) -> dict[str, int]:
     """Record limit of each `D.components`: a misrouted component must fit it once more (W-110)."""
     names = [DestinationTopics(settings.application_id, name).components for name in settings.destinations]
-    found = admin.topic_settings(Clients(settings).admin(), names)
+    found = _insist(settings, partial(admin.topic_settings, Clients(settings).admin(), names))
     return {name: int(found[name]["max.message.bytes"]) for name in names if "max.message.bytes" in found[name]}
 
 
-def _wait_for_broker(settings: WorkerSettings, client: Any) -> dict[str, int]:
+def _insist(settings: WorkerSettings, ask: Callable[[], Answer]) -> Answer:
+    """Asks again for as long as no broker answers, at most `broker_wait_ms`; a refusal is an answer.
+
+    Raises:
+        KafkaException: A broker refuses, or none answered in time.
+    """
     since, said = time.monotonic(), False
     while True:
         try:
-            return {
-                name: len(topic.partitions) for name, topic in client.list_topics(timeout=BROKER_STEP_S).topics.items()
-            }
+            return ask()
         except ck.KafkaException as failure:
+            error = failure.args[0]
+            is_answer = error.code() > 0 and error.code() not in NOT_YET  # librdkafka's own errors are below 0
             waited = time.monotonic() - since
-            if 0 <= settings.broker_wait_ms < waited * 1000:
+            if is_answer or 0 <= settings.broker_wait_ms < waited * 1000:
                 raise
             if not said and waited > SAY_AFTER_S:
                 said = True
-                log.warning(
-                    "no broker answers at %s: %s",
-                    settings.bootstrap_servers,
-                    failure.args[0].str(),
-                )
+                log.warning("no broker answers at %s: %s", settings.bootstrap_servers, error.str())
+
+
+def _partitions(client: AdminClient) -> dict[str, int]:
+    topics = client.list_topics(timeout=BROKER_STEP_S).topics
+    return {name: len(topic.partitions) for name, topic in topics.items()}
 
 
 def _warn(settings: WorkerSettings) -> None:

@@ -171,6 +171,7 @@ def _prove(screen: Screen, cluster: Cluster, wish: Wish, folder: Path, keep: boo
         number = len(proof.results)
         with screen.step(f"round {number}") as step:
             result = proof.play(wish.setup(number))
+            step.is_good = result is not None and result.is_good
             step.text = f"round {number}: {round_line(result) if result else 'not judged'}"
         for text in result.findings.texts if result else ():
             screen.failed(text)
