@@ -1,4 +1,4 @@
-"""Reads topics, offsets and counters as any outsider could: a `read_committed` consumer, the group's committed offsets, a worker's `/metrics`.
+"""Reads topics, offsets and counters as any outsider could: a `read_committed` consumer, committed offsets; and makes out a worker's counters.
 
 Belongs here: what the checker looks at. Does not belong here: what it thinks of it (`checker`). Knows nothing of the product but names.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import time
-import urllib.request
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
@@ -156,6 +155,16 @@ def open_transactions(client: Client, application: str, destination: str) -> Fin
     return findings
 
 
+def counters(text: str) -> dict[str, Counter[str]]:
+    """A worker's counters by partition and fate, from the text of its `/metrics`; `open` is what it holds."""
+    fates: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for name, labels, value in METRIC.findall(text):
+        named = dict(LABEL.findall(labels))
+        fate = named["fate"] if name == "uow_components_total" else "open"
+        fates[named["partition"]][fate] += int(float(value))
+    return fates
+
+
 def conservation(page: str, text: str) -> Findings:
     """Whether a worker's own counters add up, partition by partition (engine rule 10).
 
@@ -163,12 +172,7 @@ def conservation(page: str, text: str) -> Findings:
         page: Whose they are, for people.
         text: Of its `/metrics`.
     """
-    findings = Findings()
-    fates: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for name, labels, value in METRIC.findall(text):
-        named = dict(LABEL.findall(labels))
-        fate = named["fate"] if name == "uow_components_total" else "open"
-        fates[named["partition"]][fate] += int(float(value))
+    findings, fates = Findings(), counters(text)
     for number, count in fates.items():
         went = sum(count[fate] for fate in ("held", "duplicate", "rejected", "passed", "ignored"))
         left = sum(count[fate] for fate in ("delivered", "expired", "cancelled", "failed", "open"))
@@ -176,10 +180,3 @@ def conservation(page: str, text: str) -> Findings:
             findings.say("conservation", f"{page}, partition {number}: {dict(count)}")
     findings.counts["counted partitions"] = len(fates)
     return findings
-
-
-def fetch(url: str) -> str:
-    """A page of a worker on this machine."""
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        body: bytes = answer.read()
-    return body.decode()

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import time
+import urllib.request
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from uow.prove.records import Findings
 STEP_PATIENCE_S = 25.0
 """A step that is not reached in this time is never reached: the slot owns nothing, or nothing flows."""
 
+METRICS_S = 5.0
 BREATH_S = 4.0
 """How long a worker that survived its fault is watched before it is killed to make room for the next."""
 
@@ -101,10 +103,17 @@ class Slot:
         return not self._roll_asked and bool(self._ready_at)
 
     @property
-    def pages(self) -> str | None:
-        """Address of the worker's web pages; None before it has said so."""
+    def metrics(self) -> str:
+        """What the worker's `/metrics` says; empty where it does not answer."""
         found = PAGES.search(self._child.said) if self._child is not None else None
-        return found[1] if found else None
+        if found is None:
+            return ""
+        try:
+            with urllib.request.urlopen(f"{found[1]}/metrics", timeout=METRICS_S) as answer:
+                body: bytes = answer.read()
+        except OSError:
+            return ""
+        return body.decode()
 
     def roll(self) -> None:
         """Asks for a restart in order."""
