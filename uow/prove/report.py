@@ -74,8 +74,9 @@ QUESTIONS = (
     ),
     _question(
         "after quiet nothing is left",
-        "held,lag,not quiet,open transaction",
-        "no live row in the changelog, no record after the committed offset, last stable offset = end offset on every partition",
+        "held,lag,not quiet",
+        "no live row in the changelog, no record after the committed offset; last stable offset = end offset on every partition, else a round "
+        "cannot be judged at all",
     ),
     _question(
         "the workers' own counters add up",

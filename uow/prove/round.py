@@ -35,6 +35,7 @@ from uow.prove.weather import Strangers, Weather
 
 PARTITIONS = 4
 QUIET_S = 90.0
+TRANSACTIONS_S = 60.0
 LOOK_S = 0.02
 SAMPLE_S = 0.5
 PENDING_S = 20.0
@@ -252,7 +253,7 @@ class Round:
             for slot in slots:
                 slot.end()
         findings = self._tally.findings
-        findings.add(reading.open_transactions(client, self._name, self._name))
+        self._wait_no_transaction()
         logs = reading.read_logs(client, self._name, self._name)
         findings.add(checker.check(logs, truth, self._name, setup.expiration_ms))
         return logs
@@ -295,6 +296,18 @@ class Round:
         counts = [each for slot in slots for each in reading.counters(slot.metrics).values()]
         owned, held = len(counts), sum(count["open"] for count in counts)
         return owned == PARTITIONS and not held and not reading.still_held(client, self._name, self._name)
+
+    def _wait_no_transaction(self) -> None:
+        """Returns when no transaction is open; everybody has left, so all of them end at their time-outs at the latest.
+
+        Raises:
+            RuntimeError: One never ends. Nobody can read beyond it, so nothing can be judged.
+        """
+        until = time.monotonic() + TRANSACTIONS_S
+        while found := reading.open_transactions(self.cluster.client, self._name, self._name):
+            if time.monotonic() > until:
+                raise RuntimeError(f"a transaction that the broker never ends holds readers back: {'; '.join(found)}")
+            time.sleep(1)
 
     def _count(self, slots: Sequence[Slot]) -> None:
         """The live workers' own counters must add up."""
