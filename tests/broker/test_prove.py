@@ -37,3 +37,18 @@ def test_no_unit_is_lost_doubled_or_mixed_by_kills(
     assert not any(each["anomalies"] for each in report["questions"])
     assert {*admin.list_topics(timeout=20).topics} - before <= {"__consumer_offsets", "__transaction_state"}
     assert [*folder.glob("prove-*")] == [], "logs of a good round are not kept"
+
+
+@pytest.mark.slow
+@pytest.mark.drill
+@pytest.mark.timeout(600)
+def test_no_unit_is_lost_when_the_broker_fails_or_clocks_jump(spawn: Callable[..., Child], tmp_path: Path) -> None:
+    """The broker is stopped, killed, frozen and out of disk; workers are restarted one by one, frozen, and have their clocks put forward or back."""
+    faults = "freeze,clock,roll,broker-stop,broker-kill,broker-freeze,disk-full"
+    folder = tmp_path / "proof"
+    options = ("--rounds", "1", "--seed", "5", "--faults", faults, "--per-round", "10", "--dir", folder)
+    child = spawn("uow", "prove", *options)
+    assert child.wait(500) == 0, child.output
+    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    assert {*faults.split(",")} <= {*report["faults"]}
+    assert report["proved"]
