@@ -29,6 +29,8 @@ COMMANDS = {
     "extend": "give a group more time",
     "declare-end": "say which number of a group is the last",
     "waive": "say which numbers of a group are not needed",
+    "rejected": "refused components of a destination",
+    "resubmit": "send refused components again, corrected",
     "sink": "carry units into Delta tables",
     "audit": "recompute every unit and compare",
     "prove": "faults on a real broker, and proof that nothing is lost",

@@ -464,6 +464,15 @@ class Connection:
         self._require_open()
         return self._plain.send(f"command {command.id!r}", _command_record(destination, command))
 
+    def send_again(self, coordinates: str, record: OutgoingRecord) -> Sent:
+        """Sends a record as it stands, that lies at these coordinates, outside transactions, and waits until the broker has it (W-202).
+
+        Raises:
+            UowError: As `send`.
+        """
+        self._require_open()
+        return self._plain.send(f"again {coordinates}", record)
+
     def _hop(self, message: Message) -> Hop:
         consumption = message._consumption
         if consumption.is_closed:

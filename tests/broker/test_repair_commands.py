@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -15,6 +16,7 @@ from tests.kafka_broker import Kafka
 from tests.processes import Child, wait_for
 from uow import connect
 from uow.cli import main
+from uow.component import OutgoingRecord
 
 
 @pytest.fixture
@@ -110,3 +112,52 @@ def test_a_forwarder_gives_a_component_up_and_its_unit_with_it_w62(place: Place)
     assert [each["uow-seq"] for each in errors] == [b"1", b"3"]
     assert {each["uow-error-text"] for each in errors} == {b"the group cancelled: command: out of stock"}
     assert worker.child.terminate() == 0
+
+
+def test_refused_and_given_up_components_are_corrected_and_sent_again_w202_w80(place: Place) -> None:
+    place.create(late_policy="reopen", expiration_policy="redirect")
+    worker = place.worker()
+    with connect(place.bootstrap) as connection:
+        for group_id, seq, end, more in (
+            ("order", "two", True, {}),
+            ("order", "1", False, {}),
+            ("brief", "1", True, {"uow-expires-at": "1", "user": "said"}),
+        ):
+            marks = {"uow-id": group_id, "uow-seq": seq, "uow-end": str(end).lower(), **more}
+            headers = [(name, text.encode()) for name, text in marks.items()]
+            record = OutgoingRecord(place.components, group_id.encode(), b"content", headers)
+            connection.send_again(f"{group_id} {seq}", record)
+
+    def listed(place_of: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(
+            run(place, "rejected", place.name, "--from", place_of, "--json").output
+        )
+        return found
+
+    wait_for(lambda: listed("rejected") and listed("errors"), 30)
+    (refused,), (expired,) = listed("rejected"), listed("errors")
+    assert (refused["class"], refused["case"], refused["id"], refused["seq"]) == (
+        "BadSequenceNumberError",
+        "malformed",
+        "order",
+        "two",
+    )
+    assert (expired["failure"], expired["case"], expired["id"]) == ("expired", "component-expired", "brief")
+    assert refused["where"] in run(place, "rejected", place.name, "--class", "Bad*", "--id", "ord*").output
+
+    again = ("resubmit", place.name)
+    assert run(place, *again).exit_code == 2, "neither coordinates nor filters nor --all"
+    assert run(place, *again, "--all", "--class", "*").exit_code == 2
+    assert run(place, *again, f"{place.name}.rejected/0/999").exit_code == 1
+    assert "(dry run)" in run(place, *again, "--all", "--dry-run").output
+    assert run(place, *again, refused["where"], "--set", "uow-seq=2").exit_code == 0
+    assert run(place, *again, "--from", "errors", "--id", "brief").exit_code == 0
+    place.wait_delivered(2, 30)
+    assert worker.child.terminate() == 0
+    units = {unit["id"]: unit for unit in (decoded(record.value()) for record in place.read(place.units))}
+    assert [each["seq"] for each in units["order"]["components"]] == [1, 2]
+    way = {each["name"]: each["value"] for each in units["order"]["components"][1]["headers"]}
+    assert way["uow-resubmitted"].decode() == refused["where"]
+    assert way["uow-hops"].decode() == f"{place.name}.rejected"
+    kept = {each["name"]: each["value"] for each in units["brief"]["components"][0]["headers"]}
+    assert (kept["user"], "uow-expires-at" in kept, "uow-error-class" in kept) == (b"said", False, False)

@@ -1,0 +1,108 @@
+"""`uow resubmit D`: refused components, corrected, sent again (W-80, W-202)."""
+
+from __future__ import annotations
+
+from typing import Any, BinaryIO
+
+import click
+
+from topics.catalogue import DestinationTopics
+from uow.cli import FAILED
+from uow.client import connect
+from uow.config import Settings
+from uow.logs import log_reader
+from uow.options import config_option, json_option
+from uow.printing import print_json_line, printable, wall_clock_ms
+from uow.refused import Correction, Refused, corrected, refused
+from uow.refused_options import Place, chosen, refused_options
+
+
+def _headers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, bytes]:
+    pairs = [each.partition("=") for each in value]
+    if any(not name or not sign for name, sign, _ in pairs):
+        raise click.BadParameter("NAME=VALUE")
+    return {name: said.encode("utf-8", "surrogateescape") for name, _, said in pairs}
+
+
+@click.command()
+@click.argument("destination")
+@click.argument("coordinates", nargs=-1, metavar="[TOPIC/PARTITION/OFFSET]...")
+@refused_options
+@click.option("--all", "everything", is_flag=True, help="Everything that lies there.")
+@click.option("--set", "put", multiple=True, callback=_headers, metavar="NAME=VALUE", help="Set a header: `uow-seq=2`.")
+@click.option("--drop", multiple=True, metavar="NAME", help="Take a header out.")
+@click.option("--value", type=click.File("rb"), metavar="FILE", help="The new value; `-` is standard input.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Send nothing if there are more.")
+@click.option("--dry-run", is_flag=True, help="Only list what would be sent.")
+@config_option
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    destination: str,
+    coordinates: tuple[str, ...],
+    place: Place,
+    everything: bool,
+    put: dict[str, bytes],
+    drop: tuple[str, ...],
+    value: BinaryIO | None,
+    limit: int,
+    dry_run: bool,
+    settings: Settings,
+    as_json: bool,
+    **filters: Any,
+) -> None:
+    """Send components that DESTINATION refused (--from errors: gave up) to it once more.
+
+    They keep key, value and headers, but for what --set, --drop and --value say, and an expiry that has passed. A group that is closed
+    takes none: give them a new id with --set uow-id=NEW. Sent twice, the second is refused as a duplicate.
+    """
+    choice = chosen(filters, coordinates)
+    if everything != choice.is_everything:
+        raise click.UsageError("name coordinates or filters, or --all and neither")
+    topic, partitions = place.topic(settings, destination)
+    with log_reader(settings) as reader:
+        found = refused(reader, topic, partitions, choice)
+    missing = {*coordinates} - {each.coordinates for each in found}
+    if missing:
+        click.echo(f"uow: nothing at {', '.join(sorted(missing))}", err=True)
+        ctx.exit(FAILED)
+    if len(found) > limit:
+        click.echo(f"uow: {len(found)} records match, more than --limit {limit}; nothing is sent", err=True)
+        ctx.exit(FAILED)
+    if value is not None and len(found) != 1:
+        raise click.UsageError(f"--value goes with one record; {len(found)} match")
+    correction = Correction(
+        {**put, **dict.fromkeys(drop)}, value.read() if value is not None else None, value is not None
+    )
+    if not _send(settings, destination, found, correction, dry_run, as_json):
+        ctx.exit(FAILED)
+
+
+def _send(
+    settings: Settings, destination: str, found: list[Refused], correction: Correction, dry_run: bool, as_json: bool
+) -> bool:
+    """Sends them one after the other; whether all of them could be sent."""
+    components, now = DestinationTopics(settings.application_id, destination).components, wall_clock_ms()
+    whole = True
+    with connect(settings.bootstrap_servers, kafka=settings.kafka) as connection:
+        for record in found:
+            if not record.can_go_back:
+                whole = False
+                why = "a finished unit, or a record of which only the reasons were kept"
+                click.echo(f"uow: {record.coordinates} cannot be sent again: {why}", err=True)
+                continue
+            outgoing = corrected(record, components, correction, now)
+            sent = None if dry_run else connection.send_again(record.coordinates, outgoing)
+            where = None if sent is None else f"{sent.topic}/{sent.partition}/{sent.offset}"
+            if as_json:
+                print_json_line({"from": record.coordinates, "to": where, "headers": _shown(outgoing.headers)})
+            else:
+                headers = ", ".join(f"{name}={said}" for name, said in _shown(outgoing.headers))
+                click.echo(printable(f"{record.coordinates} -> {where or f'{components} (dry run)'}: {headers}"))
+    return whole
+
+
+def _shown(headers: list[tuple[str, bytes | None]]) -> list[tuple[str, str | None]]:
+    return [(name, None if raw is None else raw.decode("utf-8", "backslashreplace")) for name, raw in headers]
