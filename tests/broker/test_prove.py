@@ -36,6 +36,8 @@ def test_no_unit_is_lost_doubled_or_mixed_by_kills(
     assert report["counts"]["counted partitions"] == 4
     assert not any(each["anomalies"] for each in report["questions"])
     assert {*admin.list_topics(timeout=20).topics} - before <= {"__consumer_offsets", "__transaction_state"}
+    groups = {group.group_id for group in admin.list_consumer_groups().result().valid}
+    assert not any(group.startswith("prove-") for group in groups)
     assert [*folder.glob("prove-*")] == [], "logs of a good round are not kept"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import sys
 import tempfile
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from uow.screen import Screen
 
 MAX_WORKERS = 8
+BROKER_LOG = ("-Dorg.slf4j.simpleLogger.log.kafka.coordinator.transaction=info",)
+"""What becomes of transactions over a restart of the broker is worth reading where a round cannot be judged."""
 
 
 @click.command()
@@ -103,7 +106,7 @@ def command(
         signal.signal(number, _interrupt)
     screen = Screen(sys.stderr if as_json else sys.stdout)
     try:
-        with _cluster(path, bootstrap) as cluster:
+        with _cluster(path, bootstrap, folder) as cluster:
             proof = _prove(screen, cluster, wish, folder, keep)
     except KeyboardInterrupt:
         screen.say("stopped before the end: nothing is proven")
@@ -143,7 +146,8 @@ def _folder(given: Path | None) -> Path:
 
 
 @contextmanager
-def _cluster(path: Path | None, bootstrap: str | None) -> Iterator[Cluster]:
+def _cluster(path: Path | None, bootstrap: str | None, folder: Path) -> Iterator[Cluster]:
+    """The one that was named, else an embedded broker; what that said is left in `folder`."""
     from uow.prove.round import Cluster
 
     if bootstrap is not None:
@@ -154,8 +158,11 @@ def _cluster(path: Path | None, bootstrap: str | None) -> Iterator[Cluster]:
     else:
         from uow.broker import EmbeddedBroker
 
-        with EmbeddedBroker() as broker:
-            yield Cluster(broker.bootstrap, broker=broker)
+        with EmbeddedBroker(jvm_flags=BROKER_LOG) as broker:
+            try:
+                yield Cluster(broker.bootstrap, broker=broker)
+            finally:
+                shutil.copy(broker.log, folder / "broker.log")
 
 
 def _prove(screen: Screen, cluster: Cluster, wish: Wish, folder: Path, keep: bool) -> Proof:

@@ -175,7 +175,7 @@ class Round:
         """
         self.folder.mkdir(parents=True)
         self._write_settings()
-        kept = self._create_topics()
+        created = self._create_topics()
         started = time.monotonic()
         try:
             logs = self._play()
@@ -188,7 +188,7 @@ class Round:
             faults, exits = dict(self._tally.faults), dict(self._tally.exits)
             return Result(self.setup, seconds, faults, exits, findings, self._notebook, delivered, self.folder)
         finally:
-            self._remove_topics(kept)
+            self._remove(created)
 
     # -- before and after
 
@@ -209,14 +209,18 @@ class Round:
         specs = expected(self._name, self._name, policy, PARTITIONS, admin.default_replication(client))
         return list(admin.create_missing(client, specs).created)
 
-    def _remove_topics(self, names: Sequence[str]) -> None:
-        """Ours, and no other: those that this round created."""
+    def _remove(self, topics: Sequence[str]) -> None:
+        """Removes what this round made, and nothing else: its consumer group, and the topics that it created."""
         client = admin.admin_client(self.cluster.bootstrap, self.cluster.properties)
-        for name, done in client.delete_topics(list(names), operation_timeout=PENDING_S).items() if names else ():
+        pending = {f"group {name}": done for name, done in client.delete_consumer_groups([self._name]).items()}
+        if topics:
+            done = client.delete_topics(list(topics), operation_timeout=PENDING_S)
+            pending |= {f"topic {name}": each for name, each in done.items()}
+        for what, each in pending.items():
             try:
-                done.result()
+                each.result()
             except KafkaException as error:
-                log.warning("topic %s is not removed: %s", name, error.args[0].str())
+                log.warning("%s is not removed: %s", what, error.args[0].str())
 
     # -- what happens
 
