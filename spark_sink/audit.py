@@ -14,8 +14,8 @@ where nothing was appended afterwards no record says when. But whether it may is
 deadline, counted from append times, had passed when it was written, when the group was incomplete then, and when no component that was
 appended in time is missing from it (such a one shows up as rejected where it should have been held).
 
-Ids of which a table knows components outside the range (cut off by retention, or processed since step 1) cannot be judged; they are left
-out on both sides and counted. The sink must have caught up: what it has not carried yet is reported as missing.
+Ids of which a table knows components outside the range (cut off by retention, or processed since step 1) cannot be judged, nor those of
+which `D.outcomes` says that a command changed what became of them: the input does not tell it. They are left out on both sides and counted. The sink must have caught up: what it has not carried yet is reported as missing.
 
 Belongs here: the steps and the report's data. Does not belong here: fates (`spark_sink.recompute`), queries (`spark_sink.comparison`),
 printing (`uow.commands.audit`).
@@ -197,7 +197,10 @@ class Audit:
             [(p, span.start[p], end) for p, end in span.end.items()], "partition INT, start BIGINT, stop BIGINT"
         )
         left_out = [
-            (row.id,) for row in compare(self.spark, comparison.OUT_OF_RANGE, bounds=bounds, **tables).collect()
+            (row.id,)
+            for row in compare(
+                self.spark, comparison.OUT_OF_RANGE, bounds=bounds, closings=closings, **tables
+            ).collect()
         ]
         unread = self._unread(span)
 

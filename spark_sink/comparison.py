@@ -72,8 +72,9 @@ WITH seen AS (
 )
 SELECT DISTINCT s.id FROM seen s JOIN {bounds} b ON b.partition = s.source_partition
 WHERE s.source_offset < b.start OR s.source_offset >= b.stop
+UNION SELECT id FROM {closings} WHERE outcome = 'command'
 """
-"""Ids that cannot be judged: a table knows components of them outside the range."""
+"""Ids that cannot be judged: a table knows components of them outside the range, or a command changed what became of them (W-203)."""
 
 UNACCOUNTED: Final = """
 SELECT 'unaccounted' AS what, {topic} AS source, id, concat_ws('/', {topic}, partition, offset) AS place, 'the recomputation gave it no fate' AS detail

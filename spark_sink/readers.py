@@ -17,7 +17,7 @@ from pyspark.sql.types import DataType, StructType
 from processor.core.partition import Place
 from schemas.codec import decode
 from schemas.errors import DecodeError
-from schemas.records import LedgerRecord, Outcome
+from schemas.records import Answer, LedgerRecord, Outcome
 from schemas.registry import connect
 from spark_sink import recompute
 from spark_sink.recompute import Arrived, Recomputation
@@ -32,7 +32,11 @@ ARRIVALS: Final = ("partition", "offset", "at", "key", "value", "headers", "cont
 CLOSINGS: Final = (
     "topic STRING, partition INT, id STRING, generation BIGINT, outcome STRING, before BIGINT, recorded_at BIGINT"
 )
-"""Columns of what was recorded of closed groups; `before` is the input position then, null in an `Outcome`."""
+"""Columns of what was recorded of closed groups; `before` is the input position then, null in an `Outcome`.
+
+A command that did something is one more row: outcome `COMMANDED`, no generation.
+"""
+COMMANDED: Final = "command"
 
 _FEED_RECORDS: Final = 2_000
 
@@ -70,7 +74,7 @@ def _arrived(
 
 
 def closing_reader(ledger_topic: str, registry_url: str) -> MapBatches:
-    """Makes the function that reads closed groups off the ledger and off `D.outcomes`; other records there are skipped.
+    """Makes the function that reads closed groups off the ledger and off `D.outcomes`, and commands; other records there are skipped.
 
     Args:
         ledger_topic: Name of the ledger; the rest is `D.outcomes`.
@@ -90,6 +94,8 @@ def closing_reader(ledger_topic: str, registry_url: str) -> MapBatches:
                     continue
                 if isinstance(record, Outcome):
                     yield topic, partition, record.id, record.generation, record.outcome.value, None, at
+                elif isinstance(record, Answer) and record.done:
+                    yield topic, partition, record.id, None, COMMANDED, None, at
                 elif isinstance(record, LedgerRecord):
                     for one in record.closed:
                         yield (

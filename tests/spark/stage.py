@@ -24,7 +24,9 @@ from spark_sink.audit import Audit, Report
 from spark_sink.kafka import Cluster
 from spark_sink.sink import Sink
 from spark_sink.tables import Table, Tables
+from tests.core.script import FakeRecord
 from topics.catalogue import DestinationTopics, expected
+from topics.commands import Command, command_headers
 from topics.partitioner import partition_for
 from topics.policies import DestinationPolicy
 
@@ -141,6 +143,14 @@ class Stage:
                 records[partition].append(message)
         self._sent = dict.fromkeys(self._sent, 0)
         self._write([self.tasks[p].process(found) for p, found in records.items() if found])
+
+    def command(self, command: Command) -> None:
+        """A command is decided, after everything that was worked on."""
+        partition = partition_for(command.group_id, PARTITIONS)
+        task = self.tasks[partition]
+        where = Tp(self.names.commands, partition)
+        record = FakeRecord(task.command_position, command_headers(command), None, command.group_id, self._at, where)
+        self._write([task.process([], [record])])
 
     def tick(self, now_ms: int | None = None) -> None:
         """The partitions are read to their ends: the wall clock, or what the test says it is, may close groups."""

@@ -12,6 +12,7 @@ from spark_sink.comparison import What
 from spark_sink.recompute import Fate
 from spark_sink.tables import Table
 from tests.spark.stage import STARTED_MS, Stage, c, plain
+from topics.commands import Command, Verb
 from topics.policies import ExpirationPolicy
 
 pytestmark = pytest.mark.timeout(600)
@@ -78,6 +79,22 @@ def test_a_busy_day_is_clean_and_the_sums_agree(make_stage: Callable[..., Stage]
     assert report.count(Fate.REROUTED) == 2
     assert report.units == {"complete": 24, "expired": 2}
     assert report.left_out == report.unread == 0
+
+
+def test_groups_that_a_command_changed_are_left_out_and_the_others_are_judged_w203(
+    make_stage: Callable[..., Stage],
+) -> None:
+    stage = make_stage()
+    stage.send([c("whole", 1), c("whole", 2, end=True), c("short", 1), c("gone", 1), c("kept", 1)])
+    stage.work()
+    for verb, group_id in (Verb.RELEASE, b"short"), (Verb.CANCEL, b"gone"), (Verb.EXTEND, b"kept"):
+        stage.command(Command(b"of " + group_id, verb, group_id, "because", until=1))
+    stage.sink()
+    report = stage.audit()
+    assert report.examples == ()
+    assert report.is_clean
+    assert report.left_out == 2, "a command that was refused changes nothing"
+    assert report.units == {"complete": 1}
 
 
 Rows = list[dict[str, Any]]
