@@ -12,6 +12,8 @@ from click.testing import CliRunner
 
 import uow.prove
 from uow.cli import main
+from uow.commands.prove import _cluster
+from uow.config import load
 from uow.prove.faults import SHARES, STEPS, TEXTS, Kind, draw, parted
 from uow.prove.proof import Wish
 from uow.prove.reading import conservation
@@ -65,6 +67,26 @@ def test_command_to_have_it_again_names_everything_that_was_asked_for() -> None:
     wish = Wish(7, [Kind.KILL, Kind.DISK_FULL], rounds=2, workers=3, per_round=9, rate=100)
     told = "uow prove --rounds 2 --seed 7 --workers 3 --per-round 9 --faults kill,disk-full --rate 100"
     assert wish.command == told
+
+
+def test_workers_get_the_clusters_properties_and_nothing_else_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Secrets go by the environment, never into a file; what somebody set for workers of their own is not for these."""
+    monkeypatch.setenv("UOW_WORKER__POLL_RECORDS", "7")
+    file = tmp_path / "uow.toml"
+    file.write_text(
+        '[application]\nid = "mine"\nbootstrap_servers = "far:9092"\n'
+        '[kafka]\n"security.protocol" = "SASL_SSL"\n"sasl.password" = "s3cret"\n[destinations.mine]\n'
+    )
+    with _cluster(file, None, tmp_path) as cluster:
+        assert cluster.bootstrap == "far:9092"
+        assert cluster.broker is None
+        assert cluster.client["sasl.password"] == "s3cret"
+        read_back = load(file, cluster.environment)
+    assert read_back.kafka == {"security.protocol": "SASL_SSL", "sasl.password": "s3cret"}
+    assert read_back.origin("kafka.sasl.password") == "UOW_KAFKA__SASL_PASSWORD"
+    assert read_back.origin("worker.poll_records") == "default"
 
 
 def test_counters_that_add_up_are_accepted_and_others_told() -> None:

@@ -40,7 +40,7 @@ body { margin: 0; background: var(--bg); color: var(--ink); font: 15px/1.5 syste
 main { max-width: 1140px; margin: 0 auto; padding: 32px 24px 64px; }
 h1 { font-size: 26px; margin: 0 0 4px; letter-spacing: -.01em; } h2 { font-size: 17px; margin: 36px 0 10px; }
 p { margin: 4px 0; max-width: 84ch; } .soft { color: var(--soft); } code { font: 13px ui-monospace, monospace; overflow-wrap: anywhere; }
-section.card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 16px 18px; overflow-x: auto; }
+section.card { margin-bottom: 10px; background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 16px 18px; overflow-x: auto; }
 .verdict { display: flex; gap: 12px; align-items: baseline; margin: 14px 0 18px; font-size: 18px; font-weight: 600; }
 .good { color: var(--good); } .bad { color: var(--bad); }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 10px; }
@@ -50,7 +50,7 @@ table { border-collapse: collapse; width: 100%; } th { text-align: left; font-we
 td, th { padding: 6px 14px 6px 0; border-bottom: 1px solid var(--grid); vertical-align: top; } tr:last-child td { border-bottom: 0; }
 table.narrow { width: auto; } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; } td.mark { width: 24px; font-weight: 700; }
 svg { display: block; width: 100%; min-width: 760px; height: auto; font: 11px system-ui, sans-serif; } svg text { fill: var(--soft); }
-.legend { display: flex; flex-wrap: wrap; gap: 4px 18px; margin-top: 8px; font-size: 13px; color: var(--soft); }
+.legend { display: flex; flex-wrap: wrap; gap: 4px 18px; margin-bottom: 10px; font-size: 13px; color: var(--soft); }
 .legend i { display: inline-block; width: 14px; height: 10px; border-radius: 2px; margin-right: 6px; }
 pre { margin: 0; white-space: pre-wrap; font: 12px/1.5 ui-monospace, monospace; }
 """
@@ -94,6 +94,7 @@ def page(proof: Proof) -> str:
         "<h2>What happened</h2>",
         _card(_faults(proof)),
         "<h2>When</h2>",
+        _legend(),
         *(_timeline(number, result) for number, result in drawn),
         *([_soft(f"{len(drawn)} of {len(proof.results)} rounds are drawn")] if len(drawn) < len(proof.results) else []),
         "<h2>What became of the records</h2>",
@@ -224,7 +225,6 @@ def _timeline(number: int, result: Result) -> str:
         top = CHART + 14 + at * (LANE + GAP)
         parts.append(f'<text x="{LEFT - 10}" y="{top + LANE / 2 + 4}" text-anchor="end">{escape(_called(lane))}</text>')
         parts += _lane(axis, top, [event for event in events if event.lane == lane])
-    legend = "".join(f'<span><i style="background:var(--{name})"></i>{text}</span>' for name, text in LEGEND)
     counts = result.findings.counts
     told = (
         f"Round {number}: {counts['records']:,} records, {counts['units']:,} units, {sum(result.faults.values())} faults; "
@@ -232,7 +232,12 @@ def _timeline(number: int, result: Result) -> str:
     )
     mark = "" if result.is_good else ' <b class="bad">with anomalies</b>'
     svg = f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(told)}">{"".join(parts)}</svg>'
-    return _card(f'<p>{escape(told)}{mark}</p>{svg}<div class="legend">{legend}</div>') + "<p></p>"
+    return _card(f"<p>{escape(told)}{mark}</p>{svg}")
+
+
+def _legend() -> str:
+    spans = "".join(f'<span><i style="background:var(--{name})"></i>{text}</span>' for name, text in LEGEND)
+    return f'<div class="legend">{spans}</div>'
 
 
 def _called(lane: str) -> str:
