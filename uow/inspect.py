@@ -11,6 +11,7 @@ Belongs here: reading the state of a partition and what can be read off a group.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,7 +24,7 @@ from processor.engine.rows import read_ledger
 from processor.engine.task import PartitionTask
 from schemas.component import decode_component
 from schemas.errors import DecodeError
-from schemas.records import Component, Range
+from schemas.records import Component, Range, UnitOutcome
 from topics.headers import HOPS
 from topics.partitioner import partition_for
 from topics.policies import DestinationPolicy
@@ -71,6 +72,29 @@ class OpenGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class Totals:
+    """One partition, as it is in the logs.
+
+    Attributes:
+        partition: Of `D.components`.
+        position: Next input offset.
+        behind: Offsets from there to the end of the log, markers of transactions included.
+        groups: Open groups.
+        components: Held in them.
+        bytes: Of these.
+        closed: Closed ids that are remembered, by outcome.
+    """
+
+    partition: int
+    position: int
+    behind: int
+    groups: int
+    components: int
+    bytes: int
+    closed: Mapping[UnitOutcome, int]
+
+
+@dataclass(frozen=True, slots=True)
 class ClosedGroup:
     """A closed group, as far as the ledger remembers it (`closed_retention_ms`)."""
 
@@ -108,6 +132,36 @@ def open_groups(reader: LogReader, context: TaskContext) -> list[OpenGroup]:
     for task in _tasks(reader, context, range(context.partitions)):
         found += [_seen(group, task.tp.partition, context.policy) for group in _open(task)]
     return sorted(found, key=lambda each: (each.opened_at, each.id))
+
+
+def totals(reader: LogReader, context: TaskContext) -> list[Totals]:
+    """What is held and remembered in each partition of a destination.
+
+    Args:
+        reader: Where to read from.
+        context: Of the destination.
+
+    Raises:
+        StateCorruptedError: The logs do not agree.
+    """
+    found = []
+    tasks = _tasks(reader, context, range(context.partitions))
+    ends = reader.bounds([task.tp for task in tasks])
+    for task in tasks:
+        groups = [*_open(task)]
+        outcomes = Counter(closed.outcome for closed in task.partition.closed)
+        found.append(
+            Totals(
+                task.tp.partition,
+                task.position,
+                max(0, ends[task.tp][1] - task.position),
+                len(groups),
+                sum(len(group.held) for group in groups),
+                sum(group.bytes for group in groups),
+                {outcome: outcomes[outcome] for outcome in UnitOutcome},
+            )
+        )
+    return found
 
 
 def look(reader: LogReader, context: TaskContext, group_id: str) -> Look:

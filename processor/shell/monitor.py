@@ -135,6 +135,11 @@ def _fates(status: WorkerStatus, now_ms: int) -> Rows:
                 yield (*_place(status, tp), fate), count
 
 
+def unaccounted(counts: Mapping[str, int]) -> int:
+    """Records received of which no fate is told (engine rule 10)."""
+    return counts["received"] - sum(counts[fate] for fate in ("held", "duplicate", "rejected", "passed", "ignored"))
+
+
 def _age(status: WorkerStatus, tp: Tp, task: Task, now_ms: int) -> float:
     opened_at = oldest_opened_at(task.groups)
     return 0.0 if opened_at is None else max(0.0, (now_ms - opened_at) / 1000)
@@ -166,6 +171,13 @@ METRICS: tuple[MetricSpec, ...] = (
         "Records by what became of them, since the partition was assigned.",
         (*PARTITION, "fate"),
         _fates,
+    ),
+    MetricSpec(
+        "uow_unaccounted_components",
+        "gauge",
+        "Records received of which no fate is told; anything but 0 is a bug.",
+        PARTITION,
+        _per_partition(lambda s, tp, task, now: unaccounted(s.counts(tp))),
     ),
     MetricSpec(
         "uow_open_components",

@@ -351,16 +351,19 @@ class Checker:
         return read_ledger(self.newest[tp])[0].floor if tp in self.newest else 0
 
     def cut_ledger(self, tp: Tp) -> None:
-        """Retention takes what no restore needs: below the floor, without a closed group or a command that is remembered."""
+        """Retention takes what no restore needs: below the floor, and without a command or a closed group that is remembered or stands in line.
+
+        One that stands in line, of an id that has closed again since, still decides how long those behind it are remembered.
+        """
         log = self.broker.log(Tp(self.topics.closed_changelog, tp.partition))
         if tp not in self.newest or tp in self.lost:
             return
-        floor, remembered = self.floor(tp), self.task(tp).partition.closed
+        floor, in_line = self.floor(tp), {*self.task(tp).partition.closed.order}
         commands = self.task(tp).partition.commands
         rows = log.visible(log.start, log.stable_end)
         for record in rows[:-1]:
             said, closed = read_ledger(record.value() or b"")
-            if said.to_offset > floor or any(remembered.get(one.id) == one for one in closed):
+            if said.to_offset > floor or in_line.intersection(closed):
                 break
             if any(command.id in commands for command in said.commands):
                 break

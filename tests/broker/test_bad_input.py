@@ -148,6 +148,8 @@ def desk(broker: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[De
     )
     worker = place.worker()
     yield Desk(place, worker)
+    if worker.child.status is None:
+        worker.check_counts()
     status = worker.child.terminate() if worker.child.status is None else worker.child.status
     for child in children:
         child.close()

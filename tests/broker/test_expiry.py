@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import pytest
 from confluent_kafka import Producer
 
 from tests.broker.worker_places import Place
-from tests.kafka_broker import Kafka
-from tests.processes import Child, wait_for
+from tests.processes import wait_for
 
 LIMIT_MS = 800
 SLOW = 90.0
-
-
-@pytest.fixture
-def place(broker: Kafka, unique: str, tmp_path: Path, spawn: Callable[..., Child]) -> Place:
-    return Place(broker.bootstrap, unique, tmp_path, spawn)
 
 
 def outcomes(place: Place) -> list[dict[str, bytes]]:

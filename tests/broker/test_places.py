@@ -220,6 +220,15 @@ def test_groups_gives_held_and_missing_ranges_when_no_worker_runs(worked: Run, d
     assert "gap\t" in worked("groups", destination).stdout
 
 
+def test_totals_are_by_partition(worked: Run, destination: str) -> None:
+    rows = json.loads(worked("groups", destination, "--totals", "--json").stdout)
+    assert [row["partition"] for row in rows] == [0, 1, 2, 3]
+    home = rows[partition_for(b"gap", 4)]
+    assert (home["groups"], home["components"], home["behind"]) == (1, 4, 0)
+    assert sum(row["groups"] for row in rows) == 1
+    assert "partition\tposition\tbehind" in worked("groups", destination, "--totals").stdout
+
+
 def test_show_gives_one_group_with_its_components(worked: Run, destination: str) -> None:
     """W-201."""
     shown = json.loads(worked("show", destination, "gap", "--json").stdout)

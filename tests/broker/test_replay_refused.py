@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tests.broker.worker_places import Place, alter_topic
-from tests.kafka_broker import Kafka
-from tests.processes import Child, wait_for
+from tests.processes import wait_for
 from topics.catalogue import DestinationTopics
 
 SLOW = 90.0
 pytestmark = pytest.mark.timeout(240)
-
-
-@pytest.fixture
-def place(broker: Kafka, unique: str, tmp_path: Path, spawn: Callable[..., Child]) -> Place:
-    return Place(broker.bootstrap, unique, tmp_path, spawn)
 
 
 def names(place: Place) -> DestinationTopics:
@@ -50,6 +42,7 @@ def delete_records(admin: Any, topic: str, partition: int, before: int) -> None:
 def test_each_loss_blocks_its_partition_with_a_remedy_and_the_others_go_on(place: Place, admin: Any) -> None:
     """Ledger emptied, offset reset, input cut above the floor; the fourth partition has lost nothing."""
     place.create()
+    place.is_damaged = True
     ids = [place.fitting(partition, 1)[0] for partition in range(4)]
     worker = place.worker()
     place.send((name, seq, False) for name in ids for seq in (1, 2))

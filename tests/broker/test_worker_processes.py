@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.broker.worker_places import Place
-from tests.processes import Child, wait_for
+from tests.processes import wait_for
 
 SLOW = 90.0
 pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture
-def place(broker: Any, unique: str, tmp_path: Path, spawn: Callable[..., Child]) -> Place:
-    return Place(broker.bootstrap, unique, tmp_path, spawn)
 
 
 def test_units_come_out_whole_and_a_stop_drains_and_exits_zero(place: Place) -> None:
@@ -30,6 +23,7 @@ def test_units_come_out_whole_and_a_stop_drains_and_exits_zero(place: Place) -> 
     place.wait_delivered(300)
     place.send([("left-open", 1, False)])
     wait_for(lambda: place.committed() == 1501, SLOW)
+    worker.check_counts()
     assert worker.child.terminate(90) == 0
     assert "worker 0 ready" in worker.child.output
     place.verify()
@@ -166,6 +160,7 @@ def test_truncated_input_blocks_the_partition_and_names_the_gap(place: Place, ad
     from confluent_kafka import TopicPartition
 
     place.create()
+    place.is_damaged = True
     early, *lost = place.fitting(0, 6)
     worker = place.worker()
     place.send([(early, 1, True)])

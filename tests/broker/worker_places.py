@@ -17,6 +17,9 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tests.processes import Child, wait_for
 from topics.partitioner import partition_for
+from uow.config import load
+from uow.inspect import totals
+from uow.logs import log_reader, task_context
 
 DEFINITION = json.loads((Path(__file__).parents[2] / "schemas/definitions/unit.avsc").read_text())
 
@@ -32,6 +35,9 @@ class Place:
         self.components, self.units = f"{name}.components", f"{name}.units"
         self.sent: dict[bytes, dict[int, bytes]] = defaultdict(dict)
         self.ends: dict[bytes, int] = {}
+        self.workers: list[Worker] = []
+        self.is_created = self.is_damaged = False
+        """Somebody took records away: there is nothing to account for."""
 
     def configure(self, worker: Mapping[str, Any] | None = None, **destination: Any) -> None:
         """Writes `uow.toml`."""
@@ -48,10 +54,12 @@ class Place:
         self.configure(worker, **destination)
         made = self.spawn("uow", "topics", "create", "-c", self.config, "--partitions", str(self.partitions))
         assert made.wait(90) == 0, made.output
+        self.is_created = True
 
     def worker(self, slot: str = "0", *, wait: bool = True, **env: str) -> Worker:
         """A worker process."""
         started = Worker(self.spawn("uow", "worker", "-c", self.config, "--name", slot, env=env), slot)
+        self.workers.append(started)
         if wait:
             started.child.wait_output(f"worker {slot} ready", 90)
         return started
@@ -110,7 +118,7 @@ class Place:
         consumer.assign([TopicPartition(topic, number, 0) for number in waiting])
         records = []
         while waiting:
-            for record in consumer.consume(1000, 5.0 if not records else 0.2):
+            for record in consumer.consume(1000, 0.1):
                 if record.error() is not None:
                     waiting.discard(record.partition())
                 else:
@@ -146,8 +154,49 @@ class Place:
         assert {key: times for key, times in count.items() if times > 1} == {}, "doubled"
         assert set(count) == whole
 
-    def committed(self) -> int:
-        """Sum of the group's committed offsets."""
+    def check_account(self) -> None:
+        """Each input record below the committed offsets is in exactly one place (engine rule 10, W-216).
+
+        received = delivered + rejected + given up + passed on + sent on + open; what policy lets vanish is the rest.
+        """
+        for worker in self.workers:
+            if worker.child.status is None:
+                worker.child.terminate(60)
+        settings = load(self.config, {})
+        context = task_context(settings, self.name)
+        with log_reader(settings) as reader:
+            held = sum(each.components for each in totals(reader, context))
+        committed = self.positions()
+        inputs = [record for record in self.read(self.components) if record.offset() < committed[record.partition()]]
+        sent_on = sum(
+            any(name == "uow-rerouted" for name, _ in record.headers() or ()) for record in self.read(self.components)
+        )
+        sources: Counter[str] = Counter()
+        passed = 0
+        for record in self.read(self.units):
+            if "uow-unit-id" in dict(record.headers() or ()):
+                unit = decoded(record.value())
+                sources.update(
+                    f"{self.components}/{each['source']['partition']}/{each['source']['offset']}"
+                    for each in unit["components"]
+                )
+            else:
+                passed += 1
+        for topic in (f"{self.name}.rejected", f"{self.name}.errors"):
+            sources.update(dict(record.headers())["uow-source"].decode() for record in self.read(topic))
+        there = {f"{record.topic()}/{record.partition()}/{record.offset()}" for record in inputs}
+        assert {source for source, count in sources.items() if count > 1} == set(), "came out twice"
+        assert set(sources) - there == set(), "came out, and was never sent"
+        gone = len(inputs) - len(sources) - passed - sent_on - held
+        account = f"{len(inputs)} received, {len(sources)} out, {passed} passed, {sent_on} sent on, {held} held"
+        policy = settings.policy(self.name)
+        if policy.expiration_policy in ("redirect", "deliver_partial") or policy.incomplete_expiration_ms < 0:
+            assert gone == 0, account
+        else:
+            assert gone >= 0, account
+
+    def positions(self) -> dict[int, int]:
+        """The group's committed offsets."""
         consumer = Consumer(
             {"bootstrap.servers": self.bootstrap, "group.id": f"A-{self.name}", "isolation.level": "read_committed"}
         )
@@ -155,7 +204,11 @@ class Place:
             [TopicPartition(self.components, number) for number in range(self.partitions)], timeout=20
         )
         consumer.close()
-        return sum(max(row.offset, 0) for row in rows)
+        return {row.partition: max(row.offset, 0) for row in rows}
+
+    def committed(self) -> int:
+        """Their sum."""
+        return sum(self.positions().values())
 
 
 class Worker:
@@ -175,6 +228,15 @@ class Worker:
     def partitions(self) -> dict[str, Any]:
         """The partitions of its only destination."""
         return next(iter(self.page()["destinations"].values()), {})
+
+    def check_counts(self) -> None:
+        """received = held + duplicate + rejected + passed + ignored, and held = delivered + expired + cancelled + failed + open."""
+        for number, view in self.partitions().items():
+            counts = view["counts"]
+            fates = sum(counts[fate] for fate in ("held", "duplicate", "rejected", "passed", "ignored"))
+            assert counts["received"] == fates, f"{number}: {counts}"
+            ends = sum(counts[fate] for fate in ("delivered", "expired", "cancelled", "failed", "open"))
+            assert counts["held"] == ends, f"{number}: {counts}"
 
     def wait_owns(self, count: int, timeout: float = 90) -> None:
         """Waits until it owns that many partitions."""

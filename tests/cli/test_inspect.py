@@ -15,7 +15,7 @@ from schemas.records import UnitOutcome, ranges_text
 from topics.catalogue import DestinationTopics
 from topics.partitioner import partition_for
 from topics.policies import DestinationPolicy, HandlingPolicy
-from uow.inspect import OpenGroup, hops, look, open_groups
+from uow.inspect import OpenGroup, hops, look, open_groups, totals
 
 TOPICS = DestinationTopics("shop", "megazon")
 PARTITIONS = 2
@@ -165,6 +165,22 @@ def test_group_is_at_risk_from_80_percent_of_its_time() -> None:
     kafka.arrive("order", 1, at=1000)
     group = only(open_groups(kafka, kafka.context))
     assert [group.is_at_risk(now) for now in (1079, 1080)] == [False, True]
+
+
+def test_totals_tell_what_each_partition_holds_and_remembers() -> None:
+    """Engine rule 10, as far as the logs know it."""
+    kafka = logs()
+    kafka.arrive("order", 1, 3)
+    kafka.arrive("whole", 1, 2, end=True)
+    kafka.arrive("other", 2)
+    found = totals(kafka, kafka.context)
+    assert [each.partition for each in found] == list(range(PARTITIONS))
+    assert [each.behind for each in found] == [0] * PARTITIONS
+    assert sum(each.groups for each in found) == 2
+    assert sum(each.components for each in found) == 3
+    assert sum(each.bytes for each in found) == sum(group.bytes for group in open_groups(kafka, kafka.context))
+    assert sum(each.closed[UnitOutcome.COMPLETE] for each in found) == 1
+    assert sum(sum(each.closed.values()) for each in found) == 1
 
 
 def test_look_gives_components_in_order_of_arrival_with_their_hops() -> None:

@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
+from processor.engine.outputs import TaskContext
 from schemas.records import ranges_text
 from uow.config import Settings
-from uow.inspect import OpenGroup, open_groups
+from uow.inspect import OpenGroup, Totals, open_groups, totals
 from uow.logs import log_reader, task_context
 from uow.options import config_option, json_option
 from uow.printing import moment_text, print_json, print_table, span_text, wall_clock_ms
@@ -18,12 +19,16 @@ from uow.printing import moment_text, print_json, print_table, span_text, wall_c
 @click.argument("destination")
 @config_option
 @json_option
-def command(destination: str, settings: Settings, as_json: bool) -> None:
+@click.option("--totals", "only_totals", is_flag=True, help="How much is held and remembered, by partition.")
+def command(destination: str, settings: Settings, as_json: bool, only_totals: bool) -> None:
     """Open groups of DESTINATION, the oldest first: numbers held and missing, age, deadline.
 
     Read from Kafka alone: it answers also when no worker runs. `!` marks a group that has used up most of its time.
     """
     context = task_context(settings, destination)
+    if only_totals:
+        _print_totals(settings, context, as_json)
+        return
     with log_reader(settings) as reader:
         groups = open_groups(reader, context)
     now = wall_clock_ms()
@@ -34,6 +39,28 @@ def command(destination: str, settings: Settings, as_json: bool) -> None:
     print_table(columns, [_cells(group, now) for group in groups])
     if not groups:
         click.echo("no open groups", err=True)
+
+
+def _print_totals(settings: Settings, context: TaskContext, as_json: bool) -> None:
+    with log_reader(settings) as reader:
+        rows = [totals_row(each) for each in totals(reader, context)]
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(tuple(rows[0]), [tuple(each.values()) for each in rows])
+
+
+def totals_row(each: Totals) -> dict[str, Any]:
+    """One partition as JSON."""
+    return {
+        "partition": each.partition,
+        "position": each.position,
+        "behind": each.behind,
+        "groups": each.groups,
+        "components": each.components,
+        "bytes": each.bytes,
+        **{outcome.value: count for outcome, count in each.closed.items()},
+    }
 
 
 def row(group: OpenGroup, now_ms: int) -> dict[str, Any]:

@@ -1,0 +1,21 @@
+"""What tests with worker processes share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.broker.worker_places import Place
+from tests.kafka_broker import Kafka
+from tests.processes import Child
+
+
+@pytest.fixture
+def place(broker: Kafka, unique: str, tmp_path: Path, spawn: Callable[..., Child]) -> Iterator[Place]:
+    """A destination of the test's own; in the end every record it was sent is accounted for."""
+    made = Place(broker.bootstrap, unique, tmp_path, spawn)
+    yield made
+    if made.is_created and not made.is_damaged:
+        made.check_account()
