@@ -46,6 +46,7 @@ class OpenGroup:
         generation: How many groups of this id the destination has opened, from 1.
         held: Numbers held.
         missing: Numbers lacking; the last range has an open end while the end is unknown.
+        waived: Which of them a command said are not needed.
         end: The highest number, or None while unknown.
         count: Components held.
         bytes: Bytes held.
@@ -58,6 +59,7 @@ class OpenGroup:
     generation: int
     held: tuple[Range, ...]
     missing: tuple[Range, ...]
+    waived: tuple[Range, ...]
     end: int | None
     count: int
     bytes: int
@@ -208,6 +210,7 @@ def _seen(group: Group, partition: int, policy: DestinationPolicy) -> OpenGroup:
         generation=group.generation,
         held=group.held_ranges(),
         missing=group.missing(),
+        waived=group.waived,
         end=group.end if group.end_known else None,
         count=len(group.held),
         bytes=group.bytes,

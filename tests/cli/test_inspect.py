@@ -11,8 +11,9 @@ from processor.engine.outputs import TaskContext
 from processor.engine.ports import Committed, Plan, Stretch, Tp
 from processor.engine.task import PartitionTask
 from schemas.errors import StateCorruptedError
-from schemas.records import UnitOutcome, ranges_text
+from schemas.records import Range, UnitOutcome, ranges_text
 from topics.catalogue import DestinationTopics
+from topics.commands import Command, Verb, command_headers
 from topics.partitioner import partition_for
 from topics.policies import DestinationPolicy, HandlingPolicy
 from uow.inspect import OpenGroup, hops, look, open_groups, totals
@@ -133,6 +134,25 @@ def test_unknown_end_leaves_the_missing_numbers_open() -> None:
     kafka.arrive("order", 1, 3)
     group = only(open_groups(kafka, kafka.context))
     assert (ranges_text(group.missing), group.end) == ("2,4-", None)
+
+
+def test_what_commands_said_of_a_group_is_seen_w201_w203_w211() -> None:
+    kafka = logs(incomplete_expiration_ms=100)
+    kafka.arrive("order", 1, 3, at=1000)
+    task = kafka.tasks[partition_for(b"order", PARTITIONS)]
+    assert only(open_groups(kafka, kafka.context)).is_at_risk(1080)
+    for offset, command in enumerate(
+        (
+            Command(b"1", Verb.WAIVE, b"order", "why", numbers=(Range(2, 2),)),
+            Command(b"2", Verb.DECLARE_END, b"order", "why", numbers=(Range(4, 4),)),
+            Command(b"3", Verb.EXTEND, b"order", "why", until=1400),
+        )
+    ):
+        record = Record(Tp(TOPICS.commands, task.tp.partition), offset, b"order", None, command_headers(command), 1050)
+        kafka.commit(task.process([], [record]))
+    group = only(open_groups(kafka, kafka.context))
+    assert (ranges_text(group.missing), ranges_text(group.waived), group.end) == ("2,4", "2", 4)
+    assert (group.deadline, group.is_at_risk(1080)) == (1400, False)
 
 
 def test_oldest_group_comes_first_whatever_its_partition() -> None:

@@ -71,6 +71,7 @@ def row(group: OpenGroup, now_ms: int) -> dict[str, Any]:
         "generation": group.generation,
         "held": ranges_text(group.held),
         "missing": ranges_text(group.missing),
+        "waived": ranges_text(group.waived),
         "end": group.end,
         "end_known": group.end is not None,
         "count": group.count,

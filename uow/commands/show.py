@@ -88,6 +88,7 @@ def _print_open(group: OpenGroup, components: tuple[Component, ...], now_ms: int
         ("generation", group.generation),
         ("held", ranges_text(group.held)),
         ("missing", ranges_text(group.missing) or "nothing"),
+        *([("waived", ranges_text(group.waived))] if group.waived else []),
         ("end", "unknown" if group.end is None else group.end),
         ("opened", f"{moment_text(group.opened_at)}, {span_text(now_ms - group.opened_at)} ago"),
         ("deadline", groups.deadline_text(group, now_ms)),
