@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from processor.core.changes import Closed
+from processor.core.closed import ClosedMemory
 from processor.engine.outputs import TaskContext
 from processor.engine.ports import Committed, LogReader, RawRecord, Tp
 from processor.engine.replay import Window
@@ -24,7 +25,7 @@ from processor.engine.task import PartitionTask
 from schemas.component import decode_component
 from schemas.errors import DecodeError, StateCorruptedError
 from schemas.records import DecidedCommand, LedgerRecord
-from topics.policies import NEVER_MS
+from topics.policies import NEVER_MS, DestinationPolicy
 
 _REMEDY_OFFSETS = (
     "the group's committed offsets do not belong to this state: put the old offsets back, or, to begin anew, stop all workers and delete "
@@ -41,14 +42,22 @@ _REMEDY_ROWS = (
 )
 
 
+SPARE_CLOSED = 100_000
+"""So many closed groups are taken from a ledger before those are let go that nobody remembers: it may tell of a day, a worker of an hour."""
+
+
 @dataclass(slots=True)
 class _Found:
-    """What the logs hold for one partition; `ledger_end`: end offset of its ledger, above 0 once there was one."""
+    """What the logs hold for one partition.
+
+    `ledger_end` is the end offset of its ledger, above 0 once there was one; `sift_at`, and the spare ones, how many closed groups are too many.
+    """
 
     window: Window
     ledger_end: int
     rows: dict[bytes, bytes] = field(default_factory=dict)
     closed: list[Closed] = field(default_factory=list)
+    sift_at: int = 0
     commands: list[DecidedCommand] = field(default_factory=list)
 
     @property
@@ -94,8 +103,10 @@ def _restore(
         if log in changelogs:
             _take_rows(found[changelogs[log]].rows, log, records)
         else:
+            tp = ledgers[log]
             for record in records:
-                _take_ledger(found[ledgers[log]], log, record.offset(), record.value())
+                _take_ledger(found[tp], log, record.offset(), record.value())
+            _sift(found[tp], contexts[tp.topic].policy)
     tasks = {}
     for tp in tps:
         task = tasks[tp] = PartitionTask(tp, contexts[tp.topic])
@@ -154,6 +165,18 @@ def _take_ledger(found: _Found, log: Tp, offset: int, value: bytes | None) -> No
     found.window.add(ledger, closed)
     found.closed += closed
     found.commands += ledger.commands
+
+
+def _sift(found: _Found, policy: DestinationPolicy) -> None:
+    """Lets go of closed groups that the worker would have forgotten by now."""
+    if len(found.closed) <= found.sift_at + SPARE_CLOSED or found.last is None:
+        return
+    memory = ClosedMemory(policy.closed_retention_ms, policy.closed_max_groups)
+    for one in found.closed:
+        memory.add(one)
+    memory.trim(found.last.clock)
+    found.closed = [*memory.order]
+    found.sift_at = 2 * len(found.closed)
 
 
 def _command_position(committed: Committed, bounds: tuple[int, int]) -> int:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import processor.engine.restore as restoring
 from processor.engine.ports import Plan, Tp
 from processor.engine.restore import restore
 from processor.engine.rows import LEDGER_HEADER, read_ledger, read_row
@@ -95,6 +96,29 @@ def test_restart_after_any_poll_changes_nothing_on_short_streams_w124_w125(seed:
 def test_restart_after_any_poll_changes_nothing_on_long_streams_w124_w125(seed: int) -> None:
     rnd = Random(seed)
     assert_restart_changes_nothing(rnd, 400, rnd.choice([3, 12, 60, 200]), 40)
+
+
+def test_ledger_that_tells_of_more_closed_groups_than_are_remembered_is_sifted_on_the_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A day's ledger must not be in memory at once; what is remembered in the end is the same (W-19)."""
+    monkeypatch.setattr(restoring, "SPARE_CLOSED", 0)
+    taken: list[int] = []
+    original = PartitionTask.restore
+
+    def restore_and_note(self: PartitionTask, position: int, clock: int, closed: Any, *more: Any) -> None:
+        taken.append(len(closed))
+        original(self, position, clock, closed, *more)
+
+    monkeypatch.setattr(PartitionTask, "restore", restore_and_note)
+    for seed in range(4):
+        assert_restart_changes_nothing(Random(seed), 200, 12, 40)
+    story, logs = Story(PartitionTask(INPUT, context_of(policy_of(closed_max_groups=10)))), Logs(INPUT)
+    story.send(*[c(1, id=f"g{number}", end=True) for number in range(300)], poll=7)
+    for plan in story.plans:
+        logs.add(plan)
+    assert len(restored(logs, policy_of(closed_max_groups=10)).partition.closed) == 10
+    assert taken[-1] < 60
 
 
 def test_open_group_and_its_deadline_survive_a_restart_w124_w82() -> None:
