@@ -34,6 +34,7 @@ COMMANDS = {
     "sink": "carry units into Delta tables",
     "audit": "recompute every unit and compare",
     "prove": "faults on a real broker, and proof that nothing is lost",
+    "doctor": "what is wrong with a deployment, and what to do",
     "config": "effective settings, every complaint at once",
 }
 """Name and one line of each command, in the order of `uow --help`."""

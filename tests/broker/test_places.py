@@ -296,3 +296,55 @@ def test_read_that_finds_fewer_units_than_asked_for_exits_1(worked: Run, destina
     result = worked("read", destination, "--count", "3", "--timeout", "1")
     assert result.exit_code == 1
     assert "whole-2" in result.stdout
+
+
+# -- doctor
+
+
+def findings(result: Result) -> list[dict[str, str]]:
+    return [json.loads(line) for line in result.output.splitlines()]
+
+
+def test_doctor_names_what_is_missing_and_what_to_do_and_then_that_all_is_well(run: Run, destination: str) -> None:
+    ill = run("doctor", "--json")
+    wrong = [each for each in findings(ill) if each["verdict"] == "wrong"]
+    assert ill.exit_code == 1
+    assert {each["remedy"] for each in wrong} == {"`uow topics create` makes it"}, ill.output
+    assert any(each["what"].startswith(f"{destination}.components: topic is missing") for each in wrong)
+
+    run("topics", "create", "--partitions", "1")
+    well = run("doctor")
+    assert well.exit_code == 0, well.output
+    assert f"ok    {destination}: 8 topics are as they must be" in well.output
+    assert f"ok    {destination}: 1 partitions can be restored, 0 groups are open" in well.output
+    assert "-> `uow worker` starts one" in well.output
+
+
+def test_doctor_sees_input_and_commands_that_wait_and_state_that_does_not_agree(
+    run: Run, broker: Any, destination: str
+) -> None:
+    run("topics", "create", "--partitions", "1")
+    topics = DestinationTopics("shop", destination)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for topic in (topics.components, topics.commands, topics.commands):
+        producer.produce(topic, b"v", b"k")
+    producer.produce(topics.groups_changelog, b"v", b"k")
+    assert not producer.flush(30)
+    said = findings(run("doctor", "--json"))
+    (wrong,) = [each for each in said if each["verdict"] == "wrong"]
+    assert "has no committed offset, but its changelogs hold state" in wrong["what"]
+    producer.produce(topics.groups_changelog, None, b"k")
+    assert not producer.flush(30)
+    texts = [each["what"] for each in findings(run("doctor", "--json")) if each["verdict"] == "look"]
+    assert f"{destination}: up to 1 records wait to be read" in texts
+    assert f"{destination}: up to 2 commands wait for their answer" in texts
+
+
+def test_doctor_without_a_broker_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("uow.doctor.ANSWER_S", 0.5)
+    Path("uow.toml").write_text("[application]\nbootstrap_servers = '127.0.0.1:1'\n", encoding="utf-8")
+    result = CliRunner().invoke(main, ["doctor"], catch_exceptions=False)
+    assert result.exit_code == 1
+    assert "wrong no destination is configured" in result.output
+    assert "wrong no broker answers at 127.0.0.1:1" in result.output

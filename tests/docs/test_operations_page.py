@@ -30,7 +30,7 @@ def test_every_setting_and_command_named_exists() -> None:
     assert set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", TEXT)) <= settings | {"read_committed"} | {
         name for spec in METRICS for name in (spec.name, f"{spec.name}_total")
     }
-    assert set(re.findall(r"`uow ([a-z-]+)", TEXT)) <= {*COMMANDS, "doctor"}
+    assert set(re.findall(r"`uow ([a-z-]+)", TEXT)) <= {*COMMANDS}
 
 
 def test_every_link_leads_somewhere() -> None:
