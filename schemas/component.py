@@ -195,6 +195,17 @@ def read_component(cursor: Cursor) -> Component:
     return Component(seq, end, component_id, key, value, headers, timestamp, source, reference)
 
 
+def value_of(body: bytes) -> bytes | None:
+    """The value in a component's Avro body; the rest is not read."""
+    cursor = Cursor(body)
+    cursor.long()
+    cursor.boolean()
+    for _ in ("component id", "key"):
+        if cursor.branch():
+            cursor.bytes()
+    return cursor.bytes() if cursor.branch() else None
+
+
 def decode_component(body: bytes) -> Component:
     """The component in `body`. Raises `DecodeError` if the bytes are no component, or more than one."""
     cursor = Cursor(body)

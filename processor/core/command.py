@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from processor.core.changes import Amended, Change, Closed, Decision, Delivered, GivenUp
-from processor.core.decide import close_of
+from processor.core.decide import close_of, delivered
 from processor.core.group import NEVER, Group
 from processor.core.ranges import Ranges, count_up_to, union
 from schemas.errors import UowError
@@ -66,9 +66,13 @@ def _lacking(group: Group) -> str:
 def _delivered(case: Case) -> Verdict:
     group = case.group
     outcome = UnitOutcome.PARTIAL if group.missing() else UnitOutcome.COMPLETE
-    closed = case.close(outcome)
-    text = f"delivers {_counted(group)}, {outcome}{_lacking(group)}"
-    return Verdict(True, text, Decision((closed,), (Delivered(closed, case.command),)))
+    effect = delivered(case.close(outcome), group.held, case.command)
+    text = _differs(effect) or f"delivers {_counted(group)}, {outcome}{_lacking(group)}"
+    return Verdict(True, text, Decision((effect.closed,), (effect,)))
+
+
+def _differs(effect: Delivered | GivenUp) -> str:
+    return "fails the group: its components do not agree with uow-digest" if isinstance(effect, GivenUp) else ""
 
 
 def _given_up(case: Case, outcome: UnitOutcome, where: str) -> Verdict:
@@ -161,9 +165,10 @@ def _told(case: Case, text: str, amended: Decision, end: int, waived: Ranges) ->
         return Verdict(True, f"{text}; complete, waits until {group.deliver_at}", amended)
     outcome = UnitOutcome.PARTIAL if spared else UnitOutcome.COMPLETE
     closed = case.close(outcome)._replace(highest=group.highest if spared else end)
-    changes: tuple[Change, ...] = (*amended.changes, closed)
-    text = f"{text}; delivers {_counted(group)}, {outcome}"
-    return Verdict(True, text, Decision(changes, (Delivered(closed, case.command),)))
+    effect = delivered(closed, group.held, case.command)
+    changes: tuple[Change, ...] = (*amended.changes, effect.closed)
+    text = f"{text}; {_differs(effect) or f'delivers {_counted(group)}, {outcome}'}"
+    return Verdict(True, text, Decision(changes, (effect,)))
 
 
 VERBS: Final[Mapping[Verb, Callable[[Case], Verdict]]] = {

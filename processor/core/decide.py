@@ -8,7 +8,7 @@ Belongs here: every rule about a group. Does not belong here: changing it (`Grou
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from processor.core.changes import (
@@ -25,6 +25,7 @@ from processor.core.changes import (
     Rerouted,
     Tail,
 )
+from processor.core.digest import agrees
 from processor.core.group import UNKNOWN_END, Group
 from processor.core.ranges import count_up_to, without
 from schemas.component import decode_component
@@ -40,6 +41,7 @@ from schemas.errors import (
     UowError,
 )
 from schemas.records import Attributes, Reason, UnitOutcome
+from topics.commands import Command
 from topics.headers import Marks, Refusal
 from topics.policies import (
     DestinationPolicy,
@@ -344,10 +346,10 @@ def _hold(now: Situation) -> Decision:
     elif size + waived == end and max(group.deliver_at, marks.deliver_at) <= now.clock:  # line 15: complete and ready
         if waived:
             effect = Delivered(close(UnitOutcome.PARTIAL, Reason.COMMAND))
-        elif marks.end or group.marked:
-            effect = Delivered(close(UnitOutcome.COMPLETE, Reason.END))
         else:
-            effect = Delivered(close(UnitOutcome.COMPLETE, Reason.COMMAND if group.declared_end else Reason.COUNT))
+            by_count = Reason.COMMAND if group.declared_end else Reason.COUNT
+            closed = close(UnitOutcome.COMPLETE, Reason.END if marks.end or group.marked else by_count)
+            effect = delivered(closed, group.held | {marks.seq: arrival.body})
     if effect is None:
         return Decision(tuple(changes))
     return Decision((*changes, effect.closed), (effect,))
@@ -357,6 +359,13 @@ def close_of(group: Group, outcome: UnitOutcome, reason: Reason, position: int, 
     """A group's close, at this input position and moment."""
     highest = group.end if outcome is UnitOutcome.COMPLETE else group.highest
     return Closed(group.id, group.generation, outcome, reason, highest, position, at)
+
+
+def delivered(closed: Closed, bodies: Mapping[int, bytes], command: Command | None = None) -> Delivered | GivenUp:
+    """The unit; or the failure of a group that is whole, but not what its producer sent (W-212)."""
+    if closed.outcome is UnitOutcome.COMPLETE and not agrees(bodies):
+        return GivenUp(closed._replace(outcome=UnitOutcome.FAILED, reason=Reason.DIGEST), UowError, command)
+    return Delivered(closed, command)
 
 
 def decide_due(group: Group, clock: int, position: int, policy: DestinationPolicy) -> Decision:
@@ -379,7 +388,7 @@ def decide_due(group: Group, clock: int, position: int, policy: DestinationPolic
     if group.expires_at and due == group.expires_at + 1:
         effect = GivenUp(close(UnitOutcome.EXPIRED, Reason.COMPONENT_EXPIRED), ComponentExpiredError)
     elif group.complete:
-        effect = Delivered(close(*group.closing()))
+        effect = delivered(close(*group.closing()), group.held)
     else:
         reason = group.give_up_reason(policy)
         if policy.expiration_policy is ExpirationPolicy.DELIVER_PARTIAL:

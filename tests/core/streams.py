@@ -105,7 +105,7 @@ def _headers(rnd: Random, now: int, ids: Sequence[bytes]) -> Any:  # noqa: C901 
     if rnd.random() < 0.15:
         headers.append((rnd.choice(["uow-correlation-id", "uow-type", "uow-user-id", "uow-reply-to"]), b"said"))
     if rnd.random() < 0.25:
-        special = rnd.randrange(8)
+        special = rnd.randrange(9)
         if special == 0:
             headers.append(("uow-count", b"%d" % rnd.randrange(1, 7)))
         elif special == 1:
@@ -119,6 +119,8 @@ def _headers(rnd: Random, now: int, ids: Sequence[bytes]) -> Any:  # noqa: C901 
         elif special == 5:
             headers.append(("uow-rerouted", b"1"))
         elif special == 6:
+            headers.append(("uow-digest", b"sha256:" + rnd.choice([b"0", b"F"]) * 64))
+        elif special == 7:
             headers.append((rnd.choice(_ALIASES), rnd.choice([group_id, b"other"])))
         else:
             headers.append(("uow-unheard-of", b"x"))

@@ -14,11 +14,20 @@ PLACE = Place("d", "d.components", 0, 1)
 
 
 def arrived(
-    offset: int, id: str | None, seq: int = 1, *, end: bool = False, at: int = 0, value: bytes = b"v"
+    offset: int,
+    id: str | None,
+    seq: int = 1,
+    *,
+    end: bool = False,
+    at: int = 0,
+    value: bytes = b"v",
+    digest: str = "",
 ) -> Arrived:
     headers: list[tuple[str, bytes | None]] = [] if id is None else [("uow-id", id.encode()), ("uow-seq", b"%d" % seq)]
     if end:
         headers.append(("uow-end", b"true"))
+    if digest:
+        headers.append(("uow-digest", digest.encode()))
     return Arrived(offset, 1_000_000 + at, (id or "k").encode(), value, headers, b"digest")
 
 
@@ -108,6 +117,12 @@ def test_a_unit_that_fits_no_record_fails() -> None:
     )
     assert fates(found)[11] == Fate.REJECTED
     assert found[-1].error_class == "UnitClosedError"
+
+
+def test_a_unit_that_disagrees_with_its_digest_fails() -> None:
+    """W-212."""
+    [group] = [row for row in rows(arrived(0, "a", 1, end=True, digest="sha256:" + 64 * "0")) if row.kind == GROUP]
+    assert (group.fate, group.reason, group.error_class, group.to_errors) == ("failed", "digest", "UowError", True)
 
 
 def test_a_header_name_that_is_no_utf_8_is_refused_as_the_worker_refuses_it() -> None:

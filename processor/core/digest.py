@@ -1,0 +1,25 @@
+"""Whether a whole unit is what its producer sent, where the producer says so by `uow-digest` (W-212).
+
+Belongs here: the comparison. Does not belong here: how a digest is made (`schemas.digest`), and what becomes of a unit that differs
+(`decide`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from schemas.component import decode_component, value_of
+from schemas.digest import UnitDigest
+from topics.headers import DIGEST
+
+
+def agrees(bodies: Mapping[int, bytes]) -> bool:
+    """Whether these components, all of a unit by number, are those that the end component's digest was made from; so they are without one."""
+    end = decode_component(bodies[max(bodies)])
+    said = next((value for name, value in end.headers if name == DIGEST), None)
+    if said is None:
+        return True
+    made = UnitDigest()
+    for number in sorted(bodies):
+        made.add(value_of(bodies[number]))
+    return made.header() == said.lower()
