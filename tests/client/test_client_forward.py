@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError
 from fake_handles import FakeBroker, FakeRecord, failure
 
 import uow
+from topics.commands import Command, Verb, read_command
 from topics.headers import END, HOPS, ID, ORIGIN_TS, SEQ
 from uow import Forwarded, errors
 
@@ -359,3 +360,29 @@ def test_a_closed_reader_forwards_nothing(fake: FakeBroker, connection: uow.Conn
         message = next(reader)
     with pytest.raises(errors.ClientClosedError):
         connection.forward(message, to="next")
+
+
+def test_cancel_sends_one_command_with_the_position_and_the_same_one_when_the_message_comes_again_w62(
+    fake: FakeBroker, connection: uow.Connection
+) -> None:
+    message = one(fake, connection, COMPONENT, key=b"any", offset=7)
+    assert connection.cancel(message, destination="D", why="out of stock", by="Jill") == Forwarded.COMMITTED
+    sent = fake.visible[-1]
+    command = read_command(sent.headers)
+    assert isinstance(command, Command)
+    assert (command.verb, command.group_id, command.why, command.by) == (
+        Verb.CANCEL,
+        b"order-1",
+        "out of stock",
+        "Jill",
+    )
+    assert command.id == b"cancel:D:t/0/7", "decided once, however often the message is read"
+    assert fake.committed
+
+
+def test_cancel_needs_a_component_and_a_reason_w62(fake: FakeBroker, connection: uow.Connection) -> None:
+    with pytest.raises(errors.BadUnitIdError):
+        connection.cancel(one(fake, connection, [("plain", b"x")]), destination="D", why="no id")
+    with pytest.raises(errors.ConfigError):
+        connection.cancel(one(fake, connection, COMPONENT), destination="D", why="")
+    assert fake.visible == []
