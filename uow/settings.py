@@ -170,6 +170,15 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "worker",
+        "restore_stall_ms",
+        Kind.INTEGER,
+        60_000,
+        "A restore whose position does not move this long, with no open transaction to explain it, blocks its partition.",
+        at_least(1000),
+        "a fetch may take a second on a busy broker; waiting for brokers, or for the end of a dead worker's transaction, does not count",
+    ),
+    Setting(
+        "worker",
         "broker_wait_ms",
         Kind.INTEGER,
         -1,

@@ -3,7 +3,7 @@
 Belongs here: the three questions of the restore barrier (ER-06) and their patience. Does not belong here: what the rows mean
 (`processor.engine.restore`). Never joins the group.
 
-A restore runs inside the rebalance callback. One that takes longer than `max.poll.interval.ms` (5 min, some 50 million rows) loses its
+A restore runs inside the rebalance callback. One that takes longer than `max.poll.interval.ms` (5 min, some 20 million rows) loses its
 partitions and starts again when they come back (ER-08); nothing is processed on incomplete state either way (ER-17 is kept up to there).
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import confluent_kafka as ck
 
-from processor.engine.ports import Committed, Stopped, Stretch, Tp
+from processor.engine.ports import Blocked, Committed, Stopped, Stretch, Tp
 from processor.kafka.clients import Clients
 from processor.kafka.messages import apart, by_partition
 
@@ -26,7 +26,7 @@ CHUNK = 10_000
 REQUEST_S = 5.0
 RETRY_S = 0.1
 SAY_AFTER_S = 10.0
-"""A read whose position stands still this long says so: most often an open transaction of a dead worker (ER-10)."""
+"""A read whose position stands still this long says why: most often an open transaction of a dead worker (ER-10)."""
 
 
 class KafkaLogReader:
@@ -35,10 +35,11 @@ class KafkaLogReader:
     Args:
         clients: Makes handles.
         stopping: Looked at while brokers do not answer or a transaction stays open.
+        stall_ms: A position that does not move this long, though brokers answer and no transaction is open, is an error.
     """
 
-    def __init__(self, clients: Clients, stopping: Callable[[], bool] = lambda: False) -> None:
-        self._clients, self._stopping = clients, stopping
+    def __init__(self, clients: Clients, stopping: Callable[[], bool] = lambda: False, stall_ms: int = 60_000) -> None:
+        self._clients, self._stopping, self._stall_s = clients, stopping, stall_ms / 1000
         self._asking: dict[str, ck.Consumer] = {}
 
     def committed(self, tps: Sequence[Tp]) -> Mapping[Tp, Committed]:
@@ -92,12 +93,12 @@ class KafkaLogReader:
             consumer.close()
 
     def _read(self, consumer: ck.Consumer, ends: dict[tuple[str, int], int]) -> Iterator[Stretch]:
-        moved, said = time.monotonic(), False
+        moved = told = time.monotonic()
         while ends:
             messages: list[Any] = consumer.consume(1, RETRY_S)
             if messages:
                 messages += consumer.consume(CHUNK, 0.005)
-                moved, said = time.monotonic(), False
+                moved = told = time.monotonic()
             reached: dict[tuple[str, int], int] = {}
             records, events = apart(messages)
             for event in events:
@@ -111,13 +112,32 @@ class KafkaLogReader:
             self._strike_off(consumer, ends, reached)
             if self._stopping():
                 raise Stopped("a restore was interrupted by the stop")
-            if not said and ends and time.monotonic() - moved > SAY_AFTER_S:
-                said = True
-                log.warning(
-                    "restore stands still for %.0f s before %s: an open transaction, or no broker",
-                    SAY_AFTER_S,
-                    sorted(ends),
+            now = time.monotonic()
+            if ends and now - told > min(SAY_AFTER_S, self._stall_s):
+                told = now
+                if (why := self._reason(ends)) is not None:
+                    log.warning("restore stands still for %.0f s before %s: %s", now - moved, sorted(ends), why)
+                elif now - moved > self._stall_s:
+                    raise Blocked(
+                        f"reading {sorted(ends)} does not get on for {now - moved:.0f} s, though brokers answer and no transaction is open: "
+                        "look at these partitions with Kafka's tools, then restart the worker"
+                    )
+
+    def _reason(self, ends: Mapping[tuple[str, int], int]) -> str | None:
+        """Why nothing comes; None where nothing explains it."""
+        for tp, end in ends.items():
+            try:
+                asker: Any = self._asker("read_committed")
+                bounds = asker.get_watermark_offsets(ck.TopicPartition(*tp), timeout=REQUEST_S)
+            except ck.KafkaException as failure:
+                return f"no broker: {failure.args[0].str()}"
+            if bounds is None:
+                return "no broker answers"
+            if bounds[1] < end:
+                return (
+                    f"a transaction is open in {tp[0]}/{tp[1]} at offset {bounds[1]}; it ends with its time-out (ER-10)"
                 )
+        return None
 
     @staticmethod
     def _strike_off(

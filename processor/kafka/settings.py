@@ -31,6 +31,7 @@ class WorkerSettings:
             changelog.
         replay_limit_bytes: The same in bytes.
         replay_limit_ms: The same in time.
+        restore_stall_ms: A restore that does not get on this long, and nothing explains it, blocks its partition.
         broker_wait_ms: Longest wait for unreachable brokers at start; -1: no limit.
         drain_timeout_ms: Longest a stop takes before it leaves without commit.
         web: `HOST:PORT` of the pages, port 0 for any; `off`.
@@ -50,6 +51,7 @@ class WorkerSettings:
     replay_limit_records: int = 100_000
     replay_limit_bytes: int = 67_108_864
     replay_limit_ms: int = 60_000
+    restore_stall_ms: int = 60_000
     broker_wait_ms: int = -1
     drain_timeout_ms: int = 30_000
     web: str = "127.0.0.1:6066"

@@ -212,7 +212,7 @@ def kafka_ports(
             source=KafkaSource(clients, settings, clock),
             sink=KafkaSink(clients, settings, stop.is_set, on_step, on_replaced),
             clock=clock,
-            restore=partial(restore, KafkaLogReader(clients, stop.is_set), contexts),
+            restore=partial(restore, KafkaLogReader(clients, stop.is_set, settings.restore_stall_ms), contexts),
         )
 
     return new_ports
