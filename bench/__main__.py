@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -15,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench import hot, latency
+from bench import hot, latency, takeover
 from bench.drain import Drain, Place, scratch
 from bench.load import WORKLOADS, Workload, produce
 from bench.restore import Restores
@@ -139,6 +140,13 @@ def latencies(place: Place, asked: Asked, results: Results, say: Say) -> None:
     say(f"latency: p50 {done['p50_ms']:.1f} ms, p99 {done['p99_ms']:.1f} ms")
 
 
+def takeovers(place: Place, asked: Asked, results: Results, say: Say) -> None:
+    for number, case in itertools.product(range(asked.rounds), takeover.CASES):
+        seconds = takeover.measure(place, asked.records or 100_000, case)
+        results.add(f"takeover, {case}", {"takeover_s": seconds})
+        say(f"takeover round {number + 1}, {case}: {seconds:.1f} s")
+
+
 def hot_path(asked: Asked, results: Results, say: Say) -> None:
     for name in ("w5", "w100", "w10k", "w1"):
         done = hot.measure(min(asked.records or 50_000, 50_000), 2 + 2 * asked.rounds, name)
@@ -150,6 +158,7 @@ ON_BROKER: dict[str, Callable[[Place, Asked, Results, Say], None]] = {
     "faust": plain_faust,
     "restore": restores,
     "latency": latencies,
+    "takeover": takeovers,
 }
 WHAT = ("hot", "w5", "w100", "w10k", "w1", *ON_BROKER)
 
@@ -187,6 +196,7 @@ COLUMNS = (
     ("internal", "internal bytes/input byte", "{:.3f}"),
     ("p50_ms", "p50 ms", "{:.1f}"),
     ("p99_ms", "p99 ms", "{:.1f}"),
+    ("takeover_s", "takeover s", "{:.1f}"),
 )
 
 

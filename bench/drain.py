@@ -173,6 +173,7 @@ class Place:
             self.committed(application, topics.components) as committed,
             (self.worker if kill else self.changelog)(application, destination) as worker,
         ):
+            worker.wait_output("ready")  # before, a new broker may have no coordinator to ask
             worker.wait(lambda: committed() == ends, f"worker drains {destination}", DRAIN_S)
             if kill:
                 worker.process.kill()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import hot, latency
+from bench import hot, latency, takeover
 from bench.__main__ import Asked, Results, drains, main, restores, table
 from bench.drain import Place
 from bench.load import WORKLOADS, produce
@@ -55,6 +55,11 @@ def test_plain_faust_makes_every_unit(place: Place) -> None:
     done = place.drain("plain_faust", destination)
     assert done.units == workload.units
     assert done.cpu_us > 0
+
+
+@pytest.mark.drill  # a dozen seconds of starting workers
+def test_heir_of_a_worker_that_was_stopped_delivers_from_every_partition(place: Place) -> None:
+    assert takeover.measure(place, 200, "stopped") > 0
 
 
 def test_every_held_component_is_restored_with_an_old_changelog_as_well(place: Place) -> None:
