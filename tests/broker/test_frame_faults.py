@@ -94,7 +94,7 @@ class Bench:
     def write(self, *values: bytes, next_offset: int, **at: Callable[[], object]) -> None:
         """One transaction, with something done at a commit step."""
         self.at = at
-        plan = Plan(Tp(self.input, 0), self.more, self.more, next_offset)
+        plan = Plan(Tp(self.input, 0), self.more, self.more, next_offset, self.more, 0)
         plan.outputs += [Output(self.units, 0, b"k", value, []) for value in values]
         self.sink.write([plan], self.group.consumer_group_metadata())
 
@@ -207,15 +207,18 @@ def test_late_produce_of_an_aborted_transaction_takes_the_place_of_the_next_reco
     """ER-11: the next transaction's record has the same epoch and sequence number, and is dropped as a repeat."""
 
     def seen(kind: type[KafkaSink]) -> list[bytes | None]:
-        bench = opened(kind)
+        bench = opened(kind, timeout_ms=3000)
         bench.write(b"first", next_offset=1)
         held = bench.proxy.add(Rule(Fault.HOLD, {Api.PRODUCE}, times=1))
         bench.give_up(b"ghost", 2, "produced", held.wait)
         bench.proxy.add(Rule(Fault.RELEASE, {Api.PRODUCE}, times=1))
-        bench.write(b"second", next_offset=2, produced=bench.flush)
+        bench.at = {"produced": bench.flush}
+        bench.deliver(b"first", b"second")
         return bench.visible()
 
-    assert seen(Careless) == [b"first", b"ghost"]
+    assert any(seen(Careless) == [b"first", b"ghost"] for _ in range(4)), (
+        "an abort that is slow costs the control its epoch"
+    )
     assert seen(KafkaSink) == [b"first", b"second"]
 
 
