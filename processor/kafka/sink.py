@@ -131,7 +131,7 @@ class KafkaSink:
             self._on_step("commit")
             producer.commit_transaction(self._timeout_s)
         except ck.KafkaException as failure:
-            raise self._verdict(failure, None) from failure
+            raise self._verdict(self._cause(producer, failure), None) from failure
         self._on_step("committed")
 
     def replace(self) -> None:
@@ -236,6 +236,19 @@ class KafkaSink:
                 producer.poll(0.02)
                 if self._monotonic() - self._began > self._timeout_s:
                     raise Doubt("the send buffer stays full: brokers take nothing") from full
+
+    @staticmethod
+    def _cause(producer: ck.Producer, failure: ck.KafkaException) -> ck.KafkaException:
+        """Why a transaction failed. When a record fails while offsets are under way, sending them says `_STATE` and nothing more.
+
+        Any other call tells the cause then; asking to begin is one that changes nothing, since a transaction is open.
+        """
+        if failure.args[0].code() == ck.KafkaError._STATE:
+            try:
+                producer.begin_transaction()
+            except ck.KafkaException as told:
+                return told
+        return failure
 
     def _verdict(self, failure: ck.KafkaException, tp: Tp | None) -> Exception:
         """What a failed call of the open transaction means for the driver (ER-13, ER-14)."""

@@ -40,6 +40,11 @@ def _library() -> ctypes.CDLL:
         ("rd_kafka_mock_broker_set_up", [ctypes.c_void_p, ctypes.c_int32], ctypes.c_int),
         ("rd_kafka_mock_broker_set_rtt", [ctypes.c_void_p, ctypes.c_int32, ctypes.c_int], ctypes.c_int),
         (
+            "rd_kafka_mock_broker_push_request_error_rtts",
+            [ctypes.c_void_p, ctypes.c_int32, ctypes.c_int16, ctypes.c_size_t],  # and pairs of error and delay
+            ctypes.c_int,
+        ),
+        (
             "rd_kafka_mock_push_request_errors_array",
             [ctypes.c_void_p, ctypes.c_int16, ctypes.c_size_t, ctypes.POINTER(ctypes.c_int)],
             None,
@@ -74,6 +79,12 @@ class MockCluster:
         """The next requests of that kind are answered with these error codes."""
         array = (ctypes.c_int * len(codes))(*codes)
         self._library.rd_kafka_mock_push_request_errors_array(self._cluster, api, len(codes), array)
+
+    def late(self, api: int, round_trip_ms: int) -> None:
+        """Delays the answer to the next request of that kind."""
+        self._library.rd_kafka_mock_broker_push_request_error_rtts(
+            self._cluster, 1, api, 1, ctypes.c_int(0), ctypes.c_int(round_trip_ms)
+        )
 
     def down(self) -> None:
         """Cuts connections and refuses new ones."""

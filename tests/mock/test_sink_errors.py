@@ -14,6 +14,7 @@ from processor.kafka.settings import WorkerSettings
 from processor.kafka.sink import STEPS, KafkaSink
 from schemas.errors import FencedError
 from tests.mock.mock_cluster import (
+    ADD_OFFSETS,
     ADD_PARTITIONS,
     END_TXN,
     INIT_PRODUCER_ID,
@@ -89,6 +90,17 @@ def test_record_that_the_broker_refuses_fails_the_transaction(bench: Bench, clus
     with pytest.raises(Refused):
         bench.write()
     assert "committed" not in bench.steps
+    bench.sink.replace()
+    bench.write()
+
+
+def test_record_refused_while_offsets_are_under_way_is_told_as_such(bench: Bench, cluster: MockCluster) -> None:
+    """F20: the library answers the offsets with "erroneous state" then; taken for a doubt, the same would be tried for ever."""
+    cluster.fail(PRODUCE, ERROR.INVALID_RECORD)
+    cluster.late(ADD_OFFSETS, 1000)
+    with pytest.raises(Refused, match="INVALID_RECORD"):
+        bench.write()
+    assert "offsets" not in bench.steps
     bench.sink.replace()
     bench.write()
 
