@@ -82,20 +82,22 @@ def drains(place: Place, asked: Asked, results: Results, say: Say) -> None:
             worker = _drain(place, "worker", name, workload.units)
             ratios = {"ratio": worker.cpu_us / bare.cpu_us}
             if name == "w5":
-                ratios["price"] = worker.cpu_us / _price(place, asked, results)
+                ratios |= _prices(place, asked, results, worker.cpu_us)
             results.add(f"{name} bare", bare.as_dict())
             results.add(f"{name} worker", worker.as_dict() | ratios)
             say(f"{name} round {number + 1}: bare {bare.cpu_us:.2f} µs, worker {worker.cpu_us:.2f} µs a component")
 
 
-def _price(place: Place, asked: Asked, results: Results) -> float:
-    """CPU of the worker that keeps nothing; and beside it the worker that writes every survivor at once."""
+def _prices(place: Place, asked: Asked, results: Results, cpu_us: float) -> dict[str, float]:
+    """The worker's CPU to that of workers that promise less; and beside them the one that writes every survivor at once."""
     units = _preloaded_w5(place, asked).units
     forgetful = _drain(place, "forgetful", "w5", units)
     changelog = _drain(place, "changelog", "w5", units)
     results.add("w5 keeps nothing", forgetful.as_dict())
+    untransacted = _drain(place, "untransacted", "w5", units)
     results.add("w5 no replay", changelog.as_dict() | {"price": changelog.cpu_us / forgetful.cpu_us})
-    return forgetful.cpu_us
+    results.add("w5 no transactions", untransacted.as_dict())
+    return {"price": cpu_us / forgetful.cpu_us, "transactions": cpu_us / untransacted.cpu_us}
 
 
 def _preloaded_w5(place: Place, asked: Asked) -> Workload:
@@ -191,6 +193,7 @@ COLUMNS = (
     ("process", "CPU µs/component", "{:.2f}"),
     ("ratio", "ratio", "{:.2f}"),
     ("price", "to keeping nothing", "{:.2f}"),
+    ("transactions", "to no transactions", "{:.2f}"),
     ("per_s", "per second", "{:,.0f}"),
     ("peak_mb", "peak MB", "{:.0f}"),
     ("internal", "internal bytes/input byte", "{:.3f}"),

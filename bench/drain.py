@@ -154,6 +154,11 @@ class Place:
         command = [sys.executable, "-m", "bench.forgetful", str(self.config(application, destination))]
         return Program(self.folder / f"{application}.log", *command)
 
+    def untransacted(self, application: str, destination: str) -> Program:
+        """Comparison (d)."""
+        command = [sys.executable, "-m", "bench.untransacted", str(self.config(application, destination))]
+        return Program(self.folder / f"{application}.log", *command)
+
     def bare(self, application: str, destination: str) -> Program:
         """Comparison (a)."""
         command = [sys.executable, "-m", "bench.bare", self.bootstrap, application, destination]
@@ -196,7 +201,7 @@ class Place:
         """Drains the input by a new group.
 
         Args:
-            kind: `worker`, `changelog`, `forgetful`, `bare` or `plain_faust`.
+            kind: `worker`, `changelog`, `forgetful`, `untransacted`, `bare` or `plain_faust`.
             destination: Whose input is preloaded.
         """
         application = self.application()

@@ -38,13 +38,13 @@ def test_a_workload_is_the_same_every_time_and_every_group_gets_each_number(name
 def test_worker_and_comparisons_make_every_unit_once_and_have_numbers(place: Place) -> None:
     results = Results()
     drains(place, Asked(["w5"], rounds=1, records=RECORDS, seconds=0, rate=0), results, lambda line: None)
-    for run in ("w5 bare", "w5 worker", "w5 keeps nothing", "w5 no replay"):
+    for run in ("w5 bare", "w5 worker", "w5 keeps nothing", "w5 no replay", "w5 no transactions"):
         assert all(one.median > 0 for name, one in results.series[run].items() if name != "internal")
         assert results.series[run]["units"].median == WORKLOADS["w5"].of(RECORDS).units
     if place.data is not None:
         internal = {run: series["internal"].median for run, series in results.series.items()}
         assert internal["w5 keeps nothing"] == 0 < min(internal["w5 worker"], internal["w5 no replay"])
-    assert table(results).row_count == 4
+    assert table(results).row_count == 5
 
 
 def test_plain_faust_makes_every_unit(place: Place) -> None:
