@@ -100,7 +100,7 @@ def test_record_refused_while_offsets_are_under_way_is_told_as_such(bench: Bench
     cluster.late(ADD_OFFSETS, 1000)
     with pytest.raises(Refused, match="INVALID_RECORD"):
         bench.write()
-    assert "offsets" not in bench.steps
+    assert "committed" not in bench.steps
     bench.sink.replace()
     bench.write()
 
