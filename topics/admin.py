@@ -147,6 +147,23 @@ def check(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[Deviation]:
     return found
 
 
+def check_mirrors(counts: Mapping[str, int], components: str, prefixes: Sequence[str]) -> list[Deviation]:
+    """Mirrors of a destination's input that have another partition count, so that nobody could go on from them (W-111).
+
+    Args:
+        counts: Partition count by topic name.
+        components: Name of `D.components`.
+        prefixes: What names of mirrored topics begin with (`mirror_prefixes`).
+    """
+    reason = "a mirror has the partitions of its origin, or ids belong elsewhere there (W-111)"
+    mirrors = [f"{prefix}{components}" for prefix in prefixes]
+    return [
+        Deviation(name, "partitions", str(counts[components]), str(counts[name]), reason)
+        for name in mirrors
+        if components in counts and counts.get(name, counts[components]) != counts[components]
+    ]
+
+
 def _setting_deviations(spec: TopicSpec, actual: Mapping[str, str]) -> list[Deviation]:
     found = []
     for name, expectation in spec.expectations.items():

@@ -36,6 +36,11 @@ def _library() -> ctypes.CDLL:
         ("rd_kafka_mock_cluster_destroy", [ctypes.c_void_p], None),
         ("rd_kafka_mock_cluster_bootstraps", [ctypes.c_void_p], ctypes.c_char_p),
         ("rd_kafka_mock_topic_create", [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_int], ctypes.c_int),
+        (
+            "rd_kafka_mock_partition_set_leader",
+            [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32, ctypes.c_int32],
+            ctypes.c_int,
+        ),
         ("rd_kafka_mock_broker_set_down", [ctypes.c_void_p, ctypes.c_int32], ctypes.c_int),
         ("rd_kafka_mock_broker_set_up", [ctypes.c_void_p, ctypes.c_int32], ctypes.c_int),
         ("rd_kafka_mock_broker_set_rtt", [ctypes.c_void_p, ctypes.c_int32, ctypes.c_int], ctypes.c_int),
@@ -93,6 +98,10 @@ class MockCluster:
     def up(self) -> None:
         """Answers again."""
         self._library.rd_kafka_mock_broker_set_up(self._cluster, 1)
+
+    def lead(self, topic: str, partition: int, *, broker: int = 1) -> None:
+        """Gives a partition to a broker; -1 takes its leader away."""
+        self._library.rd_kafka_mock_partition_set_leader(self._cluster, topic.encode(), partition, broker)
 
     def slow(self, round_trip_ms: int) -> None:
         """Delays every answer."""

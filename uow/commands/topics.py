@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from topics import admin
-from topics.catalogue import DEFAULT_PARTITIONS, TopicSpec, expected
+from topics.catalogue import DEFAULT_PARTITIONS, DestinationTopics, TopicSpec, expected
 from uow.cli import FAILED
 from uow.config import Settings
 from uow.options import config_option, json_option
@@ -66,6 +66,10 @@ def check(ctx: click.Context, settings: Settings, as_json: bool) -> None:
     """Report every deviation; exit 1 when there is one."""
     client = admin.admin_client(settings.bootstrap_servers, settings.kafka)
     deviations = [each for specs in _specs(settings) for each in admin.check(client, specs)]
+    counts = admin.partition_counts(client)
+    for name, policy in settings.destinations.items():
+        components = DestinationTopics(settings.application_id, name).components
+        deviations += admin.check_mirrors(counts, components, policy.mirror_prefixes)
     if as_json:
         print_json({"deviations": [_row(each) for each in deviations]})
     else:
