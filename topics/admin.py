@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType, TopicMetadata  # type: ignore[attr-defined]
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_attempt, wait_fixed
 
 from topics.catalogue import TopicSpec
@@ -103,7 +103,7 @@ def create_missing(admin: AdminClient, specs: Sequence[TopicSpec]) -> Created:
     return Created(tuple(created), tuple(spec.name for spec in specs if spec.name not in created))
 
 
-def _wait_visible(admin: AdminClient, names: Sequence[str]) -> None:
+def _wait_visible(admin: AdminClient, names: Sequence[str], partitions: int = 1) -> None:
     """Returns once brokers tell of these topics, each partition with a leader: the controller answers a little earlier.
 
     Raises:
@@ -112,13 +112,17 @@ def _wait_visible(admin: AdminClient, names: Sequence[str]) -> None:
 
     def are_there() -> bool:
         topics = admin.list_topics(timeout=TIMEOUT_S).topics
-        return all(name in topics and all(p.leader >= 0 for p in topics[name].partitions.values()) for name in names)
+        return all(name in topics and _is_led(topics[name], partitions) for name in names)
 
     try:
         Retrying(stop=stop_after_attempt(300), wait=wait_fixed(0.05), retry=retry_if_result(operator.not_))(are_there)
     except RetryError as error:
         text = f"no broker tells of the new topics {', '.join(names)}"
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, text)) from error
+
+
+def _is_led(topic: TopicMetadata, partitions: int) -> bool:
+    return len(topic.partitions) >= partitions and all(each.leader >= 0 for each in topic.partitions.values())
 
 
 def check(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[Deviation]:
@@ -171,6 +175,18 @@ def _setting_deviations(spec: TopicSpec, actual: Mapping[str, str]) -> list[Devi
         if not expectation.accepts(value):
             found.append(Deviation(spec.name, name, expectation.text, value, expectation.reason))
     return found
+
+
+def grow(admin: AdminClient, names: Sequence[str], partitions: int) -> None:
+    """Gives topics more partitions, one after another, and waits until brokers tell of them.
+
+    Raises:
+        KafkaException: The broker refuses one, or they do not show up.
+    """
+    for name in names:
+        for done in admin.create_partitions([NewPartitions(name, partitions)], operation_timeout=TIMEOUT_S).values():
+            done.result()
+    _wait_visible(admin, names, partitions)
 
 
 def partition_counts(admin: AdminClient) -> dict[str, int]:

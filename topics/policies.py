@@ -120,3 +120,8 @@ class DestinationPolicy:
     accept_aliases: frozenset[AliasFamily] = frozenset()
     expiration_log_headers: tuple[str, ...] = ()
     mirror_prefixes: tuple[str, ...] = ()
+
+    @property
+    def is_bound_to_count(self) -> bool:
+        """Whether another partition count would give an open group another partition (W-107)."""
+        return self.handling_policy is HandlingPolicy.SINGLE_MESSAGE_DELIVERY and self.routing is Routing.HASH

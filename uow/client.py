@@ -41,6 +41,7 @@ from uow.handles import (
     ConsumerHandle,
     Handles,
     Headers,
+    KnownTopics,
     Librdkafka,
     ProducerHandle,
     check_properties,
@@ -128,7 +129,7 @@ class Connection:
         self._lock = threading.Lock()
         self._readers: list[tuple[Consumption, weakref.ref[Reader[Any]]]] = []
         base = transactional_id or client_id or f"uow-{self.id}"
-        known_topics: set[str] = set()
+        known_topics = KnownTopics()
         self._transactions = Transactions(base, self._transactional_producers(), known_topics)
         self._plain = PlainSender(self._plain_producers(), known_topics)
         self._closed = False

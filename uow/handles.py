@@ -7,7 +7,9 @@ set (failover section 2), and the watch on a handle's log. Does not belong here:
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol, cast
 
 import confluent_kafka
@@ -25,6 +27,9 @@ Headers = list[HeaderPair]
 
 BLOCKING_S: Final = 6.0
 """Longest a call waits for a connection or for room in the send buffer (failover section 2, `reconnect_blocking_ms`)."""
+LOOK_AGAIN_S: Final = 30.0
+"""How often a topic that is sent to is looked at again; as often as the library refreshes what it knows."""
+LOOK_S: Final = 1.0
 TRANSACTION_TIMEOUT_MS: Final = 10_000
 """Bounds how long the transaction of a dead sender holds back readers (W-50)."""
 
@@ -207,7 +212,46 @@ class LogWatch(logging.Handler):
             self.doubt = line
 
 
-def check_topic(handle: ProducerHandle | ConsumerHandle, topic: str) -> int:
+class KnownTopics:
+    """Topics that a connection sends to, with the partition count that each had at first; asked for again now and then. For any thread.
+
+    The library itself takes a new count as soon as it hears of it, and sends to where ids belong then.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._counts: dict[str, int] = {}
+        self._look_at: dict[str, float] = {}
+
+    def check(self, handle: ProducerHandle, topic: str) -> None:
+        """Asks for a topic that is new, or was not looked at for a while.
+
+        Raises:
+            DestinationUnavailableError, ReconnectTimeoutError: As `check_topic`, for a new one.
+            ConfigError: The input of a destination has another count than at first: its open groups may be on other partitions (W-107).
+        """
+        now = self._clock()
+        if now < self._look_at.get(topic, now):
+            return
+        known = self._counts.get(topic)
+        if known is None:
+            self._counts[topic] = check_topic(handle, topic)
+        elif topic.endswith(".components"):
+            with suppress(DestinationUnavailableError, ReconnectTimeoutError):  # sending will tell
+                self._compare(topic, known, check_topic(handle, topic, LOOK_S))
+        self._look_at[topic] = now + LOOK_AGAIN_S
+
+    def _compare(self, topic: str, known: int, count: int) -> None:
+        if count != known:
+            destination = topic.removesuffix(".components")
+            rule = (
+                f"had {known} partitions when this connection began to send to it: `uow topics repartition {destination}` moves what is "
+                "open; then make a new connection (W-107)"
+            )
+            raise ConfigError(f"topic {topic}, partitions", count, rule)
+
+
+def check_topic(handle: ProducerHandle | ConsumerHandle, topic: str, wait_s: float = BLOCKING_S) -> int:
     """Asks for a topic, so that a wrong name is told at once and not after the library's time-outs.
 
     Returns:
@@ -218,9 +262,9 @@ def check_topic(handle: ProducerHandle | ConsumerHandle, topic: str) -> int:
         ReconnectTimeoutError: No broker answered in time.
     """
     try:
-        found = handle.list_topics(topic, BLOCKING_S).topics.get(topic)
+        found = handle.list_topics(topic, wait_s).topics.get(topic)
     except KafkaException as failure:
-        raise ReconnectTimeoutError(f"no broker answered within {BLOCKING_S:g} s: {failure.args[0].str()}") from failure
+        raise ReconnectTimeoutError(f"no broker answered within {wait_s:g} s: {failure.args[0].str()}") from failure
     if found is None or (
         found.error is not None and found.error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
     ):

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException
 from schemas.errors import UowError
 from uow.component import OutgoingRecord
 from uow.errors import AmbiguousSendError, ClientClosedError, ReconnectTimeoutError, SendRejectedError, sent_error
-from uow.handles import BLOCKING_S, LogWatch, ProducerHandle, check_topic
+from uow.handles import BLOCKING_S, KnownTopics, LogWatch, ProducerHandle
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Delivery:
 class PlainSender:
     """The plain producer of a connection, made when it is first needed. For any thread."""
 
-    def __init__(self, make: Callable[[logging.Logger], ProducerHandle], topics: set[str]) -> None:
+    def __init__(self, make: Callable[[logging.Logger], ProducerHandle], topics: KnownTopics) -> None:
         self._make = make
         self._topics = topics
         self._lock = threading.Lock()
@@ -73,12 +73,11 @@ class PlainSender:
         Raises:
             DestinationUnavailableError, SendRejectedError: Certainly not written.
             ReconnectTimeoutError: No answer in time; it goes on in the background (R-20).
+            ConfigError: The destination's partition count has changed (W-107).
             AmbiguousSendError: Nobody knows.
         """
         handle = self._open_handle()
-        if record.topic not in self._topics:
-            check_topic(handle, record.topic)
-            self._topics.add(record.topic)
+        self._topics.check(handle, record.topic)
         deadline = time.monotonic() + BLOCKING_S
         delivery = self._pending.get(component_id)
         if delivery is None:

@@ -34,7 +34,7 @@ from uow.errors import (
     TransactionRolledBackError,
     sent_error,
 )
-from uow.handles import BLOCKING_S, TRANSACTION_TIMEOUT_MS, LogWatch, ProducerHandle, check_topic
+from uow.handles import BLOCKING_S, TRANSACTION_TIMEOUT_MS, KnownTopics, LogWatch, ProducerHandle
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class Transaction:
         self,
         transactional_id: str,
         make: Callable[[str, logging.Logger], ProducerHandle],
-        topics: set[str],
+        topics: KnownTopics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.transactional_id = transactional_id
@@ -169,13 +169,14 @@ class Transaction:
         Raises:
             SendRejectedError: Refused for good, or no room in time.
             DestinationUnavailableError: There is no such topic.
+            ConfigError: The destination's partition count has changed (W-107).
             UowError: What an earlier record of this transaction met; the transaction can only be aborted.
         """
         handle = self._open_handle()
         if self._failure is not None:
             raise self._failure
         try:
-            self._check_topic(handle, record.topic)
+            self._topics.check(handle, record.topic)
             self._produce(handle, record)
             serve(handle, handle.poll, 0)
         except KafkaException as failure:
@@ -184,11 +185,6 @@ class Transaction:
         except UowError as failure:
             self._failure = failure
             raise
-
-    def _check_topic(self, handle: ProducerHandle, topic: str) -> None:
-        if topic not in self._topics:
-            check_topic(handle, topic)
-            self._topics.add(topic)
 
     def _produce(self, handle: ProducerHandle, record: OutgoingRecord) -> None:
         deadline = 0.0
@@ -325,7 +321,7 @@ def _given_up(error: KafkaError) -> UowError:
 class Transactions:
     """The transactional ids of one connection, `<base>-<n>`: each open unit and each forwarding reader has one for itself. For any thread."""
 
-    def __init__(self, base: str, make: Callable[[str, logging.Logger], ProducerHandle], topics: set[str]) -> None:
+    def __init__(self, base: str, make: Callable[[str, logging.Logger], ProducerHandle], topics: KnownTopics) -> None:
         self._base = base
         self._make = make
         self._topics = topics

@@ -21,11 +21,13 @@ class Tail(NamedTuple):
         component_id: `uow-component-id`, or None.
         offset: Source offset: the identity where there is no component id.
         properties: Headers the unit takes over: correlation id, priority, user id, type, and the user's own.
+        place: `topic/partition/` of the source, where it is not the group's own partition (W-107).
     """
 
     component_id: bytes | None
     offset: int
     properties: tuple[tuple[str, bytes | None], ...] = ()
+    place: bytes | None = None
 
 
 class Opened(NamedTuple):

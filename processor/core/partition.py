@@ -229,7 +229,7 @@ class Partition:
         self.closed.trim(self.clock)  # here too, so that nothing depends on where a poll was cut
         group = self.groups.get(group_id) if group_id is not None else None
         closed = self.closed.get(group_id) if group_id is not None else None
-        home = self.elsewhere(group_id) if group_id is not None and group is None and closed is None else None
+        home = self.elsewhere(group_id) if group_id is not None and group is None else None
         if isinstance(marks, Refusal):
             decision = decide_refusal(marks, group, closed, home, record.offset(), self.clock, self.policy)
         else:
@@ -266,7 +266,8 @@ class Partition:
     def elsewhere(self, group_id: bytes) -> int | None:
         """The partition an id belongs to if it is not this one, else None (line 6).
 
-        Asked only where neither an open nor a closed group of the id is here: a group never opens on a wrong partition.
+        Asked only where no open group of the id is here: a group never opens on a wrong partition. A closed one may be of a time when there
+        were fewer partitions (W-107).
         """
         home = self.place.partition_for(group_id, self.place.partitions)
         return None if home == self.place.partition else home

@@ -56,12 +56,14 @@ class UnitMaker:
         return self._tail_of(end)
 
     def _tail_of(self, component: Component) -> Tail:
-        component_id = component.component_id
+        component_id, source = component.component_id, component.source
+        place = f"{source.topic}/{source.partition}/".encode()
         properties = unit_properties(component.headers, self.reading)
         return Tail(
             None if component_id is None else component_id.encode(),
-            component.source.offset,
+            source.offset,
             properties,
+            None if place == self._place else place,
         )
 
     def unit_id(self, group_id: bytes, generation: int, tail: Tail) -> bytes:
@@ -70,7 +72,7 @@ class UnitMaker:
         if tail.component_id is not None:
             state.update(b"%b\0%d\0%b" % (group_id, generation, tail.component_id))
         else:
-            state.update(b"%b\0%d\0%b%d" % (group_id, generation, self._place, tail.offset))
+            state.update(b"%b\0%d\0%b%d" % (group_id, generation, tail.place or self._place, tail.offset))
         text = state.hexdigest()
         return f"{text[:8]}-{text[8:12]}-5{text[13:16]}-{_VARIANTS[text[16]]}{text[17:20]}-{text[20:32]}".encode()
 

@@ -219,7 +219,7 @@ class Writer:
         """To `D.rejected`, with everything it came with (W-37)."""
         error = refusal.error(detail=refusal.detail, case=refusal.case, id=refusal.id)
         error.seq = refusal.seq
-        why = self._error_headers(refusal.error, refusal.case, error.text, record.offset())
+        why = self._error_headers(refusal.error, refusal.case, error.text, self._source + b"%d" % record.offset())
         self._put(
             Output(self.rejected, -1, record.key(), record.value(), (read_headers(record) or []) + why), why, written
         )
@@ -261,12 +261,12 @@ class Writer:
             raise UnitTooLargeForRecordError
         return Output(self.units, self.partition, group.id, value, headers)
 
-    def _error_headers(self, error: type[UowError], case: str, text: str, offset: int) -> Headers:
+    def _error_headers(self, error: type[UowError], case: str, text: str, source: bytes) -> Headers:
         return [
             (names.ERROR_CLASS, error.__name__.encode()),
             (names.ERROR_CASE, case.encode()),
             (names.ERROR_TEXT, text.encode("utf-8", "backslashreplace")),
-            (names.SOURCE, self._source + b"%d" % offset),
+            (names.SOURCE, source),
         ]
 
     def _answer(self, answered: Answered, written: Written) -> None:
@@ -310,21 +310,20 @@ class Writer:
         if command is not None:
             text += f": {command.why}"
         for component in components:
-            why = self._error_headers(error, closed.reason.value, text, component.source.offset)
+            why = self._error_headers(error, closed.reason.value, text, _place_of(component))
             why += [(names.FAILURE_REASON, _FAILURES[closed.outcome]), (names.MISSING, missing.encode())]
             headers = [*component.headers, *why]
             self._put(Output(self.errors, self.partition, component.key, component.value, headers), why, written)
 
     def _log_line(self, component: Component, group: Group, closed: Closed, missing: str) -> dict[str, Any]:
         wanted = self.context.policy.expiration_log_headers
-        source = component.source
         return {
             "destination": self.context.destination,
             "id": group.id.decode(),
             "generation": group.generation,
             "seq": component.seq,
             "component_id": component.component_id,
-            "source": f"{source.topic}/{source.partition}/{source.offset}",
+            "source": _place_of(component).decode(),
             "reason": closed.reason.value,
             "missing": missing,
             "headers": {
@@ -371,6 +370,12 @@ class Writer:
                 headers,
             )
         )
+
+
+def _place_of(component: Component) -> bytes:
+    """Where a component lay; not always on the partition that assembles its group (W-107)."""
+    source = component.source
+    return f"{source.topic}/{source.partition}/{source.offset}".encode()
 
 
 def too_large(closed: Closed) -> Closed:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from processor.core.changes import Closed
 from processor.core.closed import ClosedMemory
@@ -80,6 +80,7 @@ def restore(reader: LogReader, contexts: Mapping[str, TaskContext], tps: Sequenc
     Raises:
         StateCorruptedError: Offsets and logs do not agree, or a row cannot be read.
     """
+    _check_counts(contexts, tps)
     commands = {tp: Tp(contexts[tp.topic].topics.commands, tp.partition) for tp in tps}
     inputs = [*tps, *commands.values()]
     while True:
@@ -89,6 +90,20 @@ def restore(reader: LogReader, contexts: Mapping[str, TaskContext], tps: Sequenc
         except StateCorruptedError:
             if reader.committed(inputs) == committed:
                 raise  # else the owner has committed meanwhile: whoever looks, or was thrown out of the group, reads once more
+
+
+def _check_counts(contexts: Mapping[str, TaskContext], tps: Sequence[Tp]) -> None:
+    """A partition that was added while the worker ran has no changelog yet, and ids may belong elsewhere now (W-107)."""
+    for tp in tps:
+        context = contexts[tp.topic]
+        if tp.partition >= context.partitions and context.policy.is_bound_to_count:
+            why = f"the topic had {context.partitions} partitions when this worker started"
+            raise StateCorruptedError([tp], why, remedy_for_count(context.destination))
+
+
+def remedy_for_count(destination: str) -> str:
+    """What to do about a partition count that changed while groups were open (W-107)."""
+    return f"stop all workers and run `uow topics repartition {destination}`, which moves what belongs elsewhere now"
 
 
 def _restore(
@@ -135,6 +150,14 @@ def _replay(
         if again != floors[tp]:
             why = f"the replay floor is {floors[tp]}, but the first component found again is at {again}"
             raise StateCorruptedError([tp], why, _REMEDY_OFFSETS)
+
+
+def live_rows(reader: LogReader, logs: Sequence[Tp]) -> dict[Tp, dict[bytes, bytes]]:
+    """What the partitions of a groups' changelog say, by key."""
+    found: dict[Tp, dict[bytes, bytes]] = {log: {} for log in logs}
+    for log, records in reader.read(reader.bounds(logs)):
+        _take_rows(found[log], log, records)
+    return found
 
 
 def _take_rows(rows: dict[bytes, bytes], log: Tp, records: Sequence[RawRecord]) -> None:
@@ -193,6 +216,10 @@ def _fill(
     task: PartitionTask, found: _Found, committed: Committed, bounds: tuple[int, int], command_position: int
 ) -> None:
     start, end = bounds
+    context, counted = task.context, hints(committed).partitions
+    if counted not in (None, context.partitions) and context.policy.is_bound_to_count:
+        why = f"its groups were assembled when the topic had {counted} partitions, now it has {context.partitions}"
+        raise StateCorruptedError([task.tp], why, remedy_for_count(context.destination))
     position = _position(task.tp, found, committed, bounds)
     if position < start:
         task.blocked = f"records {position} to {start - 1} of {task.tp.topic}/{task.tp.partition} were deleted before they were read (W-120)"
@@ -210,7 +237,7 @@ def _fill(
         for key, value in group_rows.items():
             task.restore_group_row(key[1:-5], read_group_row(value))
         if (
-            task.context.policy.idle_expiration_ms != NEVER_MS
+            context.policy.idle_expiration_ms != NEVER_MS
         ):  # the only thing that asks for each component's own append time
             for group in task.groups.values():
                 group.last_at = max(decode_component(body).timestamp for body in group.held.values())
@@ -230,7 +257,7 @@ def _position(tp: Tp, found: _Found, committed: Committed, bounds: tuple[int, in
     if found.last is not None and found.last.to_offset != committed.offset:
         why = f"the ledger ends at {found.last.to_offset}, the committed offset is {committed.offset}"
         raise StateCorruptedError([tp], why, _REMEDY_OFFSETS)
-    floor, rows = _hints(committed)
+    floor, rows, _ = hints(committed)
     if found.last is None and floor is None and (found.rows or found.ledger_end):
         why = f"somebody else set the committed offset {committed.offset}, and the ledger has no record left to judge it by"
         raise StateCorruptedError([tp], why, _REMEDY_OFFSETS)
@@ -243,7 +270,21 @@ def _position(tp: Tp, found: _Found, committed: Committed, bounds: tuple[int, in
     return committed.offset
 
 
-def _hints(committed: Committed) -> tuple[int | None, int | None]:
-    """Replay floor and number of changelog rows, from beside the committed offset; None if someone else set it."""
-    found = re.fullmatch(r"1;F=(\d+)(?:;R=(\d+))?", committed.metadata)
-    return (int(found[1]), int(found[2]) if found[2] else None) if found else (None, None)
+class Hints(NamedTuple):
+    """What a worker wrote beside a committed offset; None where it did not, or somebody else set the offset.
+
+    Attributes:
+        floor: The replay floor.
+        rows: How many rows the changelog must have.
+        partitions: How many partitions `D.components` had (W-107).
+    """
+
+    floor: int | None = None
+    rows: int | None = None
+    partitions: int | None = None
+
+
+def hints(committed: Committed) -> Hints:
+    """What stands beside a committed offset."""
+    found = re.fullmatch(r"1;F=(\d+)(?:;R=(\d+))?(?:;P=(\d+))?", committed.metadata)
+    return Hints(*(None if each is None else int(each) for each in found.groups())) if found else Hints()

@@ -36,6 +36,12 @@ COMPONENT_BYTES = 100
 """What an open group and a held component cost beside their bytes: objects, table entries, deadlines. `tests/engine/test_memory.py` measures it."""
 
 
+def offset_metadata(floor: int, rows: int, context: TaskContext) -> str:
+    """Text beside the committed offset: replay floor, live rows of the changelog, and the partition count where it binds groups (W-107)."""
+    told = f"1;F={floor};R={rows}"
+    return f"{told};P={context.partitions}" if context.policy.is_bound_to_count else told
+
+
 class PartitionTask:
     """State of one partition of one destination.
 
@@ -185,7 +191,7 @@ class PartitionTask:
                 self.rows += not group.has_group_row
                 plan.changelog.append(group_row(group))
         floor = self.young.floor(partition.position)
-        plan.metadata = f"1;F={floor};R={self.rows}"
+        plan.metadata = offset_metadata(floor, self.rows, context)
         plan.ledger = self._ledger(start, floor, happened.not_held, [one for _, one in closed], happened.commands)
         return plan
 

@@ -17,6 +17,7 @@ from typing import Any
 import confluent_kafka as ck
 
 from processor.engine.ports import Blocked, Committed, Stopped, Stretch, Tp
+from processor.engine.restore import hints
 from processor.kafka.clients import Clients
 from processor.kafka.messages import apart, by_partition
 
@@ -196,6 +197,21 @@ class KafkaLogReader:
         for consumer in self._asking.values():
             consumer.close()
         self._asking.clear()
+
+
+def recorded_counts(clients: Clients, topic: str, partitions: int) -> set[int]:
+    """Partition counts that stand beside the group's committed offsets (W-107). Waits for nobody's transaction: the count is in each of them.
+
+    Raises:
+        KafkaException: No broker answers.
+    """
+    consumer = clients.log_consumer("read_uncommitted")
+    try:
+        rows = consumer.committed([ck.TopicPartition(topic, number) for number in range(partitions)], REQUEST_S)
+    finally:
+        consumer.close()
+    found = {hints(Committed(row.offset, row.metadata or "")).partitions for row in rows}
+    return {count for count in found if count is not None}
 
 
 _PATIENT = frozenset(

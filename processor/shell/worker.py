@@ -27,8 +27,10 @@ import faust
 import structlog
 from confluent_kafka.admin import AdminClient
 
+from processor.engine.restore import remedy_for_count
 from processor.kafka.clients import Clients
 from processor.kafka.clock import wall_ms
+from processor.kafka.reader import recorded_counts
 from processor.kafka.settings import WorkerSettings
 from processor.shell.app import UowApp, create_app, kafka_ports, task_contexts
 from processor.shell.pages import web_address
@@ -54,6 +56,7 @@ NOT_YET = frozenset(
 )
 """What brokers say that are not ready themselves."""
 SAY_AFTER_S = 5.0
+_REMEDIES = {"topic": "run `uow topics create`", "partitions": "run `uow topics repartition`"}
 
 
 def run_worker(
@@ -154,11 +157,7 @@ def check_topics(settings: WorkerSettings) -> dict[str, int]:
     for name, policy in settings.destinations.items():
         specs = expected(settings.application_id, name, policy, replay_ms=settings.replay_ms)
         for each in _insist(settings, partial(admin.check, client, specs)):
-            remedy = (
-                "run `uow topics create`"
-                if each.what == "topic"
-                else "`uow topics check` lists all that must be changed"
-            )
+            remedy = _REMEDIES.get(each.what, "`uow topics check` lists all that must be changed")
             complaints.append(
                 Complaint(
                     f"topic {each.topic}, {each.what}",
@@ -168,6 +167,11 @@ def check_topics(settings: WorkerSettings) -> dict[str, int]:
             )
         topic = DestinationTopics(settings.application_id, name).components
         partitions.setdefault(topic, 0)
+        if policy.is_bound_to_count:
+            for was in _insist(settings, partial(recorded_counts, Clients(settings), topic, partitions[topic])):
+                if was != partitions[topic]:
+                    rule = f"must be {was}, as when its groups were assembled: {remedy_for_count(name)}"
+                    complaints.append(Complaint(f"topic {topic}, partitions", partitions[topic], rule))
     if complaints:
         raise ConfigError.many(complaints)
     return partitions

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError
 from fake_handles import FakeBroker, failure
 
 import uow
-from uow import errors, transaction
+from uow import errors, handles, transaction
 
 
 @pytest.fixture
@@ -175,6 +175,32 @@ def test_a_topic_is_asked_for_once(fake: FakeBroker, connection: uow.Connection)
     send(connection, "c")
     connection.send("megazon", "d")
     assert fake.calls.count("list_topics") == 1
+
+
+def test_a_destination_that_got_more_partitions_is_noticed_and_sent_to_no_longer_w107(
+    fake: FakeBroker, connection: uow.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handles, "LOOK_AGAIN_S", 0.0)
+    fake.topics = {"megazon.components": 4, "gadget-planet": 1}
+    send(connection, "a")
+    connection.send("megazon", "b", to="gadget-planet")
+    fake.topics = {"megazon.components": 8, "gadget-planet": 2}
+    connection.send("megazon", "c", to="gadget-planet")  # any count will do on the way (W-54)
+    with pytest.raises(errors.ConfigError, match=r"had 4 partitions when .* `uow topics repartition megazon`"):
+        send(connection, "d")
+    with pytest.raises(errors.ConfigError, match="had 4 partitions"):
+        connection.send("megazon", "e")
+    assert values(fake) == [b"a", b"b", b"c"]
+
+
+def test_a_look_that_finds_no_broker_stops_nobody(
+    fake: FakeBroker, connection: uow.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handles, "LOOK_AGAIN_S", 0.0)
+    send(connection, "a")
+    fake.script["list_topics"] = [failure(KafkaError._TRANSPORT)]
+    send(connection, "b")
+    assert values(fake) == [b"a", b"b"]
 
 
 def test_an_unknown_topic_fails_the_unit_before_it_is_produced(fake: FakeBroker, connection: uow.Connection) -> None:

@@ -1,6 +1,8 @@
-"""`uow topics create|check`: the topics of every configured destination."""
+"""`uow topics create|check|repartition`: the topics of every configured destination."""
 
 from __future__ import annotations
+
+from dataclasses import asdict
 
 import click
 
@@ -10,11 +12,12 @@ from uow.cli import FAILED
 from uow.config import Settings
 from uow.options import config_option, json_option
 from uow.printing import print_json
+from uow.repartition import repartition as run_repartition
 
 
 @click.group()
 def command() -> None:
-    """Create the topics of every destination, or report every deviation. Nothing is ever deleted."""
+    """Create the topics of every destination, report every deviation, or add partitions. Nothing is ever deleted."""
 
 
 @command.command()
@@ -77,6 +80,32 @@ def check(ctx: click.Context, settings: Settings, as_json: bool) -> None:
         if not deviations:
             click.echo(f"topics are as they must be: {', '.join(settings.destinations) or 'no destinations'}")
     ctx.exit(FAILED if deviations else 0)
+
+
+@command.command()
+@click.argument("destination")
+@click.option("--partitions", type=click.IntRange(1, 100_000), help="The new count; without it that of D.components.")
+@click.option("--dry-run", is_flag=True, help="Say what would move, and change nothing.")
+@config_option
+@json_option
+def repartition(destination: str, partitions: int | None, dry_run: bool, settings: Settings, as_json: bool) -> None:
+    """Give DESTINATION more partitions; open groups go where their ids belong then, and none is split.
+
+    Under hash routing stop all workers first, and start them again afterwards. A try that failed is repeated by the same command. Under path
+    routing workers may run.
+    """
+    report = run_repartition(settings, destination, partitions, dry_run=dry_run)
+    moved = report.moved
+    if as_json:
+        print_json(asdict(report))
+        return
+    would, what = ("would be ", "would move") if dry_run else ("", "moved")
+    for name in report.grown:
+        click.echo(f"{name}: {would}given {report.after} partitions")
+    click.echo(
+        f"{destination}: {report.before} -> {report.after} partitions; {what}: {moved.groups} open groups with {moved.components} "
+        f"components, {moved.closed} remembered ids"
+    )
 
 
 def _specs(settings: Settings, partitions: int = DEFAULT_PARTITIONS, replication: int = 1) -> list[list[TopicSpec]]:

@@ -1,0 +1,256 @@
+"""A destination gets more partitions while groups are open: nothing is split, lost or forgotten (W-107)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from processor.engine.outputs import TaskContext
+from processor.engine.ports import Committed, Output, Stretch, Tp
+from processor.engine.repartition import Moved, move
+from processor.engine.restore import live_rows, restore
+from processor.engine.task import PartitionTask
+from processor.engine.young import ReplayLimits
+from schemas.errors import StateCorruptedError
+from tests.core.script import T0, TOPICS, FakeRecord, Sent, c, context_of, is_unit, policy_of, told, unit_of
+from tests.engine.logs import Logs
+from topics.partitioner import partition_for
+from topics.policies import DestinationPolicy, HandlingPolicy, LatePolicy, Routing
+
+WIDE = ReplayLimits(1000, 1 << 30, 1 << 30)
+NARROW = ReplayLimits(5, 1 << 30, 1 << 30)
+
+
+class Cluster:
+    """All partitions of a destination: logs, the tasks of its workers, and everything they put out."""
+
+    def __init__(self, partitions: int, policy: DestinationPolicy, replay: ReplayLimits = WIDE) -> None:
+        self.context = context_of(policy, partitions, replay=replay)
+        self.logs: dict[int, Logs] = {}
+        self.tasks: dict[int, PartitionTask] = {}
+        self.outputs: list[Output] = []
+        self._sent = 0
+        self._offsets: dict[int, int] = {}
+        self.start()
+
+    def start(self) -> None:
+        """Workers start."""
+        self.tasks = self._restored(self.context)
+
+    def _restored(self, context: TaskContext) -> dict[int, PartitionTask]:
+        inputs = [Tp(TOPICS.components, number) for number in range(context.partitions)]
+        for tp in inputs:
+            if tp.partition not in self.logs:
+                self.logs[tp.partition] = Logs(tp)
+                self.logs[tp.partition].input_bounds = (0, 1 << 40)
+        return {tp.partition: task for tp, task in restore(self, {TOPICS.components: context}, inputs).items()}
+
+    def send(self, sent: Sent, partition: int | None = None) -> int:
+        """One record, read and committed at once; what is sent on is read as well. Where it went."""
+        if partition is None:
+            partition = partition_for(sent.key or b"", self.context.partitions)
+        offset = self._offsets.get(partition, 0)
+        self._offsets[partition] = offset + 2
+        self._sent += 1
+        record = FakeRecord(
+            offset, sent.headers, sent.value, sent.key, T0 + self._sent, Tp(TOPICS.components, partition)
+        )
+        self.logs[partition].take_input([record])
+        plan = self.tasks[partition].process([record])
+        self.logs[partition].add(plan)
+        for output in plan.outputs:
+            if output.topic == TOPICS.components:
+                self.send(Sent(output.headers, output.value, output.key), output.partition)
+            else:
+                self.outputs.append(output)
+        return partition
+
+    def tell(self, verb: str, id: str, **more: object) -> None:
+        """One command."""
+        order = told(verb, id, **more)  # type: ignore[arg-type]
+        partition = partition_for(order.key, self.context.partitions)
+        task = self.tasks[partition]
+        record = FakeRecord(task.command_position, order.headers, None, order.key, T0 + self._sent)
+        plan = task.process([], [record])
+        self.logs[partition].add(plan)
+        self.outputs += plan.outputs
+
+    def repartition(self, partitions: int) -> Moved:
+        """The workers stop, without draining; groups move; workers start."""
+        tasks = self._restored(self.context)
+        logs = [Tp(TOPICS.groups_changelog, number) for number in tasks]
+        rows = {log.partition: found for log, found in live_rows(self, logs).items()}
+        self.context = replace(self.context, partitions=partitions)
+        plans, moved = move(self.context, tasks, rows, {})
+        for plan in plans:
+            self.logs.setdefault(plan.tp.partition, Logs(plan.tp)).add(plan)
+        self.start()
+        return moved
+
+    @property
+    def units(self) -> dict[str, tuple[str, object]]:
+        """Id, and components of each unit; a doubled one fails."""
+        units = [unit_of(output) for output in self.outputs if is_unit(output)]
+        assert len({unit.id for unit in units}) == len(units)
+        return {
+            unit.id: (unit.unit_id, [(each.seq, each.value, each.headers) for each in unit.components])
+            for unit in units
+        }
+
+    # -- LogReader
+
+    def committed(self, tps: Sequence[Tp]) -> Mapping[Tp, Committed]:
+        return {tp: self.logs[tp.partition].committed([tp])[tp] for tp in tps}
+
+    def bounds(self, tps: Sequence[Tp]) -> Mapping[Tp, tuple[int, int]]:
+        return {tp: self.logs[tp.partition].bounds([tp])[tp] for tp in tps}
+
+    def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[Stretch]:
+        for tp, range_ in ranges.items():
+            yield from self.logs[tp.partition].read({tp: range_})
+
+
+def drawn(rnd: Random) -> list[Sent]:
+    """Components of sixty groups, shuffled, some with headers that a changelog row must keep."""
+    sent = []
+    for number in range(60):
+        size = rnd.randint(1, 5)
+        for seq in range(1, size + 1):
+            more: dict[str, object] = {"component_id": f"{number}-{seq}"} if rnd.random() < 0.5 else {}
+            if rnd.random() < 0.1:
+                more["priority"] = 7
+            if rnd.random() < 0.1:
+                more["deliver_at"] = 0
+            sent.append(c(seq, seq == size, f"g{number}", f"{number}/{seq}", **more))
+    rnd.shuffle(sent)
+    return sent
+
+
+@pytest.mark.parametrize("replay", [WIDE, NARROW, ReplayLimits()], ids=["young", "some-young", "promoted"])
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 4), (3, 4), (2, 5)])
+def test_groups_open_before_and_completed_after_are_the_same_units_w107(
+    before: int, after: int, replay: ReplayLimits
+) -> None:
+    sent = drawn(Random(before * 10 + after))
+    steady, grown = (Cluster(before, policy_of(), replay) for _ in range(2))
+    for each in sent[:90]:
+        steady.send(each)
+        grown.send(each)
+    open_before = {name for task in grown.tasks.values() for name in task.groups}
+    ended = {name for task in grown.tasks.values() for name, group in task.groups.items() if group.end_known}
+    moved = grown.repartition(after)
+    assert {name for task in grown.tasks.values() for name in task.groups} == open_before
+    assert 0 < moved.groups < len(open_before)
+    for number, task in grown.tasks.items():
+        assert all(partition_for(name, after) == number for name in task.groups)
+    for each in sent[90:]:
+        steady.send(each)
+        grown.send(each)
+    assert {name: content for name, (_, content) in grown.units.items()} == {
+        name: content for name, (_, content) in steady.units.items()
+    }
+    assert len(grown.units) == 60
+    for name in map(bytes.decode, ended):  # identity is where the end component lay, not where it was assembled (W-90)
+        assert grown.units[name][0] == steady.units[name][0]
+
+
+def test_second_growth_finds_what_the_first_one_moved_w107() -> None:
+    sent = drawn(Random(1))
+    cluster = Cluster(1, policy_of())
+    for each in sent[:60]:
+        cluster.send(each)
+    cluster.repartition(3)
+    for each in sent[60:120]:
+        cluster.send(each)
+    cluster.repartition(7)
+    for each in sent[120:]:
+        cluster.send(each)
+    assert len(cluster.units) == 60
+
+
+def test_closed_ids_and_what_commands_said_move_along_w107() -> None:
+    """W-19, W-203."""
+    cluster = Cluster(1, policy_of(incomplete_expiration_ms=60_000))
+    ids = [f"g{number}" for number in range(20)]
+    for name in ids:
+        cluster.send(c(1, True, name))
+        cluster.send(c(1, False, f"open-{name}"))
+        cluster.tell("waive", f"open-{name}", seq="2")
+        cluster.tell("extend", f"open-{name}", until=500)
+    moved = cluster.repartition(4)
+    assert moved.closed > 5
+    assert moved.groups == moved.components > 5
+    for task in cluster.tasks.values():
+        for group in task.groups.values():
+            assert (len(group.waived), group.extended > 0) == (1, True)
+    cluster.outputs.clear()
+    for name in ids:
+        cluster.send(c(1, True, name))
+        cluster.tell("waive", f"open-{name}", seq="2")  # the same command id
+        cluster.send(c(3, True, f"open-{name}"))
+    assert {output.topic for output in cluster.outputs} == {TOPICS.rejected, TOPICS.outcomes, TOPICS.units}
+    assert len(cluster.units) == 20
+    assert all(dict(output.headers)["uow-outcome"] == b"partial" for output in cluster.outputs if is_unit(output))
+
+
+def test_late_component_on_the_old_partition_is_sent_on_even_if_its_id_is_remembered_there_w107() -> None:
+    """By a producer that has not noticed the new count; under `reopen` its group must not open on the old partition."""
+    cluster = Cluster(1, policy_of(late_policy=LatePolicy.REOPEN))
+    ids = [f"g{number}" for number in range(10)]
+    for name in ids:
+        cluster.send(c(1, False, name))
+        cluster.tell("cancel", name)
+    cluster.repartition(2)
+    for name in ids:
+        cluster.send(c(2, False, name), partition=0)
+    for number, task in cluster.tasks.items():
+        assert all(partition_for(name, 2) == number for name in task.groups)
+    assert {group.generation for task in cluster.tasks.values() for group in task.groups.values()} == {2}
+
+
+def test_given_up_components_name_where_they_lay_w107() -> None:
+    """W-80: `uow-source` of a component that moved with its group is the old partition."""
+    cluster = Cluster(1, policy_of())
+    for number in range(8):
+        cluster.send(c(1, False, f"g{number}"))
+    cluster.repartition(3)
+    for number in range(8):
+        cluster.tell("cancel", f"g{number}")
+    given_up = [output for output in cluster.outputs if output.topic == TOPICS.errors]
+    assert {dict(output.headers)["uow-source"] for output in given_up} == {
+        b"D.components/0/%d" % (2 * number) for number in range(8)
+    }
+    assert {output.partition for output in given_up} == {0, 1, 2}
+
+
+def test_restore_under_another_count_than_the_offsets_were_committed_with_is_refused_w107() -> None:
+    cluster = Cluster(2, policy_of())
+    cluster.send(c(1, False, "a"))
+    cluster.context = replace(cluster.context, partitions=3)
+    with pytest.raises(
+        StateCorruptedError, match="had 2 partitions, now it has 3; stop all workers and run `uow topics repartition D`"
+    ):
+        cluster.start()
+
+
+def test_partition_that_was_added_under_a_running_worker_is_refused_w107() -> None:
+    cluster = Cluster(2, policy_of())
+    with pytest.raises(
+        StateCorruptedError, match=r"D\.components/5: the topic had 2 partitions when this worker started"
+    ):
+        restore(cluster, {TOPICS.components: cluster.context}, [Tp(TOPICS.components, 5)])
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [policy_of(routing=Routing.PATH), DestinationPolicy(HandlingPolicy.PASS_THROUGH)],
+    ids=["path", "pass_through"],
+)
+def test_count_means_nothing_where_no_group_hangs_on_it_w107(policy: DestinationPolicy) -> None:
+    cluster = Cluster(2, policy)
+    cluster.send(c(1, False, "a"))
+    cluster.context = replace(cluster.context, partitions=3)
+    cluster.start()
