@@ -85,11 +85,11 @@ COMPONENTS: Final = """
 WITH actual AS (
   SELECT * FROM (
     SELECT *, count(*) OVER w AS n, row_number() OVER o AS k FROM {components}
-    WINDOW w AS (PARTITION BY unit_id, source_topic, source_partition, source_offset),
-      o AS (PARTITION BY unit_id, source_topic, source_partition, source_offset ORDER BY unit_offset, position)
+    WINDOW w AS (PARTITION BY unit_id, unit_topic, source_topic, source_partition, source_offset),
+      o AS (PARTITION BY unit_id, unit_topic, source_topic, source_partition, source_offset ORDER BY unit_offset, position)
   ) WHERE k = 1
 ),
-expected AS (SELECT * FROM {fates} WHERE fate = 'delivered'),
+expected AS (SELECT *, explode(topics) AS to_topic FROM {fates} WHERE fate = 'delivered'),
 joined AS (
   SELECT e.id AS expected_id, e.offset AS expected_offset, a.source_offset AS actual_offset, a.n, e.position AS expected_position, a.position,
     coalesce(e.id, a.id) AS id,
@@ -98,7 +98,8 @@ joined AS (
       IF(e.end <=> a.end, NULL, 'end'), IF(e.component_id <=> a.component_id, NULL, 'component_id'),
       IF(e.content <=> {content}, NULL, 'key, value or headers'), IF(e.at <=> unix_millis(a.timestamp), NULL, 'timestamp')) AS wrong
   FROM expected e FULL OUTER JOIN actual a
-  ON e.unit_id = a.unit_id AND a.source_topic = {topic} AND e.partition = a.source_partition AND e.offset = a.source_offset
+  ON e.unit_id = a.unit_id AND e.to_topic = a.unit_topic AND a.source_topic = {topic} AND e.partition = a.source_partition
+    AND e.offset = a.source_offset
 )
 SELECT CASE WHEN actual_offset IS NULL THEN 'missing' WHEN expected_offset IS NULL THEN 'unexpected' WHEN n > 1 THEN 'doubled'
     WHEN wrong <> '' THEN 'wrong content' ELSE 'wrong order' END AS what,
@@ -115,23 +116,24 @@ WITH actual AS (
     SELECT *, count(*) OVER w AS n, row_number() OVER o AS k,
       array_join(transform(missing, r -> CASE WHEN r.first = r.last THEN CAST(r.first AS STRING) WHEN r.last = 2147483647 THEN concat(r.first, '-')
         ELSE concat(r.first, '-', r.last) END), ',') AS lacking
-    FROM {units} WINDOW w AS (PARTITION BY unit_id), o AS (PARTITION BY unit_id ORDER BY offset)
+    FROM {units} WINDOW w AS (PARTITION BY unit_id, topic), o AS (PARTITION BY unit_id, topic ORDER BY offset)
   ) WHERE k = 1
 ),
-expected AS (SELECT * FROM {groups} WHERE fate = 'delivered'),
+expected AS (SELECT *, explode(topics) AS to_topic FROM {groups} WHERE fate = 'delivered'),
 joined AS (
-  SELECT e.unit_id AS expected_unit, a.unit_id AS actual_unit, a.n, coalesce(e.id, a.id) AS id, coalesce(e.unit_id, a.unit_id) AS place,
+  SELECT e.unit_id AS expected_unit, a.unit_id AS actual_unit, coalesce(e.to_topic, a.topic) AS topic, a.n, coalesce(e.id, a.id) AS id, coalesce(e.unit_id, a.unit_id) AS place,
     concat_ws(', ', IF(e.id <=> a.id, NULL, 'id'), IF(a.destination = {destination}, NULL, 'destination'),
       IF(e.generation <=> a.generation, NULL, 'generation'), IF(e.outcome <=> a.outcome, NULL, 'outcome'), IF(e.reason <=> a.reason, NULL, 'reason'),
       IF(e.opened_at <=> unix_millis(a.opened_at), NULL, 'opened_at'), IF(e.closed_at <=> unix_millis(a.closed_at), NULL, 'closed_at'),
       IF(e.expires_at <=> unix_millis(a.expires_at), NULL, 'expires_at'), IF(e.size <=> a.count, NULL, 'count'),
       IF(e.held_bytes <=> a.bytes, NULL, 'bytes'), IF(e.missing <=> a.lacking, NULL, 'missing'), IF(e.partition <=> a.partition, NULL, 'partition'),
       IF(CAST(e.id AS BINARY) <=> a.key, NULL, 'key'), IF(e.headers <=> a.headers, NULL, 'headers')) AS wrong
-  FROM expected e FULL OUTER JOIN actual a ON e.unit_id = a.unit_id
+  FROM expected e FULL OUTER JOIN actual a ON e.unit_id = a.unit_id AND e.to_topic = a.topic
 )
 SELECT CASE WHEN actual_unit IS NULL THEN 'missing' WHEN expected_unit IS NULL THEN 'unexpected' WHEN n > 1 THEN 'doubled' ELSE 'wrong content' END AS what,
   'units' AS source, id, place,
-  CASE WHEN actual_unit IS NULL THEN 'no row' WHEN expected_unit IS NULL THEN 'the log gives no such unit' WHEN n > 1 THEN concat(n, ' rows') ELSE wrong END AS detail
+  CASE WHEN actual_unit IS NULL THEN concat('no row from ', topic) WHEN expected_unit IS NULL THEN concat('the log gives no such unit in ', topic)
+    WHEN n > 1 THEN concat(n, ' rows from ', topic) ELSE wrong END AS detail
 FROM joined WHERE actual_unit IS NULL OR expected_unit IS NULL OR n > 1 OR wrong <> ''
 """
 
@@ -217,8 +219,12 @@ FROM {groups} WHERE due IS NOT NULL AND recorded_at < due
 
 
 FOUND: Final = """
-WITH inside AS (
-  SELECT 'delivered' AS fate, source_partition, source_offset FROM {components}
+WITH delivered AS (
+  SELECT DISTINCT source_partition, source_offset, k FROM (
+    SELECT *, row_number() OVER (PARTITION BY source_partition, source_offset, unit_topic ORDER BY unit_offset) AS k FROM {components})
+),
+inside AS (
+  SELECT 'delivered' AS fate, source_partition, source_offset FROM delivered
   UNION ALL
   SELECT coalesce(failure_reason, 'rejected'), source_partition, source_offset FROM {rejected}
   WHERE source_offset IS NOT NULL AND NOT exists(headers, h -> h.name = 'uow-unit-id' AND failure_reason IS NOT NULL)
@@ -228,7 +234,7 @@ WHERE i.source_offset >= b.start AND i.source_offset < b.stop AND fate IN ('deli
 UNION ALL
 SELECT 'passed', (SELECT count(*) FROM {passed}) + (SELECT count(*) FROM {rejected} WHERE topic = {units_topic})
 """
-"""Records by fate, as the tables have them."""
+"""Records by fate, as the tables have them. What goes to several topics by its routes counts once, what is twice in one of them twice."""
 
 
 def compare(spark: SparkSession, query: str, **inputs: DataFrame | str | bool) -> DataFrame:

@@ -1,4 +1,4 @@
-"""From Kafka records to rows: what a record of `D.units`, `D.rejected` or `D.errors` is, and its columns.
+"""From Kafka records to rows: what a record of `D.units`, of a route's topic, of `D.rejected` or `D.errors` is, and its columns.
 
 A unit's value says by its first bytes how it was written (contract section 11): Avro single-object encoding names its writer's schema by
 fingerprint, Confluent framing by a registry's id, JSON and XML begin with `{` and `<`. A batch is asked once which of these it has; one
@@ -10,7 +10,7 @@ Belongs here: frames, schemas, the `CASE`, rows by table. Does not belong here: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -49,10 +49,10 @@ _IS_WHOLE = (
 """Malformed bytes give a struct of nulls, not a null struct: the required fields tell."""
 
 
-def with_frame(records: DataFrame, units_topic: str) -> DataFrame:
+def with_frame(records: DataFrame, unit_topics: Sequence[str]) -> DataFrame:
     """Adds `frame`: how the value of a unit is written; null on records that are no unit."""
     return records.withColumn(
-        "frame", sql.when(sql.col("topic").eqNullSafe(units_topic) & sql.expr(_IS_UNIT), sql.expr(_FRAME))
+        "frame", sql.when(sql.col("topic").isin(*unit_topics) & sql.expr(_IS_UNIT), sql.expr(_FRAME))
     )
 
 
@@ -165,14 +165,14 @@ def _from_xml(value: bytes | None) -> tuple[Any, ...] | None:
     return _read(formats.from_xml, value)
 
 
-def with_table(decoded: DataFrame, destination: str, units_topic: str) -> DataFrame:
+def with_table(decoded: DataFrame, destination: str, unit_topics: Sequence[str]) -> DataFrame:
     """Adds `goes_to`: the one table for each record, so that none is lost and none counted twice (W-216).
 
     A unit of another destination that was sent on here passed through (W-96). A value that says it is a unit and cannot be read is kept
     in `rejected`, as it was.
     """
     chosen = (
-        sql.when(~sql.col("topic").eqNullSafe(units_topic), Table.REJECTED.value)
+        sql.when(~sql.col("topic").isin(*unit_topics), Table.REJECTED.value)
         .when(sql.col("frame").isNull(), Table.PASSED.value)
         .when(~sql.expr(_IS_WHOLE), Table.REJECTED.value)
         .when(sql.col("unit.destination") != destination, Table.PASSED.value)

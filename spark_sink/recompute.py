@@ -27,8 +27,9 @@ from schemas.component import decode_component
 from schemas.errors import MisroutedComponentError, UnitTooLargeError
 from schemas.records import Reason, UnitOutcome, bounded_ranges, ranges_text
 from topics import headers as names
-from topics.catalogue import RECORD_LIMIT_BYTES
+from topics.catalogue import RECORD_LIMIT_BYTES, DestinationTopics
 from topics.policies import DestinationPolicy, ExpirationPolicy, ValueFormat
+from topics.routes import topics_of
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -89,6 +90,7 @@ class Row(NamedTuple):
         held_bytes: Sum of their sizes; of a record, its own.
         missing: Ranges as text.
         headers: The unit's headers.
+        topics: Where the unit goes by its routes; of a component, where its unit does.
     """
 
     kind: str
@@ -118,13 +120,14 @@ class Row(NamedTuple):
     held_bytes: int | None = None
     missing: str | None = None
     headers: list[tuple[str, bytes | None]] | None = None
+    topics: list[str] | None = None
 
 
 COLUMNS: Final = (
     "kind STRING, fate STRING, partition INT, offset BIGINT, id STRING, generation BIGINT, unit_id STRING, position INT, seq INT, "
     "`end` BOOLEAN, component_id STRING, at BIGINT, content BINARY, header_count INT, error_class STRING, error_case STRING, to_errors BOOLEAN, "
     "due BIGINT, outcome STRING, reason STRING, opened_at BIGINT, closed_at BIGINT, expires_at BIGINT, size INT, held_bytes BIGINT, "
-    "missing STRING, headers ARRAY<STRUCT<name: STRING, value: BINARY>>"
+    "missing STRING, headers ARRAY<STRUCT<name: STRING, value: BINARY>>, topics ARRAY<STRING>"
 )
 """The fields of `Row` as Spark DDL."""
 
@@ -203,6 +206,7 @@ class Recomputation:
         self._policy = policy
         self._partition = Partition(place, policy)
         self._maker = UnitMaker(place.destination, place.topic, place.partition, self._partition.reading)
+        self._units = DestinationTopics("", place.destination).units
         self._arrived: dict[int, tuple[bytes | None, int]] = {}
 
     def feed(self, records: Sequence[Arrived]) -> Iterator[Row]:
@@ -298,6 +302,8 @@ class Recomputation:
         unit_id = self._maker.unit_id(group.id, group.generation, tail)
         missing = () if closed.outcome is UnitOutcome.COMPLETE else group.missing()
         is_unit = isinstance(effect, Delivered)
+        headers = self._maker.headers(group, closed, unit_id, tail, missing) if is_unit else None
+        routes, matching = self._policy.routes, self._policy.route_matching
         fate = FATE_OF[closed.outcome]
         shared = Row(
             GROUP,
@@ -311,6 +317,7 @@ class Recomputation:
             to_errors=not is_unit and goes_to_errors(closed, self._policy),
             due=due,
             missing=ranges_text(missing if is_unit else bounded_ranges(missing)),
+            topics=None if headers is None else topics_of(routes, matching, self._units, headers),
         )
         yield shared._replace(
             outcome=closed.outcome.value,
@@ -320,7 +327,7 @@ class Recomputation:
             expires_at=group.expires_at or None,
             size=len(group.held),
             held_bytes=group.bytes,
-            headers=self._maker.headers(group, closed, unit_id, tail, missing) if is_unit else None,
+            headers=headers,
         )
         yield from self._records(group, fate, shared)
 

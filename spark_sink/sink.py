@@ -1,6 +1,6 @@
 """The pipeline: one structured stream per destination, from its topics into its Delta tables, exactly once.
 
-A batch holds records of `D.units`, `D.rejected` and `D.errors`. Steps of a batch:
+A batch holds records of `D.units` and the topics of its routes, of `D.rejected` and `D.errors`. Steps of a batch:
 
 1. read what is committed, up to `MAX_RECORDS` records, and keep it;
 2. decode, and choose for each record the one table it goes to;
@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -32,6 +32,8 @@ from spark_sink.kafka import Cluster, stream
 from spark_sink.tables import Table, Tables, append_once
 from spark_sink.writers import unit_schema, unit_writers, writer_of
 from topics.catalogue import DestinationTopics
+from topics.policies import DestinationPolicy
+from topics.routes import Route, unit_topics
 
 MAX_RECORDS: Final = 20_000
 """Records of one batch over all topics of a destination: what two cores and a gigabyte take in a few seconds."""
@@ -83,12 +85,19 @@ class Sink:
         cluster: Where to read.
         names: Topics of the destination.
         tables: Where to write.
+        routes: Of the destination: units lie in their topics, too.
     """
 
     spark: SparkSession
     cluster: Cluster
     names: DestinationTopics
     tables: Tables
+    routes: tuple[Route, ...] = ()
+
+    @property
+    def unit_topics(self) -> list[str]:
+        """Where units lie."""
+        return unit_topics(self.routes, self.names.units)
 
     def start(self, *, once: bool, progress: Progress = lambda destination, records: None) -> StreamingQuery:
         """Starts the stream.
@@ -101,7 +110,7 @@ class Sink:
             StateCorruptedError: Tables and checkpoint do not belong together.
         """
         self.tables.check(self.spark)
-        topics = [self.names.units, self.names.rejected, self.names.errors]
+        topics = [*self.unit_topics, self.names.rejected, self.names.errors]
         decoder = UnitDecoder(self.spark, unit_schema(), unit_writers(), writer_of(self.cluster.registry_url))
 
         def batch(records: DataFrame, number: int) -> None:
@@ -126,8 +135,8 @@ class Sink:
         Returns:
             How many records the batch had.
         """
-        kept = with_frame(records, self.names.units).persist()
-        routed = with_table(decoder.decode(kept), self.names.destination, self.names.units).persist()
+        kept = with_frame(records, self.unit_topics).persist()
+        routed = with_table(decoder.decode(kept), self.names.destination, self.unit_topics).persist()
         try:
             counts = {row.goes_to: row["count"] for row in routed.groupBy("goes_to").count().collect()}
             wanted = tables_of(counts)
@@ -186,10 +195,13 @@ def _raise_failure(query: StreamingQuery) -> None:
 
 
 def sinks(
-    spark: SparkSession, cluster: Cluster, root: Path, application: str, destinations: Sequence[str]
+    spark: SparkSession, cluster: Cluster, root: Path, application: str, destinations: Mapping[str, DestinationPolicy]
 ) -> list[Sink]:
     """A sink for each destination."""
-    return [Sink(spark, cluster, DestinationTopics(application, name), Tables(root, name)) for name in destinations]
+    return [
+        Sink(spark, cluster, DestinationTopics(application, name), Tables(root, name), policy.routes)
+        for name, policy in destinations.items()
+    ]
 
 
 def rows(sinks: Sequence[Sink]) -> dict[str, dict[str, int]]:

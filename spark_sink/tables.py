@@ -25,7 +25,7 @@ _OWN: Final = "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
 class Table(StrEnum):
     """The tables of a destination; the value is the folder's name.
 
-    Every record of `D.units`, `D.rejected` and `D.errors` is in exactly one of `units`, `rejected` and `passed` (W-127, W-216);
+    Every record of `D.units`, of a route's topic, of `D.rejected` and `D.errors` is in exactly one of `units`, `rejected` and `passed` (W-127, W-216);
     `components` are the components of the rows in `units`.
     """
 

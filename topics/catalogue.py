@@ -12,6 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from topics.policies import NEVER_MS, DestinationPolicy, HandlingPolicy
+from topics.routes import unit_topics
 
 DEFAULT_PARTITIONS = 4
 
@@ -199,7 +200,7 @@ def expected(
     Args:
         application: `application.id`.
         destination: Name of the destination.
-        policy: Its settings; `closed_retention_ms` and `incomplete_expiration_ms` bound retention times.
+        policy: Its settings; `closed_retention_ms` and `incomplete_expiration_ms` bound retention times, `routes` name further topics.
         partitions: Count for topics to be created.
         replication: Replication factor for topics to be created.
         replay_ms: How old a group may be whose components are in no changelog: input and ledger are all there is of it.
@@ -227,7 +228,7 @@ def expected(
     ledger = output | {"retention.ms": _ledger_retention(policy.closed_retention_ms, replay_ms)}
     return [
         spec(names.components, components),
-        spec(names.units, output),
+        *(spec(name, output) for name in unit_topics(policy.routes, names.units)),
         spec(names.rejected, output, counted=False),
         spec(names.errors, output),
         spec(names.commands, {cleanup: _DELETE, clock: _APPEND_TIME}),

@@ -58,6 +58,11 @@ FAILURE_REASON: Final = "uow-failure-reason"
 
 UNIT_ONLY: Final = frozenset({KIND, UNIT_ID, GENERATION, OUTCOME, REASON, SIZE, MISSING, POS})
 """Headers that only units carry; never copied by a forwarder (W-56)."""
+ON_UNIT: Final = frozenset(
+    {ID, KIND, UNIT_ID, GENERATION, OUTCOME, REASON, SIZE, MISSING, EXPIRES_AT, DELIVERY_MODE}
+    | {CORRELATION_ID, PRIORITY, USER_ID, TYPE}
+)
+"""`uow-*` headers that a unit may have (contract section 3): what a route may ask for."""
 ERROR_ONLY: Final = frozenset({ERROR_CLASS, ERROR_CASE, ERROR_TEXT, SOURCE, FAILURE_REASON})
 
 MAX_ID_BYTES: Final = 255

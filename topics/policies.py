@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from topics.routes import Route, RouteMatching
+
 
 class HandlingPolicy(StrEnum):
     """Whether a destination forms units (W-05, W-64)."""
@@ -120,6 +122,8 @@ class DestinationPolicy:
     accept_aliases: frozenset[AliasFamily] = frozenset()
     expiration_log_headers: tuple[str, ...] = ()
     mirror_prefixes: tuple[str, ...] = ()
+    routes: tuple[Route, ...] = ()
+    route_matching: RouteMatching = RouteMatching.FIRST
 
     @property
     def is_bound_to_count(self) -> bool:

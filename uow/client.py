@@ -284,6 +284,7 @@ class Connection:
         group: str | None,
         *,
         start: Start | str | None = None,
+        topic: str | None = None,
         include_plain: Literal[False] = False,
         kafka: Mapping[str, Any] | None = None,
     ) -> Reader[ReceivedUnit]: ...
@@ -294,6 +295,7 @@ class Connection:
         group: str | None,
         *,
         start: Start | str | None = None,
+        topic: str | None = None,
         include_plain: bool,
         kafka: Mapping[str, Any] | None = None,
     ) -> Reader[ReceivedUnit | Message]: ...
@@ -303,6 +305,7 @@ class Connection:
         group: str | None,
         *,
         start: Start | str | None = None,
+        topic: str | None = None,
         include_plain: bool = False,
         kafka: Mapping[str, Any] | None = None,
     ) -> Reader[Any]:
@@ -313,6 +316,7 @@ class Connection:
             group: Consumer group. None reads alone, all partitions, and commits nothing.
             start: Where a group without a committed offset begins: `earliest` (default), `latest`, `committed` (refuse). Without a
                 group the default is `latest`.
+            topic: One that a route of the destination names, in place of `<destination>.units` (W-98).
             include_plain: Whether records that passed through the destination are handed out too, as `Message`.
             kafka: librdkafka properties for this reader.
 
@@ -322,7 +326,7 @@ class Connection:
             ConfigError: `start` is none of these, or a property contradicts ours.
         """
         interpreter = UnitInterpreter(self._registry, read_message) if include_plain else UnitsOnly(self._registry)
-        return self._reader(_topics(destination).units, group, start, kafka, interpreter)
+        return self._reader(topic or _topics(destination).units, group, start, kafka, interpreter)
 
     def messages(
         self,

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from schemas.errors import Complaint, ConfigError
 from topics.policies import NEVER_MS, DestinationPolicy, HandlingPolicy
 from uow.kinds import WrongValue, parsed, unknown
+from uow.routes import route_complaints
 from uow.settings import (
     DESTINATION,
     KAFKA_RULES,
@@ -78,7 +79,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, frozenset):
         return sorted(str(item) for item in value)
     if isinstance(value, tuple):
-        return list(value)
+        return [str(item) for item in value]
     if isinstance(value, str):
         return _without_password(str(value))
     return value
@@ -400,6 +401,9 @@ class _Reading:
         if socket is not None and not _is_at_most(socket.value, timeout.value):
             rule = f"must be at most worker.transaction_timeout_ms, {timeout.value}: librdkafka refuses more"
             self.complain(socket.name, socket.value, rule, socket.origin)
+        for name, route, rule in route_complaints(effective["application.id"].value, destinations):
+            routes = effective[f"destinations.{name}.routes"]
+            self.complain(routes.name, str(route), rule, routes.origin)
         seen: dict[str, str] = {}
         for name, policy in destinations.items():
             for prefix in policy.mirror_prefixes:
@@ -440,5 +444,7 @@ def _warnings(destinations: Mapping[str, DestinationPolicy]) -> Iterable[str]:
         if policy.handling_policy is HandlingPolicy.PASS_THROUGH:
             if limit != NEVER_MS or policy.idle_expiration_ms != NEVER_MS:
                 yield f"destinations.{name}: expiration limits have no effect under pass_through (W-73)"
+            if policy.routes:
+                yield f"destinations.{name}: routes have no effect under pass_through: there are no units (W-98)"
         elif limit == NEVER_MS and policy.idle_expiration_ms == NEVER_MS:
             yield f"destinations.{name}: incomplete_expiration_ms = -1: groups may wait for ever (W-72)"

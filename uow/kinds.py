@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any
 
+from topics.routes import Route
+from uow.routes import read_routes
+
 NEVER = -1
 
 
@@ -27,6 +30,7 @@ class Kind(Enum):
     CHOICE = "one of"
     CHOICES = "list of"
     TEXTS = "list of texts"
+    ROUTES = "tables of texts `when` and `to`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,8 @@ def parsed(kind: Kind, choices: type[StrEnum] | None, value: Any) -> Any:
             return frozenset(_choice(choices, text) for text in _texts(value))
         case Kind.TEXTS:
             return tuple(_texts(value))
+        case Kind.ROUTES:
+            return _routes(value)
 
 
 def _text(value: Any) -> str:
@@ -121,6 +127,13 @@ def _texts(value: Any) -> list[str]:
     if not isinstance(value, list):
         raise WrongValue("must be a list of texts")
     return [_text(item) for item in value]
+
+
+def _routes(value: Any) -> tuple[Route, ...]:
+    routes, wrong = read_routes(value)
+    if wrong:
+        raise WrongValue("; ".join(wrong))
+    return tuple(routes)
 
 
 def _choice(choices: type[StrEnum] | None, text: str) -> Any:

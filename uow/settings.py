@@ -13,6 +13,7 @@ from typing import Any
 
 from topics import policies
 from topics.policies import DestinationPolicy
+from topics.routes import RouteMatching
 from uow.kinds import ANY, Bound, Kind, at_least, between, for_now, never_or
 
 DESTINATION = "destinations.NAME"
@@ -320,6 +321,20 @@ SETTINGS: tuple[Setting, ...] = (
         "What names of mirrored topics begin with; a destination on such topics is refused.",
         reason="its origin and the mirror would both deliver each unit (W-112)",
     ),
+    Setting(
+        DESTINATION,
+        "routes",
+        Kind.ROUTES,
+        (),
+        "Units whose headers meet the condition `when` go to the topic `to` instead of `D.units`.",
+        reason="selection looks at whole units, never at components; see below (W-98 to W-101)",
+    ),
+    _choice(
+        "route_matching",
+        RouteMatching,
+        "Whether a unit that several routes accept goes to the first one's topic or to all of theirs.",
+        reason="W-100",
+    ),
 )
 
 SECTIONS: tuple[str, ...] = ("application", "kafka", "worker", "schemas", "destinations", "templates")
@@ -330,7 +345,6 @@ LATER: frozenset[str] = frozenset(
         "rules",
         f"{DESTINATION}.redelivery_limit",
         f"{DESTINATION}.field_source",
-        f"{DESTINATION}.routes",
     }
 )
 """Sections and settings that the specifications name and nothing reads yet: refused as not built, not as unknown."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from topics.selector import MAX_CHARS
 from uow.kinds import Kind
 from uow.settings import DESTINATION, KAFKA_RULES, LATER, LEGAL_NAME, SETTINGS, Setting
 
@@ -53,6 +54,46 @@ template = "orders"
 ```
 """
 
+ROUTES = f"""\
+## `[[destinations.NAME.routes]]`
+
+A route sends the units that it accepts, whole, to a topic of its own: a selection, or a lane for what is urgent (W-98 to W-101).
+Each unit is asked about once, when it is written, in the transaction that writes it; one that no route accepts goes to `NAME.units`, and so
+does plain traffic. The partition number stays, and every topic keeps the order in which units became complete.
+
+```toml
+[[destinations.megazon.routes]]
+when = "uow-priority >= 7"
+to = "megazon.urgent"
+
+[[destinations.megazon.routes]]
+when = "region = 'west' AND NOT (uow-outcome = 'partial' OR customer LIKE 'test-%')"
+to = "megazon.west"
+```
+
+`to` belongs to this destination alone; `uow topics create` makes it, like `NAME.units`. Read it with `uow read NAME --topic megazon.urgent`
+or `connection.units("megazon", group=..., topic="megazon.urgent")`. The Spark sink reads all of them into the same tables.
+
+A route is added any time: `uow topics create`, then start workers and sink again. Where a sink has read a topic it must go on: rather than remove
+the route, give it a condition that no unit meets, `uow-size = 0`. `uow audit` expects all units where the routes of today send them.
+
+`when` asks the headers of the unit (contract section 3): `uow-outcome`, `uow-size`, `uow-type` and so on, and the application's own, which
+come from the end component. It is a small part of SQL, as JMS selectors are:
+
+| Test | True when |
+| --- | --- |
+| `name = 'text'`, `name <> 'text'` | the header is, or is not, this text; a quote in a text is written twice |
+| `name = 7`, `<>`, `<`, `<=`, `>`, `>=` | the header is a decimal number, and compares so |
+| `name BETWEEN 1 AND 5` | both ends included |
+| `name IN ('a', 'b')` | it is one of these texts or numbers |
+| `name LIKE 'west-%'` | `%` stands for any characters, `_` for one |
+| `name IS NULL` | there is no such header |
+
+They are joined by `AND`, `OR`, `NOT` and parentheses; before `BETWEEN`, `IN`, `LIKE` and `NULL` there may be a `NOT`. Names are letters, digits, `_`,
+`.` and `-`, others in double quotes. What is asked of a header that is not there is unknown, as in SQL, and a route accepts what is true only.
+`uow-priority` is 4 where nothing else is said. A condition has at most {MAX_CHARS} characters.
+"""
+
 KAFKA = """\
 ## `[kafka]`
 
@@ -73,6 +114,7 @@ def page() -> str:
         parts.append(_section(section, [setting for setting in SETTINGS if setting.section == section]))
         if section == "application":
             parts.append(KAFKA + "".join(_kafka_row(rule.properties, rule.allowed, rule.rule) for rule in KAFKA_RULES))
+    parts.append(ROUTES)
     parts.append(f"{NOT_BUILT} {', '.join(f'`{name}`' for name in sorted(LATER))}.\n")
     return "\n".join(parts)
 

@@ -19,12 +19,12 @@ from processor.core.ranges import without
 from processor.engine.outputs import (
     TaskContext,
     UnitTooLargeForRecordError,
-    Writer,
     Written,
     too_large,
 )
 from processor.engine.ports import Plan, RawRecord, Tp
 from processor.engine.replay import Replayed
+from processor.engine.routed import writer_of
 from processor.engine.rows import component_row, group_row, ledger_value, promotion_rows, tombstone_keys
 from processor.engine.young import YoungGroups
 from schemas.errors import UnitTooLargeError
@@ -58,7 +58,7 @@ class PartitionTask:
         self.tp = tp
         self.context = context
         self.partition = Partition(context.place(tp.partition), context.policy)
-        self.writer = Writer(context, tp.partition, self.partition.reading)
+        self.writer = writer_of(context, tp.partition, self.partition.reading)
         self.young = YoungGroups(context.replay)
         self.blocked: str | None = None
         self.rows = 0

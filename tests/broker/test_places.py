@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+import uow
 from processor.engine.outputs import TaskContext
 from processor.engine.ports import Tp
 from processor.engine.task import PartitionTask
@@ -21,6 +22,8 @@ from topics import admin
 from topics.catalogue import DestinationTopics, TopicSpec, expected
 from topics.partitioner import partition_for
 from topics.policies import DestinationPolicy, HandlingPolicy
+from topics.routes import Route
+from topics.selector import Selector
 from uow.cli import main
 
 pytestmark = pytest.mark.broker
@@ -173,8 +176,10 @@ class ByHand:
         self.bootstrap, self.topics = bootstrap, DestinationTopics("shop", destination)
         self.destination = destination
 
-    def work(self) -> None:
-        policy = DestinationPolicy(HandlingPolicy.SINGLE_MESSAGE_DELIVERY, incomplete_expiration_ms=3_600_000)
+    def work(self, **settings: Any) -> None:
+        policy = DestinationPolicy(
+            HandlingPolicy.SINGLE_MESSAGE_DELIVERY, incomplete_expiration_ms=3_600_000, **settings
+        )
         records = components(self.bootstrap, self.destination)
         from schemas.framing import single_object_header
 
@@ -296,6 +301,27 @@ def test_read_that_finds_fewer_units_than_asked_for_exits_1(worked: Run, destina
     result = worked("read", destination, "--count", "3", "--timeout", "1")
     assert result.exit_code == 1
     assert "whole-2" in result.stdout
+
+
+def test_topic_of_a_route_is_made_checked_and_read_w98(run: Run, broker: Any, destination: str) -> None:
+    """W-101: a lane for what is urgent."""
+    lane, when = f"{destination}.urgent", "uow-priority >= 7"
+    run("topics", "create")
+    with Path("uow.toml").open("a") as toml:
+        toml.write(f"[[destinations.{destination}.routes]]\nwhen = '{when}'\nto = '{lane}'\n")
+    assert f"{lane}: topic is missing" in run("topics", "check").stdout
+    run("topics", "create")
+    assert admin.partition_counts(admin.admin_client(broker.bootstrap, {}))[lane] == 4
+    assert run("topics", "check").exit_code == 0
+    with uow.connect(broker.bootstrap) as connection:
+        for unit_id, priority in (("slow", 1), ("fast", 9)):
+            with connection.unit(destination, unit_id, priority=priority) as unit:
+                unit.send(b"one")
+                unit.send(b"two")
+    ByHand(broker.bootstrap, destination).work(routes=(Route(Selector(when), lane),))
+    found = run("read", destination, "--topic", lane, "--count", "1", "--json")
+    assert formats.from_json(found.stdout.encode()).id == "fast"
+    assert formats.from_json(run("read", destination, "--json").stdout.encode()).id == "slow"
 
 
 # -- doctor

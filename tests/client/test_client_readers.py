@@ -43,10 +43,12 @@ def a_unit(id: str = "order-1") -> Unit:
     return Unit(id, "u-1", "megazon", 2, UnitOutcome.PARTIAL, Reason.AGE, 5, 9, 77, 2, 15, missing, components)
 
 
-def record_of(unit: Unit, offset: int = 0, value: bytes | None = None, partition: int = 0) -> FakeRecord:
+def record_of(
+    unit: Unit, offset: int = 0, value: bytes | None = None, partition: int = 0, topic: str = UNITS
+) -> FakeRecord:
     headers: list[tuple[str, bytes | None]] = [("uow-id", unit.id.encode()), ("uow-kind", b"unit"), ("colour", b"blue")]
     data = codec.frame(unit) if value is None else value
-    return FakeRecord(data, key=unit.id.encode(), headers=headers, topic=UNITS, offset=offset, partition=partition)
+    return FakeRecord(data, key=unit.id.encode(), headers=headers, topic=topic, offset=offset, partition=partition)
 
 
 def deliver(fake: FakeBroker, count: int, partition: int = 0) -> None:
@@ -75,6 +77,12 @@ def test_a_unit_says_everything_it_carries(fake: FakeBroker, connection: uow.Con
     assert first.headers == (("colour", b"blue"), ("colour", None))
     assert (first.header("colour"), first.timestamp) == ("blue", 5)
     assert (last.seq, last.end, last.value, last.json(), last.text()) == (2, True, None, None, "")
+
+
+def test_a_reader_may_read_the_topic_of_a_route_w98(fake: FakeBroker, connection: uow.Connection) -> None:
+    fake.topics = {"urgent": 1}
+    fake.records = [record_of(a_unit(), topic="urgent")]
+    assert next(connection.units("megazon", group="g", topic="urgent")).topic == "urgent"
 
 
 @pytest.mark.parametrize("encode", [codec.frame, formats.to_json, formats.to_xml])

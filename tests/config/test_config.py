@@ -9,6 +9,7 @@ import pytest
 
 from schemas.errors import ConfigError
 from topics.policies import AliasFamily, DestinationPolicy, ExpirationPolicy, HandlingPolicy, OutcomesPolicy, Shape
+from topics.routes import RouteMatching
 from uow.config import MASK, Settings, load
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "uow.toml"
@@ -34,6 +35,10 @@ def complaints(read, text: str = "", environ: Mapping[str, str] | None = None) -
 
 def d(body: str) -> str:
     return f"[destinations.d]\n{body}"
+
+
+def r(*lines: str) -> str:
+    return "\n".join(["[[destinations.d.routes]]", *lines, ""])
 
 
 def test_nothing_given_is_all_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +102,28 @@ def test_variable_sets_a_templates_value_and_names_a_destinations_template_w67(r
     assert read("[templates.slow]\nmax_bytes = 5\n[destinations.d]\n", given).policy("d").max_bytes == 7
 
 
+def test_routes_arrive_as_policy_and_are_shown_as_they_were_given_w98(read) -> None:
+    lanes = r("when = 'uow-priority >= 7'", "to = 'd.urgent'") + r("when = 'uow-size > 9'", "to = 'd.units'")
+    settings = read(d("handling_policy = 'single_message_delivery'\nroute_matching = 'all'\n") + lanes)
+    policy = settings.policy("d")
+    assert [(route.when.text, route.to) for route in policy.routes] == [
+        ("uow-priority >= 7", "d.urgent"),
+        ("uow-size > 9", "d.units"),
+    ]
+    assert policy.route_matching is RouteMatching.ALL
+    shown = settings.effective["destinations.d.routes"]
+    assert (shown.shown, shown.origin) == (["d.urgent when uow-priority >= 7", "d.units when uow-size > 9"], "uow.toml")
+
+
+def test_every_wrong_route_is_told_at_once_w98(read) -> None:
+    wrong = complaints(read, r("when = 'a'", "to = 'x'") + r("when = 'b'", "to = 'x'"))["destinations.d.routes"]
+    assert wrong.count("at character 2: expected =") == 2
+
+
+def test_routes_of_a_destination_without_units_are_warned_about_w98(read) -> None:
+    assert "routes have no effect under pass_through" in "".join(read(r("when = 'a = 1'", "to = 'x'")).warnings)
+
+
 ROWS = [
     # unknown names, with the nearest known one
     ("[wroker]\n", "wroker", "did you mean worker?"),
@@ -149,6 +176,35 @@ ROWS = [
     (d("oversize = 'consecutive'"), "destinations.d.oversize", "not built yet"),
     (d("strict_order = true"), "destinations.d.strict_order", "not built yet"),
     (d("redelivery_limit = 3"), "destinations.d.redelivery_limit", "not built yet"),
+    # routes: W-98
+    (r("when = 7", "to = 'x'"), "destinations.d.routes", "route 1: has two settings, both texts: when and to"),
+    (r("to = 'x'"), "destinations.d.routes", "route 1: has two settings, both texts: when and to"),
+    (r("when = 'a = 1'", "to = 'a b'"), "destinations.d.routes", "to = 'a b' is no topic's name"),
+    (
+        r("when = 'a = 1'", "to = 'x'") + r("when = 'a ='", "to = 'x'"),
+        "destinations.d.routes",
+        "route 2: when: at character 4: expected a number",
+    ),
+    (d("routes = 'x'"), "destinations.d.routes", "[[destinations.NAME.routes]]"),
+    (d("routes = ['x']"), "destinations.d.routes", "[[destinations.NAME.routes]]"),
+    (
+        r("when = 'uow-seq = 1'", "to = 'x'"),
+        "destinations.d.routes",
+        "uow-seq is never on a unit; there are uow-correlation-id,",
+    ),
+    (
+        d("accept_aliases = ['jms']\n") + r("when = 'JMSPriority = 9'", "to = 'x'"),
+        "destinations.d.routes",
+        "JMSPriority stands on a unit as uow-priority",
+    ),
+    (r("when = 'a = 1'", "to = 'd.errors'"), "destinations.d.routes", "'d.errors' is a topic of destination 'd'"),
+    (r("when = 'a = 1'", "to = 'uow-d-groups-changelog'"), "destinations.d.routes", "a topic of destination 'd'"),
+    (r("when = 'a = 1'", "to = 'e.units'") + "[destinations.e]", "destinations.d.routes", "a topic of destination 'e'"),
+    (
+        r("when = 'a = 1'", "to = 'x'") + "[[destinations.e.routes]]\nwhen = 'a = 1'\nto = 'x'",
+        "destinations.e.routes",
+        "'x' is a topic of destination 'd'",
+    ),
     # librdkafka properties that would break a promise
     ("[kafka]\n'isolation.level' = 'read_uncommitted'", "kafka.isolation.level", "W-49"),
     ("[kafka]\nisolation.level = 'read_uncommitted'", "kafka.isolation.level", "W-49"),

@@ -408,13 +408,6 @@ def see(output: Output) -> Seen | None:
     def told(name: str) -> str:
         return (said.get(name) or b"").decode()
 
-    if output.topic == TOPICS.units:
-        if ("uow-unit-id") not in said:
-            return SeenPlain(output.value)
-        made = unit_of(output)
-        return SeenUnit(
-            tuple(component.seq for component in made.components), made.id, told("uow-outcome"), told("uow-missing")
-        )
     if output.topic == TOPICS.rejected:
         return SeenRefusal(told("uow-error-class"), told("uow-error-case"), output.value)
     if output.topic == TOPICS.errors:
@@ -427,8 +420,15 @@ def see(output: Output) -> Seen | None:
         )
     if output.topic == TOPICS.components:
         return SeenReroute(output.partition, output.value)
-    assert output.topic == TOPICS.outcomes
-    return None
+    if output.topic == TOPICS.outcomes:
+        return None
+    if "uow-unit-id" not in said:
+        assert output.topic == TOPICS.units
+        return SeenPlain(output.value)
+    made = unit_of(output)
+    return SeenUnit(
+        tuple(component.seq for component in made.components), made.id, told("uow-outcome"), told("uow-missing")
+    )
 
 
 def story(*steps: Step | list[Sent], poll: int = MAX_SEQ, whole_table: bool = False, **settings: Any) -> Story:

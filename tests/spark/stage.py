@@ -210,7 +210,7 @@ class Stage:
 
     def sinking(self) -> Sink:
         """The sink of this destination."""
-        return Sink(self.spark, self.cluster, self.names, self.tables)
+        return Sink(self.spark, self.cluster, self.names, self.tables, self.policy.routes)
 
     def sink(self) -> None:
         """`uow sink --once`."""

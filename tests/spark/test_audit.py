@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,8 @@ from spark_sink.tables import Table
 from tests.spark.stage import STARTED_MS, Stage, c, plain
 from topics.commands import Command, Verb
 from topics.policies import ExpirationPolicy
+from topics.routes import Route, RouteMatching
+from topics.selector import Selector
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -79,6 +82,40 @@ def test_a_busy_day_is_clean_and_the_sums_agree(make_stage: Callable[..., Stage]
     assert report.count(Fate.REROUTED) == 2
     assert report.units == {"complete": 24, "expired": 2}
     assert report.left_out == report.unread == 0
+
+
+def test_units_count_once_in_whichever_topics_their_routes_say_w100(make_stage: Callable[..., Stage]) -> None:
+    """W-216: what lies in a topic that no route names for it, or is missing from one that does, is found."""
+    urgent, books = (f"{uuid.uuid4().hex}.{lane}" for lane in ("urgent", "books"))
+    routes = Route(Selector("uow-priority > 4"), urgent), Route(Selector("kind = 'book'"), books)
+    stage = make_stage(route_matching=RouteMatching.ALL, routes=routes)
+    stage.send([plain("letter"), c("low", 1, end=True), c("high", 1), c("high", 2, end=True, uow_priority="9")])
+    stage.send([c("both", 1, end=True, uow_priority="9", kind="book"), c("book", 1, end=True, kind="book")])
+    stage.work()
+    stage.sink()
+    assert sorted((row.topic.rpartition(".")[2], row.id) for row in stage.rows(Table.UNITS)) == [
+        ("books", "book"),
+        ("books", "both"),
+        ("units", "low"),
+        ("urgent", "both"),
+        ("urgent", "high"),
+    ]
+    report = stage.audit()
+    assert report.is_clean, report.examples
+    assert report.count(Fate.DELIVERED) == report.found[Fate.DELIVERED] == 5
+
+    def misplace(rows: list[dict[str, Any]]) -> None:
+        moved = next(row for row in rows if row["id"] == "both" and row["topic"] == books)
+        moved["topic"] = stage.names.units
+        rows.append({**next(row for row in rows if row["topic"] == urgent), "offset": 99})
+
+    stage.tamper(Table.UNITS, misplace)
+    found = stage.audit()
+    assert {one.what: one.detail.rpartition(".")[2] for one in found.examples if one.source == "units"} == {
+        What.MISSING: "books",
+        What.UNEXPECTED: "units",
+        What.DOUBLED: "urgent",
+    }
 
 
 def test_groups_that_a_command_changed_are_left_out_and_the_others_are_judged_w203(

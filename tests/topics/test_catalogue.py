@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from topics.catalogue import DestinationTopics, Expectation, Rule, TopicSpec, expected
 from topics.policies import DestinationPolicy, HandlingPolicy
+from topics.routes import Route
+from topics.selector import Selector
 
 UNITS = HandlingPolicy.SINGLE_MESSAGE_DELIVERY
 
@@ -47,6 +51,13 @@ def test_every_topic_but_rejected_has_the_partitions_of_the_input() -> None:
     """W-88."""
     assert {name for name, spec in specs().items() if not spec.counted} == {"megazon.rejected"}
     assert {spec.partitions for spec in specs().values()} == {6}
+
+
+def test_topics_of_routes_are_like_the_units_topic_w98() -> None:
+    lane, units = "megazon.urgent", "megazon.units"
+    routed = specs(DestinationPolicy(routes=(Route(Selector("a = 1"), lane), Route(Selector("a = 2"), units))))
+    assert routed.keys() - specs().keys() == {lane}
+    assert replace(routed[lane], name=units) == routed[units] == specs()[units]
 
 
 def test_input_outlives_the_age_limit() -> None:

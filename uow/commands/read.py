@@ -33,6 +33,7 @@ LOOK_S = 3.0
     metavar="SECONDS",
     help=f"Stop when no unit came for so long. Default: {LOOK_S:g} without --group and --count, else never.",
 )
+@click.option("--topic", metavar="TOPIC", help="One that a route of DESTINATION names, in place of DESTINATION.units.")
 @config_option
 @json_option
 @click.pass_context
@@ -42,6 +43,7 @@ def command(
     group: str | None,
     count: int | None,
     timeout: float | None,
+    topic: str | None,
     settings: Settings,
     as_json: bool,
 ) -> None:
@@ -56,7 +58,7 @@ def command(
     printed, unreadable = 0, 0
     with (
         connect(settings.bootstrap_servers, kafka=settings.kafka, registry_url=settings.registry_url) as connection,
-        connection.units(destination, group, start="earliest") as reader,
+        connection.units(destination, group, start="earliest", topic=topic) as reader,
         suppress(KeyboardInterrupt),  # how a reader without end ends
     ):
         while count is None or printed < count:

@@ -53,7 +53,8 @@ def command(settings: Settings, root: Path, once: bool, chosen: tuple[str, ...],
     destinations = chosen_destinations(settings, chosen)
     with Progress() as progress:
         spark = session("uow sink", settings=sink.settings(once=once))
-        sinks = sink.sinks(spark, cluster_of(settings), root.resolve(), settings.application_id, destinations)
+        policies = {name: settings.policy(name) for name in destinations}
+        sinks = sink.sinks(spark, cluster_of(settings), root.resolve(), settings.application_id, policies)
         try:
             sink.run(sinks, once=once, stop=stop, progress=progress.batch)
         except KeyboardInterrupt:
