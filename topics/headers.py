@@ -15,7 +15,8 @@ from schemas.errors import (
     UnitConflictError,
     UowError,
 )
-from topics.policies import AliasFamily
+from topics.fields import fields_of
+from topics.policies import AliasFamily, DestinationPolicy, FieldSource
 
 ID: Final = "uow-id"
 SEQ: Final = "uow-seq"
@@ -192,6 +193,12 @@ class Reading:
         return self.VERSION | sum(1 << 8 + index for index, family in enumerate(AliasFamily) if family in self.families)
 
     @classmethod
+    def of(cls, policy: DestinationPolicy) -> Reading:
+        """The reading of a destination."""
+        kind = ValueReading if policy.field_source is FieldSource.VALUE else cls
+        return kind(policy.accept_aliases)
+
+    @classmethod
     def of_code(cls, code: int) -> Reading:
         """The reading of a code.
 
@@ -199,7 +206,7 @@ class Reading:
             DecodeError: Of a version this worker does not know.
         """
         families = [family for index, family in enumerate(AliasFamily) if code >> 8 + index & 1]
-        reading = cls(families)
+        reading = ValueReading(families) if code & ValueReading.BIT else cls(families)
         if reading.code != code:
             raise DecodeError("reader", f"reading {code} is unknown, this worker's is version {cls.VERSION}")
         return reading
@@ -217,8 +224,10 @@ class Reading:
                 values.setdefault(meant, []).append(_native(name, value))
         return values
 
-    def read(self, headers: Sequence[tuple[str, bytes | None]] | None) -> Marks | Refusal | None:
-        """Lines 1 to 5b for one record.
+    def read(
+        self, headers: Sequence[tuple[str, bytes | None]] | None, value: bytes | None = None
+    ) -> Marks | Refusal | None:
+        """Lines 1 to 5b for one record. Its value is not looked at, unless this is a `ValueReading`.
 
         Returns:
             Marks for a component, a Refusal with its class and case, or None for plain traffic that passes through (line 2).
@@ -269,6 +278,27 @@ class Reading:
             special,
             REROUTED in values,
         )
+
+
+class ValueReading(Reading):
+    """Reads id, number and end mark off fields of a JSON value, named as the headers are, where no header gives an id (W-24)."""
+
+    BIT: Final = 1 << 24
+    """Part of `code`."""
+
+    @property
+    def code(self) -> int:
+        return super().code | self.BIT
+
+    def read(
+        self, headers: Sequence[tuple[str, bytes | None]] | None, value: bytes | None = None
+    ) -> Marks | Refusal | None:
+        """Lines 1 to 5b for one record, headers and fields together; a finished unit is left alone, and what is no JSON object is plain."""
+        headers = headers or ()
+        found = super().read(headers)
+        if found is not None or (KIND, KIND_UNIT) in headers:
+            return found
+        return super().read([*headers, *fields_of(value, (ID, SEQ, END))])
 
 
 _NATIVE: Final = UNTREATED | {

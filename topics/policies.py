@@ -76,6 +76,13 @@ class Routing(StrEnum):
     PATH = "path"
 
 
+class FieldSource(StrEnum):
+    """Where id, number and end mark are read (W-24)."""
+
+    HEADERS = "headers"
+    VALUE = "value"
+
+
 class OutcomesPolicy(StrEnum):
     """Which closed groups are reported to `D.outcomes` (W-214)."""
 
@@ -124,6 +131,7 @@ class DestinationPolicy:
     mirror_prefixes: tuple[str, ...] = ()
     routes: tuple[Route, ...] = ()
     route_matching: RouteMatching = RouteMatching.FIRST
+    field_source: FieldSource = FieldSource.HEADERS
 
     @property
     def is_bound_to_count(self) -> bool:

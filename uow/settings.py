@@ -306,6 +306,12 @@ SETTINGS: tuple[Setting, ...] = (
         "Header families of other systems that are read as ours (W-17).",
         choices=policies.AliasFamily,
     ),
+    _choice(
+        "field_source",
+        policies.FieldSource,
+        "With `value`, records without an id header may say `uow-id`, `uow-seq` and `uow-end` as fields of a JSON object.",
+        reason="for clients that have no headers; any other value stays plain traffic; the key is the id (W-24)",
+    ),
     Setting(
         DESTINATION,
         "expiration_log_headers",
@@ -344,7 +350,6 @@ LATER: frozenset[str] = frozenset(
         "client",
         "rules",
         f"{DESTINATION}.redelivery_limit",
-        f"{DESTINATION}.field_source",
     }
 )
 """Sections and settings that the specifications name and nothing reads yet: refused as not built, not as unknown."""

@@ -139,7 +139,7 @@ class Partition:
     def __init__(self, place: Place, policy: DestinationPolicy) -> None:
         self.place = place
         self.policy = replace(policy, max_bytes=min(policy.max_bytes, HELD_LIMIT_BYTES))
-        self.reading = Reading(policy.accept_aliases)
+        self.reading = Reading.of(policy)
         self.reader = ColumnReader(place.topic, place.partition, self.reading)
         self.groups: dict[bytes, Group] = {}
         self.closed = ClosedMemory(policy.closed_retention_ms, policy.closed_max_groups)
@@ -236,7 +236,7 @@ class Partition:
             tail = Tail(
                 marks.component_id,
                 record.offset(),
-                unit_properties(record.headers(), self.reading) if marks.end else (),
+                unit_properties(record.headers() or (), self.reading) if marks.end else (),
             )
             arrival = Arrival(
                 marks,
@@ -254,7 +254,7 @@ class Partition:
             headers = record.headers()
         except UNREADABLE:
             return _NO_UTF8
-        return self.reading.read(headers)
+        return self.reading.read(headers, record.value())
 
     def advance(self, now: int) -> None:
         """Moves the clock to `now` unless it is past it, and closes what is then due, in the order of the deadlines."""

@@ -166,7 +166,7 @@ class Selection:
         )
         for group_id, seq, end, at, offset, body, record in rows:
             if group_id is None:
-                marks = reader.reading.read(read_headers(record))
+                marks = reader.reading.read(read_headers(record), record.value())
                 if not isinstance(marks, Marks):
                     why = f"the record at {offset} was held, and cannot be read as a component"
                     raise StateCorruptedError([(self._topic, self._partition)], why, _REMEDY)
