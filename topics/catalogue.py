@@ -25,8 +25,8 @@ the worker (W-114, W-115).
 """
 
 HELD_LIMIT_BYTES = RECORD_LIMIT_BYTES - 65_536
-"""Most bytes that a group of a destination of shape `envelope` may hold, whatever `max_bytes` says: its unit must fit one record, and so must
-each of its components in the changelog (a record that came compressed may be larger than the input's limit)."""
+"""Most bytes of one component, whatever `max_bytes` says: it must fit a record of the changelog (what came compressed may be larger than the
+input's limit). Where a unit must fit one record, most bytes of a group as well."""
 
 RETENTION_MARGIN_MS = 3_600_000
 """How much longer than the policies ask the input and the ledger must be kept (W-120): an hour."""

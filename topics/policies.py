@@ -137,3 +137,8 @@ class DestinationPolicy:
     def is_bound_to_count(self) -> bool:
         """Whether another partition count would give an open group another partition (W-107)."""
         return self.handling_policy is HandlingPolicy.SINGLE_MESSAGE_DELIVERY and self.routing is Routing.HASH
+
+    @property
+    def fits_one_record(self) -> bool:
+        """Whether a unit must fit one record with all of its content."""
+        return self.shape is Shape.ENVELOPE and self.oversize is Oversize.FAIL

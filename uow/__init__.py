@@ -16,6 +16,7 @@ from uow.forward import Forwarded
 from uow.reader import Reader
 from uow.received import Message, ReceivedComponent, ReceivedUnit
 from uow.sending import Sent
+from uow.streaming import StreamedUnit, StreamReader
 from uow.unit import UnitWriter
 
 __all__ = [
@@ -34,6 +35,8 @@ __all__ = [
     "Sent",
     "Source",
     "Start",
+    "StreamReader",
+    "StreamedUnit",
     "Unit",
     "UnitOutcome",
     "UnitWriter",

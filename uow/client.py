@@ -12,8 +12,9 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from functools import partial
 from types import TracebackType
-from typing import Any, Final, Literal, Self, overload
+from typing import Any, Final, Literal, Self, TypeVar, overload
 from uuid import uuid4
 
 from schemas import registry
@@ -49,13 +50,15 @@ from uow.handles import (
     plain_producer_properties,
     transactional_properties,
 )
-from uow.reader import Interpreter, Reader, UnitInterpreter, UnitsOnly, read_message
+from uow.reader import Reader, UnitInterpreter, UnitsOnly, read_message
 from uow.received import Message, ReceivedUnit
 from uow.sending import PlainSender, Sent
+from uow.streaming import SMALL_BUFFERS, StreamReader, UnitStream
 from uow.transaction import Transactions
 from uow.unit import UnitWriter
 
 KEEP: Final = Keep.AS_IT_CAME
+AnyReader = TypeVar("AnyReader", bound=Reader[Any])
 
 
 def connect(
@@ -325,8 +328,27 @@ class Connection:
             ReconnectTimeoutError: No broker answered in time.
             ConfigError: `start` is none of these, or a property contradicts ours.
         """
-        interpreter = UnitInterpreter(self._registry, read_message) if include_plain else UnitsOnly(self._registry)
-        return self._reader(topic or _topics(destination).units, group, start, kafka, interpreter)
+        interpreter: UnitInterpreter = UnitsOnly(destination, self._registry)
+        if include_plain:
+            interpreter = UnitInterpreter(destination, self._registry, read_message)
+        make = partial(Reader, interpret=interpreter)
+        return self._reader(topic or _topics(destination).units, group, start, kafka, make)
+
+    def stream(
+        self,
+        destination: str,
+        group: str | None,
+        *,
+        topic: str | None = None,
+        start: Start | str | None = None,
+        kafka: Mapping[str, Any] | None = None,
+    ) -> StreamReader:
+        """As `units`, for units that are too large for memory: of shape `consecutive`, components come as they are asked for (W-116).
+
+        It reads ahead less than `units`, which is faster for small ones. Arguments and errors as there.
+        """
+        make = partial(StreamReader, stream=UnitStream(destination, self._registry))
+        return self._reader(topic or _topics(destination).units, group, start, {**SMALL_BUFFERS, **(kafka or {})}, make)
 
     def messages(
         self,
@@ -349,7 +371,8 @@ class Connection:
         """
         if not 0 <= commit_interval_ms <= 5000:
             raise ConfigError("commit_interval_ms", commit_interval_ms, "0 to 5000: half of the transaction time-out")
-        return self._reader(topic, group, start, kafka, read_message, commit_interval_ms)
+        make = partial(Reader, interpret=read_message)
+        return self._reader(topic, group, start, kafka, make, commit_interval_ms)
 
     def _reader(
         self,
@@ -357,9 +380,9 @@ class Connection:
         group: str | None,
         start: Start | str | None,
         kafka: Mapping[str, Any] | None,
-        interpret: Interpreter[Any],
+        make: Callable[[Consumption], AnyReader],
         commit_interval_ms: int = 0,
-    ) -> Reader[Any]:
+    ) -> AnyReader:
         self._require_open()
         try:
             begin = Start(start) if start is not None else Start.EARLIEST if group is not None else Start.LATEST
@@ -369,7 +392,7 @@ class Connection:
         consumption = Consumption(
             self._consumer(group, check_properties(kafka or {})), topic, group, begin, commit_interval_ms
         )
-        reader = Reader(consumption, interpret)
+        reader = make(consumption)
         with self._lock:
             self._readers.append((consumption, weakref.ref(reader)))
         return reader

@@ -28,6 +28,7 @@ from uow.errors import (
     read_error,
 )
 from uow.handles import BLOCKING_S, ConsumedRecord, ConsumerHandle, LogWatch, check_topic, coordinates
+from uow.runs import OpenRun
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,8 @@ class Ownership:
         earlier: The same, from before this assignment.
         deferred: An acknowledged offset that could not be committed in the middle of a rebalance.
         rewind: Where reading goes on before the next record is taken, because something was rolled back.
+        run: The unit of shape `consecutive` whose records are coming in.
+        broken: Id of the unit whose run was found broken last.
     """
 
     tp: Tp
@@ -70,6 +73,8 @@ class Ownership:
     earlier: dict[int, int] = field(default_factory=dict)
     deferred: int = -1
     rewind: int | None = None
+    run: OpenRun | None = None
+    broken: str = ""
 
     def count_delivery(self, offset: int) -> int:
         """One more delivery of the unit at `offset`; returns which one it is, from 1."""
@@ -138,6 +143,7 @@ class Consumption:
         self.hop: HopSettling | None = None
         self._clock = clock
         self._owned: dict[Tp, Ownership] = {}
+        self._held_back: list[Ownership] = []
         self._failure: UowError | None = None
         self._closed = False
         self._handle = make(LogWatch().logger)
@@ -311,7 +317,7 @@ class Consumption:
                 raise ReconnectGivenUpError(
                     f"cannot read {ownership.tp} from {ownership.rewind} again: {failure.args[0].str()}"
                 ) from failure
-            ownership.rewind = None
+            ownership.rewind = ownership.run = None
 
     def _on_error(self, error: KafkaError) -> None:
         raised = read_error(error, self.topic)
@@ -325,6 +331,18 @@ class Consumption:
     def token(self) -> Any:
         """The group's metadata; taken together with a record and never refreshed for it (ER-14). None without a group."""
         return None if self.group is None else self._handle.consumer_group_metadata()
+
+    def hold_back(self, ownership: Ownership) -> None:
+        """Takes nothing more from a partition until `let_go`; the records that lie ready of it are fetched again then."""
+        self._held_back.append(ownership)
+        self._handle.pause([TopicPartition(*ownership.tp)])
+
+    def let_go(self) -> None:
+        """Takes again from the partitions held back that are still ours."""
+        held, self._held_back = self._held_back, []
+        rows = [TopicPartition(*each.tp) for each in held if self._owned.get(each.tp) is each]
+        if rows:
+            self._handle.resume(rows)
 
     # -- acknowledging ---------------------------------------------------------------------------------------------------
 

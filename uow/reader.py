@@ -7,24 +7,39 @@ groups and acknowledging (`uow.consumption`), the values handed out (`uow.receiv
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Final, Generic, Protocol, Self, TypeVar
 
 from schemas.codec import SchemaSource, decode_as
 from schemas.errors import DecodeError, UowError
 from schemas.formats import from_json, from_xml
-from schemas.records import Unit
-from topics.headers import POS
+from schemas.records import Component, Unit
+from topics.runs import position_of
 from uow.consumption import Consumption, Ownership
 from uow.forward import is_unit
 from uow.handles import ConsumedRecord, Headers, coordinates, raw_headers
 from uow.received import Message, ReceivedComponent, ReceivedUnit
+from uow.runs import OpenRun, is_left_over
 
 T_co = TypeVar("T_co", covariant=True)
 
-_STEP_S: Final = 0.5
+STEP_S: Final = 0.5
 """Longest single wait inside the library, so that Ctrl-C is heard."""
+
+
+@contextmanager
+def located(record: ConsumedRecord) -> Iterator[None]:
+    """A `DecodeError` raised inside gets the record's coordinates, and keeps its bytes."""
+    try:
+        yield
+    except DecodeError as error:
+        if error.data is None:
+            error.data = record.value()
+        error.at(*coordinates(record))
+        raise
 
 
 class Interpreter(Protocol[T_co]):
@@ -53,7 +68,7 @@ class Reader(Generic[T_co]):
 
     def __next__(self) -> T_co:
         while True:
-            received = self.receive(_STEP_S)
+            received = self.receive(STEP_S)
             if received is not None:
                 return received
 
@@ -69,26 +84,30 @@ class Reader(Generic[T_co]):
         """
         deadline = None if timeout is None else self._clock() + timeout
         while True:
-            left = _STEP_S if deadline is None else max(0.0, deadline - self._clock())
-            polled = self._consumption.poll(min(left, _STEP_S))
+            left = STEP_S if deadline is None else max(0.0, deadline - self._clock())
+            polled = self._poll(min(left, STEP_S))
             if polled is not None:
                 received = self._read(*polled)
                 if received is not None:
                     return received
+                if polled[1].run is not None:  # the rest of a unit that has begun lies ready
+                    continue
             if deadline is not None and self._clock() >= deadline:
                 return None
 
+    def _poll(self, timeout: float) -> tuple[ConsumedRecord, Ownership] | None:
+        return self._consumption.poll(timeout)
+
     def _read(self, record: ConsumedRecord, ownership: Ownership) -> T_co | None:
-        topic, partition, offset = coordinates(record)
         try:
-            return self._interpret(record, self._consumption, ownership)
-        except DecodeError as error:
-            if error.data is None:
-                error.data = record.value()
-            error.at(topic, partition, offset)
+            with located(record):
+                return self._interpret(record, self._consumption, ownership)
+        except DecodeError:
             raise
         except UowError:
-            ownership.go_back(offset)  # not the record's fault (a registry that does not answer): it is read again
+            ownership.go_back(
+                coordinates(record)[2]
+            )  # not the record's fault (a registry that does not answer): read again
             raise
 
     def roll_back(self) -> None:
@@ -135,10 +154,35 @@ def pass_over(record: ConsumedRecord, consumption: Consumption, ownership: Owner
     """A plain record among units: done with as soon as a later unit is acknowledged."""
 
 
+def component_of_run(
+    record: ConsumedRecord, headers: Headers, ownership: Ownership, destination: str
+) -> Component | None:
+    """The next component of the partition's run, which a first record begins; None for what a broken run left over.
+
+    A record that does not go on with the run breaks it: the unit is not handed out, and that record is read again for what it is.
+
+    Raises:
+        DecodeError: The run is broken (W-12), or the record cannot be read.
+    """
+    run = ownership.run
+    if run is None:
+        if is_left_over(headers, ownership.broken):
+            return None
+        run = ownership.run = OpenRun(record, headers, destination)
+    try:
+        return run.component(record, headers)
+    except DecodeError:
+        ownership.run, ownership.broken = None, run.unit.unit_id
+        if run.taken:
+            ownership.go_back(coordinates(record)[2])
+        raise
+
+
 class UnitInterpreter:
     """Units as units; plain records that passed through a destination (W-121) as `plain` says."""
 
-    def __init__(self, registry: SchemaSource | None, plain: Plain) -> None:
+    def __init__(self, destination: str, registry: SchemaSource | None, plain: Plain) -> None:
+        self._destination = destination
         self._registry = registry
         self._plain = plain
 
@@ -146,27 +190,54 @@ class UnitInterpreter:
         self, record: ConsumedRecord, consumption: Consumption, ownership: Ownership
     ) -> ReceivedUnit | Message | None:
         headers = raw_headers(record)
+        if ownership.run is not None or (is_unit(headers) and position_of(headers) is not None):
+            return self._collect(record, headers, consumption, ownership)
         if not is_unit(headers):
             return self._plain(record, consumption, ownership)
-        unit = self._unit(record.value(), headers)
+        unit = decode_unit(record.value(), self._registry)
         topic, partition, offset = coordinates(record)
         components = tuple([ReceivedComponent(component) for component in unit.components])
-        count = ownership.count_delivery(offset)
+        count, at = ownership.count_delivery(offset), record.timestamp()[1]
         return ReceivedUnit(
-            topic, partition, offset, record.timestamp()[1], headers, consumption, ownership, unit, components, count
+            topic, partition, offset, at, headers, consumption, ownership, unit, count, components, offset
         )
 
-    def _unit(self, value: bytes | None, headers: Headers) -> Unit:
-        if any(name == POS for name, _ in headers):
-            raise DecodeError(POS, "units of shape consecutive are not read by this version")
-        return decode_unit(value, self._registry)
+    def _collect(
+        self, record: ConsumedRecord, headers: Headers, consumption: Consumption, ownership: Ownership
+    ) -> ReceivedUnit | None:
+        """Takes one record of a run; the unit once it is whole."""
+        next_component = component_of_run(record, headers, ownership, self._destination)
+        run = ownership.run
+        if next_component is None or run is None:
+            return None
+        run.components.append(next_component)
+        if not run.is_whole:
+            return None
+        ownership.run = None
+        unit = replace(run.unit, components=tuple(run.components))
+        components = tuple([ReceivedComponent(component) for component in unit.components])
+        topic, partition, _ = coordinates(record)
+        count = ownership.count_delivery(run.first)
+        return ReceivedUnit(
+            topic,
+            partition,
+            run.first,
+            run.timestamp,
+            run.headers,
+            consumption,
+            ownership,
+            unit,
+            count,
+            components,
+            run.last,
+        )
 
 
 class UnitsOnly(UnitInterpreter):
     """Units and nothing else."""
 
-    def __init__(self, registry: SchemaSource | None) -> None:
-        super().__init__(registry, pass_over)
+    def __init__(self, destination: str, registry: SchemaSource | None) -> None:
+        super().__init__(destination, registry, pass_over)
 
     def __call__(self, record: ConsumedRecord, consumption: Consumption, ownership: Ownership) -> ReceivedUnit | None:
         received = super().__call__(record, consumption, ownership)

@@ -110,18 +110,19 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ReceivedUnit(Received):
-    """A finished unit, whole and in order.
+class AnyUnit(Received):
+    """What a finished unit says of itself, whichever way its components are handed out.
+
+    Of one of shape `consecutive`, coordinates, headers and timestamp are those of its first record; `opened_at` and `closed_at` of `record`
+    are the moment it was written, and `bytes` is 0: its records do not tell.
 
     Attributes:
-        record: The unit as decoded, with all of its fields.
-        components: In number order (W-10).
+        record: The unit as decoded.
         delivery_count: Which delivery of this unit to this group it is, from 1. Counted while readers close in order; a reader that was
             killed leaves no count (W-52, W-87).
     """
 
     record: Unit
-    components: tuple[ReceivedComponent, ...]
     delivery_count: int
 
     @property
@@ -160,6 +161,23 @@ class ReceivedUnit(Received):
     def expires_at(self) -> int | None:
         """Epoch ms, or None."""
         return self.record.expires_at
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReceivedUnit(AnyUnit):
+    """A finished unit, whole and in order.
+
+    Attributes:
+        components: In number order (W-10).
+        last_offset: Offset of its last record: `offset`, but in shape `consecutive`.
+    """
+
+    components: tuple[ReceivedComponent, ...]
+    last_offset: int
+
+    def acknowledge(self) -> None:
+        """As `Received.acknowledge`, behind its last record: never inside a unit (W-14)."""
+        self._consumption.acknowledge(self._ownership, self.last_offset)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -221,8 +221,7 @@ SETTINGS: tuple[Setting, ...] = (
     _choice(
         "shape",
         policies.Shape,
-        "How a unit is written.",
-        for_now(policies.Shape.ENVELOPE, "consecutive and reference are"),
+        "How a unit is written: one record; one record per component; one record that says where they are (W-12, W-117).",
     ),
     _choice("value_format", policies.ValueFormat, "Encoding of a unit's value (W-95)."),
     _integer(
@@ -279,8 +278,7 @@ SETTINGS: tuple[Setting, ...] = (
     _choice(
         "oversize",
         policies.Oversize,
-        "What becomes of a unit that does not fit one record (W-115).",
-        for_now(policies.Oversize.FAIL, "consecutive and reference are"),
+        "What becomes of an envelope that does not fit one record: its group fails, or it takes another shape (W-115, W-208).",
     ),
     _choice(
         "routing",

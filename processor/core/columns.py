@@ -27,6 +27,7 @@ from schemas.component import (
 )
 from schemas.records import Component, Source
 from topics import headers as names
+from topics.catalogue import HELD_LIMIT_BYTES
 from topics.headers import Marks, Reading, decimal, is_text
 
 Pairs = Sequence[tuple[str, bytes | None]]
@@ -215,6 +216,9 @@ def _general_reader(heads: tuple[str, ...], reading: Reading) -> RowReader | Non
         for chunk, raw in zip(chunks, raws, strict=True):
             parts += (chunk, optional(raw))
         parts += (head, long(offset), NULL)
+        body = b"".join(parts)
+        if len(body) > HELD_LIMIT_BYTES:  # line 14
+            return None
         tail = None
         if mark.end:
             tail = Tail(
@@ -222,7 +226,7 @@ def _general_reader(heads: tuple[str, ...], reading: Reading) -> RowReader | Non
                 offset,
                 unit_properties(list(zip(heads, raws, strict=True)), reading) if has_properties else (),
             )
-        return Row(group_id, mark.seq, mark.end, b"".join(parts), tail)
+        return Row(group_id, mark.seq, mark.end, body, tail)
 
     return read
 

@@ -41,6 +41,7 @@ from schemas.errors import (
     UowError,
 )
 from schemas.records import Attributes, Reason, UnitOutcome
+from topics.catalogue import HELD_LIMIT_BYTES
 from topics.commands import Command
 from topics.headers import Marks, Refusal
 from topics.policies import (
@@ -341,7 +342,11 @@ def _hold(now: Situation) -> Decision:
     effect: Delivered | GivenUp | None = None
     if marks.expires_at and marks.expires_at < now.clock:  # line 13
         effect = GivenUp(close(UnitOutcome.EXPIRED, Reason.COMPONENT_EXPIRED), ComponentExpiredError)
-    elif size > policy.max_components or group.bytes + len(arrival.body) > policy.max_bytes:  # line 14
+    elif (  # line 14
+        size > policy.max_components
+        or group.bytes + len(arrival.body) > policy.max_bytes
+        or len(arrival.body) > HELD_LIMIT_BYTES
+    ):
         effect = GivenUp(close(UnitOutcome.FAILED, Reason.LIMIT), UnitTooLargeError)
     elif size + waived == end and max(group.deliver_at, marks.deliver_at) <= now.clock:  # line 15: complete and ready
         if waived:

@@ -138,7 +138,9 @@ class Partition:
 
     def __init__(self, place: Place, policy: DestinationPolicy) -> None:
         self.place = place
-        self.policy = replace(policy, max_bytes=min(policy.max_bytes, HELD_LIMIT_BYTES))
+        self.policy = policy
+        if policy.fits_one_record:
+            self.policy = replace(policy, max_bytes=min(policy.max_bytes, HELD_LIMIT_BYTES))
         self.reading = Reading.of(policy)
         self.reader = ColumnReader(place.topic, place.partition, self.reading)
         self.groups: dict[bytes, Group] = {}

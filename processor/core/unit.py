@@ -5,6 +5,7 @@ Belongs here: identity, headers and body of a unit. Does not belong here: framin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha1
 from uuid import UUID
 
@@ -109,8 +110,15 @@ class UnitMaker:
                 said |= {value for value in marks.get(names.DELIVERY_MODE, ()) if value}
         return _PERSISTENT if _PERSISTENT in said else min(said, default=None)
 
-    def body(self, group: Group, closed: Closed, unit_id: bytes, missing: tuple[Range, ...]) -> bytes:
-        """The unit's Avro body (W-95)."""
+    def body(
+        self,
+        group: Group,
+        closed: Closed,
+        unit_id: bytes,
+        missing: tuple[Range, ...],
+        bodies: Sequence[bytes] | None = None,
+    ) -> bytes:
+        """The unit's Avro body (W-95), with the components as they are held, or as `bodies` has them, in number order."""
         return unit_body(
             group.id,
             unit_id,
@@ -120,7 +128,7 @@ class UnitMaker:
             group.expires_at,
             group.bytes,
             missing,
-            group.in_order(),
+            group.in_order() if bodies is None else bodies,
         )
 
     def record(self, group: Group, closed: Closed, unit_id: bytes, missing: tuple[Range, ...]) -> Unit:

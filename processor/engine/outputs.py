@@ -25,8 +25,9 @@ from processor.core.group import Group
 from processor.core.partition import Outward, Place
 from processor.core.unit import UnitMaker
 from processor.engine.ports import Headers, Output
+from processor.engine.shapes import record_size, unit_writer
 from processor.engine.young import NO_REPLAY, ReplayLimits
-from schemas import codec, formats
+from schemas import codec
 from schemas.component import decode_component, outcome_body
 from schemas.errors import MisroutedComponentError, UnitTooLargeError, UowError
 from schemas.framing import single_object_header
@@ -36,7 +37,6 @@ from schemas.records import (
     Component,
     Range,
     Reason,
-    Unit,
     UnitOutcome,
     bounded_ranges,
     ranges_text,
@@ -50,15 +50,8 @@ from topics.policies import (
     DestinationPolicy,
     ExpirationPolicy,
     OutcomesPolicy,
-    ValueFormat,
 )
 
-_FORMATS: dict[ValueFormat, Callable[[Unit], bytes]] = {
-    ValueFormat.JSON: formats.to_json,
-    ValueFormat.XML: formats.to_xml,
-}
-_RECORD_OVERHEAD_BYTES = 1024
-"""Room for a record's own fields beside key, value and headers."""
 INPUT_LIMIT_BYTES = 1_048_588
 """The broker's default record limit."""
 _FAILURES = {
@@ -118,17 +111,6 @@ class Written:
     too_large: set[bytes] = field(default_factory=set)
 
 
-def _size(key: bytes, value: bytes, headers: Headers) -> int:
-    """Bytes of a record, generously."""
-    return (
-        len(key) + len(value) + sum(len(name) + len(raw or b"") + 16 for name, raw in headers) + _RECORD_OVERHEAD_BYTES
-    )
-
-
-class UnitTooLargeForRecordError(Exception):
-    """An envelope over the record limit: the group fails instead (W-115). Does not leave the engine."""
-
-
 class Writer:
     """Makes the outputs of one partition.
 
@@ -151,7 +133,7 @@ class Writer:
             topics.outcomes,
         )
         self._source = f"{topics.components}/{partition}/".encode()
-        self._format = _FORMATS.get(context.policy.value_format)
+        self._deliver = unit_writer(context, partition, self.maker)
         self._surely_fits_bytes = context.record_limit_bytes // 2
         self._reports_complete = context.policy.outcomes is OutcomesPolicy.ALL
 
@@ -165,7 +147,7 @@ class Writer:
         match effect:
             case Delivered(closed, command):
                 assert group is not None
-                written.outputs.append(self._unit(group, closed))
+                self._deliver(group, closed, written.outputs)
                 if self._reports_complete or closed.outcome is not UnitOutcome.COMPLETE:
                     self._outcome(group, closed, written, command)
             case GivenUp(closed, error, command):
@@ -192,7 +174,7 @@ class Writer:
         """To the right partition, once (line 6); with its new header a record at the input's limit would be refused for ever."""
         headers = [*(read_headers(record) or []), (names.REROUTED, b"1")]
         key, value = record.key(), record.value()
-        if _size(key or b"", value or b"", headers) <= self.context.input_limit_bytes:
+        if record_size(key or b"", value or b"", headers) <= self.context.input_limit_bytes:
             written.outputs.append(Output(self.components, partition, key, value, headers))
             return
         self._refuse(
@@ -227,7 +209,7 @@ class Writer:
     def _put(self, output: Output, why: Headers, written: Written) -> None:
         """Adds a record with the reasons for it; of one that fits no record only the reasons are written, and where the rest stayed."""
         if not self._fits(output):
-            size = _size(output.key or b"", output.value or b"", output.headers)
+            size = record_size(output.key or b"", output.value or b"", output.headers)
             stayed = f"; {size} bytes fit no record: key, value and headers stayed at {names.SOURCE}".encode()
             kept: Headers = [
                 (name, raw + stayed if name == names.ERROR_TEXT and raw is not None else raw) for name, raw in why
@@ -241,25 +223,11 @@ class Writer:
             len(value) <= self._surely_fits_bytes // 2
             and sum(len(raw or b"") for _, raw in output.headers) <= self._surely_fits_bytes // 2
             and len(output.key or b"") <= self._surely_fits_bytes // 2
-        ) or _size(output.key or b"", value, output.headers) <= self.context.record_limit_bytes
+        ) or record_size(output.key or b"", value, output.headers) <= self.context.record_limit_bytes
 
     def failed_unopened(self, closed: Closed, written: Written) -> None:
         """The outcome of an id that closed before anything was held (W-39)."""
         self._outcome(None, closed, written)
-
-    def _unit(self, group: Group, closed: Closed) -> Output:
-        maker, context = self.maker, self.context
-        tail = maker.tail(group)
-        unit_id = maker.unit_id(group.id, group.generation, tail)
-        missing = group.missing() if closed.outcome is UnitOutcome.PARTIAL else ()
-        if self._format is None:
-            value = context.unit_header + maker.body(group, closed, unit_id, missing)
-        else:
-            value = self._format(maker.record(group, closed, unit_id, missing))
-        headers = maker.headers(group, closed, unit_id, tail, missing)
-        if len(value) > self._surely_fits_bytes and _size(group.id, value, headers) > context.record_limit_bytes:
-            raise UnitTooLargeForRecordError
-        return Output(self.units, self.partition, group.id, value, headers)
 
     def _error_headers(self, error: type[UowError], case: str, text: str, source: bytes) -> Headers:
         return [
@@ -386,7 +354,6 @@ def too_large(closed: Closed) -> Closed:
 __all__ = [
     "Record",
     "TaskContext",
-    "UnitTooLargeForRecordError",
     "Writer",
     "Written",
     "too_large",

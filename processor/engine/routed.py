@@ -25,7 +25,8 @@ class RoutedWriter(Writer):
         made = written.outputs[before:]
         unit = [output for output in made if output.topic == self.units]
         policy = self.context.policy
-        topics = topics_of(policy.routes, policy.route_matching, self.units, unit[0].headers)
+        # of one of shape `consecutive`, the last record has the user headers that an envelope would have
+        topics = topics_of(policy.routes, policy.route_matching, self.units, unit[-1].headers)
         written.outputs[before:] = [output._replace(topic=topic) for topic in topics for output in unit]
         written.outputs += [output for output in made if output.topic != self.units]
 

@@ -18,7 +18,6 @@ from processor.core.partition import Counts, HeldRow, Outward, Partition
 from processor.core.ranges import without
 from processor.engine.outputs import (
     TaskContext,
-    UnitTooLargeForRecordError,
     Written,
     too_large,
 )
@@ -26,6 +25,7 @@ from processor.engine.ports import Plan, RawRecord, Tp
 from processor.engine.replay import Replayed
 from processor.engine.routed import writer_of
 from processor.engine.rows import component_row, group_row, ledger_value, promotion_rows, tombstone_keys
+from processor.engine.shapes import UnitTooLargeForRecordError
 from processor.engine.young import YoungGroups
 from schemas.errors import UnitTooLargeError
 from schemas.records import Attributes, DecidedCommand, GroupRow
@@ -247,7 +247,7 @@ class PartitionTask:
         closed: list[tuple[Group | None, Closed]],
         written: Written,
     ) -> list[tuple[Group | None, Closed]]:
-        """A unit does not fit one record: its group fails, as if it had been over a limit (W-115)."""
+        """A unit does not fit its records: its group fails, as if it had been over a limit (W-115)."""
         effect, _, group = outward
         assert isinstance(effect, Delivered)
         assert group is not None

@@ -29,11 +29,12 @@ from processor.engine.young import NO_REPLAY
 from processor.sim.broker import Broker, Phase, Transaction
 from processor.sim.memory import MemoryRecord, State
 from schemas import codec
-from schemas.records import Answer, LedgerRecord, Unit, UnitOutcome
+from schemas.records import Answer, LedgerRecord, Source, Unit, UnitOutcome
 from topics import headers as names
 from topics.commands import KIND_ANSWER
 from topics.partitioner import partition_for
 from topics.policies import NEVER_MS
+from topics.runs import Run, position_of, unit_of
 
 
 class Violation(Exception):
@@ -293,20 +294,42 @@ class Checker:
         elif (
             where.topic == self.topics.units and headers.get(names.KIND) == names.KIND_UNIT and names.UNIT_ID in headers
         ):
-            unit = codec.decode(value or b"")
-            assert isinstance(unit, Unit)
-            self.units += 1
-            numbers = [component.seq for component in unit.components]
-            if unit.outcome is UnitOutcome.COMPLETE:
-                require(numbers == list(range(1, len(numbers) + 1)), f"a unit of {numbers}")
-            require(numbers == sorted(set(numbers)), f"a unit in the order {numbers}")
-            once = (key or b"", headers[names.GENERATION])
-            if not self._forgetful:
-                require(once not in self._delivered, f"unit {once} delivered twice")
-            self._delivered.add(once)
-            for component in unit.components:
-                source = component.source
-                self._seen(f"{source.topic}/{source.partition}/{source.offset}".encode())
+            if names.POS in headers:
+                self._seen(headers[names.SOURCE])
+            else:
+                self._look_at_components(codec.decode_as(Unit, value or b""))
+            if (position_of([*headers.items()]) or (1, 1))[0] == 1:
+                self._once(key or b"", headers[names.GENERATION])
+
+    def _look_at_components(self, unit: Unit) -> None:
+        numbers = [component.seq for component in unit.components]
+        if unit.outcome is UnitOutcome.COMPLETE:
+            require(numbers == list(range(1, len(numbers) + 1)), f"a unit of {numbers}")
+        require(numbers == sorted(set(numbers)), f"a unit in the order {numbers}")
+        for component in unit.components:
+            source = component.source
+            self._seen(f"{source.topic}/{source.partition}/{source.offset}".encode())
+
+    def _once(self, key: bytes, generation: bytes) -> None:
+        self.units += 1
+        if not self._forgetful:
+            require((key, generation) not in self._delivered, f"unit {(key, generation)} delivered twice")
+        self._delivered.add((key, generation))
+
+    def _check_runs(self, where: Tp) -> None:
+        """Records of a unit of shape `consecutive` are neighbours to whoever reads what is committed (W-12)."""
+        log = self.broker.log(where)
+        run: Run | None = None
+        for record in log.visible(log.start, log.end):
+            headers, at = record.headers() or [], record.offset()
+            if run is None and position_of(headers) is not None:
+                run = Run(unit_of(headers, self.context.destination, 0), at)
+            if run is not None:
+                breach = run.breach(headers)
+                require(breach is None, f"{where.partition}/{at}: {breach}")
+                run.take(headers, record.key(), record.value(), 0, Source(where.topic, where.partition, at))
+                run = None if run.is_whole else run
+        require(run is None, f"{where.partition}: the last unit is not whole")
 
     def _answer(self, where: Tp, source: bytes, value: bytes) -> None:
         """A command is answered once, and done once however often it was sent (W-203)."""
@@ -396,3 +419,6 @@ class Checker:
             counted = self._received[tp] + self.task(tp).counts.received
             require(counted == received, f"{tp.partition}: received {counted} of {received}")
         self.compare_restored()
+        for where in self.broker.logs:
+            if where.topic == self.topics.units:
+                self._check_runs(where)

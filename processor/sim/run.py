@@ -33,7 +33,7 @@ from processor.sim.checks import Checker, Violation
 from processor.sim.clients import Process, SimClients, SimLogReader, SimSource, Trouble
 from processor.sim.memory import State
 from processor.sim.schedule import Actor, Crash, Scheduler
-from processor.sim.traffic import HUGE, Traffic, draw_limits, draw_policy
+from processor.sim.traffic import HUGE, Traffic, draw_limits, draw_policy, draw_record_limit
 from schemas.errors import FencedError
 from schemas.framing import single_object_header
 from topics.catalogue import DestinationTopics
@@ -229,7 +229,13 @@ class Run:
         self.broker = Broker(self.scheduler, settings)
         policy = draw_policy(rnd)
         self.context = TaskContext(
-            "D", TOPICS, policy, settings.partitions, single_object_header("Unit"), single_object_header("Outcome")
+            "D",
+            TOPICS,
+            policy,
+            settings.partitions,
+            single_object_header("Unit"),
+            single_object_header("Outcome"),
+            record_limit_bytes=draw_record_limit(rnd),
         )
         self._skewed = rnd.random() < 0.25
         self._changing = rnd.random() < 0.3

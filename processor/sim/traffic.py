@@ -7,12 +7,14 @@ units come out. Belongs here: records and policies, drawn. Does not belong here:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from random import Random
 
 from processor.engine.ports import Headers
 from processor.engine.young import ReplayLimits
 from processor.sim.broker import Row
 from schemas.records import Range
+from topics.catalogue import RECORD_LIMIT_BYTES
 from topics.commands import Command, Verb, command_headers
 from topics.policies import (
     AliasFamily,
@@ -22,6 +24,8 @@ from topics.policies import (
     HandlingPolicy,
     LatePolicy,
     OutcomesPolicy,
+    Oversize,
+    Shape,
     ViolationPolicy,
 )
 
@@ -42,7 +46,10 @@ _ODD: Sequence[Headers] = (
 
 def draw_policy(rnd: Random) -> DestinationPolicy:
     """A destination that forms units; limits small enough to matter in a run of some simulated seconds."""
+    aside = copy(rnd)  # dice of their own for shapes: what a seed drew before there were any stays as it was
     return DestinationPolicy(
+        shape=aside.choice([Shape.ENVELOPE, Shape.ENVELOPE, *Shape]),
+        oversize=aside.choice(list(Oversize)),
         handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY,
         incomplete_expiration_ms=rnd.choice([-1, -1, 300, 2_000, 20_000]),
         idle_expiration_ms=rnd.choice([-1, -1, -1, 200, 5_000]),
@@ -57,6 +64,11 @@ def draw_policy(rnd: Random) -> DestinationPolicy:
         outcomes=rnd.choice(list(OutcomesPolicy)),
         accept_aliases=frozenset(family for family in AliasFamily if rnd.random() < 0.1),
     )
+
+
+def draw_record_limit(rnd: Random) -> int:
+    """Largest record: none that matters, or one that some envelopes do not fit."""
+    return copy(rnd).choice([RECORD_LIMIT_BYTES, RECORD_LIMIT_BYTES, 2_000])
 
 
 def draw_limits(rnd: Random) -> ReplayLimits:

@@ -174,7 +174,10 @@ class Place:
         sources: Counter[str] = Counter()
         passed = 0
         for record in self.read(self.units):
-            if "uow-unit-id" in dict(record.headers() or ()):
+            said = dict(record.headers() or ())
+            if "uow-pos" in said:
+                sources[said["uow-source"].decode()] += 1
+            elif "uow-unit-id" in said:
                 unit = decoded(record.value())
                 sources.update(
                     f"{self.components}/{each['source']['partition']}/{each['source']['offset']}"

@@ -168,6 +168,7 @@ class FakeConsumer:
         self.properties = properties
         self.broker = broker
         self.positions: dict[tuple[str, int], int] = {}
+        self.paused: set[tuple[str, int]] = set()
         self.closed = False
         self.generation = 1
         self._callbacks: dict[str, Any] = {}
@@ -205,6 +206,8 @@ class FakeConsumer:
             return FakeRecord(error=self.broker.read_errors.pop(0))
         for record in self.broker.records:
             place = (record.topic(), record.partition())
+            if place in self.paused:
+                continue
             if place in self.positions and record.offset() >= self.positions[place]:
                 self.positions[place] = record.offset() + 1
                 return record
@@ -212,6 +215,12 @@ class FakeConsumer:
 
     def seek(self, partition: TopicPartition) -> None:
         self.positions[partition.topic, partition.partition] = partition.offset
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        self.paused |= {(row.topic, row.partition) for row in partitions}
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        self.paused -= {(row.topic, row.partition) for row in partitions}
 
     def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
         nothing = (-1001, "")

@@ -172,8 +172,8 @@ ROWS = [
     ("[templates.slow]\ntemplate = 'other'", "templates.slow.template", "no such setting"),
     ("templates.slow = 3", "templates.slow", "must be a section"),
     (d("routing = 'path'"), "destinations.d.routing", "not built yet"),  # W-105
-    (d("shape = 'reference'"), "destinations.d.shape", "not built yet"),
-    (d("oversize = 'consecutive'"), "destinations.d.oversize", "not built yet"),
+    (d("shape = 'heap'"), "destinations.d.shape", "must be one of envelope, consecutive, reference"),
+    (d("oversize = 'envelope'"), "destinations.d.oversize", "must be one of fail, consecutive, reference"),
     (d("strict_order = true"), "destinations.d.strict_order", "not built yet"),
     (d("redelivery_limit = 3"), "destinations.d.redelivery_limit", "not built yet"),
     # routes: W-98

@@ -19,9 +19,11 @@ from processor.engine.task import PartitionTask
 from schemas import codec, formats
 from schemas.errors import UowError
 from schemas.framing import single_object_header
-from schemas.records import MAX_SEQ, Answer, Outcome, Range, Unit, ranges_text
+from schemas.records import MAX_SEQ, Answer, Component, Outcome, Range, Source, Unit, ranges_text
+from topics import runs
 from topics.catalogue import DestinationTopics
 from topics.policies import DestinationPolicy, HandlingPolicy
+from topics.runs import numbers_of, position_of
 
 T0 = 1_700_000_000_000
 TOPICS = DestinationTopics("app", "D")
@@ -391,18 +393,31 @@ def check_counts(counts: Counts, groups: Any) -> None:
 
 
 def is_unit(output: Output) -> bool:
-    return output.topic == TOPICS.units and ("uow-kind", b"unit") in output.headers and output.value is not None
+    """Whether it is a unit; of one of shape `consecutive`, its last record."""
+    if output.topic != TOPICS.units or ("uow-kind", b"unit") not in output.headers:
+        return False
+    place, count = position_of(output.headers) or (1, 1)
+    return place == count
 
 
 def unit_of(output: Output) -> Unit:
+    """The unit; of one of shape `consecutive`, as its last record tells it: of its components the numbers alone."""
+    if position_of(output.headers) is not None:
+        told = runs.unit_of(output.headers, "D", 0)
+        numbers = zip(range(told.count), numbers_of(told.missing), strict=False)
+        return replace(told, components=tuple(bare_component(number) for _, number in numbers))
     value = output.value or b""
     if value.startswith(b"{"):
         return formats.from_json(value)
     return formats.from_xml(value) if value.startswith(b"<") else codec.decode_as(Unit, value)
 
 
+def bare_component(number: int) -> Component:
+    return Component(number, False, None, None, None, (), 0, Source(TOPICS.components, 0, 0))
+
+
 def see(output: Output) -> Seen | None:
-    """What one output means, in the words of a script; None for outcomes, which stories show apart."""
+    """What one output means, in the words of a script; None for outcomes, which stories show apart, and inside a run."""
     said = dict(output.headers)
 
     def told(name: str) -> str:
@@ -425,6 +440,8 @@ def see(output: Output) -> Seen | None:
     if "uow-unit-id" not in said:
         assert output.topic == TOPICS.units
         return SeenPlain(output.value)
+    if not is_unit(output):
+        return None
     made = unit_of(output)
     return SeenUnit(
         tuple(component.seq for component in made.components), made.id, told("uow-outcome"), told("uow-missing")

@@ -1,0 +1,162 @@
+"""Shapes: how a unit is written to `D.units` (W-12, W-114 to W-117, W-208). Chosen once, when a destination is set up.
+
+| Shape | Records of a unit |
+| --- | --- |
+| `envelope` | one; over the record limit, what `oversize` says |
+| `consecutive` | one per component, neighbours in number order (`topics.runs`) |
+| `reference` | one; instead of key, value and headers of each component, where they are, and the value's length and CRC-32C |
+
+A unit that fits in no way fails as if its group had been over a limit.
+
+Belongs here: records of `D.units` that are units. Does not belong here: what a unit is made of (`processor.core.unit`), any other output
+(`outputs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from processor.core.changes import Closed
+from processor.core.group import Group
+from processor.core.unit import UnitMaker
+from processor.engine.ports import Headers, Output
+from schemas import formats
+from schemas.checksum import by_reference
+from schemas.component import decode_component, encode_component
+from schemas.records import Range, Unit, UnitOutcome
+from topics.policies import Oversize, Shape, ValueFormat
+from topics.runs import first_of_many_gaps, record_headers, unit_part
+
+if TYPE_CHECKING:
+    from processor.engine.outputs import TaskContext
+
+RECORD_OVERHEAD_BYTES = 1024
+"""Room for a record's own fields beside key, value and headers."""
+
+_FORMATS: dict[ValueFormat, Callable[[Unit], bytes]] = {
+    ValueFormat.JSON: formats.to_json,
+    ValueFormat.XML: formats.to_xml,
+}
+
+UnitWriter = Callable[[Group, Closed, list[Output]], None]
+"""Adds the records of one unit. Raises `UnitTooLargeForRecordError`, and has added nothing then."""
+
+
+class UnitTooLargeForRecordError(Exception):
+    """A unit over the record limit in its shape: the group fails instead (W-115). Does not leave the engine."""
+
+
+def record_size(key: bytes, value: bytes, headers: Headers) -> int:
+    """Bytes of a record, generously."""
+    return (
+        len(key) + len(value) + sum(len(name) + len(raw or b"") + 16 for name, raw in headers) + RECORD_OVERHEAD_BYTES
+    )
+
+
+def refuse(group: Group, closed: Closed, outputs: list[Output]) -> None:
+    """`oversize = "fail"`."""
+    raise UnitTooLargeForRecordError
+
+
+class _Shape:
+    """What the shapes share.
+
+    Args:
+        context: Of the destination.
+        partition: Of `D.components`, and of `D.units` that is written.
+        maker: Makes the unit.
+    """
+
+    def __init__(self, context: TaskContext, partition: int, maker: UnitMaker) -> None:
+        self.topic, self.partition, self.maker = context.topics.units, partition, maker
+        self.unit_header, self.limit = context.unit_header, context.record_limit_bytes
+        self.format = _FORMATS.get(context.policy.value_format)
+
+    def identity(self, group: Group, closed: Closed) -> tuple[bytes, tuple[Range, ...], Headers]:
+        """`uow-unit-id`, missing numbers and headers of the unit."""
+        tail = self.maker.tail(group)
+        unit_id = self.maker.unit_id(group.id, group.generation, tail)
+        missing = group.missing() if closed.outcome is UnitOutcome.PARTIAL else ()
+        return unit_id, missing, self.maker.headers(group, closed, unit_id, tail, missing)
+
+
+class Envelope(_Shape):
+    """One record with everything in it; what is too large for it is written by `oversize`."""
+
+    def __init__(self, context: TaskContext, partition: int, maker: UnitMaker, oversize: UnitWriter) -> None:
+        super().__init__(context, partition, maker)
+        self._oversize = oversize
+        self._surely_fits_bytes = context.record_limit_bytes // 2
+
+    def __call__(self, group: Group, closed: Closed, outputs: list[Output]) -> None:
+        maker = self.maker
+        if group.bytes > self.limit:
+            self._oversize(group, closed, outputs)
+            return
+        tail = maker.tail(group)
+        unit_id = maker.unit_id(group.id, group.generation, tail)
+        missing = group.missing() if closed.outcome is UnitOutcome.PARTIAL else ()
+        if self.format is None:
+            value = self.unit_header + maker.body(group, closed, unit_id, missing)
+        else:
+            value = self.format(maker.record(group, closed, unit_id, missing))
+        headers = maker.headers(group, closed, unit_id, tail, missing)
+        if len(value) > self._surely_fits_bytes and record_size(group.id, value, headers) > self.limit:
+            self._oversize(group, closed, outputs)
+            return
+        outputs.append(Output(self.topic, self.partition, group.id, value, headers))
+
+
+class Consecutive(_Shape):
+    """One record per component, one after the other: a plan's outputs go to their partition in order, and nobody else writes there (W-12)."""
+
+    def __call__(self, group: Group, closed: Closed, outputs: list[Output]) -> None:
+        _, missing, headers = self.identity(group, closed)
+        is_user_header = self.maker.reading.is_user_header
+        common, count = unit_part(headers, is_user_header), len(group.held)
+        run: list[Output] = []
+        for position, component in enumerate(map(decode_component, group.in_order()), 1):
+            said = record_headers(common, component, position, count, is_user_header)
+            if position == 1:
+                said = first_of_many_gaps(said, missing)
+            if record_size(group.id, component.value or b"", said) > self.limit:
+                raise UnitTooLargeForRecordError
+            run.append(Output(self.topic, self.partition, group.id, component.value, said))
+        outputs += run
+
+
+class Reference(_Shape):
+    """One record that says where the components are."""
+
+    def __call__(self, group: Group, closed: Closed, outputs: list[Output]) -> None:
+        unit_id, missing, headers = self.identity(group, closed)
+        components = [by_reference(decode_component(body)) for body in group.in_order()]
+        if self.format is None:
+            value = self.unit_header + self.maker.body(
+                group, closed, unit_id, missing, [encode_component(component) for component in components]
+            )
+        else:
+            unit = self.maker.record(group, closed, unit_id, missing)
+            value = self.format(replace(unit, components=tuple(components)))
+        if record_size(group.id, value, headers) > self.limit:
+            raise UnitTooLargeForRecordError
+        outputs.append(Output(self.topic, self.partition, group.id, value, headers))
+
+
+def unit_writer(context: TaskContext, partition: int, maker: UnitMaker) -> UnitWriter:
+    """Who writes the units of one partition."""
+    policy = context.policy
+    match policy.shape:
+        case Shape.CONSECUTIVE:
+            return Consecutive(context, partition, maker)
+        case Shape.REFERENCE:
+            return Reference(context, partition, maker)
+        case Shape.ENVELOPE:
+            otherwise: dict[Oversize, UnitWriter] = {
+                Oversize.FAIL: refuse,
+                Oversize.CONSECUTIVE: Consecutive(context, partition, maker),
+                Oversize.REFERENCE: Reference(context, partition, maker),
+            }
+            return Envelope(context, partition, maker, otherwise[policy.oversize])

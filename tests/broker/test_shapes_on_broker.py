@@ -1,0 +1,68 @@
+"""Units in other shapes than an envelope, through worker processes and a real broker (W-12, W-14, W-116, W-122, W-208)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+import uow
+from tests.broker.worker_places import Place
+from tests.processes import wait_for
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def runs_on(records: list[Any]) -> dict[str, int]:
+    """Walks each partition as it is read: every run is 1..n of one unit, and nothing stands inside. Ids, and how often each came."""
+    found: dict[str, int] = defaultdict(int)
+    for partition in {record.partition() for record in records}:
+        expected: tuple[bytes, int, int] | None = None
+        for record in sorted(
+            (each for each in records if each.partition() == partition), key=lambda record: int(record.offset())
+        ):
+            said = dict(record.headers() or ())
+            if "uow-pos" not in said:
+                assert expected is None, "something stands inside a run"
+                continue
+            place, count = map(int, said["uow-pos"].split(b"/"))
+            assert expected in (None, (said["uow-unit-id"], place, count))
+            assert expected is not None or place == 1
+            assert record.key() == said["uow-id"]
+            expected = None if place == count else (said["uow-unit-id"], place + 1, count)
+            if expected is None:
+                found[said["uow-id"].decode()] += 1
+        assert expected is None, "the last run is not whole"
+    return found
+
+
+def test_every_run_is_whole_while_workers_come_and_go_and_plain_records_pass_w12_w122(place: Place) -> None:
+    """Workers join, leave and are killed; each unit comes once, its records neighbours on its partition."""
+    place.create({"poll_records": 50}, shape="consecutive")
+    one = place.worker("one")
+    for seed, slot in enumerate(("two", "three")):
+        place.send_units(100, seed=seed)
+        put_plain(place, 20)
+        other = place.worker(slot)
+        other.wait_owns(2)
+        other.child.kill() if seed else other.child.terminate(90)
+    place.send_units(50, seed=9)
+    wait_for(lambda: len(runs_on(place.read(place.units))) >= 250, 90)
+    assert one.child.terminate(90) == 0
+    assert set(runs_on(place.read(place.units)).values()) == {1}
+    with uow.connect(place.bootstrap) as connection, connection.units(place.name, group="look") as reader:
+        for _ in range(250):
+            unit = next(reader)
+            wanted = place.sent[unit.id.encode()]
+            assert [component.value for component in unit.components] == [wanted[seq] for seq in range(1, 6)]
+            unit.acknowledge()
+
+
+def put_plain(place: Place, count: int) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": place.bootstrap})
+    for number in range(count):
+        producer.produce(place.components, b"plain", b"%d" % number)
+    assert not producer.flush(10)

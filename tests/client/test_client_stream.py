@@ -1,0 +1,149 @@
+"""Units component by component: checked as they come, one partition at a time, in memory that does not grow with the unit (W-116)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from fake_handles import FakeBroker
+from test_client_runs import UNITS, of, on_topic, written
+
+import uow
+from tests.core.script import plain
+from topics.policies import Shape
+from uow import errors
+
+
+@pytest.fixture
+def fake() -> FakeBroker:
+    fake = FakeBroker()
+    fake.topics = {UNITS: 2}
+    return fake
+
+
+@pytest.fixture
+def reader(fake: FakeBroker) -> Iterator[uow.Reader[uow.StreamedUnit]]:
+    with fake.connect() as connection:
+        yield connection.stream("D", group="g")
+
+
+def test_components_come_as_they_are_asked_for_w116(fake: FakeBroker, reader: uow.StreamReader) -> None:
+    fake.records = on_topic(written(*of("a"), plain()))
+    unit = next(reader)
+    assert (unit.id, unit.size, unit.delivery_count, unit.missing) == ("a", 3, 1, ())
+    taken = next(unit.components)
+    assert (taken.seq, taken.header("mine")) == (1, "a")
+    assert fake.consumers[0].positions[UNITS, 0] == 1
+    assert [component.seq for component in unit.components] == [2, 3]
+    unit.acknowledge()
+    assert fake.committed[UNITS, 0][0] == 3
+    assert reader.receive(0) is None
+
+
+def test_an_envelope_streams_as_well_w208(fake: FakeBroker, reader: uow.StreamReader) -> None:
+    fake.records = on_topic([*written(*of("a"), shape=Shape.ENVELOPE), *written(*of("b"))])
+    units = []
+    for _ in range(2):
+        unit = next(reader)
+        units.append((unit.id, [component.value for component in unit.components]))
+        unit.acknowledge()
+    values = [b"value b'%d'" % number for number in (1, 2, 3)]
+    assert units == [("a", values), ("b", values)]
+    assert fake.committed[UNITS, 0][0] == 4
+
+
+def test_what_was_not_asked_for_is_read_over_before_the_next_unit_and_before_acknowledging_w14(
+    fake: FakeBroker, reader: uow.StreamReader
+) -> None:
+    fake.records = on_topic(written(*of("a"), *of("b"), *of("c")))
+    next(reader)
+    second = next(reader)
+    assert second.id == "b"
+    second.acknowledge()
+    assert fake.committed[UNITS, 0][0] == 6
+    assert next(reader).id == "c"
+
+
+def test_other_partitions_wait_after_one_record_each_and_lose_nothing_w116(
+    fake: FakeBroker, reader: uow.StreamReader
+) -> None:
+    one, other = on_topic(written(*of("a"))), on_topic(written(*of("b"), *of("c")), partition=1)
+    fake.records = [one[0], *other, *one[1:]]
+    unit = next(reader)
+    assert [component.seq for component in unit.components] == [1, 2, 3]
+    assert fake.consumers[0].positions[UNITS, 1] == 1
+    assert fake.consumers[0].paused == set()
+    for name in ("b", "c"):
+        unit = next(reader)
+        assert (unit.id, [component.seq for component in unit.components]) == (name, [1, 2, 3])
+
+
+def test_a_kept_record_that_comes_again_is_handed_out_once(fake: FakeBroker, reader: uow.StreamReader) -> None:
+    one, other = on_topic(written(*of("a"))), on_topic(written(*of("b")), partition=1)
+    fake.records = [one[0], *other, *one[1:]]
+    first = next(reader)
+    assert len([*first.components]) == 3
+    first.acknowledge()
+    reader.roll_back()
+    unit = next(reader)
+    assert (unit.id, unit.offset, [component.seq for component in unit.components]) == ("b", 0, [1, 2, 3])
+    assert reader.receive(0) is None
+
+
+def test_a_broken_run_ends_its_components_and_cannot_be_acknowledged_w12(
+    fake: FakeBroker, reader: uow.StreamReader
+) -> None:
+    run = written(*of("a", 4))
+    fake.records = on_topic([*run[:2], *run[3:], *written(*of("b"))])
+    unit = next(reader)
+    with pytest.raises(errors.DecodeError, match="place 4/4 of it where place 3/4") as caught:
+        list(unit.components)
+    assert caught.value.offset == 2
+    with pytest.raises(errors.DecodeError, match="broken off after 2 of 4"):
+        unit.acknowledge()
+    following = next(reader)
+    assert following.id == "b"
+    following.acknowledge()
+    assert fake.committed[UNITS, 0][0] == 6
+
+
+def test_a_broken_rest_that_nobody_asked_for_is_told_with_the_next_unit_w12(
+    fake: FakeBroker, reader: uow.StreamReader
+) -> None:
+    run = written(*of("a"))
+    fake.records = on_topic([*run[:1], *run[2:], *written(*of("b"))])
+    next(reader)
+    with pytest.raises(errors.DecodeError, match="place 3/3 of it where place 2/3"):
+        next(reader)
+    assert next(reader).id == "b"
+
+
+def test_a_unit_whose_partition_leaves_in_the_middle_ends_as_lost_w14(
+    fake: FakeBroker, reader: uow.StreamReader
+) -> None:
+    fake.records = on_topic(written(*of("a")))
+    unit = next(reader)
+    next(unit.components)
+    fake.consumers[0].moved("lost", 0, topic=UNITS)
+    with pytest.raises(errors.LostServerError, match=r"D\.units/0/0 comes again"):
+        list(unit.components)
+
+
+def test_a_rest_that_does_not_come_is_not_waited_for_without_end(fake: FakeBroker) -> None:
+    fake.records = on_topic(written(*of("a"))[:2])
+    with fake.connect() as connection:
+        reader = connection.stream("D", group="g")
+        reader._stream._clock = lambda: fake.now
+        unit = next(reader)
+        with pytest.raises(errors.ReconnectTimeoutError, match="did not come within 30 s"):
+            list(unit.components)
+        assert next(reader).delivery_count == 2
+
+
+def test_an_abandoned_stream_lets_its_successor_in(fake: FakeBroker) -> None:
+    fake.records = on_topic(written(*of("a")))
+    with fake.connect() as connection:
+        unit = next(connection.stream("D", group="g"))
+        next(unit.components)
+        connection.stream("D", group="g")
+        assert [consumer.closed for consumer in fake.consumers] == [True, False]

@@ -1,0 +1,50 @@
+"""A run under way on one partition: a unit of shape `consecutive` as a reader meets it (W-12, W-14).
+
+Belongs here: beginning, going on and breaking off. Does not belong here: what headers mean (`topics.runs`), and what is done with the
+components (`uow.reader`, `uow.streaming`).
+"""
+
+from __future__ import annotations
+
+from schemas.errors import DecodeError
+from schemas.records import Component, Source
+from topics.headers import POS, UNIT_ID
+from topics.runs import Pairs, Run, position_of, unit_of
+from uow.handles import ConsumedRecord, Headers, coordinates
+
+
+class OpenRun(Run):
+    """A run whose first record came.
+
+    Args:
+        record: The first one.
+        headers: Its headers.
+        destination: Whose unit it is.
+
+    Attributes:
+        headers: Those of the first record.
+        timestamp: Its timestamp, epoch ms.
+        components: What was collected; a streamed unit collects nothing.
+    """
+
+    def __init__(self, record: ConsumedRecord, headers: Headers, destination: str) -> None:
+        self.headers, self.timestamp = headers, record.timestamp()[1]
+        super().__init__(unit_of(headers, destination, self.timestamp), coordinates(record)[2])
+        self.components: list[Component] = []
+
+    def component(self, record: ConsumedRecord, headers: Headers) -> Component:
+        """The next component.
+
+        Raises:
+            DecodeError: The record is not the next one, or cannot be read.
+        """
+        breach = self.breach(headers)
+        if breach is not None:
+            raise DecodeError(POS, breach)
+        return self.take(headers, record.key(), record.value(), record.timestamp()[1], Source(*coordinates(record)))
+
+
+def is_left_over(headers: Pairs, broken: str) -> bool:
+    """Whether a record belongs to a run that was found broken; told once, it is passed over."""
+    position = position_of(headers)
+    return position is not None and position[0] != 1 and (UNIT_ID, broken.encode()) in headers
