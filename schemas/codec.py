@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from functools import cache, lru_cache
 from io import BytesIO
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
@@ -32,6 +33,7 @@ from schemas.records import (
     Component,
     DecidedCommand,
     GroupRow,
+    LastArrived,
     LedgerRecord,
     OffsetRange,
     Outcome,
@@ -353,6 +355,7 @@ def _outcome_datum(outcome: Outcome) -> Datum:
         "missing": _ranges_datum(outcome.missing),
         "rule": outcome.rule,
         "command_id": outcome.command_id,
+        "last_arrived": None if outcome.last_arrived is None else asdict(outcome.last_arrived),
     }
 
 
@@ -371,6 +374,7 @@ def _outcome(datum: Datum) -> Outcome:
         missing=_ranges(datum["missing"]),
         rule=datum["rule"],
         command_id=datum["command_id"],
+        last_arrived=None if datum["last_arrived"] is None else LastArrived(**datum["last_arrived"]),
     )
 
 

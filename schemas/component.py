@@ -206,6 +206,14 @@ def value_of(body: bytes) -> bytes | None:
     return cursor.bytes() if cursor.branch() else None
 
 
+def component_id_of(body: bytes) -> bytes | None:
+    """The component id in a component's Avro body; the rest is not read."""
+    cursor = Cursor(body)
+    cursor.long()
+    cursor.boolean()
+    return cursor.bytes() if cursor.branch() else None
+
+
 def decode_component(body: bytes) -> Component:
     """The component in `body`. Raises `DecodeError` if the bytes are no component, or more than one."""
     cursor = Cursor(body)
@@ -312,8 +320,13 @@ def outcome_body(
     size: int,
     missing: Sequence[Range],
     command_id: bytes | None = None,
+    last_arrived: tuple[int, bytes | None] | None = None,
 ) -> bytes:
-    """An `Outcome`'s Avro body, without a rule; arguments as in `unit_body`, `count` is the number of components held."""
+    """An `Outcome`'s Avro body, without a rule; arguments as in `unit_body`, `count` is the number of components held.
+
+    `last_arrived` is number and component id of the one that arrived last.
+    """
+    last = NULL if last_arrived is None else b"\x02" + long(last_arrived[0]) + optional(last_arrived[1])
     return b"".join(
         (
             sized(group_id),
@@ -329,5 +342,6 @@ def outcome_body(
             encode_ranges(missing),
             NULL,
             optional(command_id),
+            last,
         )
     )

@@ -31,7 +31,7 @@ DEFINITIONS: Final[Mapping[str, tuple[str, int]]] = MappingProxyType(
     {
         "Component": ("component", 1),
         "Unit": ("unit", 1),
-        "Outcome": ("outcome", 1),
+        "Outcome": ("outcome", 2),
         "Answer": ("answer", 1),
         "ChangelogComponent": ("changelog_component", 1),
         "ChangelogGroup": ("changelog_group", 1),

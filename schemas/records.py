@@ -128,6 +128,14 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
+class LastArrived:
+    """The component of a group that arrived last: what a finished unit had been waiting for (W-213)."""
+
+    seq: int
+    component_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """How a group closed, for `D.outcomes` (W-214)."""
 
@@ -144,6 +152,7 @@ class Outcome:
     missing: tuple[Range, ...]
     rule: str | None = None
     command_id: str | None = None
+    last_arrived: LastArrived | None = None
 
 
 @dataclass(frozen=True, slots=True)

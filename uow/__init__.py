@@ -17,6 +17,7 @@ from uow.reader import Reader
 from uow.received import Message, ReceivedComponent, ReceivedUnit
 from uow.sending import Sent
 from uow.streaming import StreamedUnit, StreamReader
+from uow.tracing import Span
 from uow.unit import UnitWriter
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "ReceivedUnit",
     "Sent",
     "Source",
+    "Span",
     "Start",
     "StreamReader",
     "StreamedUnit",

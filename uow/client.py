@@ -54,6 +54,7 @@ from uow.reader import Reader, UnitInterpreter, UnitsOnly, read_message
 from uow.received import Message, ReceivedUnit
 from uow.sending import PlainSender, Sent
 from uow.streaming import SMALL_BUFFERS, StreamReader, UnitStream
+from uow.tracing import Span, Tracer
 from uow.transaction import Transactions
 from uow.unit import UnitWriter
 
@@ -69,6 +70,7 @@ def connect(
     client_id: str | None = None,
     transactional_id: str | None = None,
     accept_aliases: Iterable[AliasFamily | str] = (),
+    on_span: Callable[[Span], object] | None = None,
     handles: Handles | None = None,
 ) -> Connection:
     """A connection to a Kafka cluster. Nothing is opened before it is needed; close it, or use it as a context manager.
@@ -82,6 +84,7 @@ def connect(
             successor end at once what its predecessor left open (W-47); two live connections must not share it: the newer one
             fences the older. Without either the ids are random, and an orphan lasts until its time-out of 10 s (R-71).
         accept_aliases: Header families of other systems that mark a component for `forward` (W-17).
+        on_span: Takes part in tracing: told of a span for each component sent or forwarded, which carries it on in `traceparent` (W-213).
         handles: Who makes the library's handles; for tests.
 
     Raises:
@@ -94,6 +97,7 @@ def connect(
         client_id,
         transactional_id,
         _families(accept_aliases),
+        on_span,
         handles or Librdkafka(),
     )
 
@@ -120,6 +124,7 @@ class Connection:
         client_id: str | None,
         transactional_id: str | None,
         families: tuple[AliasFamily, ...],
+        on_span: Callable[[Span], object] | None,
         handles: Handles,
     ) -> None:
         self.id = uuid4().hex
@@ -127,6 +132,7 @@ class Connection:
         self._kafka = kafka
         self._client_id = client_id or "uow"
         self._reading = Reading(families)
+        self._trace = Tracer(on_span, self._reading).step if on_span is not None else _untraced
         self._handles = handles
         self._registry = registry.connect(registry_url) if registry_url else None
         self._lock = threading.Lock()
@@ -222,6 +228,7 @@ class Connection:
             common,
             self._transactions.take,
             self._transactions.give_back,
+            self._trace,
         )
 
     def send(
@@ -276,6 +283,7 @@ class Connection:
             if raw_key is None or topic == _topics(destination).components:
                 raw_key = id.encode()
             record = OutgoingRecord(topic, raw_key, value_bytes(component.value), mark_end(marked) if end else marked)
+            self._trace(record)
         return self._plain.send(component.component_id, record)
 
     # -- reading ---------------------------------------------------------------------------------------------------------
@@ -450,6 +458,7 @@ class Connection:
         topic = to if to is not None else _topics(destination or "").components
         reassignment = Reassign.ALLOWED if reassign else Reassign.NEVER
         record = forwarded_record(message, topic, destination is not None, value, headers, reassignment, self._reading)
+        self._trace(record)
         return self._hop(message).forward(message, record)
 
     def cancel(self, message: Message, *, destination: str, why: str, by: str | None = None) -> Forwarded:
@@ -524,6 +533,10 @@ class Connection:
             consumption.close()
         self._transactions.close()
         self._plain.close()
+
+
+def _untraced(record: OutgoingRecord) -> None:
+    """Trace headers travel on as they are."""
 
 
 def _topics(destination: str) -> DestinationTopics:

@@ -66,6 +66,7 @@ class UnitWriter:
         common: Headers,
         take: Callable[[], Transaction],
         give_back: Callable[[Transaction], None],
+        trace: Callable[[OutgoingRecord], None],
     ) -> None:
         self.id = id
         self.destination = destination
@@ -74,6 +75,7 @@ class UnitWriter:
         self._common = common
         self._take = take
         self._give_back = give_back
+        self._trace = trace
         self._state = State.NEW
         self._transaction: Transaction | None = None
         self._kept: OutgoingRecord | None = None
@@ -113,6 +115,7 @@ class UnitWriter:
         if self._state is not State.OPEN:
             raise ClientClosedError("components are sent inside the unit's block")
         record = self._record(value, to, headers, key)
+        self._trace(record)
         if self._kept is not None:
             self._produce(self._kept)
         self._kept = record

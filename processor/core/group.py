@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from processor.core.changes import Amended, Closed, Held, Tail
 from processor.core.ranges import count_up_to, without
+from schemas.component import component_id_of
 from schemas.records import MAX_SEQ, Range, Reason, UnitOutcome
 from topics.policies import NEVER_MS, DestinationPolicy
 
@@ -182,6 +183,11 @@ class Group:
         age, idle = policy.incomplete_expiration_ms, policy.idle_expiration_ms
         by_age = age != NEVER_MS and (idle == NEVER_MS or self.opened_at + age <= self.last_at + idle)
         return Reason.AGE if by_age else Reason.IDLE
+
+    def last_arrived(self) -> tuple[int, bytes | None] | None:
+        """Number and component id of the component held last: what a finished unit had been waiting for (W-213)."""
+        seq = next(reversed(self.held), None)
+        return None if seq is None else (seq, component_id_of(self.held[seq]))
 
     def held_ranges(self) -> tuple[Range, ...]:
         """Numbers held, as ranges. Costs a sort, so it is asked for on close and by people only."""

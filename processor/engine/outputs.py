@@ -321,6 +321,7 @@ class Writer:
             group.bytes if group is not None else 0,
             missing,
             None if command is None else command.id,
+            group.last_arrived() if group is not None else None,
         )
         headers: Headers = [
             (names.ID, closed.id),

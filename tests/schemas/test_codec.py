@@ -119,6 +119,7 @@ def test_a_reason_that_only_a_newer_version_knows_is_refused() -> None:
         "missing": [],
         "rule": None,
         "command_id": None,
+        "last_arrived": None,
     }
     data, registry = written_with(newer, datum)
     with pytest.raises(DecodeError):

@@ -121,6 +121,7 @@ def test_ledger_records_of_the_codec_are_read_by_hand(record: LedgerRecord) -> N
 def test_outcomes_by_hand_have_the_codecs_bytes(outcome: Outcome) -> None:
     """W-214."""
     outcome = replace(outcome, rule=None)
+    last = outcome.last_arrived
     body = component.outcome_body(
         outcome.id.encode(),
         outcome.unit_id.encode(),
@@ -134,6 +135,7 @@ def test_outcomes_by_hand_have_the_codecs_bytes(outcome: Outcome) -> None:
         outcome.bytes,
         outcome.missing,
         None if outcome.command_id is None else outcome.command_id.encode(),
+        None if last is None else (last.seq, None if last.component_id is None else last.component_id.encode()),
     )
     assert body == codec.encode(outcome)
 

@@ -12,6 +12,7 @@ from schemas.records import (
     Component,
     DecidedCommand,
     GroupRow,
+    LastArrived,
     LedgerRecord,
     OffsetRange,
     Outcome,
@@ -78,6 +79,7 @@ outcome_records = st.builds(
     missing=ranges,
     rule=st.none() | texts,
     command_id=st.none() | texts,
+    last_arrived=st.none() | st.builds(LastArrived, ints, st.none() | texts),
 )
 answers = st.builds(Answer, texts, texts, texts, texts, st.booleans(), texts, texts, st.none() | texts, longs)
 attributes = st.builds(Attributes, longs, longs, ints)
