@@ -39,6 +39,10 @@ HOPS: Final = "uow-hops"
 ORIGIN_TS: Final = "uow-origin-ts"
 PRODUCER_ID: Final = "uow-producer-id"
 INNER_ID: Final = "uow-inner-id"
+PARENT_ID: Final = "uow-parent-id"
+PARENT_SEQ: Final = "uow-parent-seq"
+PARENT_END: Final = "uow-parent-end"
+PARENT_COUNT: Final = "uow-parent-count"
 REROUTED: Final = "uow-rerouted"
 
 KIND: Final = "uow-kind"
@@ -59,9 +63,11 @@ FAILURE_REASON: Final = "uow-failure-reason"
 
 UNIT_ONLY: Final = frozenset({KIND, UNIT_ID, GENERATION, OUTCOME, REASON, SIZE, MISSING, POS})
 """Headers that only units carry; never copied by a forwarder (W-56)."""
+PARENTS: Final = (PARENT_ID, PARENT_SEQ, PARENT_END, PARENT_COUNT)
+"""What the component said that an inner unit stands for (W-205). Each repeats once per level of nesting, the nearest first."""
 ON_UNIT: Final = frozenset(
     {ID, KIND, UNIT_ID, GENERATION, OUTCOME, REASON, SIZE, MISSING, EXPIRES_AT, DELIVERY_MODE}
-    | {CORRELATION_ID, PRIORITY, USER_ID, TYPE}
+    | {CORRELATION_ID, PRIORITY, USER_ID, TYPE, *PARENTS}
 )
 """`uow-*` headers that a unit may have (contract section 3): what a route may ask for."""
 ERROR_ONLY: Final = frozenset({ERROR_CLASS, ERROR_CASE, ERROR_TEXT, SOURCE, FAILURE_REASON})
@@ -86,8 +92,8 @@ UNTREATED: Final = frozenset(
         ORIGIN_TS,
         PRODUCER_ID,
         INNER_ID,
+        *PARENTS,
     }
-    | {"uow-parent-id", "uow-parent-seq", "uow-parent-end"}
 )
 """`uow-*` headers that do not change how a component is treated: a record with no others is *plain* (the shelf judges it in bulk)."""
 

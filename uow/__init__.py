@@ -14,7 +14,7 @@ from uow.component import Component
 from uow.consumption import Start
 from uow.forward import Forwarded
 from uow.reader import Reader
-from uow.received import Message, ReceivedComponent, ReceivedUnit
+from uow.received import InnerUnit, Message, ReceivedComponent, ReceivedUnit
 from uow.sending import Sent
 from uow.streaming import StreamedUnit, StreamReader
 from uow.tracing import Span
@@ -26,6 +26,7 @@ __all__ = [
     "Component",
     "Connection",
     "Forwarded",
+    "InnerUnit",
     "Message",
     "Outcome",
     "Range",

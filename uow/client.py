@@ -50,12 +50,13 @@ from uow.handles import (
     plain_producer_properties,
     transactional_properties,
 )
+from uow.nesting import StandIn, inner_unit
 from uow.reader import Reader, UnitInterpreter, UnitsOnly, read_message
 from uow.received import Message, ReceivedUnit
 from uow.sending import PlainSender, Sent
 from uow.streaming import SMALL_BUFFERS, StreamReader, UnitStream
 from uow.tracing import Span, Tracer
-from uow.transaction import Transactions
+from uow.transaction import OneTransaction, Transactions
 from uow.unit import UnitWriter
 
 KEEP: Final = Keep.AS_IT_CAME
@@ -194,6 +195,7 @@ class Connection:
         expires_at: int | datetime | None = None,
         delivery_mode: str | None = None,
         headers: HeaderPairs = None,
+        stands_for: Message | None = None,
     ) -> UnitWriter:
         """A unit to be sent, as a context manager: numbers from 1, end mark on the last one, all in one transaction (W-45).
 
@@ -205,9 +207,14 @@ class Connection:
             expires_at: `uow-expires-at` on all components; a datetime with a time zone, or epoch ms.
             delivery_mode: `uow-delivery-mode` on all components.
             headers: Further headers on all components.
+            stands_for: A component, from `messages`, that this unit replaces: an inner unit (W-205). Its position is committed in the same
+                transaction, and its user headers, priority and the like are on all components. Once the unit is whole, `forward` its
+                message from `<destination>.units`: it takes the outer id, number and end mark. The destination's shape is `envelope`.
 
         Raises:
-            BadUnitIdError, DecodeError, UnitConflictError: Id or headers cannot be.
+            BadUnitIdError, DecodeError, UnitConflictError: Id or headers cannot be, or `stands_for` is no component.
+            LostServerError: On entering or leaving the block: the partition of `stands_for` has moved, and it comes again. So it does when the
+                block ends by an exception.
             ClientClosedError: The connection is closed.
         """
         self._require_open()
@@ -220,16 +227,14 @@ class Connection:
         common = header_pairs([(name, value) for name, value in given.items() if value is not None]) + header_pairs(
             headers
         )
+        own_id, transaction = str(uuid4()), OneTransaction(self._transactions)
+        if stands_for is not None:
+            own_id, inherited = inner_unit(destination, stands_for, self._reading)
+            given_names = {name for name, _ in common}
+            common = [pair for pair in inherited if pair[0] not in given_names] + common
+            transaction = StandIn(self._transactions, stands_for)
         topic = _topics(destination).components
-        return UnitWriter(
-            destination,
-            topic,
-            str(uuid4()) if id is None else id,
-            common,
-            self._transactions.take,
-            self._transactions.give_back,
-            self._trace,
-        )
+        return UnitWriter(destination, topic, own_id if id is None else id, common, transaction, self._trace)
 
     def send(
         self,
@@ -435,7 +440,7 @@ class Connection:
         in between. A message that is neither forwarded nor acknowledged is done with when a later one of its partition is.
 
         Args:
-            message: From `messages`.
+            message: From `messages`. A finished unit that stands for a component becomes that component (W-205).
             to: The next topic.
             destination: Or the last hop: to `<destination>.components`, under the group id as key (W-59).
             value: The new value; without it the value stays as it is.

@@ -33,6 +33,7 @@ from topics.headers import (
 from uow.component import HeaderPairs, OutgoingRecord, Value, check_conflict, header_pairs, value_bytes
 from uow.consumption import Tp
 from uow.handles import Headers
+from uow.nesting import outer_headers
 from uow.received import Message
 from uow.transaction import StaleGeneration, Transaction
 
@@ -70,14 +71,15 @@ def forwarded_headers(message: Message, changes: Headers, reassign: Reassign, re
     """The headers a message travels on with.
 
     All are copied byte for byte and in order, repeats included; not those that only refused records or finished units carry, unless the
-    message is a finished unit itself (W-56, W-96). `changes` replace headers of the same name where they stand, or are added. A component
-    also gets this topic in `uow-hops` and, the first time, its timestamp as `uow-origin-ts` (W-56, W-60); plain traffic gets nothing (W-58).
+    message is a finished unit itself (W-56, W-96); one that stands for a component takes its place (W-205). `changes` replace headers of the
+    same name where they stand, or are added. A component also gets this topic in `uow-hops` and, the first time, its timestamp as
+    `uow-origin-ts` (W-56, W-60); plain traffic gets nothing (W-58).
 
     Raises:
         BadUnitIdError, BadSequenceNumberError: `changes` would alter id, number or end mark, and `reassign` does not allow it (W-63).
         UnitConflictError: `uow-id` and `uoo-name` on one message (W-33).
     """
-    came = message.headers
+    came = outer_headers(message.headers) if is_unit(message.headers) else message.headers
     dropped = _NEVER_COPIED if is_unit(came) else _NEVER_COPIED | UNIT_ONLY
     headers = [pair for pair in came if pair[0] not in dropped and not pair[0].startswith("uow-error-")]
     if reassign is Reassign.NEVER:

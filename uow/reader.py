@@ -13,12 +13,12 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Final, Generic, Protocol, Self, TypeVar
 
-from schemas.codec import SchemaSource, decode_as
+from schemas.codec import SchemaSource
 from schemas.errors import DecodeError, UowError
-from schemas.formats import from_json, from_xml
-from schemas.records import Component, Unit
+from schemas.records import Component
 from topics.runs import position_of
 from uow.consumption import Consumption, Ownership
+from uow.decoding import decode_unit
 from uow.forward import is_unit
 from uow.handles import ConsumedRecord, Headers, coordinates, raw_headers
 from uow.received import Message, ReceivedComponent, ReceivedUnit
@@ -196,7 +196,7 @@ class UnitInterpreter:
             return self._plain(record, consumption, ownership)
         unit = decode_unit(record.value(), self._registry)
         topic, partition, offset = coordinates(record)
-        components = tuple([ReceivedComponent(component) for component in unit.components])
+        components = tuple([ReceivedComponent(component, self._registry) for component in unit.components])
         count, at = ownership.count_delivery(offset), record.timestamp()[1]
         return ReceivedUnit(
             topic, partition, offset, at, headers, consumption, ownership, unit, count, components, offset
@@ -215,7 +215,7 @@ class UnitInterpreter:
             return None
         ownership.run = None
         unit = replace(run.unit, components=tuple(run.components))
-        components = tuple([ReceivedComponent(component) for component in unit.components])
+        components = tuple([ReceivedComponent(component, self._registry) for component in unit.components])
         topic, partition, _ = coordinates(record)
         count = ownership.count_delivery(run.first)
         return ReceivedUnit(
@@ -242,19 +242,3 @@ class UnitsOnly(UnitInterpreter):
     def __call__(self, record: ConsumedRecord, consumption: Consumption, ownership: Ownership) -> ReceivedUnit | None:
         received = super().__call__(record, consumption, ownership)
         return received if isinstance(received, ReceivedUnit) else None
-
-
-def decode_unit(value: bytes | None, registry: SchemaSource | None = None) -> Unit:
-    """A unit's value in any format and framing, told apart by the first byte (W-95, contract section 11).
-
-    Raises:
-        DecodeError: It is none, or broken.
-        UowError: The registry does not answer.
-    """
-    if value is None:
-        raise DecodeError("body", "a unit without a value")
-    if value[:1] == b"{":
-        return from_json(value)
-    if value[:1] == b"<":
-        return from_xml(value)
-    return decode_as(Unit, value, registry=registry)

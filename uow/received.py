@@ -9,9 +9,11 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from schemas.codec import SchemaSource
 from schemas.records import Component, Range, Reason, Unit, UnitOutcome
-from topics.headers import COMPONENT_ID, ID
+from topics.headers import COMPONENT_ID, ID, INNER_ID
 from uow.consumption import Consumption, Ownership
+from uow.decoding import decode_unit
 from uow.handles import Headers
 
 
@@ -29,6 +31,7 @@ class ReceivedComponent:
     """
 
     record: Component
+    _registry: SchemaSource | None = field(default=None, repr=False, compare=False)
 
     @property
     def seq(self) -> int:
@@ -64,6 +67,24 @@ class ReceivedComponent:
     def header(self, name: str) -> str | None:
         """Text of the first header of that name, or None."""
         return _header(self.record.headers, name)
+
+    @property
+    def inner_id(self) -> str | None:
+        """Id of the unit that this component is; None for one that is no unit (W-206)."""
+        return self.header(INNER_ID)
+
+    @property
+    def unit(self) -> InnerUnit | None:
+        """The unit that this component is, with components of its own; None for one that is no unit (W-206).
+
+        Raises:
+            DecodeError: The value is none that can be read.
+            UowError: The registry does not answer.
+        """
+        if self.inner_id is None:
+            return None
+        record = decode_unit(self.value, self._registry)
+        return InnerUnit(record, tuple([ReceivedComponent(each, self._registry) for each in record.components]))
 
     def text(self) -> str:
         """The value as UTF-8 text; a null value is the empty text."""
@@ -109,21 +130,11 @@ class Received:
         self._consumption.acknowledge(self._ownership, self.offset)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AnyUnit(Received):
-    """What a finished unit says of itself, whichever way its components are handed out.
+class _SaysOfItself:
+    """What any finished unit says of itself."""
 
-    Of one of shape `consecutive`, coordinates, headers and timestamp are those of its first record; `opened_at` and `closed_at` of `record`
-    are the moment it was written, and `bytes` is 0: its records do not tell.
-
-    Attributes:
-        record: The unit as decoded.
-        delivery_count: Which delivery of this unit to this group it is, from 1. Counted while readers close in order; a reader that was
-            killed leaves no count (W-52, W-87).
-    """
-
+    __slots__ = ()
     record: Unit
-    delivery_count: int
 
     @property
     def id(self) -> str:
@@ -161,6 +172,36 @@ class AnyUnit(Received):
     def expires_at(self) -> int | None:
         """Epoch ms, or None."""
         return self.record.expires_at
+
+
+@dataclass(frozen=True, slots=True)
+class InnerUnit(_SaysOfItself):
+    """A finished unit that is a component of another one.
+
+    Attributes:
+        record: The unit as decoded.
+        components: In number order; each may be a unit again.
+    """
+
+    record: Unit
+    components: tuple[ReceivedComponent, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AnyUnit(_SaysOfItself, Received):
+    """What a finished unit says of itself, whichever way its components are handed out.
+
+    Of one of shape `consecutive`, coordinates, headers and timestamp are those of its first record; `opened_at` and `closed_at` of `record`
+    are the moment it was written, and `bytes` is 0: its records do not tell.
+
+    Attributes:
+        record: The unit as decoded.
+        delivery_count: Which delivery of this unit to this group it is, from 1. Counted while readers close in order; a reader that was
+            killed leaves no count (W-52, W-87).
+    """
+
+    record: Unit
+    delivery_count: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from schemas.codec import SchemaSource
@@ -20,10 +21,11 @@ from schemas.records import Component
 from topics.headers import POS
 from topics.runs import position_of
 from uow.consumption import Consumption, Ownership
+from uow.decoding import decode_unit
 from uow.errors import LostServerError, ReconnectTimeoutError
 from uow.forward import is_unit
 from uow.handles import ConsumedRecord, coordinates, raw_headers
-from uow.reader import STEP_S, Reader, component_of_run, decode_unit, located
+from uow.reader import STEP_S, Reader, component_of_run, located
 from uow.received import AnyUnit, ReceivedComponent
 from uow.runs import OpenRun
 
@@ -85,6 +87,7 @@ class UnitStream:
     ) -> None:
         self._destination = destination
         self._registry = registry
+        self._received = partial(ReceivedComponent, _registry=registry)
         self._clock = clock
         self.kept: deque[tuple[ConsumedRecord, Ownership]] = deque()
         self._under_way: Iterator[ReceivedComponent] = iter(())
@@ -101,7 +104,7 @@ class UnitStream:
         run: OpenRun | None = None
         if position_of(headers) is None:
             unit = decode_unit(record.value(), self._registry)
-            self._under_way = map(ReceivedComponent, unit.components)
+            self._under_way = map(self._received, unit.components)
         else:
             first = component_of_run(record, headers, ownership, self._destination)
             run = ownership.run
@@ -117,9 +120,9 @@ class UnitStream:
         self, component: Component, run: OpenRun, consumption: Consumption, ownership: Ownership
     ) -> Iterator[ReceivedComponent]:
         try:
-            yield ReceivedComponent(component)
+            yield self._received(component)
             while not run.is_whole:
-                yield ReceivedComponent(self._next(run, consumption, ownership))
+                yield self._received(self._next(run, consumption, ownership))
         finally:
             ownership.run = None
             consumption.let_go()

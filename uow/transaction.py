@@ -318,6 +318,43 @@ def _given_up(error: KafkaError) -> UowError:
     return ReconnectGivenUpError(error.str())
 
 
+class OneTransaction:
+    """One transaction on an id of the pool, from `begin` to `end`.
+
+    Args:
+        transactions: The pool.
+    """
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+        self._transaction: Transaction | None = None
+
+    @property
+    def is_begun(self) -> bool:
+        return self._transaction is not None
+
+    def begin(self) -> None:
+        """Takes an id and begins. Raises as `Transactions.take` and `Transaction.begin`."""
+        self._transaction = self._transactions.take()
+        self._transaction.begin()
+
+    def produce(self, record: OutgoingRecord) -> None:
+        """As `Transaction.produce`."""
+        assert self._transaction is not None
+        self._transaction.produce(record)
+
+    def commit(self, positions: Sequence[TopicPartition] = (), group: Any = None) -> None:
+        """As `Transaction.commit`."""
+        assert self._transaction is not None
+        self._transaction.commit(positions, group)
+
+    def end(self) -> None:
+        """Gives the id back; what is open on it is aborted."""
+        if self._transaction is not None:
+            self._transactions.give_back(self._transaction)
+            self._transaction = None
+
+
 class Transactions:
     """The transactional ids of one connection, `<base>-<n>`: each open unit and each forwarding reader has one for itself. For any thread."""
 

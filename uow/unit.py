@@ -26,7 +26,9 @@ from uow.component import (
 )
 from uow.errors import ClientClosedError, EmptyUnitError
 from uow.handles import Headers
-from uow.transaction import Transaction
+from uow.nesting import component_of
+from uow.received import ReceivedUnit
+from uow.transaction import OneTransaction
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +66,7 @@ class UnitWriter:
         components_topic: str,
         id: str,
         common: Headers,
-        take: Callable[[], Transaction],
-        give_back: Callable[[Transaction], None],
+        transaction: OneTransaction,
         trace: Callable[[OutgoingRecord], None],
     ) -> None:
         self.id = id
@@ -73,11 +74,9 @@ class UnitWriter:
         self.count = 0
         self._topic = components_topic
         self._common = common
-        self._take = take
-        self._give_back = give_back
+        self._transaction = transaction
         self._trace = trace
         self._state = State.NEW
-        self._transaction: Transaction | None = None
         self._kept: OutgoingRecord | None = None
         self._uniform: dict[str, bytes | None] = {}
         self._digest: UnitDigest | None = UnitDigest()
@@ -91,7 +90,7 @@ class UnitWriter:
 
     def send(
         self,
-        value: Value | Component,
+        value: Value | Component | ReceivedUnit,
         *,
         to: str | None = None,
         headers: HeaderPairs = None,
@@ -100,7 +99,8 @@ class UnitWriter:
         """Gives the next component.
 
         Args:
-            value: dict or list (becomes JSON), str (UTF-8), bytes (as it is), None (null), or a `Component`.
+            value: dict or list (becomes JSON), str (UTF-8), bytes (as it is), None (null), a `Component`, or a finished unit, which
+                becomes an inner unit of this one (W-206).
             to: An intermediate topic; without it the component goes straight to the destination.
             headers: Further headers of this component.
             key: Kafka key at the intermediate topic; the group id without it. At the destination the key is always the group id (W-59).
@@ -123,8 +123,10 @@ class UnitWriter:
         return self.count
 
     def _record(
-        self, value: Value | Component, to: str | None, headers: HeaderPairs, key: str | bytes | None
+        self, value: Value | Component | ReceivedUnit, to: str | None, headers: HeaderPairs, key: str | bytes | None
     ) -> OutgoingRecord:
+        if isinstance(value, ReceivedUnit):
+            value = component_of(value)
         component = value if isinstance(value, Component) else Component(value)
         key = component.key if key is None else key
         own = header_pairs(component.headers) + header_pairs(headers)
@@ -151,8 +153,7 @@ class UnitWriter:
             )
 
     def _produce(self, record: OutgoingRecord) -> None:
-        if self._transaction is None:
-            self._transaction = self._take()
+        if not self._transaction.is_begun:
             self._transaction.begin()
         self._transaction.produce(record)
 
@@ -164,9 +165,8 @@ class UnitWriter:
             if kind is None:
                 self._commit()
         finally:
-            if self._transaction is not None:
-                self._give_back(self._transaction)
-            self._transaction = self._kept = None
+            self._transaction.end()
+            self._kept = None
 
     def _commit(self) -> None:
         if self._kept is None:
@@ -175,5 +175,4 @@ class UnitWriter:
         if self._digest is not None and all(name != DIGEST for name, _ in self._kept.headers):
             self._kept.headers.append((DIGEST, self._digest.header()))
         self._produce(self._kept)
-        assert self._transaction is not None
         self._transaction.commit()

@@ -34,6 +34,8 @@ Pairs = Sequence[tuple[str, bytes | None]]
 
 PROPERTIES: Final = frozenset({names.CORRELATION_ID, names.PRIORITY, names.USER_ID, names.TYPE})
 """`uow-*` headers that a unit takes over from its end component (W-90, W-97)."""
+_REPEATED: Final = frozenset(names.PARENTS)
+"""Those that it takes over with all their repeats (W-205)."""
 
 
 class Record(Protocol):
@@ -202,7 +204,7 @@ def _general_reader(heads: tuple[str, ...], reading: Reading) -> RowReader | Non
     component_id_at = heads.index(names.COMPONENT_ID) if names.COMPONENT_ID in heads else -1
     chunks = tuple(sized(name.encode()) for name in heads)
     count = long(len(heads))
-    has_properties = any(name in PROPERTIES or reading.is_user_header(name) for name in heads)
+    has_properties = any(name in PROPERTIES | _REPEATED or reading.is_user_header(name) for name in heads)
 
     def read(record: Record, raws: Sequence[bytes | None], head: bytes, offset: int) -> Row | None:
         group_id, raw_seq = raws[id_at], raws[seq_at]
@@ -237,14 +239,14 @@ _MAX_LAYOUT_CHARS = 2048
 
 
 def unit_properties(headers: Pairs, reading: Reading) -> tuple[tuple[str, bytes | None], ...]:
-    """What a unit takes over from its end component: first of each property under our name, and every user header as it is (W-90, W-97)."""
+    """What a unit takes over from its end component: first of each property under our name; every user header, and what it stands for, as it is (W-90, W-97, W-205)."""
     properties: dict[str, bytes | None] = {}
     user: list[tuple[str, bytes | None]] = []
     for name, value in headers:
         meant = reading.names.get(name)
         if meant in PROPERTIES:
             properties.setdefault(meant, value)
-        elif reading.is_user_header(name):
+        elif meant in _REPEATED or reading.is_user_header(name):
             user.append((name, value))
     return (*properties.items(), *user)
 

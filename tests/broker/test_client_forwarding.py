@@ -54,6 +54,34 @@ def forward_all(
         connection.forward(message, to, destination=destination, value=value)
 
 
+def test_inner_unit_and_the_position_of_what_it_stands_for_are_one_transaction_w205(
+    connection: uow.Connection, places: Topics, shop: str
+) -> None:
+    connection.send(shop, "goods", id="order-1", seq=2, to=f"{shop}-1", key="k")
+    reader = connection.messages(f"{shop}-1", group=f"{shop}-splitting")
+
+    def split_but_for(failure: Exception | None) -> None:
+        message = reader.receive(20)
+        assert message is not None
+        with connection.unit(shop, stands_for=message) as inner:
+            for part in "abcd":
+                inner.send(part)
+            if failure is not None:
+                raise failure
+
+    with pytest.raises(RuntimeError):
+        split_but_for(RuntimeError())
+    assert places.read(f"{shop}.components") == []
+    split_but_for(None)
+    parts = places.read(f"{shop}.components")
+    assert [
+        (part.value(), headers_of(part)["uow-parent-id"], headers_of(part)["uow-parent-seq"]) for part in parts
+    ] == [(value, b"order-1", b"2") for value in (b"a", b"b", b"c", b"d")]
+    partition = partition_for(b"k", 4)
+    assert places.committed(f"{shop}-1", f"{shop}-splitting", partition) == places.read(f"{shop}-1")[0].offset() + 1
+    reader.close()
+
+
 def test_two_hops_keep_everything_and_the_last_goes_by_the_id(
     connection: uow.Connection, places: Topics, shop: str
 ) -> None:

@@ -303,6 +303,18 @@ def test_read_that_finds_fewer_units_than_asked_for_exits_1(worked: Run, destina
     assert "whole-2" in result.stdout
 
 
+def test_read_shows_the_components_of_an_inner_unit_below_it_w206(worked: Run, broker: Any, destination: str) -> None:
+    with uow.connect(broker.bootstrap) as connection:
+        inner = connection.units(destination, None, start="earliest").receive(20)
+        assert inner is not None
+        with connection.unit(destination, "outer") as outer:
+            outer.send("a note")
+            outer.send(inner)
+    ByHand(broker.bootstrap, destination).work()
+    told = worked("read", destination).stdout
+    assert f"    1  a note\n    2  unit {inner.id}\n         1  {inner.id} one\n" in told
+
+
 def test_topic_of_a_route_is_made_checked_and_read_w98(run: Run, broker: Any, destination: str) -> None:
     """W-101: a lane for what is urgent."""
     lane, when = f"{destination}.urgent", "uow-priority >= 7"

@@ -140,7 +140,7 @@ def test_a_registry_that_does_not_answer_is_asked_again(
     fake.records = [record_of(a_unit())]
     reader = connection.units("megazon", group="g")
     with monkeypatch.context() as patched:
-        patched.setattr("uow.reader.decode_as", lambda *args, **options: _raise(errors.UowError("no answer")))
+        patched.setattr("uow.decoding.decode_as", lambda *args, **options: _raise(errors.UowError("no answer")))
         with pytest.raises(errors.UowError, match="no answer"):
             next(reader)
     assert next(reader).id == "order-1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from uow.options import config_option, json_option
 from uow.printing import printable
 
 if TYPE_CHECKING:
-    from uow.received import ReceivedUnit
+    from uow.received import ReceivedComponent, ReceivedUnit
 
 LOOK_S = 3.0
 """How long a look without group and count waits for a further unit."""
@@ -86,8 +87,17 @@ def _print(unit: ReceivedUnit, as_json: bool) -> None:
     size = len(unit.components)
     told = f"{unit.outcome} by {unit.reason}, {size} component{'s' if size != 1 else ''}{missing}"
     click.echo(f"{printable(unit.id)}  {told}  ({unit.topic}/{unit.partition}/{unit.offset})")
-    for component in unit.components:
-        click.echo(f"  {component.seq:>3}  {value_text(component.value)}")
+    _print_components(unit.components, "  ")
+
+
+def _print_components(components: Sequence[ReceivedComponent], indent: str) -> None:
+    """A line for each; below one that is a unit itself its own, further in (W-206)."""
+    for component in components:
+        inner = component.unit
+        value = value_text(component.value) if inner is None else f"unit {printable(inner.id)}"
+        click.echo(f"{indent}{component.seq:>3}  {value}")
+        if inner is not None:
+            _print_components(inner.components, indent + "     ")
 
 
 def value_text(value: bytes | None) -> str:
