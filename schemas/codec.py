@@ -41,6 +41,7 @@ from schemas.records import (
     Reason,
     Record,
     Reference,
+    SettingsRow,
     Source,
     Unit,
     UnitOutcome,
@@ -454,6 +455,15 @@ def _group_row(datum: Datum) -> GroupRow:
     )
 
 
+def _settings_row_datum(row: SettingsRow) -> Datum:
+    settings = [{"name": name, "value": value} for name, value in row.settings]
+    return {"settings": settings}
+
+
+def _settings_row(datum: Datum) -> SettingsRow:
+    return SettingsRow(tuple([(each["name"], each["value"]) for each in datum["settings"]]))
+
+
 def _closed_datum(closed: ClosedGroup) -> Datum:
     return {
         "id": closed.id,
@@ -520,6 +530,7 @@ _KINDS = (
     _Kind("Answer", Answer, _answer_datum, _answer),
     _Kind("ChangelogComponent", ChangelogRow, _changelog_row_datum, _changelog_row),
     _Kind("ChangelogGroup", GroupRow, _group_row_datum, _group_row),
+    _Kind("ChangelogSettings", SettingsRow, _settings_row_datum, _settings_row),
     _Kind("Ledger", LedgerRecord, _ledger_datum, _ledger),
 )
 _KINDS_BY_TYPE: Final[Mapping[type[Any], _Kind]] = {kind.type: kind for kind in _KINDS}

@@ -35,6 +35,7 @@ DEFINITIONS: Final[Mapping[str, tuple[str, int]]] = MappingProxyType(
         "Answer": ("answer", 1),
         "ChangelogComponent": ("changelog_component", 1),
         "ChangelogGroup": ("changelog_group", 1),
+        "ChangelogSettings": ("changelog_settings", 1),
         "Ledger": ("ledger", 2),
     }
 )

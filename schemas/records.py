@@ -213,6 +213,17 @@ class GroupRow:
 
 
 @dataclass(frozen=True, slots=True)
+class SettingsRow:
+    """What the workers of a destination were told (Avro `ChangelogSettings`): equal for all of them (W-68).
+
+    Attributes:
+        settings: Name and value of each setting that is not at its default, by name.
+    """
+
+    settings: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ClosedGroup:
     """A group closed in a ledger record's transaction.
 
@@ -275,7 +286,7 @@ class LedgerRecord:
     commands: tuple[DecidedCommand, ...] = ()
 
 
-Record = Unit | Component | Outcome | Answer | ChangelogRow | GroupRow | LedgerRecord
+Record = Unit | Component | Outcome | Answer | ChangelogRow | GroupRow | SettingsRow | LedgerRecord
 """What can be framed."""
 
 
@@ -339,9 +350,13 @@ _KEY_PREFIX = bytes([CHANGELOG_KEY_VERSION])
 def changelog_key(id: bytes, seq: int) -> bytes:
     """Key of a row in `A-D-groups-changelog`: version byte 1, group id, 0, sequence number as 4 bytes big-endian.
 
-    Number 0 is the group row. Ids may hold a zero byte themselves: a key is read from its end.
+    Number 0 is the group row; that of the empty id, which no group has, is `SETTINGS_KEY`. Ids may hold a zero byte themselves: a key is read from its end.
     """
     return b"%b%b\0%b" % (_KEY_PREFIX, id, seq.to_bytes(4, "big"))
+
+
+SETTINGS_KEY: Final = changelog_key(b"", GROUP_ROW)
+"""Key of the one `SettingsRow` of a partition."""
 
 
 def parse_changelog_key(key: bytes) -> tuple[bytes, int]:

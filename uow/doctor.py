@@ -15,6 +15,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from processor.engine.agreement import Agreement, differences, mark_in, recorded
+from processor.engine.outputs import TaskContext
 from processor.engine.ports import LogReader, Tp
 from processor.engine.restore import restore
 from schemas.errors import UowError
@@ -134,13 +136,14 @@ def _state(settings: Settings, name: str) -> Iterator[Finding]:
         context = task_context(settings, name)
         with log_reader(settings) as reader:
             yield from _partitions(reader, name, context)
+            yield from told_alike(reader, context)
     except (UowError, KafkaException) as error:
         yield Finding(
             Verdict.WRONG, f"{name}: its state cannot be read: {error}", "docs/operations.md, a partition is blocked"
         )
 
 
-def _partitions(reader: LogReader, name: str, context: Any) -> Iterator[Finding]:
+def _partitions(reader: LogReader, name: str, context: TaskContext) -> Iterator[Finding]:
     waiting = unread = opened = 0
     sound = True
     for number in range(context.partitions):
@@ -170,6 +173,22 @@ def _partitions(reader: LogReader, name: str, context: Any) -> Iterator[Finding]
         yield Finding(
             Verdict.LOOK, f"{name}: up to {unread} commands wait for their answer", "none while a worker runs"
         )
+
+
+def told_alike(reader: LogReader, context: TaskContext) -> Iterator[Finding]:
+    """Whether the workers were told what this configuration says (W-68)."""
+    name = context.destination
+    ours = Agreement.of(name, context.policy)
+    inputs = [Tp(context.topics.components, number) for number in range(context.partitions)]
+    marks = {mark_in(each.metadata): tp for tp, each in reader.committed(inputs).items()}
+    for mark in marks.keys() - {None, ours.mark}:
+        theirs = recorded(reader, Tp(context.topics.groups_changelog, marks[mark].partition))
+        for each in differences(theirs, ours.row):
+            yield Finding(
+                Verdict.LOOK,
+                f"{name}: {each.name} is {each.ours} here, and was {each.recorded} to the workers",
+                "a worker with it is refused while another one runs: stop them all to change a setting",
+            )
 
 
 def _workers(settings: Settings, client: AdminClient) -> Iterator[Finding]:

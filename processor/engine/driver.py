@@ -19,6 +19,7 @@ One turn of the loop:
 | `Doubt` | replace the producer, restore every owned partition, seek, read again (ER-05, ER-11) |
 | `StaleGeneration` | the same without a new producer, after the rebalance had its chance (ER-14) |
 | `Refused` | as `Doubt`; then one transaction per partition until the plan that cannot be written is found, and as for a task that raised |
+| `ConfigError` in a restore | the driver ends: a worker with other settings has taken over (W-68) |
 | memory over the limit | pause the fullest partition, one each turn; see `_keep_within_memory` |
 | anything else | the driver ends with the error, the host crashes the worker |
 """
@@ -45,7 +46,7 @@ from processor.engine.ports import (
     Stopped,
     Tp,
 )
-from schemas.errors import FencedError
+from schemas.errors import ConfigError, FencedError
 
 Restore = Callable[[Sequence[Tp]], Mapping[Tp, Task]]
 """Builds the tasks of partitions from the logs; `task.position` is where to read on (ER-06)."""
@@ -381,7 +382,7 @@ class Driver(threading.Thread):
         """Tasks from the logs. A partition that cannot be restored is blocked and left out; the others are not kept from working."""
         try:
             tasks = dict(self._restore_tasks(tps)) if tps else {}
-        except (Stopped, Doubt, FencedError):
+        except (Stopped, Doubt, FencedError, ConfigError):
             raise
         except Exception as error:  # noqa: BLE001 - the task boundary: one partition that cannot be restored must not stop the others
             if len(tps) > 1:

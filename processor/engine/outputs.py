@@ -24,6 +24,7 @@ from processor.core.columns import Record, read_headers
 from processor.core.group import Group
 from processor.core.partition import Outward, Place
 from processor.core.unit import UnitMaker
+from processor.engine.agreement import Agreement
 from processor.engine.ports import Headers, Output
 from processor.engine.shapes import record_size, unit_writer
 from processor.engine.young import NO_REPLAY, ReplayLimits
@@ -77,6 +78,7 @@ class TaskContext:
         input_limit_bytes: Largest record that `D.components` takes; what is sent on must fit it again.
         partition_for: Which partition of how many a key belongs to (line 6).
         replay: How much input a restore may read again.
+        agreement: What all workers of the destination are told alike; None where nothing is recorded: for who looks, and in tests.
     """
 
     destination: str
@@ -90,6 +92,7 @@ class TaskContext:
     input_limit_bytes: int = INPUT_LIMIT_BYTES
     partition_for: Callable[[bytes, int], int] = partition_for
     replay: ReplayLimits = NO_REPLAY
+    agreement: Agreement | None = None
 
     def place(self, partition: int) -> Place:
         """The place of one of its partitions."""

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from processor.core.changes import Closed
 from processor.core.closed import ClosedMemory
+from processor.engine.agreement import mark_in
 from processor.engine.outputs import TaskContext
 from processor.engine.ports import Committed, LogReader, RawRecord, Tp
 from processor.engine.replay import Window
@@ -24,7 +25,7 @@ from processor.engine.rows import GROUP_ROW_KEY_END, read_group_row, read_ledger
 from processor.engine.task import PartitionTask
 from schemas.component import decode_component
 from schemas.errors import DecodeError, StateCorruptedError
-from schemas.records import DecidedCommand, LedgerRecord
+from schemas.records import SETTINGS_KEY, DecidedCommand, LedgerRecord
 from topics.policies import NEVER_MS, DestinationPolicy
 
 _REMEDY_OFFSETS = (
@@ -79,6 +80,7 @@ def restore(reader: LogReader, contexts: Mapping[str, TaskContext], tps: Sequenc
 
     Raises:
         StateCorruptedError: Offsets and logs do not agree, or a row cannot be read.
+        ConfigError: A worker with other settings has taken over since this one began (W-68).
     """
     _check_counts(contexts, tps)
     commands = {tp: Tp(contexts[tp.topic].topics.commands, tp.partition) for tp in tps}
@@ -216,6 +218,7 @@ def _fill(
     task: PartitionTask, found: _Found, committed: Committed, bounds: tuple[int, int], command_position: int
 ) -> None:
     start, end = bounds
+    agreed = found.rows.pop(SETTINGS_KEY, None)
     context, counted = task.context, hints(committed).partitions
     if counted not in (None, context.partitions) and context.policy.is_bound_to_count:
         why = f"its groups were assembled when the topic had {counted} partitions, now it has {context.partitions}"
@@ -232,6 +235,10 @@ def _fill(
     clock = found.last.clock if found.last is not None else 0
     task.restore(position, clock, found.closed, len(found.rows), command_position, found.commands)
     try:
+        if (
+            mark_in(committed.metadata) is not None
+        ):  # else whoever committed last knew of no settings: an older version, `uow topics repartition`
+            task.restore_agreement(agreed)
         group_rows = {key: found.rows.pop(key) for key in [*found.rows] if key.endswith(GROUP_ROW_KEY_END)}
         take_rows(found.rows, task.restore_group)
         for key, value in group_rows.items():
@@ -286,5 +293,5 @@ class Hints(NamedTuple):
 
 def hints(committed: Committed) -> Hints:
     """What stands beside a committed offset."""
-    found = re.fullmatch(r"1;F=(\d+)(?:;R=(\d+))?(?:;P=(\d+))?", committed.metadata)
+    found = re.fullmatch(r"1;F=(\d+)(?:;R=(\d+))?(?:;P=(\d+))?(?:;S=[0-9a-f]+)?", committed.metadata)
     return Hints(*(None if each is None else int(each) for each in found.groups())) if found else Hints()

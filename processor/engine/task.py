@@ -28,7 +28,7 @@ from processor.engine.rows import component_row, group_row, ledger_value, promot
 from processor.engine.shapes import UnitTooLargeForRecordError
 from processor.engine.young import YoungGroups
 from schemas.errors import UnitTooLargeError
-from schemas.records import Attributes, DecidedCommand, GroupRow
+from schemas.records import SETTINGS_KEY, Attributes, DecidedCommand, GroupRow
 from topics.policies import HandlingPolicy
 
 GROUP_BYTES = 800
@@ -37,9 +37,14 @@ COMPONENT_BYTES = 100
 
 
 def offset_metadata(floor: int, rows: int, context: TaskContext) -> str:
-    """Text beside the committed offset: replay floor, live rows of the changelog, and the partition count where it binds groups (W-107)."""
+    """Text beside the committed offset: replay floor, live rows of the changelog, the mark of the settings (W-68).
+
+    Also the partition count, where it binds groups (W-107).
+    """
     told = f"1;F={floor};R={rows}"
-    return f"{told};P={context.partitions}" if context.policy.is_bound_to_count else told
+    if context.policy.is_bound_to_count:
+        told += f";P={context.partitions}"
+    return f"{told};S={context.agreement.mark}" if context.agreement is not None else told
 
 
 class PartitionTask:
@@ -62,6 +67,7 @@ class PartitionTask:
         self.young = YoungGroups(context.replay)
         self.blocked: str | None = None
         self.rows = 0
+        self._unrecorded = context.agreement
 
     @property
     def position(self) -> int:
@@ -101,6 +107,8 @@ class PartitionTask:
 
     def next_deadline(self) -> int | None:
         """The wall clock must be strictly after this (epoch ms) before a tick can do anything; None: no deadline."""
+        if self._unrecorded is not None:
+            return 0
         due = min(self.partition.due, self.young.due_at())
         return None if due == NEVER else due - 1
 
@@ -131,14 +139,14 @@ class PartitionTask:
         """The partition was read to an end offset that was asked for at `now_ms` (W-82): what is due then closes.
 
         Returns:
-            A plan, or None if nothing was due.
+            A plan, or None if nothing was due. The first one of a partition records what its workers agree on, due or not.
         """
         partition = self.partition
         due = partition.first_due(now_ms) is not None
         if due:
             partition.advance(now_ms)
         aged = list(self.young.overdue(partition.position, partition.fed_bytes, now_ms))
-        return self._plan(partition.position, aged) if due or aged else None
+        return self._plan(partition.position, aged) if due or aged or self._unrecorded is not None else None
 
     def drain(self) -> Plan | None:
         """A clean stop promotes every young group, so that whoever comes next need not read the input again.
@@ -192,6 +200,9 @@ class PartitionTask:
                 plan.changelog.append(group_row(group))
         floor = self.young.floor(partition.position)
         plan.metadata = offset_metadata(floor, self.rows, context)
+        if self._unrecorded is not None:
+            plan.changelog.append((SETTINGS_KEY, self._unrecorded.value))
+            self._unrecorded = None
         plan.ledger = self._ledger(start, floor, happened.not_held, [one for _, one in closed], happened.commands)
         return plan
 
@@ -277,6 +288,16 @@ class PartitionTask:
             partition.closed.add(one)
         for command in commands:
             partition.commands.add(command.id, command.at)
+
+    def restore_agreement(self, row: bytes | None) -> None:
+        """Takes what is recorded of the settings.
+
+        Raises:
+            ConfigError: A worker with others has taken over (W-68).
+            DecodeError: It cannot be read.
+        """
+        if self._unrecorded is not None and self._unrecorded.is_recorded(row):
+            self._unrecorded = None
 
     def restore_group(self, group_id: bytes, generation: int, opened_at: int) -> Group:
         """An open group whose components follow from the changelog."""

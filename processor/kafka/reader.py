@@ -43,13 +43,13 @@ class KafkaLogReader:
         self._clients, self._stopping, self._stall_s = clients, stopping, stall_ms / 1000
         self._asking: dict[str, ck.Consumer] = {}
 
-    def committed(self, tps: Sequence[Tp]) -> Mapping[Tp, Committed]:
+    def committed(self, tps: Sequence[Tp], isolation: str = "read_committed") -> Mapping[Tp, Committed]:
         """Stable committed offsets: a `read_committed` consumer makes the broker wait for pending transactional commits (ER-06 step 1)."""
         answers: dict[Tp, Committed] = {}
         asked = [ck.TopicPartition(*tp) for tp in tps]
 
         def ask() -> bool:
-            rows = self._asker("read_committed").committed(asked, timeout=REQUEST_S)
+            rows = self._asker(isolation).committed(asked, timeout=REQUEST_S)
             for row in rows:
                 if row.error is not None:
                     raise ck.KafkaException(row.error)

@@ -7,7 +7,7 @@ Belongs here: everything between `uow worker` and a running app. Does not belong
 | SIGTERM or SIGINT: the poll in hand is committed, the group left | 0 |
 | a second signal: at once, nothing more is committed | 128 + its number |
 | our slot was taken over, or anything that cannot be mended | 1 |
-| settings or topics that cannot be | 2 |
+| settings or topics that cannot be, or settings that other workers do not have | 2 |
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from processor.kafka.clients import Clients
 from processor.kafka.clock import wall_ms
 from processor.kafka.reader import recorded_counts
 from processor.kafka.settings import WorkerSettings
+from processor.shell.agreement import agree
 from processor.shell.app import UowApp, create_app, kafka_ports, task_contexts
 from processor.shell.pages import web_address
 from schemas.errors import Complaint, ConfigError, FencedError
@@ -75,7 +76,7 @@ def run_worker(
         The exit status.
 
     Raises:
-        ConfigError: Topics are missing or not as they must be (W-81, W-120, R-69).
+        ConfigError: Topics are missing or not as they must be (W-81, W-120, R-69), or settings are not those of the other workers (W-68).
     """
     set_up_log()
     if not settings.destinations:
@@ -83,11 +84,8 @@ def run_worker(
     _warn(settings)
     partitions = check_topics(settings)
     web = web_address(settings.web)
-    app = create_app(
-        settings,
-        kafka_ports(settings, task_contexts(settings, partitions, input_limits(settings)), on_step, wall),
-        web,
-    )
+    contexts = agree(settings, task_contexts(settings, partitions, input_limits(settings)))
+    app = create_app(settings, kafka_ports(settings, contexts, on_step, wall), web)
     if web is not None:
         if web.note:
             log.warning("%s; the pages are on another port", web.note)
@@ -111,12 +109,18 @@ class UowWorker(faust.Worker):
         self._signals = 0
 
     def run(self) -> int:
-        """Runs to the end; the exit status."""
+        """Runs to the end; the exit status.
+
+        Raises:
+            ConfigError: A worker with other settings has taken over (W-68).
+        """
         try:
             self.execute_from_commandline()
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else FAILED
         crash = self.crash_reason or self.uow_app.crash_reason
+        if isinstance(crash, ConfigError):
+            raise crash
         if isinstance(crash, FencedError):
             log.error("%s", crash)
         return FAILED if crash is not None else status

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, cast
 
+from processor.engine.agreement import Agreement
 from processor.engine.batch import Batch, Task, Work
 from processor.engine.driver import MEMORY_LIGHT, MEMORY_STOP, Driver, Ports
 from processor.engine.outputs import TaskContext
@@ -239,6 +240,8 @@ class Run:
         )
         self._skewed = rnd.random() < 0.25
         self._changing = rnd.random() < 0.3
+        if not self._changing:  # workers with different settings live side by side there, as real ones may not
+            self.context = replace(self.context, agreement=Agreement.of("D", policy))
         self.checker = Checker(self.broker, self.context, strict_clocks=not self._skewed)
         self.broker.on_commit = lambda transaction: self.judged(lambda: self.checker.on_commit(transaction))
         self.faults = True

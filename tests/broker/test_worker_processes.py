@@ -192,3 +192,23 @@ def test_stop_while_no_broker_answers_is_heard(place: Place) -> None:
     worker = place.worker(wait=False)
     worker.child.wait_output("no broker answers")
     assert worker.child.terminate(90) == 0
+
+
+def test_worker_with_other_settings_exits_two_while_one_lives_and_records_them_when_alone(place: Place) -> None:
+    """W-68."""
+    place.create(expiration_policy="discard")
+    one = place.worker("one")
+    place.send_units(20)
+    place.wait_delivered(20)
+    place.configure(expiration_policy="redirect")
+    two = place.worker("two", wait=False)
+    assert two.child.wait(90) == 2
+    assert "expiration_policy = 'redirect': 'discard' is recorded, and 1 other worker" in two.child.output
+    place.send_units(20, seed=1)
+    place.wait_delivered(40)
+    one.wait_owns(4)
+    assert one.child.terminate(90) == 0
+    two = place.worker("two")
+    assert "expiration_policy was discard, and is redirect from now on" in two.child.output
+    assert two.child.terminate(90) == 0
+    place.verify()

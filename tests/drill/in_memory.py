@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
+from processor.engine.agreement import Agreement
 from processor.engine.outputs import TaskContext
 from processor.engine.ports import Output, Plan, Tp
 from processor.engine.task import PartitionTask
@@ -60,7 +61,8 @@ class Worker:
         )
         self.names = DestinationTopics(APPLICATION, DESTINATION)
         units, outcomes = single_object_header("Unit"), single_object_header("Outcome")
-        context = TaskContext(DESTINATION, self.names, policy, PARTITIONS, units, outcomes)
+        agreement = Agreement.of(DESTINATION, policy)
+        context = TaskContext(DESTINATION, self.names, policy, PARTITIONS, units, outcomes, agreement=agreement)
         self.random = random.Random(seed)
         self.logs = Logs(**{name: {n: [] for n in range(PARTITIONS)} for name in vars(Logs()) if name != "committed"})
         self.tasks = {n: PartitionTask(Tp(self.names.components, n), context) for n in range(PARTITIONS)}

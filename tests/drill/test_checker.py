@@ -14,7 +14,7 @@ import pytest
 from tests.drill.in_memory import DESTINATION, drained
 from uow.prove import checker
 from uow.prove.checker import check
-from uow.prove.definitions import UNIT
+from uow.prove.definitions import SETTINGS_KEY, UNIT
 from uow.prove.load import Script
 from uow.prove.records import Findings, Logs
 from uow.prove.truth import Truth, load_truth
@@ -174,7 +174,7 @@ def pass_a_component(logs: Logs) -> None:
 def forget_a_held_component(logs: Logs) -> None:
     rows = next(each for each in logs.changelog.values() if each)
     last = {rec.key: rec for rec in rows}
-    rows.remove(next(rec for rec in last.values() if rec.value is not None))
+    rows.remove(next(rec for rec in last.values() if rec.value is not None and rec.key != SETTINGS_KEY))
 
 
 def keep_a_closed_component(logs: Logs) -> None:

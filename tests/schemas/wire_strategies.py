@@ -20,6 +20,7 @@ from schemas.records import (
     Reason,
     Record,
     Reference,
+    SettingsRow,
     Source,
     Unit,
     UnitOutcome,
@@ -86,6 +87,7 @@ attributes = st.builds(Attributes, longs, longs, ints)
 changelog_rows = st.builds(
     ChangelogRow, longs, longs, longs, st.booleans(), st.none() | attributes, st.binary(max_size=300)
 )
+settings_rows = st.builds(SettingsRow, st.lists(st.tuples(texts, texts), max_size=4).map(tuple))
 group_rows = st.builds(GroupRow, longs, longs, st.none() | ints, ranges, st.none() | longs, longs)
 closed_groups = st.builds(ClosedGroup, st.binary(max_size=255), longs, outcomes, reasons, ints, longs, longs)
 ledgers = st.builds(
@@ -102,5 +104,5 @@ ledgers = st.builds(
 )
 
 records: st.SearchStrategy[Record] = st.one_of(
-    components, units, outcome_records, answers, changelog_rows, group_rows, ledgers
+    components, units, outcome_records, answers, changelog_rows, group_rows, settings_rows, ledgers
 )

@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
+from processor.engine.agreement import Agreement
 from processor.engine.batch import Batch
 from processor.engine.ports import Doubt, Refused, StaleGeneration, Stopped, Tp
 from processor.kafka.sink import STEPS
 from processor.shell.monitor import FATES
 from processor.sim.memory import Faults, MemoryKafka, MemorySink, MemorySource
-from schemas.errors import FencedError
-from tests.shell.whole_worker import CHANGELOG, in_a_loop, running, send, send_to, settings, until
+from schemas.errors import ConfigError, FencedError
+from schemas.records import SETTINGS_KEY
+from tests.shell.whole_worker import CHANGELOG, in_a_loop, rows, running, send, send_to, settings, until
 from topics.policies import DestinationPolicy, ExpirationPolicy, HandlingPolicy
 
 P0, P1 = Tp("D.components", 0), Tp("D.components", 1)
@@ -53,7 +55,7 @@ async def test_components_become_a_unit_and_positions_move_with_it() -> None:
         await until(lambda: list(app.tables["D"]) == [b"v"])
         assert sum(committed.offset or 0 for committed in kafka.committed.values()) == 4
     assert app.crash_reason is None
-    assert len(kafka.compact(CHANGELOG)) == 1, "the group that opened and closed inside a poll left no row"
+    assert len(rows(kafka)) == 1, "the group that opened and closed inside a poll left no row"
 
 
 @in_a_loop
@@ -62,11 +64,24 @@ async def test_next_worker_restores_open_groups() -> None:
     kafka = MemoryKafka()
     send(kafka, "u", (1, False))
     async with running(kafka, settings(replay_limit_records=0)):
-        await until(lambda: kafka.compact(CHANGELOG))
+        await until(lambda: rows(kafka))
     send(kafka, "u", (2, True))
     async with running(kafka):
         await until(lambda: ids(kafka) == ["u"])
-    assert kafka.compact(CHANGELOG) == {}
+    assert rows(kafka) == []
+
+
+@in_a_loop
+async def test_worker_that_finds_the_settings_of_another_in_its_partition_ends_with_a_config_error_w68() -> None:
+    kafka, faults = MemoryKafka(partitions=1), Faults()
+    async with running(kafka, faults=faults) as app:
+        await until(lambda: kafka.compact(CHANGELOG))
+        other = Agreement.of("D", EXPIRING)
+        kafka.append(CHANGELOG, SETTINGS_KEY, other.value, partition=0)
+        faults.plan("begin", Doubt("planned, so that the partition is restored"))
+        send(kafka, "u", (1, True))
+        await until(lambda: app.crashed)
+        assert isinstance(app.crash_reason, ConfigError)
 
 
 @in_a_loop
@@ -214,7 +229,7 @@ async def test_group_expires_without_traffic_once_the_wall_clock_has_passed_its_
         kafka.clock.now += 1
         await until(lambda: ids(kafka, "D.errors") == ["u"])
         await until(lambda: len(app.tables["D"]) == 0)
-    assert kafka.compact(CHANGELOG) == {}
+    assert rows(kafka) == []
 
 
 @in_a_loop

@@ -18,10 +18,12 @@ from processor.engine.ports import Blocked, Headers, Plan, RawRecord, Tp
 from processor.engine.restore import restore
 from processor.engine.task import PartitionTask
 from processor.kafka.settings import WorkerSettings
+from processor.shell.agreement import agreed
 from processor.shell.app import UowApp, create_app, task_contexts
 from processor.shell.monitor import WorkerStatus
 from processor.shell.pages import WebAddress
 from processor.sim.memory import Faults, MemoryKafka, MemoryLogReader, MemorySink, MemorySource
+from schemas.records import SETTINGS_KEY
 from topics.policies import DestinationPolicy, HandlingPolicy
 
 PARTITIONS = 2
@@ -75,8 +77,11 @@ def send_to(kafka: MemoryKafka, partition: int, id: str, seq: int, end: bool = F
 def new_ports(
     kafka: MemoryKafka, configured: WorkerSettings, sink: MemorySink
 ) -> Callable[[threading.Event, WorkerStatus], Ports]:
-    """Ports in memory for one worker, around its sink."""
+    """Ports in memory for one worker, around its sink; it saw what was recorded when it was alone, and no other worker."""
     contexts = task_contexts(configured, {"D.components": kafka.partitions})
+    reader = MemoryLogReader(kafka)
+    inputs = [Tp("D.components", number) for number in range(kafka.partitions)]
+    contexts = agreed(contexts, reader, lambda: reader.committed(inputs), lambda: 0, [None])
 
     def restored(tps: Sequence[Tp]) -> Mapping[Tp, Task]:
         tasks = restore(MemoryLogReader(kafka), contexts, tps)
@@ -113,6 +118,11 @@ async def running(
         yield app
     finally:
         await app.stop()
+
+
+def rows(kafka: MemoryKafka) -> list[bytes]:
+    """Keys of the live changelog rows, but that of the settings."""
+    return [key or b"" for _, key in kafka.compact(CHANGELOG) if key != SETTINGS_KEY]
 
 
 async def until(condition: Callable[[], Any], what: str = "") -> None:

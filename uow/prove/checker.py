@@ -19,7 +19,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from uow.prove.definitions import COMPONENT, LEDGER, OUTCOME, ROW, UNIT, Avro
+from uow.prove.definitions import COMPONENT, LEDGER, OUTCOME, ROW, SETTINGS_KEY, UNIT, Avro
 from uow.prove.judge import REROUTED, Closing, Expected, Group, Judge, Refusal, as_sent
 from uow.prove.records import Findings, Identity, Logs, Place, Rec
 from uow.prove.truth import Truth
@@ -249,7 +249,7 @@ class _Check:
                 self.findings.say("changelog", f"a row without key at {rec.partition}/{rec.offset}")
             elif rec.value is None:
                 live.pop(rec.key, None)
-            else:
+            elif rec.key != SETTINGS_KEY:
                 live[rec.key] = rec
         wanted = {
             b"\x01" + group.id + b"\x00" + seq.to_bytes(4, "big"): (part.offset, part.value)

@@ -60,4 +60,7 @@ def _without_logical_types(node: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in node.items() if name != "logicalType"}
 
 
+SETTINGS_KEY = b"\x01\x00\x00\x00\x00\x00"
+"""Key of the changelog row that says what the workers were told; it is about no component."""
+
 UNIT, COMPONENT, OUTCOME, LEDGER, ROW = map(Avro, ("unit", "component", "outcome", "ledger", "changelog_component"))

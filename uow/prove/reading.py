@@ -13,6 +13,7 @@ from typing import Any
 
 import confluent_kafka as ck
 
+from uow.prove.definitions import SETTINGS_KEY
 from uow.prove.records import Findings, Log, Logs, Rec
 
 Client = Mapping[str, str]
@@ -139,7 +140,7 @@ def unread(client: Client, application: str, topic: str) -> int:
 def still_held(client: Client, application: str, destination: str) -> int:
     """Live rows of the groups changelog: the last record of a key is no tombstone."""
     log = read_topic(client, topics_of(application, destination)["changelog"])
-    last = {(number, rec.key): rec.value for number, rows in log.items() for rec in rows}
+    last = {(number, rec.key): rec.value for number, rows in log.items() for rec in rows if rec.key != SETTINGS_KEY}
     return sum(value is not None for value in last.values())
 
 
