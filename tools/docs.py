@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, assert_never
 
 from processor.core import decide
-from processor.core.changes import Answered, Delivered, Dropped, Effect, GivenUp, Passed, Rejected, Rerouted
+from processor.core.changes import Answered, Delivered, Dropped, Effect, GivenUp, Passed, Rejected, Rerouted, TakenOut
 from processor.core.partition import Partition, Place
 from processor.shell.monitor import COMMIT_SECONDS, FATES, METRICS
 from schemas.records import ranges_text
@@ -182,6 +182,8 @@ def _told(effect: Effect) -> str:
             return "sent on to its partition"
         case Dropped(case):
             return f"dropped (`{case}`)"
+        case TakenOut(_, missing):
+            return f"one component given up; missing {ranges_text(missing)}"
         case Answered(_, done, text):
             return f"{text} ({'done' if done else 'not done'})"
         case _:

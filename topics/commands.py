@@ -40,6 +40,7 @@ class Verb(StrEnum):
     EXTEND = "extend"
     DECLARE_END = "declare-end"
     WAIVE = "waive"
+    REMOVE = "remove"
 
 
 class Command(NamedTuple):
@@ -51,7 +52,7 @@ class Command(NamedTuple):
         group_id: The id of the group it is about.
         why: Reason given by whoever sent it.
         by: `uow-user-id`, or None.
-        numbers: `uow-seq`: the end to declare, or the numbers to waive.
+        numbers: `uow-seq`: the end to declare, the numbers to waive, or the one to remove.
         until: `uow-until`, epoch ms; 0 where the verb needs none.
         dry_run: Whether to say only what it would do.
     """
@@ -139,7 +140,7 @@ def _read(values: dict[str, list[bytes]]) -> Command:
     return Command(command_id, verb, group_id, why, by, numbers, until, dry_run)
 
 
-_NEEDS_NUMBERS: Final = frozenset({Verb.DECLARE_END, Verb.WAIVE})
+_NEEDS_NUMBERS: Final = frozenset({Verb.DECLARE_END, Verb.WAIVE, Verb.REMOVE})
 
 
 def _text(values: dict[str, list[bytes]], name: str, longest: int) -> bytes:
@@ -156,12 +157,12 @@ def _text(values: dict[str, list[bytes]], name: str, longest: int) -> bytes:
 
 
 def _numbers(verb: Verb, raw: bytes) -> tuple[Range, ...]:
-    """`uow-seq` of a command: one number for an end, numbers and ranges (`3,5-7`) for what is waived."""
+    """`uow-seq` of a command: one number for an end or what is removed, numbers and ranges (`3,5-7`) for what is waived."""
     try:
         ranges = parse_ranges(raw.decode())
     except DecodeError as error:
         raise _Bad(f"{SEQ}: {error}") from error
-    if verb is Verb.DECLARE_END and (len(ranges) > 1 or ranges[0].first != ranges[0].last):
+    if verb is not Verb.WAIVE and (len(ranges) > 1 or ranges[0].first != ranges[0].last):
         raise _Bad(f"{SEQ}: {verb} takes one number")
     if ranges[-1].last == MAX_SEQ and ranges[-1].first != MAX_SEQ:
         raise _Bad(f"{SEQ}: an open end cannot be waived; `{Verb.DECLARE_END}` says where the unit ends")

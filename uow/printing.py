@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 
 import click
 
@@ -64,3 +64,32 @@ def span_text(ms: int) -> str:
         if ms >= size:
             return f"{sign}{ms / size:.{digits}f} {unit}"
     return f"{sign}{ms} ms"
+
+
+class Progress:
+    """A line on a terminal that says what is going on; nothing at all in a pipe.
+
+    Args:
+        text: What is going on at first.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._status: Any = None
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            from rich.console import Console
+
+            self._status = Console(stderr=True).status(self._text)
+            self._status.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._status is not None:
+            self._status.__exit__(*error)
+
+    def say(self, text: str) -> None:
+        """What is going on now."""
+        if self._status is not None:
+            self._status.update(text)

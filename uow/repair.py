@@ -27,6 +27,8 @@ from uow.config import Settings
 from uow.logs import PATIENCE_S, NoAnswerError, log_reader
 
 LOOK_AGAIN_S = 0.05
+ANSWERS_PER_S = 100
+"""No worker answers more slowly that answers at all."""
 
 
 class Desk:
@@ -52,6 +54,10 @@ class Desk:
     def ask(self, commands: Sequence[Command], timeout_s: float) -> Iterator[Answer]:
         """Sends commands, and hands out their answers as they come.
 
+        Args:
+            commands: At least one.
+            timeout_s: How long to wait for the next answer.
+
         Raises:
             UnansweredError: Not all were answered in time.
         """
@@ -63,6 +69,7 @@ class Desk:
             self._connection.command(self._destination, command)
         until = time.monotonic() + timeout_s
         while True:
+            answered = len(waiting)
             ends = {tp: end for tp, (_, end) in self._reader.bounds(outcomes).items()}
             for _, records in self._reader.read({tp: (positions[tp], ends[tp]) for tp in outcomes}):
                 for record in records:
@@ -72,6 +79,8 @@ class Desk:
             positions = ends
             if not waiting:
                 return
+            if len(waiting) < answered:
+                until = time.monotonic() + timeout_s
             if time.monotonic() > until:
                 raise UnansweredError(list(waiting.values()), self._destination, timeout_s)
             time.sleep(LOOK_AGAIN_S)
@@ -96,14 +105,19 @@ class UnansweredError(UowError):
         more = f" and {len(commands) - 3} more" if len(commands) > 3 else ""
         super().__init__(
             f"no answer about {ids}{more} in {timeout_s:g} s. Does a worker of {destination} run, and is the partition "
-            "blocked (its page, `uow_blocked`)? Nothing is lost: the command is decided as soon as a worker reads it. "
-            f"To ask again without doing it twice: --command-id {commands[0].id.decode()}"
+            "blocked (its page, `uow_blocked`)? Nothing is lost: the command is decided as soon as a worker reads it."
         )
 
 
 @contextmanager
-def desk(settings: Settings, destination: str, timeout_s: float) -> Iterator[Desk]:
+def desk(settings: Settings, destination: str, count: int, timeout_s: float) -> Iterator[Desk]:
     """Opens a desk for as long as answers are waited for; closed on exit.
+
+    Args:
+        settings: Where Kafka is.
+        destination: Whose workers are asked.
+        count: How many commands will be handed in.
+        timeout_s: Longest wait for an answer.
 
     Raises:
         ConfigError: No such destination is configured.
@@ -113,6 +127,6 @@ def desk(settings: Settings, destination: str, timeout_s: float) -> Iterator[Des
     kafka, registry_url = settings.kafka, settings.registry_url
     with (
         connect(settings.bootstrap_servers, kafka=kafka, registry_url=registry_url) as connection,
-        log_reader(settings, PATIENCE_S + timeout_s) as reader,
+        log_reader(settings, PATIENCE_S + timeout_s + count / ANSWERS_PER_S) as reader,
     ):
         yield Desk(settings, destination, connection, reader)

@@ -78,6 +78,28 @@ class Amended(NamedTuple):
     extended: int
 
 
+class Removed(NamedTuple):
+    """A command took one held component out of an open group, which holds others (W-76); what the others make of the group now.
+
+    Attributes:
+        id: Of the group.
+        seq: Number of the component.
+        end: The highest number, by end mark, count or command; `UNKNOWN_END` if nothing that is left tells.
+        marked: Whether an end mark is held.
+        last_at: Append time of the last one held, epoch ms.
+        expires_at: Earliest `uow-expires-at`, 0 for none.
+        deliver_at: Latest `uow-deliver-at`, 0 for none.
+    """
+
+    id: bytes
+    seq: int
+    end: int
+    marked: bool
+    last_at: int
+    expires_at: int
+    deliver_at: int
+
+
 class Closed(NamedTuple):
     """A group closed; what is remembered of it (W-19).
 
@@ -100,7 +122,7 @@ class Closed(NamedTuple):
     at: int
 
 
-Change = Opened | Held | Amended | Closed
+Change = Opened | Held | Amended | Removed | Closed
 
 
 class Delivered(NamedTuple):
@@ -146,6 +168,20 @@ class Dropped(NamedTuple):
     case: str
 
 
+class TakenOut(NamedTuple):
+    """A component leaves its group by a command and goes to `D.errors` as `cancelled`; the group stays open (W-76).
+
+    Attributes:
+        body: Its Avro body.
+        missing: Numbers that the group lacks without it.
+        command: What took it out.
+    """
+
+    body: bytes
+    missing: tuple[Range, ...]
+    command: Command
+
+
 class Answered(NamedTuple):
     """A record of `D.commands` has its answer (W-203).
 
@@ -164,7 +200,7 @@ class Answered(NamedTuple):
     offset: int
 
 
-Effect = Delivered | GivenUp | Rejected | Passed | Rerouted | Dropped | Answered
+Effect = Delivered | GivenUp | TakenOut | Rejected | Passed | Rerouted | Dropped | Answered
 
 
 class Decision(NamedTuple):

@@ -12,13 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from processor.core.changes import Amended, Change, Closed, Decision, Delivered, GivenUp
+from processor.core.changes import Amended, Change, Closed, Decision, Delivered, GivenUp, Removed, TakenOut
 from processor.core.decide import close_of, delivered
-from processor.core.group import NEVER, Group
+from processor.core.group import NEVER, UNKNOWN_END, Group
 from processor.core.ranges import Ranges, count_up_to, union
+from schemas.component import decode_component
 from schemas.errors import UowError
 from schemas.records import Reason, UnitOutcome, bounded_ranges, ranges_text
 from topics.commands import Command, Verb
+from topics.headers import Marks, Reading
 from topics.policies import DestinationPolicy, ExpirationPolicy
 
 
@@ -150,6 +152,44 @@ def _waive(case: Case) -> Verdict:
     return _told(case, text, _amended(group, waived=waived), group.end, waived)
 
 
+def _remove(case: Case) -> Verdict:
+    """Take one held component out; its number may be sent again (W-76)."""
+    group, seq = case.group, case.command.numbers[0].first
+    if seq not in group.held:
+        return _refused(f"number {seq} is not held")
+    if len(group.held) == 1:
+        return _refused(f"number {seq} is all that is held: cancel the group")
+    removed = _without(group, seq, Reading.of(case.policy))
+    after = Group(group.id, group.generation, group.opened_at)
+    after.held, after.end = {each: body for each, body in group.held.items() if each != seq}, removed.end
+    effect = TakenOut(group.held[seq], after.missing(), case.command)
+    return Verdict(
+        True, f"takes number {seq} out, to the errors topic{_lacking(after)}", Decision((removed,), (effect,))
+    )
+
+
+def _without(group: Group, seq: int, reading: Reading) -> Removed:
+    """What the other components, and commands, say of the group."""
+    ends = [group.declared_end] if group.declared_end else []
+    expiries: list[int] = []
+    deliver_at = last_at = 0
+    marked = False
+    for number, body in group.held.items():
+        if number == seq:
+            continue
+        component = decode_component(body)
+        marked |= component.end
+        ends += [number] if component.end else []
+        marks = reading.read(component.headers, component.value)
+        if not isinstance(marks, Marks):  # held while `accept_aliases` said more
+            marks = Marks(group.id, number, component.end)
+        ends += [marks.total] if marks.total else []
+        expiries += [marks.expires_at] if marks.expires_at else []
+        deliver_at, last_at = max(deliver_at, marks.deliver_at), max(last_at, component.timestamp)
+    end = max(ends, default=UNKNOWN_END)  # all that tell of the end tell the same (line 12)
+    return Removed(group.id, seq, end, marked, last_at, min(expiries, default=0), deliver_at)
+
+
 def _amended(group: Group, **said: object) -> Decision:
     now = {"declared_end": group.declared_end, "waived": group.waived, "extended": group.extended} | said
     return Decision((Amended(group.id, **now),))  # type: ignore[arg-type]
@@ -178,6 +218,7 @@ VERBS: Final[Mapping[Verb, Callable[[Case], Verdict]]] = {
     Verb.EXTEND: _extend,
     Verb.DECLARE_END: _declare_end,
     Verb.WAIVE: _waive,
+    Verb.REMOVE: _remove,
 }
 """The table."""
 

@@ -10,7 +10,7 @@ Belongs here: the state of a group and what can be read off it. Does not belong 
 
 from __future__ import annotations
 
-from processor.core.changes import Amended, Closed, Held, Tail
+from processor.core.changes import Amended, Closed, Held, Removed, Tail
 from processor.core.ranges import count_up_to, without
 from schemas.component import component_id_of
 from schemas.records import MAX_SEQ, Range, Reason, UnitOutcome
@@ -100,13 +100,16 @@ class Group:
     def __repr__(self) -> str:
         return f"Group({self.id!r}, generation={self.generation}, held={self.held_ranges()}, end={self.end if self.end_known else None})"
 
-    def apply(self, change: Held | Amended | Closed) -> None:
+    def apply(self, change: Held | Amended | Removed | Closed) -> None:
         """Writes one change into the group."""
         if isinstance(change, Closed):
             self.is_open = False
             return
         if isinstance(change, Amended):
             self._amend(change)
+            return
+        if isinstance(change, Removed):
+            self._remove(change)
             return
         seq = change.seq
         self.held[seq] = change.body
@@ -134,6 +137,15 @@ class Group:
         self.waived = change.waived
         if change.declared_end:
             self.end = change.declared_end
+
+    def _remove(self, change: Removed) -> None:
+        self.special = True
+        self.bytes -= len(self.held.pop(change.seq))
+        self.highest = max(self.held)
+        if self.marked and not change.marked:
+            self.tail = None
+        self.end, self.marked, self.last_at = change.end, change.marked, change.last_at
+        self.expires_at, self.deliver_at = change.expires_at, change.deliver_at
 
     def forget(self) -> None:
         """Lets go of the components once nobody will ask: a closed group may stay in line for its deadline."""

@@ -28,8 +28,10 @@ from processor.core.changes import (
     Opened,
     Passed,
     Rejected,
+    Removed,
     Rerouted,
     Tail,
+    TakenOut,
 )
 from processor.core.closed import ClosedMemory, CommandMemory
 from processor.core.columns import UNREADABLE, ColumnReader, Record, Unreadable, look_at_headers, unit_properties
@@ -106,6 +108,7 @@ class Happened:
         not_held: Source offsets that were not held: passed, refused, dropped, rerouted.
         effects: For the world, in order.
         amended: Groups that a command changed and left open then.
+        removed: Components that a command took out of groups in the changelog: group and number.
         commands: Ids of commands decided, with their append times: what the ledger must remember.
     """
 
@@ -114,6 +117,7 @@ class Happened:
     not_held: list[int] = field(default_factory=list)
     effects: list[Outward] = field(default_factory=list)
     amended: list[Group] = field(default_factory=list)
+    removed: list[tuple[Group, int]] = field(default_factory=list)
     commands: list[tuple[bytes, int]] = field(default_factory=list)
 
 
@@ -289,6 +293,9 @@ class Partition:
                     group = self.groups[change.id]
                     group.apply(change)
                     self.happened.amended.append(group)
+                case Removed():
+                    group = self.groups[change.id]
+                    self.remove(group, change)
                 case Closed():
                     group = self.groups.pop(change.id, None)
                     self.close(group, change)
@@ -296,7 +303,7 @@ class Partition:
                     assert_never(change)
         for effect in decision.effects:
             match effect:
-                case Delivered() | GivenUp() | Answered():
+                case Delivered() | GivenUp() | TakenOut() | Answered():
                     self.happened.effects.append((effect, None, group))
                 case Rejected() | Passed() | Rerouted() | Dropped():
                     if record is None:
@@ -313,6 +320,18 @@ class Partition:
         self.counts.held += 1
         self.held_bytes += len(held.body)
         self.happened.held.append((group, held.seq, held.end, held.offset, held.attributes))
+
+    def remove(self, group: Group, removed: Removed) -> None:
+        """Takes a component out of a group, and out of what this poll held."""
+        happened, seq = self.happened, removed.seq
+        if [*group.held].index(seq) < group.promoted:
+            group.promoted -= 1
+            happened.removed.append((group, seq))
+        self.held_bytes -= len(group.held[seq])
+        self.counts.cancelled += 1
+        group.apply(removed)
+        happened.amended.append(group)
+        happened.held = [row for row in happened.held if row[0] is not group or row[1] != seq]
 
     def close(self, group: Group | None, closed: Closed) -> None:
         """Applies a close, and accounts for the components that leave."""

@@ -19,6 +19,7 @@ from processor.core.changes import (
     Rejected,
     Rerouted,
     Tail,
+    TakenOut,
 )
 from processor.core.columns import Record, read_headers
 from processor.core.group import Group
@@ -157,6 +158,10 @@ class Writer:
                 assert group is not None
                 self._give_up(group, closed, error, command, written)
                 self._outcome(group, closed, written, command)
+            case TakenOut(body, lacking, by):
+                missing, text = ranges_text(bounded_ranges(lacking)), f"removed: {by.why}"
+                fate = UnitOutcome.CANCELLED, Reason.COMMAND
+                self._to_errors(decode_component(body), UowError, *fate, text, missing, written)
             case Answered():
                 self._answer(effect, written)
             case Rejected(refusal):
@@ -281,10 +286,22 @@ class Writer:
         if command is not None:
             text += f": {command.why}"
         for component in components:
-            why = self._error_headers(error, closed.reason.value, text, _place_of(component))
-            why += [(names.FAILURE_REASON, _FAILURES[closed.outcome]), (names.MISSING, missing.encode())]
-            headers = [*component.headers, *why]
-            self._put(Output(self.errors, self.partition, component.key, component.value, headers), why, written)
+            self._to_errors(component, error, closed.outcome, closed.reason, text, missing, written)
+
+    def _to_errors(
+        self,
+        component: Component,
+        error: type[UowError],
+        outcome: UnitOutcome,
+        reason: Reason,
+        text: str,
+        missing: str,
+        written: Written,
+    ) -> None:
+        why = self._error_headers(error, reason.value, text, _place_of(component))
+        why += [(names.FAILURE_REASON, _FAILURES[outcome]), (names.MISSING, missing.encode())]
+        headers = [*component.headers, *why]
+        self._put(Output(self.errors, self.partition, component.key, component.value, headers), why, written)
 
     def _log_line(self, component: Component, group: Group, closed: Closed, missing: str) -> dict[str, Any]:
         wanted = self.context.policy.expiration_log_headers

@@ -61,6 +61,11 @@ def tombstone_keys(group: Group) -> list[bytes]:
     return [key + tails[GROUP_ROW], *keys] if group.has_group_row else keys
 
 
+def tombstone_key(group: Group, seq: int) -> bytes:
+    """Key of the row of one component of a group that has rows."""
+    return group.row_key + seq.to_bytes(4, "big")
+
+
 def component_row(group: Group, seq: int, end: bool, offset: int, attributes: Attributes | None) -> tuple[bytes, bytes]:
     """Key and value of a held component's row (`schemas.records.changelog_key`, Avro `ChangelogComponent`)."""
     if not group.row_head:

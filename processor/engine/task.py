@@ -24,7 +24,7 @@ from processor.engine.outputs import (
 from processor.engine.ports import Plan, RawRecord, Tp
 from processor.engine.replay import Replayed
 from processor.engine.routed import writer_of
-from processor.engine.rows import component_row, group_row, ledger_value, promotion_rows, tombstone_keys
+from processor.engine.rows import component_row, group_row, ledger_value, promotion_rows, tombstone_key, tombstone_keys
 from processor.engine.shapes import UnitTooLargeForRecordError
 from processor.engine.young import YoungGroups
 from schemas.errors import UnitTooLargeError
@@ -189,6 +189,7 @@ class PartitionTask:
                 if group.promoted:
                     plan.changelog += [(key, None) for key in tombstone_keys(group)]
                 group.forget()
+        plan.changelog += [(tombstone_key(group, seq), None) for group, seq in happened.removed]
         if happened.amended:
             promoted = [*promoted, *self._no_longer_young(happened.amended)]
         buried = len(plan.changelog)

@@ -55,8 +55,9 @@ def test_every_verb_is_answered_by_the_worker_and_a_repeated_command_does_nothin
         repair(place, "extend", "g3", "--until", "+2h"),
         repair(place, "declare-end", "g4", "--seq", "4"),
         repair(place, "waive", "g5", "--seq", "2"),
+        repair(place, "remove", "g5", "3"),
     ]
-    assert [result.exit_code for result in told] == [0] * 6, [result.output for result in told]
+    assert [result.exit_code for result in told] == [0] * 7, [result.output for result in told]
     late = repair(place, "release", "g1", "--json")
     assert (late.exit_code, json.loads(late.output)["text"]) == (
         1,
@@ -68,7 +69,7 @@ def test_every_verb_is_answered_by_the_worker_and_a_repeated_command_does_nothin
     again = place.worker()
     repeated = repair(place, "cancel", "g1", "--command-id", "cancel-g1")
     assert (repeated.exit_code, repeated.output) == (1, "cancel g1: not done: a repeated command does nothing more\n")
-    place.send([("g4", 2, False), ("g4", 4, False), ("g5", 4, True)])
+    place.send([("g4", 2, False), ("g4", 4, False), ("g5", 3, False), ("g5", 4, True)])
     bulk = repair(place, "cancel", "--match", "g[678]")
     assert (bulk.exit_code, len(bulk.output.splitlines())) == (0, 3)
     wait_for(lambda: open_groups(place) == {"g3"}, 30, lambda: str(open_groups(place)))
@@ -85,12 +86,13 @@ def test_every_verb_is_answered_by_the_worker_and_a_repeated_command_does_nothin
     assert sorted({(each["uow-id"], each["uow-failure-reason"]) for each in errors}) == [
         (b"g1", b"cancelled"),
         (b"g2", b"expired"),
+        (b"g5", b"cancelled"),
         *[(b"g%d" % number, b"cancelled") for number in (6, 7, 8)],
     ]
     assert all(each["uow-error-text"].endswith(b": the test says so") for each in errors)
     outcomes = [dict(record.headers()) for record in place.read(f"{place.name}.outcomes")]
     sources = [each["uow-source"] for each in outcomes if each["uow-kind"] == b"answer"]
-    assert len(sources) == len(set(sources)) == len(place.read(f"{place.name}.commands")) == 13
+    assert len(sources) == len(set(sources)) == len(place.read(f"{place.name}.commands")) == 14
 
 
 def test_a_forwarder_gives_a_component_up_and_its_unit_with_it_w62(place: Place) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ from tests.core.script import (
     unit,
 )
 from topics.commands import BadCommand, Command, Verb, command_headers, read_command
-from topics.policies import ExpirationPolicy, HandlingPolicy, OutcomesPolicy
+from topics.policies import AliasFamily, ExpirationPolicy, HandlingPolicy, OutcomesPolicy
 
 AGE: dict[str, Any] = {"incomplete_expiration_ms": 100_000, "expiration_policy": ExpirationPolicy.REDIRECT}
 
@@ -53,6 +54,10 @@ CLOSED_ALREADY = "closed already: complete, reason end"
 
 def errors(failure: str, *numbers: int, missing: str = "") -> list[Any]:
     return [given_up(number, failure, "command", missing) for number in numbers]
+
+
+def taken_out(number: int, missing: str) -> list[Any]:
+    return [given_up(number, "cancelled", "command", missing)]
 
 
 TABLE: list[tuple[str, str, dict[str, Any], bool, str, list[Any]]] = [
@@ -93,6 +98,21 @@ TABLE: list[tuple[str, str, dict[str, Any], bool, str, list[Any]]] = [
     ("waive", "a gap and the end", {"seq": 4}, False, "the unit ends at 3", OPEN),
     ("waive", "a count", {"seq": "2-3"}, True, "delivers 1", [unit(1, outcome="partial", missing="2-3")]),
     ("waive", "complete, not ready", {"seq": 2}, False, "number 2 is held", OPEN),
+    ("remove", "never seen", {"seq": 1}, False, UNKNOWN, OPEN),
+    ("remove", "closed", {"seq": 1}, False, CLOSED_ALREADY, CLOSED),
+    ("remove", "a gap", {"seq": 2}, False, "number 2 is not held", OPEN),
+    (
+        "remove",
+        "a gap",
+        {"seq": 1},
+        True,
+        "takes number 1 out, to the errors topic, missing 1-2,4-",
+        taken_out(1, "1-2,4-"),
+    ),
+    ("remove", "a gap and the end", {"seq": 3}, True, "missing 2-", taken_out(3, "2-")),
+    ("remove", "no end", {"seq": 2}, True, "missing 2-", taken_out(2, "2-")),
+    ("remove", "a count", {"seq": 1}, False, "number 1 is all that is held: cancel the group", OPEN),
+    ("remove", "complete, not ready", {"seq": 2}, True, "missing 2-", taken_out(2, "2-")),
 ]
 
 
@@ -134,6 +154,7 @@ def test_a_repeated_command_does_nothing_more_w203(verb: Verb) -> None:
         Verb.EXTEND: {"until": 500},
         Verb.DECLARE_END: {"seq": 4},
         Verb.WAIVE: {"seq": 2},
+        Verb.REMOVE: {"seq": 1},
     }
     order = told(verb, command_id="once", **said.get(verb, {}))
     once = story(*STATES["a gap"], order, c(1, id="b"), **AGE)
@@ -191,6 +212,66 @@ def test_expire_closes_by_the_policy_w203(policy: ExpirationPolicy, seen: list[A
     assert played.seen == seen
     assert len(played.log_lines) == 2 * (policy is ExpirationPolicy.LOG)
     assert played.open == {}
+
+
+# -- one component taken out -----------------------------------------------------------------------------------------
+
+
+def test_a_removed_component_leaves_its_number_free_and_the_unit_has_the_new_one_w76() -> None:
+    script = c(1), c(2, value="old", deliver_at=60), c(3, end=True)
+    assert play(*script, told("remove", seq=2), clock(100)) == [given_up(2, "cancelled", "command", "2")]
+    played = story(*script, told("remove", seq=2, why="wrong goods"), c(2, value="new"))
+    (made,) = played.units
+    assert [component.value for component in made.components] == [b"value b'1'", b"new", b"value b'3'"]
+    (record,) = [output for output in played.outputs if output.topic == "D.errors"]
+    headers = dict(record.headers)
+    assert (record.key, record.value, headers["uow-seq"]) == (b"a", b"old", b"2")
+    assert headers["uow-error-text"] == b"removed: wrong goods"
+    assert (played.counts.cancelled, played.counts.delivered) == (1, 3)
+
+
+def test_what_a_removed_component_said_of_its_group_is_forgotten_w76() -> None:
+    """Its count, its expiry, its delivery time, its end mark; what the others say stands."""
+    played = story(
+        c(1, count=4), c(2, expires_at=50, deliver_at=70), c(3, expires_at=90, deliver_at=20), told("remove", seq=2)
+    )
+    group = played.task.groups[b"a"]
+    assert (group.end, group.marked, group.expires_at, group.deliver_at) == (4, False, ms(90), ms(20))
+    played.send(told("remove", seq=1))
+    assert not group.end_known
+    ended = story(c(1), c(4, end=True), told("declare-end", id="b", seq=4), told("remove", seq=4))
+    assert not ended.task.groups[b"a"].end_known
+    assert ended.send(c(5), c(6, end=True)) == []
+
+
+def test_a_component_that_is_no_longer_read_as_one_still_counts_w76() -> None:
+    """Held under an alias that the settings accept no longer."""
+    jms = frozenset({AliasFamily.JMS})
+    played = story(bridged(1), bridged(3, end=True), accept_aliases=jms)
+    task = played.task
+    task.partition.policy = replace(task.partition.policy, accept_aliases=frozenset())
+    played.send(told("remove", seq=1))
+    assert (task.groups[b"a"].end, task.groups[b"a"].marked) == (3, True)
+
+
+def bridged(seq: int, end: bool = False) -> Sent:
+    headers: list[tuple[str, bytes | None]] = [("JMSXGroupID", b"a"), ("JMSXGroupSeq", b"%d" % seq)]
+    if end:
+        headers.append(("JMS_IBM_Last_Msg_In_Group", b"true"))
+    return Sent(headers, b"v", b"a")
+
+
+def test_an_end_that_a_command_declared_outlives_the_component_that_is_removed_w76() -> None:
+    played = story(c(1), c(2), told("declare-end", seq=3), told("remove", seq=2))
+    assert played.task.groups[b"a"].end == 3
+    assert played.send(c(2), c(3)) == [unit(1, 2, 3)]
+
+
+def test_idleness_counts_from_the_last_component_that_is_left_w76() -> None:
+    policy: dict[str, Any] = {"idle_expiration_ms": 100_000, "expiration_policy": ExpirationPolicy.REDIRECT}
+    played = story(c(1), c(2, at=80), told("remove", seq=2, at=90), **policy)
+    assert played.send(clock(100)) == []
+    assert played.send(clock(100.001)) == [given_up(1, "expired", "idle", "2-")]
 
 
 # -- what comes after -------------------------------------------------------------------------------------------------

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from uow.cli import FAILED
-from uow.commands.sink import Progress, chosen_destinations, cluster_of
+from uow.commands.sink import chosen_destinations, cluster_of
 from uow.config import Settings
 from uow.options import config_option, json_option
-from uow.printing import print_json, print_table
+from uow.printing import Progress, print_json, print_table
 
 if TYPE_CHECKING:
     from spark_sink.audit import Report
@@ -49,7 +49,7 @@ def command(settings: Settings, root: Path, chosen: tuple[str, ...], as_json: bo
     from topics.catalogue import DestinationTopics
 
     reports = []
-    with Progress() as progress:
+    with Progress("Spark is starting") as progress:
         spark = session("uow audit", settings=spark_settings(once=True))
         for name in chosen_destinations(settings, chosen):
             progress.say(f"{name}: computing every unit again")

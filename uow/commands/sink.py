@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 import click
 
 from schemas.errors import ConfigError
 from uow.config import Settings
 from uow.options import config_option, json_option
-from uow.printing import print_json, print_table
+from uow.printing import Progress, print_json, print_table
 
 if TYPE_CHECKING:
     from spark_sink.kafka import Cluster
@@ -51,7 +49,7 @@ def command(settings: Settings, root: Path, once: bool, chosen: tuple[str, ...],
     from spark_sink.session import session
 
     destinations = chosen_destinations(settings, chosen)
-    with Progress() as progress:
+    with SinkProgress() as progress:
         spark = session("uow sink", settings=sink.settings(once=once))
         policies = {name: settings.policy(name) for name in destinations}
         sinks = sink.sinks(spark, cluster_of(settings), root.resolve(), settings.application_id, policies)
@@ -90,30 +88,12 @@ def cluster_of(settings: Settings) -> Cluster:
     return Cluster(settings.bootstrap_servers, settings.kafka, settings.registry_url)
 
 
-class Progress:
-    """A line on a terminal that says what is going on; nothing at all in a pipe."""
+class SinkProgress(Progress):
+    """How many records were carried, by destination."""
 
     def __init__(self) -> None:
+        super().__init__("Spark is starting")
         self._records: dict[str, int] = {}
-        self._status: Any = None
-        self._shown: AbstractContextManager[Any] = nullcontext()
-
-    def __enter__(self) -> Self:
-        if sys.stderr.isatty():
-            from rich.console import Console
-
-            self._status = Console(stderr=True).status("Spark is starting")
-            self._shown = self._status
-        self._shown.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._shown.__exit__(*error)  # type: ignore[arg-type]  # the three arguments of the protocol
-
-    def say(self, text: str) -> None:
-        """What is going on now."""
-        if self._status is not None:
-            self._status.update(text)
 
     def batch(self, destination: str, records: int) -> None:
         """A batch is done."""

@@ -1,0 +1,132 @@
+"""`uow cancel` and the like: which groups are meant, and under which ids the commands go out (W-76, W-203)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from schemas.records import Answer, Range
+from topics.commands import Command, Verb
+from uow.cli import main
+from uow.commands import repair
+from uow.repair import UnansweredError
+
+CONFIGURATION = '[application]\nid = "A"\n[destinations.D]\nhandling_policy = "single_message_delivery"\n'
+NOW = 1_000_000
+AGES_S = {"order-1": 900, "order-2": 600, "order-3": 1, "parcel-1": 600}
+
+
+class Worker:
+    """Answers every command; notes them."""
+
+    def __init__(self) -> None:
+        self.commands: list[Command] = []
+        self.is_silent = False
+
+    def ask(self, commands: Sequence[Command], timeout_s: float) -> Iterator[Answer]:
+        self.commands += commands
+        if self.is_silent:
+            raise UnansweredError(commands, "D", timeout_s)
+        for each in commands:
+            yield Answer(each.id.decode(), each.verb, each.group_id.decode(), "D", True, "it did", each.why, each.by, 0)
+
+    @property
+    def ids(self) -> dict[str, str]:
+        """Group id to command id."""
+        return {each.group_id.decode(): each.id.decode() for each in self.commands}
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
+    one = Worker()
+    groups = [SimpleNamespace(id=name, opened_at=NOW - age * 1000) for name, age in AGES_S.items()]
+    monkeypatch.setattr(repair, "desk", lambda *_: nullcontext(one))
+    monkeypatch.setattr(repair, "log_reader", lambda _: nullcontext())
+    monkeypatch.setattr(repair, "task_context", lambda *_: None)
+    monkeypatch.setattr(repair, "open_groups", lambda *_: groups)
+    monkeypatch.setattr(repair, "wall_clock_ms", lambda: NOW)
+    return one
+
+
+@pytest.fixture
+def uow(tmp_path: Path, worker: Worker) -> Callable[..., Result]:
+    file = tmp_path / "uow.toml"
+    file.write_text(CONFIGURATION)
+
+    def run(verb: str, *arguments: str) -> Result:
+        return CliRunner().invoke(main, [verb, "D", *arguments, "--why", "w", "--by", "Jill", "-c", str(file)])
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["--all"], set(AGES_S)),
+        (["--match", "order-*"], {"order-1", "order-2", "order-3"}),
+        (["--older-than", "10min"], {"order-1", "order-2", "parcel-1"}),
+        (["--older-than", "11min"], {"order-1"}),
+        (["--before", "+1h"], set(AGES_S)),
+        (["--before", str(NOW).zfill(11)], set(AGES_S)),
+        (["--before", str(NOW - 700_000).zfill(11), "--match", "*-1"], {"order-1"}),
+        (["order-9", "order-8", "order-9"], {"order-9", "order-8"}),
+    ],
+    ids=lambda each: " ".join(sorted(each)),
+)
+def test_all_match_age_and_cut_off_choose_the_groups_together_w203(
+    uow: Callable[..., Result], worker: Worker, arguments: list[str], meant: set[str]
+) -> None:
+    done = uow("cancel", *arguments)
+    assert (done.exit_code, len(done.stdout.splitlines())) == (0, len(meant)), done.output
+    assert set(worker.ids) == meant
+    assert len(worker.commands) == len(set(worker.ids.values())) == len(meant)
+
+
+def test_asked_again_under_one_id_each_group_has_the_command_it_had_w203(
+    uow: Callable[..., Result], worker: Worker
+) -> None:
+    uow("cancel", "--all", "--command-id", "sweep")
+    assert worker.ids == {name: f"sweep:{name}" for name in AGES_S}
+    uow("cancel", "order-1", "--command-id", "sweep")
+    assert worker.ids["order-1"] == "sweep"
+    longest = "x" * 255
+    uow("cancel", longest, "other", "--command-id", "sweep")
+    assert len(worker.ids[longest]) == len("sweep:") + 64
+
+
+def test_without_an_answer_the_id_to_ask_again_under_is_told_w203(uow: Callable[..., Result], worker: Worker) -> None:
+    worker.is_silent = True
+    told = uow("cancel", "--all", "--command-id", "sweep")
+    assert told.exit_code == 1
+    assert "no answer about order-1, order-2, order-3 and 1 more in 30 s" in told.stderr
+    assert told.stderr.endswith("--command-id sweep\n")
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["order-1", "--all"], ["order-1", "--before", "+1h"], [""], ["x" * 256]], ids=str
+)
+def test_neither_nobody_nor_both_ways_of_naming_groups_are_taken(
+    uow: Callable[..., Result], worker: Worker, arguments: list[str]
+) -> None:
+    assert uow("cancel", *arguments).exit_code == 2
+    assert worker.commands == []
+
+
+def test_a_filter_that_nothing_matches_is_done_w203(uow: Callable[..., Result], worker: Worker) -> None:
+    done = uow("cancel", "--match", "nobody*")
+    assert (done.exit_code, worker.commands) == (0, [])
+    assert "no open group of D matches" in done.stderr
+
+
+def test_remove_takes_one_id_and_one_number_w76(uow: Callable[..., Result], worker: Worker) -> None:
+    done = uow("remove", "order-1", "2", "--command-id", "r")
+    assert (done.exit_code, done.stdout) == (0, "remove order-1: done: it did\n")
+    assert worker.commands == [Command(b"r", Verb.REMOVE, b"order-1", "w", "Jill", (Range(2, 2),))]
+    wrong: list[Any] = [uow("remove", "order-1"), uow("remove", "order-1", "0"), uow("remove", "order-1", "1", "--all")]
+    assert [each.exit_code for each in wrong] == [2, 2, 2]
