@@ -203,13 +203,16 @@ def recorded_counts(clients: Clients, topic: str, partitions: int) -> set[int]:
     """Partition counts that stand beside the group's committed offsets (W-107). Waits for nobody's transaction: the count is in each of them.
 
     Raises:
-        KafkaException: No broker answers.
+        KafkaException: No broker answers, or none that has the group's offsets.
     """
     consumer = clients.log_consumer("read_uncommitted")
     try:
         rows = consumer.committed([ck.TopicPartition(topic, number) for number in range(partitions)], REQUEST_S)
     finally:
         consumer.close()
+    for row in rows:
+        if row.error is not None:
+            raise ck.KafkaException(row.error)
     found = {hints(Committed(row.offset, row.metadata or "")).partitions for row in rows}
     return {count for count in found if count is not None}
 

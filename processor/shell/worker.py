@@ -53,10 +53,14 @@ NOT_YET = frozenset(
         ck.KafkaError.NOT_CONTROLLER,
         ck.KafkaError.BROKER_NOT_AVAILABLE,
         ck.KafkaError.LEADER_NOT_AVAILABLE,
+        ck.KafkaError.NOT_COORDINATOR,
+        ck.KafkaError.COORDINATOR_NOT_AVAILABLE,
+        ck.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     }
 )
 """What brokers say that are not ready themselves."""
 SAY_AFTER_S = 5.0
+RETRY_S = 0.05
 _REMEDIES = {"topic": "run `uow topics create`", "partitions": "run `uow topics repartition`"}
 
 
@@ -207,6 +211,7 @@ def _insist(settings: WorkerSettings, ask: Callable[[], Answer]) -> Answer:
             if not said and waited > SAY_AFTER_S:
                 said = True
                 log.warning("no broker answers at %s: %s", settings.bootstrap_servers, error.str())
+            time.sleep(RETRY_S)
 
 
 def _partitions(client: AdminClient) -> dict[str, int]:

@@ -34,6 +34,12 @@ def test_no_answer_and_a_time_out_are_asked_again() -> None:
     assert brokers.asked == 4
 
 
+def test_coordinator_that_is_not_there_yet_is_asked_again() -> None:
+    """The first worker of a new cluster: the topic of committed offsets is being made."""
+    brokers = Brokers(ck.KafkaError.NOT_COORDINATOR, ck.KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
+    assert _insist(settings(), brokers) == "here"
+
+
 def test_refusal_is_an_answer() -> None:
     brokers = Brokers(ck.KafkaError.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(ck.KafkaException):
