@@ -224,7 +224,7 @@ bootstrap, destination = sys.argv[1:]
 with uow.connect(bootstrap, transactional_id=destination) as connection, connection.unit(destination, id="order-1") as unit:
     for _ in range(3):
         unit.send("first attempt")
-    unit._transaction._handle.flush(10)
+    unit._transaction._transaction._handle.flush(10)
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
