@@ -33,6 +33,9 @@ RETENTION_MARGIN_MS = 3_600_000
 
 _DAY_MS = 86_400_000
 
+READER_LAG_MS = _DAY_MS
+"""How far behind a reader of units of shape `reference` may be: their components must still be there (W-117)."""
+
 _FOR_EVER = -1
 
 
@@ -170,6 +173,9 @@ _COMPACT = Expectation("compact", Rule.EQUAL, "held components stay as long as t
 _APPEND_TIME = Expectation(
     "LogAppendTime", Rule.EQUAL, "deadlines count from the broker's append time, never from the producer's clock (W-70)"
 )
+_NO_SIZE_LIMIT = Expectation(
+    "-1", Rule.EQUAL, "units refer to components, which must not leave before their time (W-117)", left_to_broker=True
+)
 _RECORD_LIMIT = Expectation(
     str(RECORD_LIMIT_BYTES), Rule.AT_LEAST, "must take whatever the worker makes of a record of D.components (W-115)"
 )
@@ -222,8 +228,11 @@ def expected(
 
     cleanup, clock, limit = "cleanup.policy", "message.timestamp.type", "max.message.bytes"
     components = {cleanup: _INPUT_DELETE, clock: _APPEND_TIME}
-    if policy.incomplete_expiration_ms != NEVER_MS or replay_ms:
-        components["retention.ms"] = _components_retention(policy.incomplete_expiration_ms, replay_ms)
+    lag_ms = READER_LAG_MS if policy.refers else 0
+    if policy.incomplete_expiration_ms != NEVER_MS or replay_ms or lag_ms:
+        components["retention.ms"] = _components_retention(policy.incomplete_expiration_ms, replay_ms, lag_ms)
+    if lag_ms:
+        components["retention.bytes"] = _NO_SIZE_LIMIT
     output = {cleanup: _DELETE, limit: _RECORD_LIMIT}
     ledger = output | {"retention.ms": _ledger_retention(policy.closed_retention_ms, replay_ms)}
     return [
@@ -238,10 +247,12 @@ def expected(
     ]
 
 
-def _components_retention(incomplete_expiration_ms: int, replay_ms: int) -> Expectation:
+def _components_retention(incomplete_expiration_ms: int, replay_ms: int, lag_ms: int) -> Expectation:
     """Input outlives every group that may still be open (W-120); a new topic keeps a week of it, unless groups may be open for ever."""
-    needed = max(incomplete_expiration_ms, replay_ms) + RETENTION_MARGIN_MS
+    needed = max(incomplete_expiration_ms, replay_ms, 0) + RETENTION_MARGIN_MS + lag_ms
     reason = "components must outlive incomplete_expiration_ms and replay_limit_ms by an hour (W-120)"
+    if lag_ms:
+        reason += ", and where units refer to them by a day more for their readers (W-117)"
     for_ever = incomplete_expiration_ms == NEVER_MS
     return Expectation(str(needed), Rule.AT_LEAST, reason, str(max(needed, 7 * _DAY_MS)), left_to_broker=for_ever)
 

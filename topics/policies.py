@@ -103,6 +103,8 @@ class AliasFamily(StrEnum):
 
 NEVER_MS = -1
 """A limit that never passes (W-72)."""
+NO_LIMIT = -1
+"""Any number of redeliveries (W-87)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,7 @@ class DestinationPolicy:
     max_components: int = 1_000_000
     max_bytes: int = 67_108_864
     oversize: Oversize = Oversize.FAIL
+    redelivery_limit: int = NO_LIMIT
     routing: Routing = Routing.HASH
     outcomes: OutcomesPolicy = OutcomesPolicy.EXCEPTIONS
     strict_order: bool = False
@@ -137,6 +140,11 @@ class DestinationPolicy:
     def is_bound_to_count(self) -> bool:
         """Whether another partition count would give an open group another partition (W-107)."""
         return self.handling_policy is HandlingPolicy.SINGLE_MESSAGE_DELIVERY and self.routing is Routing.HASH
+
+    @property
+    def refers(self) -> bool:
+        """Whether a unit may need components that stayed in `D.components` (W-117)."""
+        return self.shape is Shape.REFERENCE or self.oversize is Oversize.REFERENCE
 
     @property
     def fits_one_record(self) -> bool:

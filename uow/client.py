@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Final, Literal, Self, TypeVar, overload
 from uuid import uuid4
 
@@ -22,7 +22,7 @@ from schemas.errors import BadUnitIdError, ConfigError
 from topics.catalogue import DestinationTopics
 from topics.commands import Command, Verb, command_headers
 from topics.headers import CORRELATION_ID, COUNT, DELIVERY_MODE, END, EXPIRES_AT, PRIORITY, SEQ, Reading
-from topics.policies import AliasFamily
+from topics.policies import NO_LIMIT, AliasFamily, ExpirationPolicy
 from uow.component import (
     Component,
     HeaderPairs,
@@ -38,6 +38,7 @@ from uow.component import (
 from uow.consumption import Consumption, Start
 from uow.errors import ClientClosedError
 from uow.forward import Forwarded, Hop, Keep, Reassign, forwarded_record
+from uow.giving_up import GivingUp
 from uow.handles import (
     ConsumerHandle,
     Handles,
@@ -51,8 +52,9 @@ from uow.handles import (
     transactional_properties,
 )
 from uow.nesting import StandIn, inner_unit
-from uow.reader import Reader, UnitInterpreter, UnitsOnly, read_message
+from uow.reader import Handling, Reader, UnitInterpreter, UnitsOnly, read_message
 from uow.received import Message, ReceivedUnit
+from uow.references import END_IS_TOLD, References
 from uow.sending import PlainSender, Sent
 from uow.streaming import SMALL_BUFFERS, StreamReader, UnitStream
 from uow.tracing import Span, Tracer
@@ -302,6 +304,8 @@ class Connection:
         start: Start | str | None = None,
         topic: str | None = None,
         include_plain: Literal[False] = False,
+        expiration_policy: ExpirationPolicy | str = ExpirationPolicy.DISCARD,
+        redelivery_limit: int = NO_LIMIT,
         kafka: Mapping[str, Any] | None = None,
     ) -> Reader[ReceivedUnit]: ...
     @overload
@@ -313,6 +317,8 @@ class Connection:
         start: Start | str | None = None,
         topic: str | None = None,
         include_plain: bool,
+        expiration_policy: ExpirationPolicy | str = ExpirationPolicy.DISCARD,
+        redelivery_limit: int = NO_LIMIT,
         kafka: Mapping[str, Any] | None = None,
     ) -> Reader[ReceivedUnit | Message]: ...
     def units(
@@ -323,6 +329,8 @@ class Connection:
         start: Start | str | None = None,
         topic: str | None = None,
         include_plain: bool = False,
+        expiration_policy: ExpirationPolicy | str = ExpirationPolicy.DISCARD,
+        redelivery_limit: int = NO_LIMIT,
         kafka: Mapping[str, Any] | None = None,
     ) -> Reader[Any]:
         """Finished units of a destination, `read_committed`, each to one reader of the group (W-13, W-49).
@@ -334,18 +342,21 @@ class Connection:
                 group the default is `latest`.
             topic: One that a route of the destination names, in place of `<destination>.units` (W-98).
             include_plain: Whether records that passed through the destination are handed out too, as `Message`.
+            expiration_policy: What becomes of a unit whose `uow-expires-at` has passed; it is not handed out (W-86). Discarded, logged, or,
+                with `redirect`, moved to `<destination>.errors`. Without a group nothing is kept back.
+            redelivery_limit: How many redeliveries of a unit may fail; after one more it goes, whole, to `<destination>.errors`, and reading
+                goes on (W-87). -1: any number.
             kafka: librdkafka properties for this reader.
 
         Raises:
             DestinationUnavailableError: The topic does not exist.
             ReconnectTimeoutError: No broker answered in time.
-            ConfigError: `start` is none of these, or a property contradicts ours.
+            ConfigError: `start` or a policy is none of these, or a property contradicts ours.
         """
-        interpreter: UnitInterpreter = UnitsOnly(destination, self._registry)
-        if include_plain:
-            interpreter = UnitInterpreter(destination, self._registry, read_message)
+        handling = self._handling(destination, expiration_policy, redelivery_limit)
+        interpreter = UnitInterpreter(handling, read_message) if include_plain else UnitsOnly(handling)
         make = partial(Reader, interpret=interpreter)
-        return self._reader(topic or _topics(destination).units, group, start, kafka, make)
+        return self._unit_reader(topic, group, start, kafka or {}, handling, make)
 
     def stream(
         self,
@@ -354,14 +365,51 @@ class Connection:
         *,
         topic: str | None = None,
         start: Start | str | None = None,
+        expiration_policy: ExpirationPolicy | str = ExpirationPolicy.DISCARD,
+        redelivery_limit: int = NO_LIMIT,
         kafka: Mapping[str, Any] | None = None,
     ) -> StreamReader:
         """As `units`, for units that are too large for memory: of shape `consecutive`, components come as they are asked for (W-116).
 
         It reads ahead less than `units`, which is faster for small ones. Arguments and errors as there.
         """
-        make = partial(StreamReader, stream=UnitStream(destination, self._registry))
-        return self._reader(topic or _topics(destination).units, group, start, {**SMALL_BUFFERS, **(kafka or {})}, make)
+        handling = self._handling(destination, expiration_policy, redelivery_limit, SMALL_BUFFERS)
+        make = partial(StreamReader, stream=UnitStream(handling))
+        return self._unit_reader(topic, group, start, {**SMALL_BUFFERS, **(kafka or {})}, handling, make)
+
+    def _handling(
+        self,
+        destination: str,
+        expiration_policy: ExpirationPolicy | str,
+        redelivery_limit: int,
+        buffers: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Handling:
+        try:
+            policy = ExpirationPolicy(expiration_policy)
+        except ValueError:
+            known = ", ".join(ExpirationPolicy)
+            raise ConfigError("expiration_policy", expiration_policy, f"one of {known}") from None
+        if redelivery_limit < NO_LIMIT:
+            raise ConfigError("redelivery_limit", redelivery_limit, "-1 (any number) or at least 0")
+        errors = _topics(destination).errors
+        giving_up = GivingUp(errors, policy, redelivery_limit, self._transactions.take, self._transactions.give_back)
+        references = References(self._consumer(None, {**END_IS_TOLD, **buffers}))
+        return Handling(destination, self._registry, references, giving_up)
+
+    def _unit_reader(
+        self,
+        topic: str | None,
+        group: str | None,
+        start: Start | str | None,
+        kafka: Mapping[str, Any],
+        handling: Handling,
+        make: Callable[[Consumption], AnyReader],
+    ) -> AnyReader:
+        def with_companions(consumption: Consumption) -> AnyReader:
+            consumption.on_poll, consumption.on_close = handling.giving_up.settle, handling.references.close
+            return make(consumption)
+
+        return self._reader(topic or _topics(handling.destination).units, group, start, kafka, with_companions)
 
     def messages(
         self,

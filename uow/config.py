@@ -448,3 +448,5 @@ def _warnings(destinations: Mapping[str, DestinationPolicy]) -> Iterable[str]:
                 yield f"destinations.{name}: routes have no effect under pass_through: there are no units (W-98)"
         elif limit == NEVER_MS and policy.idle_expiration_ms == NEVER_MS:
             yield f"destinations.{name}: incomplete_expiration_ms = -1: groups may wait for ever (W-72)"
+            if policy.refers:
+                yield f"destinations.{name}: a component may be gone when the unit that refers to it is delivered (W-117)"

@@ -64,6 +64,7 @@ class Ownership:
         rewind: Where reading goes on before the next record is taken, because something was rolled back.
         run: The unit of shape `consecutive` whose records are coming in.
         broken: Id of the unit whose run was found broken last.
+        handed_out: Offset of the unit handed out last, -1 before the first one.
     """
 
     tp: Tp
@@ -75,10 +76,16 @@ class Ownership:
     rewind: int | None = None
     run: OpenRun | None = None
     broken: str = ""
+    handed_out: int = -1
+
+    def deliveries_of(self, offset: int) -> int:
+        """How often the unit at `offset` was handed out and not acknowledged."""
+        return max(self.earlier.get(offset, 0), self.counts.get(offset, 0))
 
     def count_delivery(self, offset: int) -> int:
         """One more delivery of the unit at `offset`; returns which one it is, from 1."""
-        count = max(self.earlier.get(offset, 0), self.counts.get(offset, 0)) + 1
+        count = self.deliveries_of(offset) + 1
+        self.handed_out = offset
         if len(self.counts) < COUNTED:
             self.counts[offset] = count
         return count
@@ -112,6 +119,10 @@ class Ownership:
             del self.counts[offset]
 
 
+def _nothing() -> None:
+    """What happens beside a poll or a close of most readers."""
+
+
 class HopSettling(Protocol):
     """What a forwarding hop does when its reader polls or loses partitions."""
 
@@ -125,7 +136,12 @@ class HopSettling(Protocol):
 
 
 class Consumption:
-    """One consumer of one topic, as a member of a group, or alone and committing nothing (`group` None). For one thread."""
+    """One consumer of one topic, as a member of a group, or alone and committing nothing (`group` None). For one thread.
+
+    Attributes:
+        on_poll: Called before each poll.
+        on_close: Called after the close.
+    """
 
     def __init__(
         self,
@@ -141,6 +157,8 @@ class Consumption:
         self.start = start
         self.commit_interval_ms = commit_interval_ms
         self.hop: HopSettling | None = None
+        self.on_poll: Callable[[], None] = _nothing
+        self.on_close: Callable[[], None] = _nothing
         self._clock = clock
         self._owned: dict[Tp, Ownership] = {}
         self._held_back: list[Ownership] = []
@@ -246,8 +264,9 @@ class Consumption:
         rows = []
         for ownership in ownerships:
             offset = max(ownership.acknowledged, ownership.deferred, ownership.base)
-            if offset >= 0 and (ownership.counts or ownership.deferred >= 0):
-                rows.append(TopicPartition(*ownership.tp, offset, write_counts(ownership.deliveries())))
+            deliveries = ownership.deliveries()
+            if offset >= 0 and (deliveries or ownership.deferred >= 0):
+                rows.append(TopicPartition(*ownership.tp, offset, write_counts(deliveries)))
         if not rows or self.group is None:
             return
         try:
@@ -268,6 +287,7 @@ class Consumption:
         self._require_open()
         if self._failure is not None:
             raise self._failure
+        self.on_poll()
         self._prepare()
         record = self._take(timeout)
         if self._failure is not None:
@@ -415,6 +435,7 @@ class Consumption:
         self._leave(self._owned.values())
         self._owned = {}
         self._handle.close()
+        self.on_close()
 
     def _settle_hop(self) -> None:
         if self.hop is None or not self.hop.is_open:

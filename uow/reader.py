@@ -7,21 +7,23 @@ groups and acknowledging (`uow.consumption`), the values handed out (`uow.receiv
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, Generic, Protocol, Self, TypeVar
 
 from schemas.codec import SchemaSource
 from schemas.errors import DecodeError, UowError
-from schemas.records import Component
+from schemas.records import Component, Unit
 from topics.runs import position_of
 from uow.consumption import Consumption, Ownership
 from uow.decoding import decode_unit
 from uow.forward import is_unit
+from uow.giving_up import GivingUp, Part
 from uow.handles import ConsumedRecord, Headers, coordinates, raw_headers
 from uow.received import Message, ReceivedComponent, ReceivedUnit
+from uow.references import References
 from uow.runs import OpenRun, is_left_over
 
 T_co = TypeVar("T_co", covariant=True)
@@ -178,12 +180,28 @@ def component_of_run(
         raise
 
 
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """What a reader of units works with.
+
+    Attributes:
+        destination: Whose units they are.
+        registry: For units in Confluent framing.
+        references: For units of shape `reference`.
+        giving_up: Decides which units are not handed out.
+    """
+
+    destination: str
+    registry: SchemaSource | None
+    references: References
+    giving_up: GivingUp
+
+
 class UnitInterpreter:
     """Units as units; plain records that passed through a destination (W-121) as `plain` says."""
 
-    def __init__(self, destination: str, registry: SchemaSource | None, plain: Plain) -> None:
-        self._destination = destination
-        self._registry = registry
+    def __init__(self, handling: Handling, plain: Plain) -> None:
+        self._handling = handling
         self._plain = plain
 
     def __call__(
@@ -194,50 +212,61 @@ class UnitInterpreter:
             return self._collect(record, headers, consumption, ownership)
         if not is_unit(headers):
             return self._plain(record, consumption, ownership)
-        unit = decode_unit(record.value(), self._registry)
-        topic, partition, offset = coordinates(record)
-        components = tuple([ReceivedComponent(component, self._registry) for component in unit.components])
-        count, at = ownership.count_delivery(offset), record.timestamp()[1]
-        return ReceivedUnit(
-            topic, partition, offset, at, headers, consumption, ownership, unit, count, components, offset
-        )
+        unit = decode_unit(record.value(), self._handling.registry)
+        return self._received(unit, [(record, headers)], consumption, ownership)
 
     def _collect(
         self, record: ConsumedRecord, headers: Headers, consumption: Consumption, ownership: Ownership
     ) -> ReceivedUnit | None:
         """Takes one record of a run; the unit once it is whole."""
-        next_component = component_of_run(record, headers, ownership, self._destination)
+        component = component_of_run(record, headers, ownership, self._handling.destination)
         run = ownership.run
-        if next_component is None or run is None:
+        if component is None or run is None:
             return None
-        run.components.append(next_component)
+        run.components.append(component)
+        run.parts.append((record, headers))
         if not run.is_whole:
             return None
         ownership.run = None
         unit = replace(run.unit, components=tuple(run.components))
-        components = tuple([ReceivedComponent(component, self._registry) for component in unit.components])
-        topic, partition, _ = coordinates(record)
-        count = ownership.count_delivery(run.first)
+        return self._received(unit, run.parts, consumption, ownership)
+
+    def _received(
+        self, unit: Unit, parts: Sequence[Part], consumption: Consumption, ownership: Ownership
+    ) -> ReceivedUnit | None:
+        """The unit, unless it is given up."""
+        first, headers = parts[0]
+        giving_up = self._handling.giving_up
+        verdict = giving_up.against(unit, first, consumption, ownership)
+        if verdict is not None:
+            giving_up.carry_out(verdict, parts, consumption, ownership)
+            return None
+        try:
+            components = tuple(self._handling.references.fetch(unit.components))
+        except DecodeError as error:
+            giving_up.cannot_be_read(error, parts, consumption, ownership, ownership.handed_out)
+            raise
+        topic, partition, offset = coordinates(first)
         return ReceivedUnit(
             topic,
             partition,
-            run.first,
-            run.timestamp,
-            run.headers,
+            offset,
+            first.timestamp()[1],
+            headers,
             consumption,
             ownership,
-            unit,
-            count,
-            components,
-            run.last,
+            replace(unit, components=components),
+            ownership.count_delivery(offset),
+            tuple([ReceivedComponent(component, self._handling.registry) for component in components]),
+            coordinates(parts[-1][0])[2],
         )
 
 
 class UnitsOnly(UnitInterpreter):
     """Units and nothing else."""
 
-    def __init__(self, destination: str, registry: SchemaSource | None) -> None:
-        super().__init__(destination, registry, pass_over)
+    def __init__(self, handling: Handling) -> None:
+        super().__init__(handling, pass_over)
 
     def __call__(self, record: ConsumedRecord, consumption: Consumption, ownership: Ownership) -> ReceivedUnit | None:
         received = super().__call__(record, consumption, ownership)

@@ -24,13 +24,15 @@ class OpenRun(Run):
     Attributes:
         headers: Those of the first record.
         timestamp: Its timestamp, epoch ms.
-        components: What was collected; a streamed unit collects nothing.
+        components: What was collected; a unit that streams collects nothing.
+        parts: The records of these, with their headers.
     """
 
     def __init__(self, record: ConsumedRecord, headers: Headers, destination: str) -> None:
         self.headers, self.timestamp = headers, record.timestamp()[1]
         super().__init__(unit_of(headers, destination, self.timestamp), coordinates(record)[2])
         self.components: list[Component] = []
+        self.parts: list[tuple[ConsumedRecord, Headers]] = []
 
     def component(self, record: ConsumedRecord, headers: Headers) -> Component:
         """The next component.

@@ -280,6 +280,12 @@ SETTINGS: tuple[Setting, ...] = (
         policies.Oversize,
         "What becomes of an envelope that does not fit one record: its group fails, or it takes another shape (W-115, W-208).",
     ),
+    _integer(
+        "redelivery_limit",
+        never_or(0),
+        "How many redeliveries of a unit may fail before a reader moves it, whole, to `D.errors` (W-87).",
+        "-1: any number; 0: none. Read by `uow read`; the client takes it as an argument",
+    ),
     _choice(
         "routing",
         policies.Routing,
@@ -347,7 +353,6 @@ LATER: frozenset[str] = frozenset(
     {
         "client",
         "rules",
-        f"{DESTINATION}.redelivery_limit",
     }
 )
 """Sections and settings that the specifications name and nothing reads yet: refused as not built, not as unknown."""

@@ -1,7 +1,8 @@
 """Reading units component by component, in memory that does not grow with the unit (W-116).
 
 Of shape `consecutive` a component is handed out as its record comes; while a unit streams, partitions other than its own are held back
-after one record each. An envelope is one record and is in memory anyway.
+after one record each. Of shape `reference` components are fetched in portions. An envelope is one record, and in memory anyway; so is, as a
+whole, a unit that is given up.
 
 Belongs here: the streaming reader and its units. Does not belong here: whole units (`uow.reader`), what a run is (`uow.runs`).
 """
@@ -11,22 +12,24 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from schemas.codec import SchemaSource
 from schemas.errors import DecodeError
-from schemas.records import Component
+from schemas.records import Component, Unit
 from topics.headers import POS
 from topics.runs import position_of
 from uow.consumption import Consumption, Ownership
 from uow.decoding import decode_unit
 from uow.errors import LostServerError, ReconnectTimeoutError
 from uow.forward import is_unit
+from uow.giving_up import Part
 from uow.handles import ConsumedRecord, coordinates, raw_headers
-from uow.reader import STEP_S, Reader, component_of_run, located
+from uow.reader import STEP_S, Handling, Reader, component_of_run, located
 from uow.received import AnyUnit, ReceivedComponent
+from uow.references import PORTION_BYTES
 from uow.runs import OpenRun
 
 SMALL_BUFFERS: Final[Mapping[str, Any]] = {
@@ -74,47 +77,77 @@ class UnitStream:
     """Makes streamed units of records; at most one is under way.
 
     Args:
-        destination: Whose units they are.
-        registry: For units in Confluent framing.
+        handling: What a reader of units works with.
         clock: Seconds, for waiting.
 
     Attributes:
         kept: Records of other partitions that came while a unit streamed.
     """
 
-    def __init__(
-        self, destination: str, registry: SchemaSource | None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._destination = destination
-        self._registry = registry
-        self._received = partial(ReceivedComponent, _registry=registry)
+    def __init__(self, handling: Handling, clock: Callable[[], float] = time.monotonic) -> None:
+        self._handling = handling
+        self._received = partial(ReceivedComponent, _registry=handling.registry)
         self._clock = clock
         self.kept: deque[tuple[ConsumedRecord, Ownership]] = deque()
         self._under_way: Iterator[ReceivedComponent] = iter(())
 
     def finish(self) -> None:
-        """Reads over what is left of the unit under way."""
-        for _ in self._under_way:
-            pass
+        """Reads over what is left of the unit under way; one that comes again is nobody's loss."""
+        with suppress(LostServerError):
+            for _ in self._under_way:
+                pass
 
     def __call__(self, record: ConsumedRecord, consumption: Consumption, ownership: Ownership) -> StreamedUnit | None:
         headers = raw_headers(record)
         if not is_unit(headers):
             return None
-        run: OpenRun | None = None
+        giving_up, part = self._handling.giving_up, (record, headers)
         if position_of(headers) is None:
-            unit = decode_unit(record.value(), self._registry)
-            self._under_way = map(self._received, unit.components)
-        else:
-            first = component_of_run(record, headers, ownership, self._destination)
-            run = ownership.run
-            if first is None or run is None:
-                return None
-            unit = run.unit
-            self._under_way = self._components(first, run, consumption, ownership)
+            unit = decode_unit(record.value(), self._handling.registry)
+            verdict = giving_up.against(unit, record, consumption, ownership)
+            if verdict is None:
+                components = self._fetched(unit, part, consumption, ownership, ownership.handed_out)
+                return self._begun(unit, part, components, None, consumption, ownership)
+            giving_up.carry_out(verdict, [part], consumption, ownership)
+            return None
+        first = component_of_run(record, headers, ownership, self._handling.destination)
+        run = ownership.run
+        if first is None or run is None:
+            return None
+        verdict = giving_up.against(run.unit, record, consumption, ownership)
+        components = self._components(first, run, consumption, ownership)
+        if verdict is None:
+            return self._begun(run.unit, part, components, run, consumption, ownership)
+        run.parts = [part]
+        for _ in components:
+            pass
+        giving_up.carry_out(verdict, run.parts, consumption, ownership)
+        return None
+
+    def _begun(
+        self,
+        unit: Unit,
+        part: Part,
+        components: Iterator[ReceivedComponent],
+        run: OpenRun | None,
+        consumption: Consumption,
+        ownership: Ownership,
+    ) -> StreamedUnit:
+        record, headers = part
         place, at = coordinates(record), record.timestamp()[1]
         count = ownership.count_delivery(place[2])
-        return StreamedUnit(*place, at, headers, consumption, ownership, unit, count, self._under_way, run)
+        self._under_way = components
+        return StreamedUnit(*place, at, headers, consumption, ownership, unit, count, components, run)
+
+    def _fetched(
+        self, unit: Unit, part: Part, consumption: Consumption, ownership: Ownership, before: int
+    ) -> Iterator[ReceivedComponent]:
+        try:
+            with located(part[0]):
+                yield from map(self._received, self._handling.references.fetch(unit.components, PORTION_BYTES))
+        except DecodeError as error:
+            self._handling.giving_up.cannot_be_read(error, [part], consumption, ownership, before)
+            raise
 
     def _components(
         self, component: Component, run: OpenRun, consumption: Consumption, ownership: Ownership
@@ -139,14 +172,17 @@ class UnitStream:
             elif polled[1] is not ownership:
                 self.kept.append(polled)
                 consumption.hold_back(polled[1])
-            elif (component := self._part(polled[0], ownership)) is not None:
+            elif (component := self._part(polled[0], run, ownership)) is not None:
                 return component
         topic, partition = ownership.tp
         raise LostServerError(f"{topic}/{partition}/{run.first} comes again")
 
-    def _part(self, record: ConsumedRecord, ownership: Ownership) -> Component | None:
+    def _part(self, record: ConsumedRecord, run: OpenRun, ownership: Ownership) -> Component | None:
         with located(record):
-            return component_of_run(record, raw_headers(record), ownership, self._destination)
+            headers = raw_headers(record)
+            if run.parts:  # of a unit that is given up
+                run.parts.append((record, headers))
+            return component_of_run(record, headers, ownership, self._handling.destination)
 
 
 class StreamReader(Reader[StreamedUnit]):

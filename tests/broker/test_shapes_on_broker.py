@@ -6,8 +6,11 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 import uow
+from schemas.errors import DecodeError
 from tests.broker.worker_places import Place
 from tests.processes import wait_for
 
@@ -60,9 +63,36 @@ def test_every_run_is_whole_while_workers_come_and_go_and_plain_records_pass_w12
 
 
 def put_plain(place: Place, count: int) -> None:
-    from confluent_kafka import Producer
-
     producer = Producer({"bootstrap.servers": place.bootstrap})
     for number in range(count):
         producer.produce(place.components, b"plain", b"%d" % number)
     assert not producer.flush(10)
+
+
+def test_references_are_fetched_and_checked_and_a_deleted_component_moves_its_unit_away_w117(
+    place: Place, admin: AdminClient
+) -> None:
+    """The plain CRC is compared by the reader; retention is played by deleting records."""
+    place.partitions = 1
+    place.create(shape="reference", incomplete_expiration_ms=60_000)
+    worker = place.worker()
+    place.send([("a", 1, False), ("b", 2, True), ("a", 2, True), ("b", 1, False), ("c", 1, True)])
+    place.wait_delivered(3)
+    assert worker.child.terminate(90) == 0
+    place.is_damaged = True
+    with uow.connect(place.bootstrap) as connection:
+        with connection.units(place.name, group="first") as reader:
+            for _ in range(3):
+                unit = next(reader)
+                values = place.sent[unit.id.encode()]
+                assert {component.seq: component.value for component in unit.components} == values
+                unit.acknowledge()
+        for done in admin.delete_records([TopicPartition(place.components, 0, 1)]).values():
+            done.result(20)
+        with connection.units(place.name, group="second") as reader:
+            with pytest.raises(DecodeError, match=r"component 1, .*/0/0, is not there any more"):
+                next(reader)
+            assert next(reader).id == "b"
+    (moved,) = place.read(f"{place.name}.errors")
+    said = dict(moved.headers())
+    assert (moved.key(), said["uow-kind"], said["uow-failure-reason"]) == (b"a", b"unit", b"failed")

@@ -188,6 +188,8 @@ class FakeConsumer:
         self._events.append(event)
 
     def assign(self, partitions: list[TopicPartition]) -> None:
+        self.broker.assigned.append([row.offset for row in partitions])
+        self.positions = {}
         self.incremental_assign(partitions)
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
@@ -204,6 +206,9 @@ class FakeConsumer:
             self._events.pop(0)()
         if self.broker.read_errors:
             return FakeRecord(error=self.broker.read_errors.pop(0))
+        for place, start in self.broker.starts.items():
+            if self.positions.get(place, start) < start:
+                return FakeRecord(error=KafkaError(KafkaError._AUTO_OFFSET_RESET))
         for record in self.broker.records:
             place = (record.topic(), record.partition())
             if place in self.paused:
@@ -211,6 +216,8 @@ class FakeConsumer:
             if place in self.positions and record.offset() >= self.positions[place]:
                 self.positions[place] = record.offset() + 1
                 return record
+        if self.properties.get("enable.partition.eof"):
+            return FakeRecord(error=KafkaError(KafkaError._PARTITION_EOF))
         return None
 
     def seek(self, partition: TopicPartition) -> None:
@@ -258,6 +265,8 @@ class FakeBroker:
         script: Exceptions by call name, one per call; None lets a call through.
         log_lines: What the library logs at the next poll.
         answers: Whether delivery reports come.
+        starts: Where partitions begin whose oldest records are gone.
+        assigned: Offsets of each assignment by hand.
         visible: Records that a `read_committed` reader sees.
     """
 
@@ -270,6 +279,8 @@ class FakeBroker:
         self.topics: dict[str, int] = {}
         self.visible: list[FakeSent] = []
         self.records: list[FakeRecord] = []
+        self.starts: dict[tuple[str, int], int] = {}
+        self.assigned: list[list[int]] = []
         self.committed: dict[tuple[str, int], tuple[int, str]] = {}
         self.commits: list[list[tuple[int, int]]] = []
         self.tokens: list[Any] = []

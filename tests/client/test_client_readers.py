@@ -18,6 +18,7 @@ from uow import errors
 from uow.consumption import COUNTED, Ownership, read_counts, write_counts
 
 UNITS = "megazon.units"
+FAR = 32_503_680_000_000
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def a_unit(id: str = "order-1") -> Unit:
         Component(2, True, None, None, None, (), 6, Source("megazon.components", 0, 4)),
     )
     missing = (Range(3, 3),)
-    return Unit(id, "u-1", "megazon", 2, UnitOutcome.PARTIAL, Reason.AGE, 5, 9, 77, 2, 15, missing, components)
+    return Unit(id, "u-1", "megazon", 2, UnitOutcome.PARTIAL, Reason.AGE, 5, 9, FAR, 2, 15, missing, components)
 
 
 def record_of(
@@ -68,7 +69,7 @@ def test_a_unit_says_everything_it_carries(fake: FakeBroker, connection: uow.Con
     assert (unit.id, unit.unit_id, unit.destination, unit.generation) == ("order-1", "u-1", "megazon", 2)
     assert (unit.outcome, unit.reason, unit.missing) == ("partial", "age", (Range(3, 3),))
     assert (unit.topic, unit.partition, unit.offset, unit.timestamp) == (UNITS, 0, 0, 1000)
-    assert (unit.expires_at, unit.delivery_count) == (77, 1)
+    assert (unit.expires_at, unit.delivery_count) == (FAR, 1)
     assert unit.header("colour") == "blue"
     assert unit.header("none") is None
     first, last = unit.components

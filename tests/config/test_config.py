@@ -175,7 +175,7 @@ ROWS = [
     (d("shape = 'heap'"), "destinations.d.shape", "must be one of envelope, consecutive, reference"),
     (d("oversize = 'envelope'"), "destinations.d.oversize", "must be one of fail, consecutive, reference"),
     (d("strict_order = true"), "destinations.d.strict_order", "not built yet"),
-    (d("redelivery_limit = 3"), "destinations.d.redelivery_limit", "not built yet"),
+    (d("redelivery_limit = -2"), "destinations.d.redelivery_limit", "-1 (never) or at least 0"),
     # routes: W-98
     (r("when = 7", "to = 'x'"), "destinations.d.routes", "route 1: has two settings, both texts: when and to"),
     (r("to = 'x'"), "destinations.d.routes", "route 1: has two settings, both texts: when and to"),
@@ -344,6 +344,7 @@ def test_group_without_limit_is_warned_about(read) -> None:
     """W-72."""
     assert "W-72" in "".join(read(d("handling_policy = 'single_message_delivery'")).warnings)
     assert not read(d("handling_policy = 'single_message_delivery'\nincomplete_expiration_ms = 5")).warnings
+    assert "W-117" in "".join(read(d("handling_policy = 'single_message_delivery'\nshape = 'reference'")).warnings)
 
 
 def test_limit_under_pass_through_is_warned_about(read) -> None:

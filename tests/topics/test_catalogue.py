@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from topics.catalogue import DestinationTopics, Expectation, Rule, TopicSpec, expected
-from topics.policies import DestinationPolicy, HandlingPolicy
+from topics.policies import DestinationPolicy, HandlingPolicy, Oversize, Shape
 from topics.routes import Route
 from topics.selector import Selector
 
@@ -110,3 +113,18 @@ def test_expectation_at_least_counts_minus_one_as_without_limit() -> None:
     assert [at_least.accepts(value) for value in ("9", "10", "11", "-1")] == [False, True, True, True]
     without_limit = Expectation("-1", Rule.AT_LEAST, "")
     assert not without_limit.accepts("10")
+
+
+@pytest.mark.parametrize("refers", [{"shape": Shape.REFERENCE}, {"oversize": Oversize.REFERENCE}])
+@pytest.mark.parametrize("age_ms", [-1, 5_000])
+def test_components_that_units_refer_to_outlive_them_by_a_day_for_readers_w117(
+    refers: dict[str, Any], age_ms: int
+) -> None:
+    policy = DestinationPolicy(HandlingPolicy.SINGLE_MESSAGE_DELIVERY, incomplete_expiration_ms=age_ms, **refers)
+    spec = specs(policy)["megazon.components"]
+    needed = max(age_ms, 0) + 3_600_000 + 86_400_000
+    assert not spec.expectations["retention.ms"].accepts(str(needed - 1))
+    assert spec.expectations["retention.ms"].accepts(str(needed))
+    assert "W-117" in spec.expectations["retention.ms"].reason
+    assert not spec.expectations["retention.bytes"].accepts("1000000")
+    assert "retention.bytes" not in specs(DestinationPolicy())["megazon.components"].expectations

@@ -12,6 +12,7 @@ import click
 from schemas import formats
 from schemas.errors import DecodeError
 from schemas.records import ranges_text
+from topics.policies import DestinationPolicy
 from uow.cli import FAILED
 from uow.config import Settings
 from uow.options import config_option, json_option
@@ -56,10 +57,18 @@ def command(
 
     if timeout is None and group is None and count is None:
         timeout = LOOK_S
+    policy = settings.destinations.get(destination, DestinationPolicy())
     printed, unreadable = 0, 0
     with (
         connect(settings.bootstrap_servers, kafka=settings.kafka, registry_url=settings.registry_url) as connection,
-        connection.units(destination, group, start="earliest", topic=topic) as reader,
+        connection.units(
+            destination,
+            group,
+            start="earliest",
+            topic=topic,
+            expiration_policy=policy.expiration_policy,
+            redelivery_limit=policy.redelivery_limit,
+        ) as reader,
         suppress(KeyboardInterrupt),  # how a reader without end ends
     ):
         while count is None or printed < count:

@@ -1,0 +1,140 @@
+"""Units of shape `reference`: their components are read where they stayed, and checked (W-117).
+
+Components are asked for in number order and lie in order of arrival, so they are fetched in portions: each portion is read in order of
+offsets, with a jump over what is far away.
+
+Belongs here: finding a component by its reference. Does not belong here: what a unit is (`uow.reader`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, TopicPartition
+
+from schemas.checksum import reference_to
+from schemas.errors import DecodeError
+from schemas.records import Component, Reference, Source
+from uow.errors import ReconnectTimeoutError, read_error
+from uow.handles import ConsumedRecord, ConsumerHandle, LogWatch, raw_headers
+
+END_IS_TOLD: Final[Mapping[str, Any]] = {"enable.partition.eof": True}
+PORTION_BYTES: Final = 1_048_576
+"""Values fetched at a time where a unit streams."""
+JUMP_BYTES: Final = 524_288
+"""What lies between two components is read over up to about this much; a jump fetches anew."""
+RECORD_BYTES: Final = 200
+"""What a record has beside its value, about."""
+ANSWER_S: Final = 30.0
+STEP_S: Final = 0.5
+CASE: Final = "reference"
+_GONE: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._PARTITION_EOF})
+
+
+class References:
+    """Fetches components; opens its consumer when it is first asked to. For one thread.
+
+    Args:
+        make: Makes a consumer that tells the end of a partition.
+        clock: Seconds, for waiting.
+    """
+
+    def __init__(
+        self, make: Callable[[logging.Logger], ConsumerHandle], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._make = make
+        self._clock = clock
+        self._handle: ConsumerHandle | None = None
+        self._where: tuple[str, int] | None = None
+        self._next = 0
+
+    def fetch(self, components: Iterable[Component], portion_bytes: int | None = None) -> Iterator[Component]:
+        """The components with key, value and headers, in the same order; those that are no references as they are.
+
+        Args:
+            components: Of one unit.
+            portion_bytes: How much is in memory at a time; None: all of it.
+
+        Raises:
+            DecodeError: One is not there any more, or is another record; case `reference`.
+            UowError: The broker does not answer.
+        """
+        portion: list[Component] = []
+        size = 0
+        for component in components:
+            portion.append(component)
+            size += component.reference.length if component.reference is not None else 0
+            if portion_bytes is not None and size >= portion_bytes:
+                yield from self._portion(portion)
+                portion, size = [], 0
+        yield from self._portion(portion)
+
+    def _portion(self, components: Sequence[Component]) -> Iterator[Component]:
+        wanted = [(each, each.reference) for each in components if each.reference is not None]
+        each_bytes = sum(reference.length for _, reference in wanted) // max(len(wanted), 1) + RECORD_BYTES
+        found: dict[int, Component] = {}
+        for component, reference in sorted(
+            wanted, key=lambda pair: (pair[0].source.topic, pair[0].source.partition, pair[0].source.offset)
+        ):
+            found[component.seq] = _whole(component, reference, self._record(component, each_bytes))
+        for component in components:
+            yield found.pop(component.seq, component)
+
+    def _record(self, component: Component, each_bytes: int) -> ConsumedRecord:
+        """The record at the component's source; records about there have about so many bytes."""
+        handle, deadline = self._handle_at(component.source, each_bytes), self._clock() + ANSWER_S
+        while self._clock() < deadline:
+            record = handle.poll(STEP_S)
+            if record is None:
+                continue
+            error = record.error()
+            if error is None:
+                self._next = (record.offset() or 0) + 1
+                if self._next > component.source.offset:
+                    return record
+            elif error.code() in _GONE:
+                self._where = None
+                raise _gone(component)
+            elif (raised := read_error(error, component.source.topic)) is not None:
+                raise raised
+        raise ReconnectTimeoutError(f"{_told(component)} was not read within {ANSWER_S:g} s")
+
+    def _handle_at(self, source: Source, each_bytes: int) -> ConsumerHandle:
+        """The consumer, about to read `source`: with a jump, or soon."""
+        if self._handle is None:
+            self._handle = self._make(LogWatch().logger)
+        ahead = source.offset - self._next
+        if self._where != (source.topic, source.partition) or not 0 <= ahead * each_bytes <= JUMP_BYTES:
+            self._handle.assign([TopicPartition(source.topic, source.partition, source.offset)])
+            self._where, self._next = (source.topic, source.partition), source.offset
+        return self._handle
+
+    def close(self) -> None:
+        """Closes the consumer."""
+        if self._handle is not None:
+            self._handle.close()
+
+
+def _whole(component: Component, reference: Reference, record: ConsumedRecord) -> Component:
+    """The component as it was held, if `record` is what it was made of."""
+    if record.offset() != component.source.offset:
+        raise _gone(component)
+    value = record.value()
+    if reference_to(value) != reference or record.timestamp()[1] != component.timestamp:
+        raise DecodeError(
+            CASE, f"what lies where {_told(component)} was is another record: length, checksum or time differ"
+        )
+    return replace(component, key=record.key(), value=value, headers=tuple(raw_headers(record)), reference=None)
+
+
+def _gone(component: Component) -> DecodeError:
+    return DecodeError(CASE, f"{_told(component)} is not there any more: retention of that topic was too short")
+
+
+def _told(component: Component) -> str:
+    source = component.source
+    return f"component {component.seq}, {source.topic}/{source.partition}/{source.offset},"
