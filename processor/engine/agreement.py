@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from hashlib import sha256
 from typing import Any, NamedTuple, Self
 
@@ -135,4 +135,4 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    return sorted(value) if isinstance(value, Iterable) else asdict(value)
+    return sorted(value) if isinstance(value, Iterable) else str(value)

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tests.processes import Child, wait_for
 from topics.partitioner import partition_for
+from topics.routes import unit_topics
 from uow.config import load
 from uow.inspect import totals
 from uow.logs import log_reader, task_context
@@ -46,7 +47,10 @@ class Place:
             f"{key} = {json.dumps(value)}" for key, value in ({"web": "127.0.0.1:0"} | dict(worker or {})).items()
         ]
         lines += [f"[destinations.{self.name}]", 'handling_policy = "single_message_delivery"']
+        routes = destination.pop("routes", {})
         lines += [f"{key} = {json.dumps(value)}" for key, value in destination.items()]
+        for to, when in routes.items():
+            lines += [f"[[destinations.{self.name}.routes]]", f"when = {json.dumps(when)}", f"to = {json.dumps(to)}"]
         self.config.write_text("\n".join(lines))
 
     def create(self, worker: Mapping[str, Any] | None = None, **destination: Any) -> None:
@@ -173,7 +177,8 @@ class Place:
         )
         sources: Counter[str] = Counter()
         passed = 0
-        for record in self.read(self.units):
+        policy = settings.policy(self.name)
+        for record in itertools.chain.from_iterable(map(self.read, unit_topics(policy.routes, self.units))):
             said = dict(record.headers() or ())
             if "uow-pos" in said:
                 sources[said["uow-source"].decode()] += 1
@@ -192,7 +197,6 @@ class Place:
         assert set(sources) - there == set(), "came out, and was never sent"
         gone = len(inputs) - len(sources) - passed - sent_on - held
         account = f"{len(inputs)} received, {len(sources)} out, {passed} passed, {sent_on} sent on, {held} held"
-        policy = settings.policy(self.name)
         if policy.expiration_policy in ("redirect", "deliver_partial") or policy.incomplete_expiration_ms < 0:
             assert gone == 0, account
         else:

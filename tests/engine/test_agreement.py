@@ -20,6 +20,8 @@ from tests.core.script import INPUT, TOPICS, Story, c, context_of, ms, policy_of
 from tests.engine.logs import Logs
 from topics.commands import Verb
 from topics.policies import AliasFamily, DestinationPolicy, ExpirationPolicy, HandlingPolicy
+from topics.routes import Route
+from topics.selector import Selector
 from uow.doctor import Verdict, told_alike
 
 DISCARD = policy_of()
@@ -61,6 +63,7 @@ def test_a_row_says_what_is_not_at_its_default_in_the_words_of_the_configuration
         strict_order=True,
         accept_aliases=frozenset({AliasFamily.NIFI, AliasFamily.JMS}),
         expiration_log_headers=("trace",),
+        routes=(Route(Selector("uow-priority >= 7"), "urgent"),),
     )
     assert row_of(policy) == SettingsRow(
         (
@@ -68,6 +71,7 @@ def test_a_row_says_what_is_not_at_its_default_in_the_words_of_the_configuration
             ("expiration_log_headers", '["trace"]'),
             ("handling_policy", "single_message_delivery"),
             ("max_bytes", "7"),
+            ("routes", '["urgent when uow-priority >= 7"]'),
             ("strict_order", "true"),
         ),
     )
