@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import confluent_kafka as ck
 
-from processor.engine.ports import Plan
+from processor.engine.ports import Meanwhile, Plan
 from processor.kafka.clients import CONNECTION, PRODUCER
 from processor.kafka.sink import KafkaSink
 from processor.kafka.source import KafkaSource
@@ -30,7 +30,7 @@ WRITTEN: dict[tuple[str, int], int] = {}
 class PlainSink(KafkaSink):
     """Produces and flushes."""
 
-    def open(self) -> None:
+    def open(self, meanwhile: Meanwhile = lambda: None) -> None:
         settings = self._settings
         properties: dict[str, Any] = {**CONNECTION, **PRODUCER, "bootstrap.servers": settings.bootstrap_servers}
         self._producer = ck.Producer({**properties, "enable.idempotence": True})

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from processor.engine.outputs import TaskContext
-from processor.engine.ports import LogReader, Stopped
+from processor.engine.ports import LogReader
 from processor.kafka.clients import Clients
 from processor.kafka.reader import KafkaLogReader
 from schemas.errors import UowError
@@ -51,12 +51,13 @@ def log_reader(settings: Settings, patience_s: float = PATIENCE_S) -> Iterator[L
         NoAnswerError: Inside the block, when Kafka does not answer in time.
     """
     until = time.monotonic() + patience_s
-    reader = KafkaLogReader(Clients(settings.worker("look")), lambda: time.monotonic() > until)
+
+    def lose_patience() -> None:
+        if time.monotonic() > until:
+            raise NoAnswerError(f"no answer from {settings.bootstrap_servers} in {patience_s:.0f} s")
+
+    reader = KafkaLogReader(Clients(settings.worker("look")), lose_patience)
     try:
         yield reader
-    except Stopped as stopped:
-        raise NoAnswerError(
-            f"no answer from {settings.bootstrap_servers} in {patience_s:.0f} s: {stopped}"
-        ) from stopped
     finally:
         reader.close()

@@ -6,8 +6,10 @@ tasks (the `Host`: Faust's event loop in a worker, a direct call in tests).
 
 One turn of the loop:
 
-1. `source.control`: rebalances. Inside its callbacks nothing is in flight, since a turn writes synchronously (ER-15).
-2. `source.read`: at most one poll. Records of partitions that moved meanwhile, stand blocked or lie before the task's position are dropped.
+1. `source.control`: rebalances. Inside its callbacks nothing is in flight, since a turn writes synchronously (ER-15). What was assigned is
+   restored, and then read. A restore, and everything else that may take long, serves the group meanwhile, so that a worker is never thrown
+   out for being slow (ER-17); partitions that go meanwhile are dropped, those that come are restored next.
+2. `source.read`: at most one poll. Records of partitions that went meanwhile, stand blocked or lie before the task's position are dropped.
    A partition of `D.commands` goes with the same one of `D.components`: one batch, one plan, one fate.
 3. `host.process`: each partition's task turns its records into a plan.
 4. `sink.write`: all plans as one transaction, with the group's metadata taken with the poll (ER-01, ER-14).
@@ -33,6 +35,7 @@ from typing import Protocol
 
 from processor.engine.batch import Batch, Task, Work
 from processor.engine.ports import (
+    Abandoned,
     Blocked,
     Clock,
     Doubt,
@@ -48,7 +51,10 @@ from processor.engine.ports import (
 )
 from schemas.errors import ConfigError, FencedError
 
-Restore = Callable[[Sequence[Tp]], Mapping[Tp, Task]]
+Wanted = Callable[[], Collection[Tp]]
+"""A `Meanwhile` that also tells which partitions are still to be restored."""
+
+Restore = Callable[[Sequence[Tp], Wanted], Mapping[Tp, Task]]
 """Builds the tasks of partitions from the logs; `task.position` is where to read on (ER-06)."""
 
 READ_TIMEOUT_S = 0.2
@@ -138,7 +144,9 @@ class Driver(threading.Thread):
         self._tasks: dict[Tp, Task] = {}
         self._blocked: dict[Tp, Blocked] = {}
         self._full: set[Tp] = set()
-        self._moved: set[Tp] = set()
+        self._new: set[Tp] = set()
+        self._gone: set[Tp] = set()
+        self._is_announced = True
         self._portion: dict[Tp, tuple[int, int]] = {}
         self._ask_at: dict[Tp, int] = {}
         self._doubts = 0
@@ -153,7 +161,7 @@ class Driver(threading.Thread):
         """The thread's body."""
         error: BaseException | None = None
         try:
-            self._sink.open()
+            self._sink.open(self._heed_stop)
             self._source.open(list(self._commands_of), self._on_assign, self._on_revoke, self._on_lost)
             while not self._stopping.is_set():
                 self._guarded(self._turn)
@@ -165,8 +173,6 @@ class Driver(threading.Thread):
         for port in (self._source, self._sink):
             try:
                 port.close()
-            except Stopped:
-                pass  # leaving the group served one more assignment, whose restore heard of the stop
             except BaseException as failure:  # noqa: BLE001 - as above; the first error is the one to tell
                 error = error or failure
         self._host.finished(error)
@@ -177,15 +183,26 @@ class Driver(threading.Thread):
         except Doubt as doubt:
             self._start_over(doubt)
 
+    def _heed_stop(self) -> None:
+        if self._stopping.is_set():
+            raise Stopped("asked to stop while it waited")
+
+    def _serve(self) -> None:
+        """A `Meanwhile` (ER-17)."""
+        self._heed_stop()
+        self._source.control(0.0)
+
     # -- one turn
 
     def _turn(self) -> None:
         self._source.control(0.0)
-        self._moved.clear()
+        if self._new or not self._is_announced:
+            self._take_on()
         poll = self._source.read(self._poll_records, READ_TIMEOUT_S)
         if poll is not None:
             for tp, cause in poll.trouble.items():
-                self._block(self._whose(tp), cause)
+                if self._whose(tp) in self._tasks:  # else it went with the same poll
+                    self._block(self._whose(tp), cause)
             self._work(self._batches(poll), poll.token)
         self._tick()
         self._keep_within_memory()
@@ -195,11 +212,6 @@ class Driver(threading.Thread):
         for tp in dict.fromkeys(map(self._whose, poll.records)):
             task = self._tasks.get(tp)
             if task is None or tp in self._blocked:
-                continue
-            if (
-                tp in self._moved
-            ):  # given away and back while the read was under way: nobody knows from when these records are
-                self._source.seek(self._positions({tp: task}))
                 continue
             records = _from(task.position, poll.records.get(tp, []))
             commands = _from(task.command_position, poll.records.get(self._commands(tp), []))
@@ -257,7 +269,8 @@ class Driver(threading.Thread):
             self._enlarge_portion(batch)
         for batch in failed:
             assert isinstance(batch.outcome, Blocked)
-            self._on_failed(batch, batch.outcome)
+            if batch.tp in self._tasks:  # the restore of one may see others go
+                self._on_failed(batch, batch.outcome)
 
     def _write(self, plans: Sequence[Plan], token: object) -> None:
         if not plans:
@@ -349,17 +362,16 @@ class Driver(threading.Thread):
 
     # -- assignment: called inside control, read and close; nothing is open (ER-15)
 
-    def _on_assign(self, tps: list[Tp]) -> Mapping[Tp, int]:
+    def _on_assign(self, tps: list[Tp]) -> None:
+        """Takes note; what was assigned is restored in the next turn, outside of the callback."""
         self._moves += 1
-        self._moved.update(tps)
-        tasks = self._restored(tps)
-        self._tasks.update(tasks)
-        self._host.assigned(tasks)
-        return self._positions(tasks)
+        self._new.update(tps)
+        self._is_announced = False
 
     def _on_revoke(self, tps: list[Tp]) -> list[Tp]:
         self._moves += 1
-        self._moved.update(tps)
+        self._new.difference_update(tps)
+        self._gone.update(tps)
         paused = bool(self._full.intersection(tps))
         for tp in tps:
             self._tasks.pop(tp, None)
@@ -378,27 +390,65 @@ class Driver(threading.Thread):
 
     # -- restore
 
+    def _take_on(self) -> None:
+        """Restores what was assigned, and begins to read it. Nothing assigned: a spare, of which the host hears as well."""
+        self._is_announced = True
+        tps = sorted(self._new)
+        tasks = self._restored(tps)
+        self._new.difference_update(set(tps) - self._gone)
+        self._tasks.update(tasks)
+        self._host.assigned(tasks)
+        self._source.begin(self._positions(tasks))
+
     def _restored(self, tps: Sequence[Tp]) -> dict[Tp, Task]:
-        """Tasks from the logs. A partition that cannot be restored is blocked and left out; the others are not kept from working."""
-        try:
-            tasks = dict(self._restore_tasks(tps)) if tps else {}
-        except (Stopped, Doubt, FencedError, ConfigError):
-            raise
-        except Exception as error:  # noqa: BLE001 - the task boundary: one partition that cannot be restored must not stop the others
-            if len(tps) > 1:
-                return {tp: task for each in tps for tp, task in self._restored([each]).items()}
-            cause = (
-                error if isinstance(error, Blocked) else Blocked(f"cannot be restored: {type(error).__name__}: {error}")
-            )
-            if cause is not error:
-                cause.__cause__ = error
-            self._block(tps[0], cause)
-            self._tasks.pop(tps[0], None)
-            return {}
+        """Tasks from the logs, without partitions that went meanwhile, even if they are back: others may have committed there.
+
+        A partition that cannot be restored is blocked and left out; the others are not kept from working. Nothing is fetched meanwhile:
+        whoever serves the group gets records as well, and would have to keep them.
+        """
+        self._gone.clear()
+        self._source.pause(self._running())
+        tasks = {tp: task for tp, task in self._read_back(tps).items() if tp not in self._gone}
+        self._source.resume(self._running())
         for tp in [tp for tp, task in tasks.items() if task.blocked is not None]:
             self._block(tp, Blocked(tasks.pop(tp).blocked))
             self._tasks.pop(tp, None)
         return tasks
+
+    def _running(self) -> list[Tp]:
+        """What is read now."""
+        return [
+            each for each in self._with_commands(self._tasks.keys() - self._blocked.keys()) if each not in self._full
+        ]
+
+    def _read_back(self, tps: Sequence[Tp]) -> Mapping[Tp, Task]:
+        def wanted() -> list[Tp]:
+            self._serve()
+            left = [tp for tp in tps if tp not in self._gone]
+            if not left:
+                raise Abandoned
+            return left
+
+        try:
+            return self._restore_tasks(tps, wanted) if tps else {}
+        except Abandoned:
+            return {}
+        except (Stopped, Doubt, FencedError, ConfigError):
+            raise
+        except Exception as error:  # noqa: BLE001 - the task boundary: one partition that cannot be restored must not stop the others
+            if len(tps) > 1:
+                return {tp: task for each in tps for tp, task in self._read_back([each]).items()}
+            if tps[0] not in self._gone:
+                self._on_lost_state(tps[0], error)
+            return {}
+
+    def _on_lost_state(self, tp: Tp, error: Exception) -> None:
+        cause = error
+        if not isinstance(cause, Blocked):
+            cause = Blocked(f"cannot be restored: {type(error).__name__}: {error}")
+            cause.__cause__ = error
+        self._block(tp, cause)
+        self._tasks.pop(tp, None)
 
     def _restore_and_seek(self, tps: Sequence[Tp]) -> None:
         tasks = self._restored(tps)
@@ -414,7 +464,7 @@ class Driver(threading.Thread):
         if isinstance(doubt, StaleGeneration):
             wait = max(wait, REBALANCE_CHANCE_S)
         else:
-            self._sink.replace()
+            self._sink.replace(self._serve)
         if isinstance(doubt, Refused):
             wait = 0.0
             self._on_refused(doubt)

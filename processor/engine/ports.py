@@ -37,6 +37,10 @@ class Stopped(Exception):
     """Asked to stop while waiting for a broker. Nothing is open."""
 
 
+class Abandoned(Exception):
+    """A restore that nobody wants any more: its partitions were taken away meanwhile."""
+
+
 class Blocked(Exception):
     """One partition cannot go on, the others can (engine rule 8). Carries the cause for people on call."""
 
@@ -154,21 +158,32 @@ Released = Callable[[list[Tp]], list[Tp]]
 """Told which partitions of the group's topics go; answers all that go with them, themselves included."""
 
 
+Meanwhile = Callable[[], object]
+"""Called by whoever waits or works for long, at least every few seconds: serves the group, so that we stay its member (ER-17). May raise, to
+end the waiting: that goes through."""
+
+
 class Source(Protocol):
     """The consumer group's side. All calls come from the driver's thread; rebalance callbacks run inside `control`, `read` and `close`."""
 
     def open(
         self,
         topics: Sequence[str],
-        on_assign: Callable[[list[Tp]], Mapping[Tp, int]],
+        on_assign: Callable[[list[Tp]], None],
         on_revoke: Released,
         on_lost: Released,
     ) -> None:
         """Joins the group for these topics.
 
-        `on_assign` restores, and answers every partition to read from now on with the offset to start from: beside those assigned the
-        same ones of `D.commands`, which the group does not share out, so that they always go along. `on_revoke` and `on_lost` settle what
-        is open, and answer every partition to read no longer.
+        `on_assign` takes note: nothing of a partition is read before `begin`. `on_revoke` and `on_lost` settle what is open, and answer
+        every partition to read no longer.
+        """
+        ...
+
+    def begin(self, positions: Mapping[Tp, int]) -> None:
+        """Reads these from now on, from these offsets: partitions that were assigned, and those of `D.commands` that go with them.
+
+        The group does not share the latter out, so that they always go along.
         """
         ...
 
@@ -197,8 +212,8 @@ class Source(Protocol):
 class Sink(Protocol):
     """The transactional producer's side."""
 
-    def open(self) -> None:
-        """`init_transactions`: fences a predecessor in the same slot (ER-09). Raises `Stopped` when asked to stop meanwhile."""
+    def open(self, meanwhile: Meanwhile) -> None:
+        """`init_transactions`: fences a predecessor in the same slot (ER-09)."""
         ...
 
     def write(self, plans: Sequence[Plan], token: Any) -> None:
@@ -212,7 +227,7 @@ class Sink(Protocol):
         """
         ...
 
-    def replace(self) -> None:
+    def replace(self, meanwhile: Meanwhile) -> None:
         """Aborts if possible, throws the producer away, makes a new one: a new epoch (ER-11)."""
         ...
 
@@ -220,7 +235,7 @@ class Sink(Protocol):
 
 
 class LogReader(Protocol):
-    """Reads for restore and for people who look (`uow groups`). Never joins the group."""
+    """Reads for restore and for people who look (`uow groups`). Never joins the group; made with a `Meanwhile` of whoever did (ER-17)."""
 
     def committed(self, tps: Sequence[Tp]) -> Mapping[Tp, Committed]:
         """Stable committed offsets: waits for pending transactional commits (ER-06 step 1)."""
@@ -233,7 +248,7 @@ class LogReader(Protocol):
     def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[Stretch]:
         """Records in [start, end) of each partition, `read_committed`, until the position, not the last record, has reached each end (ER-07).
 
-        A range with end <= start is not read. Order holds inside a partition. Keeps calling the group's poll meanwhile where that is needed (ER-17).
+        A range with end <= start is not read. Order holds inside a partition.
         """
         ...
 

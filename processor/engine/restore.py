@@ -11,7 +11,7 @@ Belongs here: the steps and the checks that refuse to start on state that does n
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -67,13 +67,19 @@ class _Found:
         return self.window.last
 
 
-def restore(reader: LogReader, contexts: Mapping[str, TaskContext], tps: Sequence[Tp]) -> dict[Tp, PartitionTask]:
+def restore(
+    reader: LogReader,
+    contexts: Mapping[str, TaskContext],
+    tps: Collection[Tp],
+    wanted: Callable[[], Collection[Tp]] | None = None,
+) -> dict[Tp, PartitionTask]:
     """State of the partitions as of their committed offsets; reads only, so people who look use it as well.
 
     Args:
         reader: Where to read from.
         contexts: By name of `D.components`.
         tps: Partitions of `D.components`.
+        wanted: Which of them are still to be restored; asked before anything is read again.
 
     Returns:
         A task for each; its `position` is where reading goes on. A task is `blocked` when its input is gone already (W-120).
@@ -83,18 +89,19 @@ def restore(reader: LogReader, contexts: Mapping[str, TaskContext], tps: Sequenc
         ConfigError: A worker with other settings has taken over since this one began (W-68).
     """
     _check_counts(contexts, tps)
-    commands = {tp: Tp(contexts[tp.topic].topics.commands, tp.partition) for tp in tps}
-    inputs = [*tps, *commands.values()]
     while True:
+        commands = {tp: Tp(contexts[tp.topic].topics.commands, tp.partition) for tp in tps}
+        inputs = [*tps, *commands.values()]
         committed = reader.committed(inputs)
         try:
             return _restore(reader, contexts, commands, committed)
         except StateCorruptedError:
             if reader.committed(inputs) == committed:
                 raise  # else the owner has committed meanwhile: whoever looks, or was thrown out of the group, reads once more
+            tps = wanted() if wanted is not None else tps
 
 
-def _check_counts(contexts: Mapping[str, TaskContext], tps: Sequence[Tp]) -> None:
+def _check_counts(contexts: Mapping[str, TaskContext], tps: Collection[Tp]) -> None:
     """A partition that was added while the worker ran has no changelog yet, and ids may belong elsewhere now (W-107)."""
     for tp in tps:
         context = contexts[tp.topic]

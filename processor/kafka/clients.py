@@ -29,6 +29,7 @@ GROUP_CONSUMER = {
 }
 
 LOG_CONSUMER = {
+    "max.poll.interval.ms": "86400000",  # no member: one that is meant for members may be shorter than the library's session
     "enable.auto.commit": "false",
     "enable.auto.offset.store": "false",
     "auto.offset.reset": "earliest",  # a log start that retention moved meanwhile; the ledger's chain tells if it mattered
@@ -154,7 +155,7 @@ class Clients:
 _NEVER_OVERRIDDEN = frozenset(GROUP_CONSUMER) - {
     "fetch.wait.max.ms",
     "queued.max.messages.kbytes",
-} | {"stats_cb", "statistics.interval.ms"}
+} | {"stats_cb", "statistics.interval.ms", "max.poll.interval.ms"}
 
 
 def _handle_logger(name: str, on_line: Callable[[str], None] | None) -> logging.Logger:

@@ -1,10 +1,7 @@
 """The engine's log reader on librdkafka: committed offsets, end offsets and stretches of logs, for restore and for people who look.
 
 Belongs here: the three questions of the restore barrier (ER-06) and their patience. Does not belong here: what the rows mean
-(`processor.engine.restore`). Never joins the group.
-
-A restore runs inside the rebalance callback. One that takes longer than `max.poll.interval.ms` (5 min, some 20 million rows) loses its
-partitions and starts again when they come back (ER-08); nothing is processed on incomplete state either way (ER-17 is kept up to there).
+(`processor.engine.restore`). Never joins the group; whoever did is called back between any two requests (ER-17).
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ from typing import Any
 
 import confluent_kafka as ck
 
-from processor.engine.ports import Blocked, Committed, Stopped, Stretch, Tp
+from processor.engine.ports import Blocked, Committed, Meanwhile, Stretch, Tp
 from processor.engine.restore import hints
 from processor.kafka.clients import Clients
 from processor.kafka.messages import apart, by_partition
@@ -35,12 +32,12 @@ class KafkaLogReader:
 
     Args:
         clients: Makes handles.
-        stopping: Looked at while brokers do not answer or a transaction stays open.
+        meanwhile: Called between any two requests, and while brokers do not answer or a transaction stays open.
         stall_ms: A position that does not move this long, though brokers answer and no transaction is open, is an error.
     """
 
-    def __init__(self, clients: Clients, stopping: Callable[[], bool] = lambda: False, stall_ms: int = 60_000) -> None:
-        self._clients, self._stopping, self._stall_s = clients, stopping, stall_ms / 1000
+    def __init__(self, clients: Clients, meanwhile: Meanwhile = lambda: None, stall_ms: int = 60_000) -> None:
+        self._clients, self._meanwhile, self._stall_s = clients, meanwhile, stall_ms / 1000
         self._asking: dict[str, ck.Consumer] = {}
 
     def committed(self, tps: Sequence[Tp], isolation: str = "read_committed") -> Mapping[Tp, Committed]:
@@ -111,8 +108,7 @@ class KafkaLogReader:
                 if stretch:
                     yield tp, stretch
             self._strike_off(consumer, ends, reached)
-            if self._stopping():
-                raise Stopped("a restore was interrupted by the stop")
+            self._meanwhile()
             now = time.monotonic()
             if ends and now - told > min(SAY_AFTER_S, self._stall_s):
                 told = now
@@ -173,9 +169,10 @@ class KafkaLogReader:
         return self._asking[isolation]
 
     def _insist(self, ask: Callable[[], bool], what: str) -> None:
-        """Asks until there is an answer: an unanswered question is no answer. A stop is heard between two tries."""
+        """Asks until there is an answer: an unanswered question is no answer."""
         since, said = time.monotonic(), False
         while True:
+            self._meanwhile()
             trouble = "no answer"
             try:
                 if ask():
@@ -185,8 +182,6 @@ class KafkaLogReader:
                 if error.fatal() or not (error.retriable() or error.code() in _PATIENT):
                     raise
                 trouble = error.str()
-            if self._stopping():
-                raise Stopped(f"{what}: {trouble}, and the worker stops")
             if not said and time.monotonic() - since > SAY_AFTER_S:
                 said = True
                 log.warning("still waiting for %s: %s", what, trouble)

@@ -29,11 +29,11 @@ import confluent_kafka as ck
 
 from processor.engine.ports import (
     Doubt,
+    Meanwhile,
     Output,
     Plan,
     Refused,
     StaleGeneration,
-    Stopped,
     Tp,
 )
 from processor.kafka.clients import Clients
@@ -85,7 +85,6 @@ class KafkaSink:
     Args:
         clients: Makes producers.
         settings: Slot and time-outs.
-        stopping: Looked at while no broker answers.
         on_step: Called at each of `STEPS`; drills crash there.
         on_replaced: Called with the cause whenever the producer was replaced.
         monotonic: Seconds, from anywhere; the simulator has its own.
@@ -95,12 +94,11 @@ class KafkaSink:
         self,
         clients: Clients,
         settings: WorkerSettings,
-        stopping: Callable[[], bool],
         on_step: Callable[[str], None] = lambda step: None,
         on_replaced: Callable[[str], None] = lambda cause: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._clients, self._settings, self._stopping = clients, settings, stopping
+        self._clients, self._settings = clients, settings
         self._on_step, self._on_replaced, self._monotonic = on_step, on_replaced, monotonic
         self._timeout_s = settings.transaction_timeout_ms / 1000
         self._producer: ck.Producer | None = None
@@ -108,9 +106,9 @@ class KafkaSink:
         self._began = 0.0
         self._rebuilt = float("-inf")
 
-    def open(self) -> None:
+    def open(self, meanwhile: Meanwhile = lambda: None) -> None:
         """Fences a predecessor in the same slot and ends its orphan transaction at once (ER-09)."""
-        self._renew()
+        self._renew(meanwhile)
 
     def write(self, plans: Sequence[Plan], token: Any) -> None:
         """One transaction: rows, ledger, outputs, positions; committed on return."""
@@ -134,7 +132,7 @@ class KafkaSink:
             raise self._verdict(self._cause(producer, failure), None) from failure
         self._on_step("committed")
 
-    def replace(self) -> None:
+    def replace(self, meanwhile: Meanwhile = lambda: None) -> None:
         """A new epoch. What was open is aborted, by us or by `init_transactions`."""
         producer = self._producer
         if producer is not None:
@@ -142,7 +140,7 @@ class KafkaSink:
                 producer.abort_transaction(ABORT_S)
             except (ck.KafkaException, RuntimeError) as failure:
                 log.debug("abort before replacing the producer: %s", failure)
-        self._renew()
+        self._renew(meanwhile)
 
     def close(self) -> None:
         """Nothing is open in an orderly stop; whatever is left in the handle dies unseen."""
@@ -156,7 +154,7 @@ class KafkaSink:
         if self._suspicion.line:
             cause = self._suspicion.line
             log.info("producer replaced before the next transaction: %s", cause)
-            self._renew()
+            self._renew(_have_doubts)
             self._on_replaced(cause)
         return self._producer
 
@@ -167,11 +165,10 @@ class KafkaSink:
                 producer.purge()
                 producer.poll(0)
 
-    def _renew(self) -> None:
-        """A new handle, initialised in short steps, so that a stop is heard while no broker answers.
+    def _renew(self, meanwhile: Meanwhile) -> None:
+        """A new handle, initialised in short steps: while no broker answers, others want to be heard (ER-17).
 
         Raises:
-            Stopped: Asked to stop meanwhile.
             FencedError: A newer worker has this slot.
         """
         self._discard()
@@ -188,8 +185,7 @@ class KafkaSink:
                     raise self._fenced(error) from failure
                 if error.fatal() or not (error.retriable() or error.code() == ck.KafkaError._TIMED_OUT):
                     raise
-                if self._stopping():
-                    raise Stopped("no broker answered before the stop") from failure
+                meanwhile()
                 wait_ms = self._settings.broker_wait_ms
                 if wait_ms >= 0 and (self._monotonic() - waited_since) * 1000 > wait_ms:
                     raise
@@ -278,6 +274,11 @@ class KafkaSink:
             self._rebuilt = now
             return Doubt(f"the transaction outlived transaction_timeout_ms: {_text(error)}")
         return FencedError(f"slot {self._settings.slot!r} was taken over by another worker ({_text(error)})")
+
+
+def _have_doubts() -> None:
+    """Nobody may be heard while a poll is in hand: it is given up (ER-15), and the driver waits."""
+    raise Doubt("the producer cannot be replaced in time: no broker answers")
 
 
 class _Suspicion:

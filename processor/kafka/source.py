@@ -61,26 +61,21 @@ class KafkaSource:
     def open(
         self,
         topics: Sequence[str],
-        on_assign: Callable[[list[Tp]], Mapping[Tp, int]],
+        on_assign: Callable[[list[Tp]], None],
         on_revoke: Released,
         on_lost: Released,
     ) -> None:
-        """Joins the group. What `on_assign` answers beyond the assignment is read as well; to the group it is not there."""
+        """Joins the group."""
         consumer = self._consumer = self._clients.group_consumer(self._contact.on_statistics)
 
         def assign(_: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
             self._contact.renew()
-            positions = on_assign([Tp(each.topic, each.partition) for each in partitions])
-            self._owned.update(positions)
-            for tp, offset in positions.items():
-                self._forget(tp, offset)
-            consumer.incremental_assign(
-                [ck.TopicPartition(tp.topic, tp.partition, offset) for tp, offset in positions.items()]
-            )
+            on_assign([Tp(each.topic, each.partition) for each in partitions])
+            consumer.incremental_assign([])  # accepted; what is read, and from where, is said in `begin`
 
         def release(told: Released, partitions: list[ck.TopicPartition]) -> None:
             tps = told([Tp(each.topic, each.partition) for each in partitions])
-            ours = [tp for tp in tps if tp in self._owned]  # one that could not be restored was never assigned
+            ours = [tp for tp in tps if tp in self._owned]  # one that is not restored, or cannot be, is not read yet
             self._owned.difference_update(tps)
             for tp in tps:
                 self._forget(tp, -1)
@@ -91,6 +86,15 @@ class KafkaSource:
             on_assign=assign,
             on_revoke=lambda _, partitions: release(on_revoke, partitions),
             on_lost=lambda _, partitions: release(on_lost, partitions),
+        )
+
+    def begin(self, positions: Mapping[Tp, int]) -> None:
+        """Fetches these from now on. To the group the partitions of `D.commands` among them are not there."""
+        self._owned.update(positions)
+        for tp, offset in positions.items():
+            self._forget(tp, offset)
+        self._group.incremental_assign(
+            [ck.TopicPartition(tp.topic, tp.partition, offset) for tp, offset in positions.items()]
         )
 
     def control(self, timeout: float) -> None:

@@ -12,17 +12,18 @@ import asyncio
 import gc
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import closing
 from types import MappingProxyType
 from typing import Any
 
 import faust
 from mode import CrashingSupervisor
 
-from processor.engine.batch import Batch
-from processor.engine.driver import Driver, Host, Ports
+from processor.engine.batch import Batch, Task
+from processor.engine.driver import Driver, Host, Ports, Wanted
 from processor.engine.outputs import INPUT_LIMIT_BYTES, TaskContext
+from processor.engine.ports import Tp
 from processor.engine.restore import restore
 from processor.engine.young import ReplayLimits
 from processor.kafka.clients import Clients
@@ -41,8 +42,8 @@ from topics.catalogue import DestinationTopics
 
 log = logging.getLogger("uow.worker")
 
-NewPorts = Callable[[threading.Event, WorkerStatus], Ports]
-"""Makes the driver's ports; the event is set when the worker stops, the status is for what the ports count."""
+NewPorts = Callable[[WorkerStatus], Ports]
+"""Makes the driver's ports; the status is for what they count."""
 
 IDLE_S = 1.0
 COLLECT_EVERY_S = 60.0
@@ -64,7 +65,7 @@ class UowApp(faust.App):
     def new_driver(self, host: Host) -> Driver:
         """The poll loop for this app, not started yet."""
         settings, stop = self.worker_settings, threading.Event()
-        ports = self.new_ports(stop, self.status)
+        ports = self.new_ports(self.status)
         return Driver(
             ports,
             host,
@@ -203,16 +204,21 @@ def kafka_ports(
 ) -> NewPorts:
     """The ports on librdkafka; `on_step` and `wall` are drills' way in."""
 
-    def new_ports(stop: threading.Event, status: WorkerStatus) -> Ports:
+    def new_ports(status: WorkerStatus) -> Ports:
         def on_replaced(cause: str) -> None:
             status.replaced += 1
 
         clients, clock = Clients(settings), WorkerClock(wall)
+
+        def restored(tps: Sequence[Tp], wanted: Wanted) -> Mapping[Tp, Task]:
+            with closing(KafkaLogReader(clients, wanted, settings.restore_stall_ms)) as reader:
+                return restore(reader, contexts, tps, wanted)
+
         return Ports(
             source=KafkaSource(clients, settings, clock),
-            sink=KafkaSink(clients, settings, stop.is_set, on_step, on_replaced),
+            sink=KafkaSink(clients, settings, on_step, on_replaced),
             clock=clock,
-            restore=partial(restore, KafkaLogReader(clients, stop.is_set, settings.restore_stall_ms), contexts),
+            restore=restored,
         )
 
     return new_ports

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import confluent_kafka as ck
 
-from processor.engine.ports import Committed, EndOffset, Headers, Poll, RawRecord, Released, Stretch, Tp
+from processor.engine.ports import Committed, EndOffset, Headers, Meanwhile, Poll, RawRecord, Released, Stretch, Tp
 from processor.sim.broker import GROUP, TRANSACTIONS, Broker, Member, Refusal, Row
 from processor.sim.memory import State
 from processor.sim.schedule import Actor
@@ -27,6 +27,7 @@ PATIENCE_MS = 10_000
 
 FENCED_CODES = (ck.KafkaError.INVALID_PRODUCER_EPOCH, ck.KafkaError.PRODUCER_FENCED)
 READ_CHUNK = 7
+SERVE_MS = 300
 
 
 @dataclass(slots=True)
@@ -94,9 +95,11 @@ class SimProducer:
 
     def init_transactions(self, timeout: float = -1) -> None:
         """Fences whoever had the id; waits for the end of what was open."""
-        actor = self._process.actor
+        actor, broker = self._process.actor, self._broker
         actor.wait()
-        actor.wait(lambda: not self._broker.is_away(TRANSACTIONS), None)
+        actor.wait(lambda: not broker.is_away(TRANSACTIONS), timeout * 1000)
+        if broker.is_away(TRANSACTIONS):
+            _raise(ck.KafkaError._TIMED_OUT, retriable=True)
         while (epoch := self._broker.init_producer(self._id)) is None:
             actor.wait(timeout_ms=20)
         self._epoch = epoch
@@ -292,7 +295,7 @@ class SimSource:
     def open(
         self,
         topics: Sequence[str],
-        on_assign: Callable[[list[Tp]], Mapping[Tp, int]],
+        on_assign: Callable[[list[Tp]], None],
         on_revoke: Released,
         on_lost: Released,
     ) -> None:
@@ -331,7 +334,7 @@ class SimSource:
             self._let_go(gone, self._on_revoke)
             me.owned -= gone
             self._assigned |= set(new)
-            self.position.update(self._on_assign(new))
+            self._on_assign(new)
             if gone and me.id in broker.members:
                 broker.rebalance()
         if broker.preparing_since is not None and me.id in broker.members and not me.joined:
@@ -346,6 +349,9 @@ class SimSource:
             self.position.pop(tp, None)
             self.paused.discard(tp)
         self._assigned = self._assigned - tps
+
+    def begin(self, positions: Mapping[Tp, int]) -> None:
+        self.position.update(positions)
 
     def read(self, limit: int, timeout: float) -> Poll | None:
         self.process.actor.wait(lambda: bool(self._pending()) or self._has_news(), timeout * 1000)
@@ -412,24 +418,28 @@ class SimSource:
 class SimLogReader:
     """Port `LogReader`."""
 
-    def __init__(self, process: Process) -> None:
-        self.process, self.broker = process, process.broker
+    def __init__(self, process: Process, meanwhile: Meanwhile) -> None:
+        self.process, self.broker, self._meanwhile = process, process.broker, meanwhile
+
+    def _wait(self, until: Callable[[], bool]) -> None:
+        """As long as it takes; the group is served meanwhile."""
+        self._meanwhile()
+        while not until():
+            self.process.actor.wait(until, SERVE_MS)
+            self._meanwhile()
 
     def committed(self, tps: Sequence[Tp]) -> Mapping[Tp, Committed]:
-        self.process.actor.wait()
         if any(map(self.broker.has_pending_offsets, tps)):
             self.process.say("restore: waits for pending offsets")
         broker = self.broker
-        self.process.actor.wait(
-            lambda: not broker.is_away(GROUP) and not any(map(broker.has_pending_offsets, tps)), None
-        )
+        self._wait(lambda: not broker.is_away(GROUP) and not any(map(broker.has_pending_offsets, tps)))
         return {tp: self.broker.committed.get(tp, Committed(None, "")) for tp in tps}
 
     def bounds(self, tps: Sequence[Tp]) -> Mapping[Tp, tuple[int, int]]:
         answers = {}
         for tp in tps:
             if self.process.rnd.random() < 0.3 or self.broker.is_away(tp):
-                self.process.actor.wait(lambda tp=tp: not self.broker.is_away(tp), None)  # type: ignore[misc]
+                self._wait(lambda tp=tp: not self.broker.is_away(tp))  # type: ignore[misc]
             answers[tp] = (self.broker.log(tp).start, self.broker.log(tp).end)
         return answers
 
@@ -445,7 +455,7 @@ class SimLogReader:
         log = self.broker.log(tp)
         at = start
         while at < end:
-            self.process.actor.wait(lambda at=at: log.stable_end > at and not self.broker.is_away(tp), None)  # type: ignore[misc]
+            self._wait(lambda at=at: log.stable_end > at and not self.broker.is_away(tp))  # type: ignore[misc]
             stable = min(end, log.stable_end)
             rows = log.visible(at, stable)[:READ_CHUNK]
             at = rows[-1].offset() + 1 if len(rows) == READ_CHUNK else stable

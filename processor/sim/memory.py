@@ -23,6 +23,7 @@ from processor.engine.ports import (
     Doubt,
     EndOffset,
     Headers,
+    Meanwhile,
     Plan,
     Poll,
     RawRecord,
@@ -36,7 +37,7 @@ from topics.partitioner import partition_for
 
 LOG_APPEND_TIME = 2
 
-Assigned = Callable[[list[Tp]], Mapping[Tp, int]]
+Assigned = Callable[[list[Tp]], None]
 
 
 class State(Enum):
@@ -313,6 +314,7 @@ class MemorySource:
         self.paused: set[Tp] = set()
         self.position: dict[Tp, int] = {}
         self.closed = False
+        self._assigned: set[Tp] = set()
         self._member = 0
 
     def open(
@@ -338,10 +340,10 @@ class MemorySource:
     def control(self, timeout: float) -> None:
         with self.kafka.lock:
             if self._me.lost:
-                lost = sorted(tp for tp in self.position if tp.topic in self._topics)
+                lost = sorted(self._assigned)
                 del self.kafka.members[self._member]
                 self._member = self.kafka.join(self.name, self._topics)
-                self._drop(list(self.position))
+                self._drop([*self.position, *self._assigned])
             else:
                 lost = []
             wanted = self.kafka.target(self._member)
@@ -358,7 +360,8 @@ class MemorySource:
             self.kafka.lock.notify_all()
         if free or not self._announced:
             self._announced = True
-            self.position.update(self._on_assign(free))
+            self._assigned.update(free)
+            self._on_assign(free)
         if timeout:
             with self.kafka.lock:
                 self.kafka.lock.wait(timeout)
@@ -367,6 +370,10 @@ class MemorySource:
         for tp in tps:
             self.position.pop(tp, None)
             self.paused.discard(tp)
+            self._assigned.discard(tp)
+
+    def begin(self, positions: Mapping[Tp, int]) -> None:
+        self.position.update(positions)
 
     def read(self, limit: int, timeout: float) -> Poll | None:
         with self.kafka.lock:
@@ -416,7 +423,7 @@ class MemorySource:
 
     def close(self) -> None:
         if self._member and not self.closed:
-            self._on_revoke(sorted(tp for tp in self.position if tp.topic in self._topics))
+            self._on_revoke(sorted(self._assigned))
             self.kafka.leave(self._member)
         self.closed = True
 
@@ -431,7 +438,7 @@ class MemorySink:
         self.transactions = 0
         self._epoch = 0
 
-    def open(self) -> None:
+    def open(self, meanwhile: Meanwhile = lambda: None) -> None:
         self._epoch = self.kafka.init_transactions(self.transactional_id)
 
     def write(self, plans: Sequence[Plan], token: Any) -> None:
@@ -483,7 +490,7 @@ class MemorySink:
         if generation != self.kafka.generation:
             raise StaleGeneration("illegal generation")
 
-    def replace(self) -> None:
+    def replace(self, meanwhile: Meanwhile = lambda: None) -> None:
         self.kafka.check_epoch(self.transactional_id, self._epoch)
         self.replaced += 1
         self.open()

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from processor.engine.agreement import Agreement
 from processor.engine.batch import Batch, Task, Work
-from processor.engine.driver import MEMORY_LIGHT, MEMORY_STOP, Driver, Ports
+from processor.engine.driver import MEMORY_LIGHT, MEMORY_STOP, Driver, Ports, Wanted
 from processor.engine.outputs import TaskContext
 from processor.engine.ports import Blocked, Committed, Doubt, Plan, Tp
 from processor.engine.restore import restore
@@ -117,14 +117,14 @@ class Life:
         sink = KafkaSink(
             cast(Any, SimClients(process, settings.transactional_id)),
             settings,
-            self.stop.is_set,
             on_step=self._on_step,
             monotonic=lambda: run.scheduler.now / 1000,
         )
-        reader = SimLogReader(process)
-        ports = Ports(
-            SimSource(process), sink, process, lambda tps: restore(reader, {TOPICS.components: self.context}, tps)
-        )
+
+        def restored(tps: Sequence[Tp], wanted: Wanted) -> Mapping[Tp, Task]:
+            return restore(SimLogReader(process, wanted), {TOPICS.components: self.context}, tps, wanted)
+
+        ports = Ports(SimSource(process), sink, process, restored)
         limit = self.memory_limit if run.faults else HUGE
         self.driver = Driver(ports, self, {TOPICS.components: TOPICS.commands}, self.poll_records, limit, self.stop)
         self.driver.run()

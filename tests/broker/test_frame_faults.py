@@ -14,7 +14,7 @@ import confluent_kafka as ck
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from processor.engine.ports import Doubt, Output, Plan, Tp
+from processor.engine.ports import Doubt, Meanwhile, Output, Plan, Tp
 from processor.kafka.clients import Clients
 from processor.kafka.reader import KafkaLogReader
 from processor.kafka.settings import WorkerSettings
@@ -57,12 +57,12 @@ class Careless(KafkaSink):
         assert self._producer is not None
         return self._producer
 
-    def replace(self) -> None:
+    def replace(self, meanwhile: Meanwhile = lambda: None) -> None:
         assert self._producer is not None
         try:
             self._producer.abort_transaction(30)
         except ck.KafkaException:
-            super().replace()
+            super().replace(meanwhile)
 
 
 class Bench:
@@ -78,7 +78,7 @@ class Bench:
         self.at: dict[str, Callable[[], object]] = {}
         self.replaced: list[str] = []
         clients = Clients(self.settings)
-        self.sink = kind(clients, self.settings, lambda: False, self._on_step, self.replaced.append)
+        self.sink = kind(clients, self.settings, self._on_step, self.replaced.append)
         self.group = clients.group_consumer()
         self.judge = KafkaLogReader(Clients(WorkerSettings(name, self.direct, "judge")))
         self.sink.open()

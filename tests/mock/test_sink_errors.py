@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 
 import confluent_kafka as ck
@@ -40,9 +39,8 @@ class Bench:
         self.settings = WorkerSettings("A", cluster.bootstrap, "0", transaction_timeout_ms=3000, **changes)  # type: ignore[arg-type]
         self.steps: list[str] = []
         self.replaced: list[str] = []
-        self.stop = threading.Event()
         clients = Clients(self.settings)
-        self.sink = KafkaSink(clients, self.settings, self.stop.is_set, self.steps.append, self.replaced.append)
+        self.sink = KafkaSink(clients, self.settings, self.steps.append, self.replaced.append)
         self.group = clients.group_consumer()
         self.sink.open()
 
@@ -145,12 +143,31 @@ def test_connection_that_broke_since_the_last_transaction_replaces_the_producer_
     assert len(bench.replaced) == 1
 
 
-def test_stop_is_heard_while_no_broker_answers(cluster: MockCluster) -> None:
-    opened = Bench(cluster)
+def test_the_group_and_a_stop_are_heard_while_no_broker_answers(cluster: MockCluster) -> None:
+    """ER-17: polls go on while the producer is replaced."""
+    opened, served = Bench(cluster), list[None]()
+
+    def meanwhile() -> None:
+        served.append(None)
+        if len(served) == 2:
+            raise Stopped
+
     cluster.down()
-    opened.stop.set()
     with pytest.raises(Stopped):
-        opened.sink.replace()
+        opened.sink.replace(meanwhile)
+    opened.close()
+
+
+def test_producer_that_cannot_be_replaced_between_two_transactions_gives_the_poll_up(cluster: MockCluster) -> None:
+    """ER-17: nobody can be served with a poll in hand; the driver waits, without it."""
+    opened = Bench(cluster)
+    opened.sink._suspicion.line = "FAIL"
+    cluster.down()
+    with pytest.raises(Doubt, match="no broker answers"):
+        opened.write()
+    cluster.up()
+    opened.sink.replace()
+    opened.write()
     opened.close()
 
 

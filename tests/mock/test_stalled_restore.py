@@ -45,8 +45,13 @@ class Clients:
 
 def read(stable_end: int | ck.KafkaException | None, looks: int = 3) -> None:
     left = iter(range(looks))
+
+    def meanwhile() -> None:
+        if next(left, None) is None:
+            raise Stopped
+
     clients: Any = Clients(Still(stable_end))
-    reader = KafkaLogReader(clients, lambda: next(left, None) is None, stall_ms=0)
+    reader = KafkaLogReader(clients, meanwhile, stall_ms=0)
     list(reader.read({LOG: (0, 9)}))
 
 

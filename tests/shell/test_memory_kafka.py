@@ -14,9 +14,8 @@ IN = Tp("in", 0)
 def member(kafka: MemoryKafka, name: str, events: list[str]) -> MemorySource:
     source = MemorySource(kafka, name)
 
-    def on_assign(tps: list[Tp]) -> dict[Tp, int]:
+    def on_assign(tps: list[Tp]) -> None:
         events.extend(f"{name}+{tp.partition}" for tp in tps)
-        return dict.fromkeys(tps, 0)
 
     def on_revoke(tps: list[Tp]) -> list[Tp]:
         events.extend(f"{name}-{tp.partition}" for tp in tps)

@@ -9,10 +9,10 @@ import pytest
 
 from processor.engine.agreement import Agreement
 from processor.engine.batch import Batch
-from processor.engine.ports import Doubt, Refused, StaleGeneration, Stopped, Tp
+from processor.engine.ports import Doubt, Refused, StaleGeneration, Tp
 from processor.kafka.sink import STEPS
 from processor.shell.monitor import FATES
-from processor.sim.memory import Faults, MemoryKafka, MemorySink, MemorySource
+from processor.sim.memory import Faults, MemoryKafka, MemorySink
 from schemas.errors import ConfigError, FencedError
 from schemas.records import SETTINGS_KEY
 from tests.shell.whole_worker import CHANGELOG, in_a_loop, rows, running, send, send_to, settings, until
@@ -340,22 +340,6 @@ async def test_stop_does_not_wait_for_a_hanging_commit_and_does_not_pretend() ->
         await until(reached.is_set)
     assert isinstance(app.crash_reason, TimeoutError)
     release.set()
-
-
-@in_a_loop
-async def test_restore_cut_off_while_the_worker_leaves_is_no_crash() -> None:
-    """A rebalance comes along with the leaving, and its restore hears of the stop (R-68)."""
-    close = MemorySource.close
-
-    def interrupted(source: MemorySource) -> None:
-        close(source)
-        raise Stopped("a restore was interrupted by the stop")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MemorySource, "close", interrupted)
-        async with running(MemoryKafka()) as app:
-            pass
-    assert app.crash_reason is None
 
 
 @in_a_loop

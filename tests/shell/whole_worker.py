@@ -6,14 +6,13 @@ Belongs here: starting and waiting. Tests say what happens.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import wraps
 from typing import Any
 
 from processor.engine.batch import Task
-from processor.engine.driver import Ports
+from processor.engine.driver import Ports, Wanted
 from processor.engine.ports import Blocked, Headers, Plan, RawRecord, Tp
 from processor.engine.restore import restore
 from processor.engine.task import PartitionTask
@@ -74,20 +73,18 @@ def send_to(kafka: MemoryKafka, partition: int, id: str, seq: int, end: bool = F
     kafka.append("D.components", id.encode(), value, c(seq, id=id, end=end), partition=partition)
 
 
-def new_ports(
-    kafka: MemoryKafka, configured: WorkerSettings, sink: MemorySink
-) -> Callable[[threading.Event, WorkerStatus], Ports]:
+def new_ports(kafka: MemoryKafka, configured: WorkerSettings, sink: MemorySink) -> Callable[[WorkerStatus], Ports]:
     """Ports in memory for one worker, around its sink; it saw what was recorded when it was alone, and no other worker."""
     contexts = task_contexts(configured, {"D.components": kafka.partitions})
     reader = MemoryLogReader(kafka)
     inputs = [Tp("D.components", number) for number in range(kafka.partitions)]
     contexts = agreed(contexts, reader, lambda: reader.committed(inputs), lambda: 0, [None])
 
-    def restored(tps: Sequence[Tp]) -> Mapping[Tp, Task]:
-        tasks = restore(MemoryLogReader(kafka), contexts, tps)
+    def restored(tps: Sequence[Tp], wanted: Wanted) -> Mapping[Tp, Task]:
+        tasks = restore(MemoryLogReader(kafka), contexts, tps, wanted)
         return {tp: Poisonable(task) for tp, task in tasks.items()}
 
-    def make(stop: threading.Event, status: WorkerStatus) -> Ports:
+    def make(status: WorkerStatus) -> Ports:
         return Ports(
             source=MemorySource(kafka, configured.slot),
             sink=sink,

@@ -231,7 +231,7 @@ def ticks_are_written_without_positions(original: Any) -> Any:
 def no_new_epoch_after_doubt(original: Any) -> Any:
     """Aborts and goes on with the same producer (ER-11)."""
 
-    def wrong(self: KafkaSink) -> None:
+    def wrong(self: KafkaSink, meanwhile: Any) -> None:
         producer: Any = self._producer
         try:
             producer._committing = False
@@ -342,7 +342,12 @@ def deadlines_are_not_scheduled_after_a_restore(original: Any) -> Any:
 @defect(run, "restore")
 def restore_that_is_overtaken_blames_the_logs(original: Any) -> Any:
     """Found by the simulator: see `test_found_by_simulation.py`."""
-    return lambda reader, contexts, tps: restoring._restore(reader, contexts, tps, reader.committed(tps))
+
+    def wrong(reader: SimLogReader, contexts: Any, tps: Sequence[Tp], wanted: Any) -> Any:
+        commands = {tp: Tp(contexts[tp.topic].topics.commands, tp.partition) for tp in tps}
+        return restoring._restore(reader, contexts, commands, reader.committed([*tps, *commands.values()]))
+
+    return wrong
 
 
 # -- replay ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,34 @@
+"""`python slow_restore.py [deaf] -c FILE --name SLOT`: a worker whose restores take long, a quarter of a second for twenty records.
+
+`deaf` is the control: it does not serve its group meanwhile (ER-17).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from processor.engine.driver import Driver
+from processor.kafka import reader
+
+RECORDS, PAUSE_S = 20, 0.25
+
+
+def slowed(original: Any) -> Any:
+    def strike_off(*args: Any) -> None:
+        time.sleep(PAUSE_S)
+        original(*args)
+
+    return staticmethod(strike_off)
+
+
+if __name__ == "__main__":
+    reader.CHUNK = RECORDS
+    reader.KafkaLogReader._strike_off = slowed(reader.KafkaLogReader._strike_off)  # type: ignore[method-assign]
+    if sys.argv[1] == "deaf":
+        sys.argv.pop(1)
+        Driver._serve = Driver._heed_stop  # type: ignore[method-assign]
+    from uow.commands.worker import command
+
+    command()
