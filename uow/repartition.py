@@ -178,7 +178,7 @@ def _plans(reader: LogReader, context: TaskContext, after: int, starts: Mapping[
 
 
 def _write(clients: Clients, worker: WorkerSettings, plans: list[Plan], token: Any) -> None:
-    sink = KafkaSink(clients, worker, lambda: False)
+    sink = KafkaSink(clients, worker)
     sink.open()
     try:
         sink.write(plans, token)

@@ -28,6 +28,8 @@ PATIENCE_MS = 10_000
 FENCED_CODES = (ck.KafkaError.INVALID_PRODUCER_EPOCH, ck.KafkaError.PRODUCER_FENCED)
 READ_CHUNK = 7
 SERVE_MS = 300
+TOLD = 0.1
+"""How often a member hears of what its group has decided meanwhile: heartbeats take their time."""
 
 
 @dataclass(slots=True)
@@ -309,7 +311,8 @@ class SimSource:
 
     def control(self, timeout: float) -> None:
         self.process.actor.wait(self._has_news if timeout else None, timeout * 1000)
-        self._serve()
+        if self.process.rnd.random() < TOLD:
+            self._serve()
 
     def _has_news(self) -> bool:
         me, broker = self._me, self.broker

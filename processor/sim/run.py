@@ -255,7 +255,7 @@ class Run:
         self._records = rnd.choice([40, 120])
         self._loss_at = rnd.randrange(self._records) if rnd.random() < 0.25 and not self._changing else -1
         self._all_down = False
-        self._commanding = rnd.choice([0, 0.05, 0.2])
+        self._commanding = rnd.choice([0, 0.05, 0.2, 0.4])
         self._slots = [str(number) for number in range(rnd.randint(1, 3))]
         self._lives: list[Life] = []
         self._started = 0

@@ -416,10 +416,10 @@ def reopened_groups_stay_young(original: Any) -> Any:
 # -- what retention and administrators take away --------------------------------------------------------------------
 
 
-@defect(restoring, "_hints")
+@defect(restoring, "hints")
 def emptied_ledger_is_taken_for_a_new_one(original: Any) -> Any:
     """Found by the simulator: see `test_found_by_simulation.py`."""
-    return lambda committed: (committed.offset, None)
+    return lambda committed: restoring.Hints(committed.offset)
 
 
 @defect(restoring, "_position")
