@@ -217,6 +217,7 @@ _PATIENT = frozenset(
         ck.KafkaError._TIMED_OUT,
         ck.KafkaError._TRANSPORT,
         ck.KafkaError._ALL_BROKERS_DOWN,
+        ck.KafkaError._DESTROY_BROKER,  # its connections were cut off and its addresses asked for anew
         ck.KafkaError._RESOLVE,
         ck.KafkaError._WAIT_COORD,
         ck.KafkaError._TIMED_OUT_QUEUE,

@@ -74,3 +74,19 @@ def test_restore_waits_on_and_says_why_where_something_explains_it(
     with caplog.at_level(logging.WARNING), pytest.raises(Stopped):
         read(stable_end)
     assert f"before [('A-D-groups-changelog', 0)]: {reason}" in caplog.text
+
+
+@pytest.mark.parametrize("code", [ck.KafkaError._DESTROY_BROKER, ck.KafkaError._TRANSPORT, ck.KafkaError._TIMED_OUT])
+def test_question_that_met_a_broken_connection_is_asked_again(code: int) -> None:
+    """Found by `uow prove --faults frames`: a broker's handle that was thrown away with its connections blocked the partition for ever."""
+    consumer = Still(ck.KafkaException(ck.KafkaError(code)))
+    asked: list[None] = []
+
+    def meanwhile() -> None:
+        asked.append(None)
+        if len(asked) == 2:
+            consumer.stable_end = 9
+
+    clients: Any = Clients(consumer)
+    assert KafkaLogReader(clients, meanwhile).bounds([LOG]) == {LOG: (0, 9)}
+    assert len(asked) == 2
