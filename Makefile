@@ -31,8 +31,9 @@ bench: setup ## cost per component against the two comparison loops
 	@$(BIN)/python -m bench $(ARGS)
 
 MINUTES ?= 20
-drill: setup ## uow prove, the long version; MINUTES= SEED= ARGS='--workers 3' (docs/prove.md)
-	@$(BIN)/python -m pytest -q -m drill
+TIMES ?= 1000
+drill: setup ## uow prove, the long version; MINUTES= SEED= TIMES= ARGS='--workers 3' (docs/prove.md)
+	@UOW_DRILL_TIMES=$(TIMES) $(BIN)/python -m pytest -q -m drill
 	@$(BIN)/uow prove --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 sim: setup ## simulated clusters under faults: SEEDS=0..9999, ARGS='-j 2'

@@ -6,6 +6,7 @@
 | docs/metrics.md | `processor.shell.monitor` |
 | docs/decision-table.md | the decision table's lines below, each played through `processor.core` |
 | docs/requirements.md | `tools.requirements` |
+| tables in docs/guarantees.md and docs/prove.md | `tools.measured` |
 
 Belongs here: which pages there are, the words around what is generated, and an example for each line of the decision table. Does not
 belong here: any setting, metric or rule.
@@ -28,7 +29,7 @@ from processor.core.changes import Answered, Delivered, Dropped, Effect, GivenUp
 from processor.core.partition import Partition, Place
 from processor.shell.monitor import COMMIT_SECONDS, FATES, METRICS
 from schemas.records import ranges_text
-from tools import requirements
+from tools import measured, requirements
 from topics import headers as names
 from topics.partitioner import partition_for
 from topics.policies import (
@@ -488,6 +489,8 @@ PAGES: dict[Path, Callable[[], str]] = {
     Path("docs") / "metrics.md": metrics_page,
     Path("docs") / "decision-table.md": decision_page,
     requirements.PAGE: requirements.page,
+    measured.GUARANTEES: measured.guarantees_page,
+    measured.PROVE: measured.prove_page,
 }
 """Each generated page, and what makes its text."""
 

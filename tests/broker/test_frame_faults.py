@@ -6,6 +6,7 @@ of the same producer epoch. `KafkaSink` fences on doubt; `Careless` is the same 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +28,9 @@ from uow.broker import EmbeddedBroker
 from uow.prove.frames import MEMBERSHIP, TRANSACTION, Api, Fault, Proxy, Rule
 
 pytestmark = [pytest.mark.timeout(90), pytest.mark.broker]
+
+TIMES = int(os.environ.get("UOW_DRILL_TIMES", "1000"))
+"""Of the drill with late ends of transactions: `make drill TIMES=...`."""
 
 
 class Proxied(NamedTuple):
@@ -188,6 +192,42 @@ def test_late_abort_takes_the_outputs_of_a_transaction_that_then_commits_its_off
     assert seen(KafkaSink) == ([b"first", b"second"], 2)
 
 
+class LateEnds(NamedTuple):
+    """What came of pairs of transactions where the end of the first arrives within the second."""
+
+    visible: list[bytes | None]
+    committed: int | None
+
+    @classmethod
+    def of(cls, bench: Bench, pairs: int) -> LateEnds:
+        """A commit and an abort by turns: held, repeated by the library, released while the next transaction is open."""
+        for pair in range(pairs):
+            held, done = bench.proxy.add(Rule(Fault.HOLD, {Api.END_TXN}, times=1)), 2 * pair
+            if pair % 2:
+                bench.give_up(b"never", done + 1, "offsets")
+                late = {"produced": bench.arrive}
+                bench.write(b"%d" % (done + 1), next_offset=done + 1, **late)
+                bench.write(b"%d" % (done + 2), next_offset=done + 2)
+            else:
+                bench.write(b"%d" % (done + 1), next_offset=done + 1)
+                bench.give_up(b"never", done + 2, "offsets", bench.arrive)
+                bench.write(b"%d" % (done + 2), next_offset=done + 2)
+            held.wait()
+        return cls(bench.visible(), bench.committed())
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(3600)
+def test_late_ends_of_transactions_by_the_thousand_lose_and_double_nothing(opened: Open) -> None:
+    """ER-11, R-75. The control shows both anomalies each time: aborted records become visible, committed ones are lost."""
+    careless = LateEnds.of(opened(Careless), 10)
+    numbers = [b"%d" % number for number in range(1, 21)]
+    assert careless.visible.count(b"never") == 5
+    assert len([number for number in numbers if number not in careless.visible]) == 5
+    ours = LateEnds.of(opened(KafkaSink), TIMES)
+    assert ours == LateEnds([b"%d" % number for number in range(1, 2 * TIMES + 1)], 2 * TIMES)
+
+
 def test_late_offsets_put_the_position_back_in_the_next_transaction(opened: Open) -> None:
     """ER-11."""
 
@@ -309,3 +349,4 @@ def test_worker_that_loses_its_coordinator_alone_stands_still_before_its_partiti
     proxied.proxy.clear()
     cut_off.wait_owns(2)
     place.verify()
+    place.check_account()

@@ -67,3 +67,4 @@ def test_units_of_a_java_producer_are_read_by_a_program_that_imports_nothing_of_
     assert reader.wait(60) == 0, reader.output
     units = {unit["id"]: unit["components"] for unit in map(json.loads, reader.output.splitlines())}
     assert units == {name: [[number, f"{name}/{number}"] for number in (1, 2, 3)] for name in ids}
+    place.check_account()

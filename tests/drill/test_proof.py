@@ -79,7 +79,7 @@ def test_workers_get_the_clusters_properties_and_nothing_else_of_ours(
         '[application]\nid = "mine"\nbootstrap_servers = "far:9092"\n'
         '[kafka]\n"security.protocol" = "SASL_SSL"\n"sasl.password" = "s3cret"\n[destinations.mine]\n'
     )
-    with _cluster(file, None, tmp_path) as cluster:
+    with _cluster(file, None, tmp_path, Wish(7, list(Kind))) as cluster:
         assert cluster.bootstrap == "far:9092"
         assert cluster.broker is None
         assert cluster.client["sasl.password"] == "s3cret"

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FrameType
@@ -106,7 +106,7 @@ def command(
         signal.signal(number, _interrupt)
     screen = Screen(sys.stderr if as_json else sys.stdout)
     try:
-        with _cluster(path, bootstrap, folder) as cluster:
+        with _cluster(path, bootstrap, folder, wish) as cluster:
             proof = _prove(screen, cluster, wish, folder, keep)
     except KeyboardInterrupt:
         screen.say("stopped before the end: nothing is proven")
@@ -146,8 +146,10 @@ def _folder(given: Path | None) -> Path:
 
 
 @contextmanager
-def _cluster(path: Path | None, bootstrap: str | None, folder: Path) -> Iterator[Cluster]:
+def _cluster(path: Path | None, bootstrap: str | None, folder: Path, wish: Wish) -> Iterator[Cluster]:
     """The one that was named, else an embedded broker; what that said is left in `folder`."""
+    from uow.prove.faults import Kind
+    from uow.prove.frames import Proxy
     from uow.prove.round import Cluster
 
     if bootstrap is not None:
@@ -158,9 +160,14 @@ def _cluster(path: Path | None, bootstrap: str | None, folder: Path) -> Iterator
     else:
         from uow.broker import EmbeddedBroker
 
-        with EmbeddedBroker(jvm_flags=BROKER_LOG) as broker:
+        with ExitStack() as stack:
+            proxy = stack.enter_context(Proxy(seed=wish.seed)) if Kind.FRAMES in wish.kinds else None
+            port = proxy.port if proxy is not None else None
+            broker = stack.enter_context(EmbeddedBroker(jvm_flags=BROKER_LOG, advertised=port))
+            if proxy is not None:
+                proxy.upstream = broker.behind
             try:
-                yield Cluster(broker.bootstrap, broker=broker)
+                yield Cluster(broker.bootstrap, broker=broker, proxy=proxy)
             finally:
                 shutil.copy(broker.log, folder / "broker.log")
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 BROKER = "broker"
 GROUP = "group"
+NETWORK = "network"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class Event:
 
     Attributes:
         at: Epoch seconds.
-        lane: Who it befell: a worker's slot, `broker` or `group`.
+        lane: Who it befell: a worker's slot, `broker`, `network` or `group`.
         what: `start`, `ready`, `end`, or a fault's name.
         lasts_s: For how long; 0: a moment.
         detail: More, for people.

@@ -10,6 +10,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from uow.prove.frames import MEMBERSHIP, TRANSACTION, Api
+from uow.prove.frames import Fault as How
+
 STEPS = ("begin", "produced", "offsets", "commit", "committed")
 """Named steps of a worker's commit, in order: a transaction is open; its records are handed over; its positions are in it; just before the
 commit is asked for; it is known to be committed."""
@@ -32,6 +35,7 @@ class Kind(StrEnum):
     BROKER_KILL = "broker-kill"
     BROKER_FREEZE = "broker-freeze"
     DISK_FULL = "disk-full"
+    FRAMES = "frames"
 
     @property
     def text(self) -> str:
@@ -60,11 +64,12 @@ TEXTS = {
     Kind.BROKER_STOP: "the broker is stopped in order, and started again after seconds",
     Kind.BROKER_KILL: "kill -9 of the broker, started again after seconds",
     Kind.BROKER_FREEZE: "SIGSTOP of the broker for seconds, then SIGCONT: nobody answers, no connection breaks",
+    Kind.FRAMES: "requests between workers and broker are held and arrive late, lost, repeated, or cut off, by kind and chance",
     Kind.DISK_FULL: "the broker's writes fail in the middle of a batch; it gives up, and is started again on enough room",
 }
 
 OF_WORKER = frozenset({Kind.KILL, Kind.STEP, Kind.STOP, Kind.FREEZE, Kind.CLOCK})
-OF_BROKER = frozenset({Kind.BROKER_STOP, Kind.BROKER_KILL, Kind.BROKER_FREEZE, Kind.DISK_FULL})
+OF_BROKER = frozenset({Kind.BROKER_STOP, Kind.BROKER_KILL, Kind.BROKER_FREEZE, Kind.DISK_FULL, Kind.FRAMES})
 KILLS = frozenset({Kind.KILL, Kind.STEP})
 
 SHARES = {
@@ -79,8 +84,22 @@ SHARES = {
     Kind.BROKER_KILL: 4,
     Kind.BROKER_FREEZE: 4,
     Kind.DISK_FULL: 3,
+    Kind.FRAMES: 6,
 }
 """How often each is drawn, compared with the others."""
+
+REQUESTS: Sequence[Collection[Api]] = (
+    *({api} for api in sorted(TRANSACTION)),
+    TRANSACTION,
+    MEMBERSHIP,
+    {Api.FETCH, Api.LIST_OFFSETS},
+    {Api.OFFSET_FETCH},
+    {Api.FIND_COORDINATOR, Api.METADATA},
+)
+"""What `frames` befalls. Not `InitProducerId`: one that comes late is a second worker in the slot, and the first must end (ER-13)."""
+
+WAYS = (How.HOLD, How.HOLD, How.HOLE, How.CUT, How.LOSE_ANSWER, How.REPEAT)
+"""How; what is held or repeated arrives late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +115,9 @@ class Fault:
         delay_ms: How long after the step; negative: at it.
         lasts_s: How long it lasts, where it does.
         shift_s: How far a clock jumps.
+        way: What happens to requests.
+        requests: To which of them.
+        share: To how many of those.
     """
 
     kind: Kind
@@ -105,11 +127,15 @@ class Fault:
     delay_ms: int = -1
     lasts_s: float = 0.0
     shift_s: float = 0.0
+    way: How | None = None
+    requests: Collection[Api] = ()
+    share: float = 0.0
 
     @property
     def name(self) -> str:
-        """For people: `kill`, `step:commit`."""
-        return f"{self.kind}:{self.step}" if self.step else str(self.kind)
+        """For people: `kill`, `step:commit`, `frames:hold`."""
+        how = self.way.value if self.way is not None else self.step
+        return f"{self.kind}:{how}" if how else str(self.kind)
 
     @property
     def detail(self) -> str:
@@ -121,6 +147,8 @@ class Fault:
             said.append(f"for {self.lasts_s:.1f} s")
         if self.shift_s:
             said.append(f"by {self.shift_s:+.0f} s")
+        if self.requests:
+            said.append(f"{self.share:.0%} of {', '.join(api.name for api in sorted(self.requests))}")
         return ", ".join(said)
 
 
@@ -173,3 +201,7 @@ def _drawn(rng: random.Random, kind: Kind) -> Fault:
             return Fault(kind, between(1.0, 5.0), lasts_s=between(2.0, 14.0))
         case Kind.DISK_FULL:
             return Fault(kind, between(1.0, 5.0), lasts_s=between(0.0, 2.0))
+        case Kind.FRAMES:
+            way, requests, share = rng.choice(WAYS), rng.choice(REQUESTS), rng.choice((0.02, 0.1, 0.5))
+            after_s, lasts_s = between(0.5, 2.0), between(2.0, 6.0)
+            return Fault(kind, after_s, lasts_s=lasts_s, way=way, requests=requests, share=share)

@@ -319,7 +319,7 @@ class _Link:
         self._passed: set[int] = set()
         self._lost: set[int] = set()
         self._late: dict[int, list[_Held]] = {}
-        self._holds = False
+        self._owed = 0
         self.is_hole = False
 
     async def run(self) -> None:
@@ -341,7 +341,7 @@ class _Link:
                 fault = self._proxy.verdict(request)
                 if fault in (Fault.HOLD, Fault.HOLE, Fault.REPEAT):
                     self._proxy.hold(_Held(self, request, frame))
-                    self._holds = True
+                    self._owed += 1
                 if fault is Fault.HOLE:
                     self.is_hole = True
                 elif fault in (Fault.HOLD, Fault.CUT):
@@ -357,7 +357,7 @@ class _Link:
         except _GONE:
             pass
         self.cut_client()
-        if not self._holds:
+        if not self._owed:
             self._to_broker.close()
 
     async def _answers(self) -> None:
@@ -369,6 +369,9 @@ class _Link:
                     break
                 if correlation not in self._passed:
                     self._late[correlation].pop(0).answered.set()
+                    self._owed -= 1
+                    if not self._owed and self._to_client.is_closing():
+                        break
                     continue
                 self._passed.discard(correlation)
                 if not self.is_hole and not self._to_client.is_closing():

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 
-from uow.prove.events import BROKER, GROUP, Event
+from uow.prove.events import BROKER, GROUP, NETWORK, Event
 from uow.prove.faults import TEXTS
 from uow.prove.proof import Proof, versions
 from uow.prove.report import FATES, answers, kinds_of, verdict
@@ -30,11 +30,11 @@ STYLE = """\
 :root { color-scheme: light dark;
   --bg: #f7f7f5; --card: #ffffff; --ink: #1d2126; --soft: #646b75; --line: #e2e3e0; --grid: #ececea;
   --good: #1a7f4b; --bad: #c0262d; --sent: #c3cad4; --delivered: #2563a8;
-  --up: #b9d3c3; --starting: #e6ece8; --kill: #c0262d; --stop: #2563a8; --freeze: #d08700; --clock: #7a55c7; --group: #0e8a8a; --broker: #4b515a; }
+  --up: #b9d3c3; --starting: #e6ece8; --kill: #c0262d; --stop: #2563a8; --freeze: #d08700; --clock: #7a55c7; --group: #0e8a8a; --broker: #4b515a; --frames: #a8572a; }
 @media (prefers-color-scheme: dark) { :root {
   --bg: #15181c; --card: #1d2126; --ink: #e8eaec; --soft: #9aa2ad; --line: #30363d; --grid: #272c33;
   --good: #4cc38a; --bad: #ff6b6b; --sent: #48515d; --delivered: #6cabf0;
-  --up: #2f5a45; --starting: #26332d; --kill: #ff6b6b; --stop: #6cabf0; --freeze: #f0b23e; --clock: #ab8df0; --group: #3fc4c4; --broker: #a7afba; } }
+  --up: #2f5a45; --starting: #26332d; --kill: #ff6b6b; --stop: #6cabf0; --freeze: #f0b23e; --clock: #ab8df0; --group: #3fc4c4; --broker: #a7afba; --frames: #e0915f; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--bg); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
 main { max-width: 1140px; margin: 0 auto; padding: 32px 24px 64px; }
@@ -65,6 +65,7 @@ COLOURS = (
     ("storm", "group"),
     ("broker", "broker"),
     ("disk", "broker"),
+    ("frames", "frames"),
 )
 """Start of a fault's name, and the variable with its colour."""
 
@@ -79,6 +80,7 @@ LEGEND = (
     ("clock", "clock shifted"),
     ("group", "rolling restart, rebalance storm"),
     ("broker", "broker down, frozen or out of disk"),
+    ("frames", "requests held, lost, repeated or cut off"),
 )
 
 
@@ -218,7 +220,7 @@ def _timeline(number: int, result: Result) -> str:
     events = sorted(result.notebook.events, key=lambda event: event.at)
     axis = Axis(events[0].at, max(event.at + event.lasts_s for event in events))
     present = {event.lane for event in events}
-    lanes = [lane for lane in (BROKER, GROUP, *result.setup.slots) if lane in present]
+    lanes = [lane for lane in (BROKER, NETWORK, GROUP, *result.setup.slots) if lane in present]
     height = CHART + 14 + len(lanes) * (LANE + GAP) + 22
     parts = [*_grid(axis, height), *_chart(axis, result)]
     for at, lane in enumerate(lanes):
@@ -241,7 +243,7 @@ def _legend() -> str:
 
 
 def _called(lane: str) -> str:
-    return lane if lane in (BROKER, GROUP) else f"worker {lane}"
+    return lane if lane in (BROKER, NETWORK, GROUP) else f"worker {lane}"
 
 
 def _grid(axis: Axis, height: int) -> Iterator[str]:

@@ -28,6 +28,7 @@ from uow.config import load as load_settings
 from uow.prove import checker, reading
 from uow.prove.events import Notebook
 from uow.prove.faults import KILLS, SESSION_S, Fault, parted
+from uow.prove.frames import Proxy
 from uow.prove.load import Load, Script
 from uow.prove.records import Findings
 from uow.prove.slot import Slot, Tally, Workshop
@@ -68,11 +69,18 @@ class Cluster:
         bootstrap: `HOST:PORT`, several with commas.
         properties: Further librdkafka properties, for example for security.
         broker: The broker if it is ours to harm.
+        proxy: What workers reach it by, if their requests are to be harmed. Load and checker go around it.
     """
 
     bootstrap: str
     properties: Mapping[str, str] = field(default_factory=dict)
     broker: EmbeddedBroker | None = None
+    proxy: Proxy | None = None
+
+    @property
+    def for_workers(self) -> str:
+        """`HOST:PORT` that workers are given."""
+        return self.proxy.address if self.proxy is not None else self.bootstrap
 
     @property
     def client(self) -> dict[str, str]:
@@ -196,7 +204,7 @@ class Round:
         setup = self.setup
         text = SETTINGS.format(
             name=setup.name,
-            bootstrap=self.cluster.bootstrap,
+            bootstrap=self.cluster.for_workers,
             session_ms=int(SESSION_S * 1000),
             poll_records=setup.poll_records,
             expiration_ms=setup.expiration_ms,
@@ -242,8 +250,9 @@ class Round:
             for slot in slots:
                 slot.start()
                 stack.callback(slot.close)
+            cluster = self.cluster
             weather = Weather(
-                of_weather, slots, strangers, self.cluster.broker, self._name, self._notebook, self._tally
+                of_weather, slots, strangers, cluster.broker, cluster.proxy, self._name, self._notebook, self._tally
             )
             load = Load(client, self._components, Script(setup.seed, PARTITIONS), setup.rate)
             load.start()

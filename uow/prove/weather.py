@@ -1,4 +1,4 @@
-"""What befalls all workers at once: rolling restarts, strangers in their group, and their broker's outages.
+"""What befalls all workers at once: rolling restarts, strangers in their group, requests that go astray, and their broker's outages.
 
 One thread, one fault after the other. Broker faults are for the embedded broker only; whatever is done to it, it runs again in the end.
 
@@ -25,12 +25,14 @@ from pathlib import Path
 import confluent_kafka as ck
 
 from uow.broker import EmbeddedBroker
-from uow.prove.events import BROKER, GROUP, Notebook
+from uow.prove.events import BROKER, GROUP, NETWORK, Notebook
 from uow.prove.faults import SESSION_S, Fault, Kind
+from uow.prove.frames import Proxy, Rule
 from uow.prove.slot import Slot, Tally
 
 PATIENCE_S = 60.0
 LOOK_S = 0.05
+LATE_S = 1.0
 ROOM_BYTES = 60_000
 """What may still be written before the disk is full."""
 
@@ -65,21 +67,28 @@ class Strangers:
             "log_level": "2",
         }
 
-    def visit(self, seconds: float, stopped: threading.Event) -> int:
-        """Comes and goes for so long; how many joined."""
+    def visit(self, seconds: float, stopped: threading.Event) -> str:
+        """Comes and goes for so long; what came of it.
+
+        Raises:
+            RuntimeError: They were given no partition: that is no storm.
+        """
         until, joined = time.monotonic() + seconds, 0
+        taken: list[ck.TopicPartition] = []
         while time.monotonic() < until and not stopped.is_set():
             with ExitStack() as stack:
                 members = [ck.Consumer(self._properties, logger=QUIET) for _ in range(self._rng.randrange(1, 3))]
                 for member in members:
                     stack.callback(member.close)
-                    member.subscribe(list(self._topics))
+                    member.subscribe(list(self._topics), on_assign=lambda _, given: taken.extend(given))
                 joined += len(members)
                 leave_at = time.monotonic() + self._rng.uniform(0.1, 1.2)
                 while time.monotonic() < leave_at:
                     for member in members:
                         member.consume(1, 0.02)
-        return joined
+        if not taken and not stopped.is_set():
+            raise RuntimeError(f"{joined} strangers joined, and were given nothing")
+        return f"{joined} strangers joined and left, {len(taken)} partitions moved to them"
 
 
 class Weather(threading.Thread):
@@ -90,6 +99,7 @@ class Weather(threading.Thread):
         slots: Of the workers.
         strangers: For rebalance storms.
         broker: Ours; None: somebody else's, and `faults` has none for it.
+        proxy: Between it and the workers; None: nothing is, and `faults` has none for it.
         fresh: Start of the names of the folders that this round's partitions have in the broker's data.
         notebook: Takes events.
         tally: Takes what happened.
@@ -101,12 +111,14 @@ class Weather(threading.Thread):
         slots: Sequence[Slot],
         strangers: Strangers,
         broker: EmbeddedBroker | None,
+        proxy: Proxy | None,
         fresh: str,
         notebook: Notebook,
         tally: Tally,
     ) -> None:
         super().__init__(name="prove-weather", daemon=True)
-        self._faults, self._slots, self._strangers, self._broker, self._fresh = faults, slots, strangers, broker, fresh
+        self._faults, self._slots, self._strangers, self._fresh = faults, slots, strangers, fresh
+        self._broker, self._proxy = broker, proxy
         self._notebook, self._tally = notebook, tally
         self._stopped = threading.Event()
         self.error: BaseException | None = None
@@ -139,7 +151,9 @@ class Weather(threading.Thread):
             case Kind.ROLL:
                 return GROUP, self._roll()
             case Kind.STORM:
-                return GROUP, f"{self._strangers.visit(fault.lasts_s, self._stopped)} strangers joined and left"
+                return GROUP, self._strangers.visit(fault.lasts_s, self._stopped)
+            case Kind.FRAMES:
+                return NETWORK, self._disturb(fault)
             case Kind.BROKER_STOP:
                 return BROKER, self._outage(EmbeddedBroker.stop, fault)
             case Kind.BROKER_KILL:
@@ -158,6 +172,18 @@ class Weather(threading.Thread):
             while not slot.is_rolled and time.monotonic() < until and not self._stopped.is_set():
                 time.sleep(LOOK_S)
         return "one worker after the other"
+
+    def _disturb(self, fault: Fault) -> str:
+        """What is held arrives up to a second later, often in the next transaction; all of it in the end."""
+        assert self._proxy is not None, "faults of requests are for an embedded broker"
+        assert fault.way is not None
+        rule = self._proxy.add(Rule(fault.way, fault.requests, chance=fault.share))
+        late, until = 0, time.monotonic() + fault.lasts_s
+        while time.monotonic() < until and not self._stopped.wait(LATE_S):
+            late += self._proxy.release(LATE_S)
+        self._proxy.clear()
+        late += self._proxy.release(LATE_S)
+        return f"{fault.detail}: {rule.hits} requests, {late} frames arrived late"
 
     # -- the broker
 

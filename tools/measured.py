@@ -1,0 +1,161 @@
+"""What long runs came to: `docs/measurements.csv`, one row for each, and the tables that `make docs` makes of it.
+
+    python -m tools.measured REPORT.json REVISION [REMARK]       adds the row of a `uow prove`
+
+Belongs here: the rows, and which promise a verb speaks for. Does not belong here: measuring.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from uow.prove.faults import KILLS, Kind
+
+MEASUREMENTS = Path("docs") / "measurements.csv"
+ROOT = Path(__file__).resolve().parent.parent
+ALL = "all"
+
+Row = Mapping[str, str]
+
+PROMISES: Mapping[str, Sequence[str]] = {
+    "1. Whole or nothing": ("prove", "sim"),
+    "2. Once": ("prove", "sim", "late ends"),
+    "3. In order": ("prove", "sim"),
+    "4. Nothing vanishes": ("prove", "sim"),
+    "5. Deadlines are absolute": ("prove", "sim"),
+    "6. Bad input is data": ("prove", "sim"),
+}
+"""Which runs judge which promise: the questions of `uow.prove.report`, the judges of `docs/simulator.md`."""
+
+RUN_COLUMNS = {
+    "date": "Date",
+    "revision": "Revision",
+    "seed": "Seed",
+    "workers": "Workers",
+    "faults": "Faults",
+    "rounds": "Rounds",
+    "minutes": "Minutes",
+    "kills": "kill -9",
+    "at_a_step": "of them at a named step",
+    "others": "Others",
+    "records": "Records",
+    "units": "Units",
+    "rejected": "Rejected",
+    "expired": "Groups expired",
+    "anomalies": "Anomalies",
+    "remark": "",
+}
+
+
+GUARANTEES, PROVE = Path("docs") / "guarantees.md", Path("docs") / "prove.md"
+BEGIN, END = (
+    "<!-- Written by `make docs` from `docs/measurements.csv`. Do not edit. -->\n\n",
+    "\n<!-- End of what is written. -->",
+)
+
+
+def guarantees_page() -> str:
+    """The page with the promises' figures of now."""
+    return _filled(GUARANTEES, promises_table(rows()))
+
+
+def prove_page() -> str:
+    """The page with the runs of now."""
+    return _filled(PROVE, runs_table(rows()))
+
+
+def _filled(page: Path, table: str) -> str:
+    before, _, rest = (ROOT / page).read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return before + BEGIN + table + END + after
+
+
+def rows() -> list[Row]:
+    """All that was measured, oldest first."""
+    with (ROOT / MEASUREMENTS).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def runs_table(measured: Sequence[Row]) -> str:
+    """Every `uow prove`."""
+    lines = [_line(RUN_COLUMNS.values()), _line("---" for _ in RUN_COLUMNS)]
+    lines += [_line(_figure(row[name]) for name in RUN_COLUMNS) for row in measured if row["verb"] == "prove"]
+    return "\n".join(lines) + "\n"
+
+
+def promises_table(measured: Sequence[Row]) -> str:
+    """For each promise what all runs that judge it came to."""
+    lines = [
+        "| Promise | Rounds on a broker | kill -9 of a worker | other faults | records | simulated runs | late ends | anomalies |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for promise, verbs in PROMISES.items():
+        mine = [row for row in measured if row["verb"] in verbs]
+        proofs = [row for row in mine if row["verb"] == "prove"]
+        figures = [
+            _sum(proofs, "rounds"),
+            _sum(proofs, "kills"),
+            sum(int(each.split()[0]) for row in proofs for each in row["others"].split(", ") if each),
+            _sum(proofs, "records"),
+            _sum([row for row in mine if row["verb"] == "sim"], "rounds"),
+            _sum([row for row in mine if row["verb"] == "late ends"], "rounds"),
+            _sum(mine, "anomalies"),
+        ]
+        lines.append(_line([promise, *(f"{figure:,}" for figure in figures)]))
+    return "\n".join(lines) + "\n"
+
+
+def row_of(report: Mapping[str, Any], revision: str, remark: str = "") -> dict[str, str]:
+    """The row of a proof, from its `report.json`."""
+    kinds = {name.partition(":")[0] for name in report["faults"]}
+    others: dict[str, int] = {}
+    for name, count in report["faults"].items():
+        kind = name.partition(":")[0]
+        if kind not in KILLS:
+            others[kind] = others.get(kind, 0) + count
+    counts = report["counts"]
+    return {
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "revision": revision,
+        "verb": "prove",
+        "seed": str(report["seed"]),
+        "workers": str(report["workers"]),
+        "faults": ALL if kinds == {*Kind} else ", ".join(kind for kind in Kind if kind in kinds),
+        "rounds": str(len(report["rounds"])),
+        "minutes": f"{report['seconds'] / 60:.0f}",
+        "kills": str(report["kills"]),
+        "at_a_step": str(sum(count for name, count in report["faults"].items() if name.startswith(Kind.STEP))),
+        "others": ", ".join(f"{count} {kind}" for kind, count in sorted(others.items())),
+        **{name: str(counts.get(name, 0)) for name in ("records", "units", "rejected", "expired")},
+        "anomalies": str(sum(report["anomalies"].values())),
+        "remark": remark or report["failure"],
+    }
+
+
+def _sum(measured: Sequence[Row], name: str) -> int:
+    return sum(int(row[name] or 0) for row in measured)
+
+
+def _figure(text: str) -> str:
+    return f"{int(text):,}" if text.isdecimal() and len(text) > 4 else text
+
+
+def _line(cells: Any) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def main(report: str, revision: str, remark: str = "") -> None:
+    """Adds a row."""
+    row = row_of(json.loads(Path(report).read_text(encoding="utf-8")), revision, remark)
+    with (ROOT / MEASUREMENTS).open("a", encoding="utf-8", newline="") as file:
+        csv.DictWriter(file, row, lineterminator="\n").writerow(row)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
