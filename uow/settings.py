@@ -250,6 +250,8 @@ SETTINGS: tuple[Setting, ...] = (
         "violation_policy",
         policies.ViolationPolicy,
         "Whether a violation costs the component or the group (W-35, W-39).",
+        reason="between components that contradict each other the first one stays: 1, 2 with the end mark, 3 gives a unit of two when 2 comes "
+        "before 3, else a group that stays open without an end; under `fail_group` no unit, unless it was whole before the violation came",
     ),
     _choice(
         "late_policy",
