@@ -88,7 +88,11 @@ def create_missing(admin: AdminClient, specs: Sequence[TopicSpec]) -> Created:
     counts = partition_counts(admin)
     existing = [spec for spec in specs if spec.name in counts]
     count = next((counts[spec.name] for spec in existing if spec.counted), None)
-    missing = [spec if count is None else replace(spec, partitions=count) for spec in specs if spec.name not in counts]
+    missing = [
+        replace(spec, partitions=count) if count is not None and spec.counted else spec
+        for spec in specs
+        if spec.name not in counts
+    ]
     new = [NewTopic(spec.name, spec.partitions, spec.replication, config=spec.config) for spec in missing]
     created = []
     for name, done in (admin.create_topics(new, operation_timeout=TIMEOUT_S) if new else {}).items():

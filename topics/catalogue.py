@@ -32,6 +32,8 @@ RETENTION_MARGIN_MS = 3_600_000
 """How much longer than the policies ask the input and the ledger must be kept (W-120): an hour."""
 
 _DAY_MS = 86_400_000
+PATH_TOMBSTONES_MS = _DAY_MS
+"""How long the path map's tombstones are kept at least."""
 
 READER_LAG_MS = _DAY_MS
 """How far behind a reader of units of shape `reference` may be: their components must still be there (W-117)."""
@@ -90,6 +92,11 @@ class DestinationTopics:
     def closed_changelog(self) -> str:
         """The ledger, `A-D-closed-changelog`."""
         return f"{self.application}-{self.destination}-closed-changelog"
+
+    @property
+    def path_map(self) -> str:
+        """The path map, `A-D-path-map`; under path routing only."""
+        return f"{self.application}-{self.destination}-path-map"
 
 
 class Rule(StrEnum):
@@ -190,6 +197,20 @@ _QUICK_COMPACTION = MappingProxyType(
         "max.compaction.lag.ms": "3600000",
     }
 )
+_PATH_MAP = MappingProxyType(
+    {
+        "cleanup.policy": Expectation("compact", Rule.EQUAL, "a way stays as long as its group is open (W-106)"),
+        "message.timestamp.type": Expectation(
+            "LogAppendTime", Rule.EQUAL, "ways end by the age of their claims (W-106)"
+        ),
+        "delete.retention.ms": Expectation(
+            str(PATH_TOMBSTONES_MS), Rule.AT_LEAST, "who slept must still hear that a way has ended (W-105)"
+        ),
+    }
+)
+_SMALL_SEGMENTS = MappingProxyType(
+    {"segment.bytes": "33554432", "segment.ms": "600000", "min.cleanable.dirty.ratio": "0.2"}
+)
 _QUICK_DELETION = MappingProxyType({"segment.bytes": "33554432", "segment.ms": "3600000"})
 
 
@@ -244,6 +265,11 @@ def expected(
         spec(names.outcomes, output),
         spec(names.groups_changelog, {cleanup: _COMPACT, limit: _RECORD_LIMIT}, _QUICK_COMPACTION),
         spec(names.closed_changelog, ledger, _QUICK_DELETION),
+        *(
+            [TopicSpec(names.path_map, 1, replication, _PATH_MAP, _SMALL_SEGMENTS, counted=False)]
+            if policy.has_paths
+            else []
+        ),
     ]
 
 

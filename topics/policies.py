@@ -150,3 +150,8 @@ class DestinationPolicy:
     def fits_one_record(self) -> bool:
         """Whether a unit must fit one record with all of its content."""
         return self.shape is Shape.ENVELOPE and self.oversize is Oversize.FAIL
+
+    @property
+    def has_paths(self) -> bool:
+        """Whether there is a path map (W-105)."""
+        return self.handling_policy is HandlingPolicy.SINGLE_MESSAGE_DELIVERY and self.routing is Routing.PATH

@@ -17,13 +17,17 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Final, Literal, Self, TypeVar, overload
 from uuid import uuid4
 
+from processor.engine.ports import PathLog
+from processor.kafka.paths import KafkaPathLog
 from schemas import registry
 from schemas.errors import BadUnitIdError, ConfigError
 from topics.catalogue import DestinationTopics
 from topics.commands import Command, Verb, command_headers
-from topics.headers import CORRELATION_ID, COUNT, DELIVERY_MODE, END, EXPIRES_AT, PRIORITY, SEQ, Reading
+from topics.headers import CORRELATION_ID, COUNT, DELIVERY_MODE, END, EXPIRES_AT, PRIORITY, SEQ, Marks, Reading
+from topics.paths import PathMap
 from topics.policies import NO_LIMIT, AliasFamily, ExpirationPolicy
 from uow.component import (
+    HASHED,
     Component,
     HeaderPairs,
     OutgoingRecord,
@@ -45,6 +49,7 @@ from uow.handles import (
     Headers,
     KnownTopics,
     Librdkafka,
+    LogWatch,
     ProducerHandle,
     check_properties,
     consumer_properties,
@@ -52,6 +57,7 @@ from uow.handles import (
     transactional_properties,
 )
 from uow.nesting import StandIn, inner_unit
+from uow.paths import FOLLOWING, OpenLog, Ways
 from uow.reader import Handling, Reader, UnitInterpreter, UnitsOnly, read_message
 from uow.received import Message, ReceivedUnit
 from uow.references import END_IS_TOLD, References
@@ -74,6 +80,7 @@ def connect(
     transactional_id: str | None = None,
     accept_aliases: Iterable[AliasFamily | str] = (),
     on_span: Callable[[Span], object] | None = None,
+    application: str = "",
     handles: Handles | None = None,
 ) -> Connection:
     """A connection to a Kafka cluster. Nothing is opened before it is needed; close it, or use it as a context manager.
@@ -88,6 +95,8 @@ def connect(
             fences the older. Without either the ids are random, and an orphan lasts until its time-out of 10 s (R-71).
         accept_aliases: Header families of other systems that mark a component for `forward` (W-17).
         on_span: Takes part in tracing: told of a span for each component sent or forwarded, which carries it on in `traceparent` (W-213).
+        application: `application.id` of the workers. With it, ids of destinations under `routing = "path"` are claimed and their components
+            sent straight to where they belong (W-105); without it the workers send them on.
         handles: Who makes the library's handles; for tests.
 
     Raises:
@@ -101,6 +110,7 @@ def connect(
         transactional_id,
         _families(accept_aliases),
         on_span,
+        application,
         handles or Librdkafka(),
     )
 
@@ -128,6 +138,7 @@ class Connection:
         transactional_id: str | None,
         families: tuple[AliasFamily, ...],
         on_span: Callable[[Span], object] | None,
+        application: str,
         handles: Handles,
     ) -> None:
         self.id = uuid4().hex
@@ -141,7 +152,8 @@ class Connection:
         self._lock = threading.Lock()
         self._readers: list[tuple[Consumption, weakref.ref[Reader[Any]]]] = []
         base = transactional_id or client_id or f"uow-{self.id}"
-        known_topics = KnownTopics()
+        self._ways = Ways(application, self._path_logs())
+        known_topics = KnownTopics(self._ways.is_elastic)
         self._transactions = Transactions(base, self._transactional_producers(), known_topics)
         self._plain = PlainSender(self._plain_producers(), known_topics)
         self._closed = False
@@ -183,7 +195,18 @@ class Connection:
         properties = consumer_properties(
             self._bootstrap, self._client_id, group or f"uow-{uuid4().hex}", {**self._kafka, **kafka}
         )
-        return lambda logger: self._handles.consumer(properties, logger)
+        handles = self._handles
+        return lambda logger: handles.consumer(properties, logger)
+
+    def _path_logs(self) -> OpenLog:
+        """Opens logs of path maps; with no reference back to the connection."""
+        consumer, producer = self._consumer(None, FOLLOWING), self._plain_producers()
+
+        def open_log(topic: str, paths: PathMap) -> tuple[PathLog, ConsumerHandle]:
+            handle = consumer(LogWatch().logger)
+            return KafkaPathLog(topic, paths, lambda: handle, lambda: producer(LogWatch().logger)), handle
+
+        return open_log
 
     # -- sending ---------------------------------------------------------------------------------------------------------
 
@@ -236,7 +259,16 @@ class Connection:
             common = [pair for pair in inherited if pair[0] not in given_names] + common
             transaction = StandIn(self._transactions, stands_for)
         topic = _topics(destination).components
-        return UnitWriter(destination, topic, own_id if id is None else id, common, transaction, self._trace)
+        unit_id = own_id if id is None else id
+        return UnitWriter(
+            destination,
+            topic,
+            unit_id,
+            common,
+            lambda: self._ways.claimed(destination, unit_id.encode()),
+            transaction,
+            self._trace,
+        )
 
     def send(
         self,
@@ -289,7 +321,9 @@ class Connection:
             marked = component_headers(id, seq, component.component_id, own=own)
             if raw_key is None or topic == _topics(destination).components:
                 raw_key = id.encode()
-            record = OutgoingRecord(topic, raw_key, value_bytes(component.value), mark_end(marked) if end else marked)
+            way = self._ways.claimed(destination, id.encode()) if topic == _topics(destination).components else HASHED
+            marked = mark_end(marked) if end else marked
+            record = OutgoingRecord(topic, raw_key, value_bytes(component.value), marked, way)
             self._trace(record)
         return self._plain.send(component.component_id, record)
 
@@ -511,6 +545,9 @@ class Connection:
         topic = to if to is not None else _topics(destination or "").components
         reassignment = Reassign.ALLOWED if reassign else Reassign.NEVER
         record = forwarded_record(message, topic, destination is not None, value, headers, reassignment, self._reading)
+        marks = self._reading.read(record.headers) if destination is not None else None
+        if destination is not None and isinstance(marks, Marks):
+            record.partition = self._ways.claimed(destination, marks.id)
         self._trace(record)
         return self._hop(message).forward(message, record)
 
@@ -543,7 +580,7 @@ class Connection:
             raise ConfigError("why", why, "a command needs a reason")
         source = f"{message.topic}/{message.partition}/{message.offset}"
         command = Command(f"cancel:{destination}:{source}".encode(), Verb.CANCEL, group_id, why, by)
-        return self._hop(message).forward(message, _command_record(destination, command))
+        return self._hop(message).forward(message, self._command_record(destination, command))
 
     def command(self, destination: str, command: Command) -> Sent:
         """Sends a command to a destination's workers, outside transactions, and waits until the broker has it (W-203).
@@ -552,7 +589,11 @@ class Connection:
             UowError: As `send`.
         """
         self._require_open()
-        return self._plain.send(f"command {command.id!r}", _command_record(destination, command))
+        return self._plain.send(f"command {command.id!r}", self._command_record(destination, command))
+
+    def _command_record(self, destination: str, command: Command) -> OutgoingRecord:
+        way = self._ways.known(destination, command.group_id)
+        return OutgoingRecord(_topics(destination).commands, command.group_id, None, command_headers(command), way)
 
     def send_again(self, coordinates: str, record: OutgoingRecord) -> Sent:
         """Sends a record as it stands, that lies at these coordinates, outside transactions, and waits until the broker has it (W-202).
@@ -586,6 +627,7 @@ class Connection:
             consumption.close()
         self._transactions.close()
         self._plain.close()
+        self._ways.close()
 
 
 def _untraced(record: OutgoingRecord) -> None:
@@ -594,10 +636,6 @@ def _untraced(record: OutgoingRecord) -> None:
 
 def _topics(destination: str) -> DestinationTopics:
     return DestinationTopics("", destination)
-
-
-def _command_record(destination: str, command: Command) -> OutgoingRecord:
-    return OutgoingRecord(_topics(destination).commands, command.group_id, None, command_headers(command))
 
 
 def _plain_record(

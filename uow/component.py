@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 from uuid import uuid4
 
 from schemas.errors import BadSequenceNumberError, BadUnitIdError, DecodeError, UnitConflictError
@@ -23,6 +23,8 @@ HeaderPairs = Mapping[str, HeaderValue] | Iterable[tuple[str, HeaderValue]] | No
 Value = Any
 """What users give as a value: dict or list (becomes JSON), str (UTF-8), bytes-like (as it is), None (stays null)."""
 
+HASHED: Final = -1
+"""Partition of a record that goes where the hash of its key says."""
 _READING = Reading()
 
 
@@ -106,6 +108,7 @@ class OutgoingRecord:
     key: bytes | None
     value: bytes | None
     headers: Headers
+    partition: int = HASHED
 
 
 def component_headers(

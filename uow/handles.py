@@ -55,6 +55,7 @@ class ProducerHandle(Protocol):
         topic: str,
         value: bytes | None,
         key: bytes | None,
+        partition: int,
         *,
         on_delivery: Callable[[KafkaError | None, Any], None],
         headers: Any,
@@ -218,9 +219,18 @@ class KnownTopics:
     """Topics that a connection sends to, with the partition count that each had at first; asked for again now and then. For any thread.
 
     The library itself takes a new count as soon as it hears of it, and sends to where ids belong then.
+
+    Args:
+        is_elastic: Whether a topic may have another count at any time.
+        clock: Seconds, from anywhere.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        is_elastic: Callable[[str], bool] = lambda topic: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._is_elastic = is_elastic
         self._clock = clock
         self._counts: dict[str, int] = {}
         self._look_at: dict[str, float] = {}
@@ -238,7 +248,7 @@ class KnownTopics:
         known = self._counts.get(topic)
         if known is None:
             self._counts[topic] = check_topic(handle, topic)
-        elif topic.endswith(".components"):
+        elif topic.endswith(".components") and not self._is_elastic(topic):
             with suppress(DestinationUnavailableError, ReconnectTimeoutError):  # sending will tell
                 self._compare(topic, known, check_topic(handle, topic, LOOK_S))
         self._look_at[topic] = now + LOOK_AGAIN_S

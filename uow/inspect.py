@@ -167,13 +167,15 @@ def totals(reader: LogReader, context: TaskContext) -> list[Totals]:
 
 
 def look(reader: LogReader, context: TaskContext, group_id: str) -> Look:
-    """What is known of one id; reads the one partition it belongs to.
+    """What is known of one id; reads the one partition it belongs to, or all where only the path map knows which.
 
     Raises:
         StateCorruptedError: The logs do not agree.
     """
     raw = group_id.encode()
-    (task,) = _tasks(reader, context, [partition_for(raw, context.partitions)])
+    homes = range(context.partitions) if context.policy.has_paths else [partition_for(raw, context.partitions)]
+    tasks = _tasks(reader, context, homes)
+    task = next((task for task in tasks if raw in task.groups or task.partition.closed.get(raw)), tasks[0])
     partition = task.tp.partition
     closed = task.partition.closed.get(raw)
     group = next((group for group in _open(task) if group.id == raw), None)

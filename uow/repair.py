@@ -10,7 +10,7 @@ Belongs here: asking and waiting. Does not belong here: what a command does (`pr
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from processor.engine.ports import LogReader, Tp
@@ -50,6 +50,7 @@ class Desk:
             if topic not in counts:
                 raise NoAnswerError(f"topic {topic} does not exist; `uow topics create` makes it")
         self._topics, self._partitions = topics, counts[topics.commands]
+        self._has_paths = settings.policy(destination).has_paths
 
     def ask(self, commands: Sequence[Command], timeout_s: float) -> Iterator[Answer]:
         """Sends commands, and hands out their answers as they come.
@@ -62,7 +63,7 @@ class Desk:
             UnansweredError: Not all were answered in time.
         """
         waiting = {command.id: command for command in commands}
-        partitions = {partition_for(command.group_id, self._partitions) for command in commands}
+        partitions = {home for command in commands for home in self._homes(command)}
         outcomes = [Tp(self._topics.outcomes, number) for number in sorted(partitions)]
         positions = {tp: end for tp, (_, end) in self._reader.bounds(outcomes).items()}
         for command in commands:
@@ -84,6 +85,10 @@ class Desk:
             if time.monotonic() > until:
                 raise UnansweredError(list(waiting.values()), self._destination, timeout_s)
             time.sleep(LOOK_AGAIN_S)
+
+    def _homes(self, command: Command) -> Iterable[int]:
+        """Where the answer may come: where the command goes. Under path routing only the path map knows, and may know better meanwhile."""
+        return range(self._partitions) if self._has_paths else [partition_for(command.group_id, self._partitions)]
 
     def _answer(self, value: bytes) -> Answer:
         try:
@@ -124,9 +129,9 @@ def desk(settings: Settings, destination: str, count: int, timeout_s: float) -> 
         NoAnswerError: Its topics do not exist, or Kafka does not answer.
     """
     settings.policy(destination)
-    kafka, registry_url = settings.kafka, settings.registry_url
+    servers, kafka, registry_url = settings.bootstrap_servers, settings.kafka, settings.registry_url
     with (
-        connect(settings.bootstrap_servers, kafka=kafka, registry_url=registry_url) as connection,
+        connect(servers, kafka=kafka, registry_url=registry_url, application=settings.application_id) as connection,
         log_reader(settings, PATIENCE_S + timeout_s + count / ANSWERS_PER_S) as reader,
     ):
         yield Desk(settings, destination, connection, reader)

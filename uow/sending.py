@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import KafkaError, KafkaException
 
 from schemas.errors import UowError
-from uow.component import OutgoingRecord
+from uow.component import HASHED, OutgoingRecord
 from uow.errors import AmbiguousSendError, ClientClosedError, ReconnectTimeoutError, SendRejectedError, sent_error
-from uow.handles import BLOCKING_S, KnownTopics, LogWatch, ProducerHandle
+from uow.handles import BLOCKING_S, KnownTopics, LogWatch, ProducerHandle, check_topic
 
 log = logging.getLogger(__name__)
 
@@ -134,12 +134,28 @@ class PlainSender:
             handle.purge()
 
 
+def hand_over(
+    handle: ProducerHandle, record: OutgoingRecord, on_delivery: Callable[[KafkaError | None, Any], None]
+) -> None:
+    """Gives a record to the library; a partition that it has not heard of yet is asked for first (W-215).
+
+    Raises:
+        BufferError, KafkaException: As the library.
+    """
+    topic, key, value, headers, partition = record.topic, record.key, record.value, record.headers, record.partition
+    try:
+        handle.produce(topic, value, key, partition, on_delivery=on_delivery, headers=headers)
+    except KafkaException as failure:
+        if partition == HASHED or failure.args[0].code() != KafkaError._UNKNOWN_PARTITION:
+            raise
+        check_topic(handle, topic)
+        handle.produce(topic, value, key, partition, on_delivery=on_delivery, headers=headers)
+
+
 def _produce(handle: ProducerHandle, record: OutgoingRecord, delivery: Delivery, deadline: float) -> None:
     while True:
         try:
-            handle.produce(
-                record.topic, record.value, record.key, on_delivery=delivery.on_delivery, headers=record.headers
-            )
+            hand_over(handle, record, delivery.on_delivery)
             return
         except BufferError:
             if time.monotonic() >= deadline:

@@ -291,9 +291,8 @@ SETTINGS: tuple[Setting, ...] = (
     _choice(
         "routing",
         policies.Routing,
-        "How a component finds its partition: murmur2 of the id, or the path map.",
-        for_now(policies.Routing.HASH, "path is"),
-        "W-104, W-105",
+        "How a component finds its partition: murmur2 of the id, or the path map, a topic that keeps the way of each id that is in use.",
+        reason="with path, partitions can be added while groups are open; each new id costs a claim (W-104, W-105, W-215)",
     ),
     _choice("outcomes", policies.OutcomesPolicy, "Which closed groups are reported to `D.outcomes` (W-214)."),
     Setting(

@@ -35,6 +35,7 @@ from uow.errors import (
     sent_error,
 )
 from uow.handles import BLOCKING_S, TRANSACTION_TIMEOUT_MS, KnownTopics, LogWatch, ProducerHandle
+from uow.sending import hand_over
 
 log = logging.getLogger(__name__)
 
@@ -190,9 +191,7 @@ class Transaction:
         deadline = 0.0
         while True:
             try:
-                handle.produce(
-                    record.topic, record.value, record.key, on_delivery=self._on_delivery, headers=record.headers
-                )
+                hand_over(handle, record, self._on_delivery)
                 return
             except BufferError:
                 deadline = deadline or self._clock() + BLOCKING_S

@@ -15,6 +15,7 @@ from typing import Final, Self
 from schemas.digest import UnitDigest
 from topics.headers import DELIVERY_MODE, DIGEST, EXPIRES_AT, PRIORITY
 from uow.component import (
+    HASHED,
     Component,
     HeaderPairs,
     OutgoingRecord,
@@ -66,6 +67,7 @@ class UnitWriter:
         components_topic: str,
         id: str,
         common: Headers,
+        way: Callable[[], int],
         transaction: OneTransaction,
         trace: Callable[[OutgoingRecord], None],
     ) -> None:
@@ -76,6 +78,8 @@ class UnitWriter:
         self._common = common
         self._transaction = transaction
         self._trace = trace
+        self._way = way
+        self._partition: int | None = None
         self._state = State.NEW
         self._kept: OutgoingRecord | None = None
         self._uniform: dict[str, bytes | None] = {}
@@ -139,7 +143,13 @@ class UnitWriter:
             self._digest = None  # a hop may change the value
         elif self._digest is not None:
             self._digest.add(raw_value)
-        return OutgoingRecord(to or self._topic, raw_key, raw_value, marked)
+        return OutgoingRecord(to or self._topic, raw_key, raw_value, marked, self._home() if straight else HASHED)
+
+    def _home(self) -> int:
+        """The unit's partition, claimed when its first component goes straight to the destination (W-105)."""
+        if self._partition is None:
+            self._partition = self._way()
+        return self._partition
 
     def _warn_unless_uniform(self, headers: Headers) -> None:
         given = {name: value for name, value in headers if name in UNIFORM}

@@ -75,6 +75,14 @@ MEMORY_LIGHT = 0.25
 """Share of the limit that partitions may hold together, each its part, without ever being paused."""
 
 
+class Ways(Protocol):
+    """Path routing, where a destination has it."""
+
+    def settle(self, batches: Sequence[Batch]) -> None:
+        """Every id in these batches has a way on return; may put other records in the place of theirs. Raises `Doubt`."""
+        ...
+
+
 class Host(Protocol):
     """Who applies the batches and tells the world. Every call comes from the driver's thread and returns when the host is done."""
 
@@ -105,6 +113,7 @@ class Ports:
     sink: Sink
     clock: Clock
     restore: Restore
+    ways: Ways | None = None
 
 
 class Driver(threading.Thread):
@@ -135,6 +144,7 @@ class Driver(threading.Thread):
             ports.clock,
             ports.restore,
         )
+        self._ways = ports.ways
         self._host = host
         self._commands_of = dict(topics)
         self._components_of = {commands: components for components, commands in topics.items()}
@@ -258,6 +268,8 @@ class Driver(threading.Thread):
         """Hands over, writes what came of it, then deals with partitions whose task raised."""
         if not batches:
             return
+        if self._ways is not None:
+            self._ways.settle(batches)
         self._host.process(batches)
         plans = [batch.outcome for batch in batches if isinstance(batch.outcome, Plan)]
         failed = [batch for batch in batches if isinstance(batch.outcome, BaseException)]

@@ -48,6 +48,7 @@ from topics.catalogue import RECORD_LIMIT_BYTES, DestinationTopics
 from topics.commands import COMMAND, COMMAND_ID, KIND_ANSWER, Command
 from topics.headers import Reading, Refusal
 from topics.partitioner import partition_for
+from topics.paths import PathMap
 from topics.policies import (
     DestinationPolicy,
     ExpirationPolicy,
@@ -80,6 +81,7 @@ class TaskContext:
         partition_for: Which partition of how many a key belongs to (line 6).
         replay: How much input a restore may read again.
         agreement: What all workers of the destination are told alike; None where nothing is recorded: for who looks, and in tests.
+        paths: The path map, under path routing.
     """
 
     destination: str
@@ -94,10 +96,12 @@ class TaskContext:
     partition_for: Callable[[bytes, int], int] = partition_for
     replay: ReplayLimits = NO_REPLAY
     agreement: Agreement | None = None
+    paths: PathMap | None = None
 
     def place(self, partition: int) -> Place:
         """The place of one of its partitions."""
-        return Place(self.destination, self.topics.components, partition, self.partitions, self.partition_for)
+        partition_for = self.partition_for if self.paths is None else self.paths.partition_for(partition)
+        return Place(self.destination, self.topics.components, partition, self.partitions, partition_for)
 
 
 @dataclass(slots=True)

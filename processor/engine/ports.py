@@ -253,6 +253,28 @@ class LogReader(Protocol):
         ...
 
 
+class PathLog(Protocol):
+    """The log of a destination's path map, and the map as far as it was read (W-105). Never joins the group."""
+
+    def catch_up(self) -> None:
+        """Takes what is there; does not wait."""
+        ...
+
+    def read_all(self, meanwhile: Meanwhile) -> None:
+        """Reads to the end offset of now."""
+        ...
+
+    def claim(self, wanted: Mapping[bytes, int]) -> None:
+        """Claims ids for partitions, and reads the log up to these claims: what the map says then is their way.
+
+        Raises:
+            Doubt: Nobody answered in time; claims may be in the log or not, which harms nothing.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
 class Clock(Protocol):
     """Wall clock, epoch ms."""
 

@@ -21,7 +21,7 @@ from processor.engine.outputs import (
     Written,
     too_large,
 )
-from processor.engine.ports import Plan, RawRecord, Tp
+from processor.engine.ports import Output, Plan, RawRecord, Tp
 from processor.engine.replay import Replayed
 from processor.engine.routed import writer_of
 from processor.engine.rows import component_row, group_row, ledger_value, promotion_rows, tombstone_key, tombstone_keys
@@ -29,11 +29,16 @@ from processor.engine.shapes import UnitTooLargeForRecordError
 from processor.engine.young import YoungGroups
 from schemas.errors import UnitTooLargeError
 from schemas.records import SETTINGS_KEY, Attributes, DecidedCommand, GroupRow
+from topics.paths import PARTITION
 from topics.policies import HandlingPolicy
 
 GROUP_BYTES = 800
 COMPONENT_BYTES = 100
 """What an open group and a held component cost beside their bytes: objects, table entries, deadlines. `tests/engine/test_memory.py` measures it."""
+
+
+LEAVE_EVERY_MS = 5_000
+"""How often ways are ended (W-106): a transaction that ends some holds back the path map's readers until it is over."""
 
 
 def offset_metadata(floor: int, rows: int, context: TaskContext) -> str:
@@ -68,6 +73,7 @@ class PartitionTask:
         self.blocked: str | None = None
         self.rows = 0
         self._unrecorded = context.agreement
+        self._leave_at = 0
 
     @property
     def position(self) -> int:
@@ -109,7 +115,7 @@ class PartitionTask:
         """The wall clock must be strictly after this (epoch ms) before a tick can do anything; None: no deadline."""
         if self._unrecorded is not None:
             return 0
-        due = min(self.partition.due, self.young.due_at())
+        due = min(self.partition.due, self.young.due_at(), self._leave_due())
         return None if due == NEVER else due - 1
 
     def process(self, records: Sequence[RawRecord], commands: Sequence[RawRecord] = ()) -> Plan:
@@ -142,7 +148,7 @@ class PartitionTask:
             A plan, or None if nothing was due. The first one of a partition records what its workers agree on, due or not.
         """
         partition = self.partition
-        due = partition.first_due(now_ms) is not None
+        due = partition.first_due(now_ms) is not None or self._leave_due() <= now_ms
         if due:
             partition.advance(now_ms)
         aged = list(self.young.overdue(partition.position, partition.fed_bytes, now_ms))
@@ -199,6 +205,8 @@ class PartitionTask:
             if group.is_open:
                 self.rows += not group.has_group_row
                 plan.changelog.append(group_row(group))
+        if self._leave_due() <= partition.clock:
+            plan.outputs += self._leave()
         floor = self.young.floor(partition.position)
         plan.metadata = offset_metadata(floor, self.rows, context)
         if self._unrecorded is not None:
@@ -206,6 +214,25 @@ class PartitionTask:
             self._unrecorded = None
         plan.ledger = self._ledger(start, floor, happened.not_held, [one for _, one in closed], happened.commands)
         return plan
+
+    def _leave_due(self) -> int:
+        """The earliest clock value at which ways to this partition may end; `NEVER` without path routing."""
+        paths = self.context.paths
+        oldest = paths.look_at(self.tp.partition) if paths is not None else None
+        return NEVER if oldest is None else max(self._leave_at, oldest + self.context.policy.closed_retention_ms + 1)
+
+    def _leave(self) -> list[Output]:
+        """Tombstones for the ways of ids that are neither open nor remembered (W-106)."""
+        partition, paths = self.partition, self.context.paths
+        assert paths is not None
+        clock = partition.clock
+        self._leave_at = clock + LEAVE_EVERY_MS
+
+        def is_in_use(group_id: bytes) -> bool:
+            return group_id in partition.groups or partition.closed.get(group_id) is not None
+
+        keys = paths.leave(self.tp.partition, clock - partition.policy.closed_retention_ms, clock, is_in_use)
+        return [Output(self.context.topics.path_map, PARTITION, key, None, []) for key in keys]
 
     def _no_longer_young(self, amended: Iterable[Group]) -> list[Group]:
         """What a command said cannot be told from the input: groups without rows yet get them, once (W-203)."""

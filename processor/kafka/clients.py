@@ -123,6 +123,20 @@ class Clients:
         """
         return self._consumer("reader", LOG_CONSUMER | {"isolation.level": isolation})
 
+    def path_consumer(self) -> ck.Consumer:
+        """Follows a path map; waits for news at the broker, not here."""
+        return self._consumer("paths", LOG_CONSUMER | {"isolation.level": "read_committed", "fetch.wait.max.ms": "500"})
+
+    def path_producer(self) -> ck.Producer:
+        """Claims ways, outside transactions."""
+        properties = {
+            **self._common,
+            "enable.idempotence": "true",
+            "linger.ms": "0",
+            "allow.auto.create.topics": "false",
+        }
+        return ck.Producer(properties, logger=_handle_logger("paths", None))
+
     def producer(self, on_line: Callable[[str], None]) -> ck.Producer:
         """The transactional producer; its log lines go to `on_line` as well (ER-11)."""
         settings = self._settings

@@ -196,6 +196,9 @@ class KafkaSource:
             bounds = asker.get_watermark_offsets(ck.TopicPartition(*tp), timeout=END_OFFSET_S)
         except ck.KafkaException as failure:
             log.warning("end offset of %s/%d: %s", tp.topic, tp.partition, failure.args[0].str())
+            if failure.args[0].code() == ck.KafkaError._UNKNOWN_PARTITION:  # added since it began to ask (W-215)
+                self._ends.close()
+                self._ends = None
             return None
         if bounds is None or at < bounds[1]:
             return None

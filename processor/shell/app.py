@@ -23,12 +23,14 @@ from mode import CrashingSupervisor
 from processor.engine.batch import Batch, Task
 from processor.engine.driver import Driver, Host, Ports, Wanted
 from processor.engine.outputs import INPUT_LIMIT_BYTES, TaskContext
-from processor.engine.ports import Tp
+from processor.engine.ports import Meanwhile, Tp
 from processor.engine.restore import restore
+from processor.engine.ways import AllWays, Ways
 from processor.engine.young import ReplayLimits
 from processor.kafka.clients import Clients
 from processor.kafka.clock import WorkerClock, wall_ms
 from processor.kafka.partitioner import fastest_partition_for
+from processor.kafka.paths import KafkaPathLog
 from processor.kafka.reader import KafkaLogReader
 from processor.kafka.settings import WorkerSettings
 from processor.kafka.sink import KafkaSink
@@ -39,6 +41,8 @@ from processor.shell.table import GroupTable, Tables
 from processor.shell.transport import BatchSchema
 from schemas.registry import framer_for
 from topics.catalogue import DestinationTopics
+from topics.headers import Reading
+from topics.paths import PARTITION, PathMap
 
 log = logging.getLogger("uow.worker")
 
@@ -192,6 +196,7 @@ def task_contexts(
             input_limit_bytes=limits.get(topics.components, INPUT_LIMIT_BYTES),
             partition_for=partition_for,
             replay=ReplayLimits(settings.replay_limit_records, settings.replay_limit_bytes, settings.replay_limit_ms),
+            paths=PathMap() if policy.has_paths else None,
         )
     return contexts
 
@@ -209,6 +214,7 @@ def kafka_ports(
             status.replaced += 1
 
         clients, clock = Clients(settings), WorkerClock(wall)
+        ways = _ways(clients, contexts)
 
         def restored(tps: Sequence[Tp], wanted: Wanted) -> Mapping[Tp, Task]:
             with closing(KafkaLogReader(clients, wanted, settings.restore_stall_ms)) as reader:
@@ -218,7 +224,24 @@ def kafka_ports(
             source=KafkaSource(clients, settings, clock),
             sink=KafkaSink(clients, settings, on_step, on_replaced),
             clock=clock,
-            restore=restored,
+            restore=ways.restoring(restored),
+            ways=ways or None,
         )
 
     return new_ports
+
+
+def _ways(clients: Clients, contexts: Mapping[str, TaskContext]) -> AllWays:
+    """The ways of the destinations under path routing."""
+    ways = {}
+    for components, context in contexts.items():
+        if context.paths is not None:
+            tp = Tp(context.topics.path_map, PARTITION)
+
+            def end_offset(meanwhile: Meanwhile, tp: Tp = tp) -> int:
+                with closing(KafkaLogReader(clients, meanwhile)) as reader:
+                    return reader.bounds([tp])[tp][1]
+
+            path_log = KafkaPathLog(tp.topic, context.paths, clients.path_consumer, clients.path_producer, end_offset)
+            ways[components] = Ways(context.paths, path_log, Reading.of(context.policy))
+    return AllWays(ways)

@@ -173,8 +173,12 @@ def check_topics(settings: WorkerSettings) -> dict[str, int]:
                     f"must be {each.expected}: {each.reason}; {remedy}",
                 )
             )
-        topic = DestinationTopics(settings.application_id, name).components
+        names = DestinationTopics(settings.application_id, name)
+        topic = names.components
         partitions.setdefault(topic, 0)
+        if policy.is_bound_to_count and names.path_map in partitions:
+            rule = "groups lie where it says, not where a hash does: set routing = path; or, once no group is open, delete it"
+            complaints.append(Complaint(f"topic {names.path_map}", "there", rule))
         if policy.is_bound_to_count:
             for was in _insist(settings, partial(recorded_counts, Clients(settings), topic, partitions[topic])):
                 if was != partitions[topic]:

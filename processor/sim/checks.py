@@ -33,6 +33,7 @@ from schemas.records import Answer, LedgerRecord, Source, Unit, UnitOutcome
 from topics import headers as names
 from topics.commands import KIND_ANSWER
 from topics.partitioner import partition_for
+from topics.paths import PARTITION, PathMap
 from topics.policies import NEVER_MS
 from topics.runs import Run, position_of, unit_of
 
@@ -117,6 +118,21 @@ class DecidedReader:
         return owner is not None and owner.phase is Phase.ENDING and owner.outcome is State.COMMITTED
 
 
+class RecordedPaths(PathMap):
+    """Path routing as a worker saw it when it made the plan that is judged; it ends no ways.
+
+    Attributes:
+        ways: Partition by id.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ways: Mapping[bytes, int | None] = {}
+
+    def get(self, group_id: bytes) -> int | None:
+        return self.ways.get(group_id)
+
+
 class Checker:
     """Judges one run.
 
@@ -130,7 +146,9 @@ class Checker:
     """
 
     def __init__(self, broker: Broker, context: TaskContext, *, strict_clocks: bool) -> None:
-        self.broker, self.context = broker, replace(context, replay=NO_REPLAY)
+        self.recorded, self.truth, self._true_to = RecordedPaths(), PathMap(), 0
+        self._seen_ways: dict[tuple[str, Tp, bytes], Mapping[bytes, int | None]] = {}
+        self.broker, self.context = broker, self._judging(context)
         self.topics = context.topics
         self.oracle: dict[Tp, PartitionTask] = {}
         self.positions: dict[Tp, Committed] = {}
@@ -155,6 +173,10 @@ class Checker:
             self.oracle[tp] = PartitionTask(tp, self.context)
         return self.oracle[tp]
 
+    def _judging(self, context: TaskContext) -> TaskContext:
+        """The context under which the oracle judges what a worker did under its own."""
+        return replace(context, replay=NO_REPLAY, paths=None if context.paths is None else self.recorded)
+
     def on_asked(self, tp: Tp, asked_at: int) -> None:
         """A worker asks for an end offset."""
         self._asked[tp, asked_at] = self.broker.scheduler.now
@@ -162,7 +184,10 @@ class Checker:
     def on_plan(self, transactional_id: str, plan: Plan, context: TaskContext) -> None:
         """A worker has made a plan, under this policy."""
         if plan.ledger is not None:
-            self._contexts[transactional_id, plan.tp, plan.ledger] = replace(context, replay=NO_REPLAY)
+            paths = context.paths
+            if paths is not None:
+                self._seen_ways[transactional_id, plan.tp, plan.ledger] = {each: paths.get(each) for each in paths}
+            self._contexts[transactional_id, plan.tp, plan.ledger] = self._judging(context)
 
     def _under(self, context: TaskContext, tp: Tp, transactional_id: str) -> PartitionTask:
         """The oracle's task under the policy of whoever commits. Another one than before: as after a restart under it."""
@@ -192,7 +217,7 @@ class Checker:
         for where, record in transaction.written:
             if where.topic == self.topics.closed_changelog:
                 ledgers.append((Tp(self.topics.components, where.partition), record.value() or b""))
-            elif where.topic not in internal:
+            elif where.topic not in (*internal, self.topics.path_map):
                 actual.setdefault(where, []).append((record.key(), record.value(), record.headers() or []))
         touched = {tp for tp, _ in ledgers} | {
             Tp(self.topics.components, where.partition) for where, _ in transaction.written if where.topic in internal
@@ -213,6 +238,21 @@ class Checker:
         for where, rows in actual.items():
             for key, value, headers in rows:
                 self._look_at(where, key, value, dict(headers))
+        if self.context.paths is not None:
+            self._check_ways()
+
+    def _check_ways(self) -> None:
+        """Every open group lies where its way leads, so no group is in two places (W-105, W-106)."""
+        log = self.broker.log(Tp(self.topics.path_map, PARTITION))
+        for record in log.visible(self._true_to, log.stable_end):
+            self.truth.read(record.key(), record.value(), record.timestamp()[1])
+        self._true_to = log.stable_end
+        for tp, task in self.oracle.items():
+            for group_id in task.groups:
+                way = self.truth.get(group_id)
+                require(
+                    way == tp.partition, f"group {group_id!r} is open on {tp.partition}, its way leads to {way} (W-106)"
+                )
 
     def _follow(self, tp: Tp, value: bytes, transaction: Transaction) -> list[Any]:
         """Moves the oracle by one ledger record; what it puts out."""
@@ -232,6 +272,7 @@ class Checker:
         self.positions[tp], self.positions[told], self.newest[tp] = position, transaction.offsets[told], value
         log = self.broker.log(tp)
         require(log.stable_end >= said.to_offset, f"{tp.partition}: read above the last stable offset")
+        self.recorded.ways = self._seen_ways.get((transaction.id, tp, value), {})
         plan: Plan | None = None
         records = log.visible(said.from_offset, said.to_offset)
         commands = self.broker.log(told).visible(task.command_position, next_command)
@@ -240,7 +281,9 @@ class Checker:
         elif said.clock > task.partition.clock or closed:
             if said.clock > task.partition.clock:
                 self._check_tick(tp, task, said)
-            plan = task.tick(said.clock)
+            if self.context.paths is not None:  # perhaps nothing was due but the end of a way
+                task.partition.advance(said.clock)
+            plan = task.process([]) if self.context.paths is not None else task.tick(said.clock)
             require(plan is not None, f"{tp.partition}: a tick at {said.clock}, where nothing was due")
         require(task.command_position == next_command, f"{tp.partition}: commands from {next_command} on are lost")
         if plan is None:
@@ -404,6 +447,8 @@ class Checker:
 
     def at_the_end(self) -> None:
         """Nothing in flight, nothing forgotten."""
+        if self.context.paths is not None:
+            self._check_ways()
         require(not any(log.open for log in self.broker.logs.values()), "a transaction is open after the end")
         for tp, position in self.positions.items():
             if Tp(self.topics.components, tp.partition) in self.lost:

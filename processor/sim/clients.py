@@ -16,11 +16,23 @@ from typing import Any, NamedTuple, NoReturn
 
 import confluent_kafka as ck
 
-from processor.engine.ports import Committed, EndOffset, Headers, Meanwhile, Poll, RawRecord, Released, Stretch, Tp
+from processor.engine.ports import (
+    Committed,
+    Doubt,
+    EndOffset,
+    Headers,
+    Meanwhile,
+    Poll,
+    RawRecord,
+    Released,
+    Stretch,
+    Tp,
+)
 from processor.sim.broker import GROUP, TRANSACTIONS, Broker, Member, Refusal, Row
 from processor.sim.memory import State
 from processor.sim.schedule import Actor
 from topics.partitioner import partition_for
+from topics.paths import NONCE_BYTES, PathMap, claim_key, claim_value
 
 PATIENCE_MS = 10_000
 """How long the library looks for a leader or a coordinator before a call times out."""
@@ -416,6 +428,53 @@ class SimSource:
         if self.process.actor.alive and self._member is not None:
             self._let_go(self._assigned, self._on_revoke)
             self.broker.leave(self._me)
+
+
+class SimPathLog:
+    """Port `PathLog`: whoever follows a path map reads it later than others, and in pieces."""
+
+    def __init__(self, process: Process, tp: Tp, paths: PathMap) -> None:
+        self.process, self.log, self.tp, self.paths = process, process.broker.log(tp), tp, paths
+        self._next = 0
+
+    def catch_up(self) -> None:
+        if self.process.rnd.random() < 0.7:
+            self._take(self._next + self.process.rnd.randrange(8))
+
+    def read_all(self, meanwhile: Meanwhile) -> None:
+        end = self.log.end
+        while self._next < end:
+            self._wait_for(end, self.process.rnd.choice([0, 50, 2_000]))
+            meanwhile()
+
+    def claim(self, wanted: Mapping[bytes, int]) -> None:
+        process = self.process
+        process.actor.wait()
+        end = 0
+        for group_id, partition in wanted.items():
+            key = claim_key(group_id, process.rnd.randbytes(NONCE_BYTES))
+            row: Row = (key, claim_value(partition), [])
+            end = self.log.append(row, process.broker.now_ms(), now=process.broker.scheduler.now).offset() + 1
+            process.say(f"claims {group_id!r} for {partition}")
+        if process.rnd.random() < process.trouble.timed_out:
+            raise Doubt("claims: timed out")
+        self._wait_for(end, PATIENCE_MS)
+        if self._next < end:
+            raise Doubt("claims are not read back in time")
+
+    def _wait_for(self, end: int, timeout_ms: float | None) -> None:
+        actor, log, broker = self.process.actor, self.log, self.process.broker
+        actor.wait(lambda: log.stable_end >= end and not broker.is_away(self.tp), timeout_ms)
+        self._take(end)
+
+    def _take(self, end: int) -> None:
+        end = min(end, self.log.stable_end)
+        for record in self.log.visible(self._next, end):
+            self.paths.read(record.key(), record.value(), record.timestamp()[1])
+        self._next = max(self._next, end)
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class SimLogReader:

@@ -27,20 +27,27 @@ from processor.engine.ports import Blocked, Committed, Doubt, Plan, Tp
 from processor.engine.restore import restore
 from processor.engine.rows import read_ledger
 from processor.engine.task import PartitionTask
+from processor.engine.ways import AllWays, Ways
 from processor.kafka.settings import WorkerSettings
 from processor.kafka.sink import KafkaSink
-from processor.sim.broker import GROUP, TRANSACTIONS, Broker, BrokerSettings
+from processor.sim.broker import GROUP, TRANSACTIONS, Broker, BrokerSettings, Row
 from processor.sim.checks import Checker, Violation
-from processor.sim.clients import Process, SimClients, SimLogReader, SimSource, Trouble
+from processor.sim.clients import Process, SimClients, SimLogReader, SimPathLog, SimSource, Trouble
 from processor.sim.memory import State
 from processor.sim.schedule import Actor, Crash, Scheduler
 from processor.sim.traffic import HUGE, Traffic, draw_limits, draw_policy, draw_record_limit
 from schemas.errors import FencedError
 from schemas.framing import single_object_header
 from topics.catalogue import DestinationTopics
+from topics.headers import Reading
 from topics.partitioner import partition_for
+from topics.paths import NONCE_BYTES, PARTITION, PathMap, claim_key, claim_value
+from topics.policies import Routing
 
 TOPICS = DestinationTopics("A", "D")
+PATHS = Tp(TOPICS.path_map, PARTITION)
+PATH_SHARE = 0.25
+"""Of the runs: so many have `routing = "path"`."""
 QUIET_STEPS = 30_000
 """A run that is not quiet by then never will be."""
 LAST_DEADLINE_MS = 70_000
@@ -97,7 +104,8 @@ class Life:
         self.stop = threading.Event()
         self.tasks: dict[Tp, Task] = {}
         self.limits = draw_limits(run.rnd)
-        self.context = replace(run.draw_context(), replay=self.limits)
+        told = run.draw_context()
+        self.context = replace(told, replay=self.limits, paths=None if told.paths is None else PathMap())
         self.poll_records = run.rnd.choice([1, 3, 10, 50])
         self.memory_limit = run.rnd.choice([HUGE, HUGE, 5_000, 2_000])
         self.driver: Driver | None = None
@@ -124,7 +132,11 @@ class Life:
         def restored(tps: Sequence[Tp], wanted: Wanted) -> Mapping[Tp, Task]:
             return restore(SimLogReader(process, wanted), {TOPICS.components: self.context}, tps, wanted)
 
-        ports = Ports(SimSource(process), sink, process, restored)
+        ways, paths = AllWays({}), self.context.paths
+        if paths is not None:
+            path_log = SimPathLog(process, PATHS, paths)
+            ways = AllWays({TOPICS.components: Ways(paths, path_log, Reading.of(self.context.policy))})
+        ports = Ports(SimSource(process), sink, process, ways.restoring(restored), ways or None)
         limit = self.memory_limit if run.faults else HUGE
         self.driver = Driver(ports, self, {TOPICS.components: TOPICS.commands}, self.poll_records, limit, self.stop)
         self.driver.run()
@@ -238,6 +250,10 @@ class Run:
             single_object_header("Outcome"),
             record_limit_bytes=draw_record_limit(rnd),
         )
+        self._senders = PathMap()
+        self._senders_at = 0
+        if Random(f"{seed} has paths").random() < PATH_SHARE:  # dice of its own: other runs stay as they were
+            self.context = replace(self.context, policy=replace(policy, routing=Routing.PATH), paths=self._senders)
         self._skewed = rnd.random() < 0.25
         self._changing = rnd.random() < 0.3
         if not self._changing:  # workers with different settings live side by side there, as real ones may not
@@ -369,7 +385,8 @@ class Run:
             topic, draw = TOPICS.commands, self._traffic.command
         row = draw(broker.now_ms())
         partitions = broker.settings.partitions
-        partition = partition_for(row[0] or b"", partitions) if rnd.random() < 0.95 else rnd.randrange(partitions)
+        home = partition_for(row[0] or b"", partitions) if self.context.paths is None else self._way(row, topic)
+        partition = home if rnd.random() < 0.95 else rnd.randrange(partitions)
         log = broker.log(Tp(topic, partition))
         if rnd.random() < 0.95:
             log.append(row, broker.now_ms(), now=self.scheduler.now)
@@ -379,11 +396,29 @@ class Run:
         log.append(row, broker.now_ms(), owner, self.scheduler.now)
         broker.markers.append(("marker of a producer", lambda: log.finish(owner, outcome, broker.now_ms())))
 
+    def _way(self, row: Row, topic: str) -> int:
+        """Where a sender sends under path routing: some hash; some claim, and may not wait for the claim; commands follow what is known."""
+        rnd, broker, paths = self.rnd, self.broker, self._senders
+        log, partitions = broker.log(PATHS), broker.settings.partitions
+        group_id = row[0] or b""
+        hashed = partition_for(group_id, partitions)
+        if rnd.random() < 0.4:
+            return hashed
+        if topic == TOPICS.components and paths.get(group_id) is None and group_id and rnd.random() < 0.7:
+            key = claim_key(group_id, rnd.randbytes(NONCE_BYTES))
+            log.append((key, claim_value(rnd.randrange(partitions)), []), broker.now_ms(), now=self.scheduler.now)
+        if rnd.random() < 0.7:
+            for record in log.visible(self._senders_at, log.stable_end):
+                paths.read(record.key(), record.value(), record.timestamp()[1])
+            self._senders_at = log.stable_end
+        way = paths.get(group_id)
+        return hashed if way is None else way
+
     def draw_context(self) -> TaskContext:
         """The destination as a process is told it: in some runs the settings change from one start to the next."""
         if not self._changing:
             return self.context
-        policy = draw_policy(self.rnd)
+        policy = replace(draw_policy(self.rnd), routing=self.context.policy.routing)
         self.scheduler.say(f"{policy}", "run")
         return replace(self.context, policy=policy)
 
@@ -458,6 +493,8 @@ class Run:
         for partition in range(self.broker.settings.partitions):
             log = self.broker.log(Tp(TOPICS.groups_changelog, partition))
             log.compact(bury=not any(actor.alive for actor in self.broker.readers))
+        if self.context.paths is not None:
+            self.broker.log(PATHS).compact(bury=False)  # tombstones stay longer than anybody sleeps
 
     def _move(self) -> None:
         """A leader or a coordinator moves; mostly for less than anybody waits, sometimes for longer."""

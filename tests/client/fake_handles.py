@@ -84,9 +84,11 @@ class FakeProducer:
         if queue and (error := queue.pop(0)) is not None:
             raise error
 
-    def produce(self, topic: str, value: bytes | None, key: bytes | None, *, on_delivery: Any, headers: Any) -> None:
+    def produce(
+        self, topic: str, value: bytes | None, key: bytes | None, partition: int, *, on_delivery: Any, headers: Any
+    ) -> None:
         self._called("produce")
-        sent = FakeSent(topic, key, value, headers)
+        sent = FakeSent(topic, key, value, headers, partition)
         self.undelivered.append((on_delivery, sent))
         if "transactional.id" in self.properties:
             self.open.append(sent)
@@ -144,8 +146,8 @@ class FakeProducer:
 class FakeSent:
     """A produced record, and the message a delivery report carries."""
 
-    def __init__(self, topic: str, key: bytes | None, value: bytes | None, headers: Any) -> None:
-        self.name, self.key, self.value, self.headers = topic, key, value, list(headers)
+    def __init__(self, topic: str, key: bytes | None, value: bytes | None, headers: Any, partition: int = -1) -> None:
+        self.name, self.key, self.value, self.headers, self.to = topic, key, value, list(headers), partition
 
     def topic(self) -> str:
         return self.name
@@ -240,7 +242,8 @@ class FakeConsumer:
         return (0, len(self.broker.records))
 
     def list_topics(self, topic: str, timeout: float) -> Any:
-        return SimpleNamespace(topics={topic: topic_metadata(self.broker.topics.get(topic, 1))})
+        count = self.broker.topics.get(topic, 0 if topic.endswith("-path-map") else 1)
+        return SimpleNamespace(topics={topic: topic_metadata(count)} if count else {})
 
     def consumer_group_metadata(self) -> Any:
         return f"generation {self.generation}"

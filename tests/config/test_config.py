@@ -171,7 +171,6 @@ ROWS = [
     ("[templates.slow]\nmax_bytes = 0", "templates.slow.max_bytes", "at least 1"),
     ("[templates.slow]\ntemplate = 'other'", "templates.slow.template", "no such setting"),
     ("templates.slow = 3", "templates.slow", "must be a section"),
-    (d("routing = 'path'"), "destinations.d.routing", "not built yet"),  # W-105
     (d("shape = 'heap'"), "destinations.d.shape", "must be one of envelope, consecutive, reference"),
     (d("oversize = 'envelope'"), "destinations.d.oversize", "must be one of fail, consecutive, reference"),
     (d("strict_order = true"), "destinations.d.strict_order", "not built yet"),

@@ -7,7 +7,7 @@ simulator is blind there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
 
@@ -25,9 +25,10 @@ from processor.engine.young import YoungGroups
 from processor.kafka.sink import KafkaSink
 from processor.sim import run
 from processor.sim.broker import Broker
-from processor.sim.clients import SimLogReader, SimProducer, SimSource
+from processor.sim.clients import SimLogReader, SimPathLog, SimProducer, SimSource
 from schemas.records import GroupRow
 from topics.partitioner import partition_for
+from topics.paths import NONCE_BYTES, PathMap, claim_key, claim_value
 
 Patch = Callable[[Any], Any]
 DEFECTS: dict[str, list[tuple[Any, str, Patch]]] = {}
@@ -569,5 +570,44 @@ def tick_does_not_wait_for_commands(original: Any) -> Any:
         if tp.topic == run.TOPICS.commands:
             return EndOffset(position, self.process.now_ms())
         return original(self, tp, position)
+
+    return wrong
+
+
+# -- path routing (W-105, W-106)
+
+
+@defect(PathMap, "_take")
+def the_last_claim_counts(original: Any) -> Any:
+    def wrong(self: PathMap, group_id: bytes, claim: Any, at: int) -> None:
+        original(self, group_id, claim, at)
+        self._claims[group_id].reverse()
+
+    return wrong
+
+
+@defect(PathMap, "leave")
+def a_way_ends_while_its_group_is_open(original: Any) -> Any:
+    return lambda self, partition, before, now, is_in_use: original(
+        self, partition, before, now, lambda group_id: False
+    )
+
+
+@defect(PathMap, "get")
+def a_way_ends_before_its_tombstone_is_committed(original: Any) -> Any:
+    def wrong(self: PathMap, group_id: bytes) -> int | None:
+        claims = self._claims.get(group_id)
+        return None if claims is None or claims[0].is_leaving else claims[0].partition
+
+    return wrong
+
+
+@defect(SimPathLog, "claim")
+def claims_are_not_read_back(original: Any) -> Any:
+    def wrong(self: SimPathLog, wanted: Mapping[bytes, int]) -> None:
+        with patch.object(self, "_wait_for"), suppress(Doubt):
+            original(self, wanted)
+        for group_id, partition in wanted.items():
+            self.paths.read(claim_key(group_id, bytes(NONCE_BYTES)), claim_value(partition), 0)
 
     return wrong

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from topics.catalogue import DestinationTopics, Expectation, Rule, TopicSpec, expected
-from topics.policies import DestinationPolicy, HandlingPolicy, Oversize, Shape
+from topics.catalogue import PATH_TOMBSTONES_MS, DestinationTopics, Expectation, Rule, TopicSpec, expected
+from topics.policies import DestinationPolicy, HandlingPolicy, Oversize, Routing, Shape
 from topics.routes import Route
 from topics.selector import Selector
 
@@ -54,6 +54,18 @@ def test_every_topic_but_rejected_has_the_partitions_of_the_input() -> None:
     """W-88."""
     assert {name for name, spec in specs().items() if not spec.counted} == {"megazon.rejected"}
     assert {spec.partitions for spec in specs().values()} == {6}
+
+
+def test_path_map_has_one_partition_is_compacted_and_remembers_tombstones_w105() -> None:
+    """Whatever the input has; and it is there under path routing only."""
+    name = DestinationTopics("shop", "megazon").path_map
+    (added,) = specs(DestinationPolicy(UNITS, routing=Routing.PATH)).keys() - specs().keys()
+    assert added == name == "shop-megazon-path-map"
+    spec = specs(DestinationPolicy(UNITS, routing=Routing.PATH))[name]
+    assert (spec.partitions, spec.counted) == (1, False)
+    assert spec.config["cleanup.policy"] == "compact"
+    assert int(spec.config["delete.retention.ms"]) >= PATH_TOMBSTONES_MS
+    assert specs(DestinationPolicy(HandlingPolicy.PASS_THROUGH, routing=Routing.PATH)).keys() == specs().keys()
 
 
 def test_topics_of_routes_are_like_the_units_topic_w98() -> None:

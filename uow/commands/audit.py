@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from schemas.errors import ConfigError
 from uow.cli import FAILED
 from uow.commands.sink import chosen_destinations, cluster_of
 from uow.config import Settings
@@ -52,6 +53,9 @@ def command(settings: Settings, root: Path, chosen: tuple[str, ...], as_json: bo
     with Progress("Spark is starting") as progress:
         spark = session("uow audit", settings=spark_settings(once=True))
         for name in chosen_destinations(settings, chosen):
+            if settings.policy(name).has_paths:
+                rule = "the audit tells by the hash where an id belongs; which way it had is no longer known once it is closed"
+                raise ConfigError(f"destinations.{name}.routing", "path", rule)
             progress.say(f"{name}: computing every unit again")
             names = DestinationTopics(settings.application_id, name)
             audit = Audit(spark, cluster_of(settings), names, settings.policy(name), Tables(root.resolve(), name))

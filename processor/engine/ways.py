@@ -1,0 +1,157 @@
+"""Path routing in a worker: before records are judged, every id in them has a way (W-105); after a restore, every open group (W-106).
+
+Claiming needs an answer from Kafka, judging must not wait for one. So the driver, between a poll and its batches, lets `Ways.settle` look at the
+ids: those without a way are claimed for the partition they lie on, all at once, and read back. A task then only looks into the map, by
+the same question that a hash would answer; where the way leads elsewhere, line 6 of the decision table sends the component on.
+
+Belongs here: which ids are asked for when. Does not belong here: the map (`topics.paths`), how claims are written and read (the port `PathLog`),
+when a way ends (`processor.engine.task`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from processor.core.columns import Record, Unreadable, look_at_headers
+from processor.engine.batch import Batch, Task
+from processor.engine.driver import Restore, Wanted
+from processor.engine.ports import Doubt, Meanwhile, PathLog, Tp
+from schemas.errors import StateCorruptedError
+from topics.headers import Reading
+from topics.paths import PathMap
+
+log = logging.getLogger("uow.paths")
+
+_REMEDY = (
+    "routing became path, or the path map was lost, while its group was open, and somebody claimed it for another partition. With all workers and "
+    "senders stopped delete the path map, make it again by `uow topics create`, and start the workers before the senders"
+)
+
+
+class Seen:
+    """A record with its headers, which nobody may ask the library for a second time (`look_at_headers`)."""
+
+    __slots__ = ("_headers", "_record")
+
+    def __init__(self, record: Any, headers: Any) -> None:
+        self._record, self._headers = record, headers
+
+    def topic(self) -> str:
+        return self._record.topic()  # type: ignore[no-any-return]
+
+    def partition(self) -> int:
+        return self._record.partition()  # type: ignore[no-any-return]
+
+    def offset(self) -> int:
+        return self._record.offset()  # type: ignore[no-any-return]
+
+    def key(self) -> bytes | None:
+        return self._record.key()  # type: ignore[no-any-return]
+
+    def value(self) -> bytes | None:
+        return self._record.value()  # type: ignore[no-any-return]
+
+    def timestamp(self) -> tuple[int, int]:
+        return self._record.timestamp()  # type: ignore[no-any-return]
+
+    def headers(self) -> Any:
+        """As the record's; raises what it would."""
+        return self._record.headers() if isinstance(self._record, Unreadable) else self._headers
+
+
+class Ways:
+    """The ways of one destination, for one worker.
+
+    Args:
+        paths: The map, shared with the tasks.
+        log: Where it is read from and claimed in.
+        reading: How headers are read.
+    """
+
+    def __init__(self, paths: PathMap, log: PathLog, reading: Reading) -> None:
+        self._paths, self._log, self._reading = paths, log, reading
+
+    def settle(self, batches: Sequence[Batch]) -> None:
+        """Sees to it that every id in these batches has a way.
+
+        Raises:
+            Doubt: The log did not answer in time. No task was touched.
+        """
+        wanted: dict[bytes, int] = {}
+        for batch in batches:
+            headers, records = look_at_headers(batch.records)
+            batch.records = [Seen(*pair) for pair in zip(records, headers, strict=True)]
+            for record, pairs in zip(records, headers, strict=True):
+                group_id = self._id_of(pairs, record)
+                if group_id is not None:
+                    wanted.setdefault(group_id, batch.tp.partition)
+        self._log.catch_up()
+        self._claim(wanted)
+
+    def _id_of(self, pairs: Sequence[tuple[str, bytes | None]] | None, record: Record) -> bytes | None:
+        """The id that a record will be judged by, None where there is none, or none that can be read."""
+        marks = None if isinstance(record, Unreadable) else self._reading.read(pairs, record.value())
+        return None if marks is None else marks.id
+
+    def _claim(self, wanted: Mapping[bytes, int]) -> None:
+        while lacking := self._paths.unknown(wanted):  # reading up to a claim may tell that another way has ended
+            self._log.claim({group_id: wanted[group_id] for group_id in lacking})
+
+    def adopt(self, tasks: Mapping[Tp, Task], meanwhile: Meanwhile) -> None:
+        """Sees to it that every restored open group has its way here: after a change to path routing, or a loss of the map.
+
+        What the last owner ended is read before: from here on only we end ways to these partitions.
+
+        Raises:
+            StateCorruptedError: One has a way elsewhere.
+        """
+        self._claim_open(tasks, meanwhile)
+        for tp, task in tasks.items():
+            for group_id in task.groups:
+                way = self._paths.get(group_id)
+                if way != tp.partition:
+                    why = f"group {group_id.decode()!r} is open here, and its way leads to partition {way}"
+                    raise StateCorruptedError([tp], why, _REMEDY)
+
+    def _claim_open(self, tasks: Mapping[Tp, Task], meanwhile: Meanwhile) -> None:
+        """Again and again while nobody answers: a restore insists."""
+        while True:
+            self._log.read_all(meanwhile)
+            try:
+                self._claim({group_id: tp.partition for tp, task in tasks.items() for group_id in task.groups})
+                return
+            except Doubt as doubt:
+                log.warning("waiting for the path map: %s", doubt)
+                meanwhile()
+
+
+class AllWays:
+    """The ways of all destinations of a worker that are under path routing, by name of `D.components`."""
+
+    def __init__(self, ways: Mapping[str, Ways]) -> None:
+        self._ways = ways
+
+    def __bool__(self) -> bool:
+        return bool(self._ways)
+
+    def settle(self, batches: Sequence[Batch]) -> None:
+        """Raises like `Ways.settle`."""
+        for topic, ways in self._ways.items():
+            records = [batch for batch in batches if batch.records and batch.tp.topic == topic]
+            if records:
+                ways.settle(records)
+
+    def restoring(self, restore: Restore) -> Restore:
+        """A restore that adopts what it restores; raises like `Ways.adopt`."""
+
+        def restore_and_adopt(tps: Sequence[Tp], wanted: Wanted) -> Mapping[Tp, Task]:
+            tasks = restore(tps, wanted)
+            for topic, ways in self._ways.items():
+                here = {tp: task for tp, task in tasks.items() if tp.topic == topic}
+                if here:
+                    ways.adopt(here, wanted)
+            return tasks
+
+        return restore_and_adopt
