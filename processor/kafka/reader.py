@@ -63,20 +63,11 @@ class KafkaLogReader:
     def bounds(self, tps: Sequence[Tp]) -> Mapping[Tp, tuple[int, int]]:
         """(log start, end offset); the end of a `read_uncommitted` reader, never the last stable offset (ER-06 step 2)."""
         answers: dict[Tp, tuple[int, int]] = {}
-        is_fresh = False
         for tp in tps:
 
             def ask(tp: Tp = tp) -> bool:
-                nonlocal is_fresh
                 asker: Any = self._asker("read_uncommitted")  # answers None after the time-out, whatever its stub says
-                try:
-                    bounds = asker.get_watermark_offsets(ck.TopicPartition(*tp), timeout=REQUEST_S)
-                except ck.KafkaException as failure:
-                    if failure.args[0].code() != ck.KafkaError._UNKNOWN_PARTITION or is_fresh:
-                        raise
-                    self._asking.pop("read_uncommitted").close()  # it remembers the topic as it was (W-215)
-                    is_fresh = True
-                    return False
+                bounds = asker.get_watermark_offsets(ck.TopicPartition(*tp), timeout=REQUEST_S)
                 if bounds is None:
                     return False
                 answers[tp] = bounds
