@@ -9,6 +9,7 @@ Belongs here: bytes of the records on the hot path. Does not belong here: framin
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
@@ -51,6 +52,18 @@ def block(number: int) -> tuple[list[bytes], bytes]:
     """Beginnings of `long` by `number & (1 << BLOCK_BITS) - 1`, and the end that all not negative numbers of a block have in common."""
     above = number >> BLOCK_BITS
     return (_BEGINNINGS, varint(above)) if above else (LENGTHS, b"")
+
+
+def longs(numbers: Sequence[int]) -> list[bytes]:
+    """`long` of each of some rising numbers, none of them negative."""
+    coded: list[bytes] = []
+    begin, within = 0, (1 << BLOCK_BITS) - 1
+    while begin < len(numbers):
+        low, high = block(numbers[begin])
+        end = bisect_right(numbers, numbers[begin] | within, begin)
+        coded += [low[number & within] + high for number in numbers[begin:end]]
+        begin = end
+    return coded
 
 
 LENGTHS = _SMALL[::2]

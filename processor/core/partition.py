@@ -34,10 +34,11 @@ from processor.core.changes import (
     TakenOut,
 )
 from processor.core.closed import ClosedMemory, CommandMemory
-from processor.core.columns import UNREADABLE, ColumnReader, Record, Unreadable, look_at_headers, unit_properties
+from processor.core.columns import UNREADABLE, ColumnReader, Record, Unreadable, look_at_headers
 from processor.core.command import decide_command
 from processor.core.decide import Arrival, decide_arrival, decide_due, decide_refusal
 from processor.core.group import NEVER, Group
+from processor.core.layout import unit_properties
 from schemas.errors import DecodeError, DuplicateSequenceNumberError, InvariantViolation
 from schemas.records import Attributes, UnitOutcome
 from topics.catalogue import HELD_LIMIT_BYTES

@@ -10,8 +10,8 @@ from hashlib import sha1
 from uuid import UUID
 
 from processor.core.changes import Closed, Tail
-from processor.core.columns import unit_properties
 from processor.core.group import Group
+from processor.core.layout import unit_properties
 from schemas.component import decode_component, sized, unit_body
 from schemas.records import Component, Range, Reason, Unit, UnitOutcome, bounded_ranges, ranges_text
 from topics import headers as names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from processor.core import columns
+from processor.core import layout
 from processor.core.changes import Closed, Decision, Passed
 from processor.core.group import Group
 from processor.core.partition import Partition
@@ -22,11 +22,11 @@ def test_deadlines_that_became_stale_are_cleared_away() -> None:
 
 
 def test_marks_made_up_per_record_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "_MAX_MARKS", 10)
-    columns._MARKS.clear()
+    monkeypatch.setattr(layout, "_MAX_MARKS", 10)
+    layout._MARKS.clear()
     played = story(*(c(number) for number in range(1, 100)))
     assert played.open == {"a": "1-99"}
-    assert len(columns._MARKS) <= 10
+    assert len(layout._MARKS) <= 10
 
 
 def test_cancelled_components_are_counted_as_such_w216() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from processor.core import columns
+from processor.core import columns, layout
 from processor.core.columns import ColumnReader
 from processor.engine.task import PartitionTask
 from schemas import codec
@@ -155,18 +155,18 @@ def test_layouts_made_up_per_record_do_not_fill_the_memory(monkeypatch: pytest.M
     reader = ColumnReader("D.components", 0, Reading())
     monkeypatch.setattr(columns, "_MAX_LAYOUTS", 50)
     reader.read([sent_with([*COMPONENT, (f"x{index}", b"")]) for index in range(220)])
-    assert len(reader._readers) <= 50
+    assert len(reader._layouts) <= 50
     plain = reader.read([sent_with(COMPONENT)])
-    assert plain.ids == [b"a"]
+    assert list(plain.ids) == [b"a"]
 
 
 def test_huge_headers_are_not_kept_for_look_up() -> None:
     reader = ColumnReader("D.components", 0, Reading())
-    columns._MARKS.clear()
+    layout._MARKS.clear()
     for index in range(20):
         reader.read([sent_with([("uow-id", b"a"), ("uow-seq", b"1"), ("uow-end", b"%d" % index * 100_000)])])
         reader.read([sent_with([("uow-id", b"a"), ("uow-seq", b"%d" % index * 100_000), ("uow-end", b"true")])])
         reader.read([sent_with([*COMPONENT, (f"{index}" * 100_000, b"")])])
-    kept = sum(len(part or b"") for raws in columns._MARKS for part in raws)
-    kept += sum(len(name) for heads in reader._readers for name in heads)
+    kept = sum(len(part or b"") for raws in layout._MARKS for part in raws)
+    kept += sum(len(name) for heads in reader._layouts for name in heads)
     assert kept < 10_000

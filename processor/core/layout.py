@@ -1,0 +1,247 @@
+"""Records with the same header names in the same order: a layout. They are read in bulk, column by column, without a Python call for each.
+
+A row is *plain* if it has a valid id, number and end mark and no header that changes its treatment. Its Avro body is joined here, once, from
+look-up tables; the Python that runs per record is a few comprehensions, the rest is in `map`, `zip` and `join`.
+
+Belongs here: what makes a row plain, and its bytes. Does not belong here: which rows belong to which layout (`columns`), and rules about groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from operator import add
+from typing import Any, Final, NamedTuple
+
+from processor.core.changes import Tail
+from schemas.component import END_CHUNKS, LENGTHS, NULL, header_chunk, long, longs, optional, sized
+from topics import headers as names
+from topics.catalogue import HELD_LIMIT_BYTES
+from topics.headers import Reading, decimal, is_text
+
+Pairs = Sequence[tuple[str, bytes | None]]
+
+PROPERTIES: Final = frozenset({names.CORRELATION_ID, names.PRIORITY, names.USER_ID, names.TYPE})
+"""`uow-*` headers that a unit takes over from its end component (W-90, W-97)."""
+_REPEATED: Final = frozenset(names.PARENTS)
+"""Those that it takes over with all their repeats (W-205)."""
+
+
+class Raw(NamedTuple):
+    """Records in offset order, by column."""
+
+    offsets: Sequence[int]
+    times: Sequence[int]
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+
+    def of(self, rows: Sequence[int]) -> Raw:
+        """Some of them."""
+        return Raw(
+            [self.offsets[row] for row in rows],
+            [self.times[row] for row in rows],
+            [self.keys[row] for row in rows],
+            [self.values[row] for row in rows],
+        )
+
+
+class Rows(NamedTuple):
+    """What plain rows say, by column; the id is None where the component is too large to be held. `tails` by offset, for end components only."""
+
+    ids: Sequence[bytes | None]
+    seqs: Sequence[int]
+    ends: Sequence[bool]
+    bodies: Sequence[bytes]
+    tails: dict[int, Tail]
+
+
+def by_header(headers: Sequence[Pairs | None]) -> tuple[tuple[str, ...], list[Sequence[bytes | None]]] | None:
+    """The layout of these records, and their raw header values, a column for each header; None unless all have one layout."""
+    try:
+        cells: list[Any] = list(zip(*headers, strict=True))
+    except (TypeError, ValueError):  # a record without headers, or of another length
+        return None
+    heads: list[str] = []
+    columns: list[Sequence[bytes | None]] = []
+    for cell in cells:
+        found, raws = zip(*cell, strict=True)
+        if found.count(found[0]) != len(found):
+            return None
+        heads.append(found[0])
+        columns.append(raws)
+    return (tuple(heads), columns) if heads else None
+
+
+class _Mark(NamedTuple):
+    """A pair of raw number and raw end mark, read once: what they mean, and the Avro that depends on them alone.
+
+    Attributes:
+        seq: The number.
+        end: The mark.
+        head: Number and mark, as a component begins.
+        simple: The same, and no component id.
+        headers: The two headers, number first.
+    """
+
+    seq: int
+    end: bool
+    head: bytes
+    simple: bytes
+    headers: bytes
+
+
+_SEQ_CHUNK, _END_CHUNK = header_chunk(names.SEQ), header_chunk(names.END)
+_MAX_MARKS = 65_536
+
+
+class _Marks(dict[tuple[bytes | None, bytes | None], _Mark | None]):
+    """Raw number and end mark to `_Mark`, None where one cannot be read; filled as they come, bounded."""
+
+    def __missing__(self, raws: tuple[bytes | None, bytes | None]) -> _Mark | None:
+        raw_seq, raw_end = raws
+        seq = decimal(raw_seq) if raw_seq else None
+        end = names.ENDS.get(raw_end.lower()) if raw_end is not None else None
+        mark = None
+        if seq is not None and end is not None and 1 <= seq <= names.MAX_SEQ:
+            head = long(seq) + END_CHUNKS[end]
+            headers = _SEQ_CHUNK + sized(raw_seq or b"") + _END_CHUNK + sized(raw_end or b"")
+            mark = _Mark(seq, end, head, head + NULL, headers)
+        if len(self) >= _MAX_MARKS:
+            self.clear()
+        if len(raw_seq or b"") + len(raw_end or b"") < 32:  # what is longer is nobody's habit, and must not be kept
+            self[raws] = mark
+        return mark
+
+
+_MARKS = _Marks()
+_NO_END = repeat(b"false")
+"""What an absent end mark means."""
+_ONCE = frozenset({names.ID, names.SEQ, names.END, names.COMPONENT_ID})
+_SHORT = len(LENGTHS)
+_SIZED = [b"\x02" + length for length in LENGTHS]
+
+
+class Layout:
+    """Reads records of one layout. Make one with `of`."""
+
+    def __init__(self, heads: tuple[str, ...], reading: Reading, source: bytes) -> None:
+        self._heads, self._reading, self._source = heads, reading, source
+        self._id, self._seq = heads.index(names.ID), heads.index(names.SEQ)
+        self._end = heads.index(names.END) if names.END in heads else None
+        self._component_id = heads.index(names.COMPONENT_ID) if names.COMPONENT_ID in heads else None
+        self._has_properties = any(name in PROPERTIES | _REPEATED or reading.is_user_header(name) for name in heads)
+        self._headers: list[
+            tuple[bytes, int | None]
+        ] = []  # what comes before a header's value, and its column; None: number and end mark
+        before, at = long(len(heads)), 0
+        while at < len(heads):
+            both = at == self._seq and self._end == at + 1
+            self._headers.append((before if both else before + sized(heads[at].encode()), None if both else at))
+            before, at = b"", at + (2 if both else 1)
+
+    @classmethod
+    def of(cls, heads: tuple[str, ...], reading: Reading, source: bytes) -> Layout | None:
+        """A reader for these header names in this order, or None where they make every such record odd.
+
+        Args:
+            heads: The names.
+            reading: How headers are read.
+            source: Avro of where the records are, as far as the offset.
+        """
+        if len(set(heads) & _ONCE) != sum(name in _ONCE for name in heads):
+            return None
+        if names.ID not in heads or names.SEQ not in heads:
+            return None
+        if any(name not in names.UNTREATED and not reading.is_user_header(name) for name in heads):
+            return None
+        return cls(heads, reading, source)
+
+    def is_plain(self, raws: Sequence[bytes | None]) -> bool:
+        """Whether a record with these header values is plain."""
+        group_id = raws[self._id]
+        raw_end = b"false" if self._end is None else raws[self._end]
+        component_id = None if self._component_id is None else raws[self._component_id]
+        return (
+            bool(group_id)
+            and len(group_id or b"") <= names.MAX_ID_BYTES
+            and is_text(group_id or b"")
+            and _MARKS[raws[self._seq], raw_end] is not None
+            and (component_id is None or is_text(component_id))
+        )
+
+    def read(self, raw: Raw, columns: Sequence[Sequence[bytes | None]]) -> Rows | None:
+        """All of the records, or None if one of them is not plain.
+
+        Args:
+            raw: The records.
+            columns: Their header values, a column for each header.
+        """
+        ids: Sequence[Any] = columns[self._id]
+        raw_ends = _NO_END if self._end is None else columns[self._end]
+        marks: list[Any] = list(map(_MARKS.__getitem__, zip(columns[self._seq], raw_ends, strict=False)))
+        component_ids = None if self._component_id is None else columns[self._component_id]
+        if None in marks or not _are_ids(ids) or not (component_ids is None or _are_texts(component_ids)):
+            return None
+        seqs, ends, heads, simple, of_marks = zip(*marks, strict=True)
+        sized_ids = list(map(add, map(_SIZED.__getitem__, map(len, ids)), ids))
+        parts: list[Iterable[bytes]] = [simple] if component_ids is None else [heads, map(optional, component_ids)]
+        parts.append(sized_ids if raw.keys == list(ids) else map(optional, raw.keys))
+        parts += _optionals(raw.values)
+        for before, at in self._headers:
+            if before:
+                parts.append(repeat(before))
+            parts.append(of_marks if at is None else sized_ids if at == self._id else map(optional, columns[at]))
+        known = {at: NULL + long(at) + self._source for at in set(raw.times)}
+        parts += (map(known.__getitem__, raw.times), longs(raw.offsets), repeat(NULL))
+        bodies = list(map(b"".join, zip(*parts, strict=False)))
+        if max(map(len, bodies)) > HELD_LIMIT_BYTES:  # line 14
+            ids = [None if len(body) > HELD_LIMIT_BYTES else group_id for group_id, body in zip(ids, bodies, strict=True)]
+            bodies = [b"" if group_id is None else body for group_id, body in zip(ids, bodies, strict=True)]
+        tails = {offset: self._tail(offset, row, columns) for row, offset in enumerate(raw.offsets) if ends[row]}
+        return Rows(ids, seqs, ends, bodies, tails)
+
+    def _tail(self, offset: int, row: int, columns: Sequence[Sequence[bytes | None]]) -> Tail:
+        component_id = None if self._component_id is None else columns[self._component_id][row]
+        if not self._has_properties:
+            return Tail(component_id, offset)
+        pairs = [(name, column[row]) for name, column in zip(self._heads, columns, strict=True)]
+        return Tail(component_id, offset, unit_properties(pairs, self._reading))
+
+
+def _are_ids(raws: Sequence[bytes | None]) -> bool:
+    """Whether each is a legal id: 1 to 255 bytes of text."""
+    try:
+        lengths = list(map(len, raws))  # type: ignore[arg-type]
+    except TypeError:  # there is none
+        return False
+    return min(lengths) > 0 and max(lengths) <= names.MAX_ID_BYTES and _are_texts(raws)
+
+
+def _are_texts(raws: Sequence[bytes | None]) -> bool:
+    """Whether each is UTF-8, or there is none."""
+    try:
+        return all(map(bytes.isascii, raws)) or all(map(is_text, raws))  # type: ignore[arg-type]
+    except TypeError:
+        return _are_texts([raw for raw in raws if raw is not None])
+
+
+def _optionals(raws: Sequence[bytes | None]) -> tuple[Iterable[bytes], ...]:
+    """`optional` of each, in pieces: mostly what is there is short, and need not be copied once more."""
+    if None not in raws:
+        lengths = list(map(len, raws))  # type: ignore[arg-type]
+        if max(lengths) < _SHORT:
+            return map(_SIZED.__getitem__, lengths), raws  # type: ignore[return-value]
+    return (map(optional, raws),)
+
+
+def unit_properties(headers: Pairs, reading: Reading) -> tuple[tuple[str, bytes | None], ...]:
+    """What a unit takes over from its end component: first of each property under our name; every user header, and what it stands for, as it is (W-90, W-97, W-205)."""
+    properties: dict[str, bytes | None] = {}
+    user: list[tuple[str, bytes | None]] = []
+    for name, value in headers:
+        meant = reading.names.get(name)
+        if meant in PROPERTIES:
+            properties.setdefault(meant, value)
+        elif meant in _REPEATED or reading.is_user_header(name):
+            user.append((name, value))
+    return (*properties.items(), *user)
