@@ -274,6 +274,7 @@ class Closing(Protocol):
 
 
 def unit_body(
+    framing: bytes,
     group_id: bytes,
     unit_id: bytes,
     sized_destination: bytes,
@@ -287,7 +288,8 @@ def unit_body(
     """A unit's Avro body around components that are encoded already.
 
     Args:
-        group_id: UTF-8 bytes of the id, as is `unit_id`.
+        framing: What goes before it.
+        group_id: UTF-8 bytes of the id, at most 4095, as is `unit_id`.
         unit_id: W-90.
         sized_destination: Name of the destination, with its length.
         closing: Generation, outcome, reason, and the partition's clock then, epoch ms.
@@ -297,12 +299,15 @@ def unit_body(
         missing: Numbers that a partial unit lacks.
         bodies: Encoded components in number order.
     """
-    count = long(len(bodies))
+    count = LENGTHS[len(bodies)] if len(bodies) < 4096 else long(len(bodies))
     generation = closing.generation
     return b"".join(
         (
-            sized(group_id),
-            sized(unit_id),
+            framing,
+            LENGTHS[len(group_id)],
+            group_id,
+            LENGTHS[len(unit_id)],
+            unit_id,
             sized_destination,
             b"\x02" if generation == 1 else long(generation),
             OUTCOME_CHUNKS[closing.outcome],

@@ -255,7 +255,7 @@ class Recomputation:
         unit_id = self._maker.unit_id(group.id, group.generation, tail)
         missing = group.missing() if closed.outcome is UnitOutcome.PARTIAL else ()
         if self._policy.value_format is ValueFormat.AVRO:
-            length = _FRAME_BYTES + len(self._maker.body(group, closed, unit_id, missing))
+            length = _FRAME_BYTES + len(self._maker.body(b"", group, closed, unit_id, missing))
         else:
             to_text = formats.to_json if self._policy.value_format is ValueFormat.JSON else formats.to_xml
             length = len(to_text(self._maker.record(group, closed, unit_id, missing)))

@@ -232,5 +232,5 @@ class Group:
         """Bodies in number order, compared as integers (W-10)."""
         held = self.held
         if len(held) == self.end:
-            return [held[seq] for seq in range(1, self.end + 1)]
+            return list(map(held.__getitem__, range(1, self.end + 1)))
         return [held[seq] for seq in sorted(held)]

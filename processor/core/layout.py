@@ -195,7 +195,9 @@ class Layout:
         parts += (map(known.__getitem__, raw.times), longs(raw.offsets), repeat(NULL))
         bodies = list(map(b"".join, zip(*parts, strict=False)))
         if max(map(len, bodies)) > HELD_LIMIT_BYTES:  # line 14
-            ids = [None if len(body) > HELD_LIMIT_BYTES else group_id for group_id, body in zip(ids, bodies, strict=True)]
+            ids = [
+                None if len(body) > HELD_LIMIT_BYTES else group_id for group_id, body in zip(ids, bodies, strict=True)
+            ]
             bodies = [b"" if group_id is None else body for group_id, body in zip(ids, bodies, strict=True)]
         tails = {offset: self._tail(offset, row, columns) for row, offset in enumerate(raw.offsets) if ends[row]}
         return Rows(ids, seqs, ends, bodies, tails)

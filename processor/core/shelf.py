@@ -9,6 +9,7 @@ Belongs here: that one loop, and nothing that depends on a policy beyond the lim
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from processor.core.changes import Closed, Delivered
@@ -27,18 +28,16 @@ def judge(partition: Partition, columns: Columns) -> None:
         partition: Whose groups change.
         columns: The rows.
     """
-    groups, closed_ids, elsewhere, arrive = (
-        partition.groups,
-        partition.closed.by_id,
-        partition.elsewhere,
-        partition.arrive,
-    )
+    groups, closed_ids, elsewhere = partition.groups, partition.closed.by_id, partition.elsewhere
+    arrive, records, offsets = partition.arrive, columns.records, columns.offsets
     max_components, max_bytes, timed = partition.policy.max_components, partition.policy.max_bytes, partition.timed
     tails, clock, due = columns.tails, partition.clock, partition.due
     note_held, note_effect = partition.happened.held.append, partition.happened.effects.append
     note_closed, note_order = partition.happened.closed.append, partition.closed.order.append
     complete, by_end = UnitOutcome.COMPLETE, Reason.END
-    judged = delivered = size = 0
+    new = tuple.__new__  # a named tuple's own is a Python function
+    delivered = closed_bytes = 0
+    others: list[bytes] = []
     rows = zip(
         columns.ids,
         columns.seqs,
@@ -46,10 +45,9 @@ def judge(partition: Partition, columns: Columns) -> None:
         columns.times,
         columns.offsets,
         columns.bodies,
-        columns.records,
         strict=True,
     )
-    for group_id, seq, end, at, offset, body, record in rows:
+    for group_id, seq, end, at, offset, body in rows:
         if at > clock:
             clock = at
         group = groups.get(group_id)  # None, an odd row, is no key of it
@@ -67,7 +65,8 @@ def judge(partition: Partition, columns: Columns) -> None:
                 or (end and (group.end != UNKNOWN_END or seq < group.highest))
             ):
                 partition.clock = clock
-                arrive(record)
+                arrive(records[bisect_left(offsets, offset)])
+                others.append(body)
                 clock, due = partition.clock, partition.due
                 continue
             group.bytes = total
@@ -82,7 +81,8 @@ def judge(partition: Partition, columns: Columns) -> None:
                 or elsewhere(group_id) is not None
             ):
                 partition.clock = clock
-                arrive(record)
+                arrive(records[bisect_left(offsets, offset)])
+                others.append(body)
                 clock, due = partition.clock, partition.due
                 continue
             group = groups[group_id] = Group(group_id, 1, at)
@@ -95,23 +95,22 @@ def judge(partition: Partition, columns: Columns) -> None:
         held[seq] = body
         if seq > group.highest:
             group.highest = seq
-        judged += 1
-        size += len(body)
         if not group.is_young:
             note_held((group, seq, end, offset, None))
         if end:
             group.end, group.marked, group.tail = seq, True, tails[offset]
         if count + 1 == group.end:
-            closed = Closed(group.id, group.generation, complete, by_end, group.end, offset + 1, clock)
-            del groups[group.id]
+            end_at = group.end
+            closed = new(Closed, (group_id, group.generation, complete, by_end, end_at, offset + 1, clock))
+            del groups[group_id]
             group.is_open = False
-            closed_ids[group.id] = closed
+            closed_ids[group_id] = closed
             note_order(closed)
             note_closed((group, closed))
-            note_effect((Delivered(closed), None, group))
-            delivered += group.end
-            size -= group.bytes
+            note_effect((new(Delivered, (closed, None)), None, group))
+            delivered += end_at
+            closed_bytes += group.bytes
     partition.clock = clock
-    partition.held_bytes += size
-    partition.counts.held += judged
+    partition.held_bytes += sum(map(len, columns.bodies)) - sum(map(len, others)) - closed_bytes
+    partition.counts.held += len(offsets) - len(others)
     partition.counts.delivered += delivered

@@ -5,8 +5,10 @@ Belongs here: identity, headers and body of a unit. Does not belong here: framin
 
 from __future__ import annotations
 
+from binascii import hexlify
 from collections.abc import Sequence
 from hashlib import sha1
+from struct import Struct
 from uuid import UUID
 
 from processor.core.changes import Closed, Tail
@@ -20,8 +22,11 @@ from topics.headers import Reading
 NAMESPACE = UUID("6f1c2f0c-3f0e-5d0a-9b52-0d6f3c7b1a55")
 """UUID namespace of unit ids; part of the wire contract (`uow-unit-id`)."""
 
-_VARIANTS = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+_DIGITS = Struct("8s4sc3sc3s12s")
+"""A UUID's digits: the fields of its text, version and variant apart."""
+_VARIANTS = {b"%x" % digit: b"89ab"[digit & 3 :][:1] for digit in range(16)}
 """The first digit of a UUID's clock field, with the variant's two bits set."""
+_SIZES = [(names.SIZE, b"%d" % size) for size in range(1024)]
 _KIND = (names.KIND, names.KIND_UNIT)
 _GENERATION_1 = (names.GENERATION, b"1")
 _OUTCOMES = {outcome: (names.OUTCOME, outcome.value.encode()) for outcome in UnitOutcome}
@@ -74,13 +79,14 @@ class UnitMaker:
             state.update(b"%b\0%d\0%b" % (group_id, generation, tail.component_id))
         else:
             state.update(b"%b\0%d\0%b%d" % (group_id, generation, tail.place or self._place, tail.offset))
-        text = state.hexdigest()
-        return f"{text[:8]}-{text[8:12]}-5{text[13:16]}-{_VARIANTS[text[16]]}{text[17:20]}-{text[20:32]}".encode()
+        first, second, _, third, variant, fourth, last = _DIGITS.unpack_from(hexlify(state.digest()))
+        return b"%b-%b-5%b-%b%b-%b" % (first, second, third, _VARIANTS[variant], fourth, last)
 
     def headers(
         self, group: Group, closed: Closed, unit_id: bytes, tail: Tail, missing: tuple[Range, ...]
     ) -> list[tuple[str, bytes | None]]:
         """The unit's headers. Never `uow-seq`, `uow-end` or `uow-reply-to` (W-94, W-96)."""
+        size = len(group.held)
         made: list[tuple[str, bytes | None]] = [
             (names.ID, group.id),
             _KIND,
@@ -88,7 +94,7 @@ class UnitMaker:
             _GENERATION_1 if group.generation == 1 else (names.GENERATION, b"%d" % group.generation),
             _OUTCOMES[closed.outcome],
             _REASONS[closed.reason],
-            (names.SIZE, b"%d" % len(group.held)),
+            _SIZES[size] if size < len(_SIZES) else (names.SIZE, b"%d" % size),
         ]
         if closed.outcome is UnitOutcome.PARTIAL:
             made.append((names.MISSING, ranges_text(bounded_ranges(missing)).encode()))
@@ -112,14 +118,16 @@ class UnitMaker:
 
     def body(
         self,
+        framing: bytes,
         group: Group,
         closed: Closed,
         unit_id: bytes,
         missing: tuple[Range, ...],
         bodies: Sequence[bytes] | None = None,
     ) -> bytes:
-        """The unit's Avro body (W-95), with the components as they are held, or as `bodies` has them, in number order."""
+        """The unit's Avro body behind its framing (W-95), with the components as they are held, or as `bodies` has them, in number order."""
         return unit_body(
+            framing,
             group.id,
             unit_id,
             self._sized_destination,

@@ -153,7 +153,8 @@ class Writer:
         """
         effect, record, group = outward
         match effect:
-            case Delivered(closed, command):
+            case Delivered():
+                closed, command = effect
                 assert group is not None
                 self._deliver(group, closed, written.outputs)
                 if self._reports_complete or closed.outcome is not UnitOutcome.COMPLETE:

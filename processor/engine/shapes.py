@@ -99,7 +99,7 @@ class Envelope(_Shape):
         unit_id = maker.unit_id(group.id, group.generation, tail)
         missing = group.missing() if closed.outcome is UnitOutcome.PARTIAL else ()
         if self.format is None:
-            value = self.unit_header + maker.body(group, closed, unit_id, missing)
+            value = maker.body(self.unit_header, group, closed, unit_id, missing)
         else:
             value = self.format(maker.record(group, closed, unit_id, missing))
         headers = maker.headers(group, closed, unit_id, tail, missing)
@@ -134,8 +134,13 @@ class Reference(_Shape):
         unit_id, missing, headers = self.identity(group, closed)
         components = [by_reference(decode_component(body)) for body in group.in_order()]
         if self.format is None:
-            value = self.unit_header + self.maker.body(
-                group, closed, unit_id, missing, [encode_component(component) for component in components]
+            value = self.maker.body(
+                self.unit_header,
+                group,
+                closed,
+                unit_id,
+                missing,
+                [encode_component(component) for component in components],
             )
         else:
             unit = self.maker.record(group, closed, unit_id, missing)

@@ -79,6 +79,7 @@ def test_a_long_by_hand_is_avros_zigzag_long(number: int) -> None:
 def test_a_unit_joined_from_encoded_components_is_the_unit_of_both_packages(unit: Unit, expires_at: int) -> None:
     bodies = [component.encode_component(held) for held in unit.components]
     body = component.unit_body(
+        b"",
         unit.id.encode(),
         unit.unit_id.encode(),
         component.sized(unit.destination.encode()),
