@@ -284,6 +284,13 @@ def test_open_groups_without_a_way_are_claimed_when_they_are_restored_w106(
     assert caplog.text.count("waiting for the path map: by script") == 2
 
 
+def test_restore_of_another_destination_does_not_ask_for_ways(log: Log, worker: Worker) -> None:
+    other = Tp("other.components", 0)
+    log.claim(b"a", 2)
+    assert worker.all.restoring(lambda tps, wanted: {})([other], lambda: [other]) == {}
+    assert worker.reader.next == 0
+
+
 def test_restored_group_whose_id_was_claimed_elsewhere_is_refused_w106(log: Log, worker: Worker) -> None:
     worker.tasks[Tp("other.components", 0)] = worker.tasks[Tp(TOPICS.components, 3)]
     worker.read((0, c(1, id="a")))
