@@ -120,6 +120,11 @@ def test_who_does_not_take_part_passes_the_headers_on_as_they_are_w213(fake: Fak
     assert "traceparent" not in dict(fake.visible[-1].headers)
 
 
+def test_plain_traffic_has_no_span_w213(fake: FakeBroker, connection: uow.Connection, spans: Spans) -> None:
+    passed_on = hop(fake, connection, FakeSent("t", None, b"v", [("traceparent", THEIRS.encode())]), "next")
+    assert (context(passed_on), spans) == (THEIRS, [])
+
+
 def test_unit_carries_the_trace_of_its_end_component_w213() -> None:
     played = story(c(2, end=True, user=[("traceparent", THEIRS.encode())]), c(1, user=[("traceparent", b"other")]))
     assert played.unit_headers[0]["traceparent"] == THEIRS.encode()

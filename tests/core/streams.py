@@ -23,10 +23,13 @@ from topics.policies import (
     DestinationPolicy,
     DuplicatePolicy,
     ExpirationPolicy,
+    FieldSource,
     LatePolicy,
     OutcomesPolicy,
     ViolationPolicy,
 )
+from topics.routes import Route, RouteMatching
+from topics.selector import Selector
 
 PARTITIONS = 2
 TP = Tp(TOPICS.components, 0)
@@ -61,7 +64,20 @@ def draw_policy(rnd: Random) -> DestinationPolicy:
         outcomes=rnd.choice(list(OutcomesPolicy)),
         accept_aliases=frozenset(family for family in AliasFamily if rnd.random() < 0.15),
         expiration_log_headers=("user",),
+        routes=rnd.choice([(), LANES]),
+        route_matching=rnd.choice(list(RouteMatching)),
+        field_source=rnd.choice(list(FieldSource)),
     )
+
+
+LANES = Route(Selector("uow-size > 1"), "large"), Route(Selector("user IS NOT NULL OR uow-priority >= 5"), "marked")
+
+
+def _as_fields(rnd: Random, headers: Any) -> tuple[Any, bytes | None]:
+    """The same marks as fields of a JSON value, without their headers: a component where `field_source` is `value`."""
+    fields = [pair for pair in headers if pair[0] in ("uow-id", "uow-seq", "uow-end") and (pair[1] or b"").isascii()]
+    said = ", ".join(f'"{name}": "{(raw or b"").decode()}"' for name, raw in fields)
+    return [pair for pair in headers if pair not in fields] or rnd.choice([None, []]), f"{{{said}}}".encode()
 
 
 _FAULTS: Sequence[tuple[str, bytes | None]] = (
@@ -159,7 +175,10 @@ def draw_stream(rnd: Random, length: int, ids_count: int = 5) -> list[Event]:
         stamped = max(0, at - rnd.choice([3, 30, 300])) if rnd.random() < 0.04 else at
         value = rnd.choice([b"x", b"x", b"y", b"", None, b"long" * 30])
         key = rnd.choice([b"id-1", b"id-1", None, b"", b"key"])
-        events.append(FakeRecord(offset, _headers(rnd, at, ids), value, key, stamped, TP))
+        headers = _headers(rnd, at, ids)
+        if isinstance(headers, list) and rnd.random() < 0.08:
+            headers, value = _as_fields(rnd, headers)
+        events.append(FakeRecord(offset, headers, value, key, stamped, TP))
         offset += 1 if rnd.random() < 0.95 else rnd.randrange(2, 5)
     return events
 

@@ -16,6 +16,7 @@ from processor.engine.young import ReplayLimits
 from schemas.errors import (
     BadSequenceNumberError,
     BadUnitIdError,
+    DecodeError,
     DuplicateSequenceNumberError,
     UnitConflictError,
 )
@@ -158,6 +159,11 @@ def test_reading_is_named_by_its_code_w24() -> None:
     assert isinstance(again.read((), b'{"uow-id": "a", "uow-seq": 1}'), Marks)
     assert Reading().read((), b'{"uow-id": "a", "uow-seq": 1}') is None
     assert ID == "uow-id"
+
+
+def test_reading_of_another_version_is_refused_w24() -> None:
+    with pytest.raises(DecodeError, match="this worker's is version 1"):
+        Reading.of_code(ValueReading().code + 1)
 
 
 def test_audit_reads_them_as_the_worker_does_w24() -> None:
