@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +15,10 @@ from confluent_kafka.admin import AdminClient
 import uow
 from schemas.errors import DecodeError
 from tests.broker.worker_places import Place
-from tests.processes import wait_for
+from tests.kafka_broker import Kafka
+from tests.processes import Child, wait_for
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "large_unit"
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -60,6 +65,26 @@ def test_every_run_is_whole_while_workers_come_and_go_and_plain_records_pass_w12
             wanted = place.sent[unit.id.encode()]
             assert [component.value for component in unit.components] == [wanted[seq] for seq in range(1, 6)]
             unit.acknowledge()
+
+
+def test_the_large_unit_example_streams_in_memory_that_does_not_grow_with_the_film_w116_w208(
+    broker: Kafka, tmp_path: Path, spawn: Callable[..., Child]
+) -> None:
+    """`examples/large_unit` as its README tells it: 600 frames of 100 kB in less than 10 MB, small films as envelopes beside them."""
+    config = tmp_path / "uow.toml"
+    config.write_text((EXAMPLE / "uow.toml").read_text().replace("localhost:9092", broker.bootstrap))
+    assert spawn("uow", "topics", "create", "-c", config, "--partitions", "1").wait(90) == 0
+    worker = spawn("uow", "worker", "-c", config)
+    worker.wait_output("ready", 90)
+    at = ("--bootstrap", broker.bootstrap)
+    assert spawn("python", EXAMPLE / "scanner.py", *at, "--frames", "600").wait(120) == 0
+    projector = spawn("python", EXAMPLE / "projector.py", *at)
+    assert projector.wait(120) == 0, projector.output
+    shown = re.findall(r"(\w+): (\d+) frames, (\d+) bytes; memory grew by ([0-9.]+) MB", projector.output)
+    assert [(name, frames) for name, frames, _, _ in shown] == [("trailer", "3"), ("feature", "600"), ("credits", "3")]
+    assert int(shown[1][2]) > 60_000_000
+    assert float(shown[1][3]) < 10, projector.output
+    assert worker.terminate(90) == 0
 
 
 def put_plain(place: Place, count: int) -> None:
