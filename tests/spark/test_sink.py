@@ -5,10 +5,12 @@ from __future__ import annotations
 import shutil
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from schemas import codec, formats, framing
 from schemas.errors import StateCorruptedError
@@ -18,6 +20,8 @@ from spark_sink.kafka import Cluster
 from spark_sink.tables import Table, append_once
 from tests.spark.stage import STARTED_MS, Stage, c, plain
 from topics.policies import ExpirationPolicy
+from topics.routes import Route
+from topics.selector import Selector
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -231,3 +235,18 @@ def test_a_unit_of_another_destination_that_was_sent_on_is_passed(make_stage: Ca
     assert row.value == unit.value()
     assert east.rows(Table.UNITS) == []
     assert east.audit().is_clean
+
+
+def test_the_topic_of_a_route_added_later_is_read_whole_and_one_that_is_gone_is_told_w98(
+    make_stage: Callable[..., Stage], unique: str
+) -> None:
+    stage = make_stage(routes=(Route(Selector("uow-size = 1"), f"{unique}.small"),))
+    stage.send([c("one", 1, end=True), c("two", 1), c("two", 2, end=True)])
+    stage.work()
+    without = replace(stage.sinking(), routes=())
+    without.start(once=True).awaitTermination()
+    assert [row.id for row in stage.rows(Table.UNITS)] == ["two"]
+    stage.sink()
+    assert {row.id for row in stage.rows(Table.UNITS)} == {"one", "two"}
+    with pytest.raises(StreamingQueryException, match="small"):
+        without.start(once=True).awaitTermination()
