@@ -35,6 +35,7 @@ DELIVERY_MODE: Final = "uow-delivery-mode"
 DESTINATION: Final = "uow-destination"
 SOURCE_NAME: Final = "uow-source-name"
 ORDER_NAME: Final = "uoo-name"
+ORDER_KEY: Final = "uow-order-key"
 HOPS: Final = "uow-hops"
 ORIGIN_TS: Final = "uow-origin-ts"
 PRODUCER_ID: Final = "uow-producer-id"
@@ -153,6 +154,7 @@ class Marks(NamedTuple):
         deliver_at: Epoch ms, 0 for at once.
         special: Whether a header changes its treatment, so that the shelf must not judge it.
         rerouted: Whether it was sent on to its right partition already (line 6).
+        order_key: `uow-order-key`; empty for none (W-210).
     """
 
     id: bytes
@@ -164,6 +166,7 @@ class Marks(NamedTuple):
     deliver_at: int = 0
     special: bool = False
     rerouted: bool = False
+    order_key: bytes = b""
 
 
 class Refusal(NamedTuple):
@@ -283,6 +286,7 @@ class Reading:
             deliver_at,
             special,
             REROUTED in values,
+            _one(ORDER_KEY, values.get(ORDER_KEY)) or b"",
         )
 
 
@@ -315,6 +319,7 @@ _NATIVE: Final = UNTREATED | {
     PRIORITY,
     DELIVERY_MODE,
     ORDER_NAME,
+    ORDER_KEY,
     KIND,
     REROUTED,
 }

@@ -31,6 +31,11 @@ def claim_key(group_id: bytes, nonce: bytes) -> bytes:
     return b"%b%b\0%b" % (_VERSION, group_id, nonce)
 
 
+def line_of(order_key: bytes) -> bytes:
+    """What is claimed for all groups of an order key (W-210), in place of an id; no id begins so, since it is no UTF-8."""
+    return b"\xff" + order_key
+
+
 def claim_value(partition: int) -> bytes:
     """Value of a claim: the partition, as decimal text."""
     return b"%d" % partition

@@ -37,6 +37,7 @@ from uow.component import (
     header_pairs,
     mark_end,
     moment_ms,
+    order_key_of,
     value_bytes,
 )
 from uow.consumption import Consumption, Start
@@ -265,7 +266,7 @@ class Connection:
             topic,
             unit_id,
             common,
-            lambda: self._ways.claimed(destination, unit_id.encode()),
+            lambda order_key: self._ways.claimed(destination, unit_id.encode(), order_key),
             transaction,
             self._trace,
         )
@@ -321,7 +322,9 @@ class Connection:
             marked = component_headers(id, seq, component.component_id, own=own)
             if raw_key is None or topic == _topics(destination).components:
                 raw_key = id.encode()
-            way = self._ways.claimed(destination, id.encode()) if topic == _topics(destination).components else HASHED
+            way = HASHED
+            if topic == _topics(destination).components:
+                way = self._ways.claimed(destination, id.encode(), order_key_of(marked))
             marked = mark_end(marked) if end else marked
             record = OutgoingRecord(topic, raw_key, value_bytes(component.value), marked, way)
             self._trace(record)
@@ -547,7 +550,7 @@ class Connection:
         record = forwarded_record(message, topic, destination is not None, value, headers, reassignment, self._reading)
         marks = self._reading.read(record.headers) if destination is not None else None
         if destination is not None and isinstance(marks, Marks):
-            record.partition = self._ways.claimed(destination, marks.id)
+            record.partition = self._ways.claimed(destination, marks.id, marks.order_key)
         self._trace(record)
         return self._hop(message).forward(message, record)
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 from uuid import uuid4
 
 from schemas.errors import BadSequenceNumberError, BadUnitIdError, DecodeError, UnitConflictError
-from topics.headers import COMPONENT_ID, END, ID, ORDER_NAME, SEQ, Marks, Reading, Refusal
+from topics.headers import COMPONENT_ID, END, ID, ORDER_KEY, ORDER_NAME, SEQ, Marks, Reading, Refusal
 from uow.handles import HeaderPair, Headers
 
 HeaderValue = str | bytes | int | None
@@ -140,6 +140,11 @@ def component_headers(
     headers.extend(own)
     check(headers)
     return headers
+
+
+def order_key_of(headers: Headers) -> bytes:
+    """A component's order key, empty for none (W-210)."""
+    return next((value for name, value in headers if name == ORDER_KEY and value), b"")
 
 
 def mark_end(headers: Headers) -> Headers:

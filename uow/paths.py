@@ -16,7 +16,7 @@ from typing import Final
 from processor.engine.ports import Doubt, PathLog
 from topics.catalogue import DestinationTopics
 from topics.partitioner import partition_for
-from topics.paths import PathMap
+from topics.paths import PathMap, line_of
 from uow.component import HASHED
 from uow.errors import DestinationUnavailableError, ReconnectTimeoutError
 from uow.handles import LOOK_AGAIN_S, ConsumerHandle, check_topic
@@ -42,15 +42,18 @@ class Ways:
         self._lock = threading.Lock()
         self._destinations: dict[str, _Destination | None] = {}
 
-    def claimed(self, destination: str, group_id: bytes) -> int:
-        """The partition that an id belongs to, claimed for the least claimed one if it had none; `HASHED` without path routing.
+    def claimed(self, destination: str, group_id: bytes, order_key: bytes = b"") -> int:
+        """The partition that an id belongs to, claimed for that of its order key, else for the least claimed one, if it had none.
+
+        Returns:
+            `HASHED` without path routing.
 
         Raises:
             ReconnectTimeoutError: The map did not answer in time. Nothing harmful was done: call again.
         """
         with self._lock:
             found = self._destination(destination)
-            return HASHED if found is None else found.claimed(group_id)
+            return HASHED if found is None else found.claimed(group_id, order_key)
 
     def known(self, destination: str, group_id: bytes) -> int:
         """The same for who only speaks of an id: nothing is claimed; without a way it is `HASHED`."""
@@ -98,12 +101,15 @@ class _Destination:
         self._count = 0
         self._count_at = 0.0
 
-    def claimed(self, group_id: bytes) -> int:
+    def claimed(self, group_id: bytes, order_key: bytes = b"") -> int:
         way = self.known(group_id)
         if way != HASHED:
             return way
-        count = self._partitions()
-        wish = self._paths.least_claimed(partition_for(group_id, count), count)
+        if order_key:
+            wish = self.claimed(line_of(order_key))
+        else:
+            count = self._partitions()
+            wish = self._paths.least_claimed(partition_for(group_id, count), count)
         try:
             self.log.claim({group_id: wish})
         except Doubt as doubt:

@@ -23,6 +23,7 @@ from uow.component import (
     component_headers,
     header_pairs,
     mark_end,
+    order_key_of,
     value_bytes,
 )
 from uow.errors import ClientClosedError, EmptyUnitError
@@ -67,7 +68,7 @@ class UnitWriter:
         components_topic: str,
         id: str,
         common: Headers,
-        way: Callable[[], int],
+        way: Callable[[bytes], int],
         transaction: OneTransaction,
         trace: Callable[[OutgoingRecord], None],
     ) -> None:
@@ -143,12 +144,12 @@ class UnitWriter:
             self._digest = None  # a hop may change the value
         elif self._digest is not None:
             self._digest.add(raw_value)
-        return OutgoingRecord(to or self._topic, raw_key, raw_value, marked, self._home() if straight else HASHED)
+        return OutgoingRecord(to or self._topic, raw_key, raw_value, marked, self._home(marked) if straight else HASHED)
 
-    def _home(self) -> int:
+    def _home(self, headers: Headers) -> int:
         """The unit's partition, claimed when its first component goes straight to the destination (W-105)."""
         if self._partition is None:
-            self._partition = self._way()
+            self._partition = self._way(order_key_of(headers))
         return self._partition
 
     def _warn_unless_uniform(self, headers: Headers) -> None:

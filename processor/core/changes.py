@@ -31,11 +31,12 @@ class Tail(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """A group of this id exists from now on."""
+    """A group of this id exists from now on; with an order key it is delivered after those of the same key that are open already (W-210)."""
 
     id: bytes
     generation: int
     at: int
+    order_key: bytes = b""
 
 
 class Held(NamedTuple):

@@ -85,13 +85,15 @@ def _given_up(case: Case, outcome: UnitOutcome, where: str) -> Verdict:
 
 def _release(case: Case) -> Verdict:
     """Deliver now what is held."""
-    return _delivered(case)
+    return _refused(_NOT_ITS_TURN) if case.group.waits else _delivered(case)
 
 
 def _cancel(case: Case) -> Verdict:
     """Close as `cancelled`; the components go to `D.errors` (W-62)."""
     return _given_up(case, UnitOutcome.CANCELLED, "to the errors topic")
 
+
+_NOT_ITS_TURN: Final = "an earlier group of its order key is open: that one first (W-210)"
 
 _FATES: Final = {
     ExpirationPolicy.DISCARD: "discarded",
@@ -103,7 +105,7 @@ _FATES: Final = {
 def _expire(case: Case) -> Verdict:
     """Close now, by `expiration_policy`."""
     if case.policy.expiration_policy is ExpirationPolicy.DELIVER_PARTIAL:
-        return _delivered(case)
+        return _release(case)
     return _given_up(case, UnitOutcome.EXPIRED, _FATES[case.policy.expiration_policy])
 
 
@@ -201,6 +203,8 @@ def _told(case: Case, text: str, amended: Decision, end: int, waived: Ranges) ->
     spared = count_up_to(waived, end)
     if len(group.held) + spared != end:
         return Verdict(True, text, amended)
+    if group.waits:
+        return Verdict(True, f"{text}; complete, waits for its turn", amended)
     if group.deliver_at > case.clock:
         return Verdict(True, f"{text}; complete, waits until {group.deliver_at}", amended)
     outcome = UnitOutcome.PARTIAL if spared else UnitOutcome.COMPLETE

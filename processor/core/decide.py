@@ -82,6 +82,7 @@ class Situation(NamedTuple):
     home: int | None
     clock: int
     policy: DestinationPolicy
+    waits: bool = False
 
     @property
     def marks(self) -> Marks:
@@ -227,6 +228,7 @@ def decide_arrival(
     home: int | None,
     clock: int,
     policy: DestinationPolicy,
+    waits: bool = False,
 ) -> Decision:
     """Lines 6 to 15 for one component.
 
@@ -237,8 +239,9 @@ def decide_arrival(
         home: The partition its id belongs to if that is another one, else None.
         clock: The partition's clock, not before the component's append time.
         policy: Of the destination.
+        waits: Whether an earlier group of its order key is open (W-210).
     """
-    now = Situation(arrival, group, closed, home, clock, policy)
+    now = Situation(arrival, group, closed, home, clock, policy, waits)
     for line in LINES:
         effect = line.judge(now)
         if isinstance(effect, Rejected):
@@ -306,7 +309,7 @@ def _hold(now: Situation) -> Decision:
     if group is None:
         if now.closed is not None:
             generation = now.closed.generation + 1
-        changes.append(Opened(marks.id, generation, arrival.at))
+        changes.append(Opened(marks.id, generation, arrival.at, marks.order_key))
         group = Group(marks.id, generation, arrival.at)
     attributes = Attributes(marks.expires_at, marks.deliver_at, marks.total or 0) if marks.special else None
     tail = arrival.tail if marks.end else None
@@ -348,7 +351,9 @@ def _hold(now: Situation) -> Decision:
         or len(arrival.body) > HELD_LIMIT_BYTES
     ):
         effect = GivenUp(close(UnitOutcome.FAILED, Reason.LIMIT), UnitTooLargeError)
-    elif size + waived == end and max(group.deliver_at, marks.deliver_at) <= now.clock:  # line 15: complete and ready
+    elif (  # line 15: complete and ready
+        size + waived == end and max(group.deliver_at, marks.deliver_at) <= now.clock and not now.waits
+    ):
         if waived:
             effect = Delivered(close(UnitOutcome.PARTIAL, Reason.COMMAND))
         else:

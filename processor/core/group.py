@@ -2,8 +2,8 @@
 
 Theory of operation. A group exists from its first held component to its close. It is *complete* when its end is known and every
 number from 1 to the end is held once or waived (W-15): the numbers are distinct and none held lies above the end, so comparing counts is
-enough and nothing ever scans the group. It is *ready* when the latest `uow-deliver-at` has been reached (W-08). Its next moment of interest is
-`due_at`: the earliest clock value at which it must be looked at, whether to deliver or to give up.
+enough and nothing ever scans the group. It is *ready* when the latest `uow-deliver-at` has been reached (W-08) and no earlier group of its order key is open
+(W-210). Its next moment of interest is `due_at`: the earliest clock value at which it must be looked at, whether to deliver or to give up.
 
 Belongs here: the state of a group and what can be read off it. Does not belong here: what to do with an event (`decide`).
 """
@@ -14,7 +14,7 @@ from processor.core.changes import Amended, Closed, Held, Removed, Tail
 from processor.core.ranges import count_up_to, without
 from schemas.component import component_id_of
 from schemas.records import MAX_SEQ, Range, Reason, UnitOutcome
-from topics.policies import NEVER_MS, DestinationPolicy
+from topics.policies import NEVER_MS, DestinationPolicy, ExpirationPolicy
 
 UNKNOWN_END = MAX_SEQ + 1
 """Above every legal number, so that one comparison serves known and unknown ends."""
@@ -37,6 +37,9 @@ class Group:
         bytes: Sum of the bodies' lengths: what `max_bytes` limits.
         expires_at: Earliest `uow-expires-at` of the components held, 0 for none (W-92).
         deliver_at: Latest `uow-deliver-at`, 0 for none.
+        order_key: Its place in line is among groups of this key; empty for none (W-210).
+        waits: Whether an earlier group of its order key is open, so that it is not delivered yet.
+        free_at: When the last earlier one closed, epoch ms.
         special: Whether a component carries, or a command said, what only `decide` can judge; the shelf leaves the group alone then.
         declared_end: The end that a command declared, 0 for none.
         waived: Numbers that a command said are not needed; none of them is held.
@@ -57,6 +60,7 @@ class Group:
         "end",
         "expires_at",
         "extended",
+        "free_at",
         "generation",
         "has_group_row",
         "held",
@@ -67,11 +71,13 @@ class Group:
         "last_at",
         "marked",
         "opened_at",
+        "order_key",
         "promoted",
         "row_head",
         "row_key",
         "special",
         "tail",
+        "waits",
         "waived",
     )
 
@@ -86,6 +92,9 @@ class Group:
         self.bytes = 0
         self.expires_at = 0
         self.deliver_at = 0
+        self.order_key = b""
+        self.waits = False
+        self.free_at = 0
         self.special = False
         self.declared_end = 0
         self.waived: tuple[Range, ...] = ()
@@ -174,11 +183,13 @@ class Group:
         """The earliest clock value at which this group must be looked at, epoch ms; `NEVER` if none.
 
         A deadline is passed strictly after it, so it is due one millisecond later; `uow-deliver-at` is due when reached. Age and idle
-        stop counting once every number is held, component expiry does not (W-77).
+        stop counting once every number is held, component expiry does not (W-77). What would be delivered waits for its turn (W-210).
         """
         due = self.expires_at + 1 if self.expires_at else NEVER
+        if self.waits and (self.complete or policy.expiration_policy is ExpirationPolicy.DELIVER_PARTIAL):
+            return due
         if self.complete:
-            return min(due, self.deliver_at)
+            return min(due, max(self.deliver_at, self.free_at))
         return min(due, self.give_up_at(policy))
 
     def give_up_at(self, policy: DestinationPolicy) -> int:

@@ -43,7 +43,7 @@ from schemas.errors import DecodeError, DuplicateSequenceNumberError, InvariantV
 from schemas.records import Attributes, UnitOutcome
 from topics.catalogue import HELD_LIMIT_BYTES
 from topics.commands import DRY_RUN_WOULD, BadCommand, Command, read_command
-from topics.headers import Marks, Reading, Refusal
+from topics.headers import ORDER_KEY, Marks, Reading, Refusal
 from topics.partitioner import partition_for
 from topics.policies import NEVER_MS, DestinationPolicy, HandlingPolicy
 
@@ -139,6 +139,7 @@ class Partition:
         held_bytes: Sum over the open groups.
         fed_bytes: Bytes of plain components fed so far.
         due: The earliest clock value at which a group must be looked at.
+        lines: Open groups by order key and id, in the order in which they opened (W-210).
     """
 
     def __init__(self, place: Place, policy: DestinationPolicy) -> None:
@@ -158,10 +159,12 @@ class Partition:
         self.held_bytes = 0
         self.fed_bytes = 0
         self.due = NEVER
+        self.lines: dict[bytes, dict[bytes, Group]] = {}
         self.happened = Happened()
         self.timed = policy.incomplete_expiration_ms != NEVER_MS or policy.idle_expiration_ms != NEVER_MS
         self._deadlines: list[tuple[int, bytes, int, Group]] = []  # of equal deadlines the id decides, not the past
         self._serial = 0
+        self._is_freed = False
 
     # -- events -----------------------------------------------------------------------------------------------------
 
@@ -219,6 +222,7 @@ class Partition:
         self.commands.add(command.id, at)
         self.happened.commands.append((command.id, at))
         self._carry_out(decision, None)
+        self._deliver_freed()
         if group is not None and group.is_open:
             self.schedule(group)
         return obeyed, text
@@ -253,15 +257,20 @@ class Partition:
                 self.reader.encode(record, marks),
                 tail,
             )
-            decision = decide_arrival(arrival, group, closed, home, self.clock, self.policy)
+            waits = group.waits if group is not None else marks.order_key in self.lines
+            decision = decide_arrival(arrival, group, closed, home, self.clock, self.policy, waits)
         self._carry_out(decision, record)
+        self._deliver_freed()
 
     def _marks(self, record: Record) -> Marks | Refusal | None:
         try:
             headers = record.headers()
         except UNREADABLE:
             return _NO_UTF8
-        return self.reading.read(headers, record.value())
+        marks = self.reading.read(headers, record.value())
+        if isinstance(marks, Marks) and marks.order_key and not self.policy.has_paths:
+            return Refusal(DecodeError, ORDER_KEY, "ordered units need routing = path (W-210)", marks.id, marks.seq)
+        return marks
 
     def advance(self, now: int) -> None:
         """Moves the clock to `now` unless it is past it, and closes what is then due, in the order of the deadlines."""
@@ -269,6 +278,7 @@ class Partition:
             self.clock = now
         while (group := self.first_due(self.clock)) is not None:
             self._carry_out(decide_due(group, self.clock, self.position, self.policy), None)
+        self._is_freed = False
 
     def elsewhere(self, group_id: bytes) -> int | None:
         """The partition an id belongs to if it is not this one, else None (line 6).
@@ -286,7 +296,7 @@ class Partition:
         for change in decision.changes:
             match change:
                 case Opened():
-                    group = self.groups[change.id] = Group(change.id, change.generation, change.at)
+                    group = self.open(change)
                 case Held():
                     group = self.groups[change.id]
                     self.hold(group, change)
@@ -315,6 +325,13 @@ class Partition:
         if group is not None and group.is_open and record is not None:
             self.schedule(group)
 
+    def open(self, opened: Opened) -> Group:
+        """The new group."""
+        group = self.groups[opened.id] = Group(opened.id, opened.generation, opened.at)
+        if opened.order_key:
+            self.line_up(group, opened.order_key)
+        return group
+
     def hold(self, group: Group, held: Held) -> None:
         """Applies a held component to its group, and accounts for it."""
         group.apply(held)
@@ -341,6 +358,8 @@ class Partition:
         if group is None:
             return
         group.apply(closed)
+        if group.order_key:
+            self._leave_line(group, closed.at)
         self.held_bytes -= group.bytes
         count, counts = len(group.held), self.counts
         match closed.outcome:
@@ -376,6 +395,32 @@ class Partition:
                 assert_never(effect)
         self.happened.not_held.append(record.offset())
         self.happened.effects.append((effect, record, None))
+
+    # -- ordered units (W-210) --------------------------------------------------------------------------------------
+
+    def line_up(self, group: Group, order_key: bytes) -> None:
+        """The group has opened after all others of its order key that are open."""
+        line = self.lines.setdefault(order_key, {})
+        group.order_key, group.waits = order_key, bool(line)
+        line[group.id] = group
+
+    def _leave_line(self, group: Group, at: int) -> None:
+        """Whoever is first in line now waits no longer."""
+        line = self.lines[group.order_key]
+        del line[group.id]
+        if not line:
+            del self.lines[group.order_key]
+            return
+        first = next(iter(line.values()))
+        if first.waits:
+            first.waits, first.free_at = False, at
+            self.schedule(first)
+            self._is_freed = True
+
+    def _deliver_freed(self) -> None:
+        """A group that was complete and waited is delivered in the same moment as the last one before it."""
+        if self._is_freed:
+            self.advance(self.clock)
 
     # -- deadlines --------------------------------------------------------------------------------------------------
 

@@ -27,9 +27,11 @@ from processor.engine.routed import writer_of
 from processor.engine.rows import component_row, group_row, ledger_value, promotion_rows, tombstone_key, tombstone_keys
 from processor.engine.shapes import UnitTooLargeForRecordError
 from processor.engine.young import YoungGroups
+from schemas.component import decode_component
 from schemas.errors import UnitTooLargeError
 from schemas.records import SETTINGS_KEY, Attributes, DecidedCommand, GroupRow
-from topics.paths import PARTITION
+from topics.headers import ORDER_KEY
+from topics.paths import PARTITION, line_of
 from topics.policies import HandlingPolicy
 
 GROUP_BYTES = 800
@@ -228,8 +230,10 @@ class PartitionTask:
         clock = partition.clock
         self._leave_at = clock + LEAVE_EVERY_MS
 
+        lines = {line_of(order_key) for order_key in partition.lines}
+
         def is_in_use(group_id: bytes) -> bool:
-            return group_id in partition.groups or partition.closed.get(group_id) is not None
+            return group_id in partition.groups or partition.closed.get(group_id) is not None or group_id in lines
 
         keys = paths.leave(self.tp.partition, clock - partition.policy.closed_retention_ms, clock, is_in_use)
         return [Output(self.context.topics.path_map, PARTITION, key, None, []) for key in keys]
@@ -363,4 +367,18 @@ class PartitionTask:
         partition.held_bytes = sum([group.bytes for group in groups])
         partition.counts.held = partition.counts.received = sum([len(group.held) for group in groups])
         partition.closed.trim(partition.clock)
+        if self.context.policy.has_paths:
+            self._line_up(groups)
         partition.reschedule(groups)
+
+    def _line_up(self, groups: Iterable[Group]) -> None:
+        """Groups with an order key, in the order in which they opened (W-210); the key is read off a component, as the order is."""
+        opened = []
+        for group in groups:
+            components = [decode_component(body) for body in group.held.values()] if group.special else []
+            keys = [value for each in components for name, value in each.headers if name == ORDER_KEY and value]
+            if keys:
+                first = min(each.source.offset for each in components)
+                opened.append((group.opened_at, first, keys[0], group))
+        for _, _, key, group in sorted(opened, key=lambda each: each[:2]):
+            self.partition.line_up(group, key)

@@ -4,6 +4,8 @@ Claiming needs an answer from Kafka, judging must not wait for one. So the drive
 ids: those without a way are claimed for the partition they lie on, all at once, and read back. A task then only looks into the map, by
 the same question that a hash would answer; where the way leads elsewhere, line 6 of the decision table sends the component on.
 
+An order key has a way like an id, and claims for the ids of its groups lead there, so that one partition has them all in line (W-210).
+
 Belongs here: which ids are asked for when. Does not belong here: the map (`topics.paths`), how claims are written and read (the port `PathLog`),
 when a way ends (`processor.engine.task`).
 """
@@ -14,13 +16,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from processor.core.columns import Record, Unreadable, look_at_headers
+from processor.core.columns import Unreadable, look_at_headers
 from processor.engine.batch import Batch, Task
 from processor.engine.driver import Restore, Wanted
 from processor.engine.ports import Doubt, Meanwhile, PathLog, Tp
 from schemas.errors import StateCorruptedError
-from topics.headers import Reading
-from topics.paths import PathMap
+from topics.headers import Marks, Reading
+from topics.paths import PathMap, line_of
 
 log = logging.getLogger("uow.paths")
 
@@ -80,20 +82,24 @@ class Ways:
             Doubt: The log did not answer in time. No task was touched.
         """
         wanted: dict[bytes, int] = {}
+        lines: dict[bytes, int] = {}
+        in_line: dict[bytes, bytes] = {}
         for batch in batches:
             headers, records = look_at_headers(batch.records)
             batch.records = [Seen(*pair) for pair in zip(records, headers, strict=True)]
             for record, pairs in zip(records, headers, strict=True):
-                group_id = self._id_of(pairs, record)
-                if group_id is not None:
-                    wanted.setdefault(group_id, batch.tp.partition)
+                marks = None if isinstance(record, Unreadable) else self._reading.read(pairs, record.value())
+                if marks is None or marks.id is None:  # plain traffic, or no id that can be read
+                    continue
+                wanted.setdefault(marks.id, batch.tp.partition)
+                if isinstance(marks, Marks) and marks.order_key:
+                    in_line[marks.id] = line_of(marks.order_key)
+                    lines.setdefault(in_line[marks.id], batch.tp.partition)
         self._log.catch_up()
-        self._claim(wanted)
-
-    def _id_of(self, pairs: Sequence[tuple[str, bytes | None]] | None, record: Record) -> bytes | None:
-        """The id that a record will be judged by, None where there is none, or none that can be read."""
-        marks = None if isinstance(record, Unreadable) else self._reading.read(pairs, record.value())
-        return None if marks is None else marks.id
+        self._claim(lines)
+        self._claim(
+            wanted | {group_id: _way_or(self._paths.get(line), wanted[group_id]) for group_id, line in in_line.items()}
+        )
 
     def _claim(self, wanted: Mapping[bytes, int]) -> None:
         while lacking := self._paths.unknown(wanted):  # reading up to a claim may tell that another way has ended
@@ -125,6 +131,10 @@ class Ways:
             except Doubt as doubt:
                 log.warning("waiting for the path map: %s", doubt)
                 meanwhile()
+
+
+def _way_or(way: int | None, here: int) -> int:
+    return here if way is None else way
 
 
 class AllWays:

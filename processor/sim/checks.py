@@ -28,6 +28,7 @@ from processor.engine.task import PartitionTask
 from processor.engine.young import NO_REPLAY
 from processor.sim.broker import Broker, Phase, Transaction
 from processor.sim.memory import MemoryRecord, State
+from processor.sim.traffic import order_key_of
 from schemas import codec
 from schemas.records import Answer, LedgerRecord, Source, Unit, UnitOutcome
 from topics import headers as names
@@ -166,6 +167,7 @@ class Checker:
         self._obeyed: set[str] = set()
         self._answered: Counter[Tp] = Counter()
         self.commands = 0
+        self._opened_last: dict[tuple[Tp, bytes], int] = {}
 
     def task(self, tp: Tp) -> PartitionTask:
         """The oracle's task of a partition."""
@@ -340,7 +342,10 @@ class Checker:
             if names.POS in headers:
                 self._seen(headers[names.SOURCE])
             else:
-                self._look_at_components(codec.decode_as(Unit, value or b""))
+                unit = codec.decode_as(Unit, value or b"")
+                self._look_at_components(unit)
+                if self.context.paths is not None and self._strict_clocks:
+                    self._check_line(where, unit)
             if (position_of([*headers.items()]) or (1, 1))[0] == 1:
                 self._once(key or b"", headers[names.GENERATION])
 
@@ -352,6 +357,17 @@ class Checker:
         for component in unit.components:
             source = component.source
             self._seen(f"{source.topic}/{source.partition}/{source.offset}".encode())
+
+    def _check_line(self, where: Tp, unit: Unit) -> None:
+        """Groups of one order key are delivered in the order in which they opened (W-210)."""
+        line = order_key_of(unit.id.encode())
+        if line:
+            last = self._opened_last.get((where, line), 0)
+            require(
+                unit.opened_at >= last,
+                f"{where.partition}: {unit.id} opened before what was delivered before it (W-210)",
+            )
+            self._opened_last[where, line] = unit.opened_at
 
     def _once(self, key: bytes, generation: bytes) -> None:
         self.units += 1

@@ -39,7 +39,7 @@ from processor.sim.traffic import HUGE, Traffic, draw_limits, draw_policy, draw_
 from schemas.errors import FencedError
 from schemas.framing import single_object_header
 from topics.catalogue import DestinationTopics
-from topics.headers import Reading
+from topics.headers import ORDER_KEY, Reading
 from topics.partitioner import partition_for
 from topics.paths import NONCE_BYTES, PARTITION, PathMap, claim_key, claim_value
 from topics.policies import Routing
@@ -267,7 +267,7 @@ class Run:
         self.step_pause = rnd.choice([0, 0, 0.005, 0.02])
         self.task_failure = rnd.choice([0, 0, 0.02, 0.1])
         self._restless = rnd.choice([0.2, 1.0, 2.0])
-        self._traffic = Traffic(rnd, rnd.choice([4, 12]))
+        self._traffic = Traffic(rnd, rnd.choice([4, 12]), ordered=self.context.paths is not None)
         self._records = rnd.choice([40, 120])
         self._loss_at = rnd.randrange(self._records) if rnd.random() < 0.25 and not self._changing else -1
         self._all_down = False
@@ -404,6 +404,8 @@ class Run:
         hashed = partition_for(group_id, partitions)
         if rnd.random() < 0.4:
             return hashed
+        if any(name == ORDER_KEY for name, _ in row[2]):
+            return hashed  # the worker knows which way others of its order key have
         if topic == TOPICS.components and paths.get(group_id) is None and group_id and rnd.random() < 0.7:
             key = claim_key(group_id, rnd.randbytes(NONCE_BYTES))
             log.append((key, claim_value(rnd.randrange(partitions)), []), broker.now_ms(), now=self.scheduler.now)

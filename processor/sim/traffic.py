@@ -16,6 +16,7 @@ from processor.sim.broker import Row
 from schemas.records import Range
 from topics.catalogue import RECORD_LIMIT_BYTES
 from topics.commands import Command, Verb, command_headers
+from topics.headers import ORDER_KEY
 from topics.policies import (
     AliasFamily,
     DestinationPolicy,
@@ -85,16 +86,23 @@ def draw_limits(rnd: Random) -> ReplayLimits:
     )
 
 
+def order_key_of(group_id: bytes) -> bytes:
+    """Where groups have order keys: two of three do, of two keys."""
+    line = int(group_id[1:]) % 3
+    return b"k%d" % line if line else b""
+
+
 class Traffic:
     """Records of one run, a group at a time behind a window of open ones.
 
     Args:
         rnd: Its dice.
         groups: How many ids in use at a time.
+        ordered: Whether two of three groups have an order key (W-210).
     """
 
-    def __init__(self, rnd: Random, groups: int) -> None:
-        self._rnd = rnd
+    def __init__(self, rnd: Random, groups: int, *, ordered: bool = False) -> None:
+        self._rnd, self._ordered = rnd, ordered
         self._ids = groups
         self._waiting: list[tuple[bytes, int, bool]] = []
         self._sent: list[tuple[bytes, int, bool]] = []
@@ -155,6 +163,8 @@ class Traffic:
         headers: Headers = [("uow-id", group_id), ("uow-seq", b"%d" % seq)]
         if end:
             headers.append(("uow-end", b"true"))
+        if self._ordered and (line := order_key_of(group_id)):
+            headers.append((ORDER_KEY, line))
         dice = rnd.random()
         if dice < 0.03:
             headers.append(("uow-deliver-at", b"%d" % (now_ms + rnd.randrange(-50, 3_000))))

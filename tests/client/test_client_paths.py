@@ -152,3 +152,20 @@ def test_unknown_partition_of_a_hashed_record_is_no_reason_to_ask(fake: FakeBrok
     fake.script["produce"] = [failure(KafkaError._UNKNOWN_PARTITION)]
     with fake.connect() as connection, pytest.raises(errors.DestinationUnavailableError):
         connection.send("megazon", "x", id="a", seq=1)
+
+
+def test_units_of_one_order_key_are_claimed_for_one_partition_w210(
+    fake: FakeBroker, connection: uow.Connection
+) -> None:
+    line = b"\xffjill"
+    for name in ("a", "b"):
+        with connection.unit("megazon", id=name, headers={"uow-order-key": "jill"}) as unit:
+            unit.send("x")
+    connection.send("megazon", "x", id="c", seq=1, headers={"uow-order-key": "jill"})
+    fake.records = [FakeRecord(headers=[("uow-id", b"d"), ("uow-seq", b"1"), ("uow-order-key", b"jill")])]
+    message = connection.messages("t", group="g").receive(0)
+    assert message is not None
+    connection.forward(message, destination="megazon")
+    home = partition_for(line, 4)
+    assert FakeLog.claims == [(line, home), *[(name, home) for name in (b"a", b"b", b"c", b"d")]]
+    assert to(fake) == [home] * 4

@@ -335,3 +335,23 @@ def test_partitions_are_added_while_groups_are_open_w215(log: Log, worker: Worke
         home = partition_for(name.encode(), 2 * COUNT)
         (plan,) = worker.read((home, c(1, True, id=name))).values()
         assert [output.partition for output in plan.outputs if is_unit(output)] == [home]
+
+
+# -- order keys
+
+
+def test_groups_of_one_order_key_have_one_way_wherever_they_come_to_w210(log: Log, worker: Worker) -> None:
+    other = Worker(log)
+    log.before_claim = [lambda: other.read((2, c(1, id="a", order_key="k")))]
+    plans = worker.read((3, c(1, id="b", order_key="k")), (1, c(1, id="c", order_key="k")))
+    assert (sent_on(plans[3]), sent_on(plans[1])) == ([2], [2])
+    assert log.claimed[0] == (b"\xffk", 2)
+    assert {worker.paths.get(name) for name in (b"a", b"b", b"c")} == {2}
+
+
+def test_way_of_an_order_key_lasts_as_long_as_a_group_of_it_is_open_w210(worker: Worker) -> None:
+    worker.read((2, c(1, id="a", order_key="k")))
+    assert worker.tick(2, 3 * PATH_RETENTION_MS) == []
+    worker.read((2, c(2, True, id="a", order_key="k")))
+    ended = {(output.key or b"")[1:-17] for output in worker.tick(2, 3 * PATH_RETENTION_MS)}
+    assert ended == {b"a", b"\xffk"}

@@ -16,6 +16,7 @@ import confluent_kafka as ck
 import processor.engine.restore as restoring
 from processor.core.changes import Closed
 from processor.core.group import Group
+from processor.core.partition import Partition
 from processor.engine.driver import Driver
 from processor.engine.ports import Committed, Doubt, EndOffset, Plan, StaleGeneration, Tp
 from processor.engine.replay import Selection, Window
@@ -611,3 +612,17 @@ def claims_are_not_read_back(original: Any) -> Any:
             self.paths.read(claim_key(group_id, bytes(NONCE_BYTES)), claim_value(partition), 0)
 
     return wrong
+
+
+@defect(Partition, "line_up")
+def ordered_units_do_not_wait(original: Any) -> Any:
+    def wrong(self: Partition, group: Group, order_key: bytes) -> None:
+        original(self, group, order_key)
+        group.waits = False
+
+    return wrong
+
+
+@defect(PartitionTask, "_line_up")
+def lines_of_ordered_units_are_not_restored(original: Any) -> Any:
+    return lambda self, groups: None

@@ -1,0 +1,169 @@
+"""Ordered units: groups of one order key are delivered in the order in which they opened (W-210)."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from processor.engine.restore import restore
+from schemas.errors import DecodeError
+from tests.core.script import (
+    INPUT,
+    TOPICS,
+    Seen,
+    Sent,
+    Story,
+    c,
+    clock,
+    context_of,
+    given_up,
+    ms,
+    play,
+    policy_of,
+    refused,
+    story,
+    told,
+    unit,
+)
+from tests.engine.logs import Logs
+from topics.policies import ExpirationPolicy, OutcomesPolicy, Routing
+
+
+def k(seq: int, id: str, end: bool = False, key: str = "k", **more: Any) -> Sent:
+    """A component of a group with an order key."""
+    return c(seq, end, id, order_key=key, **more)
+
+
+def played(*steps: Any, **settings: Any) -> list[Seen]:
+    return play(*steps, routing=Routing.PATH, **settings)
+
+
+def told_story(*steps: Any, **settings: Any) -> Story:
+    return story(*steps, routing=Routing.PATH, **settings)
+
+
+def test_later_group_that_is_complete_waits_for_the_earlier_one_w210() -> None:
+    steps = k(1, "a"), k(1, "b"), k(2, "b", True)
+    assert played(*steps) == []
+    assert played(*steps, k(2, "a", True)) == [unit(1, 2, id="a"), unit(1, 2, id="b")]
+
+
+def test_all_that_wait_follow_at_once_up_to_the_first_that_is_not_complete_w210() -> None:
+    opened = k(1, "a"), k(1, "b"), k(1, "c"), k(1, "d"), k(1, "e")
+    steps = *opened, k(2, "c", True), k(2, "b", True), k(2, "e", True)
+    assert played(*steps, k(2, "a", True)) == [unit(1, 2, id=name) for name in "abc"]
+    assert told_story(*steps, k(2, "a", True)).open == {"d": "1", "e": "1-2"}
+    assert played(*steps, k(2, "a", True), k(2, "d", True))[-2:] == [unit(1, 2, id="d"), unit(1, 2, id="e")]
+
+
+def test_unit_of_one_component_waits_and_one_that_is_first_in_line_does_not_w210() -> None:
+    assert played(k(1, "a", True), k(1, "b"), k(1, "c", True)) == [unit(1, id="a")]
+    assert played(k(1, "a", True), k(1, "b", True)) == [unit(1, id="a"), unit(1, id="b")]
+
+
+def test_other_keys_and_groups_without_one_do_not_wait_w210() -> None:
+    assert played(k(1, "a"), k(1, "b", True, key="other"), c(1, True, "c")) == [unit(1, id="b"), unit(1, id="c")]
+
+
+def test_thousands_in_line_follow_without_recursion_w210() -> None:
+    names = [f"g{number}" for number in range(3000)]
+    seen = told_story(k(1, "a"), *[k(1, name, True) for name in names], k(2, "a", True)).seen
+    assert seen == [unit(1, 2, id="a"), *[unit(1, id=name) for name in names]]
+
+
+@pytest.mark.parametrize("policy", [ExpirationPolicy.REDIRECT, ExpirationPolicy.DELIVER_PARTIAL])
+def test_earlier_group_that_is_given_up_holds_nobody_up_any_longer_w210(policy: ExpirationPolicy) -> None:
+    settings = {"incomplete_expiration_ms": 100_000, "expiration_policy": policy}
+    seen = played(k(1, "a", at=0), k(1, "b", True, at=50), clock(101), **settings)
+    assert seen[-1] == unit(1, id="b")
+    assert len(seen) == 2
+
+
+def test_group_in_line_is_not_delivered_in_part_before_its_turn_w210() -> None:
+    """Age does not count for it: `extend` may have given the one before it more time."""
+    settings = {"incomplete_expiration_ms": 100_000, "expiration_policy": ExpirationPolicy.DELIVER_PARTIAL}
+    steps = k(1, "a", at=0), k(1, "b", at=50), told("extend", "a", until=500), clock(400)
+    assert played(*steps, **settings) == []
+    partial = unit(1, id="b", outcome="partial", missing="2-")
+    assert played(*steps, k(2, "a", True, at=401), clock(402), **settings) == [unit(1, 2, id="a"), partial]
+
+
+def test_group_in_line_is_given_up_by_its_age_where_nothing_is_delivered_w210() -> None:
+    settings = {"incomplete_expiration_ms": 100_000, "expiration_policy": ExpirationPolicy.REDIRECT}
+    steps = k(1, "a", at=0), k(1, "b", at=50), told("extend", "a", until=500), clock(400)
+    assert played(*steps, **settings) == [given_up(1, "expired", "age", "2-")]
+
+
+def test_component_of_a_waiting_group_expires_all_the_same_w77_w210() -> None:
+    seen = played(
+        k(1, "a", at=0), k(1, "b", True, expires_at=10), clock(11), expiration_policy=ExpirationPolicy.REDIRECT
+    )
+    assert [each.failure for each in seen if hasattr(each, "failure")] == ["expired"]
+
+
+def test_birth_time_counts_beside_the_turn_w08_w210() -> None:
+    steps = k(1, "a", at=0), k(1, "b", True, deliver_at=60), k(1, "c", True)
+    assert played(*steps, k(2, "a", True, at=10)) == [unit(1, 2, id="a")]
+    assert played(*steps, k(2, "a", True, at=10), clock(60)) == [unit(1, 2, id="a"), unit(1, id="b"), unit(1, id="c")]
+
+
+def test_unit_that_waited_closes_in_the_moment_of_the_one_before_it_w210() -> None:
+    steps = k(1, "a", at=0), k(1, "b", True, at=5), k(2, "a", True, at=10)
+    outcomes = told_story(*steps, outcomes=OutcomesPolicy.ALL).outcomes
+    assert [(each.id, each.closed_at) for each in outcomes] == [("a", ms(10)), ("b", ms(10))]
+
+
+@pytest.mark.parametrize("verb", ["cancel", "release", "expire"])
+def test_command_that_closes_the_first_lets_the_next_go_w203_w210(verb: str) -> None:
+    assert played(k(1, "a"), k(1, "b", True), told(verb, "a"))[-1] == unit(1, id="b")
+
+
+def test_commands_do_not_jump_the_line_w203_w210() -> None:
+    steps = k(1, "a"), k(1, "b")
+    for verb in ("release", "expire"):
+        told_it = told_story(*steps, told(verb, "b"), expiration_policy=ExpirationPolicy.DELIVER_PARTIAL)
+        assert told_it.seen == []
+        assert told_it.answers[0].text == "an earlier group of its order key is open: that one first (W-210)"
+    ended = told_story(*steps, told("declare-end", "b", seq=1))
+    assert (ended.seen, ended.answers[0].done) == ([], True)
+    assert ended.answers[0].text == "the unit ends at 1; complete, waits for its turn"
+    assert ended.send(k(2, "a", True)) == [unit(1, 2, id="a"), unit(1, id="b")]
+    assert played(*steps, told("cancel", "b"), k(2, "a", True))[-1] == unit(1, 2, id="a")
+
+
+def test_order_key_under_hash_is_refused_w210() -> None:
+    sent = k(1, "a", True)
+    assert play(sent) == [refused(sent, DecodeError, "uow-order-key")]
+    torn = c(1, True, "a", order_key="k", user=[("uow-order-key", "l")])
+    assert played(torn) == [refused(torn, DecodeError, "uow-order-key")]
+    assert played(k(1, "a"), k(1, "b", True, key="")) == [unit(1, id="b")], "an empty one is none"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_restart_at_any_moment_keeps_the_line_w124_w210(seed: int) -> None:
+    rnd = Random(seed)
+    left = {f"g{number}": rnd.randint(1, 4) for number in range(30)}
+    size, sent = dict(left), []
+    while left:
+        name = rnd.choice(list(left)[:6])
+        sent.append(k(left[name], name, left[name] == size[name], key=f"k{int(name[1:]) % 2}"))
+        left[name] -= 1
+        if not left[name]:
+            del left[name]
+    steady = told_story(*sent)
+    opened: dict[str, None] = dict.fromkeys(dict(each.headers)["uow-id"].decode() for each in sent)
+    for parity in (0, 1):
+        mine = [each.id for each in steady.units if int(each.id[1:]) % 2 == parity]
+        assert mine == [name for name in opened if int(name[1:]) % 2 == parity], "in the order of opening"
+
+    context = context_of(policy_of(routing=Routing.PATH))
+    logs, seen = Logs(INPUT), []
+    for number, each in enumerate(steady.records(sent, 0)):
+        each.offset_ = number
+        task = restore(logs, {TOPICS.components: context}, [INPUT])[INPUT]
+        plan = task.process([each])
+        logs.add(plan)
+        seen += [output.key for output in plan.outputs if output.topic == TOPICS.units]
+    assert seen == [unit.id.encode() for unit in steady.units]
