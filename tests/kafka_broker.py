@@ -27,7 +27,7 @@ class Kafka(Protocol):
 
 
 class Given:
-    """A broker somebody else runs, named by UOW_TEST_BOOTSTRAP."""
+    """A broker somebody else runs, named by UOW_TEST_BOOTSTRAP; it allows sessions of a second (`group.min.session.timeout.ms`)."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -100,6 +100,7 @@ def apache_kafka(image: str = IMAGE) -> Iterator[Kafka]:
         "TRANSACTION_STATE_LOG_MIN_ISR": 1,
         "TRANSACTION_STATE_LOG_NUM_PARTITIONS": 4,
         "GROUP_INITIAL_REBALANCE_DELAY_MS": 0,
+        "GROUP_MIN_SESSION_TIMEOUT_MS": 1000,
         "HEAP_OPTS": "-Xmx512m -Xms256m",
         "OPTS": "-XX:TieredStopAtLevel=1",
     }

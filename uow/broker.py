@@ -65,6 +65,7 @@ SETTINGS = {
     "share.coordinator.state.topic.min.isr": "1",
     "share.coordinator.state.topic.num.partitions": "1",
     "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",  # who kills members all day does not want to wait 6 s for each
     # a quarter of a small heap would go to the cleaner's map otherwise
     "log.cleaner.enable": "true",
     "log.cleaner.threads": "1",

@@ -130,8 +130,8 @@ SETTINGS: tuple[Setting, ...] = (
         Kind.INTEGER,
         6000,
         "When the group takes a silent worker's partitions away.",
-        between(6000, 1_800_000),
-        "the broker's group.min.session.timeout.ms and group.max.session.timeout.ms",
+        between(1000, 1_800_000),
+        "the broker's group.min.session.timeout.ms (6000 unless it was told otherwise) and group.max.session.timeout.ms",
     ),
     Setting(
         "worker",

@@ -332,8 +332,9 @@ def test_worker_that_loses_its_coordinator_alone_stands_still_before_its_partiti
 ) -> None:
     """ER-18, F17: heartbeats fall into a hole; leaders, and the coordinator of transactions, answer as ever."""
     place = Place(proxied.broker.bootstrap, unique, tmp_path, spawn)
-    place.create()
-    heir = place.worker("heir")
+    place.create({"session_timeout_ms": 4000})
+    heir = place.worker("heir", wait=False)
+    heir.child.wait_output("pages on", 90)
     place.config.write_text(place.config.read_text().replace(place.bootstrap, proxied.proxy.address))
     cut_off = place.worker("cut-off")
     for worker in (heir, cut_off):

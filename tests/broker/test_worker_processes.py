@@ -12,6 +12,8 @@ from tests.broker.worker_places import Place
 from tests.processes import wait_for
 
 SLOW = 90.0
+SHORT = {"session_timeout_ms": 2000}
+"""For workers whose death others wait for."""
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -31,7 +33,7 @@ def test_units_come_out_whole_and_a_stop_drains_and_exits_zero(place: Place) -> 
 
 def test_killed_worker_loses_and_doubles_nothing_and_open_groups_survive(place: Place) -> None:
     """W-124, ER-09: the same slot goes on where the last transaction ended."""
-    place.create()
+    place.create(SHORT)
     place.send([("survivor", 1, False), ("survivor", 2, False)])
     place.send_units(2000)
     worker = place.worker(UOW_CRASH="produced:1:9")
@@ -49,7 +51,7 @@ def test_killed_worker_loses_and_doubles_nothing_and_open_groups_survive(place: 
 
 def test_kill_at_each_commit_step_leaves_all_of_a_transaction_or_nothing(place: Place) -> None:
     """ER-01: at each step, and while the commit is under way."""
-    place.create({"poll_records": 200})
+    place.create({"poll_records": 200} | SHORT)
     crashes = ["begin:1:9", "produced:2:9", "offsets:1:9", "commit:2:9", "commit:1:9:3", "committed:1:9"]
     for number, crash in enumerate(crashes):
         place.send_units(100, seed=number)
@@ -63,7 +65,7 @@ def test_kill_at_each_commit_step_leaves_all_of_a_transaction_or_nothing(place: 
 
 def test_workers_share_partitions_and_take_over_from_one_that_leaves_and_one_that_is_killed(place: Place) -> None:
     """ER-10, ER-15."""
-    place.create({"poll_records": 500})
+    place.create({"poll_records": 500} | SHORT)
     one = place.worker("one")
     place.send_units(500)
     two = place.worker("two")
@@ -83,7 +85,7 @@ def test_workers_share_partitions_and_take_over_from_one_that_leaves_and_one_tha
 
 def test_frozen_worker_wakes_up_as_a_zombie_and_doubles_nothing(place: Place) -> None:
     """R-72, ER-16, W-126: frozen inside a transaction past its session, its partitions are taken over, then it is woken."""
-    place.create({"poll_records": 200})
+    place.create({"poll_records": 200} | SHORT)
     place.send_units(1000)
     frozen = place.worker("frozen", UOW_CRASH=f"produced:3:{signal.SIGSTOP.value}")
     heir = place.worker("heir", wait=False)
@@ -141,7 +143,7 @@ def test_expired_group_is_redirected_without_traffic(place: Place) -> None:
 
 def test_last_component_that_came_before_the_deadline_during_downtime_makes_the_unit(place: Place) -> None:
     """W-82."""
-    place.create(incomplete_expiration_ms=1500)
+    place.create(SHORT, incomplete_expiration_ms=1500)
     worker = place.worker()
     place.send([("late-reader", 1, False)])
     wait_for(lambda: place.committed() == 1, SLOW)

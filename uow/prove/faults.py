@@ -17,9 +17,6 @@ STEPS = ("begin", "produced", "offsets", "commit", "committed")
 """Named steps of a worker's commit, in order: a transaction is open; its records are handed over; its positions are in it; just before the
 commit is asked for; it is known to be committed."""
 
-SESSION_S = 6.0
-"""When the group takes a silent worker's partitions away."""
-
 
 class Kind(StrEnum):
     """One way to do harm."""
@@ -179,14 +176,14 @@ def _drawn(rng: random.Random, kind: Kind) -> Fault:
     between = rng.uniform
     match kind:
         case Kind.KILL:
-            return Fault(kind, between(0.3, 8.0))
+            return Fault(kind, between(0.3, 6.0))
         case Kind.STEP:
-            turn, delay_ms = rng.randrange(1, 30), rng.choice((-1, -1, 0, 1, 3, 10))
+            turn, delay_ms = rng.randrange(1, 16), rng.choice((-1, -1, 0, 1, 3, 10))
             return Fault(kind, step=rng.choice(STEPS), turn=turn, delay_ms=delay_ms)
         case Kind.STOP:
             return Fault(kind, between(0.0, 3.0))
         case Kind.FREEZE:
-            return Fault(kind, between(0.2, 3.0), lasts_s=SESSION_S + between(-4.0, 8.0))
+            return Fault(kind, between(0.2, 3.0), lasts_s=between(0.5, 14.0))
         case Kind.CLOCK:
             return Fault(
                 kind, between(0.5, 2.0), lasts_s=between(3.0, 6.0), shift_s=rng.choice((-1, 1)) * between(5, 600)

@@ -27,7 +27,7 @@ from uow.broker import EmbeddedBroker
 from uow.config import load as load_settings
 from uow.prove import checker, reading
 from uow.prove.events import Notebook
-from uow.prove.faults import KILLS, SESSION_S, Fault, parted
+from uow.prove.faults import KILLS, Fault, parted
 from uow.prove.frames import Proxy
 from uow.prove.load import Load, Script
 from uow.prove.records import Findings
@@ -69,12 +69,14 @@ class Cluster:
         bootstrap: `HOST:PORT`, several with commas.
         properties: Further librdkafka properties, for example for security.
         broker: The broker if it is ours to harm.
+        session_ms: When the group takes a silent worker's partitions away. Other people's brokers allow no less than this, as they come.
         proxy: What workers reach it by, if their requests are to be harmed. Load and checker go around it.
     """
 
     bootstrap: str
     properties: Mapping[str, str] = field(default_factory=dict)
     broker: EmbeddedBroker | None = None
+    session_ms: int = 6000
     proxy: Proxy | None = None
 
     @property
@@ -205,7 +207,7 @@ class Round:
         text = SETTINGS.format(
             name=setup.name,
             bootstrap=self.cluster.for_workers,
-            session_ms=int(SESSION_S * 1000),
+            session_ms=self.cluster.session_ms,
             poll_records=setup.poll_records,
             expiration_ms=setup.expiration_ms,
         )
@@ -244,7 +246,9 @@ class Round:
             self._notebook,
             self._tally,
         )
-        strangers = Strangers(client, self._name, [self._components], random.Random(setup.seed))
+        strangers = Strangers(
+            client, self._name, [self._components], self.cluster.session_ms, random.Random(setup.seed)
+        )
         with ExitStack() as stack:
             slots = [Slot(name, shop) for name in setup.slots]
             for slot in slots:

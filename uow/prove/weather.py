@@ -26,7 +26,7 @@ import confluent_kafka as ck
 
 from uow.broker import EmbeddedBroker
 from uow.prove.events import BROKER, GROUP, NETWORK, Notebook
-from uow.prove.faults import SESSION_S, Fault, Kind
+from uow.prove.faults import Fault, Kind
 from uow.prove.frames import Proxy, Rule
 from uow.prove.slot import Slot, Tally
 
@@ -51,15 +51,18 @@ class Strangers:
         client: librdkafka properties.
         group: The workers'.
         topics: What the workers subscribe to.
+        session_ms: As the workers have it.
         rng: Decides who stays how long.
     """
 
-    def __init__(self, client: Mapping[str, str], group: str, topics: Sequence[str], rng: random.Random) -> None:
+    def __init__(
+        self, client: Mapping[str, str], group: str, topics: Sequence[str], session_ms: int, rng: random.Random
+    ) -> None:
         self._topics, self._rng = topics, rng
         self._properties = {
             **client,
             "group.id": group,
-            "session.timeout.ms": str(int(SESSION_S * 1000)),
+            "session.timeout.ms": str(session_ms),
             "partition.assignment.strategy": "cooperative-sticky",
             "enable.auto.commit": "false",
             "enable.auto.offset.store": "false",
