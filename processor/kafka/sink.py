@@ -154,9 +154,19 @@ class KafkaSink:
         if self._suspicion.line:
             cause = self._suspicion.line
             log.info("producer replaced before the next transaction: %s", cause)
-            self._renew(_have_doubts)
+            self._renew(self._patience())
             self._on_replaced(cause)
         return self._producer
+
+    def _patience(self) -> Meanwhile:
+        """Nobody may be heard while a poll is in hand (ER-15): after a transaction's time it is given up, and the driver waits."""
+        until = self._monotonic() + self._timeout_s
+
+        def meanwhile() -> None:
+            if self._monotonic() > until:
+                raise Doubt("the producer cannot be replaced in time: no broker answers")
+
+        return meanwhile
 
     def _discard(self) -> None:
         producer, self._producer = self._producer, None
@@ -274,11 +284,6 @@ class KafkaSink:
             self._rebuilt = now
             return Doubt(f"the transaction outlived transaction_timeout_ms: {_text(error)}")
         return FencedError(f"slot {self._settings.slot!r} was taken over by another worker ({_text(error)})")
-
-
-def _have_doubts() -> None:
-    """Nobody may be heard while a poll is in hand: it is given up (ER-15), and the driver waits."""
-    raise Doubt("the producer cannot be replaced in time: no broker answers")
 
 
 class _Suspicion:

@@ -38,6 +38,6 @@ def test_planted_defect_is_caught(
     command = [sys.executable, defective.__file__, defect]
     name = f"defect-{zlib.crc32(unique.encode()):x}"
     setup = Setup(name, 7, faults, slots=("a",), expiration_ms=20_000 if faults is JUMP else -1, quiet_s=25, rate=600)
-    result = Round(Cluster(broker.bootstrap, session_ms=2000), tmp_path / "round", setup, command).run()
+    result = Round(Cluster(broker.bootstrap), tmp_path / "round", setup, command).run()
     assert not result.is_good
     assert signs & result.findings.anomalies.keys(), result.findings.anomalies

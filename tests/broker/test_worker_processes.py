@@ -198,11 +198,11 @@ def test_stop_while_no_broker_answers_is_heard(place: Place) -> None:
 
 def test_worker_with_other_settings_exits_two_while_one_lives_and_records_them_when_alone(place: Place) -> None:
     """W-68."""
-    place.create(expiration_policy="discard")
+    place.create(SHORT, expiration_policy="discard")
     one = place.worker("one")
     place.send_units(20)
     place.wait_delivered(20)
-    place.configure(expiration_policy="redirect")
+    place.configure(SHORT, expiration_policy="redirect")
     two = place.worker("two", wait=False)
     assert two.child.wait(90) == 2
     assert "expiration_policy = 'redirect': 'discard' is recorded, and 1 other worker" in two.child.output

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from uow.screen import Screen
 
 MAX_WORKERS = 8
-SESSION_MS = 2000
-"""On our own broker: a take-over every two seconds is more of them in the same time."""
 BROKER_LOG = ("-Dorg.slf4j.simpleLogger.log.kafka.coordinator.transaction=info",)
 """What becomes of transactions over a restart of the broker is worth reading where a round cannot be judged."""
 
@@ -169,7 +167,7 @@ def _cluster(path: Path | None, bootstrap: str | None, folder: Path, wish: Wish)
             if proxy is not None:
                 proxy.upstream = broker.behind
             try:
-                yield Cluster(broker.bootstrap, broker=broker, session_ms=SESSION_MS, proxy=proxy)
+                yield Cluster(broker.bootstrap, broker=broker, proxy=proxy)
             finally:
                 shutil.copy(broker.log, folder / "broker.log")
 

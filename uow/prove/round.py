@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from topics import admin
 from topics.catalogue import expected
@@ -40,6 +41,7 @@ TRANSACTIONS_S = 60.0
 LOOK_S = 0.02
 SAMPLE_S = 0.5
 PENDING_S = 20.0
+SESSION_MS, USUAL_SESSION_MS = 2000, 6000
 
 SETTINGS = """\
 [application]
@@ -69,20 +71,29 @@ class Cluster:
         bootstrap: `HOST:PORT`, several with commas.
         properties: Further librdkafka properties, for example for security.
         broker: The broker if it is ours to harm.
-        session_ms: When the group takes a silent worker's partitions away. Other people's brokers allow no less than this, as they come.
         proxy: What workers reach it by, if their requests are to be harmed. Load and checker go around it.
     """
 
     bootstrap: str
     properties: Mapping[str, str] = field(default_factory=dict)
     broker: EmbeddedBroker | None = None
-    session_ms: int = 6000
     proxy: Proxy | None = None
 
     @property
     def for_workers(self) -> str:
         """`HOST:PORT` that workers are given."""
         return self.proxy.address if self.proxy is not None else self.bootstrap
+
+    @property
+    def session_ms(self) -> int:
+        """When the group takes a silent worker's partitions away: the shorter, the more take-overs in the same time."""
+        client = admin.admin_client(self.bootstrap, self.properties)
+        try:
+            one = ConfigResource(ResourceType.BROKER, str(min(client.list_topics(timeout=PENDING_S).brokers)))
+            allowed = client.describe_configs([one])[one].result()["group.min.session.timeout.ms"].value
+        except KafkaException:  # not ours to know
+            return USUAL_SESSION_MS
+        return max(SESSION_MS, int(allowed))
 
     @property
     def client(self) -> dict[str, str]:
@@ -246,9 +257,8 @@ class Round:
             self._notebook,
             self._tally,
         )
-        strangers = Strangers(
-            client, self._name, [self._components], self.cluster.session_ms, random.Random(setup.seed)
-        )
+        rng = random.Random(setup.seed)
+        strangers = Strangers(client, self._name, [self._components], self.cluster.session_ms, rng)
         with ExitStack() as stack:
             slots = [Slot(name, shop) for name in setup.slots]
             for slot in slots:

@@ -71,14 +71,16 @@ class Strangers:
         }
 
     def visit(self, seconds: float, stopped: threading.Event) -> str:
-        """Comes and goes for so long; what came of it.
+        """Comes and goes for so long, and until partitions have moved: the last who come stay for them. What came of it.
 
         Raises:
-            RuntimeError: They were given no partition: that is no storm.
+            RuntimeError: They are given no partition: that is no storm.
         """
         until, joined = time.monotonic() + seconds, 0
         taken: list[ck.TopicPartition] = []
-        while time.monotonic() < until and not stopped.is_set():
+        while not stopped.is_set() and (time.monotonic() < until or not taken):
+            if time.monotonic() > until + PATIENCE_S:
+                raise RuntimeError(f"{joined} strangers joined, and were given nothing")
             with ExitStack() as stack:
                 members = [ck.Consumer(self._properties, logger=QUIET) for _ in range(self._rng.randrange(1, 3))]
                 for member in members:
@@ -86,11 +88,9 @@ class Strangers:
                     member.subscribe(list(self._topics), on_assign=lambda _, given: taken.extend(given))
                 joined += len(members)
                 leave_at = time.monotonic() + self._rng.uniform(0.1, 1.2)
-                while time.monotonic() < leave_at:
+                while time.monotonic() < leave_at or (not taken and until < time.monotonic() < until + PATIENCE_S):
                     for member in members:
                         member.consume(1, 0.02)
-        if not taken and not stopped.is_set():
-            raise RuntimeError(f"{joined} strangers joined, and were given nothing")
         return f"{joined} strangers joined and left, {len(taken)} partitions moved to them"
 
 
