@@ -21,10 +21,13 @@ from pyspark.sql.types import StructType
 
 from schemas import formats
 from schemas.errors import DecodeError
-from schemas.records import Component, Unit
+from schemas.records import MAX_RANGES, Component, Source, Unit
 from spark_sink.tables import Table
 from topics import headers as names
+from topics.runs import Run, position_of, unit_of
 
+RUN: Final = "run"
+"""A record of a unit of shape `consecutive`: it is decoded as a unit of its one component."""
 JSON: Final = "json"
 XML: Final = "xml"
 SINGLE_OBJECT: Final = "single-object"
@@ -34,7 +37,8 @@ WriterOf = Callable[[int], str | None]
 """Schema text for a registry's id; None where the registry knows none that is Avro."""
 
 _FRAME = f"""
-CASE WHEN length(value) > 10 AND startswith(value, X'C301') THEN '{SINGLE_OBJECT}:' || hex(substring(value, 1, 10))
+CASE WHEN exists(headers, h -> h.name = '{names.POS}') THEN '{RUN}'
+     WHEN length(value) > 10 AND startswith(value, X'C301') THEN '{SINGLE_OBJECT}:' || hex(substring(value, 1, 10))
      WHEN length(value) > 5 AND startswith(value, X'00') THEN '{REGISTRY}:' || conv(hex(substring(value, 2, 4)), 16, 10)
      WHEN startswith(value, X'7B') THEN '{JSON}'
      WHEN startswith(value, X'3C') THEN '{XML}'
@@ -97,6 +101,9 @@ class UnitDecoder:
         if kind == REGISTRY:
             text = self._writer_of(int(name)) if self._writer_of else None
             return None if text is None else self._avro(text, 6)
+        if kind == RUN:
+            record = sql.struct("key", "value", "headers", "topic", "partition", "offset")
+            return sql.udf(_from_run, self.kind)(sql.when(sql.col("frame") == frame, record))
         if kind in (JSON, XML):
             # a Python function sees every row of the batch, whatever CASE it stands in
             mine = sql.when(sql.col("frame") == frame, sql.col("value"))
@@ -165,6 +172,60 @@ def _from_xml(value: bytes | None) -> tuple[Any, ...] | None:
     return _read(formats.from_xml, value)
 
 
+def _from_run(record: Any) -> tuple[Any, ...] | None:
+    """The unit of a run's record, with its one component; what its headers do not tell is null."""
+    if record is None:
+        return None
+    headers = [(header.name, None if header.value is None else bytes(header.value)) for header in record.headers]
+    key, value = (None if each is None else bytes(each) for each in (record.key, record.value))
+    try:
+        position, _ = position_of(headers) or (1, 1)
+        unit = unit_of(headers, "", 0)
+        here = Source(record.topic, record.partition, record.offset)
+        component = Run(unit, record.offset, position - 1).take(headers, key, value, 0, here)
+        row, (part,) = _unit_row(unit), [_component_row(component)]
+    except (DecodeError, OverflowError):
+        return None
+    is_bounded = position > 1 and len(unit.missing) == MAX_RANGES and component.seq > unit.missing[-1].first
+    seq = None if is_bounded else part[0]
+    return *row[:6], None, None, *row[8:10], None, row[11], [(seq, None, *part[2:6], None, *part[7:])]
+
+
+REFERS: Final = "exists(unit.components, c -> c.reference IS NOT NULL)"
+"""Whether components of a unit stayed in `D.components` (W-117)."""
+
+
+def with_components(decoded: DataFrame, fetch: Callable[[DataFrame], DataFrame]) -> DataFrame:
+    """Puts key, value and headers into units of shape `reference`; `unit` becomes null where a component is gone or another one.
+
+    Args:
+        decoded: Units, with the coordinates of their records.
+        fetch: The records of `D.components` that lie where a frame's `source` says.
+    """
+    place = ("topic", "partition", "offset")
+    parts = decoded.where(REFERS).select(*place, sql.posexplode("unit.components").alias("index", "c"))
+    parts = parts.withColumn("source", sql.col("c.source"))
+    there = fetch(parts).select(
+        sql.struct("topic", "partition", "offset").alias("source"),
+        *(sql.col(name).alias(f"its_{name}") for name in ("key", "value", "headers", "timestamp")),
+    )
+    is_it = "its_timestamp <=> c.timestamp AND coalesce(length(its_value), -1) <=> c.reference.length"
+    component = """named_struct('seq', c.seq, 'end', c.end, 'component_id', c.component_id, 'key', its_key, 'value', its_value,
+      'headers', its_headers, 'timestamp', c.timestamp, 'source', c.source, 'reference', c.reference)"""
+    whole = (
+        parts.join(there, "source", "left")
+        .groupBy(*place)
+        .agg(
+            sql.expr(f"bool_and({is_it})").alias("is_whole"),
+            sql.expr(f"transform(array_sort(collect_list(struct(index, {component} AS c))), p -> p.c)").alias("parts"),
+        )
+    )
+    unit = sql.when(sql.col("is_whole").isNull(), sql.col("unit")).when(
+        sql.col("is_whole"), sql.col("unit").withField("components", sql.col("parts"))
+    )
+    return decoded.join(whole, [*place], "left").withColumn("unit", unit).drop("is_whole", "parts")
+
+
 def with_table(decoded: DataFrame, destination: str, unit_topics: Sequence[str]) -> DataFrame:
     """Adds `goes_to`: the one table for each record, so that none is lost and none counted twice (W-216).
 
@@ -181,11 +242,16 @@ def with_table(decoded: DataFrame, destination: str, unit_topics: Sequence[str])
     return decoded.withColumn("goes_to", chosen)
 
 
+_POSITION: Final = f"try_cast(split(CAST(try_element_at(filter(headers, h -> h.name = '{names.POS}'), 1).value AS STRING), '/')[0] AS INT)"
+"""Place of a run's record, null on any other."""
+
+
 def unit_rows(routed: DataFrame) -> DataFrame:
     """Rows of `units`."""
     plain = ("unit_id", "id", "destination", "generation", "outcome")
     rest = ("opened_at", "closed_at", "expires_at", "count", "bytes", "missing")
-    return routed.where(sql.col("goes_to") == Table.UNITS.value).select(
+    is_first = (sql.col("frame") != RUN) | (sql.expr(_POSITION) == 1)
+    return routed.where((sql.col("goes_to") == Table.UNITS.value) & is_first).select(
         *(sql.col(f"unit.{name}") for name in plain),
         sql.translate("unit.reason", "_", "-").alias("reason"),
         *(sql.col(f"unit.{name}") for name in rest),
@@ -202,6 +268,7 @@ def component_rows(routed: DataFrame) -> DataFrame:
         sql.col("topic").alias("unit_topic"),
         sql.col("partition").alias("unit_partition"),
         sql.col("offset").alias("unit_offset"),
+        sql.coalesce(sql.expr(_POSITION), sql.lit(1)).alias("first"),
         sql.posexplode("unit.components").alias("index", "component"),
     )
     fields = ("seq", "end", "component_id", "key", "value", "headers", "timestamp")
@@ -209,7 +276,7 @@ def component_rows(routed: DataFrame) -> DataFrame:
         "unit_id",
         "id",
         "generation",
-        (sql.col("index") + 1).alias("position"),
+        (sql.col("index") + sql.col("first")).cast("int").alias("position"),
         *(sql.col(f"component.{name}") for name in fields),
         sql.col("component.source.topic").alias("source_topic"),
         sql.col("component.source.partition").alias("source_partition"),

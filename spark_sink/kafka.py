@@ -102,11 +102,24 @@ def stream(spark: SparkSession, cluster: Cluster, topics: Iterable[str], max_rec
 
 
 def between(
-    spark: SparkSession, cluster: Cluster, topic: str, start: Mapping[int, int], end: Mapping[int, int]
+    spark: SparkSession,
+    cluster: Cluster,
+    topic: str,
+    start: Mapping[int, int],
+    end: Mapping[int, int],
+    *,
+    whole: bool = True,
 ) -> DataFrame:
-    """The records of a topic from `start` to before `end`, by partition; one Spark partition for each of Kafka's, in offset order."""
-    bounds = {"startingOffsets": _bounds(topic, start), "endingOffsets": _bounds(topic, end)}
-    return _named(spark.read.format("kafka").options(**source_options(cluster, [topic]) | bounds).load())
+    """The records of a topic from `start` to before `end`, by partition; one Spark partition for each of Kafka's, in offset order.
+
+    Not `whole`: of some partitions, and without what retention has taken.
+    """
+    options = source_options(cluster, [topic])
+    options |= {"startingOffsets": _bounds(topic, start), "endingOffsets": _bounds(topic, end)}
+    if not whole:
+        del options["subscribe"]
+        options |= {"failOnDataLoss": "false", "assign": json.dumps({topic: sorted(start)})}
+    return _named(spark.read.format("kafka").options(**options).load())
 
 
 def everything(spark: SparkSession, cluster: Cluster, topics: Iterable[str]) -> DataFrame:

@@ -14,7 +14,9 @@ Belongs here: fates and groups as rows, from records alone. Does not belong here
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from enum import StrEnum
+from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from processor.core.changes import Closed, Delivered, Dropped, GivenUp, Passed, Rejected, Rerouted
@@ -23,13 +25,15 @@ from processor.core.group import NEVER, Group
 from processor.core.partition import Partition, Place
 from processor.core.unit import UnitMaker
 from schemas import formats
-from schemas.component import decode_component
+from schemas.checksum import by_reference
+from schemas.component import decode_component, encode_component
 from schemas.errors import MisroutedComponentError, UnitTooLargeError
-from schemas.records import Reason, UnitOutcome, bounded_ranges, ranges_text
+from schemas.records import Component, Reason, UnitOutcome, bounded_ranges, ranges_text
 from topics import headers as names
 from topics.catalogue import RECORD_LIMIT_BYTES, DestinationTopics
-from topics.policies import DestinationPolicy, ExpirationPolicy, ValueFormat
+from topics.policies import DestinationPolicy, ExpirationPolicy, Shape, ValueFormat
 from topics.routes import topics_of
+from topics.runs import first_of_many_gaps, record_headers, unit_part
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -243,24 +247,52 @@ class Recomputation:
             )
 
     def _amended(self, group: Group, effect: Delivered | GivenUp) -> Delivered | GivenUp:
-        """A unit that fits no record fails while it is written (W-115)."""
-        if isinstance(effect, GivenUp) or group.bytes <= RECORD_LIMIT_BYTES // 16 or self._fits(group, effect.closed):
+        """A unit that fits its records in no way fails while it is written (W-115)."""
+        if isinstance(effect, GivenUp) or self._shape(group, effect.closed) is not None:
             return effect
         failed = effect.closed._replace(outcome=UnitOutcome.FAILED, reason=Reason.LIMIT)
         self._partition.amend(effect.closed, failed, len(group.held))
         return GivenUp(failed, UnitTooLargeError)
 
-    def _fits(self, group: Group, closed: Closed) -> bool:
+    def _shape(self, group: Group, closed: Closed) -> Shape | None:
+        """The shape that a worker writes the unit in; None where it fits in none (W-115, W-208)."""
+        shape = self._policy.shape
+        if group.bytes <= RECORD_LIMIT_BYTES // 16 and len(group.held) <= _SURELY_LISTED:
+            return shape
+        if shape is Shape.ENVELOPE and self._fits(group, closed, group.in_order()):
+            return shape
+        otherwise = self._policy.oversize.value if shape is Shape.ENVELOPE else shape.value
+        if otherwise == Shape.CONSECUTIVE:
+            sizes = (record_bytes(group.id, part.value, headers) for part, headers in self._run(group, closed))
+            return Shape.CONSECUTIVE if max(sizes) <= RECORD_LIMIT_BYTES else None
+        if otherwise == Shape.REFERENCE:
+            places = [encode_component(by_reference(decode_component(body))) for body in group.in_order()]
+            return Shape.REFERENCE if self._fits(group, closed, places) else None
+        return None
+
+    def _fits(self, group: Group, closed: Closed, bodies: Sequence[bytes]) -> bool:
         tail = self._maker.tail(group)
         unit_id = self._maker.unit_id(group.id, group.generation, tail)
         missing = group.missing() if closed.outcome is UnitOutcome.PARTIAL else ()
         if self._policy.value_format is ValueFormat.AVRO:
-            length = _FRAME_BYTES + len(self._maker.body(b"", group, closed, unit_id, missing))
+            length = _FRAME_BYTES + len(self._maker.body(b"", group, closed, unit_id, missing, bodies))
         else:
             to_text = formats.to_json if self._policy.value_format is ValueFormat.JSON else formats.to_xml
-            length = len(to_text(self._maker.record(group, closed, unit_id, missing)))
+            unit = self._maker.record(group, closed, unit_id, missing)
+            length = len(to_text(replace(unit, components=tuple(map(decode_component, bodies)))))
         headers = self._maker.headers(group, closed, unit_id, tail, missing)
         return length + record_bytes(group.id, None, headers) <= RECORD_LIMIT_BYTES
+
+    def _run(self, group: Group, closed: Closed) -> Iterator[tuple[Component, Headers]]:
+        """Components and headers of the records of a unit of shape `consecutive`."""
+        tail = self._maker.tail(group)
+        unit_id = self._maker.unit_id(group.id, group.generation, tail)
+        missing = group.missing() if closed.outcome is UnitOutcome.PARTIAL else ()
+        is_user_header = self._maker.reading.is_user_header
+        common = unit_part(self._maker.headers(group, closed, unit_id, tail, missing), is_user_header)
+        for position, component in enumerate(map(decode_component, group.in_order()), 1):
+            headers = record_headers(common, component, position, len(group.held), is_user_header)
+            yield component, first_of_many_gaps(headers, missing) if position == 1 else headers
 
     def _alone(self, record: Arrived, effect: Any) -> Row:
         content, header_count = self._arrived.pop(record.offset())
@@ -319,7 +351,7 @@ class Recomputation:
             missing=ranges_text(missing if is_unit else bounded_ranges(missing)),
             topics=None if headers is None else topics_of(routes, matching, self._units, headers),
         )
-        yield shared._replace(
+        row = shared._replace(
             outcome=closed.outcome.value,
             reason=closed.reason.value,
             opened_at=group.opened_at,
@@ -329,7 +361,18 @@ class Recomputation:
             held_bytes=group.bytes,
             headers=headers,
         )
-        yield from self._records(group, fate, shared)
+        rows = self._records(group, fate, shared)
+        if is_unit and self._shape(group, closed) is Shape.CONSECUTIVE:
+            run = [*self._run(group, closed)]
+            row = row._replace(opened_at=None, closed_at=None, held_bytes=None, headers=[*run[0][1]])
+            rows = map(self._in_run, rows, [component for component, _ in run])
+        yield row
+        yield from rows
+
+    def _in_run(self, row: Row, component: Component) -> Row:
+        """What a record of a run tells of a component: less than an envelope does."""
+        own = [pair for pair in component.headers if self._maker.reading.is_user_header(pair[0])]
+        return row._replace(end=None, at=None, content=digest((row.id or "").encode(), component.value, own))
 
     def _records(self, group: Group, fate: Fate, shared: Row | None = None) -> Iterator[Row]:
         shared = shared or Row(RECORD, fate, self._place.partition, id=group.id.decode(), generation=group.generation)
@@ -351,6 +394,17 @@ class Recomputation:
             )
 
 
+def digest(key: bytes | None, value: bytes | None, headers: Headers) -> bytes:
+    """What `spark_sink.comparison.content` makes of key, value and headers."""
+    pairs = ",".join(
+        f"{name.encode().hex().upper()}={'-' if raw is None else raw.hex().upper()}" for name, raw in headers
+    )
+    both = "/".join("-" if data is None else sha256(data).hexdigest() for data in (key, value))
+    return sha256(f"{both}/{pairs}".encode()).digest()
+
+
+_SURELY_LISTED: Final = 10_000
+"""So many components are surely no too long list of references."""
 _FRAME_BYTES: Final = 10
 _INPUT_LIMIT_BYTES: Final = 1_048_588
 """Record limit of `D.components`: Kafka's default, which we leave as it is."""

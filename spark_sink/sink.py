@@ -24,11 +24,12 @@ from pathlib import Path
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
 from pyspark.sql.streaming.query import StreamingQuery
 
 from schemas.errors import UowError
-from spark_sink.decode import ROWS, UnitDecoder, tables_of, with_frame, with_table
-from spark_sink.kafka import Cluster, stream
+from spark_sink.decode import REFERS, ROWS, UnitDecoder, tables_of, with_components, with_frame, with_table
+from spark_sink.kafka import Cluster, between, stream
 from spark_sink.tables import Table, Tables, append_once
 from spark_sink.writers import unit_schema, unit_writers, writer_of
 from topics.catalogue import DestinationTopics
@@ -135,21 +136,46 @@ class Sink:
         Returns:
             How many records the batch had.
         """
-        kept = with_frame(records, self.unit_topics).persist()
-        routed = with_table(decoder.decode(kept), self.names.destination, self.unit_topics).persist()
+        frames: list[DataFrame] = []
+
+        def keep(frame: DataFrame) -> DataFrame:
+            frames.append(frame.persist())
+            return frames[-1]
+
         try:
-            counts = {row.goes_to: row["count"] for row in routed.groupBy("goes_to").count().collect()}
+            kept = keep(with_frame(records, self.unit_topics))
+            routed = keep(self._routed(decoder.decode(kept)))
+            counts, refer = _counts(routed)
+            if refer:
+                routed = keep(self._routed(with_components(routed.drop("goes_to"), self._fetch)))
+                counts, _ = _counts(routed)
             wanted = tables_of(counts)
             for table in (each for each in Table if each in wanted or not self.tables.is_made(each)):
                 append_once(ROWS[table](routed), self.tables.path(table), self._writer(), number)
             return sum(counts.values())
         finally:
-            routed.unpersist()
-            kept.unpersist()
+            for frame in reversed(frames):
+                frame.unpersist()
+
+    def _routed(self, decoded: DataFrame) -> DataFrame:
+        return with_table(decoded, self.names.destination, self.unit_topics)
+
+    def _fetch(self, parts: DataFrame) -> DataFrame:
+        """The stretch of `D.components` that units of shape `reference` refer to, as far as it is there."""
+        spans = parts.where(sql.col("source.topic") == self.names.components).groupBy("source.partition")
+        found = spans.agg(sql.min("source.offset"), sql.max("source.offset")).collect()
+        start, end = ({row[0]: row[n] + n - 1 for row in found} for n in (1, 2))
+        return between(self.spark, self.cluster, self.names.components, start, end, whole=False)
 
     def _writer(self) -> str:
         """Name of the stream in the tables: that of its checkpoint, since a new checkpoint counts batches from 0 again."""
         return f"uow-sink:{json.loads((self.tables.checkpoint / 'metadata').read_text())['id']}"
+
+
+def _counts(routed: DataFrame) -> tuple[dict[str, int], bool]:
+    """Records by table, and whether units of this destination refer to components elsewhere."""
+    found = routed.groupBy("goes_to").agg(sql.count("*").alias("n"), sql.max(sql.expr(REFERS)).alias("refer")).collect()
+    return {row.goes_to: row.n for row in found}, any(row.refer for row in found if row.goes_to == Table.UNITS)
 
 
 def run(sinks: Sequence[Sink], *, once: bool, stop: threading.Event, progress: Progress) -> None:

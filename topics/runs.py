@@ -28,9 +28,11 @@ from schemas.records import (
     ranges_text,
 )
 from topics import headers as names
+from topics.catalogue import DestinationTopics
 
 Pairs = Sequence[tuple[str, bytes | None]]
 
+COMPONENTS: Final = DestinationTopics("", "").components
 _POS: Final = re.compile(rb"([1-9][0-9]{0,9})/([1-9][0-9]{0,9})")
 _SOURCE: Final = re.compile(r"(.+)/([0-9]{1,10})/([0-9]{1,19})", re.ASCII)
 
@@ -105,7 +107,7 @@ def unit_of(headers: Pairs, destination: str, at: int) -> Unit:
 
     Args:
         headers: Of the first record.
-        destination: Whose unit it is.
+        destination: Whose unit it is, where the first component's source does not tell.
         at: When the record was written, epoch ms: the headers do not tell when the group opened and closed.
 
     Raises:
@@ -113,7 +115,10 @@ def unit_of(headers: Pairs, destination: str, at: int) -> Unit:
     """
     position = position_of(headers)
     assert position is not None
-    said = {name for name, _ in headers}
+    said = dict(headers)
+    if names.SOURCE in said:
+        topic = _source_of(said[names.SOURCE]).topic
+        destination = topic.removesuffix(COMPONENTS) if topic.endswith(COMPONENTS) else destination
     try:
         outcome, reason = UnitOutcome(_told(headers, names.OUTCOME)), Reason(_told(headers, names.REASON))
     except ValueError as error:
@@ -135,13 +140,16 @@ def unit_of(headers: Pairs, destination: str, at: int) -> Unit:
     )
 
 
-def numbers_of(missing: Sequence[Range]) -> Iterator[int]:
-    """Sequence numbers of a unit that lacks these, rising, without end."""
-    after = 0
+def numbers_of(missing: Sequence[Range], place: int = 1) -> Iterator[int]:
+    """Sequence numbers of a unit that lacks these, from its component at `place` on, rising, without end."""
+    after, skipped = 0, place - 1
     for gap in missing:
-        yield from range(after + 1, gap.first)
+        here = gap.first - after - 1
+        if skipped < here:
+            yield from range(after + 1 + skipped, gap.first)
+        skipped = max(skipped - here, 0)
         after = gap.last
-    yield from numbers_from(after + 1)
+    yield from numbers_from(after + 1 + skipped)
 
 
 class Run:
@@ -150,17 +158,18 @@ class Run:
     Args:
         unit: What its first record said, by `unit_of`.
         first: Offset of that record.
+        taken: For whoever looks at a record in the middle by itself: how many come before it.
 
     Attributes:
         taken: How many records have come.
         last: Offset of the last one.
     """
 
-    def __init__(self, unit: Unit, first: int) -> None:
+    def __init__(self, unit: Unit, first: int, taken: int = 0) -> None:
         self.unit = unit
         self.first = self.last = first
-        self.taken = 0
-        self._numbers = numbers_of(unit.missing)
+        self.taken = taken
+        self._numbers = numbers_of(unit.missing, taken + 1)
 
     @property
     def is_whole(self) -> bool:

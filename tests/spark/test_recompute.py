@@ -8,7 +8,7 @@ import pytest
 
 from processor.core.partition import Place
 from spark_sink.recompute import GROUP, RECORD, Arrived, Fate, Row, recompute
-from topics.policies import DestinationPolicy, ExpirationPolicy, HandlingPolicy
+from topics.policies import DestinationPolicy, ExpirationPolicy, HandlingPolicy, Oversize, Shape, ValueFormat
 
 PLACE = Place("d", "d.components", 0, 1)
 
@@ -117,6 +117,38 @@ def test_a_unit_that_fits_no_record_fails() -> None:
     )
     assert fates(found)[11] == Fate.REJECTED
     assert found[-1].error_class == "UnitClosedError"
+
+
+@pytest.mark.parametrize(
+    ("oversize", "value_format"),
+    [
+        (Oversize.CONSECUTIVE, ValueFormat.AVRO),
+        (Oversize.REFERENCE, ValueFormat.AVRO),
+        (Oversize.REFERENCE, ValueFormat.JSON),
+    ],
+)
+def test_a_unit_that_fits_no_record_takes_another_shape(oversize: Oversize, value_format: ValueFormat) -> None:
+    """W-208: of a run, what its records do not tell is not expected of the tables."""
+    big = b"x" * 3_600_000
+    large = [arrived(seq, "large", seq, end=seq == 3, value=big) for seq in (1, 2, 3)]
+    found = rows(*large, arrived(9, "small", end=True), oversize=oversize, value_format=value_format)
+    assert set(fates(found).values()) == {Fate.DELIVERED}
+    groups = {row.id: row for row in found if row.kind == GROUP}
+    assert groups["small"].opened_at is not None
+    is_run = oversize is Oversize.CONSECUTIVE
+    assert (groups["large"].opened_at is None, groups["large"].held_bytes is None) == (is_run, is_run)
+    assert ("uow-pos" in dict(groups["large"].headers or [])) == is_run
+    parts = [row for row in found if row.kind == RECORD and row.id == "large"]
+    assert {row.content == b"digest" for row in parts} == {not is_run}
+    assert [(row.seq, row.position) for row in parts] == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_a_unit_that_fits_its_own_shape_in_no_way_fails() -> None:
+    """W-115: a component that just fits a record, but not with its unit's headers."""
+    end: list[tuple[str, bytes | None]] = [("uow-id", b"a"), ("uow-seq", b"2"), ("uow-end", b"true")]
+    large = Arrived(1, 1, b"a", b"v", [*end, ("uow-type", b"t" * 100_000)], b"digest")
+    found = rows(arrived(0, "a", value=b"x" * 10_400_000), large, shape=Shape.CONSECUTIVE)
+    assert {row.fate for row in found} == {Fate.FAILED}
 
 
 def test_a_unit_that_disagrees_with_its_digest_fails() -> None:

@@ -99,6 +99,19 @@ def test_numbers_follow_from_what_is_missing() -> None:
     assert [*islice(numbers_of((Range(1, 2), Range(4, 4), Range(7, 2**31 - 1))), 3)] == [3, 5, 6]
 
 
+@pytest.mark.parametrize("place", range(1, 8))
+def test_numbers_may_be_asked_for_from_any_place(place: int) -> None:
+    missing = (Range(1, 2), Range(4, 4), Range(7, 7))
+    assert next(numbers_of(missing, place)) == [*islice(numbers_of(missing), 7)][place - 1]
+
+
+def test_the_source_tells_whose_unit_it_is_w96() -> None:
+    """Also where it was sent on to another destination."""
+    assert unit_of(said(), "E", 0).destination == "D"
+    assert unit_of([*said(), ("uow-source", b"elsewhere/0/1")], "E", 0).destination == "E"
+    assert unit_of([pair for pair in said() if pair[0] != "uow-source"], "E", 0).destination == "E"
+
+
 def test_only_a_complete_unit_closed_by_its_end_mark_has_one() -> None:
     by_count = (*(pair for pair in COMMON if pair[0] != "uow-reason"), ("uow-reason", b"count"))
     run = begun(by_count)
