@@ -594,15 +594,6 @@ def a_way_ends_while_its_group_is_open(original: Any) -> Any:
     )
 
 
-@defect(PathMap, "get")
-def a_way_ends_before_its_tombstone_is_committed(original: Any) -> Any:
-    def wrong(self: PathMap, group_id: bytes) -> int | None:
-        claims = self._claims.get(group_id)
-        return None if claims is None or claims[0].is_leaving else claims[0].partition
-
-    return wrong
-
-
 @defect(SimPathLog, "claim")
 def claims_are_not_read_back(original: Any) -> Any:
     def wrong(self: SimPathLog, wanted: Mapping[bytes, int]) -> None:
