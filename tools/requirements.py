@@ -61,7 +61,7 @@ def citations() -> Mapping[str, Sequence[str]]:
 def _tests(path: Path) -> Iterator[tuple[str, str]]:
     """Name of each test of a file, and where it may cite: its name and docstring."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
             yield node.name, f"{node.name} {ast.get_docstring(node) or ''}"
 
 

@@ -32,6 +32,7 @@ COMMANDS = {
     "remove": "take one component out of a group",
     "rejected": "refused components of a destination",
     "resubmit": "send refused components again, corrected",
+    "rebuild": "units of a past interval once more, or what would differ",
     "sink": "carry units into Delta tables",
     "audit": "recompute every unit and compare",
     "prove": "faults on a real broker, and proof that nothing is lost",

@@ -1,0 +1,86 @@
+"""Units are built again from the components: the same ones under the same settings, and what differs under others (W-209)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from processor.engine.outputs import TaskContext
+from processor.shell.app import task_contexts
+from processor.sim.memory import MemoryKafka, MemoryLogReader
+from tests.shell.whole_worker import UNITS, in_a_loop, running, send, settings, until
+from topics.commands import Command, Verb, command_headers
+from topics.policies import DestinationPolicy, Shape, ViolationPolicy
+from uow.rebuild import What, delivered, differences, rebuilt
+
+FAR = 1 << 60
+
+
+def context_of(kafka: MemoryKafka, policy: DestinationPolicy) -> TaskContext:
+    return task_contexts(settings(policy=policy), {"D.components": kafka.partitions})["D.components"]
+
+
+def differing(
+    kafka: MemoryKafka, policy: DestinationPolicy, first_ms: int = 0, last_ms: int = FAR
+) -> list[tuple[str, What]]:
+    reader = MemoryLogReader(kafka)
+    again = rebuilt(reader, context_of(kafka, policy), FAR)
+    before = delivered(reader, context_of(kafka, UNITS))
+    return sorted((each.unit.id.decode(), each.what) for each in differences(again, before, first_ms, last_ms))
+
+
+async def worked() -> MemoryKafka:
+    """Units, a duplicate number, a plain record, a unit that passes through, a gap that a command closes, and a group that stays open."""
+    kafka = MemoryKafka()
+    passing = [("uow-id", b"elsewhere"), ("uow-kind", b"unit"), ("uow-unit-id", b"its-own")]
+    async with running(kafka):
+        send(kafka, "early", (1, False), (2, True))
+        kafka.append("D.components", b"p", b"plain", [])
+        kafka.append("D.components", b"elsewhere", b"a unit", passing)
+        await until(lambda: len(kafka.topic("D.units")) == 3)
+        kafka.clock.now += 1000
+        send(kafka, "twice", (1, False), (1, False), (2, True))
+        send(kafka, "gap", (1, False), (3, True))
+        send(kafka, "open", (1, False))
+        await until(lambda: len(kafka.topic("D.rejected")) == 1)
+        kafka.clock.now += 1000
+        order = command_headers(Command(b"c", Verb.RELEASE, b"gap", "as it is"))
+        kafka.append("D.commands", b"gap", None, order)
+        await until(lambda: len(kafka.topic("D.units")) == 5)
+    return kafka
+
+
+@in_a_loop
+async def test_under_the_settings_of_the_workers_the_same_units_come_out_byte_for_byte_w209() -> None:
+    kafka = await worked()
+    again = rebuilt(MemoryLogReader(kafka), context_of(kafka, UNITS), FAR)
+    assert {unit.id for unit in again.values()} == {b"early", b"elsewhere", b"twice", b"gap"}
+    assert differing(kafka, UNITS) == []
+
+
+@in_a_loop
+async def test_under_other_rules_the_units_that_would_differ_are_listed_w209() -> None:
+    kafka = await worked()
+    strict = replace(UNITS, violation_policy=ViolationPolicy.FAIL_GROUP)
+    assert differing(kafka, strict) == [("twice", What.ONLY_DELIVERED)]
+    assert differing(kafka, replace(UNITS, max_components=1)) == [
+        (name, What.ONLY_DELIVERED) for name in ("early", "gap", "twice")
+    ]
+
+
+@in_a_loop
+async def test_in_another_shape_every_unit_differs_and_keeps_its_id_w209() -> None:
+    kafka = await worked()
+    neighbours = replace(UNITS, shape=Shape.CONSECUTIVE)
+    assert differing(kafka, neighbours) == [(name, What.CHANGED) for name in ("early", "gap", "twice")]
+    early = next(record for record in kafka.topic("D.units") if record.key() == b"early").timestamp()[1]
+    assert differing(kafka, neighbours, last_ms=early) == [("early", What.CHANGED)]
+    assert differing(kafka, neighbours, first_ms=early + 1) == [("gap", What.CHANGED), ("twice", What.CHANGED)]
+
+
+@in_a_loop
+async def test_units_that_somebody_took_away_are_built_again_w209() -> None:
+    kafka = await worked()
+    for tp, log in kafka.logs.items():
+        if tp.topic == "D.units":
+            log.clear()
+    assert differing(kafka, UNITS) == [(name, What.ONLY_REBUILT) for name in ("early", "gap", "twice")]
