@@ -7,7 +7,7 @@ BIN     = $(VENV)/bin
 export VENV
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-docker bench drill sim ci lint format types arch docs lock clean distclean
+.PHONY: help setup demo test test-docker bench drill sim ci lint format types arch mutants docs lock clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ types: setup ## mypy, strict
 
 arch: setup ## import contracts between the rooms
 	@$(BIN)/lint-imports
+
+mutants: setup ## small faults in processor/core, and which of them no test notices (docs/mutants.md); ARGS='decide --part 1/4 -j 2'
+	@nice $(BIN)/python -m tools.mutants $(ARGS)
 
 docs: setup ## write the generated pages again
 	@$(BIN)/python -m tools.docs $(ARGS)

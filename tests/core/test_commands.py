@@ -83,6 +83,7 @@ TABLE: list[tuple[str, str, dict[str, Any], bool, str, list[Any]]] = [
     ("expire", "complete, not ready", {}, True, "expired: 2", errors("expired", 1, 2)),
     ("extend", "a gap", {"until": 500}, True, f"age deadline from {ms(100)} to {ms(500)}", OPEN),
     ("extend", "a gap", {"until": 100}, False, "it only ever moves later", OPEN),
+    ("extend", "a gap", {"until": 100.001}, True, f"from {ms(100)} to {ms(100) + 1}", OPEN),
     ("extend", "complete, not ready", {"until": 500}, False, "no number is missing", OPEN),
     ("declare-end", "a gap", {"seq": 2}, False, "number 3 is held", OPEN),
     ("declare-end", "a gap", {"seq": 3}, True, "the unit ends at 3", OPEN),
@@ -214,6 +215,21 @@ def test_expire_closes_by_the_policy_w203(policy: ExpirationPolicy, seen: list[A
     assert played.open == {}
 
 
+@pytest.mark.parametrize(("at", "waits"), [(59, True), (60, False)])
+def test_a_group_that_a_command_completes_waits_for_its_delivery_time_and_not_longer_w203(at: int, waits: bool) -> None:
+    played = story(c(1), c(2, deliver_at=60), plain(at=at), told("declare-end", seq=2))
+    (answer,) = played.answers
+    assert (answer.done, "complete, waits until" in answer.text) == (True, waits)
+    assert len(played.units) == (not waits)
+
+
+@pytest.mark.parametrize(("expires_at", "told_of"), [(99, True), (500, False), (501, False), (0, False)])
+def test_extend_tells_of_a_component_that_expires_before_all_the_same_w203(expires_at: int, told_of: bool) -> None:
+    said = {"expires_at": expires_at} if expires_at else {}
+    (answer,) = story(c(1, **said), told("extend", until=500), **AGE).answers
+    assert ("a component expires at" in answer.text) == told_of
+
+
 # -- one component taken out -----------------------------------------------------------------------------------------
 
 
@@ -239,6 +255,8 @@ def test_what_a_removed_component_said_of_its_group_is_forgotten_w76() -> None:
     assert (group.end, group.marked, group.expires_at, group.deliver_at) == (4, False, ms(90), ms(20))
     played.send(told("remove", seq=1))
     assert not group.end_known
+    two = story(c(1, expires_at=60), c(2, expires_at=50), c(3, expires_at=70), told("remove", seq=2))
+    assert two.task.groups[b"a"].expires_at == ms(60)
     ended = story(c(1), c(4, end=True), told("declare-end", id="b", seq=4), told("remove", seq=4))
     assert not ended.task.groups[b"a"].end_known
     assert ended.send(c(5), c(6, end=True)) == []
@@ -479,6 +497,7 @@ def test_ranges_are_sets_of_numbers() -> None:
     assert union(some, (Range(5, 6), Range(8, 10))) == (Range(2, 6), Range(8, 10))
     assert union((), some) == some
     assert without(some, (3, 8, 20)) == (Range(2, 2), Range(4, 4))
+    assert without((Range(1, 7),), (4,)) == (Range(1, 3), Range(5, 7))
     assert [count_up_to(some, last) for last in (1, 3, 8, 99)] == [0, 2, 4, 4]
 
 
@@ -492,6 +511,19 @@ def test_commands_are_forgotten_by_age_and_number_the_oldest_first() -> None:
     assert b"2" in memory
     memory.add(b"2", 156)
     assert list(memory.at_by_id) == [b"3", b"2"]
+
+
+def test_a_command_is_remembered_for_its_retention_by_the_newest_one_and_not_longer() -> None:
+    memory = CommandMemory(100, 9)
+    for name, at in ((b"first", 50), (b"second", 51), (b"late", 10), (b"exactly", 150)):
+        memory.add(name, at)
+    assert list(memory.at_by_id) == [b"first", b"second", b"late", b"exactly"], (
+        "what is not too old keeps those behind it"
+    )
+    memory.add(b"newest", 151)
+    assert list(memory.at_by_id) == [b"second", b"late", b"exactly", b"newest"]
+    memory.add(b"older", 20)
+    assert b"second" in memory, "an older command makes nobody older"
 
 
 def test_a_released_unit_that_fits_no_record_fails_and_the_answer_says_so_w115() -> None:

@@ -49,3 +49,7 @@ def test_unit_with_numbers_missing_is_not_compared_w212() -> None:
         first, end, clock(101), incomplete_expiration_ms=100_000, expiration_policy=ExpirationPolicy.DELIVER_PARTIAL
     )
     assert played.seen == [unit(1, 3, outcome="partial", missing="2")]
+
+
+def test_a_value_that_looks_like_a_digest_header_is_none_w212() -> None:
+    assert play(c(1), c(2, end=True, value="uow-digest: sha256:00")) == [unit(1, 2)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from schemas.errors import BadSequenceNumberError, BadUnitIdError, UnitConflictError
+from schemas.errors import BadSequenceNumberError, BadUnitIdError, DecodeError, UnitConflictError
 from tests.core.script import Sent, bare, c, passed, play, refused, story, unit
 from topics.headers import ALIASES, Marks, Reading, Refusal, decimal
 from topics.policies import AliasFamily
@@ -222,3 +222,8 @@ def test_layout_of_headers_plays_no_part(layout: int) -> None:
     assert play(record) == [unit(1)]
     component = story(record).units[0].components[0]
     assert (list(component.headers), component.key, component.value, component.end) == (headers, None, None, True)
+
+
+def test_a_reading_that_this_version_does_not_know_is_refused() -> None:
+    with pytest.raises(DecodeError, match="reading 2 is unknown, this worker's is version 1"):
+        Reading.of_code(2)

@@ -123,6 +123,7 @@ def test_destination_that_holds_nothing_needs_no_retention_for_a_replay() -> Non
 def test_expectation_at_least_counts_minus_one_as_without_limit() -> None:
     at_least = Expectation("10", Rule.AT_LEAST, "")
     assert [at_least.accepts(value) for value in ("9", "10", "11", "-1")] == [False, True, True, True]
+    assert (at_least.text, Expectation("10", Rule.EQUAL, "").text) == ("at least 10", "10")
     without_limit = Expectation("-1", Rule.AT_LEAST, "")
     assert not without_limit.accepts("10")
 
