@@ -473,6 +473,7 @@ def _closed_datum(closed: ClosedGroup) -> Datum:
         "highest": closed.highest,
         "closed_before": closed.closed_before,
         "closed_at": closed.closed_at,
+        "prints": closed.prints,
     }
 
 
@@ -485,6 +486,7 @@ def _closed(datum: Datum) -> ClosedGroup:
         highest=datum["highest"],
         closed_before=datum["closed_before"],
         closed_at=datum["closed_at"],
+        prints=datum["prints"] or b"",  # of an older version: a text, as Avro writes the default of bytes
     )
 
 

@@ -36,7 +36,7 @@ DEFINITIONS: Final[Mapping[str, tuple[str, int]]] = MappingProxyType(
         "ChangelogComponent": ("changelog_component", 1),
         "ChangelogGroup": ("changelog_group", 1),
         "ChangelogSettings": ("changelog_settings", 1),
-        "Ledger": ("ledger", 2),
+        "Ledger": ("ledger", 3),
     }
 )
 """Record name to file stem and current version.

@@ -235,6 +235,7 @@ class ClosedGroup:
         highest: The unit's end, or the highest number held.
         closed_before: Input position at that moment: what replay must not hold again lies before it.
         closed_at: The partition's clock at that moment.
+        prints: Fingerprints of a complete unit's components (`schemas.fingerprint`), or empty.
     """
 
     id: bytes
@@ -244,6 +245,7 @@ class ClosedGroup:
     highest: int
     closed_before: int
     closed_at: int
+    prints: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

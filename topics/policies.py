@@ -137,6 +137,11 @@ class DestinationPolicy:
     field_source: FieldSource = FieldSource.HEADERS
 
     @property
+    def tells_duplicates_apart(self) -> bool:
+        """Whether fingerprints of delivered units are kept: where the kind of a duplicate decides what becomes of it (W-40)."""
+        return self.duplicate_policy is DuplicatePolicy.DROP_IDENTICAL
+
+    @property
     def is_bound_to_count(self) -> bool:
         """Whether another partition count would give an open group another partition (W-107)."""
         return self.handling_policy is HandlingPolicy.SINGLE_MESSAGE_DELIVERY and self.routing is Routing.HASH

@@ -112,6 +112,7 @@ class Closed(NamedTuple):
         highest: The unit's end, or the highest number held; 0 when nothing was held.
         before: Input position at that moment: what was held lies before it.
         at: The partition's clock at that moment, epoch ms.
+        prints: Of a complete unit that is not too large: fingerprints of its components (W-40).
     """
 
     id: bytes
@@ -121,6 +122,7 @@ class Closed(NamedTuple):
     highest: int
     before: int
     at: int
+    prints: bytes = b""
 
 
 Change = Opened | Held | Amended | Removed | Closed

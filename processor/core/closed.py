@@ -49,21 +49,17 @@ class ClosedMemory:
         if self.by_id.get(before.id) is not before:
             return
         self.by_id[before.id] = after
-        for index in range(len(self.order) - 1, -1, -1):
-            if self.order[index] is before:
-                self.order[index] = after
-                return
+        newest_first = range(len(self.order) - 1, -1, -1)
+        self.order[next(index for index in newest_first if self.order[index] is before)] = after
 
-    def trim(self, clock: int) -> int:
-        """Forgets what is too old or too many; returns how many entries were looked at and left."""
-        order, by_id, left = self.order, self.by_id, 0
+    def trim(self, clock: int) -> None:
+        """Forgets what is too old or too many."""
+        order, by_id = self.order, self.by_id
         horizon = clock - self.retention_ms
         while order and (order[0].at < horizon or len(by_id) > self.max_groups):
             oldest = order.popleft()
             if by_id.get(oldest.id) is oldest:
                 del by_id[oldest.id]
-            left += 1
-        return left
 
 
 class CommandMemory:

@@ -68,7 +68,7 @@ def _lacking(group: Group) -> str:
 def _delivered(case: Case) -> Verdict:
     group = case.group
     outcome = UnitOutcome.PARTIAL if group.missing() else UnitOutcome.COMPLETE
-    effect = delivered(case.close(outcome), group.held, case.command)
+    effect = delivered(case.close(outcome), group.held, case.policy, case.command)
     text = _differs(effect) or f"delivers {_counted(group)}, {outcome}{_lacking(group)}"
     return Verdict(True, text, Decision((effect.closed,), (effect,)))
 
@@ -209,7 +209,7 @@ def _told(case: Case, text: str, amended: Decision, end: int, waived: Ranges) ->
         return Verdict(True, f"{text}; complete, waits until {group.deliver_at}", amended)
     outcome = UnitOutcome.PARTIAL if spared else UnitOutcome.COMPLETE
     closed = case.close(outcome)._replace(highest=group.highest if spared else end)
-    effect = delivered(closed, group.held, case.command)
+    effect = delivered(closed, group.held, case.policy, case.command)
     changes: tuple[Change, ...] = (*amended.changes, effect.closed)
     text = f"{text}; {_differs(effect) or f'delivers {_counted(group)}, {outcome}'}"
     return Verdict(True, text, Decision(changes, (effect,)))

@@ -40,6 +40,7 @@ from schemas.errors import (
     UnitTooLargeError,
     UowError,
 )
+from schemas.fingerprint import case_of, fingerprints
 from schemas.records import Attributes, Reason, UnitOutcome
 from topics.catalogue import HELD_LIMIT_BYTES
 from topics.commands import Command
@@ -126,12 +127,12 @@ def _closed_complete(now: Situation) -> Effect | None:
             f"the unit ended at {now.closed.highest}",
             now.marks,
         )
-    return _refuse(
-        DuplicateSequenceNumberError,
-        "duplicate",
-        "the unit is delivered already",
-        now.marks,
-    )
+    case, marks = "duplicate", now.marks
+    if now.closed.prints:
+        case = case_of(now.closed.prints, now.closed.highest, marks.seq, marks.component_id, now.arrival.value)
+        if case != "conflict" and now.policy.duplicate_policy is DuplicatePolicy.DROP_IDENTICAL:
+            return Dropped(case)
+    return _refuse(DuplicateSequenceNumberError, case, "the unit is delivered already", marks)
 
 
 def _closed_otherwise(now: Situation) -> Effect | None:
@@ -359,7 +360,7 @@ def _hold(now: Situation) -> Decision:
         else:
             by_count = Reason.COMMAND if group.declared_end else Reason.COUNT
             closed = close(UnitOutcome.COMPLETE, Reason.END if marks.end or group.marked else by_count)
-            effect = delivered(closed, group.held | {marks.seq: arrival.body})
+            effect = delivered(closed, group.held | {marks.seq: arrival.body}, policy)
     if effect is None:
         return Decision(tuple(changes))
     return Decision((*changes, effect.closed), (effect,))
@@ -371,10 +372,14 @@ def close_of(group: Group, outcome: UnitOutcome, reason: Reason, position: int, 
     return Closed(group.id, group.generation, outcome, reason, highest, position, at)
 
 
-def delivered(closed: Closed, bodies: Mapping[int, bytes], command: Command | None = None) -> Delivered | GivenUp:
+def delivered(
+    closed: Closed, bodies: Mapping[int, bytes], policy: DestinationPolicy, command: Command | None = None
+) -> Delivered | GivenUp:
     """The unit; or the failure of a group that is whole, but not what its producer sent (W-212)."""
     if closed.outcome is UnitOutcome.COMPLETE and not agrees(bodies):
         return GivenUp(closed._replace(outcome=UnitOutcome.FAILED, reason=Reason.DIGEST), UowError, command)
+    if closed.outcome is UnitOutcome.COMPLETE and policy.tells_duplicates_apart:
+        closed = closed._replace(prints=fingerprints(bodies))
     return Delivered(closed, command)
 
 
@@ -398,7 +403,7 @@ def decide_due(group: Group, clock: int, position: int, policy: DestinationPolic
     if group.expires_at and due == group.expires_at + 1:
         effect = GivenUp(close(UnitOutcome.EXPIRED, Reason.COMPONENT_EXPIRED), ComponentExpiredError)
     elif group.complete:
-        effect = delivered(close(*group.closing()), group.held)
+        effect = delivered(close(*group.closing()), group.held, policy)
     else:
         reason = group.give_up_reason(policy)
         if policy.expiration_policy is ExpirationPolicy.DELIVER_PARTIAL:

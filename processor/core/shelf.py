@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from processor.core.changes import Closed, Delivered
 from processor.core.columns import Columns
 from processor.core.group import UNKNOWN_END, Group
+from schemas.fingerprint import fingerprints
 from schemas.records import Reason, UnitOutcome
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def judge(partition: Partition, columns: Columns) -> None:
     groups, closed_ids, elsewhere = partition.groups, partition.closed.by_id, partition.elsewhere
     arrive, records, offsets = partition.arrive, columns.records, columns.offsets
     max_components, max_bytes, timed = partition.policy.max_components, partition.policy.max_bytes, partition.timed
+    is_printed = partition.policy.tells_duplicates_apart
     tails, clock, due = columns.tails, partition.clock, partition.due
     note_held, note_effect = partition.happened.held.append, partition.happened.effects.append
     note_closed, note_order = partition.happened.closed.append, partition.closed.order.append
@@ -101,7 +103,8 @@ def judge(partition: Partition, columns: Columns) -> None:
             group.end, group.marked, group.tail = seq, True, tails[offset]
         if count + 1 == group.end:
             end_at = group.end
-            closed = new(Closed, (group_id, group.generation, complete, by_end, end_at, offset + 1, clock))
+            prints = fingerprints(held) if is_printed else b""
+            closed = new(Closed, (group_id, group.generation, complete, by_end, end_at, offset + 1, clock, prints))
             del groups[group_id]
             group.is_open = False
             closed_ids[group_id] = closed

@@ -374,7 +374,7 @@ def _place_of(component: Component) -> bytes:
 
 def too_large(closed: Closed) -> Closed:
     """The close of a unit that turned out to be over the record limit."""
-    return closed._replace(outcome=UnitOutcome.FAILED, reason=Reason.LIMIT)
+    return closed._replace(outcome=UnitOutcome.FAILED, reason=Reason.LIMIT, prints=b"")
 
 
 __all__ = [

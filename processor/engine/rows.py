@@ -46,6 +46,7 @@ GROUP_ROW_HEADER = single_object_header("ChangelogGroup")
 LEDGER_HEADER = single_object_header("Ledger")
 GROUP_ROW_KEY_END = b"\0" + GROUP_ROW.to_bytes(4, "big")
 _LEDGER_WITHOUT_COMMANDS = single_object_header("Ledger", 1)
+_LEDGER_WITHOUT_PRINTS = single_object_header("Ledger", 2)
 _KEY_TAILS = [number.to_bytes(4, "big") for number in range(4096)]
 _SEQS = {tail: number for number, tail in enumerate(_KEY_TAILS) if number != GROUP_ROW}
 _PLAIN = {end: mark + NULL for end, mark in END_CHUNKS.items()}
@@ -275,7 +276,7 @@ def ledger_value(
     parts.append(NULL)
     if closed:
         parts.append(long(len(closed)))
-        for group_id, generation, outcome, reason, highest, before, at in closed:
+        for group_id, generation, outcome, reason, highest, before, at, prints in closed:
             parts += (
                 sized(group_id),
                 long(generation),
@@ -284,6 +285,7 @@ def ledger_value(
                 long(highest),
                 long(before),
                 moment(at),
+                sized(prints),
             )
     parts.append(NULL)
     if commands:
@@ -299,7 +301,7 @@ def read_ledger(value: bytes) -> tuple[LedgerRecord, list[Closed]]:
     Raises:
         DecodeError: It is none, or of a layout this worker does not know.
     """
-    if not value.startswith((LEDGER_HEADER, _LEDGER_WITHOUT_COMMANDS)):
+    if not value.startswith((LEDGER_HEADER, _LEDGER_WITHOUT_PRINTS, _LEDGER_WITHOUT_COMMANDS)):
         raise DecodeError("ledger", "no ledger record of a known version", data=value[:64])
     cursor = Cursor(value, len(LEDGER_HEADER))
     layout = cursor.long()
@@ -307,16 +309,17 @@ def read_ledger(value: bytes) -> tuple[LedgerRecord, list[Closed]]:
         raise DecodeError("ledger", f"layout {layout}, this worker knows {LEDGER_LAYOUT}")
     from_offset, to_offset, floor, clock, reader = (cursor.long() for _ in range(5))
     skipped = tuple(OffsetRange(cursor.long(), cursor.long()) for _ in items(cursor))
-    closed = [_read_closed(cursor) for _ in items(cursor)]
+    has_prints = value.startswith(LEDGER_HEADER)
+    closed = [_read_closed(cursor, has_prints) for _ in items(cursor)]
     commands: tuple[DecidedCommand, ...] = ()
-    if value.startswith(LEDGER_HEADER):
+    if not value.startswith(_LEDGER_WITHOUT_COMMANDS):
         commands = tuple([DecidedCommand(cursor.bytes(), cursor.long()) for _ in items(cursor)])
     if cursor.at != len(value):
         raise DecodeError("ledger", f"{len(value) - cursor.at} bytes follow the record")
     return LedgerRecord(layout, from_offset, to_offset, floor, clock, reader, skipped, (), commands), closed
 
 
-def _read_closed(cursor: Cursor) -> Closed:
+def _read_closed(cursor: Cursor, has_prints: bool) -> Closed:
     return Closed(
         cursor.bytes(),
         cursor.long(),
@@ -325,6 +328,7 @@ def _read_closed(cursor: Cursor) -> Closed:
         cursor.long(),
         cursor.long(),
         cursor.long(),
+        cursor.bytes() if has_prints else b"",
     )
 
 

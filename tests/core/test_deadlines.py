@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from processor.core.changes import Closed
 from processor.core.closed import ClosedMemory
 from processor.core.decide import decide_due
 from processor.core.group import NEVER
@@ -16,6 +17,7 @@ from schemas.errors import (
     UnitClosedError,
     UnitTooLargeError,
 )
+from schemas.records import Reason, UnitOutcome
 from tests.core.script import (
     Story,
     c,
@@ -292,9 +294,25 @@ def test_memory_keeps_the_later_generation_of_an_id_w85() -> None:
     assert len(played.task.partition.closed) == 1
 
 
+def test_a_closed_group_that_is_corrected_keeps_its_place_in_line_w115() -> None:
+    memory = ClosedMemory(1000, 2)
+    closed = [Closed(name, 1, UnitOutcome.COMPLETE, Reason.END, 1, 1, 0) for name in (b"a", b"b")]
+    for each in closed:
+        memory.add(each)
+    failed = closed[0]._replace(outcome=UnitOutcome.FAILED)
+    memory.replace(closed[0], failed)
+    assert [*memory.order] == [failed, closed[1]]
+    memory.add(closed[0]._replace(id=b"c"))
+    memory.trim(0)
+    assert set(memory.by_id) == {b"b", b"c"}, "the oldest leaves first"
+    memory.replace(failed, closed[0])
+    assert memory.get(b"a") is None, "what is forgotten stays so"
+
+
 def test_memory_of_nothing() -> None:
     memory = ClosedMemory(1000, 10)
-    assert (memory.get(b"a"), memory.trim(10**15), len(memory), list(memory)) == (None, 0, 0, [])
+    memory.trim(10**15)
+    assert (memory.get(b"a"), len(memory), list(memory)) == (None, 0, [])
 
 
 # -- outcomes -------------------------------------------------------------------------------------------------------

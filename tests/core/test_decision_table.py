@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -371,6 +373,54 @@ def test_line_8_holds_under_reopen_too_w85() -> None:
         unit(1),
         refused(late, DuplicateSequenceNumberError, "duplicate"),
     ]
+
+
+DROPPING: dict[str, Any] = {"duplicate_policy": DuplicatePolicy.DROP_IDENTICAL}
+LONG = "v" * 20_000
+"""Longer than what is usual, so that it is fingerprinted the long way."""
+
+
+@pytest.mark.parametrize("value", ["", "v" * 63, "v" * 64, "v" * 8191, LONG], ids=len)
+@pytest.mark.parametrize("ids", [(None, None), ("x", "y"), ("x", "longer"), ("x", None)], ids=str)
+@pytest.mark.parametrize("key", ["a", None, "k" * 200], ids=["usual key", "no key", "long key"])
+def test_line_8_tells_duplicates_apart_as_before_the_delivery_w40_w31(
+    value: str, ids: tuple[str | None, str | None], key: str | None
+) -> None:
+    """Whatever the components look like: by id, then by value (contract section 5, lines 8 and 10)."""
+
+    def part(seq: int, value: str, component_id: str | None) -> Sent:
+        said = {} if component_id is None else {"component_id": component_id}
+        sent = c(seq, seq == 3, value=value or None, **said)
+        return replace(sent, value=value.encode(), key=None if key is None else key.encode())
+
+    whole = [part(2, "", ids[1]), part(1, value, ids[0]), part(3, value + "3", None if ids == (None, None) else "z")]
+    same, other = part(1, value, "new"), part(1, value + "!", None)
+    resent = part(1, "rebuilt on the way", ids[0])
+    expected = [
+        (same, "duplicate"),
+        (other, "conflict"),
+        (resent, "conflict" if ids[0] is None else "resend"),
+        (replace(part(2, "", "new"), value=None), "conflict"),
+    ]
+    for late, case in expected:
+        answer = [refused(late, DuplicateSequenceNumberError, case)] if case == "conflict" else []
+        assert story(*whole[:2], late, **DROPPING).seen == answer
+        played = story(*whole, late, **DROPPING)
+        assert played.seen == [unit(1, 2, 3), *answer]
+        assert played.counts.duplicate == 1
+        refusal = refused(late, DuplicateSequenceNumberError, "duplicate")
+        assert story(*whole, late).seen == [unit(1, 2, 3), refusal], "where all are refused the kind is not told"
+
+
+@pytest.mark.parametrize("size", [63, 64, 200, 1000, 1001])
+def test_line_8_units_of_up_to_a_thousand_components_are_remembered_with_fingerprints_w40(size: int) -> None:
+    whole = [c(number, number == size) for number in range(1, size + 1)]
+    for seq in (1, 63, size):
+        case = "conflict" if size <= 1000 else "duplicate"
+        other = c(seq, value="other")
+        assert story(*whole, other, **DROPPING).seen[1:] == [refused(other, DuplicateSequenceNumberError, case)]
+        same = story(*whole, c(seq), **DROPPING)
+        assert len(same.seen) == (1 if size <= 1000 else 2), "what cannot be told is refused, never dropped"
 
 
 CLOSED_OTHERWISE = {

@@ -145,6 +145,27 @@ EXAMPLES: dict[tuple[str, int], Record] = {
         closed=(ClosedGroup(b"order-1", 2, UnitOutcome.CANCELLED, Reason.COMMAND, 5, 2_100, 1_700_000_000_000),),
         commands=(DecidedCommand(b"c-1", 1_700_000_000_000), DecidedCommand("größer".encode(), 1_700_000_000_001)),
     ),
+    ("Ledger", 3): LedgerRecord(
+        layout=1,
+        from_offset=2_100,
+        to_offset=2_102,
+        floor=2_102,
+        clock=1_700_000_000_000,
+        reader=1,
+        not_held=(),
+        closed=(
+            ClosedGroup(
+                b"order-1",
+                1,
+                UnitOutcome.COMPLETE,
+                Reason.END,
+                2,
+                2_102,
+                1_700_000_000_000,
+                b"\x01\x02\x03\x04\xff\xff\xff\xff",
+            ),
+        ),
+    ),
 }
 """Record name and version to the record that its golden bytes are read as today."""
 

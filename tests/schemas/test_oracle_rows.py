@@ -48,6 +48,7 @@ def as_core(closed: ClosedGroup) -> Closed:
         closed.highest,
         closed.closed_before,
         closed.closed_at,
+        closed.prints,
     )
 
 

@@ -89,7 +89,9 @@ changelog_rows = st.builds(
 )
 settings_rows = st.builds(SettingsRow, st.lists(st.tuples(texts, texts), max_size=4).map(tuple))
 group_rows = st.builds(GroupRow, longs, longs, st.none() | ints, ranges, st.none() | longs, longs)
-closed_groups = st.builds(ClosedGroup, st.binary(max_size=255), longs, outcomes, reasons, ints, longs, longs)
+closed_groups = st.builds(
+    ClosedGroup, st.binary(max_size=255), longs, outcomes, reasons, ints, longs, longs, st.binary(max_size=20)
+)
 ledgers = st.builds(
     LedgerRecord,
     layout=ints,
