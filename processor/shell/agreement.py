@@ -133,7 +133,9 @@ def _objections(ours: Agreement, theirs: SettingsRow, alive: int) -> Iterator[Co
     """What speaks against a difference; what does not is told."""
     for each in differences(theirs, ours.row):
         if alive:
-            yield each.complaint(ours.destination, f"{alive} other worker{'s' if alive > 1 else ''} of the group live")
+            yield each.complaint(
+                ours.destination, f"{alive} other worker{'s of the group live' if alive > 1 else ' of the group lives'}"
+            )
         else:
             log.warning(
                 "destination %s: %s was %s, and is %s from now on",
