@@ -53,6 +53,8 @@ RUN_COLUMNS = {
 }
 
 
+COUNTS = ("records", "units", "rejected", "expired")
+
 GUARANTEES, PROVE = Path("docs") / "guarantees.md", Path("docs") / "prove.md"
 BEGIN, END = (
     "<!-- Written by `make docs` from `docs/measurements.csv`. Do not edit. -->\n\n",
@@ -85,7 +87,7 @@ def rows() -> list[Row]:
 def runs_table(measured: Sequence[Row]) -> str:
     """Every `uow prove`."""
     lines = [_line(RUN_COLUMNS.values()), _line("---" for _ in RUN_COLUMNS)]
-    lines += [_line(_figure(row[name]) for name in RUN_COLUMNS) for row in measured if row["verb"] == "prove"]
+    lines += [_line(_shown(row, name) for name in RUN_COLUMNS) for row in measured if row["verb"] == "prove"]
     return "\n".join(lines) + "\n"
 
 
@@ -132,7 +134,7 @@ def row_of(report: Mapping[str, Any], revision: str, remark: str = "") -> dict[s
         "kills": str(report["kills"]),
         "at_a_step": str(sum(count for name, count in report["faults"].items() if name.startswith(Kind.STEP))),
         "others": ", ".join(f"{count} {kind}" for kind, count in sorted(others.items())),
-        **{name: str(counts.get(name, 0)) for name in ("records", "units", "rejected", "expired")},
+        **{name: str(counts.get(name, 0)) for name in COUNTS},
         "anomalies": str(sum(report["anomalies"].values())),
         "remark": remark or report["failure"],
     }
@@ -142,8 +144,8 @@ def _sum(measured: Sequence[Row], name: str) -> int:
     return sum(int(row[name] or 0) for row in measured)
 
 
-def _figure(text: str) -> str:
-    return f"{int(text):,}" if text.isdecimal() and len(text) > 4 else text
+def _shown(row: Row, name: str) -> str:
+    return f"{int(row[name]):,}" if name in COUNTS else row[name]
 
 
 def _line(cells: Any) -> str:

@@ -88,7 +88,9 @@ class Strangers:
                     member.subscribe(list(self._topics), on_assign=lambda _, given: taken.extend(given))
                 joined += len(members)
                 leave_at = time.monotonic() + self._rng.uniform(0.1, 1.2)
-                while time.monotonic() < leave_at or (not taken and until < time.monotonic() < until + PATIENCE_S):
+                while not stopped.is_set() and (
+                    time.monotonic() < leave_at or (not taken and until < time.monotonic() < until + PATIENCE_S)
+                ):
                     for member in members:
                         member.consume(1, 0.02)
         return f"{joined} strangers joined and left, {len(taken)} partitions moved to them"
