@@ -241,11 +241,12 @@ class UnitInterpreter:
         if verdict is not None:
             giving_up.carry_out(verdict, parts, consumption, ownership)
             return None
-        try:
-            components = tuple(self._handling.references.fetch(unit.components))
-        except DecodeError as error:
-            giving_up.cannot_be_read(error, parts, consumption, ownership, ownership.handed_out)
-            raise
+        if any(component.reference is not None for component in unit.components):
+            try:
+                unit = replace(unit, components=tuple(self._handling.references.fetch(unit.components)))
+            except DecodeError as error:
+                giving_up.cannot_be_read(error, parts, consumption, ownership, ownership.handed_out)
+                raise
         topic, partition, offset = coordinates(first)
         return ReceivedUnit(
             topic,
@@ -255,9 +256,9 @@ class UnitInterpreter:
             headers,
             consumption,
             ownership,
-            replace(unit, components=components),
+            unit,
             ownership.count_delivery(offset),
-            tuple([ReceivedComponent(component, self._handling.registry) for component in components]),
+            tuple([ReceivedComponent(component, self._handling.registry) for component in unit.components]),
             coordinates(parts[-1][0])[2],
         )
 
