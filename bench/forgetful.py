@@ -33,7 +33,7 @@ class ForgetfulTask(PartitionTask):
 
     def _plan(self, start: int, promoted: Iterable[Group] = ()) -> Plan:
         plan = super()._plan(start, promoted)
-        plan.ledger = None
+        plan.changelog, plan.ledger = [], None
         return plan
 
 
