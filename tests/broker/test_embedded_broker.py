@@ -236,7 +236,7 @@ def test_a_served_broker_leaves_no_kafka_behind(spawn: Callable[..., Child], kil
     served = psutil.Process(child.pid).children()[0].pid
     kafka = kafka_below(served)
     os.kill(served if killed == "itself" else child.pid, signal.SIGKILL)
-    wait_for(lambda: not is_alive(kafka) and not is_alive(served), 20, "the end of Kafka")
+    wait_for(lambda: not is_alive(kafka) and not is_alive(served), 45, "the end of Kafka")
 
 
 def test_the_console_command_serves(spawn: Callable[..., Child], tmp_path: Path) -> None:
