@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,6 +20,9 @@ from tests.processes import Child
 QUIET = logging.getLogger("tests.librdkafka")
 QUIET.addHandler(logging.NullHandler())
 QUIET.propagate = False
+
+# a run under nohup must not hand it on: a served broker outlives its parent then, on purpose
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_report_header() -> str:
