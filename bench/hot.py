@@ -15,7 +15,8 @@ from typing import Any
 from bench.drain import POLICY
 from bench.load import PARTITIONS, WORKLOADS, Record
 from processor.core import shelf
-from processor.engine.outputs import TaskContext, Written
+from processor.engine.context import TaskContext
+from processor.engine.outputs import Written
 from processor.engine.ports import Tp
 from processor.engine.task import PartitionTask
 from schemas.framing import single_object_header

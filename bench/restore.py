@@ -10,7 +10,7 @@ import time
 from bench.drain import POLICY, Place
 from bench.load import PARTITIONS, WORKLOADS, produce
 from bench.processes import Program
-from processor.engine.outputs import TaskContext
+from processor.engine.context import TaskContext
 from processor.engine.ports import Tp
 from processor.engine.restore import restore
 from processor.kafka.clients import Clients

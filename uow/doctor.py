@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from processor.engine.agreement import Agreement, differences, mark_in, recorded
-from processor.engine.outputs import TaskContext
+from processor.engine.context import TaskContext
 from processor.engine.ports import LogReader, Tp
 from processor.engine.restore import restore
 from schemas.errors import UowError

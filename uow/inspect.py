@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from processor.core.changes import Closed
 from processor.core.group import NEVER, Group
-from processor.engine.outputs import TaskContext
+from processor.engine.context import TaskContext
 from processor.engine.ports import Committed, LogReader, Stretch, Tp
 from processor.engine.restore import restore
 from processor.engine.rows import read_ledger

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from processor.engine.outputs import TaskContext
+from processor.engine.context import TaskContext
 from processor.engine.ports import LogReader
 from processor.kafka.clients import Clients
 from processor.kafka.reader import KafkaLogReader

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from processor.engine.outputs import TaskContext
+from processor.engine.context import TaskContext
 from processor.engine.ports import LogReader, Output, Plan, RawRecord, Tp
 from processor.engine.rows import read_ledger
 from processor.engine.task import PartitionTask

@@ -24,7 +24,7 @@ from typing import Any
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 
-from processor.engine.outputs import TaskContext
+from processor.engine.context import TaskContext
 from processor.engine.ports import Doubt, LogReader, Plan, Tp
 from processor.engine.repartition import Moved, move
 from processor.engine.restore import live_rows, restore

@@ -5,7 +5,6 @@ Belongs here: topics, partitions, keys, headers and values of outputs. Does not 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
@@ -23,16 +22,14 @@ from processor.core.changes import (
 )
 from processor.core.columns import Record, read_headers
 from processor.core.group import Group
-from processor.core.partition import Outward, Place
+from processor.core.partition import Outward
 from processor.core.unit import UnitMaker
-from processor.engine.agreement import Agreement
+from processor.engine.context import TaskContext
 from processor.engine.ports import Headers, Output
 from processor.engine.shapes import record_size, unit_writer
-from processor.engine.young import NO_REPLAY, ReplayLimits
 from schemas import codec
 from schemas.component import decode_component, outcome_body
 from schemas.errors import MisroutedComponentError, UnitTooLargeError, UowError
-from schemas.framing import single_object_header
 from schemas.records import (
     MAX_SEQ,
     Answer,
@@ -44,64 +41,18 @@ from schemas.records import (
     ranges_text,
 )
 from topics import headers as names
-from topics.catalogue import RECORD_LIMIT_BYTES, DestinationTopics
 from topics.commands import COMMAND, COMMAND_ID, KIND_ANSWER, Command
 from topics.headers import Reading, Refusal
-from topics.partitioner import partition_for
-from topics.paths import PathMap
 from topics.policies import (
-    DestinationPolicy,
     ExpirationPolicy,
     OutcomesPolicy,
 )
 
-INPUT_LIMIT_BYTES = 1_048_588
-"""The broker's default record limit."""
 _FAILURES = {
     UnitOutcome.EXPIRED: b"expired",
     UnitOutcome.CANCELLED: b"cancelled",
     UnitOutcome.FAILED: b"failed",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class TaskContext:
-    """What the tasks of one destination share.
-
-    Attributes:
-        destination: Its name.
-        topics: Names of its topics.
-        policy: Its settings.
-        partitions: Partitions of `D.components`.
-        unit_header: Framing that goes before a unit's Avro body.
-        outcome_header: The same for an `Outcome`.
-        answer_header: The same for an `Answer`.
-        record_limit_bytes: Largest record that producer and topics take (W-114).
-        input_limit_bytes: Largest record that `D.components` takes; what is sent on must fit it again.
-        partition_for: Which partition of how many a key belongs to (line 6).
-        replay: How much input a restore may read again.
-        agreement: What all workers of the destination are told alike; None where nothing is recorded: for who looks, and in tests.
-        paths: The path map, under path routing.
-    """
-
-    destination: str
-    topics: DestinationTopics
-    policy: DestinationPolicy
-    partitions: int
-    unit_header: bytes
-    outcome_header: bytes
-    answer_header: bytes = single_object_header("Answer")
-    record_limit_bytes: int = RECORD_LIMIT_BYTES
-    input_limit_bytes: int = INPUT_LIMIT_BYTES
-    partition_for: Callable[[bytes, int], int] = partition_for
-    replay: ReplayLimits = NO_REPLAY
-    agreement: Agreement | None = None
-    paths: PathMap | None = None
-
-    def place(self, partition: int) -> Place:
-        """The place of one of its partitions."""
-        partition_for = self.partition_for if self.paths is None else self.paths.partition_for(partition)
-        return Place(self.destination, self.topics.components, partition, self.partitions, partition_for)
 
 
 @dataclass(slots=True)
@@ -379,7 +330,6 @@ def too_large(closed: Closed) -> Closed:
 
 __all__ = [
     "Record",
-    "TaskContext",
     "Writer",
     "Written",
     "too_large",

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from processor.core.changes import Closed
-from processor.engine.outputs import TaskContext
+from processor.engine.context import TaskContext
 from processor.engine.ports import Plan, Tp
 from processor.engine.rows import GROUP_ROW_KEY_END, ledger_value, promotion_rows
 from processor.engine.task import PartitionTask, offset_metadata

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from processor.core.changes import Closed
 from processor.core.closed import ClosedMemory
 from processor.engine.agreement import mark_in
-from processor.engine.outputs import TaskContext
+from processor.engine.context import TaskContext
 from processor.engine.ports import Committed, LogReader, RawRecord, Tp
 from processor.engine.replay import Window
 from processor.engine.rows import GROUP_ROW_KEY_END, read_group_row, read_ledger, take_rows

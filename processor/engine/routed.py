@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from processor.core.changes import Delivered
 from processor.core.partition import Outward
-from processor.engine.outputs import TaskContext, Writer, Written
+from processor.engine.context import TaskContext
+from processor.engine.outputs import Writer, Written
 from topics.headers import Reading
 from topics.routes import topics_of
 

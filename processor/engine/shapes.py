@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from processor.core.changes import Closed
 from processor.core.group import Group
 from processor.core.unit import UnitMaker
+from processor.engine.context import TaskContext
 from processor.engine.ports import Headers, Output
 from schemas import formats
 from schemas.checksum import by_reference
@@ -28,9 +28,6 @@ from schemas.component import decode_component, encode_component
 from schemas.records import Range, Unit, UnitOutcome
 from topics.policies import Oversize, Shape, ValueFormat
 from topics.runs import first_of_many_gaps, record_headers, unit_part
-
-if TYPE_CHECKING:
-    from processor.engine.outputs import TaskContext
 
 RECORD_OVERHEAD_BYTES = 1024
 """Room for a record's own fields beside key, value and headers."""

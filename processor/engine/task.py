@@ -16,8 +16,8 @@ from processor.core.changes import Amended, Closed, Delivered, GivenUp
 from processor.core.group import NEVER, Group
 from processor.core.partition import Counts, HeldRow, Outward, Partition
 from processor.core.ranges import without
+from processor.engine.context import TaskContext
 from processor.engine.outputs import (
-    TaskContext,
     Written,
     too_large,
 )

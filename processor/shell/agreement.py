@@ -14,7 +14,7 @@ from dataclasses import replace
 import confluent_kafka as ck
 
 from processor.engine.agreement import Agreement, differences, mark_in, recorded
-from processor.engine.outputs import TaskContext
+from processor.engine.context import TaskContext
 from processor.engine.ports import Committed, LogReader, Tp
 from processor.engine.restore import restore
 from processor.kafka.clients import Clients

@@ -21,8 +21,8 @@ import faust
 from mode import CrashingSupervisor
 
 from processor.engine.batch import Batch, Task
+from processor.engine.context import INPUT_LIMIT_BYTES, TaskContext
 from processor.engine.driver import Driver, Host, Ports, Wanted
-from processor.engine.outputs import INPUT_LIMIT_BYTES, TaskContext
 from processor.engine.ports import Meanwhile, Tp
 from processor.engine.restore import restore
 from processor.engine.ways import AllWays, Ways

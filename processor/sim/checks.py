@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from processor.engine.batch import Task
-from processor.engine.outputs import TaskContext
+from processor.engine.context import TaskContext
 from processor.engine.ports import Committed, Plan, Stretch, Tp
 from processor.engine.restore import restore
 from processor.engine.rows import read_ledger

@@ -21,8 +21,8 @@ from typing import Any, cast
 
 from processor.engine.agreement import Agreement
 from processor.engine.batch import Batch, Task, Work
+from processor.engine.context import TaskContext
 from processor.engine.driver import MEMORY_LIGHT, MEMORY_STOP, Driver, Ports, Wanted
-from processor.engine.outputs import TaskContext
 from processor.engine.ports import Blocked, Committed, Doubt, Plan, Tp
 from processor.engine.restore import restore
 from processor.engine.rows import read_ledger

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 import uow
-from processor.engine.outputs import TaskContext
+from processor.engine.context import TaskContext
 from processor.engine.ports import Tp
 from processor.engine.task import PartitionTask
 from schemas import formats

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from processor.engine.outputs import TaskContext
+from processor.engine.context import TaskContext
 from processor.engine.ports import Committed, Plan, Stretch, Tp
 from processor.engine.task import PartitionTask
 from schemas.errors import StateCorruptedError

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError
 from fake_handles import FakeBroker, FakeRecord, FakeSent, failure
 
 import uow
-from processor.engine.outputs import TaskContext
+from processor.engine.context import TaskContext
 from processor.engine.ports import Tp
 from processor.engine.task import PartitionTask
 from schemas.framing import single_object_header

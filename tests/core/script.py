@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from processor.core.partition import Counts, Partition
-from processor.engine.outputs import TaskContext
+from processor.engine.context import TaskContext
 from processor.engine.ports import Headers, Output, Plan, Tp
 from processor.engine.task import PartitionTask
 from schemas import codec, formats

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from processor.engine.outputs import TaskContext
+from processor.engine.context import TaskContext
 from processor.engine.ports import Tp
 from processor.engine.task import PartitionTask
 from topics.catalogue import DestinationTopics

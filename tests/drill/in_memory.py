@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 
 from processor.engine.agreement import Agreement
-from processor.engine.outputs import TaskContext
+from processor.engine.context import TaskContext
 from processor.engine.ports import Output, Plan, Tp
 from processor.engine.task import PartitionTask
 from schemas.framing import single_object_header

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from processor.engine.agreement import Agreement, differences, mark_in, row_of
-from processor.engine.outputs import TaskContext
+from processor.engine.context import TaskContext
 from processor.engine.ports import Tp
 from processor.engine.restore import restore
 from processor.engine.task import PartitionTask

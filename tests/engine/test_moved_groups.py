@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from processor.engine.outputs import TaskContext
+from processor.engine.context import TaskContext
 from processor.engine.ports import Committed, Output, Stretch, Tp
 from processor.engine.repartition import Moved, move
 from processor.engine.restore import live_rows, restore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from processor.engine.outputs import TaskContext
+from processor.engine.context import TaskContext
 from processor.shell.app import task_contexts
 from processor.sim.memory import MemoryKafka, MemoryLogReader
 from tests.shell.whole_worker import UNITS, in_a_loop, running, send, settings, until

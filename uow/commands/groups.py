@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from processor.engine.outputs import TaskContext
+from processor.engine.context import TaskContext
 from schemas.records import ranges_text
 from uow.config import Settings
 from uow.inspect import OpenGroup, Totals, open_groups, totals
