@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,17 +14,6 @@ from topics.headers import END, HOPS, ID, ORIGIN_TS, SEQ
 from uow import Forwarded, errors
 
 COMPONENT: list[tuple[str, bytes | None]] = [("uow-id", b"order-1"), ("uow-seq", b"2"), ("uow-end", b"false")]
-
-
-@pytest.fixture
-def fake() -> FakeBroker:
-    return FakeBroker()
-
-
-@pytest.fixture
-def connection(fake: FakeBroker) -> Iterator[uow.Connection]:
-    with fake.connect() as connection:
-        yield connection
 
 
 def records(fake: FakeBroker, count: int, partition: int = 0) -> None:

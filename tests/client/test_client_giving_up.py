@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -23,12 +22,6 @@ def fake() -> FakeBroker:
     fake = FakeBroker()
     fake.topics = {UNITS: 1, "megazon.errors": 1}
     return fake
-
-
-@pytest.fixture
-def connection(fake: FakeBroker) -> Iterator[uow.Connection]:
-    with fake.connect() as connection:
-        yield connection
 
 
 def deliver(fake: FakeBroker, *ids: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,17 +21,6 @@ from topics.policies import AliasFamily, DestinationPolicy, ExpirationPolicy, Ha
 from uow import errors
 
 Pairs = list[tuple[str, Any]]
-
-
-@pytest.fixture
-def fake() -> FakeBroker:
-    return FakeBroker()
-
-
-@pytest.fixture
-def connection(fake: FakeBroker) -> Iterator[uow.Connection]:
-    with fake.connect() as connection:
-        yield connection
 
 
 def message(fake: FakeBroker, connection: uow.Connection, sent: FakeSent) -> uow.Message:

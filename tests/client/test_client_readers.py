@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from confluent_kafka import KafkaError
@@ -26,12 +26,6 @@ def fake() -> FakeBroker:
     fake = FakeBroker()
     fake.topics = {UNITS: 1}
     return fake
-
-
-@pytest.fixture
-def connection(fake: FakeBroker) -> Iterator[uow.Connection]:
-    with fake.connect() as connection:
-        yield connection
 
 
 def a_unit(id: str = "order-1") -> Unit:

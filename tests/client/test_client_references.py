@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -25,12 +25,6 @@ def fake() -> FakeBroker:
     fake = FakeBroker()
     fake.topics = {UNITS: 1, INPUT: 1, TOPICS.errors: 1}
     return fake
-
-
-@pytest.fixture
-def connection(fake: FakeBroker) -> Iterator[uow.Connection]:
-    with fake.connect() as connection:
-        yield connection
 
 
 SCRIPT: list[Step] = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from fake_handles import FakeBroker, FakeRecord
@@ -21,12 +21,6 @@ def fake() -> FakeBroker:
     fake = FakeBroker()
     fake.topics = {UNITS: 2}
     return fake
-
-
-@pytest.fixture
-def connection(fake: FakeBroker) -> Iterator[uow.Connection]:
-    with fake.connect() as connection:
-        yield connection
 
 
 def written(*steps: Step, shape: Shape = Shape.CONSECUTIVE) -> list[Output]:

@@ -17,11 +17,6 @@ THEIRS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 @pytest.fixture
-def fake() -> FakeBroker:
-    return FakeBroker()
-
-
-@pytest.fixture
 def spans() -> Spans:
     return []
 

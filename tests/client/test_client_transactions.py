@@ -13,11 +13,6 @@ from uow import errors, handles, transaction
 
 
 @pytest.fixture
-def fake() -> FakeBroker:
-    return FakeBroker()
-
-
-@pytest.fixture
 def connection(fake: FakeBroker) -> Iterator[uow.Connection]:
     with fake.connect(client_id="shop") as connection:
         yield connection

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -17,17 +17,6 @@ from topics.headers import COMPONENT_ID, DIGEST, END, EXPIRES_AT, ID, PRIORITY, 
 from uow import errors
 
 
-@pytest.fixture
-def broker_fake() -> FakeBroker:
-    return FakeBroker()
-
-
-@pytest.fixture
-def connection(broker_fake: FakeBroker) -> Iterator[uow.Connection]:
-    with broker_fake.connect() as connection:
-        yield connection
-
-
 def in_block(connection: uow.Connection, *values: Any, then: BaseException | None = None, **options: Any) -> str:
     """Sends a unit; returns its id."""
     with connection.unit("megazon", **options) as unit:
@@ -39,11 +28,11 @@ def in_block(connection: uow.Connection, *values: Any, then: BaseException | Non
 
 
 def test_numbers_count_from_one_and_only_the_last_has_the_end_mark(
-    connection: uow.Connection, broker_fake: FakeBroker
+    connection: uow.Connection, fake: FakeBroker
 ) -> None:
     """W-45."""
     unit_id = in_block(connection, "a", "b", "c")
-    sent = broker_fake.visible
+    sent = fake.visible
     assert [each.marks[SEQ] for each in sent] == [b"1", b"2", b"3"]
     assert [each.marks.get(END) for each in sent] == [None, None, b"true"]
     assert {each.marks[ID] for each in sent} == {unit_id.encode()}
@@ -53,78 +42,74 @@ def test_numbers_count_from_one_and_only_the_last_has_the_end_mark(
 
 
 def test_components_are_produced_as_they_come_and_one_is_kept_back(
-    connection: uow.Connection, broker_fake: FakeBroker
+    connection: uow.Connection, fake: FakeBroker
 ) -> None:
     """W-45: the last one given may be the end; nothing else waits in memory."""
     with connection.unit("megazon") as unit:
         unit.send("a")
-        assert broker_fake.producers == []
+        assert fake.producers == []
         unit.send("b")
-        assert broker_fake.producers[0].calls.count("produce") == 1
+        assert fake.producers[0].calls.count("produce") == 1
         unit.send("c")
-        assert broker_fake.producers[0].calls.count("produce") == 2
-    assert len(broker_fake.visible) == 3
+        assert fake.producers[0].calls.count("produce") == 2
+    assert len(fake.visible) == 3
 
 
-def test_a_unit_of_one_component_is_number_one_with_the_end_mark(
-    connection: uow.Connection, broker_fake: FakeBroker
-) -> None:
+def test_a_unit_of_one_component_is_number_one_with_the_end_mark(connection: uow.Connection, fake: FakeBroker) -> None:
     """W-16."""
     in_block(connection, "only")
-    (sent,) = broker_fake.visible
+    (sent,) = fake.visible
     assert (sent.marks[SEQ], sent.marks[END]) == (b"1", b"true")
 
 
 def test_the_last_component_carries_the_digest_of_the_whole_unit_w212(
-    connection: uow.Connection, broker_fake: FakeBroker
+    connection: uow.Connection, fake: FakeBroker
 ) -> None:
     in_block(connection, "flash drive", None, "book")
-    said = [sent.marks.get(DIGEST) for sent in broker_fake.visible]
+    said = [sent.marks.get(DIGEST) for sent in fake.visible]
     assert said == [None, None, b"sha256:4513545c9385ac7f231bf2d2b8463f7e82e01e2a6823e1378702073903503019"]
 
 
 def test_no_digest_where_a_hop_may_change_a_value_and_a_given_one_stays_w212(
-    connection: uow.Connection, broker_fake: FakeBroker
+    connection: uow.Connection, fake: FakeBroker
 ) -> None:
     with connection.unit("megazon") as unit:
         unit.send("flash drive", to="gadget-planet")
         unit.send("book")
-    assert [sent.marks.get(DIGEST) for sent in broker_fake.visible] == [None, None]
+    assert [sent.marks.get(DIGEST) for sent in fake.visible] == [None, None]
     given = "sha256:" + 64 * "0"
     with connection.unit("megazon") as unit:
         unit.send("book", headers={DIGEST: given})
-    assert [value for name, value in broker_fake.visible[-1].headers if name == DIGEST] == [given.encode()]
+    assert [value for name, value in fake.visible[-1].headers if name == DIGEST] == [given.encode()]
 
 
-def test_leaving_by_an_exception_aborts_and_raises_that_exception(
-    connection: uow.Connection, broker_fake: FakeBroker
-) -> None:
+def test_leaving_by_an_exception_aborts_and_raises_that_exception(connection: uow.Connection, fake: FakeBroker) -> None:
     """W-46."""
     with pytest.raises(ZeroDivisionError):
         in_block(connection, "a", "b", "c", then=ZeroDivisionError())
-    assert broker_fake.visible == []
-    assert broker_fake.calls[-1] == "abort_transaction"
+    assert fake.visible == []
+    assert fake.calls[-1] == "abort_transaction"
 
 
 def test_leaving_by_an_exception_raises_it_also_when_the_abort_fails(
-    connection: uow.Connection, broker_fake: FakeBroker
+    connection: uow.Connection, fake: FakeBroker
 ) -> None:
     """R-77: the producer is replaced; the next unit is sent by a new one with the same transactional id."""
-    broker_fake.script["abort_transaction"] = [failure(KafkaError.INVALID_TXN_STATE, fatal=True)]
+    fake.script["abort_transaction"] = [failure(KafkaError.INVALID_TXN_STATE, fatal=True)]
     with pytest.raises(ZeroDivisionError):
         in_block(connection, "a", "b", then=ZeroDivisionError())
     in_block(connection, "c")
-    older, newer = broker_fake.producers
+    older, newer = fake.producers
     assert older.properties["transactional.id"] == newer.properties["transactional.id"]
-    assert [each.value for each in broker_fake.visible] == [b"c"]
+    assert [each.value for each in fake.visible] == [b"c"]
 
 
-def test_an_empty_unit_is_an_error_and_sends_nothing(connection: uow.Connection, broker_fake: FakeBroker) -> None:
+def test_an_empty_unit_is_an_error_and_sends_nothing(connection: uow.Connection, fake: FakeBroker) -> None:
     """W-45: never a unit without an end, silently."""
     with pytest.raises(errors.EmptyUnitError, match="no component") as caught:
         in_block(connection, id="order-1")
     assert caught.value.id == b"order-1"
-    assert broker_fake.producers == []
+    assert fake.producers == []
 
 
 def test_an_empty_block_left_by_an_exception_raises_only_that(connection: uow.Connection) -> None:
@@ -157,27 +142,25 @@ def test_components_are_sent_inside_the_block_only(connection: uow.Connection) -
         (None, None),
     ],
 )
-def test_values_become_bytes(
-    connection: uow.Connection, broker_fake: FakeBroker, value: Any, bytes_: bytes | None
-) -> None:
+def test_values_become_bytes(connection: uow.Connection, fake: FakeBroker, value: Any, bytes_: bytes | None) -> None:
     """Contract section 8."""
     in_block(connection, value)
-    assert broker_fake.visible[0].value == bytes_
+    assert fake.visible[0].value == bytes_
 
 
-def test_a_value_is_taken_when_it_is_given(connection: uow.Connection, broker_fake: FakeBroker) -> None:
+def test_a_value_is_taken_when_it_is_given(connection: uow.Connection, fake: FakeBroker) -> None:
     order = {"item": "book"}
     with connection.unit("megazon") as unit:
         unit.send(order)
         order["item"] = "changed later"
-    assert broker_fake.visible[0].value == b'{"item":"book"}'
+    assert fake.visible[0].value == b'{"item":"book"}'
 
 
 @pytest.mark.parametrize("value", [1, 1.5, object(), {1, 2}, {"x": object()}])
-def test_other_values_are_refused(connection: uow.Connection, broker_fake: FakeBroker, value: Any) -> None:
+def test_other_values_are_refused(connection: uow.Connection, fake: FakeBroker, value: Any) -> None:
     with pytest.raises(TypeError):
         in_block(connection, value)
-    assert broker_fake.visible == []
+    assert fake.visible == []
 
 
 def test_ten_thousand_units_have_different_ids(connection: uow.Connection) -> None:
@@ -214,7 +197,7 @@ def test_unreadable_options_are_refused_at_once(connection: uow.Connection, opti
     assert caught.value.case == case
 
 
-def test_common_headers_are_on_every_component(connection: uow.Connection, broker_fake: FakeBroker) -> None:
+def test_common_headers_are_on_every_component(connection: uow.Connection, fake: FakeBroker) -> None:
     """W-133."""
     moment = datetime(2030, 1, 1, tzinfo=UTC)
     options: dict[str, Any] = {
@@ -224,7 +207,7 @@ def test_common_headers_are_on_every_component(connection: uow.Connection, broke
         "delivery_mode": "persistent",
     }
     in_block(connection, "a", "b", headers={"colour": "blue", "n": 5}, **options)
-    for sent in broker_fake.visible:
+    for sent in fake.visible:
         assert sent.marks[PRIORITY] == b"7"
         assert sent.marks[EXPIRES_AT] == b"%d" % (moment.timestamp() * 1000)
         assert sent.marks["uow-correlation-id"] == b"c"
@@ -238,7 +221,7 @@ def test_a_moment_without_a_time_zone_is_refused(connection: uow.Connection) -> 
 
 
 def test_one_component_that_differs_is_sent_with_one_warning(
-    connection: uow.Connection, broker_fake: FakeBroker, caplog: pytest.LogCaptureFixture
+    connection: uow.Connection, fake: FakeBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     """W-133."""
     with caplog.at_level(logging.WARNING), connection.unit("megazon", priority=4) as unit:
@@ -246,7 +229,7 @@ def test_one_component_that_differs_is_sent_with_one_warning(
         unit.send("b", headers={PRIORITY: "9"})
         unit.send("c")
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert [each.marks[PRIORITY] for each in broker_fake.visible] == [b"4", b"9", b"4"]
+    assert [each.marks[PRIORITY] for each in fake.visible] == [b"4", b"9", b"4"]
 
 
 @pytest.mark.parametrize(
@@ -259,7 +242,7 @@ def test_one_component_that_differs_is_sent_with_one_warning(
     ],
 )
 def test_headers_cannot_contradict_the_unit(
-    connection: uow.Connection, broker_fake: FakeBroker, headers: dict[str, str], error: type[Exception]
+    connection: uow.Connection, fake: FakeBroker, headers: dict[str, str], error: type[Exception]
 ) -> None:
     """W-33, whatever the target topic."""
     for topic in (None, "gadget-planet"):
@@ -267,7 +250,7 @@ def test_headers_cannot_contradict_the_unit(
             with pytest.raises(error):
                 unit.send("a", headers=headers, to=topic)
             unit.send("b")
-    assert [each.marks[SEQ] for each in broker_fake.visible] == [b"1", b"1"]
+    assert [each.marks[SEQ] for each in fake.visible] == [b"1", b"1"]
 
 
 def test_a_unit_conflict_is_no_sequence_error() -> None:
@@ -276,9 +259,7 @@ def test_a_unit_conflict_is_no_sequence_error() -> None:
     assert not issubclass(errors.UnitConflictError, errors.BadSequenceNumberError)
 
 
-def test_a_key_is_free_on_the_way_and_the_id_at_the_destination(
-    connection: uow.Connection, broker_fake: FakeBroker
-) -> None:
+def test_a_key_is_free_on_the_way_and_the_id_at_the_destination(connection: uow.Connection, fake: FakeBroker) -> None:
     """W-54, W-59."""
     with connection.unit("megazon", id="order-1") as unit:
         unit.send("a", to="gadget-planet", key="jill")
@@ -286,15 +267,15 @@ def test_a_key_is_free_on_the_way_and_the_id_at_the_destination(
         unit.send("c", to="gadget-planet")
         unit.send("d", key="ignored")
         unit.send("e", to="megazon.components", key="ignored")
-    assert [each.key for each in broker_fake.visible] == [b"jill", b"\xff", b"order-1", b"order-1", b"order-1"]
+    assert [each.key for each in fake.visible] == [b"jill", b"\xff", b"order-1", b"order-1", b"order-1"]
 
 
-def test_a_component_keeps_its_identity(connection: uow.Connection, broker_fake: FakeBroker) -> None:
+def test_a_component_keeps_its_identity(connection: uow.Connection, fake: FakeBroker) -> None:
     """R-04: sent again it is recognised as a resend."""
     component = uow.Component({"x": 1}, headers={"a": "1"})
     in_block(connection, component)
     in_block(connection, component)
-    first, second = broker_fake.visible
+    first, second = fake.visible
     assert first.marks[COMPONENT_ID] == second.marks[COMPONENT_ID] == component.component_id.encode()
     assert first.marks["a"] == b"1"
 
@@ -316,21 +297,21 @@ NUMBERED: list[tuple[Any, type[errors.UowError], str]] = [
 
 @pytest.mark.parametrize(("seq", "error", "case"), NUMBERED)
 def test_a_bad_number_is_refused_before_sending(
-    connection: uow.Connection, broker_fake: FakeBroker, seq: Any, error: type[errors.UowError], case: str
+    connection: uow.Connection, fake: FakeBroker, seq: Any, error: type[errors.UowError], case: str
 ) -> None:
     """W-20, W-25 to W-27."""
     with pytest.raises(error) as caught:
         connection.send("megazon", "x", id="order-1", seq=seq)
     assert caught.value.case == case
-    assert broker_fake.producers == []
+    assert fake.producers == []
 
 
 @pytest.mark.parametrize("seq", [1, 2147483647])
-def test_numbers_from_1_to_the_largest_are_sent(connection: uow.Connection, broker_fake: FakeBroker, seq: int) -> None:
+def test_numbers_from_1_to_the_largest_are_sent(connection: uow.Connection, fake: FakeBroker, seq: int) -> None:
     """W-20."""
     sent = connection.send("megazon", {"x": 1}, id="order-1", seq=seq, end=True, count=seq)
     assert sent == uow.Sent("megazon.components", 0, 7)
-    (record,) = broker_fake.visible
+    (record,) = fake.visible
     assert record.marks[SEQ] == b"%d" % seq
     assert record.marks[END] == b"true"
     assert record.marks["uow-count"] == b"%d" % seq
@@ -343,25 +324,25 @@ def test_marks_without_an_id_are_refused(connection: uow.Connection) -> None:
             connection.send("megazon", "x", **marks)
 
 
-def test_without_an_id_a_plain_record_is_sent(connection: uow.Connection, broker_fake: FakeBroker) -> None:
+def test_without_an_id_a_plain_record_is_sent(connection: uow.Connection, fake: FakeBroker) -> None:
     """W-22."""
     connection.send("megazon", "newsletter", key="k", headers=[("a", "1"), ("a", "2"), ("b", None)])
-    (record,) = broker_fake.visible
+    (record,) = fake.visible
     assert (record.key, record.headers) == (b"k", [("a", b"1"), ("a", b"2"), ("b", None)])
 
 
 def test_a_send_without_answer_is_waited_for_by_the_same_component(
-    connection: uow.Connection, broker_fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
+    connection: uow.Connection, fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R-22: repeating attaches to the record under way and produces no second one."""
     monkeypatch.setattr("uow.sending.BLOCKING_S", 0.0)
     component = uow.Component("x")
-    broker_fake.answers = False
+    fake.answers = False
     with pytest.raises(errors.ReconnectTimeoutError, match=component.component_id):
         connection.send("megazon", component, id="a", seq=1)
-    broker_fake.answers = True
+    fake.answers = True
     assert connection.send("megazon", component, id="a", seq=1).offset == 7
-    assert len(broker_fake.visible) == 1
+    assert len(fake.visible) == 1
 
 
 @pytest.mark.parametrize(
@@ -382,16 +363,16 @@ def test_a_send_without_answer_is_waited_for_by_the_same_component(
     ],
 )
 def test_delivery_reports_become_classes(
-    connection: uow.Connection, broker_fake: FakeBroker, code: int, error: type[errors.UowError]
+    connection: uow.Connection, fake: FakeBroker, code: int, error: type[errors.UowError]
 ) -> None:
     """Failover section 3."""
-    broker_fake.delivery_errors = [KafkaError(code)]
+    fake.delivery_errors = [KafkaError(code)]
     with pytest.raises(error, match=r"megazon\.components"):
         connection.send("megazon", "x", id="a", seq=1)
 
 
 def test_a_fatal_error_of_the_plain_producer_replaces_it(
-    connection: uow.Connection, broker_fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
+    connection: uow.Connection, fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The library throws it out of poll."""
     connection.send("megazon", "a")
@@ -399,18 +380,18 @@ def test_a_fatal_error_of_the_plain_producer_replaces_it(
     def poll(timeout: float) -> int:
         raise failure(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, fatal=True)
 
-    monkeypatch.setattr(broker_fake.producers[0], "poll", poll)
+    monkeypatch.setattr(fake.producers[0], "poll", poll)
     with pytest.raises(errors.AmbiguousSendError):
         connection.send("megazon", "b")
     connection.send("megazon", "c")
-    assert len(broker_fake.producers) == 2
+    assert len(fake.producers) == 2
 
 
 Opened = Callable[[], object]
 
 
-def test_everything_refuses_after_close(broker_fake: FakeBroker) -> None:
-    connection = broker_fake.connect()
+def test_everything_refuses_after_close(fake: FakeBroker) -> None:
+    connection = fake.connect()
     connection.close()
     connection.close()
     calls: list[Opened] = [
@@ -425,20 +406,20 @@ def test_everything_refuses_after_close(broker_fake: FakeBroker) -> None:
             call()
 
 
-def test_closing_aborts_an_open_unit(broker_fake: FakeBroker) -> None:
-    connection = broker_fake.connect()
+def test_closing_aborts_an_open_unit(fake: FakeBroker) -> None:
+    connection = fake.connect()
     unit = connection.unit("megazon").__enter__()
     unit.send("a")
     unit.send("b")
     connection.close()
     with pytest.raises(errors.ClientClosedError):
         unit.__exit__(None, None, None)
-    assert broker_fake.visible == []
+    assert fake.visible == []
 
 
-def test_a_dropped_connection_warns(broker_fake: FakeBroker) -> None:
+def test_a_dropped_connection_warns(fake: FakeBroker) -> None:
     """R-65."""
-    connection = broker_fake.connect()
+    connection = fake.connect()
     connection.send("megazon", "x")
     with pytest.warns(ResourceWarning, match="was not closed"):
         del connection
@@ -456,28 +437,28 @@ def test_a_dropped_connection_warns(broker_fake: FakeBroker) -> None:
         {"transactional.id": "mine"},
     ],
 )
-def test_properties_that_break_a_promise_are_refused_by_name(broker_fake: FakeBroker, kafka: dict[str, Any]) -> None:
+def test_properties_that_break_a_promise_are_refused_by_name(fake: FakeBroker, kafka: dict[str, Any]) -> None:
     """W-49, W-109; failover section 2."""
     (name,) = kafka
     with pytest.raises(errors.ConfigError, match=name):
-        broker_fake.connect(kafka=kafka)
+        fake.connect(kafka=kafka)
 
 
-def test_every_refused_property_is_named(broker_fake: FakeBroker) -> None:
+def test_every_refused_property_is_named(fake: FakeBroker) -> None:
     with pytest.raises(errors.ConfigError) as caught:
-        broker_fake.connect(kafka={"isolation.level": "x", "partitioner": "x", "linger.ms": 5})
+        fake.connect(kafka={"isolation.level": "x", "partitioner": "x", "linger.ms": 5})
     assert [complaint.setting for complaint in caught.value.complaints] == [
         "kafka.isolation.level",
         "kafka.partitioner",
     ]
 
 
-def test_properties_of_a_producer_are_ours_unless_free(broker_fake: FakeBroker) -> None:
+def test_properties_of_a_producer_are_ours_unless_free(fake: FakeBroker) -> None:
     """W-50, W-109, S-30."""
-    with broker_fake.connect(kafka={"socket.timeout.ms": 5000}, transactional_id="shop") as connection:
+    with fake.connect(kafka={"socket.timeout.ms": 5000}, transactional_id="shop") as connection:
         in_block(connection, "a")
         connection.send("megazon", "x")
-    transactional, plain = (producer.properties for producer in broker_fake.producers)
+    transactional, plain = (producer.properties for producer in fake.producers)
     for properties in (transactional, plain):
         assert properties["partitioner"] == "murmur2_random"
         assert properties["enable.idempotence"] is True
@@ -489,6 +470,6 @@ def test_properties_of_a_producer_are_ours_unless_free(broker_fake: FakeBroker) 
     assert "message.timeout.ms" not in transactional
 
 
-def test_alias_families_are_checked(broker_fake: FakeBroker) -> None:
+def test_alias_families_are_checked(fake: FakeBroker) -> None:
     with pytest.raises(errors.ConfigError, match="weblogic"):
-        broker_fake.connect(accept_aliases=["tibco"])
+        fake.connect(accept_aliases=["tibco"])
