@@ -47,6 +47,13 @@ class DuplicatePolicy(StrEnum):
     DROP_IDENTICAL = "drop_identical"
 
 
+class Fingerprints(StrEnum):
+    """Where fingerprints of delivered units are kept, by which a later component is told apart (W-40)."""
+
+    AS_NEEDED = "as_needed"
+    ALWAYS = "always"
+
+
 class ViolationPolicy(StrEnum):
     """Whether a violation costs the component or the group (W-35, W-39)."""
 
@@ -135,11 +142,12 @@ class DestinationPolicy:
     routes: tuple[Route, ...] = ()
     route_matching: RouteMatching = RouteMatching.FIRST
     field_source: FieldSource = FieldSource.HEADERS
+    fingerprints: Fingerprints = Fingerprints.AS_NEEDED
 
     @property
     def tells_duplicates_apart(self) -> bool:
-        """Whether fingerprints of delivered units are kept: where the kind of a duplicate decides what becomes of it (W-40)."""
-        return self.duplicate_policy is DuplicatePolicy.DROP_IDENTICAL
+        """Whether fingerprints of delivered units are kept: needed where the kind of a duplicate decides what becomes of it (W-40)."""
+        return self.duplicate_policy is DuplicatePolicy.DROP_IDENTICAL or self.fingerprints is Fingerprints.ALWAYS
 
     @property
     def is_bound_to_count(self) -> bool:

@@ -247,6 +247,13 @@ SETTINGS: tuple[Setting, ...] = (
         "What becomes of a resend or an equal duplicate; a conflict is always refused (W-44).",
     ),
     _choice(
+        "fingerprints",
+        policies.Fingerprints,
+        "Whether a component that comes after its unit was delivered is told as resend, duplicate or conflict only where that decides what "
+        "becomes of it, under `drop_identical`, or always; else it is told as duplicate (W-40).",
+        reason="4 bytes, or 8, and about a microsecond for each component of a unit of up to 1,000",
+    ),
+    _choice(
         "violation_policy",
         policies.ViolationPolicy,
         "Whether a violation costs the component or the group (W-35, W-39).",

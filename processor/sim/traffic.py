@@ -22,6 +22,7 @@ from topics.policies import (
     DestinationPolicy,
     DuplicatePolicy,
     ExpirationPolicy,
+    Fingerprints,
     HandlingPolicy,
     LatePolicy,
     OutcomesPolicy,
@@ -47,10 +48,11 @@ _ODD: Sequence[Headers] = (
 
 def draw_policy(rnd: Random) -> DestinationPolicy:
     """A destination that forms units; limits small enough to matter in a run of some simulated seconds."""
-    aside = copy(rnd)  # dice of their own for shapes: what a seed drew before there were any stays as it was
+    aside = copy(rnd)  # dice of their own: what a seed drew before there were any stays as it was
     return DestinationPolicy(
         shape=aside.choice([Shape.ENVELOPE, Shape.ENVELOPE, *Shape]),
         oversize=aside.choice(list(Oversize)),
+        fingerprints=aside.choice(list(Fingerprints)),
         handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY,
         incomplete_expiration_ms=rnd.choice([-1, -1, 300, 2_000, 20_000]),
         idle_expiration_ms=rnd.choice([-1, -1, -1, 200, 5_000]),

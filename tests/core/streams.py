@@ -24,6 +24,7 @@ from topics.policies import (
     DuplicatePolicy,
     ExpirationPolicy,
     FieldSource,
+    Fingerprints,
     LatePolicy,
     OutcomesPolicy,
     ViolationPolicy,
@@ -50,6 +51,7 @@ Event = FakeRecord | Tick | Again
 
 def draw_policy(rnd: Random) -> DestinationPolicy:
     """Any policy of a destination that forms units; limits small enough to matter."""
+    aside = copy.copy(rnd)  # dice of their own: what a seed drew before stays as it was
     return policy_of(
         incomplete_expiration_ms=rnd.choice([-1, -1, 40, 200]),
         idle_expiration_ms=rnd.choice([-1, -1, 30, 100]),
@@ -67,6 +69,7 @@ def draw_policy(rnd: Random) -> DestinationPolicy:
         routes=rnd.choice([(), LANES]),
         route_matching=rnd.choice(list(RouteMatching)),
         field_source=rnd.choice(list(FieldSource)),
+        fingerprints=aside.choice(list(Fingerprints)),
     )
 
 

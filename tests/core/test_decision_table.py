@@ -45,7 +45,7 @@ from tests.core.script import (
     unit,
 )
 from topics.partitioner import partition_for
-from topics.policies import DuplicatePolicy, ExpirationPolicy, HandlingPolicy, LatePolicy, ViolationPolicy
+from topics.policies import DuplicatePolicy, ExpirationPolicy, Fingerprints, HandlingPolicy, LatePolicy, ViolationPolicy
 
 FAIL_GROUP = ViolationPolicy.FAIL_GROUP
 REDIRECT = ExpirationPolicy.REDIRECT
@@ -410,6 +410,8 @@ def test_line_8_tells_duplicates_apart_as_before_the_delivery_w40_w31(
         assert played.counts.duplicate == 1
         refusal = refused(late, DuplicateSequenceNumberError, "duplicate")
         assert story(*whole, late).seen == [unit(1, 2, 3), refusal], "where all are refused the kind is not told"
+        refusal = refused(late, DuplicateSequenceNumberError, case)
+        assert story(*whole, late, fingerprints=Fingerprints.ALWAYS).seen == [unit(1, 2, 3), refusal], "unless wanted"
 
 
 @pytest.mark.parametrize("size", [63, 64, 200, 1000, 1001])

@@ -19,7 +19,7 @@ from schemas.records import SETTINGS_KEY, SettingsRow
 from tests.core.script import INPUT, TOPICS, Story, c, context_of, ms, policy_of, told
 from tests.engine.logs import Logs
 from topics.commands import Verb
-from topics.policies import AliasFamily, DestinationPolicy, ExpirationPolicy, HandlingPolicy
+from topics.policies import AliasFamily, DestinationPolicy, ExpirationPolicy, Fingerprints, HandlingPolicy
 from topics.routes import Route
 from topics.selector import Selector
 from uow.doctor import Verdict, told_alike
@@ -61,6 +61,7 @@ def test_a_row_says_what_is_not_at_its_default_in_the_words_of_the_configuration
     policy = policy_of(
         max_bytes=7,
         strict_order=True,
+        fingerprints=Fingerprints.ALWAYS,
         accept_aliases=frozenset({AliasFamily.NIFI, AliasFamily.JMS}),
         expiration_log_headers=("trace",),
         routes=(Route(Selector("uow-priority >= 7"), "urgent"),),
@@ -69,6 +70,7 @@ def test_a_row_says_what_is_not_at_its_default_in_the_words_of_the_configuration
         (
             ("accept_aliases", '["jms", "nifi"]'),
             ("expiration_log_headers", '["trace"]'),
+            ("fingerprints", "always"),
             ("handling_policy", "single_message_delivery"),
             ("max_bytes", "7"),
             ("routes", '["urgent when uow-priority >= 7"]'),
