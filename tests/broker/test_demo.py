@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -138,6 +141,34 @@ def test_the_counts_agree_though_a_worker_was_killed(demo: DemoRun) -> None:
     received = report["records"].pop("received")
     assert received == sum(report["records"].values()) == len(demo.records("megazon.components"))
     assert (demo.folder / "logs" / "demo-0.log").read_text().count("worker demo-0 ready") == 2
+
+
+def test_the_log_gives_the_same_units_again_and_under_fail_group_those_without_a_violation_w209(demo: DemoRun) -> None:
+    """`uow rebuild`: no difference; and the units that were whole only after something of theirs was refused."""
+    refused = [each.headers["uow-source"].split("/") for each in demo.records("megazon.rejected")]
+    places = {(int(partition), int(offset)) for _, partition, offset in refused}
+    whole_at: dict[str | None, int] = {}
+    refused_at: dict[str | None, int] = {}
+    for each in demo.records("megazon.components"):
+        if (each.partition, each.offset) in places:
+            refused_at.setdefault(each.id, each.offset)
+        else:
+            whole_at[each.id] = each.offset
+    delivered = {each.id for each in demo.records("megazon.units") if each.id is not None}
+    violated = {each for each in delivered if each in refused_at and refused_at[each] < whole_at[each]}
+    assert rebuilt(demo, 0) == {"units": 44, "differences": []}
+    strict = rebuilt(demo, 1, "--set", "violation_policy=fail_group")
+    listed = {(each["id"], each["what"]) for each in strict["differences"]}
+    assert listed == {(each, "only delivered") for each in violated}
+    assert violated
+
+
+def rebuilt(demo: DemoRun, status: int, *options: str) -> Any:
+    """What `uow rebuild --dry-run` says of the story's log."""
+    command = [UOW, "rebuild", "megazon", "--dry-run", "--json", "-c", demo.folder / "uow.toml", *options]
+    done = subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == status, done.stderr
+    return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("moment", ["Apache Kafka on", "one invoice"])
