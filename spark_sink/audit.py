@@ -14,8 +14,11 @@ where nothing was appended afterwards no record says when. But whether it may is
 deadline, counted from append times, had passed when it was written, when the group was incomplete then, and when no component that was
 appended in time is missing from it (such a one shows up as rejected where it should have been held).
 
-Ids of which a table knows components outside the range (cut off by retention, or processed since step 1) cannot be judged, nor those of
-which `D.outcomes` says that a command changed what became of them: the input does not tell it. They are left out on both sides and counted. The sink must have caught up: what it has not carried yet is reported as missing.
+Commands are computed again where the ledger says that they were decided (W-203): `spark_sink.recompute`. That takes the command in `D.commands`,
+and its transaction and the one before it in the ledger. Where `D.outcomes` says that a command did something, and it cannot be computed again because
+retention took one of these, or because it was decided since step 1, its id cannot be judged. Nor can ids of which a table knows components outside
+the range (cut off by retention, or processed since step 1). They are left out on both sides and counted. The sink must have caught up: what it has
+not carried yet is reported as missing.
 
 Belongs here: the steps and the report's data. Does not belong here: fates (`spark_sink.recompute`), queries (`spark_sink.comparison`),
 printing (`uow.commands.audit`).
@@ -23,12 +26,12 @@ printing (`uow.commands.audit`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
 
 from processor.core.partition import Place
@@ -36,8 +39,15 @@ from schemas.errors import StateCorruptedError
 from spark_sink import comparison, recompute
 from spark_sink.comparison import READABLE_HEADERS, What, compare, content
 from spark_sink.kafka import LATEST, Cluster, Span, between, committed, everything
-from spark_sink.readers import CLOSINGS, closing_reader, recomputer
-from spark_sink.recompute import Fate
+from spark_sink.readers import (
+    CLOSINGS,
+    COMMANDED,
+    TRANSACTIONS,
+    closing_reader,
+    recomputer,
+    transaction_reader,
+)
+from spark_sink.recompute import Arrived, Decided, Fate, Known, Order, orders_of
 from spark_sink.tables import Table, Tables
 from topics import headers as names
 from topics.catalogue import DestinationTopics
@@ -146,19 +156,56 @@ class Audit:
         try:
             tables = {table.value: self.tables.read(self.spark, table) for table in Table}
             closings = keep(self._closings())
-            rows = keep(self._fates(span))
+            orders = self._orders(span)
+            rows = keep(self._fates(span, orders))
             settled = rows.withColumn("recorded_at", sql.lit(None).cast("bigint"))
             if not rows.where("due IS NOT NULL").isEmpty():
                 settled = keep(compare(self.spark, comparison.SETTLED, rows=rows, closings=closings, **tables))
-            return self._report(span, settled, closings, tables)
+            return self._report(span, settled, closings, self._unknown(closings, orders), tables)
         finally:
             for frame in kept:
                 frame.unpersist()
 
-    def _fates(self, span: Span) -> DataFrame:
+    def _orders(self, span: Span) -> dict[Known, Order]:
+        """The commands that were decided within the range and can be computed again."""
+        records = everything(self.spark, self.cluster, [self.names.commands]).orderBy("partition", "offset")
+        at = sql.expr("unix_millis(timestamp)").alias("at")
+        commands = [
+            (partition, Arrived(offset, moment, None, None, _pairs(headers), None))
+            for partition, offset, moment, headers in records.select("partition", "offset", at, "headers").collect()
+        ]
+        if not commands:
+            return {}
+        ledger = everything(self.spark, self.cluster, [self.names.closed_changelog]).select(
+            "partition", "offset", "value"
+        )
+        decided = compare(
+            self.spark, comparison.DECIDED, transactions=ledger.mapInArrow(transaction_reader(), TRANSACTIONS)
+        )
+        return orders_of(
+            [
+                Decided(
+                    row.partition, row.start, row.stop, row.before, [(bytes(each.id), each.at) for each in row.commands]
+                )
+                for row in decided.collect()
+                if row.stop <= span.end.get(row.partition, 0)
+            ],
+            commands,
+        )
+
+    def _unknown(self, closings: DataFrame, orders: Mapping[Known, Order]) -> set[str]:
+        """Ids that a command changed which cannot be computed again."""
+        done = closings.where(sql.col("outcome") == COMMANDED)
+        rows = done.select("partition", "id", "command_id", "command_at").collect()
+        return {row.id for row in rows if (row.partition, row.command_id.encode(), row.command_at) not in orders}
+
+    def _fates(self, span: Span, orders: Mapping[Known, Order]) -> DataFrame:
         """Rows of `spark_sink.recompute` for the range."""
         if span.start == span.end:
             return self.spark.createDataFrame([], recompute.COLUMNS)
+        of_partition: dict[int, list[Order]] = {}
+        for (partition, *_), order in orders.items():
+            of_partition.setdefault(partition, []).append(order)
         places = {p: Place(self.names.destination, self.names.components, p, len(span.end)) for p in span.end}
         arrivals = between(self.spark, self.cluster, self.names.components, span.start, span.end).select(
             "partition",
@@ -169,7 +216,7 @@ class Audit:
             "headers",
             sql.expr(content(READABLE_HEADERS)).alias("content"),
         )
-        return arrivals.mapInArrow(recomputer(places, self.policy), recompute.COLUMNS)
+        return arrivals.mapInArrow(recomputer(places, self.policy, of_partition), recompute.COLUMNS)
 
     def _closings(self) -> DataFrame:
         """What ledger and `D.outcomes` tell of closed groups."""
@@ -192,16 +239,14 @@ class Audit:
         latest = dict.fromkeys(span.end, LATEST)
         return between(self.spark, self.cluster, self.names.components, span.end, latest).count()
 
-    def _report(self, span: Span, settled: DataFrame, closings: DataFrame, tables: Mapping[str, DataFrame]) -> Report:
+    def _report(
+        self, span: Span, settled: DataFrame, closings: DataFrame, unknown: set[str], tables: Mapping[str, DataFrame]
+    ) -> Report:
         bounds = self.spark.createDataFrame(
             [(p, span.start[p], end) for p, end in span.end.items()], "partition INT, start BIGINT, stop BIGINT"
         )
-        left_out = [
-            (row.id,)
-            for row in compare(
-                self.spark, comparison.OUT_OF_RANGE, bounds=bounds, closings=closings, **tables
-            ).collect()
-        ]
+        outside = compare(self.spark, comparison.OUT_OF_RANGE, bounds=bounds, **tables).collect()
+        left_out = [(each,) for each in unknown.union(row.id for row in outside)]
         unread = self._unread(span)
 
         def judged(frame: DataFrame) -> DataFrame:
@@ -268,6 +313,11 @@ class Audit:
             self.spark, comparison.FOUND, bounds=bounds, settled=settled, units_topic=self.names.units, **tables
         )
         return {Fate(row.fate): row.n for row in query.collect()}
+
+
+def _pairs(headers: Iterable[Row]) -> list[tuple[str, bytes | None]]:
+    """Headers as Kafka's client gives them."""
+    return [(name, None if value is None else bytes(value)) for name, value in headers]
 
 
 def _summary(differences: DataFrame) -> tuple[dict[What, int], tuple[Difference, ...]]:

@@ -72,9 +72,14 @@ WITH seen AS (
 )
 SELECT DISTINCT s.id FROM seen s JOIN {bounds} b ON b.partition = s.source_partition
 WHERE s.source_offset < b.start OR s.source_offset >= b.stop
-UNION SELECT id FROM {closings} WHERE outcome = 'command'
 """
-"""Ids that cannot be judged: a table knows components of them outside the range, or a command changed what became of them (W-203)."""
+"""Ids that cannot be judged: a table knows components of them outside the range."""
+
+DECIDED: Final = """
+SELECT * FROM (SELECT *, lag(clock) OVER (PARTITION BY partition ORDER BY offset) AS before FROM {transactions})
+WHERE size(commands) > 0 AND before IS NOT NULL ORDER BY partition, offset
+"""
+"""Transactions that decided commands, with the clock before them; not the oldest one known: its clock may have come from one before it."""
 
 UNACCOUNTED: Final = """
 SELECT 'unaccounted' AS what, {topic} AS source, id, concat_ws('/', {topic}, partition, offset) AS place, 'the recomputation gave it no fate' AS detail

@@ -15,12 +15,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
 from processor.core.partition import Place
-from schemas.codec import decode
+from schemas.codec import decode, decode_as
 from schemas.errors import DecodeError
 from schemas.records import Answer, LedgerRecord, Outcome
 from schemas.registry import connect
 from spark_sink import recompute
-from spark_sink.recompute import Arrived, Recomputation
+from spark_sink.recompute import Arrived, Order, Recomputation
 from topics.policies import DestinationPolicy
 
 Batches = Iterable[pa.RecordBatch]
@@ -30,23 +30,30 @@ ARRIVALS: Final = ("partition", "offset", "at", "key", "value", "headers", "cont
 """Columns that `recomputer` reads."""
 
 CLOSINGS: Final = (
-    "topic STRING, partition INT, id STRING, generation BIGINT, outcome STRING, before BIGINT, recorded_at BIGINT"
+    "topic STRING, partition INT, id STRING, generation BIGINT, outcome STRING, before BIGINT, recorded_at BIGINT, "
+    "command_id STRING, command_at BIGINT"
 )
 """Columns of what was recorded of closed groups; `before` is the input position then, null in an `Outcome`.
 
-A command that did something is one more row: outcome `COMMANDED`, no generation.
+A command that did something is one more row: outcome `COMMANDED`, no generation, and what it is known by.
 """
 COMMANDED: Final = "command"
+
+TRANSACTIONS: Final = "partition INT, offset BIGINT, start BIGINT, stop BIGINT, clock BIGINT, commands ARRAY<STRUCT<id: BINARY, at: BIGINT>>"
+"""Columns of what the ledger tells of transactions: input positions before and after, the clock after, and the commands decided."""
 
 _FEED_RECORDS: Final = 2_000
 
 
-def recomputer(places: Mapping[int, Place], policy: DestinationPolicy) -> MapBatches:
+def recomputer(
+    places: Mapping[int, Place], policy: DestinationPolicy, orders: Mapping[int, Sequence[Order]]
+) -> MapBatches:
     """Makes the function that gives each record its fate; its input is one or more whole partitions, each in offset order.
 
     Args:
         places: By partition.
         policy: Of the destination.
+        orders: Commands by partition, in the order in which they were decided.
     """
     schema = arrow_schema(recompute.COLUMNS)
 
@@ -59,7 +66,7 @@ def recomputer(places: Mapping[int, Place], policy: DestinationPolicy) -> MapBat
                 )
                 for partition, group in groupby(rows, itemgetter(0)):
                     if partition not in under_way:
-                        under_way[partition] = Recomputation(places[partition], policy)
+                        under_way[partition] = Recomputation(places[partition], policy, orders.get(partition, ()))
                     yield from _batches(under_way[partition].feed([_arrived(*row[1:]) for row in group]), schema)
         for recomputation in under_way.values():
             yield from _batches(recomputation.finish(), schema)
@@ -93,9 +100,9 @@ def closing_reader(ledger_topic: str, registry_url: str) -> MapBatches:
                 except DecodeError:
                     continue
                 if isinstance(record, Outcome):
-                    yield topic, partition, record.id, record.generation, record.outcome.value, None, at
+                    yield topic, partition, record.id, record.generation, record.outcome.value, None, at, None, None
                 elif isinstance(record, Answer) and record.done:
-                    yield topic, partition, record.id, None, COMMANDED, None, at
+                    yield topic, partition, record.id, None, COMMANDED, None, at, record.command_id, record.at
                 elif isinstance(record, LedgerRecord):
                     for one in record.closed:
                         yield (
@@ -106,12 +113,32 @@ def closing_reader(ledger_topic: str, registry_url: str) -> MapBatches:
                             one.outcome.value,
                             one.closed_before,
                             at,
+                            None,
+                            None,
                         )
 
         for batch in batches:
             yield from _batches(closings(batch), schema)
 
     return run
+
+
+def transaction_reader() -> MapBatches:
+    """Makes the function that reads transactions off the ledger."""
+    schema = arrow_schema(TRANSACTIONS)
+
+    def run(batches: Batches) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            columns = (batch.column(name).to_pylist() for name in ("partition", "offset", "value"))
+            yield from _batches(map(_transaction, *columns), schema)
+
+    return run
+
+
+def _transaction(partition: int, offset: int, value: bytes) -> tuple[Any, ...]:
+    record = decode_as(LedgerRecord, value)
+    commands = [{"id": each.id, "at": each.at} for each in record.commands]
+    return partition, offset, record.from_offset, record.to_offset, record.clock, commands
 
 
 def arrow_schema(ddl: str) -> pa.Schema:

@@ -8,18 +8,24 @@ noticed. An arriving record moves the clock first, so everything that was due be
 log alone. What falls due after it was, or will be, closed by a worker's wall clock, which no log tells. Such a group is computed as it
 closes then, and its rows carry `due`: the audit takes what was recorded as fact, and checks that it is legal.
 
+Commands come from a log of their own. Behind which record one was decided, and what the clock had closed by then, follows from the
+ledger record of its transaction: which part of the input the poll had read, and the clock before it. Within a poll append times decide, as
+in the worker. What the clock closed by then carries `due` as well.
+
 Belongs here: fates and groups as rows, from records alone. Does not belong here: Spark's reading and comparing (`spark_sink.audit`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from hashlib import sha256
+from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
-from processor.core.changes import Closed, Delivered, Dropped, GivenUp, Passed, Rejected, Rerouted
+from processor.core.changes import Answered, Closed, Delivered, Dropped, GivenUp, Passed, Rejected, Rerouted, TakenOut
 from processor.core.decide import decide_due
 from processor.core.group import NEVER, Group
 from processor.core.partition import Partition, Place
@@ -27,10 +33,11 @@ from processor.core.unit import UnitMaker
 from schemas import formats
 from schemas.checksum import by_reference
 from schemas.component import decode_component, encode_component
-from schemas.errors import MisroutedComponentError, UnitTooLargeError
+from schemas.errors import MisroutedComponentError, UnitTooLargeError, UowError
 from schemas.records import Component, Reason, UnitOutcome, bounded_ranges, ranges_text
 from topics import headers as names
 from topics.catalogue import RECORD_LIMIT_BYTES, DestinationTopics
+from topics.commands import Command, read_command
 from topics.policies import DestinationPolicy, ExpirationPolicy, Shape, ValueFormat
 from topics.routes import topics_of
 from topics.runs import first_of_many_gaps, record_headers, unit_part
@@ -197,42 +204,126 @@ class Arrived:
         return found[-1].decode("utf-8", "replace") if found else None
 
 
+class Decided(NamedTuple):
+    """What a ledger record tells of the commands that its transaction decided.
+
+    Attributes:
+        partition: Of `D.components`, as of `D.commands`.
+        start: Input position before it.
+        stop: Input position after it.
+        clock: The partition's clock before it.
+        commands: Their ids and append times.
+    """
+
+    partition: int
+    start: int
+    stop: int
+    clock: int
+    commands: Sequence[tuple[bytes, int]]
+
+
+class Order(NamedTuple):
+    """A command where it was decided; the attributes are those of `Decided`."""
+
+    start: int
+    stop: int
+    clock: int
+    record: Arrived
+
+    def follows(self, other: Arrived) -> bool:
+        """Whether the worker had judged a record of the input when it decided this."""
+        arrived = other.timestamp()[1] <= self.record.timestamp()[1]
+        return other.offset() < self.start or (other.offset() < self.stop and arrived)
+
+
+Known = tuple[int, bytes, int]
+"""What a command is known by in ledger and answers: partition, its id, append time."""
+
+
+def orders_of(decided: Iterable[Decided], commands: Iterable[tuple[int, Arrived]]) -> dict[Known, Order]:
+    """Every command that was decided and can still be read, in the order of its partition's ledger.
+
+    Args:
+        decided: From the ledger, each partition in order.
+        commands: Records of `D.commands` with their partitions, each partition in order.
+    """
+    said: dict[Known, Arrived] = {}
+    for partition, record in commands:
+        command = None if record.is_broken else read_command(record.headers())
+        if isinstance(command, Command) and not command.dry_run:
+            said.setdefault((partition, command.id, record.timestamp()[1]), record)
+    return {
+        known: Order(one.start, one.stop, one.clock, said[known])
+        for one in decided
+        for known in ((one.partition, *command) for command in one.commands)
+        if known in said
+    }
+
+
 class Recomputation:
     """Computes the fates of one partition's records.
 
     Args:
         place: Which partition.
         policy: Of the destination.
+        orders: The commands that were decided, in order.
     """
 
-    def __init__(self, place: Place, policy: DestinationPolicy) -> None:
+    def __init__(self, place: Place, policy: DestinationPolicy, orders: Iterable[Order] = ()) -> None:
         self._place = place
         self._policy = policy
         self._partition = Partition(place, policy)
         self._maker = UnitMaker(place.destination, place.topic, place.partition, self._partition.reading)
         self._units = DestinationTopics("", place.destination).units
         self._arrived: dict[int, tuple[bytes | None, int]] = {}
+        self._orders = deque(orders)
 
     def feed(self, records: Sequence[Arrived]) -> Iterator[Row]:
         """What the next records, in offset order, bring about: rows of records whose fate is now known, and of groups now closed."""
         if not records:
             return
         assert records[0].offset() >= self._partition.position, "records come in offset order"
-        here = {each.offset(): each for each in records}
-        for offset, each in here.items():
-            self._arrived[offset] = each.content, each.header_count
+        for each in records:
+            self._arrived[each.offset()] = each.content, each.header_count
+        while self._orders:
+            before = len([*takewhile(self._orders[0].follows, records)])
+            if before == len(records):
+                break
+            yield from self._judge(records[:before])
+            records = records[before:]
+            yield from self._obey(self._orders.popleft())
+        yield from self._judge(records)
+
+    def _judge(self, records: Sequence[Arrived]) -> Iterator[Row]:
         self._partition.feed(records)
+        yield from self._happened({each.offset(): each for each in records})
+
+    def _obey(self, order: Order) -> Iterator[Row]:
+        self._partition.advance(order.clock)
+        yield from self._happened({}, by_clock=True)
+        self._partition.obey([order.record], lambda at: None)
+        yield from self._happened({})
+
+    def _happened(self, here: Mapping[int, Arrived], by_clock: bool = False) -> Iterator[Row]:
         for effect, record, group in self._partition.settle().effects:
             match effect:
                 case Delivered() | GivenUp():
                     assert group is not None
-                    yield from self._closed(group, self._amended(group, effect), None)
+                    amended = self._amended(group, effect)
+                    yield from self._closed(group, amended, amended.closed.at if by_clock else None)
+                case TakenOut():
+                    assert group is not None
+                    yield self._taken_out(group, effect)
+                case Answered():
+                    pass
                 case _:
                     assert record is not None
                     yield self._alone(here[record.offset()], effect)
 
     def finish(self) -> Iterator[Row]:
-        """The groups that are open after the last record: those that time may have closed since carry `due`."""
+        """The last commands, and the groups that are open then: those that time may have closed since carry `due`."""
+        while self._orders:
+            yield from self._obey(self._orders.popleft())
         for group in self._partition.groups.values():
             due = group.due_at(self._policy)
             if due == NEVER:
@@ -377,21 +468,39 @@ class Recomputation:
     def _records(self, group: Group, fate: Fate, shared: Row | None = None) -> Iterator[Row]:
         shared = shared or Row(RECORD, fate, self._place.partition, id=group.id.decode(), generation=group.generation)
         for position, body in enumerate(group.in_order(), 1):
-            component = decode_component(body)
-            offset = component.source.offset
-            content, header_count = self._arrived.pop(offset)
-            yield shared._replace(
-                kind=RECORD,
-                offset=offset,
-                position=position,
-                seq=component.seq,
-                end=component.end,
-                component_id=component.component_id,
-                at=component.timestamp,
-                content=content,
-                header_count=header_count,
-                held_bytes=len(body),
-            )
+            yield self._component(shared, position, body)
+
+    def _taken_out(self, group: Group, effect: TakenOut) -> Row:
+        """A component that a command removed goes to `D.errors` alone (W-76)."""
+        shared = Row(
+            RECORD,
+            Fate.CANCELLED,
+            self._place.partition,
+            id=group.id.decode(),
+            generation=group.generation,
+            error_class=UowError.__name__,
+            error_case=Reason.COMMAND.value,
+            to_errors=True,
+            missing=ranges_text(bounded_ranges(effect.missing)),
+        )
+        return self._component(shared, None, effect.body)
+
+    def _component(self, shared: Row, position: int | None, body: bytes) -> Row:
+        component = decode_component(body)
+        offset = component.source.offset
+        content, header_count = self._arrived.pop(offset)
+        return shared._replace(
+            kind=RECORD,
+            offset=offset,
+            position=position,
+            seq=component.seq,
+            end=component.end,
+            component_id=component.component_id,
+            at=component.timestamp,
+            content=content,
+            header_count=header_count,
+            held_bytes=len(body),
+        )
 
 
 def digest(key: bytes | None, value: bytes | None, headers: Headers) -> bytes:
@@ -424,13 +533,15 @@ def goes_to_errors(closed: Closed, policy: DestinationPolicy) -> bool:
     return closed.outcome is not UnitOutcome.EXPIRED or not leaves_nothing
 
 
-def recompute(place: Place, policy: DestinationPolicy, batches: Iterable[Sequence[Arrived]]) -> Iterator[Row]:
-    """Rows of one partition, from all of its records in offset order, in as many batches as one likes.
+def recompute(
+    place: Place, policy: DestinationPolicy, batches: Iterable[Sequence[Arrived]], orders: Iterable[Order] = ()
+) -> Iterator[Row]:
+    """Rows of one partition, from all of its records in offset order, in as many batches as one likes, and its commands.
 
     Raises:
         UowError: Our bug (`InvariantViolation`), with the state that shows it.
     """
-    recomputation = Recomputation(place, policy)
+    recomputation = Recomputation(place, policy, orders)
     for batch in batches:
         yield from recomputation.feed(batch)
     yield from recomputation.finish()

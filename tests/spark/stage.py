@@ -86,7 +86,7 @@ class Stage:
         topics = []
         for spec in specs:
             config = dict(spec.config)
-            if spec.name == self.names.components:
+            if spec.name in (self.names.components, self.names.commands):
                 config["message.timestamp.type"] = "CreateTime"
             topics.append(NewTopic(spec.name, spec.partitions, 1, config=config))
         for future in admin.create_topics(topics).values():
@@ -144,12 +144,16 @@ class Stage:
         self._sent = dict.fromkeys(self._sent, 0)
         self._write([self.tasks[p].process(found) for p, found in records.items() if found])
 
-    def command(self, command: Command) -> None:
-        """A command is decided, after everything that was worked on."""
+    def command(self, command: Command, *, is_kept: bool = True) -> None:
+        """A command is decided, after everything that was worked on; its record is lost to retention unless `is_kept`."""
         partition = partition_for(command.group_id, PARTITIONS)
         task = self.tasks[partition]
-        where = Tp(self.names.commands, partition)
-        record = FakeRecord(task.command_position, command_headers(command), None, command.group_id, self._at, where)
+        where, headers = Tp(self.names.commands, partition), command_headers(command)
+        record = FakeRecord(task.command_position, headers, None, command.group_id, self._at, where)
+        if is_kept:
+            self._producer.begin_transaction()
+            self._producer.produce(where.topic, None, command.group_id, partition, timestamp=self._at, headers=headers)
+            self._producer.commit_transaction(DEADLINE_S)
         self._write([task.process([], [record])])
 
     def tick(self, now_ms: int | None = None) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from schemas.records import Range
 from spark_sink.comparison import What
 from spark_sink.recompute import Fate
 from spark_sink.tables import Table
@@ -118,20 +119,25 @@ def test_units_count_once_in_whichever_topics_their_routes_say_w100(make_stage: 
     }
 
 
-def test_groups_that_a_command_changed_are_left_out_and_the_others_are_judged_w203(
+def test_what_commands_did_is_computed_again_and_what_can_no_longer_be_is_left_out_w203(
     make_stage: Callable[..., Stage],
 ) -> None:
     stage = make_stage()
-    stage.send([c("whole", 1), c("whole", 2, end=True), c("short", 1), c("gone", 1), c("kept", 1)])
+    stage.send([c("whole", 1), c("whole", 2, end=True), c("short", 1), c("gone", 1), c("kept", 1), c("lost", 1)])
+    stage.send([c("fixed", 1), c("fixed", 2, value=b"wrong")])
     stage.work()
     for verb, group_id in (Verb.RELEASE, b"short"), (Verb.CANCEL, b"gone"), (Verb.EXTEND, b"kept"):
         stage.command(Command(b"of " + group_id, verb, group_id, "because", until=1))
+    stage.command(Command(b"remove", Verb.REMOVE, b"fixed", "because", numbers=(Range(2, 2),)))
+    stage.command(Command(b"of lost", Verb.CANCEL, b"lost", "because"), is_kept=False)
+    stage.send([c("fixed", 2, end=True), c("short", 1)])
+    stage.work()
     stage.sink()
+    stage.tamper(Table.UNITS, lambda rows: rows.remove(next(row for row in rows if row["id"] == "short")))
     report = stage.audit()
-    assert report.examples == ()
-    assert report.is_clean
-    assert report.left_out == 2, "a command that was refused changes nothing"
-    assert report.units == {"complete": 1}
+    assert [(one.what, one.source, one.id) for one in report.examples] == [(What.MISSING, "units", "short")]
+    assert report.left_out == 1
+    assert report.units == {"complete": 2, "partial": 1, "cancelled": 1}
 
 
 Rows = list[dict[str, Any]]

@@ -102,7 +102,7 @@ def show(report: Report) -> None:
         click.echo(f"{report.unread} records are behind what the workers have committed, and were not looked at")
     if report.left_out:
         click.echo(
-            f"{report.left_out} ids could not be judged: components of them lie outside the range that was read, or a command changed them"
+            f"{report.left_out} ids could not be judged: components of them, or a command that changed them, lie outside the range that was read"
         )
     if report.is_clean:
         click.echo("no difference")

@@ -1,0 +1,135 @@
+"""What commands did is computed again from input, commands and ledger: no Spark and no broker (W-203, W-216)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from processor.engine.ports import Plan
+from processor.engine.rows import read_ledger
+from processor.engine.task import PartitionTask
+from spark_sink.recompute import GROUP, RECORD, Arrived, Decided, Fate, Row, orders_of, recompute
+from tests.core.script import TOPICS, FakeRecord
+from tests.core.streams import TP, Tick, World, call, draw_policy, draw_stream, new_task, polls
+from tests.engine.test_commands_restored import draw_commands
+from topics import headers as names
+
+UNREADABLE = [("\ufffd", b"")]
+
+
+def as_arrived(record: FakeRecord) -> Arrived:
+    headers = UNREADABLE if isinstance(record.headers_, Exception) else record.headers_ or []
+    return Arrived(record.offset_, record.at, record.key_, record.value_, headers, b"")
+
+
+def in_time(events: list[Any]) -> list[Any]:
+    """The same with append times that never go back, as a broker gives them, and nothing redelivered."""
+    kept, now = [], 0
+    for each in events:
+        if isinstance(each, FakeRecord):
+            now = max(now, each.at)
+            kept.append(replace(each, at=now))
+        elif isinstance(each, Tick):
+            now = max(now, each.now_ms)
+            kept.append(Tick(now))
+    return kept
+
+
+def lived(
+    seed: int,
+) -> tuple[PartitionTask, World, list[Arrived], list[tuple[int, Arrived]], list[Decided]]:
+    """A worker's life under commands: its task, what it wrote, its input, its commands, and what its ledger tells of them."""
+    rnd = Random(seed)
+    policy = draw_policy(rnd)
+    kept_ms = max(
+        policy.closed_retention_ms, 1000
+    )  # so that no command is forgotten, and done again in the same moment
+    policy = replace(policy, closed_retention_ms=kept_ms, closed_max_groups=1_000_000)
+    task, world = new_task(policy), World()
+    events = in_time(draw_stream(rnd, rnd.choice([60, 300]), rnd.choice([3, 12, 60])))
+    told: list[tuple[int, Arrived]] = []
+
+    def work(records: list[FakeRecord], at: int) -> Plan:
+        """Commands are read late, at once, or before components that were appended earlier."""
+        commands = draw_commands(rnd, task, len(told), at + rnd.choice([-60, 0, 0, 60]))
+        told.extend((TP.partition, as_arrived(each)) for each in commands)
+        return task.process(records, commands)
+
+    def plans() -> Iterator[Plan | None]:
+        for one in polls(rnd, events, rnd.choice([4, 20])):
+            if isinstance(one, Tick):
+                yield call(task, one)
+                yield work([], one.now_ms)
+            else:
+                yield work(one, rnd.choice(one).at)
+
+    decided, clock = [], 0
+    for plan in plans():
+        world.add(plan)
+        if plan is not None:
+            ledger = read_ledger(plan.ledger or b"")[0]
+            commands = [(each.id, each.at) for each in ledger.commands]
+            decided.append(Decided(TP.partition, ledger.from_offset, ledger.to_offset, clock, commands))
+            clock = ledger.clock
+    return task, world, [as_arrived(each) for each in events if isinstance(each, FakeRecord)], told, decided
+
+
+def settled(rows: list[Row], world: World) -> list[Row]:
+    """What time alone closes counts where the ledger tells of it, as in the audit."""
+    closed = {(each.id.decode(), each.generation, each.at) for each in world.closed}
+
+    def is_open(row: Row) -> bool:
+        return row.due is not None and (row.id, row.generation, row.due) not in closed
+
+    return [row._replace(fate=Fate.OPEN) if is_open(row) else row for row in rows]
+
+
+def place_of(offset: int | None) -> bytes:
+    return f"{TOPICS.components}/{TP.partition}/{offset}".encode()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_record_and_unit_comes_out_as_the_worker_had_it_w203_w216(seed: int) -> None:
+    task, world, arrived, told, decided = lived(seed)
+    orders = orders_of(decided, told)
+    assert len(orders) == sum(len(each.commands) for each in decided)
+    place, policy = task.context.place(TP.partition), task.context.policy
+    rows = settled(list(recompute(place, policy, [arrived], orders.values())), world)
+    singly = recompute(place, policy, [[each] for each in arrived], orders.values())
+    assert sorted(settled(list(singly), world), key=str) == sorted(rows, key=str)
+
+    fates = Counter(row.fate for row in rows if row.kind == RECORD)
+    counts = task.counts
+    expected = {
+        Fate.DELIVERED: counts.delivered,
+        Fate.EXPIRED: counts.expired,
+        Fate.CANCELLED: counts.cancelled,
+        Fate.FAILED: counts.failed,
+        Fate.OPEN: counts.open,
+    }
+    assert {fate: fates[fate] for fate in expected} == expected
+    assert sum(fates.values()) == counts.received == len(arrived)
+
+    units = {
+        dict(each.headers)[names.UNIT_ID]: each.headers
+        for each in world.outputs
+        if dict(each.headers).get(names.KIND) == names.KIND_UNIT and names.GENERATION in dict(each.headers)
+    }
+    assert {
+        (row.unit_id or "").encode(): row.headers for row in rows if row.kind == GROUP and row.fate == Fate.DELIVERED
+    } == units
+
+    given_up = {
+        (place_of(row.offset), (row.error_class or "").encode(), (row.error_case or "").encode(), row.missing)
+        for row in rows
+        if row.kind == RECORD and row.to_errors and row.fate != Fate.OPEN
+    }
+    assert given_up == {
+        (said[names.SOURCE], said[names.ERROR_CLASS], said[names.ERROR_CASE], (said[names.MISSING] or b"").decode())
+        for said in (dict(each.headers) for each in world.outputs if each.topic == TOPICS.errors)
+    }
