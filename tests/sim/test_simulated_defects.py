@@ -12,10 +12,29 @@ pytestmark = pytest.mark.slow
 SEEDS = 800
 
 
+BEGIN = {
+    "clean_stop_forgets_young_groups": 57,
+    "every_fence_is_taken_for_a_time_out": 103,
+    "transaction_in_doubt_is_written_again": 110,
+    "suspicion_is_not_heeded": 177,
+    "committed_offsets_are_not_stable": 83,
+    "restore_that_is_overtaken_blames_the_logs": 353,
+    "emptied_ledger_is_taken_for_a_new_one": 71,
+    "end_offset_is_asked_before_the_clock": 295,
+    "waived_number_that_came_all_the_same_is_waived_again": 555,
+    "tick_does_not_wait_for_commands": 66,
+    "claims_are_not_read_back": 53,
+}
+"""Where the search begins for defects that few seeds meet, or slowly: a seed that caught it. With other dice the search takes longer, and that
+is all."""
+
+
 @pytest.mark.parametrize("name", DEFECTS)
 def test_planted_defect_is_caught(name: str) -> None:
+    begin = BEGIN.get(name, 0)
     with planted(name):
-        assert any(play(seed).violation for seed in range(SEEDS)), f"{name} was not caught within {SEEDS} seeds"
+        caught = any(play(seed).violation for seed in (*range(begin, SEEDS), *range(begin)))
+    assert caught, f"{name} was not caught within {SEEDS} seeds"
 
 
 def test_there_are_enough_of_them() -> None:
