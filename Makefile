@@ -20,7 +20,7 @@ demo: setup ## the whole story on an embedded broker, in under three minutes
 	@$(BIN)/uow demo $(ARGS)
 
 # Two processes, each with a broker of its own; PARALLEL= for one.
-PARALLEL ?= -n 2 --dist loadgroup
+PARALLEL ?= -n 2 --no-loadscope-reorder
 test: setup ## every test but the docker tier and the drills; ARGS='-k name' selects
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 

@@ -12,6 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.kafka_broker import Kafka, docker_answers, origin, running_broker
 from tests.processes import Child
@@ -30,18 +31,39 @@ def pytest_report_header() -> str:
     return f"kafka: {origin()}"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by what they ask for, keep a file's tests in one process, and put Spark's last and together."""
+class ByFile(LoadScopeScheduling):  # type: ignore[misc]
+    """Shares tests out to processes file by file, and all of Spark's to one: brokers, demos and JVMs start once.
+
+    Not `--dist loadgroup`: pytest 9.2 keeps node ids from it, and it spreads every test (pytest-xdist issue 1386).
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "spark" if file.startswith("tests/spark/") else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    """Of a run in several processes."""
+    return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark tests by what they ask for, and put the files that take longest last.
+
+    Several processes begin with those, so that they end at about the same time.
+    """
+    weights: dict[Path, tuple[bool, ...]] = {}
     for item in items:
         asked = getattr(item, "fixturenames", [])
         for name in ("broker", "spark"):
             if name in asked:
                 item.add_marker(name)
-        item.add_marker(pytest.mark.xdist_group("spark" if item.get_closest_marker("spark") else str(item.path)))
         if item.get_closest_marker("spark"):
             # py4j leaves sockets to its JVM to the garbage collector, whenever that comes
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
-    items.sort(key=lambda item: item.get_closest_marker("spark") is not None)
+        weight = tuple(item.get_closest_marker(name) is not None for name in ("spark", "slow", "broker"))
+        weights[item.path] = max(weight, weights.get(item.path, weight))
+    items.sort(key=lambda item: weights[item.path], reverse=hasattr(config, "workerinput"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

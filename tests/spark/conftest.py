@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,15 +16,26 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark() -> Iterator[SparkSession]:
-    """The session that `uow sink` and `uow audit` use."""
+    """The session that `uow sink` and `uow audit` use.
+
+    Its JVM ends with this folder's tests: others come after them, and the garbage collector would complain of sockets to it there.
+    """
+    from pyspark import SparkContext
+
     from spark_sink.session import session
     from spark_sink.sink import settings
 
     started = session("tests", settings=settings(once=True))
     yield started
+    gateway: Any = started.sparkContext._gateway
     started.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(60)
+    SparkContext._gateway = SparkContext._jvm = None
+    gc.collect()
 
 
 @pytest.fixture
