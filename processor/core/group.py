@@ -44,7 +44,7 @@ class Group:
         declared_end: The end that a command declared, 0 for none.
         waived: Numbers that a command said are not needed; none of them is held.
         extended: Before this moment it is not given up for age or idleness, epoch ms; 0 for none.
-        tail: See `Tail`; None after a restore.
+        tail: See `Tail`; None after a restore or a removal.
         promoted: How many of the first held components have a row in the changelog.
         row_key: What the keys of these rows begin with; the engine's, made with the first row.
         row_head: What their values begin with; likewise.
@@ -151,8 +151,7 @@ class Group:
         self.special = True
         self.bytes -= len(self.held.pop(change.seq))
         self.highest = max(self.held)
-        if self.marked and not change.marked:
-            self.tail = None
+        self.tail = None
         self.end, self.marked, self.last_at = change.end, change.marked, change.last_at
         self.expires_at, self.deliver_at = change.expires_at, change.deliver_at
 

@@ -262,6 +262,12 @@ def test_what_a_removed_component_said_of_its_group_is_forgotten_w76() -> None:
     assert ended.send(c(5), c(6, end=True)) == []
 
 
+def test_a_unit_whose_end_component_was_removed_is_named_after_the_last_one_left_w76_w90() -> None:
+    without = story(c(1), c(2), told("release"))
+    removed = story(c(1), c(2), c(4, end=True), told("remove", seq=4), told("release"))
+    assert removed.units[0].unit_id == without.units[0].unit_id
+
+
 def test_a_component_that_is_no_longer_read_as_one_still_counts_w76() -> None:
     """Held under an alias that the settings accept no longer."""
     jms = frozenset({AliasFamily.JMS})
