@@ -21,7 +21,7 @@ from processor.engine.agreement import mark_in
 from processor.engine.context import TaskContext
 from processor.engine.ports import Committed, LogReader, RawRecord, Tp
 from processor.engine.replay import Window
-from processor.engine.rows import GROUP_ROW_KEY_END, read_group_row, read_ledger, take_rows
+from processor.engine.rows import read_group_row, read_ledger, take_rows
 from processor.engine.task import PartitionTask
 from schemas.component import decode_component
 from schemas.errors import DecodeError, StateCorruptedError
@@ -246,10 +246,8 @@ def _fill(
             mark_in(committed.metadata) is not None
         ):  # else whoever committed last knew of no settings: an older version, `uow topics repartition`
             task.restore_agreement(agreed)
-        group_rows = {key: found.rows.pop(key) for key in [*found.rows] if key.endswith(GROUP_ROW_KEY_END)}
-        take_rows(found.rows, task.restore_group)
-        for key, value in group_rows.items():
-            task.restore_group_row(key[1:-5], read_group_row(value))
+        for group_id, row in take_rows(found.rows, task.restore_group):
+            task.restore_group_row(group_id, read_group_row(row))
         if (
             context.policy.idle_expiration_ms != NEVER_MS
         ):  # the only thing that asks for each component's own append time

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from processor.core.changes import Closed, Held
 from processor.core.group import Group
@@ -48,8 +48,10 @@ GROUP_ROW_KEY_END = b"\0" + GROUP_ROW.to_bytes(4, "big")
 _LEDGER_WITHOUT_COMMANDS = single_object_header("Ledger", 1)
 _LEDGER_WITHOUT_PRINTS = single_object_header("Ledger", 2)
 _KEY_TAILS = [number.to_bytes(4, "big") for number in range(4096)]
-_SEQS = {tail: number for number, tail in enumerate(_KEY_TAILS) if number != GROUP_ROW}
+_SEQS = {tail: number for number, tail in enumerate(_KEY_TAILS)}
 _PLAIN = {end: mark + NULL for end, mark in END_CHUNKS.items()}
+_USUAL_HEAD_BYTES = len(ROW_HEADER) + 1 + 6
+"""Generation below 64, and a moment of these years."""
 T = TypeVar("T")
 _OUTCOMES = tuple(UnitOutcome)
 _REASONS = tuple(Reason)
@@ -175,23 +177,33 @@ def read_row(value: bytes) -> ChangelogRow:
     return ChangelogRow(generation, opened_at, offset, end, attributes, payload)
 
 
-def take_rows(rows: Mapping[bytes, bytes], restore_group: Callable[[bytes, int, int], Group]) -> None:
+def take_rows(
+    rows: Mapping[bytes, bytes], restore_group: Callable[[bytes, int, int], Group]
+) -> list[tuple[bytes, bytes]]:
     """Puts components back into their groups. The plain row is read in line: a restore takes hundreds of thousands a second.
 
     Args:
         rows: The last value of each key of a partition's changelog.
         restore_group: Makes the group with this id and generation that opened then (epoch ms).
 
+    Returns:
+        What are group rows, by group id, unread.
+
     Raises:
         DecodeError: A row is none, or of a version this worker does not know.
     """
+    group_rows: list[tuple[bytes, bytes]] = []
     found: dict[bytes, tuple[bytes, Group, dict[int, bytes]]] = {}  # rows of one group begin alike, and stand apart
+    begins: dict[bytes, _RowBegin] = {}
     for key, value in rows.items():
+        seq = _SEQS.get(key[-4:]) or int.from_bytes(key[-4:], "big")
+        if seq == GROUP_ROW:
+            group_rows.append((key[1:-5], value))
+            continue
         begin = found.get(key[:-4])
         if begin is None:
-            begin = found[key[:-4]] = _begin_of(key, value, restore_group)
+            begin = found[key[:-4]] = _begin_of(key, value, restore_group, begins)
         head, group, held = begin
-        seq = _SEQS.get(key[-4:]) or _seq_of(key)
         if value.startswith(head):
             at = len(head)
             while value[at] > 127:  # behind the offset: mark, attributes or none, length
@@ -206,31 +218,41 @@ def take_rows(rows: Mapping[bytes, bytes], restore_group: Callable[[bytes, int, 
         group.apply(Held(group.id, seq, row.end, group.opened_at, row.source_offset, row.payload, row.attributes))
     for _, group, held in found.values():
         group.promoted = len(held)
+    return group_rows
+
+
+class _RowBegin(NamedTuple):
+    """What all rows of a group begin with."""
+
+    generation: int
+    opened_at: int
+    head: bytes
 
 
 def _begin_of(
-    key: bytes, value: bytes, restore_group: Callable[[bytes, int, int], Group]
+    key: bytes,
+    value: bytes,
+    restore_group: Callable[[bytes, int, int], Group],
+    begins: dict[bytes, _RowBegin],
 ) -> tuple[bytes, Group, dict[int, bytes]]:
-    """What the rows of a group begin with, and the group, from one of them."""
+    """What the rows of a group begin with, and the group, from one of them. `begins` remembers those read: many groups open in one moment."""
     if len(key) < 7 or key[0] != 1 or key[-5] != 0:
         raise DecodeError("changelog-key", "no component row of a known version", data=key)
-    cursor = _row_cursor(value)
-    group = restore_group(key[1:-5], cursor.long(), cursor.long())
-    group.row_key, group.row_head = key[:-4], value[: cursor.at]
-    return group.row_head, group, group.held
+    begin = begins.get(value[:_USUAL_HEAD_BYTES])
+    if begin is None:
+        cursor = _row_cursor(value)
+        begin = _RowBegin(cursor.long(), cursor.long(), value[: cursor.at])
+        if cursor.at <= _USUAL_HEAD_BYTES:
+            begins[value[:_USUAL_HEAD_BYTES]] = begin
+    group = restore_group(key[1:-5], begin.generation, begin.opened_at)
+    group.row_key, group.row_head = key[:-4], begin.head
+    return begin.head, group, group.held
 
 
 def _row_cursor(value: bytes) -> Cursor:
     if not value.startswith(ROW_HEADER):
         raise DecodeError("changelog", "no component row of a known version", data=value[:64])
     return Cursor(value, len(ROW_HEADER))
-
-
-def _seq_of(key: bytes) -> int:
-    seq = int.from_bytes(key[-4:], "big")
-    if seq == GROUP_ROW:
-        raise DecodeError("changelog-key", "no component row of a known version", data=key)
-    return seq
 
 
 def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
