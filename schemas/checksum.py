@@ -16,7 +16,7 @@ def reference_to(value: bytes | None) -> Reference:
 
 
 def by_reference(component: Component) -> Component:
-    """The component without key, value and headers: they stay at its source."""
+    """The component without key, value and headers: they stay at its source, where its value may have stayed already."""
     return Component(
         component.seq,
         component.end,
@@ -26,5 +26,5 @@ def by_reference(component: Component) -> Component:
         (),
         component.timestamp,
         component.source,
-        reference_to(component.value),
+        component.reference or reference_to(component.value),
     )

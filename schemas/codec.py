@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from io import BytesIO
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -41,6 +41,7 @@ from schemas.records import (
     Reason,
     Record,
     Reference,
+    ReferenceRow,
     SettingsRow,
     Source,
     Unit,
@@ -421,9 +422,9 @@ def _changelog_row_datum(row: ChangelogRow) -> Datum:
     }
 
 
-def _changelog_row(datum: Datum) -> ChangelogRow:
+def _changelog_row(datum: Datum, kind: type[ChangelogRow] = ChangelogRow) -> ChangelogRow:
     said = datum["attributes"]
-    return ChangelogRow(
+    return kind(
         generation=datum["generation"],
         opened_at=datum["opened_at"],
         source_offset=datum["source_offset"],
@@ -531,6 +532,7 @@ _KINDS = (
     _Kind("Outcome", Outcome, _outcome_datum, _outcome),
     _Kind("Answer", Answer, _answer_datum, _answer),
     _Kind("ChangelogComponent", ChangelogRow, _changelog_row_datum, _changelog_row),
+    _Kind("ChangelogReference", ReferenceRow, _changelog_row_datum, partial(_changelog_row, kind=ReferenceRow)),
     _Kind("ChangelogGroup", GroupRow, _group_row_datum, _group_row),
     _Kind("ChangelogSettings", SettingsRow, _settings_row_datum, _settings_row),
     _Kind("Ledger", LedgerRecord, _ledger_datum, _ledger),

@@ -16,7 +16,11 @@ class UnitDigest:
 
     def add(self, value: bytes | None) -> None:
         """Takes the next component's value."""
-        self._whole.update(sha256(value or b"").digest())
+        self.add_digest(sha256(value or b"").digest())
+
+    def add_digest(self, digest: bytes) -> None:
+        """Takes the SHA-256 of the next component's value."""
+        self._whole.update(digest)
 
     def header(self) -> bytes:
         """The header's value: `sha256:` and 64 hexadecimal digits."""

@@ -14,13 +14,16 @@ from struct import Struct
 
 import google_crc32c
 
-from schemas.component import component_id_of, value_of
+from schemas.component import component_id_of
+from schemas.stayed import checksum_of
 
 MOST = 1_000
 """Units of more components are remembered without fingerprints."""
 
 _NULL = 0xFFFF_FFFF
 """Of a null value."""
+_DIGEST_LENGTH = 64
+"""Avro's length of 32 bytes."""
 
 _crc = google_crc32c.value
 
@@ -39,7 +42,7 @@ def fingerprints(bodies: Mapping[int, bytes]) -> bytes:
     values: list[int] = []
     ids: list[int] = []
     if not (_alike(in_order[:63], 2, values, ids) and _alike(in_order[63:], 3, values, ids)):
-        values = [_of(value_of(body)) for body in in_order]
+        values = [_NULL if each is None else each for each in map(checksum_of, in_order)]
         ids = [0 if each is None else _crc(each) for each in map(component_id_of, in_order)]
     if any(ids):
         values += ids
@@ -48,6 +51,8 @@ def fingerprints(bodies: Mapping[int, bytes]) -> bytes:
 
 def _alike(bodies: Sequence[bytes], at: int, values: list[int], ids: list[int]) -> bool:
     """Whether all have one key, ids of one length or none, and short values, as most units do; then theirs are added.
+
+    A value as long as a digest may stand for another one (`schemas.stayed`).
 
     Args:
         bodies: Components whose number is encoded in `at - 1` bytes.
@@ -67,6 +72,8 @@ def _alike(bodies: Sequence[bytes], at: int, values: list[int], ids: list[int]) 
         if not (body.startswith(branch, at) and body.startswith(key, id_end)):
             return False
         low = body[value_at + 1]
+        if low == _DIGEST_LENGTH:
+            return False
         if low < 128:
             start, length = value_at + 2, low >> 1
         else:

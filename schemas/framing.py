@@ -34,6 +34,7 @@ DEFINITIONS: Final[Mapping[str, tuple[str, int]]] = MappingProxyType(
         "Outcome": ("outcome", 2),
         "Answer": ("answer", 1),
         "ChangelogComponent": ("changelog_component", 1),
+        "ChangelogReference": ("changelog_reference", 1),
         "ChangelogGroup": ("changelog_group", 1),
         "ChangelogSettings": ("changelog_settings", 1),
         "Ledger": ("ledger", 3),

@@ -201,6 +201,11 @@ class ChangelogRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ReferenceRow(ChangelogRow):
+    """The same for a component whose value stays in `D.components` (Avro `ChangelogReference`, `schemas.stayed`)."""
+
+
+@dataclass(frozen=True, slots=True)
 class GroupRow:
     """What component rows cannot say of a group (Avro `ChangelogGroup`): written only when one of these is not plain."""
 

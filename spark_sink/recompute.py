@@ -35,6 +35,7 @@ from schemas.checksum import by_reference
 from schemas.component import decode_component, encode_component
 from schemas.errors import MisroutedComponentError, UnitTooLargeError, UowError
 from schemas.records import Component, Reason, UnitOutcome, bounded_ranges, ranges_text
+from schemas.stayed import stays
 from topics import headers as names
 from topics.catalogue import RECORD_LIMIT_BYTES, DestinationTopics
 from topics.commands import Command, read_command
@@ -499,7 +500,7 @@ class Recomputation:
             at=component.timestamp,
             content=content,
             header_count=header_count,
-            held_bytes=len(body),
+            held_bytes=len(body) + stays(body),
         )
 
 

@@ -59,6 +59,8 @@ KIND_UNIT: Final = b"unit"
 ERROR_CLASS: Final = "uow-error-class"
 ERROR_CASE: Final = "uow-error-case"
 ERROR_TEXT: Final = "uow-error-text"
+ERROR_VALUE: Final = "uow-error-value"
+"""Why a value that its worker did not hold is not there, and where it was (W-117)."""
 SOURCE: Final = "uow-source"
 FAILURE_REASON: Final = "uow-failure-reason"
 
@@ -71,7 +73,7 @@ ON_UNIT: Final = frozenset(
     | {CORRELATION_ID, PRIORITY, USER_ID, TYPE, *PARENTS}
 )
 """`uow-*` headers that a unit may have (contract section 3): what a route may ask for."""
-ERROR_ONLY: Final = frozenset({ERROR_CLASS, ERROR_CASE, ERROR_TEXT, SOURCE, FAILURE_REASON})
+ERROR_ONLY: Final = frozenset({ERROR_CLASS, ERROR_CASE, ERROR_TEXT, ERROR_VALUE, SOURCE, FAILURE_REASON})
 
 MAX_ID_BYTES: Final = 255
 MAX_SEQ: Final = 2_147_483_647

@@ -160,6 +160,11 @@ class DestinationPolicy:
         return self.shape is Shape.REFERENCE or self.oversize is Oversize.REFERENCE
 
     @property
+    def leaves_values(self) -> bool:
+        """Whether values stay in `D.components` while their group is open (W-117). Not by `oversize`: most units are envelopes there."""
+        return self.shape is Shape.REFERENCE
+
+    @property
     def fits_one_record(self) -> bool:
         """Whether a unit must fit one record with all of its content."""
         return self.shape is Shape.ENVELOPE and self.oversize is Oversize.FAIL

@@ -17,6 +17,7 @@ from topics.headers import (
     ERROR_CLASS,
     ERROR_ONLY,
     ERROR_TEXT,
+    ERROR_VALUE,
     EXPIRES_AT,
     FAILURE_REASON,
     HOPS,
@@ -71,6 +72,11 @@ class Refused:
     def can_go_back(self) -> bool:
         """False for a finished unit, and for a record of which only the reasons were kept since it fits no record of ours."""
         return self.header("uow-kind") != "unit" and (bool(self.original) or self.value is not None)
+
+    @property
+    def lacks_value(self) -> bool:
+        """Whether it came with a value that could not be read back (W-117): it goes back with a new one only."""
+        return self.header(ERROR_VALUE) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ class Held(NamedTuple):
         body: Its Avro body.
         attributes: What its headers say beyond id, number and end; None for a plain component.
         tail: For an end component, see `Tail`.
+        stays: How much longer the body would be with its value, which stays in `D.components` (W-117).
     """
 
     id: bytes
@@ -61,6 +62,7 @@ class Held(NamedTuple):
     body: bytes
     attributes: Attributes | None = None
     tail: Tail | None = None
+    stays: int = 0
 
 
 class Amended(NamedTuple):

@@ -15,7 +15,9 @@ from processor.core.changes import Tail
 from processor.core.layout import Layout, Pairs, Raw, by_header
 from schemas.component import encode_component, source_head
 from schemas.records import Component, Source
+from schemas.stayed import encode_without_value
 from topics.headers import Marks, Reading
+from topics.policies import DestinationPolicy
 
 
 class Record(Protocol):
@@ -178,21 +180,49 @@ class ColumnReader:
             self._layouts[heads] = layout
         return layout
 
-    def encode(self, record: Record, marks: Marks) -> bytes:
-        """The Avro body of an odd row that turned out to be a component."""
+    def encode(self, record: Record, marks: Marks) -> tuple[bytes, int]:
+        """The Avro body of an odd row that turned out to be a component, and how many bytes of it stay where they are."""
+        return encode_component(self._component(record, marks)), 0
+
+    def _component(self, record: Record, marks: Marks) -> Component:
         component_id = marks.component_id
-        return encode_component(
-            Component(
-                marks.seq,
-                marks.end,
-                None if component_id is None else component_id.decode(),
-                record.key(),
-                record.value(),
-                tuple(read_headers(record) or ()),
-                record.timestamp()[1],
-                Source(self.topic, self.partition, record.offset()),
-            )
+        return Component(
+            marks.seq,
+            marks.end,
+            None if component_id is None else component_id.decode(),
+            record.key(),
+            record.value(),
+            tuple(read_headers(record) or ()),
+            record.timestamp()[1],
+            Source(self.topic, self.partition, record.offset()),
         )
+
+
+class LeavingReader(ColumnReader):
+    """Leaves values where they are (W-117). Every row is odd: what such values cost elsewhere is far more than the look at each record."""
+
+    def read(self, records: Sequence[Record]) -> Columns:
+        """Columns of the records, which are in offset order."""
+        columns = Columns(look_at_headers(records)[1])
+        count = len(records)
+        columns.offsets = [record.offset() for record in records]
+        columns.times = [record.timestamp()[1] for record in records]
+        columns.ids, columns.seqs, columns.ends, columns.bodies = (
+            [None] * count,
+            [0] * count,
+            [False] * count,
+            [b""] * count,
+        )
+        return columns
+
+    def encode(self, record: Record, marks: Marks) -> tuple[bytes, int]:
+        """Without the value, unless it is short."""
+        return encode_without_value(self._component(record, marks))
+
+
+def reader_of(policy: DestinationPolicy) -> type[ColumnReader]:
+    """The reader that a destination needs; any but one of shape `reference` pays nothing for it."""
+    return LeavingReader if policy.leaves_values else ColumnReader
 
 
 def read_headers(record: Record) -> list[tuple[str, bytes | None]] | None:

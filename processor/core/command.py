@@ -20,7 +20,7 @@ from schemas.component import decode_component
 from schemas.errors import UowError
 from schemas.records import Reason, UnitOutcome, bounded_ranges, ranges_text
 from topics.commands import Command, Verb
-from topics.headers import Marks, Reading
+from topics.headers import ID, SEQ, Marks, Reading
 from topics.policies import DestinationPolicy, ExpirationPolicy
 
 
@@ -183,6 +183,8 @@ def _without(group: Group, seq: int, reading: Reading) -> Removed:
         marked |= component.end
         ends += [number] if component.end else []
         marks = reading.read(component.headers, component.value)
+        if marks is None:  # its marks are in a value that stays in `D.components` (W-24, W-117)
+            marks = reading.read([*component.headers, (ID, group.id), (SEQ, b"%d" % number)])
         if not isinstance(marks, Marks):  # held while `accept_aliases` said more
             marks = Marks(group.id, number, component.end)
         ends += [marks.total] if marks.total else []

@@ -42,6 +42,7 @@ from schemas.errors import (
 )
 from schemas.fingerprint import case_of, fingerprints
 from schemas.records import Attributes, Reason, UnitOutcome
+from schemas.stayed import is_value
 from topics.catalogue import HELD_LIMIT_BYTES
 from topics.commands import Command
 from topics.headers import Marks, Refusal
@@ -64,6 +65,7 @@ class Arrival(NamedTuple):
         value: Its value, to tell a duplicate from a conflict.
         body: Its Avro body.
         tail: What a unit would take from it if it is the end component.
+        stays: How much longer the body would be with its value, which stays in `D.components` (W-117).
     """
 
     marks: Marks
@@ -72,6 +74,7 @@ class Arrival(NamedTuple):
     value: bytes | None
     body: bytes
     tail: Tail
+    stays: int = 0
 
 
 class Situation(NamedTuple):
@@ -156,7 +159,7 @@ def _held_already(now: Situation) -> Effect | None:
         return None
     first = decode_component(body)
     component_id = now.marks.component_id
-    same_bytes = first.value == now.arrival.value
+    same_bytes = is_value(first, now.arrival.value)
     if component_id is not None and first.component_id is not None and first.component_id.encode() == component_id:
         case, detail = (
             "resend",
@@ -324,12 +327,14 @@ def _hold(now: Situation) -> Decision:
             arrival.body,
             attributes,
             tail,
+            arrival.stays,
         )
     )
 
     end = marks.seq if marks.end else marks.total or group.end
     highest = max(group.highest, marks.seq)
     size = len(group.held) + 1
+    size_bytes = len(arrival.body) + arrival.stays
 
     def close(outcome: UnitOutcome, reason: Reason) -> Closed:
         return Closed(
@@ -347,9 +352,7 @@ def _hold(now: Situation) -> Decision:
     if marks.expires_at and marks.expires_at < now.clock:  # line 13
         effect = GivenUp(close(UnitOutcome.EXPIRED, Reason.COMPONENT_EXPIRED), ComponentExpiredError)
     elif (  # line 14
-        size > policy.max_components
-        or group.bytes + len(arrival.body) > policy.max_bytes
-        or len(arrival.body) > HELD_LIMIT_BYTES
+        size > policy.max_components or group.bytes + size_bytes > policy.max_bytes or size_bytes > HELD_LIMIT_BYTES
     ):
         effect = GivenUp(close(UnitOutcome.FAILED, Reason.LIMIT), UnitTooLargeError)
     elif (  # line 15: complete and ready

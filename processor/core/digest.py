@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from schemas.component import decode_component, value_of
+from schemas.component import decode_component
 from schemas.digest import UnitDigest
+from schemas.stayed import digest_of
 from topics.headers import DIGEST
 
 _NAME = DIGEST.encode()
@@ -25,5 +26,5 @@ def agrees(bodies: Mapping[int, bytes]) -> bool:
         return True
     made = UnitDigest()
     for number in sorted(bodies):
-        made.add(value_of(bodies[number]))
+        made.add_digest(digest_of(bodies[number]))
     return made.header() == said.lower()

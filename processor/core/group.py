@@ -14,6 +14,7 @@ from processor.core.changes import Amended, Closed, Held, Removed, Tail
 from processor.core.ranges import count_up_to, without
 from schemas.component import component_id_of
 from schemas.records import MAX_SEQ, Range, Reason, UnitOutcome
+from schemas.stayed import stays
 from topics.policies import NEVER_MS, DestinationPolicy, ExpirationPolicy
 
 UNKNOWN_END = MAX_SEQ + 1
@@ -34,13 +35,14 @@ class Group:
         marked: Whether an end mark is held (else the end, if known, came by `uow-count`).
         highest: Highest number held.
         held: Number to Avro body, in order of arrival.
-        bytes: Sum of the bodies' lengths: what `max_bytes` limits.
+        bytes: Sum of the bodies' lengths, with all values: what `max_bytes` limits.
+        stays: How many of these bytes stay in `D.components` and are not held (W-117).
         expires_at: Earliest `uow-expires-at` of the components held, 0 for none (W-92).
         deliver_at: Latest `uow-deliver-at`, 0 for none.
         order_key: Its place in line is among groups of this key; empty for none (W-210).
         waits: Whether an earlier group of its order key is open, so that it is not delivered yet.
         free_at: When the last earlier one closed, epoch ms.
-        special: Whether a component carries, or a command said, what only `decide` can judge; the shelf leaves the group alone then.
+        special: Whether a component carries, or left behind, or a command said, what only `decide` can judge; the shelf leaves the group alone then.
         declared_end: The end that a command declared, 0 for none.
         waived: Numbers that a command said are not needed; none of them is held.
         extended: Before this moment it is not given up for age or idleness, epoch ms; 0 for none.
@@ -76,6 +78,7 @@ class Group:
         "row_head",
         "row_key",
         "special",
+        "stays",
         "tail",
         "waits",
         "waived",
@@ -90,6 +93,7 @@ class Group:
         self.highest = 0
         self.held: dict[int, bytes] = {}
         self.bytes = 0
+        self.stays = 0
         self.expires_at = 0
         self.deliver_at = 0
         self.order_key = b""
@@ -122,7 +126,9 @@ class Group:
             return
         seq = change.seq
         self.held[seq] = change.body
-        self.bytes += len(change.body)
+        self.bytes += len(change.body) + change.stays
+        if change.stays:
+            self.leave(change.stays)
         if change.at > self.last_at:
             self.last_at = change.at
         if seq > self.highest:
@@ -140,6 +146,11 @@ class Group:
         if self.waived:
             self.waived = without(self.waived, (seq,))
 
+    def leave(self, stays: int) -> None:
+        """A component is held without its value; so much stays in `D.components`."""
+        self.special = True
+        self.stays += stays
+
     def _amend(self, change: Amended) -> None:
         self.special = True
         self.declared_end, self.extended = change.declared_end, change.extended
@@ -149,7 +160,10 @@ class Group:
 
     def _remove(self, change: Removed) -> None:
         self.special = True
-        self.bytes -= len(self.held.pop(change.seq))
+        body = self.held.pop(change.seq)
+        left = stays(body) if self.stays else 0
+        self.stays -= left
+        self.bytes -= len(body) + left
         self.highest = max(self.held)
         self.tail = None
         self.end, self.marked, self.last_at = change.end, change.marked, change.last_at

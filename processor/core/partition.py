@@ -34,7 +34,7 @@ from processor.core.changes import (
     TakenOut,
 )
 from processor.core.closed import ClosedMemory, CommandMemory
-from processor.core.columns import UNREADABLE, ColumnReader, Record, Unreadable, look_at_headers
+from processor.core.columns import UNREADABLE, Record, Unreadable, look_at_headers, reader_of
 from processor.core.command import decide_command
 from processor.core.decide import Arrival, decide_arrival, decide_due, decide_refusal
 from processor.core.group import NEVER, Group
@@ -136,8 +136,8 @@ class Partition:
         clock: Epoch ms; never goes backwards.
         position: Next input offset.
         command_position: Next offset of `D.commands`.
-        held_bytes: Sum over the open groups.
-        fed_bytes: Bytes of plain components fed so far.
+        held_bytes: Sum over the open groups, without what stays in `D.components`.
+        fed_bytes: Bytes of plain components fed so far, and of values that stay where they are.
         due: The earliest clock value at which a group must be looked at.
         lines: Open groups by order key and id, in the order in which they opened (W-210).
     """
@@ -148,7 +148,7 @@ class Partition:
         if policy.fits_one_record:
             self.policy = replace(policy, max_bytes=min(policy.max_bytes, HELD_LIMIT_BYTES))
         self.reading = Reading.of(policy)
-        self.reader = ColumnReader(place.topic, place.partition, self.reading)
+        self.reader = reader_of(policy)(place.topic, place.partition, self.reading)
         self.groups: dict[bytes, Group] = {}
         self.closed = ClosedMemory(policy.closed_retention_ms, policy.closed_max_groups)
         self.commands = CommandMemory(policy.closed_retention_ms, policy.closed_max_groups)
@@ -249,14 +249,8 @@ class Partition:
                 record.offset(),
                 unit_properties(record.headers() or (), self.reading) if marks.end else (),
             )
-            arrival = Arrival(
-                marks,
-                record.offset(),
-                at,
-                record.value(),
-                self.reader.encode(record, marks),
-                tail,
-            )
+            body, stays = self.reader.encode(record, marks)
+            arrival = Arrival(marks, record.offset(), at, record.value(), body, tail, stays)
             waits = group.waits if group is not None else marks.order_key in self.lines
             decision = decide_arrival(arrival, group, closed, home, self.clock, self.policy, waits)
         self._carry_out(decision, record)
@@ -337,6 +331,7 @@ class Partition:
         group.apply(held)
         self.counts.held += 1
         self.held_bytes += len(held.body)
+        self.fed_bytes += held.stays
         self.happened.held.append((group, held.seq, held.end, held.offset, held.attributes))
 
     def remove(self, group: Group, removed: Removed) -> None:
@@ -360,7 +355,7 @@ class Partition:
         group.apply(closed)
         if group.order_key:
             self._leave_line(group, closed.at)
-        self.held_bytes -= group.bytes
+        self.held_bytes -= group.bytes - group.stays
         count, counts = len(group.held), self.counts
         match closed.outcome:
             case UnitOutcome.COMPLETE | UnitOutcome.PARTIAL:

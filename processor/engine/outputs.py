@@ -26,7 +26,8 @@ from processor.core.partition import Outward
 from processor.core.unit import UnitMaker
 from processor.engine.context import TaskContext
 from processor.engine.ports import Headers, Output
-from processor.engine.shapes import record_size, unit_writer
+from processor.engine.shapes import Reference, record_size, unit_writer
+from processor.engine.stayed import place_of
 from schemas import codec
 from schemas.component import decode_component, outcome_body
 from schemas.errors import MisroutedComponentError, UnitTooLargeError, UowError
@@ -62,12 +63,14 @@ class Written:
     Attributes:
         refused_late: How many records were to be passed or sent on and are too large for it.
         too_large: Ids of commands whose unit fits no record.
+        stayed: By index in `outputs`: the component whose value is to be read back for it (W-117).
     """
 
     outputs: list[Output] = field(default_factory=list)
     log_lines: list[dict[str, Any]] = field(default_factory=list)
     refused_late: int = 0
     too_large: set[bytes] = field(default_factory=set)
+    stayed: dict[int, Component] = field(default_factory=dict)
 
 
 class Writer:
@@ -93,6 +96,7 @@ class Writer:
         )
         self._source = f"{topics.components}/{partition}/".encode()
         self._deliver = unit_writer(context, partition, self.maker)
+        self._refer = Reference(context, partition, self.maker)
         self._surely_fits_bytes = context.record_limit_bytes // 2
         self._reports_complete = context.policy.outcomes is OutcomesPolicy.ALL
 
@@ -107,7 +111,8 @@ class Writer:
             case Delivered():
                 closed, command = effect
                 assert group is not None
-                self._deliver(group, closed, written.outputs)
+                # what was held without values keeps its shape, whatever the setting is by now
+                (self._refer if group.stays else self._deliver)(group, closed, written.outputs)
                 if self._reports_complete or closed.outcome is not UnitOutcome.COMPLETE:
                     self._outcome(group, closed, written, command)
             case GivenUp(closed, error, command):
@@ -172,14 +177,16 @@ class Writer:
 
     def _put(self, output: Output, why: Headers, written: Written) -> None:
         """Adds a record with the reasons for it; of one that fits no record only the reasons are written, and where the rest stayed."""
-        if not self._fits(output):
-            size = record_size(output.key or b"", output.value or b"", output.headers)
-            stayed = f"; {size} bytes fit no record: key, value and headers stayed at {names.SOURCE}".encode()
-            kept: Headers = [
-                (name, raw + stayed if name == names.ERROR_TEXT and raw is not None else raw) for name, raw in why
-            ]
-            output = Output(output.topic, output.partition, None, None, kept)
-        written.outputs.append(output)
+        written.outputs.append(output if self._fits(output) else self._without_content(output, why))
+
+    @staticmethod
+    def _without_content(output: Output, why: Headers, value_bytes: int = 0) -> Output:
+        size = record_size(output.key or b"", output.value or b"", output.headers) + value_bytes
+        stayed = f"; {size} bytes fit no record: key, value and headers stayed at {names.SOURCE}".encode()
+        kept: Headers = [
+            (name, raw + stayed if name == names.ERROR_TEXT and raw is not None else raw) for name, raw in why
+        ]
+        return Output(output.topic, output.partition, None, None, kept)
 
     def _fits(self, output: Output) -> bool:
         value = output.value or b""
@@ -254,10 +261,23 @@ class Writer:
         missing: str,
         written: Written,
     ) -> None:
-        why = self._error_headers(error, reason.value, text, _place_of(component))
+        why = self._error_headers(error, reason.value, text, place_of(component).encode())
         why += [(names.FAILURE_REASON, _FAILURES[outcome]), (names.MISSING, missing.encode())]
         headers = [*component.headers, *why]
-        self._put(Output(self.errors, self.partition, component.key, component.value, headers), why, written)
+        if component.reference is None:
+            self._put(Output(self.errors, self.partition, component.key, component.value, headers), why, written)
+        else:
+            self._put_later(Output(self.errors, self.partition, component.key, None, headers), why, component, written)
+
+    def _put_later(self, output: Output, why: Headers, component: Component, written: Written) -> None:
+        """The same for a component whose value is read back while the plan is written (W-117)."""
+        assert component.reference is not None
+        length = component.reference.length
+        if record_size(output.key or b"", b"", output.headers) + length > self.context.record_limit_bytes:
+            output = self._without_content(output, why, length)
+        else:
+            written.stayed[len(written.outputs)] = component
+        written.outputs.append(output)
 
     def _log_line(self, component: Component, group: Group, closed: Closed, missing: str) -> dict[str, Any]:
         wanted = self.context.policy.expiration_log_headers
@@ -267,7 +287,7 @@ class Writer:
             "generation": group.generation,
             "seq": component.seq,
             "component_id": component.component_id,
-            "source": _place_of(component).decode(),
+            "source": place_of(component),
             "reason": closed.reason.value,
             "missing": missing,
             "headers": {
@@ -315,12 +335,6 @@ class Writer:
                 headers,
             )
         )
-
-
-def _place_of(component: Component) -> bytes:
-    """Where a component lay; not always on the partition that assembles its group (W-107)."""
-    source = component.source
-    return f"{source.topic}/{source.partition}/{source.offset}".encode()
 
 
 def too_large(closed: Closed) -> Closed:

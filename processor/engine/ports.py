@@ -6,9 +6,11 @@ Belongs here: the shapes of a poll, a plan and a committed position, and the por
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
+
+from schemas.records import Component
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -102,6 +104,8 @@ class Plan:
         outputs: Records for `D.units`, `D.rejected`, `D.errors`, `D.outcomes`, and reroutes to `D.components`, in order.
         next_offset: Position after this plan: the offset to commit.
         metadata: Text for the committed offset (hints for restore: `1;F=<replay floor>;R=<changelog rows>;P=<partitions>;S=<mark>`).
+        stayed: By index in `outputs`: the component whose value stayed in `D.components` and is read back while the plan is written
+            (W-117, `processor.engine.stayed`).
         log_lines: Structured log lines by `expiration_policy = "log"` (W-79), written after the commit.
     """
 
@@ -115,6 +119,7 @@ class Plan:
     changelog: list[tuple[bytes, bytes | None]] = field(default_factory=list)
     ledger: bytes | None = None
     outputs: list[Output] = field(default_factory=list)
+    stayed: dict[int, Component] = field(default_factory=dict)
     log_lines: list[dict[str, Any]] = field(default_factory=list)
 
     def positions(self) -> tuple[tuple[Tp, int, str], ...]:
@@ -251,6 +256,20 @@ class LogReader(Protocol):
         A range with end <= start is not read. Order holds inside a partition.
         """
         ...
+
+
+class Contents(Protocol):
+    """Reads single records of `D.components` again, while a transaction is open: nobody else is heard meanwhile (W-117)."""
+
+    def read(self, components: Sequence[Component]) -> Iterable[RawRecord]:
+        """The records of these that still lie at their places. The components are in order of place.
+
+        Raises:
+            Doubt: Nobody answered in time.
+        """
+        ...
+
+    def close(self) -> None: ...
 
 
 class PathLog(Protocol):

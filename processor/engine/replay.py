@@ -82,9 +82,9 @@ class Window:
     def _corrupted(self, why: str) -> StateCorruptedError:
         return StateCorruptedError([(self.topic, self.partition)], why, _REMEDY)
 
-    def selection(self, promoted: Collection[bytes]) -> Selection:
-        """Who selects; `promoted` are the ids that have rows in the changelog."""
-        return Selection(self.topic, self.partition, list(self._records), promoted)
+    def selection(self, promoted: Collection[bytes], kind: type[ColumnReader] = ColumnReader) -> Selection:
+        """Who selects; `promoted` are the ids that have rows in the changelog, `kind` reads records."""
+        return Selection(self.topic, self.partition, list(self._records), promoted, kind)
 
 
 class Selection:
@@ -95,6 +95,7 @@ class Selection:
         partition: Its number.
         window: The ledger records from the floor on, with the groups they close.
         promoted: Ids that have rows in the changelog.
+        kind: What reads records.
     """
 
     def __init__(
@@ -103,12 +104,14 @@ class Selection:
         partition: int,
         window: Sequence[tuple[LedgerRecord, list[Closed]]],
         promoted: Collection[bytes],
+        kind: type[ColumnReader],
     ) -> None:
         self._topic, self._partition, self._promoted = topic, partition, promoted
         self._skipped = [(one.first, one.last) for record, _ in window for one in record.not_held]
         self._before = {one.id: one.before for _, closed in window for one in closed}
         self._from = [record.from_offset for record, _ in window]
         self._codes = [record.reader for record, _ in window]
+        self._kind = kind
         self._readers: dict[int, ColumnReader] = {}
 
     def select(self, records: Sequence[Record]) -> Iterator[Replayed]:
@@ -123,7 +126,7 @@ class Selection:
         for code, stretch in self._by_reading(self._held(records)):
             reader = self._readers.get(code)
             if reader is None:
-                reader = self._readers[code] = ColumnReader(self._topic, self._partition, Reading.of_code(code))
+                reader = self._readers[code] = self._kind(self._topic, self._partition, Reading.of_code(code))
             yield from self._read(reader, stretch)
 
     def _held(self, records: Sequence[Record]) -> Sequence[Record]:
@@ -170,6 +173,6 @@ class Selection:
                 if not isinstance(marks, Marks):
                     why = f"the record at {offset} was held, and cannot be read as a component"
                     raise StateCorruptedError([(self._topic, self._partition)], why, _REMEDY)
-                group_id, seq, end, body = marks.id, marks.seq, marks.end, reader.encode(record, marks)
+                group_id, seq, end, body = marks.id, marks.seq, marks.end, reader.encode(record, marks)[0]
             if offset >= before.get(group_id, 0) and group_id not in promoted:
                 yield group_id, seq, end, at, offset, body, columns.tails.get(offset) if end else None

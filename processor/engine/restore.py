@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from processor.core.changes import Closed
 from processor.core.closed import ClosedMemory
+from processor.core.columns import reader_of
 from processor.engine.agreement import mark_in
 from processor.engine.context import TaskContext
 from processor.engine.ports import Committed, LogReader, RawRecord, Tp
@@ -151,7 +152,10 @@ def _replay(
     """Reads the input from the replay floors to the positions, and takes what belongs to young groups."""
     floors = {tp: found[tp].window.check(task.position, bounds[tp][0]) for tp, task in tasks.items()}
     ranges = {tp: (floor, tasks[tp].position) for tp, floor in floors.items() if floor < tasks[tp].position}
-    selections = {tp: found[tp].window.selection(frozenset(tasks[tp].groups)) for tp in ranges}
+    selections = {
+        tp: found[tp].window.selection(frozenset(tasks[tp].groups), reader_of(tasks[tp].context.policy))
+        for tp in ranges
+    }
     for tp, records in reader.read(ranges):
         tasks[tp].replay(selections[tp].select(records))
     for tp in ranges:

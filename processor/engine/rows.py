@@ -19,6 +19,7 @@ from schemas.component import (
     OUTCOME_CHUNKS,
     REASON_CHUNKS,
     Cursor,
+    decode_component,
     encode_ranges,
     items,
     long,
@@ -40,8 +41,11 @@ from schemas.records import (
     Reason,
     UnitOutcome,
 )
+from schemas.stayed import stays
 
 ROW_HEADER = single_object_header("ChangelogComponent")
+ROW_WITHOUT_VALUE = single_object_header("ChangelogReference")
+"""Before the row of a component whose value stays in `D.components`: a worker that does not know of that must not take it (W-117)."""
 GROUP_ROW_HEADER = single_object_header("ChangelogGroup")
 LEDGER_HEADER = single_object_header("Ledger")
 GROUP_ROW_KEY_END = b"\0" + GROUP_ROW.to_bytes(4, "big")
@@ -76,7 +80,10 @@ def component_row(group: Group, seq: int, end: bool, offset: int, attributes: At
     body = group.held[seq]
     length = len(body)
     said = _PLAIN[end] if attributes is None else END_CHUNKS[end] + _attributes(attributes)
-    value = group.row_head + long(offset) + said + (LENGTHS[length] if length < 4096 else long(length)) + body
+    head = group.row_head
+    if group.stays and stays(body):
+        head = ROW_WITHOUT_VALUE + head[len(ROW_HEADER) :]
+    value = head + long(offset) + said + (LENGTHS[length] if length < 4096 else long(length)) + body
     return group.row_key + (_KEY_TAILS[seq] if seq < 4096 else seq.to_bytes(4, "big")), value
 
 
@@ -88,8 +95,9 @@ def promotion_rows(group: Group, attributes: Mapping[int, Attributes]) -> list[t
         attributes: Of components that came in this poll and are not plain, by number.
     """
     group.promoted = len(group.held)
+    offset_of = _offset_before_reference if group.stays else _offset_of
     return [
-        component_row(group, seq, _end_of(body), _offset_of(body), attributes.get(seq))
+        component_row(group, seq, _end_of(body), offset_of(body), attributes.get(seq))
         for seq, body in group.held.items()
     ]
 
@@ -150,6 +158,11 @@ def _offset_of(body: bytes) -> int:
     for byte in reversed(body[first : last + 1]):
         number = number << 7 | byte & 127
     return number >> 1
+
+
+def _offset_before_reference(body: bytes) -> int:
+    """The same where a reference may follow."""
+    return decode_component(body).source.offset
 
 
 def begin_rows(group: Group) -> None:
@@ -215,7 +228,19 @@ def take_rows(
                     group.end, group.marked = seq, True
                 continue
         row = read_row(value)
-        group.apply(Held(group.id, seq, row.end, group.opened_at, row.source_offset, row.payload, row.attributes))
+        held_without = stays(row.payload) if value.startswith(ROW_WITHOUT_VALUE) else 0
+        group.apply(
+            Held(
+                group.id,
+                seq,
+                row.end,
+                group.opened_at,
+                row.source_offset,
+                row.payload,
+                row.attributes,
+                stays=held_without,
+            )
+        )
     for _, group, held in found.values():
         group.promoted = len(held)
     return group_rows
@@ -235,13 +260,14 @@ def _begin_of(
     restore_group: Callable[[bytes, int, int], Group],
     begins: dict[bytes, _RowBegin],
 ) -> tuple[bytes, Group, dict[int, bytes]]:
-    """What the rows of a group begin with, and the group, from one of them. `begins` remembers those read: many groups open in one moment."""
+    """What plain rows of a group begin with, and the group, from one of its rows. `begins` remembers those read: many groups open in one moment."""
     if len(key) < 7 or key[0] != 1 or key[-5] != 0:
         raise DecodeError("changelog-key", "no component row of a known version", data=key)
     begin = begins.get(value[:_USUAL_HEAD_BYTES])
     if begin is None:
         cursor = _row_cursor(value)
-        begin = _RowBegin(cursor.long(), cursor.long(), value[: cursor.at])
+        generation, opened_at = cursor.long(), cursor.long()
+        begin = _RowBegin(generation, opened_at, ROW_HEADER + value[len(ROW_HEADER) : cursor.at])
         if cursor.at <= _USUAL_HEAD_BYTES:
             begins[value[:_USUAL_HEAD_BYTES]] = begin
     group = restore_group(key[1:-5], begin.generation, begin.opened_at)
@@ -250,7 +276,7 @@ def _begin_of(
 
 
 def _row_cursor(value: bytes) -> Cursor:
-    if not value.startswith(ROW_HEADER):
+    if not value.startswith((ROW_HEADER, ROW_WITHOUT_VALUE)):
         raise DecodeError("changelog", "no component row of a known version", data=value[:64])
     return Cursor(value, len(ROW_HEADER))
 

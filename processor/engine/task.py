@@ -30,6 +30,7 @@ from processor.engine.young import YoungGroups
 from schemas.component import decode_component
 from schemas.errors import UnitTooLargeError
 from schemas.records import SETTINGS_KEY, Attributes, DecidedCommand, GroupRow
+from schemas.stayed import stays
 from topics.headers import ORDER_KEY
 from topics.paths import PARTITION, line_of
 from topics.policies import HandlingPolicy
@@ -179,7 +180,7 @@ class PartitionTask:
             topics.commands,
             partition.command_position,
         )
-        written = Written(plan.outputs, plan.log_lines)
+        written = Written(plan.outputs, plan.log_lines, stayed=plan.stayed)
         closed = happened.closed
         write = self.writer.write
         for outward in happened.effects:
@@ -346,12 +347,16 @@ class PartitionTask:
     def replay(self, components: Iterable[Replayed]) -> None:
         """Takes held components of young groups from the input; offsets rise."""
         partition, groups = self.partition, self.partition.groups
+        leaves_values = self.context.policy.leaves_values
         for group_id, seq, end, at, offset, body, tail in components:
             group = groups.get(group_id)
             if group is None:
                 group = groups[group_id] = Group(group_id, 1, at)
                 self.young.add(group, offset, partition.fed_bytes)
             partition.fed_bytes += len(body)
+            if leaves_values and (left := stays(body)):
+                partition.fed_bytes += left
+                group.leave(left)
             group.held[seq] = body
             if at > group.last_at:
                 group.last_at = at
@@ -363,8 +368,8 @@ class PartitionTask:
         partition = self.partition
         groups = partition.groups.values()
         for group in groups:
-            group.bytes, group.highest = sum(map(len, group.held.values())), max(group.held)
-        partition.held_bytes = sum([group.bytes for group in groups])
+            group.bytes, group.highest = sum(map(len, group.held.values())) + group.stays, max(group.held)
+        partition.held_bytes = sum([group.bytes - group.stays for group in groups])
         partition.counts.held = partition.counts.received = sum([len(group.held) for group in groups])
         partition.closed.trim(partition.clock)
         if self.context.policy.has_paths:

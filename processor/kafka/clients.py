@@ -41,6 +41,14 @@ LOG_CONSUMER = {
     "queued.max.messages.kbytes": "131072",
 }
 
+CONTENT_CONSUMER = {
+    "isolation.level": "read_committed",
+    "auto.offset.reset": "error",  # what retention took is told, not skipped
+    "fetch.message.max.bytes": "1048576",
+    "queued.max.messages.kbytes": "2048",
+    "fetch.queue.backoff.ms": "2",  # else whoever is faster than a full queue waits for a second
+}
+
 PRODUCER = {
     "partitioner": "murmur2_random",  # one key, one partition, whichever client sends (W-109)
     "linger.ms": "2",
@@ -122,6 +130,10 @@ class Clients:
             isolation: `read_committed`; or `read_uncommitted`, for end offsets (ER-06).
         """
         return self._consumer("reader", LOG_CONSUMER | {"isolation.level": isolation})
+
+    def content_consumer(self) -> ck.Consumer:
+        """Reads single records, with a jump from one to the next: what is fetched ahead is mostly thrown away."""
+        return self._consumer("contents", LOG_CONSUMER | CONTENT_CONSUMER)
 
     def path_consumer(self) -> ck.Consumer:
         """Follows a path map; waits for news at the broker, not here."""

@@ -28,6 +28,7 @@ from typing import Any
 import confluent_kafka as ck
 
 from processor.engine.ports import (
+    Contents,
     Doubt,
     Meanwhile,
     Output,
@@ -36,7 +37,9 @@ from processor.engine.ports import (
     StaleGeneration,
     Tp,
 )
+from processor.engine.stayed import whole_outputs
 from processor.kafka.clients import Clients
+from processor.kafka.contents import KafkaContents
 from processor.kafka.settings import WorkerSettings
 from schemas.errors import FencedError
 
@@ -88,6 +91,7 @@ class KafkaSink:
         on_step: Called at each of `STEPS`; drills crash there.
         on_replaced: Called with the cause whenever the producer was replaced.
         monotonic: Seconds, from anywhere; the simulator has its own.
+        contents: Reads values back (W-117); likewise.
     """
 
     def __init__(
@@ -97,6 +101,7 @@ class KafkaSink:
         on_step: Callable[[str], None] = lambda step: None,
         on_replaced: Callable[[str], None] = lambda cause: None,
         monotonic: Callable[[], float] = time.monotonic,
+        contents: Contents | None = None,
     ) -> None:
         self._clients, self._settings = clients, settings
         self._on_step, self._on_replaced, self._monotonic = on_step, on_replaced, monotonic
@@ -105,6 +110,8 @@ class KafkaSink:
         self._suspicion: _Suspicion = _Suspicion()
         self._began = 0.0
         self._rebuilt = float("-inf")
+        self._contents = contents or KafkaContents(clients, self._timeout_s / 2)
+        self._was_late = False
 
     def open(self, meanwhile: Meanwhile = lambda: None) -> None:
         """Fences a predecessor in the same slot and ends its orphan transaction at once (ER-09)."""
@@ -130,6 +137,7 @@ class KafkaSink:
             producer.commit_transaction(self._timeout_s)
         except ck.KafkaException as failure:
             raise self._verdict(self._cause(producer, failure), None) from failure
+        self._was_late = False
         self._on_step("committed")
 
     def replace(self, meanwhile: Meanwhile = lambda: None) -> None:
@@ -145,6 +153,7 @@ class KafkaSink:
     def close(self) -> None:
         """Nothing is open in an orderly stop; whatever is left in the handle dies unseen."""
         self._discard()
+        self._contents.close()
 
     # -- the producer
 
@@ -215,7 +224,7 @@ class KafkaSink:
                 self._insist(producer, Output(topic, partition, row, content, []))
         if plan.ledger is not None:
             self._insist(producer, Output(plan.ledger_topic, partition, None, plan.ledger, []))
-        for output in plan.outputs:
+        for output in whole_outputs(plan, self._contents, self._is_late):
             topic, partition, key, value, headers = output
             try:
                 produce(topic, value, key, partition, None, None, 0, headers)
@@ -242,6 +251,14 @@ class KafkaSink:
                 producer.poll(0.02)
                 if self._monotonic() - self._began > self._timeout_s:
                     raise Doubt("the send buffer stays full: brokers take nothing") from full
+
+    def _is_late(self) -> bool:
+        """Whether half of the transaction's time is over: what is not read back by then stays where it is, at the second attempt."""
+        late = self._monotonic() - self._began > self._timeout_s / 2
+        if late and not self._was_late:
+            self._was_late = True
+            raise Doubt("reading back what is given up takes more than half of transaction_timeout_ms")
+        return late
 
     @staticmethod
     def _cause(producer: ck.Producer, failure: ck.KafkaException) -> ck.KafkaException:

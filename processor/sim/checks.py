@@ -24,13 +24,15 @@ from processor.engine.context import TaskContext
 from processor.engine.ports import Committed, Plan, Stretch, Tp
 from processor.engine.restore import restore
 from processor.engine.rows import read_ledger
+from processor.engine.stayed import whole_outputs
 from processor.engine.task import PartitionTask
 from processor.engine.young import NO_REPLAY
 from processor.sim.broker import Broker, Phase, Transaction
 from processor.sim.memory import MemoryRecord, State
 from processor.sim.traffic import order_key_of
 from schemas import codec
-from schemas.records import Answer, LedgerRecord, Source, Unit, UnitOutcome
+from schemas.component import decode_component
+from schemas.records import Answer, Component, LedgerRecord, Source, Unit, UnitOutcome
 from topics import headers as names
 from topics.commands import KIND_ANSWER
 from topics.partitioner import partition_for
@@ -69,6 +71,7 @@ def state_of(task: PartitionTask, *, by_idle: bool) -> dict[str, Any]:
                 group.highest,
                 group.held,
                 group.bytes,
+                group.stays,
                 group.expires_at,
                 group.deliver_at,
                 group.special,
@@ -117,6 +120,20 @@ class DecidedReader:
             return False
         owner = self._broker.transactions.get(record.owner)
         return owner is not None and owner.phase is Phase.ENDING and owner.outcome is State.COMMITTED
+
+
+class DecidedContents:
+    """Port `Contents`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def read(self, components: Sequence[Component]) -> Iterator[MemoryRecord]:
+        for source in [each.source for each in components]:
+            yield from self._broker.log(Tp(source.topic, source.partition)).visible(source.offset, source.offset + 1)
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class RecordedPaths(PathMap):
@@ -301,7 +318,7 @@ class Checker:
         require(
             counts.received == accounted and counts.open == held, f"{tp.partition}: does not add up: {counts} (W-216)"
         )
-        return plan.outputs
+        return [*whole_outputs(plan, DecidedContents(self.broker))]
 
     def _check_tick(self, tp: Tp, task: PartitionTask, said: LedgerRecord) -> None:
         """Nothing expires because of unread backlog (W-82, L4)."""
@@ -431,6 +448,11 @@ class Checker:
     def floor(self, tp: Tp) -> int:
         """Below it no restore asks for input any more."""
         return read_ledger(self.newest[tp])[0].floor if tp in self.newest else 0
+
+    def wanted(self, tp: Tp) -> int:
+        """Below it nobody asks for input any more, not even who gives up what was held without its value."""
+        bodies = [body for group in self.task(tp).groups.values() if group.stays for body in group.held.values()]
+        return min([self.floor(tp), *(decode_component(body).source.offset for body in bodies)])
 
     def cut_ledger(self, tp: Tp) -> None:
         """Retention takes what no restore needs: below the floor, and without a command or a closed group that is remembered or stands in line.

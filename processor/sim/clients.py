@@ -31,6 +31,7 @@ from processor.engine.ports import (
 from processor.sim.broker import GROUP, TRANSACTIONS, Broker, Member, Refusal, Row
 from processor.sim.memory import State
 from processor.sim.schedule import Actor
+from schemas.records import Component, Source
 from topics.partitioner import partition_for
 from topics.paths import NONCE_BYTES, PathMap, claim_key, claim_value
 
@@ -472,6 +473,28 @@ class SimPathLog:
         for record in self.log.visible(self._next, end):
             self.paths.read(record.key(), record.value(), record.timestamp()[1])
         self._next = max(self._next, end)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class SimContents:
+    """Port `Contents`."""
+
+    def __init__(self, process: Process) -> None:
+        self.process, self.broker = process, process.broker
+
+    def read(self, components: Sequence[Component]) -> Iterator[RawRecord]:
+        for component in components:
+            yield from self._read(component.source)
+
+    def _read(self, source: Source) -> Iterator[RawRecord]:
+        process, broker, tp = self.process, self.broker, Tp(source.topic, source.partition)
+        process.actor.wait(lambda: not broker.is_away(tp), PATIENCE_MS if broker.is_away(tp) else 0.0)
+        if broker.is_away(tp) or process.rnd.random() < process.trouble.timed_out:
+            process.say(f"{source} cannot be read back")
+            raise Doubt("a component cannot be read back in time")
+        yield from broker.log(tp).visible(source.offset, source.offset + 1)
 
     def close(self) -> None:
         """Nothing is open."""

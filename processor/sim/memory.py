@@ -32,7 +32,9 @@ from processor.engine.ports import (
     Stretch,
     Tp,
 )
+from processor.engine.stayed import whole_outputs
 from schemas.errors import FencedError
+from schemas.records import Component
 from topics.partitioner import partition_for
 
 LOG_APPEND_TIME = 2
@@ -478,7 +480,7 @@ class MemorySink:
                     plan.ledger,
                     [],
                 )
-            for topic, where, key, value, headers in plan.outputs:
+            for topic, where, key, value, headers in whole_outputs(plan, MemoryContents(self.kafka)):
                 target = where if where >= 0 else partition_for(key or b"", self.kafka.partitions)
                 self.kafka.produce(self.transactional_id, Tp(topic, target), key, value, headers)
 
@@ -494,6 +496,22 @@ class MemorySink:
         self.kafka.check_epoch(self.transactional_id, self._epoch)
         self.replaced += 1
         self.open()
+
+    def close(self) -> None: ...
+
+
+class MemoryContents:
+    """Port `Contents`."""
+
+    def __init__(self, kafka: MemoryKafka) -> None:
+        self.kafka = kafka
+
+    def read(self, components: Sequence[Component]) -> Iterator[RawRecord]:
+        with self.kafka.lock:
+            for source in [each.source for each in components]:
+                tp = Tp(source.topic, source.partition)
+                if source.offset >= self.kafka.log_start[tp]:
+                    yield from self.kafka.visible(tp, source.offset, source.offset + 1)
 
     def close(self) -> None: ...
 

@@ -32,7 +32,7 @@ from processor.kafka.settings import WorkerSettings
 from processor.kafka.sink import KafkaSink
 from processor.sim.broker import GROUP, TRANSACTIONS, Broker, BrokerSettings, Row
 from processor.sim.checks import Checker, Violation
-from processor.sim.clients import Process, SimClients, SimLogReader, SimPathLog, SimSource, Trouble
+from processor.sim.clients import Process, SimClients, SimContents, SimLogReader, SimPathLog, SimSource, Trouble
 from processor.sim.memory import State
 from processor.sim.schedule import Actor, Crash, Scheduler
 from processor.sim.traffic import HUGE, Traffic, draw_limits, draw_policy, draw_record_limit
@@ -127,6 +127,7 @@ class Life:
             settings,
             on_step=self._on_step,
             monotonic=lambda: run.scheduler.now / 1000,
+            contents=SimContents(process),
         )
 
         def restored(tps: Sequence[Tp], wanted: Wanted) -> Mapping[Tp, Task]:
@@ -508,13 +509,13 @@ class Run:
         self.broker.move(place, for_ms)
 
     def _cut(self) -> None:
-        """Retention takes input below the replay floor, commands that are decided, and what the ledger no longer needs to say."""
+        """Retention takes input that nobody asks for any more, commands that are decided, and what the ledger no longer needs to say."""
         for tp in self._commands():
             self.broker.log(tp).cut(self.checker.positions.get(tp, Committed(0, "")).offset or 0)
         for tp in self._inputs():
             if tp not in self.checker.lost:
                 self.report.cuts += 1
-                self.broker.log(tp).cut(self.checker.floor(tp))
+                self.broker.log(tp).cut(self.checker.wanted(tp))
                 if not self._changing:
                     self.checker.cut_ledger(tp)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections import defaultdict
 from collections.abc import Callable
@@ -14,9 +15,10 @@ from confluent_kafka.admin import AdminClient
 
 import uow
 from schemas.errors import DecodeError
-from tests.broker.worker_places import Place
+from tests.broker.worker_places import Place, Worker
 from tests.kafka_broker import Kafka
 from tests.processes import Child, wait_for
+from topics.commands import Command, Verb, command_headers
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "large_unit"
 pytestmark = pytest.mark.timeout(300)
@@ -121,3 +123,42 @@ def test_references_are_fetched_and_checked_and_a_deleted_component_moves_its_un
     (moved,) = place.read(f"{place.name}.errors")
     said = dict(moved.headers())
     assert (moved.key(), said["uow-kind"], said["uow-failure-reason"]) == (b"a", b"unit", b"failed")
+
+
+def test_what_was_held_without_its_values_is_read_back_when_it_expires_w117_w80(
+    place: Place, admin: AdminClient
+) -> None:
+    """A group of 20 MB in a changelog of less than 80 kB, a restart, and a component that retention took meanwhile."""
+    place.partitions = 1
+    place.create(
+        {"replay_limit_records": 0}, shape="reference", incomplete_expiration_ms=600_000, expiration_policy="redirect"
+    )
+
+    def worker_that_holds(count: int) -> Worker:
+        worker = place.worker()
+        wait_for(lambda: sum(each["counts"]["open"] for each in worker.partitions().values()) == count, 60)
+        return worker
+
+    frames = random.Random(1).sample(range(1, 201), 200)
+    place.send([("film", frame, False) for frame in frames], value=b"frame" * 20_000)
+    assert worker_that_holds(200).child.terminate(90) == 0
+    worker = worker_that_holds(200)
+    place.is_damaged = True
+    for done in admin.delete_records([TopicPartition(place.components, 0, 1)]).values():
+        done.result(20)
+    command = Command(b"end", Verb.EXPIRE, b"film", "the test ends")
+    producer = Producer({"bootstrap.servers": place.bootstrap})
+    producer.produce(f"{place.name}.commands", None, b"film", headers=command_headers(command))
+    assert not producer.flush(10)
+    wait_for(lambda: len(place.read(f"{place.name}.errors")) == 200, 60)
+    wanted = dict(sorted(place.sent[b"film"].items())) | {frames[0]: None}
+    found = [(record.key(), record.value(), dict(record.headers())) for record in place.read(f"{place.name}.errors")]
+    assert [(key, int(said["uow-seq"]), value) for key, value, said in found] == [
+        (b"film", number, value) for number, value in wanted.items()
+    ]
+    gone = f"{len(place.sent[b'film'][frames[0]])} bytes are gone from {place.components}/0/0".encode()
+    told = [said.get("uow-error-value") for _, _, said in found]
+    assert told == [gone if number == frames[0] else None for number in wanted]
+    rows = place.read(f"A-{place.name}-{place.name}-groups-changelog")
+    assert sum(len(record.value() or b"") for record in rows) < 200 * 400
+    assert worker.child.terminate(90) == 0

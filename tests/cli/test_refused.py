@@ -77,6 +77,8 @@ def test_units_and_bare_reasons_cannot_go_back() -> None:
     assert not replace(RECORD, headers=(*CAME, ("uow-kind", b"unit"))).can_go_back
     assert not replace(RECORD, value=None, headers=tuple(WHY)).can_go_back
     assert replace(RECORD, headers=tuple(WHY)).can_go_back
+    assert not RECORD.lacks_value
+    assert replace(RECORD, value=None, headers=(*CAME, *WHY, ("uow-error-value", b"gone"))).lacks_value
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from typing import Any
 from processor.core.partition import Counts, Partition
 from processor.engine.context import TaskContext
 from processor.engine.ports import Headers, Output, Plan, Tp
+from processor.engine.stayed import whole_outputs
 from processor.engine.task import PartitionTask
 from schemas import codec, formats
 from schemas.errors import UowError
@@ -284,10 +285,18 @@ class Story:
     offset: int = 0
     now: float = 0.0
     command_offset: int = 0
+    lying: dict[int, FakeRecord] = field(default_factory=dict)
 
     @property
     def outputs(self) -> list[Output]:
-        return [output for plan in self.plans for output in plan.outputs]
+        return [output for plan in self.plans for output in whole_outputs(plan, self)]
+
+    def read(self, components: Sequence[Component]) -> list[FakeRecord]:
+        """Port `Contents`, on what was sent."""
+        return [self.lying[each.source.offset] for each in components if each.source.offset in self.lying]
+
+    def close(self) -> None:
+        """Nothing is open."""
 
     @property
     def seen(self) -> list[Seen]:
@@ -341,6 +350,7 @@ class Story:
                 replayed += 1
             else:
                 records.append(FakeRecord(self.offset, step.headers, step.value, step.key, ms(self.now), self.task.tp))
+                self.lying[self.offset] = records[-1]
                 self.offset += 1
         return records
 

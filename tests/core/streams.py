@@ -27,6 +27,7 @@ from topics.policies import (
     Fingerprints,
     LatePolicy,
     OutcomesPolicy,
+    Shape,
     ViolationPolicy,
 )
 from topics.routes import Route, RouteMatching
@@ -70,6 +71,7 @@ def draw_policy(rnd: Random) -> DestinationPolicy:
         route_matching=rnd.choice(list(RouteMatching)),
         field_source=rnd.choice(list(FieldSource)),
         fingerprints=aside.choice(list(Fingerprints)),
+        shape=aside.choice([Shape.ENVELOPE, Shape.ENVELOPE, Shape.REFERENCE]),
     )
 
 
@@ -80,7 +82,8 @@ def _as_fields(rnd: Random, headers: Any) -> tuple[Any, bytes | None]:
     """The same marks as fields of a JSON value, without their headers: a component where `field_source` is `value`."""
     fields = [pair for pair in headers if pair[0] in ("uow-id", "uow-seq", "uow-end") and (pair[1] or b"").isascii()]
     said = ", ".join(f'"{name}": "{(raw or b"").decode()}"' for name, raw in fields)
-    return [pair for pair in headers if pair not in fields] or rnd.choice([None, []]), f"{{{said}}}".encode()
+    padding = " " * rnd.choice([0, 80])
+    return [pair for pair in headers if pair not in fields] or rnd.choice([None, []]), f"{{{said}{padding}}}".encode()
 
 
 _FAULTS: Sequence[tuple[str, bytes | None]] = (
@@ -218,7 +221,7 @@ def call(task: PartitionTask, one: list[FakeRecord] | Tick) -> Plan | None:
     """Hands one call's work to a task; checks that nothing vanishes (W-216)."""
     plan = task.tick(one.now_ms) if isinstance(one, Tick) else task.process(one)
     check_counts(task.counts, task.groups)
-    assert task.held_bytes == sum(group.bytes for group in task.groups.values())
+    assert task.held_bytes == sum(group.bytes - group.stays for group in task.groups.values())
     due = min((group.due_at(task.context.policy) for group in task.groups.values()), default=1 << 62)
     assert task.partition.due <= due, "a deadline would be missed"
     return plan
@@ -242,6 +245,7 @@ def groups_of(task: PartitionTask) -> dict[bytes, Any]:
             group.highest,
             list(group.held.items()),
             group.bytes,
+            group.stays,
             group.expires_at,
             group.deliver_at,
             group.special,
@@ -283,8 +287,10 @@ class World:
     def add(self, plan: Plan | None) -> None:
         if plan is None:
             return
-        for output in plan.outputs:
-            (self.outcomes if output.topic == TOPICS.outcomes else self.outputs).append(output)
+        for index, output in enumerate(plan.outputs):
+            (self.outcomes if output.topic == TOPICS.outcomes else self.outputs).append(
+                (output, plan.stayed.get(index))
+            )
         self.log_lines += plan.log_lines
         for key, value in plan.changelog:
             if value is None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from tools import requirements as page_of
 from tools.requirements import citations, page, requirements
 
 
@@ -16,8 +19,10 @@ def test_no_test_cites_a_requirement_that_is_not_listed() -> None:
     assert {name: tests for name, tests in citations().items() if name not in listed} == {}
 
 
-def test_page_tells_a_hole_even_where_tests_cite_the_row() -> None:
-    partly = next(one for one in requirements() if one.not_yet and one.id in citations())
+def test_page_tells_a_hole_even_where_tests_cite_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, *others = requirements()
+    partly = first._replace(not_yet="something is missing")
+    monkeypatch.setattr(page_of, "requirements", lambda: [partly, *others])
     row = next(line for line in page().splitlines() if line.startswith(f"| {partly.id} "))
     assert "tests" not in row.split("|")[0]
     assert "::test_" in row

@@ -52,7 +52,7 @@ def draw_commands(rnd: Random, task: PartitionTask, offset: int, now: int) -> li
 
 
 def effects(plan: Plan | None) -> Any:
-    return None if plan is None else (plan.outputs, plan.log_lines, plan.next_offset, plan.next_command)
+    return None if plan is None else (plan.outputs, plan.stayed, plan.log_lines, plan.next_offset, plan.next_command)
 
 
 @pytest.mark.parametrize("seed", range(60))

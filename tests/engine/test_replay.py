@@ -55,7 +55,7 @@ def groups_of(task: PartitionTask) -> dict[str, Any]:
 
 
 def effects(plan: Plan | None) -> Any:
-    return None if plan is None else (plan.outputs, plan.log_lines, plan.next_offset)
+    return None if plan is None else (plan.outputs, plan.stayed, plan.log_lines, plan.next_offset)
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -41,7 +41,11 @@ def restored(logs: Logs, policy: DestinationPolicy, partitions: int = 1, limit: 
 
 
 def said(plan: Plan | None) -> Any:
-    return None if plan is None else (plan.outputs, plan.log_lines, plan.changelog, plan.ledger, plan.next_offset)
+    return (
+        None
+        if plan is None
+        else (plan.outputs, plan.stayed, plan.log_lines, plan.changelog, plan.ledger, plan.next_offset)
+    )
 
 
 def assert_restart_changes_nothing(rnd: Random, length: int, ids: int, longest: int) -> None:

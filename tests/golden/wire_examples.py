@@ -30,6 +30,7 @@ from schemas.records import (
     Reason,
     Record,
     Reference,
+    ReferenceRow,
     SettingsRow,
     Source,
     Unit,
@@ -119,6 +120,7 @@ EXAMPLES: dict[tuple[str, int], Record] = {
         1_700_000_000_000,
     ),
     ("ChangelogComponent", 1): ChangelogRow(1, 1_700_000_000_000, 41, True, Attributes(0, 5, 3), b"\x02\x00"),
+    ("ChangelogReference", 1): ReferenceRow(1, 1_700_000_000_000, 41, False, None, b"\x02\x00"),
     ("ChangelogGroup", 1): GroupRow(2, 1_700_000_000_000, 7, (Range(3, 4),), 1_700_000_001_000, 5),
     ("ChangelogSettings", 1): SettingsRow((("accept_aliases", '["jms", "nifi"]'), ("expiration_policy", "redirect"))),
     ("Ledger", 1): LedgerRecord(

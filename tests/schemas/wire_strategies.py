@@ -20,6 +20,7 @@ from schemas.records import (
     Reason,
     Record,
     Reference,
+    ReferenceRow,
     SettingsRow,
     Source,
     Unit,
@@ -87,6 +88,9 @@ attributes = st.builds(Attributes, longs, longs, ints)
 changelog_rows = st.builds(
     ChangelogRow, longs, longs, longs, st.booleans(), st.none() | attributes, st.binary(max_size=300)
 )
+reference_rows = st.builds(
+    ReferenceRow, longs, longs, longs, st.booleans(), st.none() | attributes, st.binary(max_size=300)
+)
 settings_rows = st.builds(SettingsRow, st.lists(st.tuples(texts, texts), max_size=4).map(tuple))
 group_rows = st.builds(GroupRow, longs, longs, st.none() | ints, ranges, st.none() | longs, longs)
 closed_groups = st.builds(
@@ -106,5 +110,5 @@ ledgers = st.builds(
 )
 
 records: st.SearchStrategy[Record] = st.one_of(
-    components, units, outcome_records, answers, changelog_rows, group_rows, settings_rows, ledgers
+    components, units, outcome_records, answers, changelog_rows, reference_rows, group_rows, settings_rows, ledgers
 )

@@ -151,6 +151,17 @@ def test_a_unit_that_fits_its_own_shape_in_no_way_fails() -> None:
     assert {row.fate for row in found} == {Fate.FAILED}
 
 
+def test_sizes_are_those_of_whole_components_though_a_worker_does_not_hold_them() -> None:
+    """W-117: what a unit of shape `reference` says of its size is what an envelope would say."""
+    records = [arrived(0, "a", 1, value=b"x" * 5_000), arrived(1, "a", 2, value=b"y", end=True)]
+    sizes = [
+        [(row.kind, row.seq, row.held_bytes) for row in rows(*records, shape=shape)]
+        for shape in (Shape.REFERENCE, Shape.ENVELOPE)
+    ]
+    assert sizes[0] == sizes[1]
+    assert (sizes[0][0][2] or 0) > 5_000
+
+
 def test_a_unit_that_disagrees_with_its_digest_fails() -> None:
     """W-212."""
     [group] = [row for row in rows(arrived(0, "a", 1, end=True, digest="sha256:" + 64 * "0")) if row.kind == GROUP]

@@ -88,9 +88,9 @@ def _send(
     whole = True
     with connect(settings.bootstrap_servers, kafka=settings.kafka) as connection:
         for record in found:
-            if not record.can_go_back:
+            if not record.can_go_back or (record.lacks_value and not correction.with_value):
                 whole = False
-                why = "a finished unit, or a record of which only the reasons were kept"
+                why = "a finished unit, or a record of which not everything was kept"
                 click.echo(f"uow: {record.coordinates} cannot be sent again: {why}", err=True)
                 continue
             outgoing = corrected(record, components, correction, now)

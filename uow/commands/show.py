@@ -56,7 +56,7 @@ def _row(component: Component) -> dict[str, Any]:
         "source": f"{source.topic}/{source.partition}/{source.offset}",
         "timestamp": component.timestamp,
         "hops": list(hops(component)),
-        "bytes": len(component.value or b""),
+        "bytes": len(component.value or b"") if component.reference is None else component.reference.length,
     }
 
 

@@ -1,0 +1,70 @@
+"""Components that are held without their value, which stays in `D.components` (shape `reference`, W-117). Standard library and checksums only.
+
+Such a component has the reference that its unit will list, and in the value's place the value's SHA-256: enough to tell duplicates
+apart (W-31), to compare a whole unit with its `uow-digest` (W-212), and to know the value when it is read back. Key and headers are held. A
+value so short that this is no shorter is held as it is.
+
+Belongs here: that form of a component, made and read. Does not belong here: reading values back (`processor.engine.stayed`), and the
+reference alone (`schemas.checksum`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from hashlib import sha256
+from typing import Final
+
+from schemas.checksum import reference_to
+from schemas.component import decode_component, encode_component, long, value_of
+from schemas.records import Component, Reference
+
+SHORT_BYTES: Final = 64
+"""Values up to this length are held."""
+_DIGEST_BYTES: Final = 32
+
+
+def encode_without_value(component: Component) -> tuple[bytes, int]:
+    """The component's Avro body as it is held, and how much longer it would be with its value: 0 if it has it."""
+    value = component.value
+    if value is None or len(value) <= SHORT_BYTES:
+        return encode_component(component), 0
+    reference = reference_to(value)
+    held = replace(component, value=sha256(value).digest(), reference=reference)
+    return encode_component(held), _stays(reference)
+
+
+def _stays(reference: Reference) -> int:
+    """Length and value, less the digest with its length and the reference, whose first number is the same length."""
+    return reference.length - _DIGEST_BYTES - 1 - len(long(reference.crc32c))
+
+
+def stays(body: bytes) -> int:
+    """How much longer a held component's Avro body would be with its value; 0 if it has it."""
+    reference = _reference(body)
+    return 0 if reference is None else _stays(reference)
+
+
+def is_value(component: Component, value: bytes | None) -> bool:
+    """Whether a held component has, or had, this value."""
+    if component.reference is None:
+        return component.value == value
+    return value is not None and len(value) == component.reference.length and sha256(value).digest() == component.value
+
+
+def digest_of(body: bytes) -> bytes:
+    """SHA-256 of the value of a held component, null as empty."""
+    value = value_of(body)
+    return value if value is not None and _reference(body, value) is not None else sha256(value or b"").digest()
+
+
+def checksum_of(body: bytes) -> int | None:
+    """CRC-32C of the value of a held component; None for null."""
+    value = value_of(body)
+    if value is None:
+        return None
+    return (_reference(body, value) or reference_to(value)).crc32c
+
+
+def _reference(body: bytes, value: bytes | None = None) -> Reference | None:
+    """Of a component whose value stayed; one that has another `value` than a digest is not read."""
+    return decode_component(body).reference if value is None or len(value) == _DIGEST_BYTES else None
