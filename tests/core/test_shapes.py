@@ -215,10 +215,13 @@ def test_group_may_hold_more_than_a_record_where_its_unit_need_not_fit_one_w208(
     assert isinstance(play(*script, max_bytes=10 * HELD_LIMIT_BYTES)[0], SeenError)
 
 
+@pytest.mark.parametrize("shape", [Shape.CONSECUTIVE, Shape.REFERENCE])
 @pytest.mark.parametrize("more", [{}, {"component_id": "c-2"}])
-def test_component_that_no_changelog_row_takes_fails_its_group_in_every_shape_w115(more: dict[str, str]) -> None:
+def test_component_that_no_record_of_ours_takes_fails_its_group_in_every_shape_w115(
+    shape: Shape, more: dict[str, str]
+) -> None:
     script = [c(1), c(2, value="x" * HELD_LIMIT_BYTES, end=True, **more)]
-    seen = play(*script, max_bytes=10 * HELD_LIMIT_BYTES, shape=Shape.REFERENCE)
+    seen = play(*script, max_bytes=10 * HELD_LIMIT_BYTES, shape=shape)
     assert seen[0] == given_up(1, "failed", "limit", "", UnitTooLargeError)
 
 
