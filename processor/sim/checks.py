@@ -29,7 +29,7 @@ from processor.engine.task import PartitionTask
 from processor.engine.young import NO_REPLAY
 from processor.sim.broker import Broker, Phase, Transaction
 from processor.sim.memory import MemoryRecord, State
-from processor.sim.traffic import order_key_of
+from processor.sim.traffic import LANES, lane_of, order_key_of
 from schemas import codec
 from schemas.component import decode_component
 from schemas.records import Answer, Component, LedgerRecord, Source, Unit, UnitOutcome
@@ -168,6 +168,7 @@ class Checker:
         self._seen_ways: dict[tuple[str, Tp, bytes], Mapping[bytes, int | None]] = {}
         self.broker, self.context = broker, self._judging(context)
         self.topics = context.topics
+        self._units = {self.topics.units, *LANES.values()}
         self.oracle: dict[Tp, PartitionTask] = {}
         self.positions: dict[Tp, Committed] = {}
         self.newest: dict[Tp, bytes] = {}
@@ -353,9 +354,8 @@ class Checker:
             self._answer(where, headers[names.SOURCE], value or b"")
         elif names.ERROR_CLASS in headers:
             self._seen(headers[names.SOURCE])
-        elif (
-            where.topic == self.topics.units and headers.get(names.KIND) == names.KIND_UNIT and names.UNIT_ID in headers
-        ):
+        elif where.topic in self._units and headers.get(names.KIND) == names.KIND_UNIT and names.UNIT_ID in headers:
+            self._check_lane(where, int(headers[names.SIZE]))
             if names.POS in headers:
                 self._seen(headers[names.SOURCE])
             else:
@@ -365,6 +365,11 @@ class Checker:
                     self._check_line(where, unit)
             if (position_of([*headers.items()]) or (1, 1))[0] == 1:
                 self._once(key or b"", headers[names.GENERATION])
+
+    def _check_lane(self, where: Tp, size: int) -> None:
+        """A unit comes out where the routes send it, and nowhere else (W-98, W-100)."""
+        lane = lane_of(size) if self.oracle[Tp(self.topics.components, where.partition)].context.policy.routes else None
+        require(where.topic == (lane or self.topics.units), f"a unit of {size} components came out in {where} (W-98)")
 
     def _look_at_components(self, unit: Unit) -> None:
         numbers = [component.seq for component in unit.components]
@@ -503,5 +508,5 @@ class Checker:
             require(counted == received, f"{tp.partition}: received {counted} of {received}")
         self.compare_restored()
         for where in self.broker.logs:
-            if where.topic == self.topics.units:
+            if where.topic in self._units:
                 self._check_runs(where)

@@ -6,7 +6,7 @@ units come out. Belongs here: records and policies, drawn. Does not belong here:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from random import Random
 
@@ -30,6 +30,8 @@ from topics.policies import (
     Shape,
     ViolationPolicy,
 )
+from topics.routes import Route
+from topics.selector import Selector
 
 HUGE = 1 << 40
 _ODD: Sequence[Headers] = (
@@ -46,6 +48,15 @@ _ODD: Sequence[Headers] = (
 )
 
 
+LANES: Mapping[int, str] = {2: "D.large", 1: "D.middle"}
+"""Where routes send units of more than so many components, the largest first."""
+
+
+def lane_of(size: int) -> str | None:
+    """The topic of a unit of that many components where there are routes; None for that of the destination."""
+    return next((topic for more_than, topic in LANES.items() if size > more_than), None)
+
+
 def draw_policy(rnd: Random) -> DestinationPolicy:
     """A destination that forms units; limits small enough to matter in a run of some simulated seconds."""
     aside = copy(rnd)  # dice of their own: what a seed drew before there were any stays as it was
@@ -53,6 +64,7 @@ def draw_policy(rnd: Random) -> DestinationPolicy:
         shape=aside.choice([Shape.ENVELOPE, Shape.ENVELOPE, *Shape]),
         oversize=aside.choice(list(Oversize)),
         fingerprints=aside.choice(list(Fingerprints)),
+        routes=aside.choice([(), (), (), tuple(Route(Selector(f"uow-size > {n}"), to) for n, to in LANES.items())]),
         handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY,
         incomplete_expiration_ms=rnd.choice([-1, -1, 300, 2_000, 20_000]),
         idle_expiration_ms=rnd.choice([-1, -1, -1, 200, 5_000]),

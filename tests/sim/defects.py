@@ -14,12 +14,15 @@ from unittest.mock import patch
 import confluent_kafka as ck
 
 import processor.engine.restore as restoring
+import processor.engine.routed as routed
 from processor.core.changes import Closed
 from processor.core.group import Group
-from processor.core.partition import Partition
+from processor.core.partition import Outward, Partition
 from processor.engine.driver import Driver
+from processor.engine.outputs import Written
 from processor.engine.ports import Committed, Doubt, EndOffset, Plan, StaleGeneration, Tp
 from processor.engine.replay import Selection, Window
+from processor.engine.routed import RoutedWriter
 from processor.engine.rows import GROUP_ROW_KEY_END
 from processor.engine.task import PartitionTask
 from processor.engine.young import YoungGroups
@@ -27,6 +30,7 @@ from processor.kafka.sink import KafkaSink
 from processor.sim import run
 from processor.sim.broker import Broker
 from processor.sim.clients import SimLogReader, SimPathLog, SimProducer, SimSource
+from processor.sim.traffic import LANES
 from schemas.records import GroupRow
 from topics.partitioner import partition_for
 from topics.paths import NONCE_BYTES, PathMap, claim_key, claim_value
@@ -617,3 +621,22 @@ def ordered_units_do_not_wait(original: Any) -> Any:
 @defect(PartitionTask, "_line_up")
 def lines_of_ordered_units_are_not_restored(original: Any) -> Any:
     return lambda self, groups: None
+
+
+# -- routes ---------------------------------------------------------------------------------------------------------
+
+
+@defect(RoutedWriter, "write")
+def unit_of_a_route_stays_in_the_default_topic_too(original: Any) -> Any:
+    def wrong(self: RoutedWriter, outward: Outward, written: Written) -> None:
+        before = len(written.outputs)
+        original(self, outward, written)
+        unit = [output for output in written.outputs[before:] if output.topic in LANES.values()]
+        written.outputs += [output._replace(topic=self.units) for output in unit]
+
+    return wrong
+
+
+@defect(routed, "topics_of")
+def last_route_that_accepts_a_unit_wins(original: Any) -> Any:
+    return lambda routes, *more: original(routes[::-1], *more)

@@ -15,7 +15,7 @@ SEEDS = 800
 BEGIN = {
     "clean_stop_forgets_young_groups": 57,
     "every_fence_is_taken_for_a_time_out": 103,
-    "transaction_in_doubt_is_written_again": 110,
+    "transaction_in_doubt_is_written_again": 319,
     "suspicion_is_not_heeded": 177,
     "committed_offsets_are_not_stable": 83,
     "restore_that_is_overtaken_blames_the_logs": 353,
