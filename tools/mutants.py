@@ -31,7 +31,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CORE = ROOT / "processor" / "core"
-TESTS = ("tests/core", "tests/engine/test_replay.py", "tests/engine/test_commands_restored.py")
+TESTS = (
+    "tests/core",
+    "tests/engine/test_replay.py",
+    "tests/engine/test_commands_restored.py",
+    "tests/engine/test_moved_groups.py",
+    "tests/client/test_client_tracing.py",
+)
 CPU_LIMIT_S = 120
 """A fault that makes a loop endless is noticed, too."""
 

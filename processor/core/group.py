@@ -212,7 +212,7 @@ class Group:
             due = self.opened_at + policy.incomplete_expiration_ms + 1
         if policy.idle_expiration_ms != NEVER_MS:
             due = min(due, self.last_at + policy.idle_expiration_ms + 1)
-        return due if due == NEVER or not self.extended else max(due, self.extended + 1)
+        return max(due, self.extended + 1) if self.extended else due
 
     def give_up_reason(self, policy: DestinationPolicy) -> Reason:
         """Whether it is its age or its idleness that gives the group up."""

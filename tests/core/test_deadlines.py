@@ -406,3 +406,17 @@ def test_partial_unit_over_the_record_limit_fails_too_w115() -> None:
 def test_number_above_the_end_of_a_closed_unit_is_a_range_error_after_a_restart_of_numbers_w40() -> None:
     above = c(9)
     assert play(c(1, count=2), c(2), above)[-1] == refused(above, OutOfSequenceRangeError, "a")
+
+
+def test_age_is_the_reason_where_age_and_idleness_end_in_the_same_moment_w83() -> None:
+    policy: dict[str, Any] = {"incomplete_expiration_ms": 1000, "idle_expiration_ms": 1000}
+    assert play(c(1), clock(2), expiration_policy=ExpirationPolicy.REDIRECT, **policy) == [
+        given_up(1, "expired", "age", "2-")
+    ]
+
+
+def test_clock_does_not_go_back_with_a_component_that_is_judged_by_itself() -> None:
+    """Times may go back from one record to the next; the second `a` is a duplicate."""
+    played = story()
+    played.send(c(1, id="a", at=5), c(1, id="b", at=90), c(1, id="a", at=10))
+    assert played.task.partition.clock == ms(90)

@@ -605,6 +605,13 @@ def test_line_14_too_many_bytes_fail_the_group_also_with_the_first_w115() -> Non
     assert play(c(1, end=True, value=big), max_bytes=500) == [given_up(1, "failed", "limit", "", UnitTooLargeError)]
 
 
+@pytest.mark.parametrize("held", [c(1, id="b"), c(2)])
+def test_a_group_that_a_violation_ends_is_closed_right_behind_it_w39(held: Sent) -> None:
+    """What a replay goes by: what came before this offset belongs to it, whether or not it held anything."""
+    played = story(held, c(1, end="banana"), violation_policy=ViolationPolicy.FAIL_GROUP)
+    assert played.task.partition.closed.by_id[b"a"].before == 2
+
+
 def test_line_15_refused_component_opens_no_group_and_starts_no_deadline_w35() -> None:
     played = story(c(1, end="banana"), incomplete_expiration_ms=1000)
     assert played.open == {}

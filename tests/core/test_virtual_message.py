@@ -167,10 +167,12 @@ def test_deliver_at_is_left_out_w97() -> None:
     assert "uow-deliver-at" not in headers_of(c(1, deliver_at=0), c(2, end=True))
 
 
-def test_unit_of_a_hundred_has_its_size_w66() -> None:
-    played = story(*(c(number, end=number == 100) for number in range(1, 101)))
-    assert played.unit_headers[0]["uow-size"] == b"100"
-    assert played.units[0].count == len(played.units[0].components) == 100
+@pytest.mark.parametrize("size", [100, 1023, 1024])
+def test_unit_of_many_has_its_size_w66(size: int) -> None:
+    """Headers of sizes up to 1,023 are made beforehand."""
+    played = story(*(c(number, end=number == size) for number in range(1, size + 1)))
+    assert played.unit_headers[0]["uow-size"] == b"%d" % size
+    assert played.units[0].count == len(played.units[0].components) == size
 
 
 def test_body_holds_every_component_as_it_was_w95() -> None:
