@@ -176,17 +176,19 @@ def live_rows(reader: LogReader, logs: Sequence[Tp]) -> dict[Tp, dict[bytes, byt
 def _take_rows(rows: dict[bytes, bytes], log: Tp, records: Sequence[RawRecord]) -> None:
     """Adds changelog records, in bulk: the last value of each key counts, a tombstone takes the key away."""
     kind: Any = type(records[0])
-    keys: list[bytes | None] = list(map(kind.key, records))
-    values: list[bytes | None] = list(map(kind.value, records))
+    keys: list[Any] = list(map(kind.key, records))
+    values: list[Any] = list(map(kind.value, records))
     if None in keys:
         why = f"a row without a key at offset {records[keys.index(None)].offset()}"
         raise StateCorruptedError([log], why, "restore the topic from a backup")
-    newest: Any = dict(zip(keys, values, strict=True))
-    rows.update(newest)
-    if None in values:
-        for key, value in newest.items():
-            if value is None:
-                del rows[key]
+    if None not in values:
+        rows.update(zip(keys, values, strict=True))
+        return
+    for key, value in zip(keys, values, strict=True):
+        if value is None:
+            rows.pop(key, None)  # a row of this key that follows takes a new place: places are the order of arrival
+        else:
+            rows[key] = value
 
 
 def _take_ledger(found: _Found, log: Tp, offset: int, value: bytes | None) -> None:

@@ -7,6 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from processor.engine.ports import Committed, Plan, Stretch, Tp
 from tests.core.script import TOPICS, FakeRecord
 
+STRETCH = 4
+"""Records that come at a time: few, so that there is something before and something within."""
+
 
 class Logs:
     """Changelog, ledger and committed offset of one partition of `D.components`.
@@ -74,7 +77,7 @@ class Logs:
         return {tp: self.input_bounds if tp in (self.tp, self.commands) else (0, self._ends.get(tp, 0)) for tp in tps}
 
     def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[Stretch]:
-        for record in self.written:
-            start, end = ranges.get(record.tp, (0, 0))
-            if start <= record.offset_ < end:
-                yield record.tp, [record]
+        for tp, (start, end) in ranges.items():
+            wanted = [record for record in self.written if record.tp == tp and start <= record.offset_ < end]
+            for at in range(0, len(wanted), STRETCH):
+                yield tp, wanted[at : at + STRETCH]

@@ -190,6 +190,17 @@ def test_reopened_group_is_restored_with_its_generation_w85() -> None:
     assert state_of(task) == state_of(played.task)
 
 
+def test_component_of_a_reopened_group_stands_where_it_arrived_not_where_its_number_did_before_w213() -> None:
+    policy = policy_of(late_policy=LatePolicy.REOPEN, incomplete_expiration_ms=100_000)
+    played, logs = Story(PartitionTask(INPUT, context_of(policy))), Logs(INPUT)
+    played.send(c(1, at=0), c(3, at=200), c(1, at=201), poll=1)
+    for plan in played.plans:
+        logs.add(plan)
+    group = restored(logs, policy).groups[b"a"]
+    assert [*group.held] == [3, 1] == [*played.task.groups[b"a"].held]
+    assert group.last_arrived() == (1, None)
+
+
 def test_pass_through_says_in_one_range_that_nothing_was_held_w65() -> None:
     played = Story(PartitionTask(INPUT, context_of(policy_of(handling_policy=HandlingPolicy.PASS_THROUGH))))
     played.send(c(1), plain(), c(2, end=True))
