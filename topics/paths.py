@@ -91,8 +91,6 @@ class PathMap:
         claims = self._claims.setdefault(group_id, [])
         if any(each.key == claim.key for each in claims):
             return
-        if claims:
-            claims[0].is_leaving = False  # its tombstone would come before this claim: it was rolled back
         claims.append(claim)
         if len(claims) == 1:
             self._lead(group_id, claim, at)
@@ -129,8 +127,17 @@ class PathMap:
         return way
 
     def unknown(self, group_ids: Iterable[bytes]) -> list[bytes]:
-        """Those that have no way, or one that we have ended: a claim tells whether it came to that."""
+        """Those that have no way, or one that we have ended: a claim of ours tells whether it came to that, see `settled`."""
         return [each for each in group_ids if each not in self._claims or self._claims[each][0].is_leaving]
+
+    def settled(self, group_ids: Iterable[bytes]) -> None:
+        """Claims of ours for these ids were read. What we had ended lies before them: what is there still was rolled back, and counts on.
+
+        Claims of others tell nothing of it: they may have come between the claim and its end.
+        """
+        for group_id in group_ids:
+            for claim in self._claims.get(group_id, ()):
+                claim.is_leaving = False
 
     def least_claimed(self, first: int, count: int) -> int:
         """The partition that fewest ids have their way to; of equals the next one from `first` on (W-105)."""
@@ -166,7 +173,7 @@ class PathMap:
             _, group_id = self._look[partition].popleft()
             self._look[partition].append((now, group_id))
             if not is_in_use(group_id):
-                claims = self._claims[group_id]
-                claims[0].is_leaving = True
-                keys += [each.key for each in claims]
+                for claim in self._claims[group_id]:
+                    claim.is_leaving = True
+                    keys.append(claim.key)
         return keys

@@ -104,6 +104,7 @@ class Ways:
     def _claim(self, wanted: Mapping[bytes, int]) -> None:
         while lacking := self._paths.unknown(wanted):  # reading up to a claim may tell that another way has ended
             self._log.claim({group_id: wanted[group_id] for group_id in lacking})
+            self._paths.settled(lacking)
 
     def adopt(self, tasks: Mapping[Tp, Task], meanwhile: Meanwhile) -> None:
         """Sees to it that every restored open group has its way here: after a change to path routing, or a loss of the map.

@@ -147,13 +147,26 @@ def test_id_whose_way_is_ending_is_claimed_again_and_a_rolled_back_end_leaves_it
     assert paths.unknown([b"a", b"b"]) == [b"b"]
     paths.leave(2, 1, HOUR, lambda group_id: False)
     assert paths.unknown([b"a"]) == [b"a"]
-    claim(paths, b"a", 0, 2)  # no tombstone came before it
+    claim(paths, b"a", 0, 2)
+    paths.settled([b"a", b"c"])  # and no tombstone came before it
     assert (paths.get(b"a"), paths.unknown([b"a"])) == (2, [])
     (first, second) = paths.leave(2, HOUR + 1, 2 * HOUR, lambda group_id: False)
     paths.read(first, None, 0)
     paths.read(second, None, 0)
     claim(paths, b"a", 0, 3)
     assert paths.get(b"a") == 0
+
+
+def test_way_that_is_ending_is_not_trusted_because_others_claim_or_half_of_its_end_was_read_w106(paths: PathMap) -> None:
+    claim(paths, b"a", 2, 1)
+    claim(paths, b"a", 2, 2)
+    first, second = paths.leave(2, 1, HOUR, lambda group_id: False)
+    claim(paths, b"a", 0, 3)  # by a sender, before the tombstones
+    assert paths.unknown([b"a"]) == [b"a"]
+    paths.read(first, None, 0)
+    assert (paths.get(b"a"), paths.unknown([b"a"])) == (2, [b"a"])
+    paths.read(second, None, 0)
+    assert (paths.get(b"a"), paths.unknown([b"a"])) == (0, [])
 
 
 def test_map_that_is_cleared_begins_anew(paths: PathMap) -> None:
