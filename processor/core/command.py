@@ -18,7 +18,7 @@ from processor.core.group import NEVER, UNKNOWN_END, Group
 from processor.core.ranges import Ranges, count_up_to, union
 from schemas.component import decode_component
 from schemas.errors import UowError
-from schemas.records import Reason, UnitOutcome, bounded_ranges, ranges_text
+from schemas.records import Component, Reason, UnitOutcome, bounded_ranges, ranges_text
 from topics.commands import Command, Verb
 from topics.headers import ID, SEQ, Marks, Reading
 from topics.policies import DestinationPolicy, ExpirationPolicy
@@ -182,16 +182,22 @@ def _without(group: Group, seq: int, reading: Reading) -> Removed:
         component = decode_component(body)
         marked |= component.end
         ends += [number] if component.end else []
-        marks = reading.read(component.headers, component.value)
-        if marks is None:  # its marks are in a value that stays in `D.components` (W-24, W-117)
-            marks = reading.read([*component.headers, (ID, group.id), (SEQ, b"%d" % number)])
-        if not isinstance(marks, Marks):  # held while `accept_aliases` said more
-            marks = Marks(group.id, number, component.end)
+        marks = held_marks(group.id, component, reading)
         ends += [marks.total] if marks.total else []
         expiries += [marks.expires_at] if marks.expires_at else []
         deliver_at, last_at = max(deliver_at, marks.deliver_at), max(last_at, component.timestamp)
     end = max(ends, default=UNKNOWN_END)  # all that tell of the end tell the same (line 12)
     return Removed(group.id, seq, end, marked, last_at, min(expiries, default=0), deliver_at)
+
+
+def held_marks(group_id: bytes, component: Component, reading: Reading) -> Marks:
+    """What the headers of a held component say."""
+    marks = reading.read(component.headers, component.value)
+    if marks is None:  # they are in a value that stays in `D.components` (W-24, W-117)
+        marks = reading.read([*component.headers, (ID, group_id), (SEQ, b"%d" % component.seq)])
+    if not isinstance(marks, Marks):  # held while `accept_aliases` said more
+        marks = Marks(group_id, component.seq, component.end)
+    return marks
 
 
 def _amended(group: Group, **said: object) -> Decision:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import NamedTuple, assert_never
 
 from processor.core import shelf
@@ -35,10 +36,11 @@ from processor.core.changes import (
 )
 from processor.core.closed import ClosedMemory, CommandMemory
 from processor.core.columns import UNREADABLE, Record, Unreadable, look_at_headers, reader_of
-from processor.core.command import decide_command
+from processor.core.command import decide_command, held_marks
 from processor.core.decide import Arrival, decide_arrival, decide_due, decide_refusal
 from processor.core.group import NEVER, Group
 from processor.core.layout import unit_properties
+from schemas.component import decode_component
 from schemas.errors import DecodeError, DuplicateSequenceNumberError, InvariantViolation
 from schemas.records import Attributes, UnitOutcome
 from topics.catalogue import HELD_LIMIT_BYTES
@@ -337,7 +339,8 @@ class Partition:
     def remove(self, group: Group, removed: Removed) -> None:
         """Takes a component out of a group, and out of what this poll held."""
         happened, seq = self.happened, removed.seq
-        if [*group.held].index(seq) < group.promoted:
+        index = [*group.held].index(seq)
+        if index < group.promoted:
             group.promoted -= 1
             happened.removed.append((group, seq))
         self.held_bytes -= len(group.held[seq])
@@ -345,6 +348,8 @@ class Partition:
         group.apply(removed)
         happened.amended.append(group)
         happened.held = [row for row in happened.held if row[0] is not group or row[1] != seq]
+        if index == 0 and self.policy.has_paths:
+            self._line_up_anew(group)
 
     def close(self, group: Group | None, closed: Closed) -> None:
         """Applies a close, and accounts for the components that leave."""
@@ -399,6 +404,32 @@ class Partition:
         group.order_key, group.waits = order_key, bool(line)
         line[group.id] = group
 
+    def line_up_again(self, groups: Iterable[Group]) -> None:
+        """Groups that are in no line yet, in the order in which they opened."""
+        places = [(*self._place(group), group) for group in groups]
+        for _, order_key, group in sorted(places, key=itemgetter(0)):
+            if order_key:
+                self.line_up(group, order_key)
+
+    def _line_up_anew(self, group: Group) -> None:
+        """The first component was taken out: the group stands where the next one came, maybe in another line."""
+        keys = {group.order_key, self._place(group)[1]}
+        groups = [each for key in keys for each in self.lines.pop(key, {}).values()]
+        if not group.order_key:
+            groups.append(group)
+        waited = [each for each in groups if each.waits]
+        for each in groups:
+            each.order_key, each.waits = b"", False
+        self.line_up_again(groups)
+        for each in waited:
+            if not each.waits:
+                self._free(each, self.clock)
+
+    def _place(self, group: Group) -> tuple[int, bytes]:
+        """Where a group stands among others, and its order key, by the first component held: after a restore nobody knows more."""
+        first = decode_component(next(iter(group.held.values())))
+        return first.source.offset, held_marks(group.id, first, self.reading).order_key
+
     def _leave_line(self, group: Group, at: int) -> None:
         """Whoever is first in line now waits no longer."""
         line = self.lines[group.order_key]
@@ -408,9 +439,12 @@ class Partition:
             return
         first = next(iter(line.values()))
         if first.waits:
-            first.waits, first.free_at = False, at
-            self.schedule(first)
-            self._is_freed = True
+            self._free(first, at)
+
+    def _free(self, group: Group, at: int) -> None:
+        group.waits, group.free_at = False, at
+        self.schedule(group)
+        self._is_freed = True
 
     def _deliver_freed(self) -> None:
         """A group that was complete and waited is delivered in the same moment as the last one before it."""

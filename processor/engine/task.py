@@ -27,11 +27,9 @@ from processor.engine.routed import writer_of
 from processor.engine.rows import component_row, group_row, ledger_value, promotion_rows, tombstone_key, tombstone_keys
 from processor.engine.shapes import UnitTooLargeForRecordError
 from processor.engine.young import YoungGroups
-from schemas.component import decode_component
 from schemas.errors import UnitTooLargeError
 from schemas.records import SETTINGS_KEY, Attributes, DecidedCommand, GroupRow
 from schemas.stayed import stays
-from topics.headers import ORDER_KEY
 from topics.paths import PARTITION, line_of
 from topics.policies import HandlingPolicy
 
@@ -373,17 +371,5 @@ class PartitionTask:
         partition.counts.held = partition.counts.received = sum([len(group.held) for group in groups])
         partition.closed.trim(partition.clock)
         if self.context.policy.has_paths:
-            self._line_up(groups)
+            partition.line_up_again([group for group in groups if group.special])
         partition.reschedule(groups)
-
-    def _line_up(self, groups: Iterable[Group]) -> None:
-        """Groups with an order key, in the order in which they opened (W-210); the key is read off a component, as the order is."""
-        opened = []
-        for group in groups:
-            components = [decode_component(body) for body in group.held.values()] if group.special else []
-            keys = [value for each in components for name, value in each.headers if name == ORDER_KEY and value]
-            if keys:
-                first = min(each.source.offset for each in components)
-                opened.append((group.opened_at, first, keys[0], group))
-        for _, _, key, group in sorted(opened, key=lambda each: each[:2]):
-            self.partition.line_up(group, key)

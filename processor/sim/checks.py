@@ -384,12 +384,9 @@ class Checker:
         """Groups of one order key are delivered in the order in which they opened (W-210)."""
         line = order_key_of(unit.id.encode())
         if line:
-            last = self._opened_last.get((where, line), 0)
-            require(
-                unit.opened_at >= last,
-                f"{where.partition}: {unit.id} opened before what was delivered before it (W-210)",
-            )
-            self._opened_last[where, line] = unit.opened_at
+            first, last = min(each.source.offset for each in unit.components), self._opened_last.get((where, line), 0)
+            require(first >= last, f"{where.partition}: {unit.id} opened before what was delivered before it (W-210)")
+            self._opened_last[where, line] = first
 
     def _once(self, key: bytes, generation: bytes) -> None:
         self.units += 1

@@ -157,7 +157,9 @@ def test_id_whose_way_is_ending_is_claimed_again_and_a_rolled_back_end_leaves_it
     assert paths.get(b"a") == 0
 
 
-def test_way_that_is_ending_is_not_trusted_because_others_claim_or_half_of_its_end_was_read_w106(paths: PathMap) -> None:
+def test_way_that_is_ending_is_not_trusted_because_others_claim_or_half_of_its_end_was_read_w106(
+    paths: PathMap,
+) -> None:
     claim(paths, b"a", 2, 1)
     claim(paths, b"a", 2, 2)
     first, second = paths.leave(2, 1, HOUR, lambda group_id: False)
