@@ -6,7 +6,7 @@ simulator is blind there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
@@ -618,9 +618,30 @@ def ordered_units_do_not_wait(original: Any) -> Any:
     return wrong
 
 
-@defect(PartitionTask, "_line_up")
+@defect(PathMap, "leave")
+def only_the_first_claim_of_a_way_is_known_to_end(original: Any) -> Any:
+    def wrong(self: PathMap, *args: Any) -> list[bytes]:
+        keys: list[bytes] = original(self, *args)
+        for claims in self._claims.values():
+            for claim in claims[1:]:
+                claim.is_leaving = False
+        return keys
+
+    return wrong
+
+
+@defect(Partition, "line_up_again")
 def lines_of_ordered_units_are_not_restored(original: Any) -> Any:
     return lambda self, groups: None
+
+
+@defect(Partition, "line_up_again")
+def lines_of_ordered_units_are_restored_by_append_times(original: Any) -> Any:
+    def wrong(self: Partition, groups: Iterable[Group]) -> None:
+        for group in sorted(groups, key=lambda each: each.opened_at):
+            original(self, [group])
+
+    return wrong
 
 
 # -- routes ---------------------------------------------------------------------------------------------------------
