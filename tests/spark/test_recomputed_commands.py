@@ -117,7 +117,7 @@ def test_every_record_and_unit_comes_out_as_the_worker_had_it_w203_w216(seed: in
 
     units = {
         dict(each.headers)[names.UNIT_ID]: each.headers
-        for each in world.outputs
+        for each, _ in world.outputs
         if dict(each.headers).get(names.KIND) == names.KIND_UNIT and names.GENERATION in dict(each.headers)
     }
     assert {
@@ -131,5 +131,5 @@ def test_every_record_and_unit_comes_out_as_the_worker_had_it_w203_w216(seed: in
     }
     assert given_up == {
         (said[names.SOURCE], said[names.ERROR_CLASS], said[names.ERROR_CASE], (said[names.MISSING] or b"").decode())
-        for said in (dict(each.headers) for each in world.outputs if each.topic == TOPICS.errors)
+        for said in (dict(each.headers) for each, _ in world.outputs if each.topic == TOPICS.errors)
     }
