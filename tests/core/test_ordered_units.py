@@ -153,6 +153,8 @@ def test_group_whose_first_component_is_taken_out_stands_where_its_next_one_came
     assert [each.id for each in told_story(*other_key).units] == ["d", "b"]
     no_key = k(1, "a", key=""), k(2, "a"), k(1, "b", True), told("remove", "a", seq=1)
     assert [each.id for each in told_story(*no_key).units] == ["b"]
+    key_taken_out = k(1, "a"), k(2, "a", key=""), k(1, "b", True), told("remove", "a", seq=1), k(1, "c", True)
+    assert [each.id for each in told_story(*key_taken_out).units] == ["b", "c"]
 
 
 def test_line_is_the_same_after_a_restart_when_a_first_component_was_taken_out_w124_w210() -> None:
