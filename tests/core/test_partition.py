@@ -8,9 +8,9 @@ from processor.core import layout
 from processor.core.changes import Closed, Decision, Passed
 from processor.core.group import Group
 from processor.core.partition import Partition
-from schemas.errors import InvariantViolation, MisroutedComponentError
+from schemas.errors import BadUnitIdError, InvariantViolation, MisroutedComponentError
 from schemas.records import Reason, UnitOutcome
-from tests.core.script import T0, bare, c, check_counts, context_of, policy_of, refused, story
+from tests.core.script import T0, bare, c, check_counts, context_of, play, policy_of, refused, story
 from topics.partitioner import partition_for
 
 
@@ -19,6 +19,17 @@ def test_deadlines_that_became_stale_are_cleared_away() -> None:
     played = story(*(c(number, priority=1) for number in range(1, 3000)), poll=100, incomplete_expiration_ms=60_000)
     assert len(played.task.partition._deadlines) < 1300
     assert played.task.next_deadline() == T0 + 60_000
+
+
+@pytest.mark.parametrize(("bad", "case"), [("", "empty"), ("x" * 256, "too-long")])
+def test_one_bad_id_among_good_ones_of_a_poll_is_refused_w23(bad: str, case: str) -> None:
+    sent = c(2, id=bad)
+    assert play(c(1), sent, c(2)) == [refused(sent, BadUnitIdError, case)]
+
+
+def test_records_of_one_poll_may_have_their_headers_in_another_order_w02() -> None:
+    assert play(c(1, id="7"), bare([("uow-seq", b"2"), ("uow-id", b"7")])) == []
+    assert story(c(1, id="7"), bare([("uow-seq", b"2"), ("uow-id", b"7")])).open == {"7": "1-2"}
 
 
 def test_marks_made_up_per_record_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
