@@ -40,6 +40,13 @@ def test_marks_made_up_per_record_do_not_fill_the_memory(monkeypatch: pytest.Mon
     assert len(layout._MARKS) <= 10
 
 
+def test_short_marks_are_kept_and_long_ones_are_not() -> None:
+    kept, longest, long = (b"1", b"true"), (b"0" * 15 + b"1", b"x" * 15), (b"0" * 15 + b"1", b"x" * 16)
+    layout._MARKS.clear()
+    assert [layout._MARKS[marks] is None for marks in (kept, longest, long)] == [False, True, True]
+    assert set(layout._MARKS) == {kept, longest}
+
+
 def test_cancelled_components_are_counted_as_such_w216() -> None:
     played = story(c(1), c(2))
     partition = played.task.partition
