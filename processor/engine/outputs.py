@@ -175,26 +175,32 @@ class Writer:
             Output(self.rejected, -1, record.key(), record.value(), (read_headers(record) or []) + why), why, written
         )
 
-    def _put(self, output: Output, why: Headers, written: Written) -> None:
-        """Adds a record with the reasons for it; of one that fits no record only the reasons are written, and where the rest stayed."""
-        written.outputs.append(output if self._fits(output) else self._without_content(output, why))
+    def _put(self, output: Output, why: Headers, written: Written, stays: Component | None = None) -> None:
+        """Adds a record with the reasons for it; of one that fits no record only the reasons are written, and where the rest stayed.
 
-    @staticmethod
-    def _without_content(output: Output, why: Headers, value_bytes: int = 0) -> Output:
-        size = record_size(output.key or b"", output.value or b"", output.headers) + value_bytes
-        stayed = f"; {size} bytes fit no record: key, value and headers stayed at {names.SOURCE}".encode()
-        kept: Headers = [
-            (name, raw + stayed if name == names.ERROR_TEXT and raw is not None else raw) for name, raw in why
-        ]
-        return Output(output.topic, output.partition, None, None, kept)
+        The value of `stays` is read back while the plan is written (W-117).
+        """
+        value_bytes = 0 if stays is None or stays.reference is None else stays.reference.length
+        if not self._fits(output, value_bytes):
+            size = record_size(output.key or b"", output.value or b"", output.headers) + value_bytes
+            stayed = f"; {size} bytes fit no record: key, value and headers stayed at {names.SOURCE}".encode()
+            kept: Headers = [
+                (name, raw + stayed if name == names.ERROR_TEXT and raw is not None else raw) for name, raw in why
+            ]
+            output = Output(output.topic, output.partition, None, None, kept)
+        elif stays is not None:
+            written.stayed[len(written.outputs)] = stays
+        written.outputs.append(output)
 
-    def _fits(self, output: Output) -> bool:
+    def _fits(self, output: Output, value_bytes: int = 0) -> bool:
+        """Whether a record takes it, with so many bytes of value besides."""
         value = output.value or b""
         return (
-            len(value) <= self._surely_fits_bytes // 2
+            value_bytes == 0
+            and len(value) <= self._surely_fits_bytes // 2
             and sum(len(raw or b"") for _, raw in output.headers) <= self._surely_fits_bytes // 2
             and len(output.key or b"") <= self._surely_fits_bytes // 2
-        ) or record_size(output.key or b"", value, output.headers) <= self.context.record_limit_bytes
+        ) or record_size(output.key or b"", value, output.headers) + value_bytes <= self.context.record_limit_bytes
 
     def failed_unopened(self, closed: Closed, written: Written) -> None:
         """The outcome of an id that closed before anything was held (W-39)."""
@@ -264,20 +270,9 @@ class Writer:
         why = self._error_headers(error, reason.value, text, place_of(component).encode())
         why += [(names.FAILURE_REASON, _FAILURES[outcome]), (names.MISSING, missing.encode())]
         headers = [*component.headers, *why]
-        if component.reference is None:
-            self._put(Output(self.errors, self.partition, component.key, component.value, headers), why, written)
-        else:
-            self._put_later(Output(self.errors, self.partition, component.key, None, headers), why, component, written)
-
-    def _put_later(self, output: Output, why: Headers, component: Component, written: Written) -> None:
-        """The same for a component whose value is read back while the plan is written (W-117)."""
-        assert component.reference is not None
-        length = component.reference.length
-        if record_size(output.key or b"", b"", output.headers) + length > self.context.record_limit_bytes:
-            output = self._without_content(output, why, length)
-        else:
-            written.stayed[len(written.outputs)] = component
-        written.outputs.append(output)
+        stays = component if component.reference is not None else None
+        value = component.value if stays is None else None
+        self._put(Output(self.errors, self.partition, component.key, value, headers), why, written, stays)
 
     def _log_line(self, component: Component, group: Group, closed: Closed, missing: str) -> dict[str, Any]:
         wanted = self.context.policy.expiration_log_headers
