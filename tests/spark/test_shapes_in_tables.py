@@ -17,8 +17,12 @@ from topics.policies import ExpirationPolicy, Oversize, Shape
 pytestmark = pytest.mark.timeout(600)
 
 
-def assert_clean_with_the_units_whole(stage: Stage) -> None:
-    """Jill's order complete, and what came of the group `open` partial."""
+def clean_busy_day(make_stage: Callable[..., Stage], shape: Shape) -> Stage:
+    """Its audit is clean, Jill's order complete, and what came of the group `open` partial."""
+    stage = make_stage(shape=shape, incomplete_expiration_ms=60_000, expiration_policy=ExpirationPolicy.DELIVER_PARTIAL)
+    busy_day(stage)
+    stage.tick()
+    stage.sink()
     assert stage.audit().examples == ()
     (jill,) = (row for row in stage.rows(Table.UNITS) if row.id == "jill")
     assert (jill["count"], jill.outcome, jill.reason, jill.key) == (3, "complete", "end", b"jill")
@@ -27,16 +31,11 @@ def assert_clean_with_the_units_whole(stage: Stage) -> None:
         (number, number, stage.names.components) for number in (1, 2, 3)
     ]
     assert [part.seq for part in parts if part.id == "open"] == [7]
+    return stage
 
 
 def test_a_busy_day_of_runs_is_clean_and_damage_is_seen_w216(make_stage: Callable[..., Stage]) -> None:
-    stage = make_stage(
-        shape=Shape.CONSECUTIVE, incomplete_expiration_ms=60_000, expiration_policy=ExpirationPolicy.DELIVER_PARTIAL
-    )
-    busy_day(stage)
-    stage.tick()
-    stage.sink()
-    assert_clean_with_the_units_whole(stage)
+    stage = clean_busy_day(make_stage, Shape.CONSECUTIVE)
 
     def spoil(rows: list[dict[str, object]]) -> None:
         rows[0]["value"] = b"spoilt"
@@ -46,13 +45,7 @@ def test_a_busy_day_of_runs_is_clean_and_damage_is_seen_w216(make_stage: Callabl
 
 
 def test_a_busy_day_of_references_is_clean_w117_w216(make_stage: Callable[..., Stage]) -> None:
-    stage = make_stage(
-        shape=Shape.REFERENCE, incomplete_expiration_ms=60_000, expiration_policy=ExpirationPolicy.DELIVER_PARTIAL
-    )
-    busy_day(stage)
-    stage.tick()
-    stage.sink()
-    assert_clean_with_the_units_whole(stage)
+    clean_busy_day(make_stage, Shape.REFERENCE)
 
 
 def test_an_oversized_unit_in_another_shape_is_a_row_like_the_small_ones_w208(make_stage: Callable[..., Stage]) -> None:
