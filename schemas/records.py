@@ -81,6 +81,10 @@ class Source:
     partition: int
     offset: int
 
+    def __str__(self) -> str:
+        """As people, headers and logs are told of it: topic/partition/offset."""
+        return f"{self.topic}/{self.partition}/{self.offset}"
+
 
 @dataclass(frozen=True, slots=True)
 class Reference:

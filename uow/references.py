@@ -136,5 +136,4 @@ def _gone(component: Component) -> DecodeError:
 
 
 def _told(component: Component) -> str:
-    source = component.source
-    return f"component {component.seq}, {source.topic}/{source.partition}/{source.offset},"
+    return f"component {component.seq}, {component.source},"

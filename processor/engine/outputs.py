@@ -27,7 +27,6 @@ from processor.core.unit import UnitMaker
 from processor.engine.context import TaskContext
 from processor.engine.ports import Headers, Output
 from processor.engine.shapes import Reference, record_size, unit_writer
-from processor.engine.stayed import place_of
 from schemas import codec
 from schemas.component import decode_component, outcome_body
 from schemas.errors import MisroutedComponentError, UnitTooLargeError, UowError
@@ -267,7 +266,7 @@ class Writer:
         missing: str,
         written: Written,
     ) -> None:
-        why = self._error_headers(error, reason.value, text, place_of(component).encode())
+        why = self._error_headers(error, reason.value, text, str(component.source).encode())
         why += [(names.FAILURE_REASON, _FAILURES[outcome]), (names.MISSING, missing.encode())]
         headers = [*component.headers, *why]
         stays = component if component.reference is not None else None
@@ -282,7 +281,7 @@ class Writer:
             "generation": group.generation,
             "seq": component.seq,
             "component_id": component.component_id,
-            "source": place_of(component),
+            "source": str(component.source),
             "reason": closed.reason.value,
             "missing": missing,
             "headers": {

@@ -21,12 +21,6 @@ PORTION_BYTES: Final = 16_777_216
 """Values read back at a time."""
 
 
-def place_of(component: Component) -> str:
-    """Where a component lay; not always on the partition that assembles its group (W-107)."""
-    source = component.source
-    return f"{source.topic}/{source.partition}/{source.offset}"
-
-
 def whole_outputs(plan: Plan, contents: Contents, is_late: Callable[[], bool] = lambda: False) -> Iterable[Output]:
     """The outputs of a plan, to be asked for once and one after the other.
 
@@ -94,5 +88,5 @@ def _place(component: Component) -> tuple[str, int, int]:
 def _without(plan: Plan, index: int, why: str) -> Output:
     component, output = plan.stayed[index], plan.outputs[index]
     assert component.reference is not None
-    told = f"{component.reference.length} bytes {why} {place_of(component)}"
+    told = f"{component.reference.length} bytes {why} {component.source}"
     return output._replace(headers=[*output.headers, (names.ERROR_VALUE, told.encode())])

@@ -69,7 +69,7 @@ class KafkaContents:
                 return None
             else:
                 trouble = error.str()
-        raise Doubt(f"a component at {place.topic}/{place.partition}/{place.offset} cannot be read back: {trouble}")
+        raise Doubt(f"a component at {place} cannot be read back: {trouble}")
 
     def _consumer_at(self, place: Source, each_bytes: int) -> ck.Consumer:
         """About to read the place: with a jump, or soon."""

@@ -377,8 +377,7 @@ class Checker:
             require(numbers == list(range(1, len(numbers) + 1)), f"a unit of {numbers}")
         require(numbers == sorted(set(numbers)), f"a unit in the order {numbers}")
         for component in unit.components:
-            source = component.source
-            self._seen(f"{source.topic}/{source.partition}/{source.offset}".encode())
+            self._seen(str(component.source).encode())
 
     def _check_line(self, where: Tp, unit: Unit) -> None:
         """Groups of one order key are delivered in the order in which they opened (W-210)."""

@@ -48,12 +48,11 @@ def _json(found: Look, now_ms: int) -> dict[str, Any]:
 
 
 def _row(component: Component) -> dict[str, Any]:
-    source = component.source
     return {
         "seq": component.seq,
         "end": component.end,
         "component_id": component.component_id,
-        "source": f"{source.topic}/{source.partition}/{source.offset}",
+        "source": str(component.source),
         "timestamp": component.timestamp,
         "hops": list(hops(component)),
         "bytes": len(component.value or b"") if component.reference is None else component.reference.length,
