@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from processor.core import layout
 from processor.core.changes import Closed, Decision, Passed
 from processor.core.group import Group
 from processor.core.partition import Partition
-from schemas.errors import BadUnitIdError, InvariantViolation, MisroutedComponentError
+from schemas.errors import BadUnitIdError, InvariantViolation, MisroutedComponentError, UnitTooLargeError
 from schemas.records import Reason, UnitOutcome
-from tests.core.script import T0, bare, c, check_counts, context_of, play, policy_of, refused, story
+from tests.core.script import T0, Sent, bare, c, check_counts, context_of, given_up, play, policy_of, refused, story
+from topics.catalogue import HELD_LIMIT_BYTES
 from topics.partitioner import partition_for
+from topics.policies import Shape
 
 
 def test_deadlines_that_became_stale_are_cleared_away() -> None:
@@ -30,6 +34,22 @@ def test_one_bad_id_among_good_ones_of_a_poll_is_refused_w23(bad: str, case: str
 def test_records_of_one_poll_may_have_their_headers_in_another_order_w02() -> None:
     assert play(c(1, id="7"), bare([("uow-seq", b"2"), ("uow-id", b"7")])) == []
     assert story(c(1, id="7"), bare([("uow-seq", b"2"), ("uow-id", b"7")])).open == {"7": "1-2"}
+
+
+def test_the_largest_component_held_among_small_ones_of_a_poll_w115() -> None:
+    """All have the same headers, so that they are read in bulk. One byte more, and its group fails alone."""
+
+    def script(value: str) -> list[Sent]:
+        return [c(1, end="false"), c(2, end="false", value=value), c(1, end="false", id="b")]
+
+    limits: dict[str, Any] = {"shape": Shape.CONSECUTIVE, "max_bytes": 10 * HELD_LIMIT_BYTES}
+    nearly = "x" * (HELD_LIMIT_BYTES - 1000)
+    held = story(*script(nearly), **limits).task.partition.groups[b"a"].held[2]
+    largest = nearly + "x" * (HELD_LIMIT_BYTES - len(held))
+    assert story(*script(largest), **limits).open == {"a": "1-2", "b": "1"}
+    failed = story(*script(largest + "x"), **limits)
+    assert failed.open == {"b": "1"}
+    assert failed.seen[0] == given_up(1, "failed", "limit", "3-", UnitTooLargeError)
 
 
 def test_marks_made_up_per_record_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
