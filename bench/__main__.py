@@ -137,9 +137,10 @@ def restores(place: Place, asked: Asked, results: Results, say: Say) -> None:
 
 
 def latencies(place: Place, asked: Asked, results: Results, say: Say) -> None:
-    done = latency.measure(place, asked.seconds, asked.rate)
-    results.add(f"latency at {asked.rate}/s", done)
-    say(f"latency: p50 {done['p50_ms']:.1f} ms, p99 {done['p99_ms']:.1f} ms")
+    for number in range(asked.rounds):
+        done = latency.measure(place, asked.seconds, asked.rate)
+        results.add(f"latency at {asked.rate}/s", done)
+        say(f"latency round {number + 1}: p50 {done['p50_ms']:.1f} ms, p99 {done['p99_ms']:.1f} ms")
 
 
 def takeovers(place: Place, asked: Asked, results: Results, say: Say) -> None:
@@ -238,8 +239,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("what", nargs="*", metavar="WHAT", help=f"{', '.join(WHAT)}; default: all")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--records", type=int, help="about so many records a workload")
-    parser.add_argument("--seconds", type=float, default=40.0, help="of the latency run")
-    parser.add_argument("--rate", type=int, default=2_000, help="components a second in the latency run")
+    parser.add_argument("--seconds", type=float, default=40.0, help="of a latency round")
+    parser.add_argument("--rate", type=int, default=2_000, help="components a second in a latency round")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON instead of a table")
     form.add_argument("--markdown", action="store_true", help="print the table as docs/benchmarks.md has it")

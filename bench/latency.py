@@ -24,7 +24,7 @@ from schemas.records import Unit
 from topics.partitioner import partition_for
 
 STEP_S = 0.005
-WARM = 0.4
+WARM = 0.5
 """Share of the run that does not count: the broker compiles its code in the first seconds, and its clients wait for that."""
 SILENCE_S = 20.0
 

@@ -37,10 +37,9 @@ UNREADABLE: Final = (UnicodeDecodeError, SystemError)
 class Unreadable:
     """Stands in for a record with a header name that is no UTF-8; made by `look_at_headers`."""
 
-    __slots__ = ("_record", "key", "offset", "timestamp", "value")
+    __slots__ = ("key", "offset", "timestamp", "value")
 
     def __init__(self, record: Record) -> None:
-        self._record = record
         self.offset, self.key, self.value, self.timestamp = record.offset, record.key, record.value, record.timestamp
 
     def headers(self) -> Any:
