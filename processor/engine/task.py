@@ -27,7 +27,7 @@ from processor.engine.routed import writer_of
 from processor.engine.rows import component_row, group_row, ledger_value, promotion_rows, tombstone_key, tombstone_keys
 from processor.engine.shapes import UnitTooLargeForRecordError
 from processor.engine.young import YoungGroups
-from schemas.errors import UnitTooLargeError
+from schemas.errors import DecodeError, UnitTooLargeError
 from schemas.records import SETTINGS_KEY, Attributes, DecidedCommand, GroupRow
 from schemas.stayed import stays
 from topics.paths import PARTITION, line_of
@@ -193,7 +193,7 @@ class PartitionTask:
             if group is None:
                 self.writer.failed_unopened(one, written)
             else:
-                if group.promoted:
+                if group.promoted or group.has_group_row:
                     plan.changelog += [(key, None) for key in tombstone_keys(group)]
                 group.forget()
         plan.changelog += [(tombstone_key(group, seq), None) for group, seq in happened.removed]
@@ -336,8 +336,14 @@ class PartitionTask:
         return group
 
     def restore_group_row(self, group_id: bytes, row: GroupRow) -> None:
-        """Takes what commands changed in a group, once its components are in."""
-        group = self.partition.groups[group_id]
+        """Takes what commands changed in a group, once its components are in.
+
+        Raises:
+            DecodeError: It has none.
+        """
+        group = self.partition.groups.get(group_id)
+        if group is None:
+            raise DecodeError("changelog", f"a group row of {group_id.decode()!r}, and no component of it")
         waived = without(row.waived, group.held) if row.waived else ()
         group.apply(Amended(group_id, row.declared_end or 0, waived, row.extended_deadline or 0))
         group.has_group_row = True

@@ -17,7 +17,7 @@ from processor.engine.young import ReplayLimits
 from schemas.errors import StateCorruptedError
 from schemas.framing import single_object_header
 from schemas.records import Range, Reason, UnitOutcome, changelog_key
-from tests.core.script import INPUT, TOPICS, FakeRecord, Story, c, context_of, policy_of, told, unit
+from tests.core.script import INPUT, T0, TOPICS, FakeRecord, Story, c, context_of, policy_of, told, unit
 from tests.core.streams import PARTITIONS, TP, Tick, call, draw_policy, draw_stream, new_task, polls
 from tests.engine.logs import Logs
 from tests.engine.test_replay import WIDE, draw_limits, groups_of, restored
@@ -177,8 +177,29 @@ def test_a_group_row_of_another_version_or_without_its_group_is_refused() -> Non
     logs = waived(WIDE)
     row = next(record.value_ for record in logs.written if record.key_ == changelog_key(b"a", 0))
     logs.append(Tp(TOPICS.groups_changelog, 0), changelog_key(b"nobody", 0), row)
-    with pytest.raises(StateCorruptedError):
+    logs.metadata = logs.metadata.replace("R=3", "R=4")
+    with pytest.raises(StateCorruptedError, match="a group row of 'nobody', and no component of it"):
         restored(logs, policy_of(), WIDE)
+
+
+def test_a_group_row_goes_with_its_group_even_if_all_other_rows_went_before_w203() -> None:
+    """In one poll a component arrives, the one that has a row is taken out, and the group is cancelled."""
+    logs, task = Logs(INPUT), PartitionTask(INPUT, context_of(policy_of()))
+    play(logs, task, [c(3)], told("waive", seq=2))
+    assert task.rows == 2
+    story = Story(task, offset=1)
+    where = Tp(TOPICS.commands, INPUT.partition)
+    orders = [
+        Command(b"r", Verb.REMOVE, b"a", "wrong", None, (Range(3, 3),)),
+        Command(b"c", Verb.CANCEL, b"a", "wrong"),
+    ]
+    commands = [
+        FakeRecord(task.command_position + number, command_headers(order), None, b"a", T0 + 10_000, where)
+        for number, order in enumerate(orders)
+    ]
+    logs.add(task.process(story.records([c(1)]), commands))
+    assert task.rows == 0
+    assert restored(logs, policy_of(), ReplayLimits()).groups == {}
 
 
 def test_ledger_records_of_before_there_were_fingerprints_and_commands_are_read_w40() -> None:

@@ -15,6 +15,7 @@ import confluent_kafka as ck
 
 import processor.engine.restore as restoring
 import processor.engine.routed as routed
+import processor.engine.task as running
 from processor.core.changes import Closed
 from processor.core.group import Group
 from processor.core.partition import Outward, Partition
@@ -536,6 +537,11 @@ def what_a_command_changed_is_not_written(original: Any) -> Any:
         plan.changelog[:] = [row for row in plan.changelog if row[1] is None or not row[0].endswith(GROUP_ROW_KEY_END)]
 
     return after_plan(change)(original)
+
+
+@defect(running, "tombstone_keys")
+def group_row_stays_where_all_other_rows_went_before(original: Any) -> Any:
+    return lambda group: original(group) if group.promoted else []
 
 
 @defect(PartitionTask, "_no_longer_young")
