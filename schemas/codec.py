@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
-from functools import cache, lru_cache, partial
+from dataclasses import is_dataclass
+from enum import StrEnum
+from functools import cache, lru_cache
 from io import BytesIO
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from types import NoneType
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 import fastavro
 from fastavro.read import SchemaResolutionError
@@ -27,25 +29,15 @@ from schemas.errors import DecodeError
 from schemas.framing import FrameKind, Framer, SingleObjectFramer
 from schemas.records import (
     Answer,
-    Attributes,
     ChangelogRow,
-    ClosedGroup,
     Component,
-    DecidedCommand,
     GroupRow,
-    LastArrived,
     LedgerRecord,
-    OffsetRange,
     Outcome,
-    Range,
-    Reason,
     Record,
-    Reference,
     ReferenceRow,
     SettingsRow,
-    Source,
     Unit,
-    UnitOutcome,
 )
 
 Datum = dict[str, Any]
@@ -67,9 +59,8 @@ class SchemaSource(Protocol):
 
 def encode(record: Record) -> bytes:
     """A record's Avro body by today's definition, without framing."""
-    kind = _KINDS_BY_TYPE[type(record)]
-    out = BytesIO()
-    fastavro.schemaless_writer(out, _current(kind.name), kind.to_datum(record))
+    out, kind = BytesIO(), type(record)
+    fastavro.schemaless_writer(out, _current(_NAMES[kind]), _MAPPINGS[kind].out(record))
     return out.getvalue()
 
 
@@ -81,7 +72,7 @@ def frame(record: Record, framer: Framer | None = None, topic: str = "") -> byte
 
 def name_of(record: Record) -> str:
     """The name of a record's Avro definition (`ChangelogComponent` for a `ChangelogRow`)."""
-    return _KINDS_BY_TYPE[type(record)].name
+    return _NAMES[type(record)]
 
 
 def decode(data: bytes, *, registry: SchemaSource | None = None) -> Record:
@@ -120,7 +111,7 @@ def decode_as(kind: type[R], data: bytes, *, registry: SchemaSource | None = Non
     """
     record = decode(data, registry=registry)
     if not isinstance(record, kind):
-        raise DecodeError("schema", f"{name_of(record)} where {_KINDS_BY_TYPE[kind].name} is expected", data=data)
+        raise DecodeError("schema", f"{name_of(record)} where {_NAMES[kind]} is expected", data=data)
     return record
 
 
@@ -141,7 +132,7 @@ def _decode_body(body: bytes, writer: Writer) -> Record:
     source = BytesIO(body)
     try:
         datum: Any = fastavro.schemaless_reader(source, writer.schema, None if writer.schema is reader else reader)
-        record = _KINDS_BY_NAME[writer.name].from_datum(datum)
+        record: Record = _MAPPINGS[_TYPES[writer.name]].back(datum)
     except SchemaResolutionError as error:
         raise DecodeError("schema", f"does not resolve to our {writer.name}: {_line(error)}") from None
     except _BROKEN_BODY as error:
@@ -200,7 +191,7 @@ def foreign_writer(text: str) -> Writer:
     ) as error:
         raise DecodeError("schema", f"the writer's schema cannot be used: {_line(error)}") from None
     short = name.rpartition(".")[2]
-    if name != f"{framing.NAMESPACE}.{short}" or short not in _KINDS_BY_NAME:
+    if name != f"{framing.NAMESPACE}.{short}" or short not in _TYPES:
         raise DecodeError("schema", f"{name[:80]} is no record of ours")
     return Writer(short, parsed)
 
@@ -260,282 +251,81 @@ def _check_record_bounded(schema: Any, namespace: str, inside: frozenset[str]) -
         _check_bounded(field["type"], name.rpartition(".")[0], inside | {name})
 
 
-def _symbol(value: str) -> str:
-    return value.replace("-", "_")
+# -- what fastavro takes and gives, told by the fields of a record ------------------------------------------------------
 
 
-def _reason(symbol: str) -> Reason:
-    return Reason(symbol.replace("_", "-"))
+def _same(value: Any) -> Any:
+    return value
 
 
-def _component_datum(component: Component) -> Datum:
-    source, reference = component.source, component.reference
-    return {
-        "seq": component.seq,
-        "end": component.end,
-        "component_id": component.component_id,
-        "key": component.key,
-        "value": component.value,
-        "headers": [{"name": name, "value": value} for name, value in component.headers],
-        "timestamp": component.timestamp,
-        "source": {"topic": source.topic, "partition": source.partition, "offset": source.offset},
-        "reference": None if reference is None else {"length": reference.length, "crc32c": reference.crc32c},
-    }
+class _Mapping(NamedTuple):
+    """How values of one type go to fastavro and come back."""
+
+    out: Callable[[Any], Any] = _same
+    back: Callable[[Any], Any] = _same
 
 
-def _component(datum: Datum) -> Component:
-    source, reference = datum["source"], datum["reference"]
-    return Component(
-        seq=datum["seq"],
-        end=datum["end"],
-        component_id=datum["component_id"],
-        key=datum["key"],
-        value=datum["value"],
-        headers=tuple([(header["name"], header["value"]) for header in datum["headers"]]),
-        timestamp=datum["timestamp"],
-        source=Source(source["topic"], source["partition"], source["offset"]),
-        reference=None if reference is None else Reference(reference["length"], reference["crc32c"]),
+def _mapping(kind: Any) -> _Mapping:
+    """The mapping of a field's type: fields have their names in the definition, a default of bytes is a text there (Avro)."""
+    arguments = get_args(kind)
+    if get_origin(kind) is tuple:
+        return _PAIRS if get_origin(arguments[0]) is tuple else _array(_mapping(arguments[0]))
+    if NoneType in arguments:
+        return _optional(_mapping(arguments[0]))
+    if kind is bytes:
+        return _Mapping(back=lambda raw: raw if isinstance(raw, bytes) else raw.encode("latin-1"))
+    if issubclass(kind, StrEnum):
+        symbols = {each: each.value.replace("-", "_") for each in kind}
+        return _Mapping(symbols.__getitem__, {symbol: each for each, symbol in symbols.items()}.__getitem__)
+    return _mapping_of(kind) if is_dataclass(kind) else _Mapping()
+
+
+def _mapping_of(kind: Any) -> _Mapping:
+    """The mapping of a record, or of a part of one. What stays the same is not called for: these are most fields."""
+    fields = [(name, *_mapping(hint)) for name, hint in get_type_hints(kind).items()]
+
+    def out(record: Any) -> Datum:
+        return {name: getattr(record, name) if to is _same else to(getattr(record, name)) for name, to, _ in fields}
+
+    def back(datum: Datum) -> Any:
+        return kind(*[datum[name] if of is _same else of(datum[name]) for name, _, of in fields])
+
+    return _Mapping(out, back)
+
+
+def _array(item: _Mapping) -> _Mapping:
+    to, of = item
+    return _Mapping(
+        lambda items: [to(each) for each in items],
+        lambda data: tuple([of(each) for each in data]),
     )
 
 
-def _ranges_datum(ranges: tuple[Range, ...] | tuple[OffsetRange, ...]) -> list[Datum]:
-    return [{"first": item.first, "last": item.last} for item in ranges]
-
-
-def _ranges(data: list[Datum]) -> tuple[Range, ...]:
-    return tuple([Range(item["first"], item["last"]) for item in data])
-
-
-def _unit_datum(unit: Unit) -> Datum:
-    return {
-        "id": unit.id,
-        "unit_id": unit.unit_id,
-        "destination": unit.destination,
-        "generation": unit.generation,
-        "outcome": unit.outcome.value,
-        "reason": _symbol(unit.reason.value),
-        "opened_at": unit.opened_at,
-        "closed_at": unit.closed_at,
-        "expires_at": unit.expires_at,
-        "count": unit.count,
-        "bytes": unit.bytes,
-        "missing": _ranges_datum(unit.missing),
-        "components": [_component_datum(component) for component in unit.components],
-    }
-
-
-def _unit(datum: Datum) -> Unit:
-    return Unit(
-        id=datum["id"],
-        unit_id=datum["unit_id"],
-        destination=datum["destination"],
-        generation=datum["generation"],
-        outcome=UnitOutcome(datum["outcome"]),
-        reason=_reason(datum["reason"]),
-        opened_at=datum["opened_at"],
-        closed_at=datum["closed_at"],
-        expires_at=datum["expires_at"],
-        count=datum["count"],
-        bytes=datum["bytes"],
-        missing=_ranges(datum["missing"]),
-        components=tuple([_component(component) for component in datum["components"]]),
+def _optional(kind: _Mapping) -> _Mapping:
+    to, of = kind
+    return _Mapping(
+        to if to is _same else lambda value: None if value is None else to(value),
+        of if of is _same else lambda datum: None if datum is None else of(datum),
     )
 
 
-def _outcome_datum(outcome: Outcome) -> Datum:
-    return {
-        "id": outcome.id,
-        "unit_id": outcome.unit_id,
-        "destination": outcome.destination,
-        "generation": outcome.generation,
-        "outcome": outcome.outcome.value,
-        "reason": _symbol(outcome.reason.value),
-        "opened_at": outcome.opened_at,
-        "closed_at": outcome.closed_at,
-        "count": outcome.count,
-        "bytes": outcome.bytes,
-        "missing": _ranges_datum(outcome.missing),
-        "rule": outcome.rule,
-        "command_id": outcome.command_id,
-        "last_arrived": None if outcome.last_arrived is None else asdict(outcome.last_arrived),
-    }
-
-
-def _outcome(datum: Datum) -> Outcome:
-    return Outcome(
-        id=datum["id"],
-        unit_id=datum["unit_id"],
-        destination=datum["destination"],
-        generation=datum["generation"],
-        outcome=UnitOutcome(datum["outcome"]),
-        reason=_reason(datum["reason"]),
-        opened_at=datum["opened_at"],
-        closed_at=datum["closed_at"],
-        count=datum["count"],
-        bytes=datum["bytes"],
-        missing=_ranges(datum["missing"]),
-        rule=datum["rule"],
-        command_id=datum["command_id"],
-        last_arrived=None if datum["last_arrived"] is None else LastArrived(**datum["last_arrived"]),
-    )
-
-
-def _answer_datum(answer: Answer) -> Datum:
-    return {
-        "command_id": answer.command_id,
-        "verb": answer.verb,
-        "id": answer.id,
-        "destination": answer.destination,
-        "done": answer.done,
-        "text": answer.text,
-        "why": answer.why,
-        "by": answer.by,
-        "at": answer.at,
-    }
-
-
-def _answer(datum: Datum) -> Answer:
-    return Answer(
-        command_id=datum["command_id"],
-        verb=datum["verb"],
-        id=datum["id"],
-        destination=datum["destination"],
-        done=datum["done"],
-        text=datum["text"],
-        why=datum["why"],
-        by=datum["by"],
-        at=datum["at"],
-    )
-
-
-def _changelog_row_datum(row: ChangelogRow) -> Datum:
-    said = row.attributes
-    return {
-        "generation": row.generation,
-        "opened_at": row.opened_at,
-        "source_offset": row.source_offset,
-        "end": row.end,
-        "attributes": None
-        if said is None
-        else {"expires_at": said.expires_at, "deliver_at": said.deliver_at, "count": said.count},
-        "payload": row.payload,
-    }
-
-
-def _changelog_row(datum: Datum, kind: type[ChangelogRow] = ChangelogRow) -> ChangelogRow:
-    said = datum["attributes"]
-    return kind(
-        generation=datum["generation"],
-        opened_at=datum["opened_at"],
-        source_offset=datum["source_offset"],
-        end=datum["end"],
-        attributes=None if said is None else Attributes(said["expires_at"], said["deliver_at"], said["count"]),
-        payload=datum["payload"],
-    )
-
-
-def _group_row_datum(row: GroupRow) -> Datum:
-    return {
-        "generation": row.generation,
-        "opened_at": row.opened_at,
-        "declared_end": row.declared_end,
-        "waived": _ranges_datum(row.waived),
-        "extended_deadline": row.extended_deadline,
-        "rule_version": row.rule_version,
-    }
-
-
-def _group_row(datum: Datum) -> GroupRow:
-    return GroupRow(
-        generation=datum["generation"],
-        opened_at=datum["opened_at"],
-        declared_end=datum["declared_end"],
-        waived=_ranges(datum["waived"]),
-        extended_deadline=datum["extended_deadline"],
-        rule_version=datum["rule_version"],
-    )
-
-
-def _settings_row_datum(row: SettingsRow) -> Datum:
-    settings = [{"name": name, "value": value} for name, value in row.settings]
-    return {"settings": settings}
-
-
-def _settings_row(datum: Datum) -> SettingsRow:
-    return SettingsRow(tuple([(each["name"], each["value"]) for each in datum["settings"]]))
-
-
-def _closed_datum(closed: ClosedGroup) -> Datum:
-    return {
-        "id": closed.id,
-        "generation": closed.generation,
-        "outcome": closed.outcome.value,
-        "reason": _symbol(closed.reason.value),
-        "highest": closed.highest,
-        "closed_before": closed.closed_before,
-        "closed_at": closed.closed_at,
-        "prints": closed.prints,
-    }
-
-
-def _closed(datum: Datum) -> ClosedGroup:
-    return ClosedGroup(
-        id=datum["id"],
-        generation=datum["generation"],
-        outcome=UnitOutcome(datum["outcome"]),
-        reason=_reason(datum["reason"]),
-        highest=datum["highest"],
-        closed_before=datum["closed_before"],
-        closed_at=datum["closed_at"],
-        prints=datum["prints"] or b"",  # of an older version: a text, as Avro writes the default of bytes
-    )
-
-
-def _ledger_datum(ledger: LedgerRecord) -> Datum:
-    return {
-        "layout": ledger.layout,
-        "from_offset": ledger.from_offset,
-        "to_offset": ledger.to_offset,
-        "floor": ledger.floor,
-        "clock": ledger.clock,
-        "reader": ledger.reader,
-        "not_held": _ranges_datum(ledger.not_held),
-        "closed": [_closed_datum(closed) for closed in ledger.closed],
-        "commands": [{"id": command.id, "at": command.at} for command in ledger.commands],
-    }
-
-
-def _ledger(datum: Datum) -> LedgerRecord:
-    return LedgerRecord(
-        layout=datum["layout"],
-        from_offset=datum["from_offset"],
-        to_offset=datum["to_offset"],
-        floor=datum["floor"],
-        clock=datum["clock"],
-        reader=datum["reader"],
-        not_held=tuple([OffsetRange(item["first"], item["last"]) for item in datum["not_held"]]),
-        closed=tuple([_closed(closed) for closed in datum["closed"]]),
-        commands=tuple([DecidedCommand(command["id"], command["at"]) for command in datum["commands"]]),
-    )
-
-
-class _Kind(NamedTuple):
-    name: str
-    type: type[Record]
-    to_datum: Callable[[Any], Datum]
-    from_datum: Callable[[Datum], Record]
-
-
-_KINDS = (
-    _Kind("Component", Component, _component_datum, _component),
-    _Kind("Unit", Unit, _unit_datum, _unit),
-    _Kind("Outcome", Outcome, _outcome_datum, _outcome),
-    _Kind("Answer", Answer, _answer_datum, _answer),
-    _Kind("ChangelogComponent", ChangelogRow, _changelog_row_datum, _changelog_row),
-    _Kind("ChangelogReference", ReferenceRow, _changelog_row_datum, partial(_changelog_row, kind=ReferenceRow)),
-    _Kind("ChangelogGroup", GroupRow, _group_row_datum, _group_row),
-    _Kind("ChangelogSettings", SettingsRow, _settings_row_datum, _settings_row),
-    _Kind("Ledger", LedgerRecord, _ledger_datum, _ledger),
+_PAIRS = _Mapping(
+    lambda pairs: [{"name": name, "value": value} for name, value in pairs],
+    lambda data: tuple([(each["name"], each["value"]) for each in data]),
 )
-_KINDS_BY_TYPE: Final[Mapping[type[Any], _Kind]] = {kind.type: kind for kind in _KINDS}
-_KINDS_BY_NAME: Final[Mapping[str, _Kind]] = {kind.name: kind for kind in _KINDS}
+"""Headers and settings: an array of records in the definition."""
+
+
+_TYPES: Final[Mapping[str, type[Record]]] = {
+    "Component": Component,
+    "Unit": Unit,
+    "Outcome": Outcome,
+    "Answer": Answer,
+    "ChangelogComponent": ChangelogRow,
+    "ChangelogReference": ReferenceRow,
+    "ChangelogGroup": GroupRow,
+    "ChangelogSettings": SettingsRow,
+    "Ledger": LedgerRecord,
+}
+_NAMES: Final[Mapping[type[Any], str]] = {kind: name for name, kind in _TYPES.items()}
+_MAPPINGS: Final[Mapping[type[Any], _Mapping]] = {kind: _mapping_of(kind) for kind in _TYPES.values()}
