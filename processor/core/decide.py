@@ -332,7 +332,6 @@ def _hold(now: Situation) -> Decision:
     )
 
     end = marks.seq if marks.end else marks.total or group.end
-    highest = max(group.highest, marks.seq)
     size = len(group.held) + 1
     size_bytes = len(arrival.body) + arrival.stays
 
@@ -342,7 +341,7 @@ def _hold(now: Situation) -> Decision:
             generation,
             outcome,
             reason,
-            end if outcome is UnitOutcome.COMPLETE else highest,
+            max(group.highest, marks.seq),
             arrival.offset + 1,
             now.clock,
         )
@@ -371,8 +370,7 @@ def _hold(now: Situation) -> Decision:
 
 def close_of(group: Group, outcome: UnitOutcome, reason: Reason, position: int, at: int) -> Closed:
     """A group's close, at this input position and moment."""
-    highest = group.end if outcome is UnitOutcome.COMPLETE else group.highest
-    return Closed(group.id, group.generation, outcome, reason, highest, position, at)
+    return Closed(group.id, group.generation, outcome, reason, group.highest, position, at)
 
 
 def delivered(

@@ -12,10 +12,25 @@ from processor.core.group import Group
 from processor.core.partition import Partition
 from schemas.errors import BadUnitIdError, InvariantViolation, MisroutedComponentError, UnitTooLargeError
 from schemas.records import Reason, UnitOutcome
-from tests.core.script import T0, Sent, bare, c, check_counts, context_of, given_up, play, policy_of, refused, story
+from tests.core.script import (
+    T0,
+    Sent,
+    Step,
+    bare,
+    c,
+    check_counts,
+    clock,
+    context_of,
+    given_up,
+    play,
+    policy_of,
+    refused,
+    story,
+    told,
+)
 from topics.catalogue import HELD_LIMIT_BYTES
 from topics.partitioner import partition_for
-from topics.policies import Shape
+from topics.policies import Shape, ViolationPolicy
 
 
 def test_deadlines_that_became_stale_are_cleared_away() -> None:
@@ -46,6 +61,7 @@ def test_the_largest_component_held_among_small_ones_of_a_poll_w115() -> None:
     nearly = "x" * (HELD_LIMIT_BYTES - 1000)
     held = story(*script(nearly), **limits).task.partition.groups[b"a"].held[2]
     largest = nearly + "x" * (HELD_LIMIT_BYTES - len(held))
+    assert play(*script(largest), **limits) == []
     assert story(*script(largest), **limits).open == {"a": "1-2", "b": "1"}
     failed = story(*script(largest + "x"), **limits)
     assert failed.open == {"b": "1"}
@@ -65,6 +81,26 @@ def test_short_marks_are_kept_and_long_ones_are_not() -> None:
     layout._MARKS.clear()
     assert [layout._MARKS[marks] is None for marks in (kept, longest, long)] == [False, True, True]
     assert set(layout._MARKS) == {kept, longest}
+
+
+@pytest.mark.parametrize(
+    ("script", "highest", "policy"),
+    [
+        ([c(2, end=True), c(1)], 2, {}),
+        ([c(5), c(1)], 5, {"max_components": 1}),
+        ([c(5), c(1, expires_at=-1)], 5, {}),
+        ([c(5), c(1), clock(100)], 5, {"incomplete_expiration_ms": 1000}),
+        ([c(3), told("waive", seq=2), c(1), told("release")], 3, {}),
+        ([c(0)], 0, {"violation_policy": ViolationPolicy.FAIL_GROUP}),
+    ],
+    ids=["complete", "over a limit", "expired on arrival", "expired", "released", "never opened"],
+)
+def test_of_a_closed_group_the_highest_number_held_is_remembered(
+    script: list[Step], highest: int, policy: dict[str, Any]
+) -> None:
+    closed = story(*script, **policy).task.partition.closed.get(b"a")
+    assert closed is not None
+    assert closed.highest == highest
 
 
 def test_cancelled_components_are_counted_as_such_w216() -> None:
