@@ -420,3 +420,12 @@ def test_clock_does_not_go_back_with_a_component_that_is_judged_by_itself() -> N
     played = story()
     played.send(c(1, id="a", at=5), c(1, id="b", at=90), c(1, id="a", at=10))
     assert played.task.partition.clock == ms(90)
+
+
+def test_a_deadline_that_an_open_group_gets_within_a_poll_counts_in_that_poll_w08_w84() -> None:
+    """By a component that says so, and by a plain one that completes a unit which waits for its moment."""
+    other = c(1, id="b", end=True, at=60)
+    expired = [given_up(number, "expired", "component-expired", "3-", ComponentExpiredError) for number in (1, 2)]
+    redirect = {"expiration_policy": ExpirationPolicy.REDIRECT}
+    assert play(c(1), c(2, expires_at=50), other, **redirect) == [*expired, unit(1, id="b")]
+    assert play(c(1, deliver_at=50), c(2, end=True), other) == [unit(1, 2), unit(1, id="b")]
