@@ -372,7 +372,7 @@ class Story:
                 batch = []
                 self._take(self.task.process([], [self.command(step)]))
             else:
-                if batch and batch[-1].again != step.again:  # offsets go back only from one poll to the next
+                if step.again and batch and not batch[-1].again:  # offsets go back only from one poll to the next
                     self._flush(batch, poll)
                     batch = []
                 batch.append(step)

@@ -357,6 +357,8 @@ def test_line_7_replay_is_ignored_and_counted_w43() -> None:
     for prefix in range(1, len(script) + 1):
         assert play(*script, redelivered(*script[:prefix])) == play(*script)
         assert story(*script, redelivered(*script[:prefix])).counts.ignored == prefix
+    again = [c(1), clock(1), *redelivered(c(1)), c(2, end=True)]
+    assert play(*again) == [unit(1, 2)], "the rest of a poll that begins before the position is new"
 
 
 def test_line_8_component_of_a_delivered_unit_is_judged_as_before_w40_w19() -> None:
