@@ -73,6 +73,11 @@ def test_default_handling_policy_forms_no_unit_w05() -> None:
     assert not played.open
 
 
+def test_the_clock_of_a_destination_that_forms_no_unit_never_goes_back_w84() -> None:
+    played = story(plain(at=5), plain(at=9), plain(at=7), handling_policy=HandlingPolicy.PASS_THROUGH)
+    assert played.task.partition.clock == ms(9)
+
+
 def test_pass_through_checks_nothing_w36() -> None:
     bad = bare([("uow-id", b"a"), ("uow-end", b"banana")], b"x")
     played = story(bad, handling_policy=HandlingPolicy.PASS_THROUGH)

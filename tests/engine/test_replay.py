@@ -150,6 +150,18 @@ def test_young_groups_leave_no_row_and_hold_the_floor_down() -> None:
     assert [value for _, value in played.plans[-1].changelog] == [None], "promoted once, buried once"
 
 
+def test_the_bytes_of_a_partition_since_a_group_opened_promote_it() -> None:
+    task = PartitionTask(INPUT, context_of(policy_of(), replay=ReplayLimits(100, 1_000, 1 << 40)))
+    played = Story(task)
+    played.send(c(1))
+    assert played.plans[-1].changelog == []
+    played.send(c(1, id="b", value="x" * 500))
+    played.send(c(1, id="d", value="x" * 500))
+    assert [key[1:-5] for plan in played.plans for key, _ in plan.changelog] == [b"a"], (
+        "more than 1,000 bytes came behind it"
+    )
+
+
 def test_quiet_partition_promotes_by_the_wall_clock_without_traffic() -> None:
     task = PartitionTask(INPUT, context_of(policy_of(), replay=ReplayLimits(100, 1 << 40, 60_000)))
     played = Story(task)
