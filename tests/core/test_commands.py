@@ -556,3 +556,16 @@ def test_a_destination_that_forms_no_units_answers_too() -> None:
 
 def test_errors_of_commands_are_of_no_fault_class() -> None:
     assert play(c(1), told("cancel")) == [given_up(1, "cancelled", "command", "2-", UowError)]
+
+
+def test_an_id_forgotten_within_the_poll_of_a_command_is_not_known_to_it_w203() -> None:
+    """Else what a command does would depend on where the poll was cut."""
+    later, order = c(1, id="b", at=20), told("cancel", at=20)
+
+    def closed_long_ago() -> Story:
+        return story(c(1, end=True), closed_retention_ms=10_000)
+
+    apart, at_once = closed_long_ago(), closed_long_ago()
+    apart.send(later, order)
+    at_once._take(at_once.task.process(at_once.records([later]), [at_once.command(order)]))
+    assert [answer.text for answer in at_once.answers] == [answer.text for answer in apart.answers]
