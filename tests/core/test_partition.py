@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from processor.core import layout
+from processor.core import columns, layout
 from processor.core.changes import Closed, Decision, Passed
 from processor.core.group import Group
 from processor.core.partition import Partition
@@ -74,6 +74,15 @@ def test_marks_made_up_per_record_do_not_fill_the_memory(monkeypatch: pytest.Mon
     played = story(*(c(number) for number in range(1, 100)))
     assert played.open == {"a": "1-99"}
     assert len(layout._MARKS) <= 10
+
+
+def test_header_names_made_up_per_record_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "_MAX_LAYOUTS", 10)
+    played = story(*(c(number, user=[(f"name-{number}", "x")]) for number in range(1, 100)))
+    assert played.open == {"a": "1-99"}
+    kept = played.task.partition.reader._layouts
+    assert 0 < len(kept) <= 10
+    assert story(c(1, user=[("x" * 2048, "x")])).task.partition.reader._layouts == {}
 
 
 def test_short_marks_are_kept_and_long_ones_are_not() -> None:
