@@ -36,6 +36,7 @@ TESTS = (
     "tests/engine/test_replay.py",
     "tests/engine/test_commands_restored.py",
     "tests/engine/test_moved_groups.py",
+    "tests/engine/test_values_that_stay.py",
     "tests/client/test_client_tracing.py",
 )
 CPU_LIMIT_S = 120

@@ -182,12 +182,12 @@ def test_a_group_row_of_another_version_or_without_its_group_is_refused() -> Non
         restored(logs, policy_of(), WIDE)
 
 
-def test_a_group_row_goes_with_its_group_even_if_all_other_rows_went_before_w203() -> None:
-    """In one poll a component arrives, the one that has a row is taken out, and the group is cancelled."""
+@pytest.mark.parametrize("before", [[[c(3)], told("waive", seq=2)], [[c(4), c(3)]]], ids=["a group row", "two rows"])
+def test_rows_go_with_their_group_and_no_others_w203(before: list[Any]) -> None:
+    """In one poll a component arrives, one that has a row is taken out, and the group is cancelled."""
     logs, task = Logs(INPUT), PartitionTask(INPUT, context_of(policy_of()))
-    play(logs, task, [c(3)], told("waive", seq=2))
+    story = play(logs, task, *before)
     assert task.rows == 2
-    story = Story(task, offset=1)
     where = Tp(TOPICS.commands, INPUT.partition)
     orders = [
         Command(b"r", Verb.REMOVE, b"a", "wrong", None, (Range(3, 3),)),
