@@ -151,10 +151,13 @@ def test_group_whose_first_component_is_taken_out_stands_where_its_next_one_came
     assert behind.send(k(1, "a"), k(3, "a", True)) == [unit(1, 2, 3, id="a"), unit(1, id="c")]
     other_key = k(1, "a"), k(2, "a", key="l"), k(1, "b", True), k(1, "d", True, key="l"), told("remove", "a", seq=1)
     assert [each.id for each in told_story(*other_key).units] == ["d", "b"]
-    no_key = k(1, "a", key=""), k(2, "a"), k(1, "b", True), told("remove", "a", seq=1)
-    assert [each.id for each in told_story(*no_key).units] == ["b"]
+    no_key = k(1, "a", key=""), k(2, "a"), k(1, "b", True), told("remove", "a", seq=1), k(1, "c", True)
+    now_in_line = told_story(*no_key)
+    assert ([each.id for each in now_in_line.units], now_in_line.open) == (["b"], {"a": "2", "c": "1"})
     key_taken_out = k(1, "a"), k(2, "a", key=""), k(1, "b", True), told("remove", "a", seq=1), k(1, "c", True)
-    assert [each.id for each in told_story(*key_taken_out).units] == ["b", "c"]
+    in_no_line = told_story(*key_taken_out)
+    assert [each.id for each in in_no_line.units] == ["b", "c"]
+    assert in_no_line.send(k(1, "d"), k(3, "a", True, key=""), k(1, "a", key="")) == [unit(1, 2, 3, id="a")]
 
 
 def test_line_is_the_same_after_a_restart_when_a_first_component_was_taken_out_w124_w210() -> None:
