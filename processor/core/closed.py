@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from heapq import heappop, heappush
 
 from processor.core.changes import Closed
 
@@ -63,9 +64,10 @@ class ClosedMemory:
 
 
 class CommandMemory:
-    """Ids of commands that were decided, with their append times; the oldest leave first.
+    """Ids of commands that were decided, with their append times.
 
-    Their clock is that of `D.commands`: the newest command decides which ones are too old. So the memory depends on commands alone.
+    One is forgotten when a command comes that is younger by more than the retention, or so many have come since. So what becomes of it depends
+    on those behind it alone, and a restore that reads no more than these knows the same; brokers' clocks may differ.
 
     Args:
         retention_ms: How long an id is remembered (`closed_retention_ms`).
@@ -76,19 +78,24 @@ class CommandMemory:
         self.retention_ms = retention_ms
         self.max_commands = max_commands
         self.at_by_id: dict[bytes, int] = {}
-        self._newest = 0
+        self._by_age: list[tuple[int, bytes]] = []
 
     def __contains__(self, command_id: bytes) -> bool:
         return command_id in self.at_by_id
 
     def add(self, command_id: bytes, at: int) -> None:
         """Remembers a command, and forgets what is too old or too many."""
-        known = self.at_by_id
+        known, by_age = self.at_by_id, self._by_age
         known.pop(command_id, None)
         known[command_id] = at
-        self._newest = max(self._newest, at)
-        horizon = self._newest - self.retention_ms
-        for oldest, then in list(known.items()):
-            if then >= horizon and len(known) <= self.max_commands:
+        heappush(by_age, (at, command_id))
+        while len(known) > self.max_commands:
+            del known[next(iter(known))]
+        while by_age:
+            then, oldest = by_age[0]
+            is_known = known.get(oldest) == then
+            if is_known and then >= at - self.retention_ms:
                 return
-            del known[oldest]
+            heappop(by_age)
+            if is_known:
+                del known[oldest]

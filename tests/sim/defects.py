@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
+from weakref import WeakKeyDictionary
 
 import confluent_kafka as ck
 
@@ -17,6 +18,7 @@ import processor.engine.restore as restoring
 import processor.engine.routed as routed
 import processor.engine.task as running
 from processor.core.changes import Closed
+from processor.core.closed import CommandMemory
 from processor.core.group import Group
 from processor.core.partition import Outward, Partition
 from processor.engine.driver import Driver
@@ -542,6 +544,21 @@ def what_a_command_changed_is_not_written(original: Any) -> Any:
 @defect(running, "tombstone_keys")
 def group_row_stays_where_all_other_rows_went_before(original: Any) -> Any:
     return lambda group: original(group) if group.promoted else []
+
+
+@defect(CommandMemory, "add")
+def commands_are_forgotten_by_the_newest_append_time_ever_seen(original: Any) -> Any:
+    newest: WeakKeyDictionary[CommandMemory, int] = WeakKeyDictionary()
+
+    def wrong(self: CommandMemory, command_id: bytes, at: int) -> None:
+        original(self, command_id, at)
+        newest[self] = max(newest.get(self, 0), at)
+        for known, then in list(self.at_by_id.items()):
+            if then >= newest[self] - self.retention_ms:
+                return
+            del self.at_by_id[known]
+
+    return wrong
 
 
 @defect(PartitionTask, "_no_longer_young")

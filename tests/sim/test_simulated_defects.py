@@ -27,6 +27,7 @@ BEGIN = {
     "only_the_first_claim_of_a_way_is_known_to_end": 2478,
     "lines_of_ordered_units_are_restored_by_append_times": 1229,
     "group_row_stays_where_all_other_rows_went_before": 12953,
+    "commands_are_forgotten_by_the_newest_append_time_ever_seen": 44801,
 }
 """Where the search begins for defects that few seeds meet, or slowly: a seed that caught it. With other dice the search takes longer, and that
 is all."""
