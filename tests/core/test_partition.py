@@ -27,6 +27,7 @@ from tests.core.script import (
     refused,
     story,
     told,
+    unit,
 )
 from topics.catalogue import HELD_LIMIT_BYTES
 from topics.partitioner import partition_for
@@ -38,6 +39,13 @@ def test_deadlines_that_became_stale_are_cleared_away() -> None:
     played = story(*(c(number, priority=1) for number in range(1, 3000)), poll=100, incomplete_expiration_ms=60_000)
     assert len(played.task.partition._deadlines) < 1300
     assert played.task.next_deadline() == T0 + 60_000
+
+
+def test_of_deadlines_that_were_cleared_away_none_is_waited_for() -> None:
+    delivered = [c(1, id=f"{number}", end=True, at=0) for number in range(1100)]
+    played = story(*delivered, incomplete_expiration_ms=60_000)
+    assert (played.task.partition._deadlines, played.task.next_deadline()) == ([], None)
+    assert played.send(c(1, id="late", end=True, at=100)) == [unit(1, id="late")]
 
 
 @pytest.mark.parametrize(("bad", "case"), [("", "empty"), ("x" * 256, "too-long")])
