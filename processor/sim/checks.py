@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from processor.engine.batch import Task
 from processor.engine.context import TaskContext
@@ -151,6 +151,22 @@ class RecordedPaths(PathMap):
         return self.ways.get(group_id)
 
 
+class _Planned(NamedTuple):
+    """What a plan was made under.
+
+    It is known by the very object that is its ledger record: another worker in the same slot, under another policy, may have made an equal one.
+
+    Attributes:
+        ledger: The object; kept, so that no other gets its identity.
+        context: Under which the oracle judges it.
+        ways: Under path routing: what the worker knew.
+    """
+
+    ledger: bytes
+    context: TaskContext
+    ways: Mapping[bytes, int | None]
+
+
 class Checker:
     """Judges one run.
 
@@ -165,7 +181,6 @@ class Checker:
 
     def __init__(self, broker: Broker, context: TaskContext, *, strict_clocks: bool) -> None:
         self.recorded, self.truth, self._true_to = RecordedPaths(), PathMap(), 0
-        self._seen_ways: dict[tuple[str, Tp, bytes], Mapping[bytes, int | None]] = {}
         self.broker, self.context = broker, self._judging(context)
         self.topics = context.topics
         self._units = {self.topics.units, *LANES.values()}
@@ -177,7 +192,7 @@ class Checker:
         self.units = 0
         self._strict_clocks = strict_clocks
         self._asked: dict[tuple[Tp, int], float] = {}
-        self._contexts: dict[tuple[str, Tp, bytes], TaskContext] = {}
+        self._planned: dict[int, _Planned] = {}
         self._received: Counter[Tp] = Counter()
         self._forgetful = False
         self._delivered: set[tuple[bytes, bytes]] = set()
@@ -201,13 +216,12 @@ class Checker:
         """A worker asks for an end offset."""
         self._asked[tp, asked_at] = self.broker.scheduler.now
 
-    def on_plan(self, transactional_id: str, plan: Plan, context: TaskContext) -> None:
+    def on_plan(self, plan: Plan, context: TaskContext) -> None:
         """A worker has made a plan, under this policy."""
         if plan.ledger is not None:
             paths = context.paths
-            if paths is not None:
-                self._seen_ways[transactional_id, plan.tp, plan.ledger] = {each: paths.get(each) for each in paths}
-            self._contexts[transactional_id, plan.tp, plan.ledger] = self._judging(context)
+            ways = {} if paths is None else {each: paths.get(each) for each in paths}
+            self._planned[id(plan.ledger)] = _Planned(plan.ledger, self._judging(context), ways)
 
     def _under(self, context: TaskContext, tp: Tp, transactional_id: str) -> PartitionTask:
         """The oracle's task under the policy of whoever commits. Another one than before: as after a restart under it."""
@@ -277,7 +291,8 @@ class Checker:
     def _follow(self, tp: Tp, value: bytes, transaction: Transaction) -> list[Any]:
         """Moves the oracle by one ledger record; what it puts out."""
         position, told = transaction.offsets[tp], self._commands(tp)
-        task = self._under(self._contexts.get((transaction.id, tp, value), self.context), tp, transaction.id)
+        planned = self._planned[id(value)]
+        task = self._under(planned.context, tp, transaction.id)
         said, closed = read_ledger(value)
         require(
             said.from_offset == task.position,
@@ -292,7 +307,7 @@ class Checker:
         self.positions[tp], self.positions[told], self.newest[tp] = position, transaction.offsets[told], value
         log = self.broker.log(tp)
         require(log.stable_end >= said.to_offset, f"{tp.partition}: read above the last stable offset")
-        self.recorded.ways = self._seen_ways.get((transaction.id, tp, value), {})
+        self.recorded.ways = planned.ways
         plan: Plan | None = None
         records = log.visible(said.from_offset, said.to_offset)
         commands = self.broker.log(told).visible(task.command_position, next_command)

@@ -180,7 +180,7 @@ class Life:
                     run.scheduler.say(f"the task of {batch.tp.partition} raises, its memory already changed")
                     raise TransientError
             if isinstance(batch.outcome, Plan):
-                run.checker.on_plan(self.settings.transactional_id, batch.outcome, self.context)
+                run.checker.on_plan(batch.outcome, self.context)
                 what = "tick" if batch.work is Work.TICK else f"to {batch.outcome.next_offset}"
                 run.scheduler.say(f"plan for {batch.tp.partition}: {what}, {len(batch.outcome.outputs)} outputs")
         self.actor.wait()

@@ -21,6 +21,11 @@ def test_nothing_that_must_never_happen_happens(first: int) -> None:
         assert report.violation is None, f"python -m processor.sim --seed {seed} -v\n{tail}"
 
 
+@pytest.mark.parametrize("seed", [54982, 68005])
+def test_equal_plans_of_two_workers_in_one_slot_are_judged_each_by_its_own_policy(seed: int) -> None:
+    assert play(seed).violation is None
+
+
 def test_runs_have_what_they_are_for() -> None:
     reports = [play(seed) for seed in range(60)]
     for what in ("commits", "units", "crashes", "zombies", "doubts", "moves", "cuts"):
