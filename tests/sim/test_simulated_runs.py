@@ -21,9 +21,14 @@ def test_nothing_that_must_never_happen_happens(first: int) -> None:
         assert report.violation is None, f"python -m processor.sim --seed {seed} -v\n{tail}"
 
 
-@pytest.mark.parametrize("seed", [54982, 68005])
-def test_equal_plans_of_two_workers_in_one_slot_are_judged_each_by_its_own_policy(seed: int) -> None:
+@pytest.mark.parametrize("seed", [54982, 68005, 114074])
+def test_equal_plans_of_two_workers_are_told_apart(seed: int) -> None:
+    """Each is judged under the policy of whoever made it, and only the live state of whoever committed last is the oracle's."""
     assert play(seed).violation is None
+
+
+def test_values_that_a_slow_worker_had_no_time_to_read_back_may_be_told_w117() -> None:
+    assert play(112119).violation is None
 
 
 def test_runs_have_what_they_are_for() -> None:
