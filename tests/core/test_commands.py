@@ -539,6 +539,9 @@ def test_a_command_is_forgotten_when_one_comes_that_is_younger_by_more_than_the_
     memory.add(b"older", 20)
     assert b"second" in memory, "an older command makes nobody older"
     assert b"older" in memory, "and is not forgotten for the clock of its broker"
+    nobody = CommandMemory(100, 0)
+    nobody.add(b"first", 50)
+    assert nobody.at_by_id == {}
 
 
 @pytest.mark.parametrize("seed", range(50))

@@ -294,3 +294,9 @@ def test_other_avro_types_that_a_writer_added_are_passed_over() -> None:
 def test_a_component_decodes_from_a_foreign_writer_that_is_equal_to_ours(component: Component) -> None:
     registry = RegistryFramer("mock://codec")
     assert codec.decode_as(Component, codec.frame(component, registry, "t"), registry=registry) == component
+
+
+def test_an_array_of_plain_values_stays_one_though_no_record_has_it_yet() -> None:
+    mapping = codec._mapping(tuple[str, ...])
+    assert mapping.out(("a", "b")) == ["a", "b"]
+    assert mapping.back(["a", "b"]) == ("a", "b")
