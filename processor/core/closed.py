@@ -93,9 +93,8 @@ class CommandMemory:
             del known[next(iter(known))]
         while by_age:
             then, oldest = by_age[0]
-            is_known = known.get(oldest) == then
-            if is_known and then >= at - self.retention_ms:
-                return
-            heappop(by_age)
-            if is_known:
+            if known.get(oldest) == then:  # else it has left already, one of too many
+                if then >= at - self.retention_ms:
+                    return
                 del known[oldest]
+            heappop(by_age)
