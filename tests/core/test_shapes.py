@@ -212,6 +212,7 @@ def test_group_may_hold_more_than_a_record_where_its_unit_need_not_fit_one_w208(
     big = "x" * (HELD_LIMIT_BYTES // 2)
     script = [c(1, value=big), c(2, value=big), c(3, value=big, end=True)]
     assert play(*script, max_bytes=10 * HELD_LIMIT_BYTES, **policy) == [unit(1, 2, 3)]
+    assert isinstance(play(*script, max_bytes=10 * HELD_LIMIT_BYTES)[0], SeenError)
     assert isinstance(play(*script[:2], max_bytes=10 * HELD_LIMIT_BYTES)[0], SeenError), "it waits for no end"
 
 

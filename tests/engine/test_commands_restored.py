@@ -17,7 +17,7 @@ from processor.engine.young import ReplayLimits
 from schemas.errors import StateCorruptedError
 from schemas.framing import single_object_header
 from schemas.records import Range, Reason, UnitOutcome, changelog_key
-from tests.core.script import INPUT, T0, TOPICS, FakeRecord, Story, c, context_of, policy_of, told, unit
+from tests.core.script import INPUT, TOPICS, FakeRecord, Story, c, context_of, policy_of, told, unit
 from tests.core.streams import PARTITIONS, TP, Tick, call, draw_policy, draw_stream, new_task, polls
 from tests.engine.logs import Logs
 from tests.engine.test_replay import WIDE, draw_limits, groups_of, restored
@@ -188,15 +188,7 @@ def test_rows_go_with_their_group_and_no_others_w203(before: list[Any]) -> None:
     logs, task = Logs(INPUT), PartitionTask(INPUT, context_of(policy_of()))
     story = play(logs, task, *before)
     assert task.rows == 2
-    where = Tp(TOPICS.commands, INPUT.partition)
-    orders = [
-        Command(b"r", Verb.REMOVE, b"a", "wrong", None, (Range(3, 3),)),
-        Command(b"c", Verb.CANCEL, b"a", "wrong"),
-    ]
-    commands = [
-        FakeRecord(task.command_position + number, command_headers(order), None, b"a", T0 + 10_000, where)
-        for number, order in enumerate(orders)
-    ]
+    commands = [story.command(order) for order in (told("remove", seq=3), told("cancel"))]
     logs.add(task.process(story.records([c(1)]), commands))
     assert task.rows == 0
     assert restored(logs, policy_of(), ReplayLimits()).groups == {}
