@@ -141,6 +141,7 @@ _CONSUMER: Final[Mapping[str, Any]] = {
     "auto.offset.reset": "error",
     "partition.assignment.strategy": "cooperative-sticky",
     "fetch.wait.max.ms": 100,
+    "fetch.queue.backoff.ms": 20,  # else who empties a full queue waits for the rest of a second
 }
 _FREE: Final = frozenset({"session.timeout.ms", "message.max.bytes"})
 """Ruled for a worker, free for a client."""

@@ -25,7 +25,8 @@ GROUP_CONSUMER = {
     "partition.assignment.strategy": "cooperative-sticky",
     "enable.partition.eof": "true",  # the only sign that a partition is read to its end when markers end it (W-82)
     "fetch.wait.max.ms": "100",
-    "queued.max.messages.kbytes": "16384",  # per partition; beside memory_limit_bytes
+    "queued.max.messages.kbytes": "4096",  # per partition; beside memory_limit_bytes, and more is read back from main memory
+    "fetch.queue.backoff.ms": "20",  # else who empties a full queue waits for the rest of a second
 }
 
 LOG_CONSUMER = {
@@ -39,6 +40,7 @@ LOG_CONSUMER = {
     "fetch.max.bytes": "67108864",
     "queued.min.messages": "200000",
     "queued.max.messages.kbytes": "131072",
+    "fetch.queue.backoff.ms": "20",
 }
 
 CONTENT_CONSUMER = {
@@ -46,12 +48,12 @@ CONTENT_CONSUMER = {
     "auto.offset.reset": "error",  # what retention took is told, not skipped
     "fetch.message.max.bytes": "1048576",
     "queued.max.messages.kbytes": "2048",
-    "fetch.queue.backoff.ms": "2",  # else whoever is faster than a full queue waits for a second
+    "fetch.queue.backoff.ms": "2",  # each jump empties the queue
 }
 
 PRODUCER = {
     "partitioner": "murmur2_random",  # one key, one partition, whichever client sends (W-109)
-    "linger.ms": "2",
+    "linger.ms": "100",  # the commit sends at once; earlier, and librdkafka's thread spins until the partition's first request is answered
     "retry.backoff.ms": "1",  # else a transaction sleeps 100 ms while markers of the last one are still written
     "queue.buffering.max.messages": "1000000",
     "message.max.bytes": str(RECORD_LIMIT_BYTES),
@@ -180,6 +182,7 @@ class Clients:
 
 _NEVER_OVERRIDDEN = frozenset(GROUP_CONSUMER) - {
     "fetch.wait.max.ms",
+    "fetch.queue.backoff.ms",
     "queued.max.messages.kbytes",
 } | {"stats_cb", "statistics.interval.ms", "max.poll.interval.ms"}
 
