@@ -432,6 +432,15 @@ def test_line_8_units_of_up_to_a_thousand_components_are_remembered_with_fingerp
         assert len(same.seen) == (1 if size <= 1000 else 2), "what cannot be told is refused, never dropped"
 
 
+def test_line_8_ids_that_only_later_components_have_are_their_own_w40() -> None:
+    """Numbers from 64 on take a byte more, and are fingerprinted apart from those before."""
+    whole = [c(number, number == 64, **({"component_id": "x"} if number == 64 else {})) for number in range(1, 65)]
+    for seq, value, case in ((64, "rebuilt", "resend"), (1, "rebuilt", "conflict")):
+        late = c(seq, value=value, component_id="x")
+        seen = story(*whole, late, fingerprints=Fingerprints.ALWAYS).seen
+        assert seen[1:] == [refused(late, DuplicateSequenceNumberError, case)]
+
+
 CLOSED_OTHERWISE = {
     "expired": ([c(2), clock(101)], {"incomplete_expiration_ms": 100_000}),
     "partial": (
