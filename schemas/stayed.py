@@ -46,9 +46,19 @@ def stays(body: bytes) -> int:
 
 def is_value(component: Component, value: bytes | None) -> bool:
     """Whether a held component has, or had, this value."""
-    if component.reference is None:
-        return component.value == value
-    return value is not None and len(value) == component.reference.length and sha256(value).digest() == component.value
+    return _is(component.value, component.reference, value)
+
+
+def has_value(body: bytes, value: bytes | None) -> bool:
+    """The same for one that is encoded."""
+    held = value_of(body)
+    return _is(held, _reference(body, held), value)
+
+
+def _is(held: bytes | None, reference: Reference | None, value: bytes | None) -> bool:
+    if reference is None:
+        return held == value
+    return value is not None and len(value) == reference.length and sha256(value).digest() == held
 
 
 def digest_of(body: bytes) -> bytes:

@@ -28,7 +28,7 @@ from processor.core.changes import (
 from processor.core.digest import agrees
 from processor.core.group import UNKNOWN_END, Group
 from processor.core.ranges import count_up_to, without
-from schemas.component import decode_component
+from schemas.component import component_id_of
 from schemas.errors import (
     BadSequenceNumberError,
     ComponentExpiredError,
@@ -42,7 +42,7 @@ from schemas.errors import (
 )
 from schemas.fingerprint import case_of, fingerprints
 from schemas.records import Attributes, Reason, UnitOutcome
-from schemas.stayed import is_value
+from schemas.stayed import has_value
 from topics.catalogue import HELD_LIMIT_BYTES
 from topics.commands import Command
 from topics.headers import Marks, Refusal
@@ -157,10 +157,9 @@ def _held_already(now: Situation) -> Effect | None:
     body = now.group.held.get(now.marks.seq)
     if body is None:
         return None
-    first = decode_component(body)
     component_id = now.marks.component_id
-    same_bytes = is_value(first, now.arrival.value)
-    if component_id is not None and first.component_id is not None and first.component_id.encode() == component_id:
+    same_bytes = has_value(body, now.arrival.value)
+    if component_id is not None and component_id_of(body) == component_id:
         case, detail = (
             "resend",
             "the bytes are equal" if same_bytes else "the bytes differ",

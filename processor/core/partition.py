@@ -229,8 +229,13 @@ class Partition:
             self.schedule(group)
         return obeyed, text
 
-    def arrive(self, record: Record) -> None:
-        """One record, by the whole decision table. The clock moves first, and what is then due closes (W-84)."""
+    def arrive(self, record: Record, encoded: bytes = b"") -> None:
+        """One record, by the whole decision table. The clock moves first, and what is then due closes (W-84).
+
+        Args:
+            record: The record.
+            encoded: Its Avro body, where that is made already.
+        """
         at = record.timestamp()[1]
         self.position = record.offset()
         self.advance(at)
@@ -251,7 +256,7 @@ class Partition:
                 record.offset(),
                 unit_properties(record.headers() or (), self.reading) if marks.end else (),
             )
-            body, stays = self.reader.encode(record, marks)
+            body, stays = (encoded, 0) if encoded else self.reader.encode(record, marks)
             arrival = Arrival(marks, record.offset(), at, record.value(), body, tail, stays)
             waits = group.waits if group is not None else marks.order_key in self.lines
             decision = decide_arrival(arrival, group, closed, home, self.clock, self.policy, waits)

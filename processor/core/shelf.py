@@ -67,7 +67,7 @@ def judge(partition: Partition, columns: Columns) -> None:
                 or (end and (group.end != UNKNOWN_END or seq < group.highest))
             ):
                 partition.clock = clock
-                arrive(records[bisect_left(offsets, offset)])
+                arrive(records[bisect_left(offsets, offset)], body)
                 others.append(body)
                 clock, due = partition.clock, partition.due
                 continue
@@ -83,7 +83,7 @@ def judge(partition: Partition, columns: Columns) -> None:
                 or elsewhere(group_id) is not None
             ):
                 partition.clock = clock
-                arrive(records[bisect_left(offsets, offset)])
+                arrive(records[bisect_left(offsets, offset)], body)
                 others.append(body)
                 clock, due = partition.clock, partition.due
                 continue
