@@ -31,8 +31,8 @@ class ForgetfulTask(PartitionTask):
     def _ledger(self, *what: object) -> bytes:
         return b""
 
-    def _plan(self, start: int, promoted: Iterable[Group] = ()) -> Plan:
-        plan = super()._plan(start, promoted)
+    def _plan(self, promoted: Iterable[Group] = ()) -> Plan:
+        plan = super()._plan(promoted)
         plan.changelog, plan.ledger = [], None
         return plan
 

@@ -119,7 +119,7 @@ def _steps(records: Sequence[Fake], took: dict[str, float]) -> None:
         took["units"] += (done := clock()) - begin
         happened.effects = []
         partition.position = columns.offsets[-1] + 1
-        task._plan(0)
+        task._plan()
         took["rows and ledger"] += clock() - done
 
 

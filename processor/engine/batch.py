@@ -23,6 +23,10 @@ class Work(Enum):
     DRAIN = "drain"
 
 
+SLICE = 128
+"""Records that a task is fed at a time: what is read, made and freed of so few stays in a processor's cache."""
+
+
 class Task(Protocol):
     """What the driver and the shell use of `processor.engine.task.PartitionTask`."""
 
@@ -42,6 +46,7 @@ class Task(Protocol):
     def counts(self) -> Any: ...
     @property
     def groups(self) -> Mapping[bytes, Any] | Collection[bytes]: ...
+    def feed(self, records: Sequence[RawRecord], /) -> None: ...
     def process(self, records: Sequence[RawRecord], commands: Sequence[RawRecord] = (), /) -> Plan: ...
     def tick(self, now_ms: int, /) -> Plan | None: ...
     def next_deadline(self) -> int | None: ...
@@ -58,8 +63,9 @@ class Batch:
     Attributes:
         tp: The partition of `D.components`.
         work: What is asked.
-        records: In offset order; empty unless `work` is RECORDS.
+        records: In offset order; empty unless `work` is RECORDS. Once applied, the last slice of them.
         commands: Those of the same partition of `D.commands`, likewise.
+        count: How many records there were.
         asked_at: For a tick: wall clock just before the end offset was asked for (W-82).
         outcome: The plan; None when there is nothing to write; `Blocked` when the task raised; any other exception when the agent died.
         settled: Whether `outcome` stands.
@@ -68,24 +74,37 @@ class Batch:
 
     tp: Tp
     work: Work = Work.RECORDS
-    records: Sequence[RawRecord] = ()
+    records: list[RawRecord] = field(default_factory=list)
     commands: Sequence[RawRecord] = ()
     asked_at: int = 0
     outcome: Plan | BaseException | None = None
     settled: bool = False
     on_settled: Callable[[], None] | None = field(default=None, repr=False)
+    count: int = field(init=False)
     _applied: bool = False
 
-    def apply(self, task: Task) -> None:
-        """Lets the partition's task do the work. Call it inside `with batch:`, once."""
+    def __post_init__(self) -> None:
+        self.count = len(self.records)
+
+    def apply(self, task: Task, at_a_time: int = SLICE) -> None:
+        """Lets the partition's task do the work, with so many records at a time. Call it inside `with batch:`, once."""
         match self.work:
             case Work.RECORDS:
+                if not self.commands:
+                    self._feed_ahead(task, at_a_time)
                 self.outcome = task.process(self.records, self.commands)
             case Work.TICK:
                 self.outcome = task.tick(self.asked_at)
             case Work.DRAIN:
                 self.outcome = task.drain()
         self._applied = True
+
+    def _feed_ahead(self, task: Task, at_a_time: int) -> None:
+        """All but the last slice, and lets go of each: its memory is free for the next one."""
+        records = self.records
+        while len(records) > at_a_time:
+            task.feed(records[:at_a_time])
+            del records[:at_a_time]
 
     def settle(self, outcome: Plan | BaseException | None) -> None:
         """Makes `outcome` final; only the first call counts."""

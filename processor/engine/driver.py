@@ -232,8 +232,8 @@ class Driver(threading.Thread):
         return batches
 
     def _cut(
-        self, tp: Tp, records: Sequence[RawRecord], commands: Sequence[RawRecord]
-    ) -> tuple[Sequence[RawRecord], Sequence[RawRecord]]:
+        self, tp: Tp, records: list[RawRecord], commands: list[RawRecord]
+    ) -> tuple[list[RawRecord], list[RawRecord]]:
         """No more than the portion; a command only by itself. What is left is read again."""
         many = min(len(records), self._portion[tp][1])
         few = 0 if records else 1
@@ -301,8 +301,8 @@ class Driver(threading.Thread):
 
     def _on_failed(self, batch: Batch, cause: Blocked) -> None:
         """Half-processed work has changed memory: restore. Then try less at a time, so that the position stops at the very record."""
-        if len(batch.records) + len(batch.commands) > 1:
-            self._portion[batch.tp] = (batch.last_offset, max(1, len(batch.records) // 2))
+        if batch.count + len(batch.commands) > 1:
+            self._portion[batch.tp] = (batch.last_offset, max(1, batch.count // 2))
         else:
             self._portion.pop(batch.tp, None)
             self._block(batch.tp, cause)
@@ -513,7 +513,7 @@ class Driver(threading.Thread):
             )
 
 
-def _from(position: int, records: Sequence[RawRecord]) -> Sequence[RawRecord]:
+def _from(position: int, records: list[RawRecord]) -> list[RawRecord]:
     """Without those below the position; most often there are none."""
     if not records or records[0].offset() >= position:
         return records

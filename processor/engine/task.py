@@ -75,6 +75,7 @@ class PartitionTask:
         self.rows = 0
         self._unrecorded = context.agreement
         self._leave_at = 0
+        self._planned = 0
 
     @property
     def position(self) -> int:
@@ -119,14 +120,17 @@ class PartitionTask:
         due = min(self.partition.due, self.young.due_at(), self._leave_due())
         return None if due == NEVER else due - 1
 
+    def feed(self, records: Sequence[RawRecord]) -> None:
+        """Records of a poll before those that `process` gets: the plan is of all of them."""
+        self.partition.feed(records)
+
     def process(self, records: Sequence[RawRecord], commands: Sequence[RawRecord] = ()) -> Plan:
         """One poll's records of this partition, and of the same partition of `D.commands`; both in offset order."""
-        start = self.position
         if commands:
             self._in_order_of_arrival(records, commands)
         else:
             self.partition.feed(records)
-        return self._plan(start)
+        return self._plan()
 
     def _in_order_of_arrival(self, records: Sequence[RawRecord], commands: Sequence[RawRecord]) -> None:
         """Between the topics append times decide; a component goes before a command of the same moment."""
@@ -153,7 +157,7 @@ class PartitionTask:
         if due:
             partition.advance(now_ms)
         aged = list(self.young.overdue(partition.position, partition.fed_bytes, now_ms))
-        return self._plan(partition.position, aged) if due or aged or self._unrecorded is not None else None
+        return self._plan(aged) if due or aged or self._unrecorded is not None else None
 
     def drain(self) -> Plan | None:
         """A clean stop promotes every young group, so that whoever comes next need not read the input again.
@@ -162,11 +166,11 @@ class PartitionTask:
             A plan, or None if there is no young group.
         """
         groups = list(self.young.all())
-        return self._plan(self.position, groups) if groups else None
+        return self._plan(groups) if groups else None
 
     # -- plan -------------------------------------------------------------------------------------------------------
 
-    def _plan(self, start: int, promoted: Iterable[Group] = ()) -> Plan:
+    def _plan(self, promoted: Iterable[Group] = ()) -> Plan:
         partition, context = self.partition, self.context
         happened = partition.settle()
         topics = context.topics
@@ -213,7 +217,8 @@ class PartitionTask:
         if self._unrecorded is not None:
             plan.changelog.append((SETTINGS_KEY, self._unrecorded.value))
             self._unrecorded = None
-        plan.ledger = self._ledger(start, floor, happened.not_held, [one for _, one in closed], happened.commands)
+        plan.ledger = self._ledger(floor, happened.not_held, [one for _, one in closed], happened.commands)
+        self._planned = partition.position
         return plan
 
     def _leave_due(self) -> int:
@@ -270,13 +275,12 @@ class PartitionTask:
 
     def _ledger(
         self,
-        start: int,
         floor: int,
         not_held: Iterable[int],
         closed: Sequence[Closed],
         commands: Sequence[tuple[bytes, int]],
     ) -> bytes:
-        partition = self.partition
+        partition, start = self.partition, self._planned
         if self.context.policy.handling_policy is HandlingPolicy.PASS_THROUGH:
             not_held = range(start, partition.position)  # nothing is ever held: one range says so
         return ledger_value(
@@ -315,6 +319,7 @@ class PartitionTask:
         partition = self.partition
         self.rows = rows
         partition.position, partition.clock, partition.command_position = position, clock, command_position
+        self._planned = position
         for one in closed:
             partition.closed.add(one)
         for command in commands:

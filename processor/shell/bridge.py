@@ -186,7 +186,7 @@ class Bridge:
         for message in messages:
             app.sensors.on_message_out(message.tp, message.offset, message)
         self._status.polls += 1
-        self._status.records += sum(len(batch.records) for batch in batches)
+        self._status.records += sum(batch.count for batch in batches)
         self._status.busy_at = self._loop.time()
 
     def _on_committed(self, plans: Sequence[Plan], seconds: float) -> None:

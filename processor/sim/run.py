@@ -175,8 +175,8 @@ class Life:
         self._check_memory(batches)
         for batch in batches:
             with batch:
-                batch.apply(self.tasks[batch.tp])
-                if len(batch.records) > 1 and run.faults and run.rnd.random() < run.task_failure:
+                batch.apply(self.tasks[batch.tp], max(1, self.poll_records // 3))
+                if batch.count > 1 and run.faults and run.rnd.random() < run.task_failure:
                     run.scheduler.say(f"the task of {batch.tp.partition} raises, its memory already changed")
                     raise TransientError
             if isinstance(batch.outcome, Plan):

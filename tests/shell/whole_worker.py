@@ -40,13 +40,21 @@ class Poisonable:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._task, name)
 
+    def feed(self, records: Sequence[RawRecord]) -> None:
+        self._look(records)
+        self._task.feed(records)
+
     def process(self, records: Sequence[RawRecord], commands: Sequence[RawRecord] = ()) -> Plan:
+        self._look(records)
+        return self._task.process(records, commands)
+
+    @staticmethod
+    def _look(records: Sequence[RawRecord]) -> None:
         for record in records:
             if record.value() == b"boom":
                 raise LookupError(f"poison at {record.offset()}")
             if record.value() == b"block":
                 raise Blocked(f"cannot go on at {record.offset()}")
-        return self._task.process(records, commands)
 
 
 def settings(slot: str = "0", policy: DestinationPolicy = UNITS, **changes: Any) -> WorkerSettings:

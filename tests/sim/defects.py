@@ -468,7 +468,7 @@ def no_restore_after_an_abort(original: Any) -> Any:
 
     def wrong(self: Driver, tps: Sequence[Tp]) -> None:
         for tp, task in self._restored(tps).items():
-            self._tasks[tp].partition.position = task.position  # type: ignore[attr-defined]
+            self._tasks[tp].partition.position = self._tasks[tp]._planned = task.position  # type: ignore[attr-defined]
             self._source.seek({tp: task.position})
 
     return wrong
