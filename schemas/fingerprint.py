@@ -36,7 +36,7 @@ def _numbers(count: int) -> Struct:
 def fingerprints(bodies: Mapping[int, bytes]) -> bytes:
     """Of a complete unit's components, by number from 1; empty for one of more than `MOST`."""
     count = len(bodies)
-    if count > MOST:
+    if not 0 < count <= MOST:
         return b""
     in_order = [*map(bodies.__getitem__, range(1, count + 1))]
     values, ids = _alike(in_order[:63], 2)
@@ -98,6 +98,6 @@ def case_of(prints: bytes, count: int, number: int, component_id: bytes | None, 
         value: Of the component.
     """
     known = _numbers(len(prints) // 4).unpack(prints)
-    if component_id is not None and len(known) > count and known[count + number - 1] == _crc(component_id):
+    if component_id is not None and len(known) == 2 * count and known[count + number - 1] == _crc(component_id):
         return "resend"
     return "duplicate" if known[number - 1] == _of(value) else "conflict"

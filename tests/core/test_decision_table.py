@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import permutations
+from struct import Struct
 from typing import Any
 
+import google_crc32c
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +26,7 @@ from schemas.errors import (
     UnitConflictError,
     UnitTooLargeError,
 )
+from schemas.fingerprint import case_of
 from tests.core.script import (
     INPUT,
     T0,
@@ -439,6 +442,13 @@ def test_line_8_ids_that_only_later_components_have_are_their_own_w40() -> None:
         late = c(seq, value=value, component_id="x")
         seen = story(*whole, late, fingerprints=Fingerprints.ALWAYS).seen
         assert seen[1:] == [refused(late, DuplicateSequenceNumberError, case)]
+
+
+def test_line_8_fingerprints_with_ids_of_some_components_only_are_those_of_values_w40() -> None:
+    """Ledgers that were written before the test above held have such."""
+    prints = Struct("<65I").pack(*[google_crc32c.value(b"v")] * 64, google_crc32c.value(b"x"))
+    assert case_of(prints, 64, 64, b"x", b"v") == "duplicate"
+    assert case_of(prints, 64, 1, b"x", b"rebuilt") == "conflict"
 
 
 CLOSED_OTHERWISE = {
