@@ -24,7 +24,7 @@ from uow.broker import EmbeddedBroker, Tier
 
 Numbers = Mapping[str, float]
 
-FAUST_RECORDS = 20_000
+FAUST_RECORDS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
