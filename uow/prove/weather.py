@@ -216,7 +216,7 @@ class Weather(threading.Thread):
     def _fill_disk(self, broker: EmbeddedBroker) -> str:
         assert broker.pid is not None
         begin = broker.log.stat().st_size
-        limit = max(_sizes(broker.folder / "data", self._fresh), default=0) + ROOM_BYTES
+        limit = max([begin, *_sizes(broker.folder / "data", self._fresh)]) + ROOM_BYTES  # the log must say it, too
         resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
         until = time.monotonic() + PATIENCE_S
         while broker.is_running:
