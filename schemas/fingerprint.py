@@ -36,14 +36,13 @@ def _numbers(count: int) -> Struct:
 def fingerprints(bodies: Mapping[int, bytes]) -> bytes:
     """Of a complete unit's components, by number from 1; empty for one of more than `MOST`."""
     count = len(bodies)
-    if not 0 < count <= MOST:
+    if count > MOST:
         return b""
     in_order = [*map(bodies.__getitem__, range(1, count + 1))]
-    values, ids = _alike(in_order[:63], 2)
-    if count > 63:
-        more_values, more_ids = _alike(in_order[63:], 3)
-        values, ids = values + more_values, ids + more_ids
-    if len(values) != count or len(ids) not in (0, count):
+    values: list[int] = []
+    ids: list[int] = []
+    alike = _alike(in_order[:63], 2, values, ids) and _alike(in_order[63:], 3, values, ids)
+    if not alike or len(ids) not in (0, count):
         values = [_NULL if each is None else each for each in map(checksum_of, in_order)]
         ids = [0 if each is None else _crc(each) for each in map(component_id_of, in_order)]
     if any(ids):
@@ -51,36 +50,41 @@ def fingerprints(bodies: Mapping[int, bytes]) -> bytes:
     return _numbers(len(values)).pack(*values)
 
 
-def _alike(bodies: Sequence[bytes], at: int) -> tuple[list[int], list[int]]:
-    """Of values and ids if all have one key, ids of one length or none, and values under 8 KiB, as most units do; else of fewer.
+def _alike(bodies: Sequence[bytes], at: int, values: list[int], ids: list[int]) -> bool:
+    """Whether all have one key, ids of one length or none, and short values, as most units do; then theirs are added.
 
     A value as long as a digest may stand for another one (`schemas.stayed`).
 
     Args:
-        bodies: Components whose number is encoded in `at - 1` bytes; at least one.
+        bodies: Components whose number is encoded in `at - 1` bytes.
         at: Where what follows number and end mark begins.
+        values: Of those before them.
+        ids: The same; none where components have no id.
     """
+    if not bodies:
+        return True
     first = bodies[0]
     id_end = at + 2 + (first[at + 1] >> 1) if first[at] else at + 1
-    low = id_end + 3 + (first[id_end + 1] >> 1)
-    branch, key = first[at : min(id_end, at + 2)], first[id_end:low]
-    ids: list[int] = []
+    value_at = id_end + 2 + (first[id_end + 1] >> 1)
+    branch, key = first[at : min(id_end, at + 2)], first[id_end : value_at + 1]
     if branch[-1] > 127 or key[0] != 2 or key[1] > 127 or key[-1] != 2:
-        return [], ids
-    if id_end > at + 1:
-        ids = [_crc(body[at + 2 : id_end]) for body in bodies if body.startswith(branch, at)]
-    else:
-        key, id_end = branch + key, at
-    high, start = low + 1, low + 2
-    return [
-        _crc(
-            body[start : start + ((body[low] & 127 | body[high] << 7) >> 1)]
-            if body[low] > 127
-            else body[high : high + (body[low] >> 1)]
-        )
-        for body in bodies
-        if body.startswith(key, id_end) and (body[high] < 128 if body[low] > 127 else body[low] != _DIGEST_LENGTH)
-    ], ids
+        return False
+    for body in bodies:
+        if not (body.startswith(branch, at) and body.startswith(key, id_end)):
+            return False
+        low = body[value_at + 1]
+        if low == _DIGEST_LENGTH:
+            return False
+        if low < 128:
+            start, length = value_at + 2, low >> 1
+        else:
+            start, length = value_at + 3, (low & 127 | body[value_at + 2] << 7) >> 1
+            if body[value_at + 2] > 127:
+                return False
+        values.append(_crc(body[start : start + length]))
+        if id_end > at + 1:
+            ids.append(_crc(body[at + 2 : id_end]))
+    return True
 
 
 def _of(value: bytes | None) -> int:
