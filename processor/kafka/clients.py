@@ -17,6 +17,10 @@ from processor.kafka.bounded import BoundedProducer
 from processor.kafka.settings import WorkerSettings
 from topics.catalogue import RECORD_LIMIT_BYTES
 
+CONSUMER = {
+    "fetch.queue.backoff.ms": "20",  # else who empties a full queue waits for the rest of a second
+}
+
 GROUP_CONSUMER = {
     "enable.auto.commit": "false",  # positions move in our transactions only
     "enable.auto.offset.store": "false",
@@ -26,7 +30,6 @@ GROUP_CONSUMER = {
     "enable.partition.eof": "true",  # the only sign that a partition is read to its end when markers end it (W-82)
     "fetch.wait.max.ms": "100",
     "queued.max.messages.kbytes": "4096",  # per partition; beside memory_limit_bytes, and more is read back from main memory
-    "fetch.queue.backoff.ms": "20",  # else who empties a full queue waits for the rest of a second
 }
 
 LOG_CONSUMER = {
@@ -40,7 +43,6 @@ LOG_CONSUMER = {
     "fetch.max.bytes": "67108864",
     "queued.min.messages": "200000",
     "queued.max.messages.kbytes": "131072",
-    "fetch.queue.backoff.ms": "20",
 }
 
 CONTENT_CONSUMER = {
@@ -173,7 +175,7 @@ class Clients:
     def _consumer(self, name: str, properties: dict[str, Any]) -> ck.Consumer:
         own = {
             key: value
-            for key, value in properties.items()
+            for key, value in (CONSUMER | properties).items()
             if key not in self._settings.kafka or key in _NEVER_OVERRIDDEN
         }
         everything = {**self._common, **own, "group.id": self._settings.application_id}
@@ -182,7 +184,6 @@ class Clients:
 
 _NEVER_OVERRIDDEN = frozenset(GROUP_CONSUMER) - {
     "fetch.wait.max.ms",
-    "fetch.queue.backoff.ms",
     "queued.max.messages.kbytes",
 } | {"stats_cb", "statistics.interval.ms", "max.poll.interval.ms"}
 
