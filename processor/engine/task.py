@@ -129,7 +129,7 @@ class PartitionTask:
         if commands:
             self._in_order_of_arrival(records, commands)
         else:
-            self.partition.feed(records)
+            self.feed(records)
         return self._plan()
 
     def _in_order_of_arrival(self, records: Sequence[RawRecord], commands: Sequence[RawRecord]) -> None:

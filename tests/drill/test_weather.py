@@ -11,6 +11,7 @@ from uow.prove.weather import TOO_LARGE, Weather
 
 KAFKA = """
 import sys
+sys.stdin.read()
 log, segment = sys.argv[1:]
 try:
     for _ in range(1000):
@@ -31,8 +32,7 @@ class Broker:
         segment.parent.mkdir(parents=True)
         self.log.write_bytes(bytes(500_000))
         self._process = subprocess.Popen(
-            [sys.executable, "-c", "import sys; sys.stdin.read();" + KAFKA, str(self.log), str(segment)],
-            stdin=subprocess.PIPE,
+            [sys.executable, "-c", KAFKA, str(self.log), str(segment)], stdin=subprocess.PIPE
         )
         self.pid = self._process.pid
 
