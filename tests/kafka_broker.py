@@ -105,14 +105,14 @@ def apache_kafka(image: str = IMAGE) -> Iterator[Kafka]:
         "OPTS": "-XX:TieredStopAtLevel=1",
     }
     # The mapped port is known only after the start: the command waits for a file that carries what to advertise.
-    command = "while [ ! -f /tmp/go.sh ]; do sleep .05; done; . /tmp/go.sh; exec /etc/kafka/docker/run"
+    command = "while [ ! -f /go.sh ]; do sleep .05; done; . /go.sh; exec /etc/kafka/docker/run"
     container = DockerContainer(image).with_exposed_ports(9092).with_command(["sh", "-c", command])
     for name, value in settings.items():
         container.with_env(f"KAFKA_{name}", str(value))
     with container:
         bootstrap = f"{container.get_container_host_ip()}:{container.get_exposed_port(9092)}"
         advertised = f"export KAFKA_ADVERTISED_LISTENERS=EXT://{bootstrap},INT://localhost:19092\n".encode()
-        container.get_wrapped_container().put_archive("/", _tar("tmp/go.sh", advertised))
+        container.get_wrapped_container().put_archive("/", _tar("go.sh", advertised))
         LogMessageWaitStrategy("Kafka Server started").with_startup_timeout(120).wait_until_ready(container)
         yield Given(bootstrap)
 
