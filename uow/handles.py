@@ -16,6 +16,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from processor.kafka.bounded import BoundedProducer
+from processor.kafka.doubt import LOG_LEVEL, Suspicion
 from schemas.errors import Complaint, ConfigError, DecodeError
 from uow.errors import DestinationUnavailableError, ReconnectTimeoutError
 from uow.settings import KAFKA_RULES
@@ -174,7 +175,10 @@ def plain_producer_properties(servers: str, client_id: str, kafka: Mapping[str, 
 def transactional_properties(
     servers: str, client_id: str, transactional_id: str, kafka: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """For transactions; `message.timeout.ms` is left to the library, which bounds it by the transaction's time-out."""
+    """For transactions; `message.timeout.ms` is left to the library, which bounds it by the transaction's time-out.
+
+    The log level is ours: `LogWatch` decides who prints.
+    """
     own = {
         "bootstrap.servers": servers,
         "client.id": client_id,
@@ -183,7 +187,7 @@ def transactional_properties(
         # a re-bootstrap makes the library forget that a coordinator is gone (issue 5511); after a broken connection the handle is replaced
         "metadata.recovery.strategy": "none",
     }
-    return {**_EVERYWHERE, **_PRODUCER, **own, **kafka}
+    return {**_EVERYWHERE, **_PRODUCER, **own, **kafka, "log_level": LOG_LEVEL}
 
 
 def consumer_properties(servers: str, client_id: str, group: str, kafka: Mapping[str, Any]) -> dict[str, Any]:
@@ -192,19 +196,19 @@ def consumer_properties(servers: str, client_id: str, group: str, kafka: Mapping
     return {**_EVERYWHERE, **_CONSUMER, **own, **kafka}
 
 
-_DOUBT: Final = ("FAIL", "REQTMOUT", "TXNERR", "FATAL")
-
-
 class LogWatch(logging.Handler):
     """Listens to one handle's log lines: disconnects and time-outs mean doubt about what the broker still has of us (ER-11, R-75).
 
     librdkafka retries by itself after a disconnect, and a late request may hit the next transaction of the same producer. `error_cb`
-    says nothing of it; these lines do. They arrive inside `poll`.
+    says nothing of it; these lines do (`processor.kafka.doubt`). They arrive inside `poll`.
+
+    Attributes:
+        suspicion: What was heard.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.doubt = ""
+        self.suspicion = Suspicion()
         # no part of the logger tree: nobody's handlers print these lines
         self.logger = logging.Logger("uow.librdkafka", logging.DEBUG)  # noqa: LOG001
         self.logger.addHandler(self)
@@ -212,8 +216,7 @@ class LogWatch(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         line = record.getMessage()
         log.debug("%s", line)
-        if line.startswith(_DOUBT):
-            self.doubt = line
+        self.suspicion.on_line(line)
 
 
 class KnownTopics:

@@ -418,6 +418,11 @@ KAFKA_RULES: tuple[KafkaRule, ...] = (
     _rule("group.protocol", "must be classic: the newer protocol keeps session times on the broker", "classic"),
     _rule("enable.partition.eof", "chosen by the worker"),
     _rule(
+        "log.connection.close",
+        "must be true: a broken connection that is not logged leaves a producer in use whose late requests harm the next transaction (ER-11)",
+        "true",
+    ),
+    _rule(
         "message.max.bytes", "chosen by the worker: a record of D.components must fit with its error headers (W-115)"
     ),
 )

@@ -43,6 +43,8 @@ INIT_S: Final = 30.0
 """Longest wait for a transactional id: its predecessor's transaction may have to be ended first."""
 COMMIT_S: Final = 30.0
 """Longest wait for the answer to a commit, in calls that each end after the transaction's time-out."""
+DEAF_S: Final = 0.1
+"""Before another handle is tried in place of one whose connections broke as it began."""
 _STEP_S: Final = TRANSACTION_TIMEOUT_MS / 1000
 
 
@@ -132,22 +134,35 @@ class Transaction:
     def _sure_handle(self) -> ProducerHandle:
         if self._handle is not None:
             serve(self._handle, self._handle.poll, 0)  # log lines arrive here
-            if self._watch.doubt:
-                log.info("producer %s is replaced: %s", self.transactional_id, self._watch.doubt)
+            if self._watch.suspicion.line:
+                log.info("producer %s is replaced: %s", self.transactional_id, self._watch.suspicion.line)
                 self._drop_handle()
         if self._handle is None:
             self._handle = self._new_handle()
         return self._handle
 
     def _new_handle(self) -> ProducerHandle:
-        self._watch = LogWatch()
-        handle = self._make(self.transactional_id, self._watch.logger)
+        """One that would tell of a broken connection (`processor.kafka.doubt`)."""
         deadline = self._clock() + INIT_S
+        while True:
+            self._watch = LogWatch()
+            handle = self._make(self.transactional_id, self._watch.logger)
+            self._initialise(handle, deadline)
+            serve(handle, handle.poll, 0)
+            if not self._watch.suspicion.is_deaf:
+                self._watch.suspicion.has_begun()
+                return handle
+            if self._clock() >= deadline:
+                raise ReconnectTimeoutError(
+                    f"transactional id {self.transactional_id!r}: connections break again and again"
+                )
+            serve(handle, handle.poll, DEAF_S)
+
+    def _initialise(self, handle: ProducerHandle, deadline: float) -> None:
         while True:
             try:
                 handle.init_transactions(BLOCKING_S)
-                self._watch.doubt = ""  # nothing was sent yet; the epoch is new
-                return handle
+                return
             except KafkaException as failure:
                 error: KafkaError = failure.args[0]
                 if error.fatal() or not error.retriable():
@@ -248,7 +263,7 @@ class Transaction:
                 error: KafkaError = failure.args[0]
                 if error.fatal() or error.txn_requires_abort():
                     raise
-                self._watch.doubt = error.str()
+                self._watch.suspicion.line = error.str()
                 if not error.retriable() or self._clock() >= deadline:
                     self.state = State.IDLE  # an abort would answer with a conflict, and may not be what happened
                     self._drop_handle()
@@ -290,7 +305,7 @@ class Transaction:
             return TransactionRolledBackError(
                 f"{told}; the transaction was open for {age_ms:.0f} ms, its time-out is {TRANSACTION_TIMEOUT_MS} ms"
             )
-        self._watch.doubt = told
+        self._watch.suspicion.line = told
         if topic:
             return self._rolled_back(sent_error(error, topic))
         return TransactionRolledBackError(told)

@@ -14,6 +14,7 @@ import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 
 from processor.kafka.bounded import BoundedProducer
+from processor.kafka.doubt import LOG_LEVEL
 from processor.kafka.settings import WorkerSettings
 from topics.catalogue import RECORD_LIMIT_BYTES
 
@@ -108,7 +109,7 @@ class Clients:
             **settings.kafka,
             **{name: value for name, value in CONNECTION.items() if name not in settings.kafka},
             "bootstrap.servers": settings.bootstrap_servers,
-            "log_level": "6",
+            "log_level": str(LOG_LEVEL),
         }
         self._common.setdefault("client.id", settings.transactional_id)
 

@@ -4,9 +4,9 @@ Belongs here: the named commit steps, what librdkafka's errors mean for a transa
 written (a plan says it) and what happens after a failure (`processor.engine.driver`).
 
 **Fence on doubt** (ER-11). librdkafka repeats requests by itself after a broken connection, and a frame that arrives late hits the
-*next* transaction of the same epoch. So before each `begin` the handle's log lines are looked at; a line that begins with one of
-`DOUBTFUL` means that something of the last transaction may still be under way, and the producer is replaced: `init_transactions`
-raises the epoch, the late frame is refused. The last transaction was closed with a known outcome then, so no state is lost and
+*next* transaction of the same epoch. So before each `begin` the handle's log lines are looked at; a doubtful one
+(`processor.kafka.doubt`) means that something of the last transaction may still be under way, and the producer is replaced:
+`init_transactions` raises the epoch, the late frame is refused. The last transaction was closed with a known outcome then, so no state is lost and
 nothing needs a restore. A failure *inside* a transaction is a `Doubt`: the driver replaces and restores.
 
 **Delivery reports.** No callback per record: `commit_transaction` flushes and then fails if any record of the transaction failed
@@ -40,13 +40,11 @@ from processor.engine.ports import (
 from processor.engine.stayed import whole_outputs
 from processor.kafka.clients import Clients
 from processor.kafka.contents import KafkaContents
+from processor.kafka.doubt import Suspicion
 from processor.kafka.settings import WorkerSettings
 from schemas.errors import FencedError
 
 log = logging.getLogger("uow.sink")
-
-DOUBTFUL = ("FAIL", "REQTMOUT", "TXNERR", "FATAL")
-"""How librdkafka's lines begin that say: a request may have been cut, repeated or lost."""
 
 STEPS = ("begin", "produced", "offsets", "commit", "committed")
 """Names of the commit steps, in order; drills crash at each of them (engine rule 2).
@@ -77,6 +75,9 @@ REFUSED = frozenset(
 FENCED = frozenset({ck.KafkaError._FENCED, ck.KafkaError.INVALID_PRODUCER_EPOCH})
 
 INIT_STEP_S = 1.0
+DEAF_S = 0.1
+"""Before another handle is tried in place of one whose connections broke as it began."""
+
 ABORT_S = 2.0
 OFFSETS_S = 5.0
 """Longest wait for the group's coordinator to take the positions; a broken connection may cost all of it (`processor.kafka.bounded`)."""
@@ -107,7 +108,7 @@ class KafkaSink:
         self._on_step, self._on_replaced, self._monotonic = on_step, on_replaced, monotonic
         self._timeout_s = settings.transaction_timeout_ms / 1000
         self._producer: ck.Producer | None = None
-        self._suspicion: _Suspicion = _Suspicion()
+        self._suspicion = Suspicion()
         self._began = 0.0
         self._rebuilt = float("-inf")
         self._contents = contents or KafkaContents(clients, self._timeout_s / 2)
@@ -185,32 +186,46 @@ class KafkaSink:
                 producer.poll(0)
 
     def _renew(self, meanwhile: Meanwhile) -> None:
-        """A new handle, initialised in short steps: while no broker answers, others want to be heard (ER-17).
+        """A new handle, and one that would tell of a broken connection (`processor.kafka.doubt`).
 
         Raises:
             FencedError: A newer worker has this slot.
         """
         self._discard()
-        suspicion = self._suspicion = _Suspicion()
-        producer = self._clients.producer(suspicion.on_line)
         waited_since = self._monotonic()
+        while True:
+            suspicion = self._suspicion = Suspicion()
+            producer = self._clients.producer(suspicion.on_line)
+            self._initialise(producer, meanwhile, waited_since)
+            producer.poll(0)
+            if not suspicion.is_deaf:
+                break
+            log.info("another producer, since connections broke while this one began: %s", suspicion.line)
+            self._wait(meanwhile, waited_since)
+            producer.poll(DEAF_S)
+        suspicion.has_begun()
+        self._producer = producer
+
+    def _initialise(self, producer: ck.Producer, meanwhile: Meanwhile, since: float) -> None:
+        """In short steps: while no broker answers, others want to be heard (ER-17)."""
         while True:
             try:
                 producer.init_transactions(INIT_STEP_S)
-                break
+                return
             except ck.KafkaException as failure:
                 error = failure.args[0]
                 if error.code() in FENCED:
                     raise self._fenced(error) from failure
                 if error.fatal() or not (error.retriable() or error.code() == ck.KafkaError._TIMED_OUT):
                     raise
-                meanwhile()
-                wait_ms = self._settings.broker_wait_ms
-                if wait_ms >= 0 and (self._monotonic() - waited_since) * 1000 > wait_ms:
-                    raise
-        producer.poll(0)
-        suspicion.line = ""  # connecting may fail on one address and succeed on the next; nothing was under way yet
-        self._producer = producer
+                self._wait(meanwhile, since, failure)
+
+    def _wait(self, meanwhile: Meanwhile, since: float, failure: ck.KafkaException | None = None) -> None:
+        """Lets others be heard; gives up when `broker_wait_ms` is over."""
+        meanwhile()
+        wait_ms = self._settings.broker_wait_ms
+        if wait_ms >= 0 and (self._monotonic() - since) * 1000 > wait_ms:
+            raise failure or Doubt("connections to the brokers break again and again")
 
     # -- a transaction
 
@@ -301,19 +316,6 @@ class KafkaSink:
             self._rebuilt = now
             return Doubt(f"the transaction outlived transaction_timeout_ms: {_text(error)}")
         return FencedError(f"slot {self._settings.slot!r} was taken over by another worker ({_text(error)})")
-
-
-class _Suspicion:
-    """The first doubtful line of one handle. Each handle has its own, so late lines of a replaced one are ignored."""
-
-    __slots__ = ("line",)
-
-    def __init__(self) -> None:
-        self.line = ""
-
-    def on_line(self, line: str) -> None:
-        if not self.line and line.startswith(DOUBTFUL):
-            self.line = line
 
 
 def _offsets(plans: Sequence[Plan]) -> list[ck.TopicPartition]:

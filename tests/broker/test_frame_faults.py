@@ -10,13 +10,16 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import confluent_kafka as ck
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from processor.engine.ports import Doubt, Meanwhile, Output, Plan, Tp
+from processor.kafka import sink
 from processor.kafka.clients import Clients
+from processor.kafka.doubt import Suspicion
 from processor.kafka.reader import KafkaLogReader
 from processor.kafka.settings import WorkerSettings
 from processor.kafka.sink import STEPS, KafkaSink
@@ -174,6 +177,42 @@ def test_late_commit_makes_the_next_open_transaction_visible_unless_the_producer
 
     assert seen(Careless) == [b"first", b"never", b"second"]
     assert seen(KafkaSink) == [b"first", b"second"]
+
+
+class Trusting(Suspicion):
+    """Hears what is said, and takes it for all there is."""
+
+    def on_line(self, line: str) -> None:
+        super().on_line(line)
+        self.is_deaf = False
+
+
+class Deaf(KafkaSink):
+    """The control: takes a handle whose connections broke while it began, on which librdkafka keeps the next such line back."""
+
+    def _renew(self, meanwhile: Meanwhile) -> None:
+        with patch.object(sink, "Suspicion", Trusting):
+            super()._renew(meanwhile)
+
+
+def test_a_break_that_the_library_does_not_log_any_more_is_no_gap_in_the_fence(opened: Open) -> None:
+    """ER-11: connections break twice while the producer begins, then with the end of its transaction: the third line is held back."""
+
+    def seen(kind: type[KafkaSink]) -> list[bytes | None]:
+        bench = opened(kind)
+        bench.write(b"first", next_offset=1)
+        cuts = bench.proxy.add(Rule(Fault.CUT, {Api.INIT_PRODUCER_ID}, times=2))
+        bench.sink.replace()
+        assert cuts.hits == 2
+        held = bench.proxy.add(Rule(Fault.HOLD, {Api.END_TXN}, times=1))
+        bench.write(b"second", next_offset=2)
+        held.wait()
+        bench.give_up(b"never", 3, "offsets", bench.arrive)
+        bench.write(b"third", next_offset=3)
+        return bench.visible()
+
+    assert seen(Deaf) == [b"first", b"second", b"never", b"third"]
+    assert seen(KafkaSink) == [b"first", b"second", b"third"]
 
 
 def test_late_abort_takes_the_outputs_of_a_transaction_that_then_commits_its_offsets(opened: Open) -> None:

@@ -58,6 +58,26 @@ def test_doubt_in_the_log_replaces_the_producer_before_the_next_transaction(
     assert values(fake) == [b"a", b"b"]
 
 
+UP = "FAIL [thrd:TxnCoordinator]: TxnCoordinator: host:9092: Disconnected (after 3ms in state UP)"
+REFUSED = "FAIL [thrd:host:9092/2]: host:9092/2: Connect to ipv6#[::1]:9092 failed: Connection refused (after 0ms in state CONNECT)"
+OF_BOOTSTRAP = (
+    "FAIL [thrd:host:9092/bootstrap]: host:9092/bootstrap: Disconnected (after 1ms in state APIVERSION_QUERY)"
+)
+
+
+@pytest.mark.parametrize(("lines", "handles"), [([UP], 2), ([REFUSED, OF_BOOTSTRAP], 1), ([REFUSED, UP, UP], 2)])
+def test_handle_whose_connections_broke_while_it_began_is_not_used(
+    fake: FakeBroker, connection: uow.Connection, lines: list[str], handles: int
+) -> None:
+    """ER-11, R-75: on such a one librdkafka may keep silent about the next break. Dead addresses are no reason."""
+    fake.log_lines = lines
+    send(connection, "a")
+    assert [producer.calls.count("begin_transaction") for producer in fake.producers] == [*[0] * (handles - 1), 1]
+    send(connection, "b")
+    assert len(fake.producers) == handles
+    assert values(fake) == [b"a", b"b"]
+
+
 def test_other_log_lines_replace_nothing(fake: FakeBroker, connection: uow.Connection) -> None:
     send(connection, "a")
     fake.log_lines = ["CONNECT [thrd:x]: FAIL is not at the start here"]

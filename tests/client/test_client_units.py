@@ -430,6 +430,7 @@ def test_a_dropped_connection_warns(fake: FakeBroker) -> None:
     [
         {"isolation.level": "read_uncommitted"},
         {"enable.auto.commit": True},
+        {"log.connection.close": False},
         {"enable.idempotence": "false"},
         {"partitioner": "consistent_random"},
         {"allow.auto.create.topics": True},

@@ -207,6 +207,7 @@ ROWS = [
     # librdkafka properties that would break a promise
     ("[kafka]\n'isolation.level' = 'read_uncommitted'", "kafka.isolation.level", "W-49"),
     ("[kafka]\nisolation.level = 'read_uncommitted'", "kafka.isolation.level", "W-49"),
+    ("[kafka]\n'log.connection.close' = false", "kafka.log.connection.close", "late requests harm"),
     ("[kafka]\n'enable.auto.commit' = true", "kafka.enable.auto.commit", "ahead of the work"),
     ("[kafka]\n'partitioner' = 'consistent_random'", "kafka.partitioner", "W-109"),
     ("[kafka]\n'acks' = 1", "kafka.acks", "must be all"),

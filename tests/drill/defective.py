@@ -8,12 +8,17 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import processor.kafka.sink as sink
 import processor.shell.app as app
 from processor.engine.ports import Plan, Tp
+from processor.kafka.clients import Clients
 from processor.kafka.clock import WorkerClock
+from processor.kafka.doubt import Suspicion
 from processor.kafka.reader import KafkaLogReader
+from processor.kafka.settings import WorkerSettings
 from processor.kafka.sink import KafkaSink
 
 
@@ -79,6 +84,21 @@ class CredulousClock(WorkerClock):
         return self._wall()
 
 
+class Trusting(Suspicion):
+    """Takes what librdkafka says for all there is, also after it has begun to keep lines back."""
+
+    def on_line(self, line: str) -> None:
+        super().on_line(line)
+        self.is_deaf = False
+
+
+class SilentClients(Clients):
+    """Breaks of connections are not logged: somebody did not want to see them."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        super().__init__(replace(settings, kafka={**settings.kafka, "log.connection.close": "false"}))
+
+
 def _sink(kind: type[KafkaSink]) -> Callable[[], None]:
     return lambda: setattr(app, "KafkaSink", kind)
 
@@ -88,6 +108,8 @@ DEFECTS: dict[str, Callable[[], None]] = {
     "no-ledger": _sink(NoLedger),
     "no-tombstones": _sink(NoTombstones),
     "doubled-outputs": _sink(DoubledOutputs),
+    "suppressed-lines": lambda: setattr(sink, "Suspicion", Trusting),
+    "silent-connections": lambda: setattr(app, "Clients", SilentClients),
     "credulous-clock": lambda: setattr(app, "WorkerClock", CredulousClock),
     "restore-without-barrier": lambda: setattr(app, "KafkaLogReader", ImpatientReader),
 }

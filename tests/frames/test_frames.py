@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 
 import pytest
 
 from tests.frames.fake_broker import Client, FakeBroker, request
-from uow.prove.frames import Api, Fault, Proxy, Request, Rule, parse
+from uow.prove.frames import Api, Fault, Fences, ProducerEpoch, Proxy, Request, Rule, parse, producer_of
 
-END, FETCH = Api.END_TXN, Api.FETCH
+ADD, END, FETCH = Api.ADD_PARTITIONS_TO_TXN, Api.END_TXN, Api.FETCH
 
 
 @pytest.fixture
@@ -139,3 +140,37 @@ def test_without_a_broker_connections_are_refused() -> None:
 def test_rule_that_nothing_fits_is_said() -> None:
     with pytest.raises(TimeoutError, match="nothing fitted"):
         Rule(Fault.CUT).wait(0.0)
+
+
+def _of(api: int, epoch: int = 4, name: bytes = b"app-worker-a") -> tuple[bytes, Request]:
+    body = struct.pack(">h", len(name)) + name + struct.pack(">qh", 77, epoch) + b"more"
+    frame = request(api, 1, body=body)
+    return frame, parse(frame)
+
+
+def test_producer_of_a_request_is_read_where_it_begins_with_that() -> None:
+    assert producer_of(*_of(END)) == ProducerEpoch("app-worker-a", 77, 4)
+    assert producer_of(*_of(FETCH)) is None
+    assert producer_of(*(short := request(END, 1), parse(short))) is None
+
+
+@pytest.mark.parametrize(
+    ("seen", "goes_on"),
+    [
+        ([(ADD, 4, None), (END, 4, Fault.HOLD), (END, 4, None), (ADD, 4, None)], True),
+        ([(ADD, 4, Fault.CUT), (ADD, 4, None), (END, 4, None), (ADD, 4, None)], True),
+        ([(ADD, 4, None), (END, 4, Fault.HOLD), (END, 4, None), (ADD, 5, None)], False),
+        ([(ADD, 4, Fault.HOLE), (ADD, 4, None), (END, 4, None)], False),
+        ([(ADD, 4, None), (END, 4, Fault.REPEAT), (ADD, 4, None)], False),
+        ([(ADD, 4, None), (END, 4, None), (ADD, 4, None), (END, 4, Fault.LOSE_ANSWER), (ADD, 5, None)], False),
+    ],
+)
+def test_producer_that_begins_again_after_a_fault_is_told(
+    seen: list[tuple[int, int, Fault | None]], goes_on: bool
+) -> None:
+    """ER-11."""
+    fences = Fences()
+    for api, epoch, fault in seen:
+        fences.see(*_of(api, epoch), fault)
+    assert ["app-worker-a" in said for said in fences.take()] == [True] * goes_on
+    assert fences.take() == []

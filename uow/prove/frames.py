@@ -4,7 +4,7 @@ Belongs here: connections, frames, rules about requests. Does not belong here: w
 `uow prove`), and the contents of requests beyond their header.
 
 A request is a size, then API key, version, correlation id and client id; an answer is a size, then the correlation id. That is all that is
-read. A broker tells its clients where to connect, so it must have a listener of its own that it advertises under the proxy's port
+read, and of a transaction's requests which producer sent them: one that goes on after a request of it met a fault is told (`Fences`). A broker tells its clients where to connect, so it must have a listener of its own that it advertises under the proxy's port
 (`EmbeddedBroker(advertised=proxy.port)`); whoever judges goes around the proxy by the other listener.
 
     with Proxy(seed=7) as proxy, EmbeddedBroker(advertised=proxy.port) as broker:
@@ -26,7 +26,7 @@ from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 _Result = TypeVar("_Result")
 
@@ -96,6 +96,14 @@ class Request:
     client: str
 
 
+class ProducerEpoch(NamedTuple):
+    """A producer as the broker knows it: a new epoch for each handle."""
+
+    transactional_id: str
+    producer: int
+    epoch: int
+
+
 @dataclass(eq=False)
 class Rule:
     """Which requests meet a fault.
@@ -158,6 +166,60 @@ def parse(frame: bytes) -> Request:
     return Request(api, version, correlation, frame[10 : 10 + max(length, 0)].decode(errors="replace"))
 
 
+_NAMED = frozenset({Api.ADD_PARTITIONS_TO_TXN, Api.ADD_OFFSETS_TO_TXN, Api.END_TXN})
+"""Requests that begin with who sends them, in the versions below `_FLEXIBLE`, which librdkafka speaks."""
+_FLEXIBLE = 3
+_HURTS = frozenset({Fault.HOLD, Fault.HOLE, Fault.CUT, Fault.LOSE_ANSWER})
+"""What the client notices, by a broken connection or a time-out."""
+
+
+def producer_of(frame: bytes, request: Request) -> ProducerEpoch | None:
+    """Whose transaction a request belongs to, where it begins with that."""
+    if request.api not in _NAMED or request.version >= _FLEXIBLE:
+        return None
+    start = 12 + max(0, *struct.unpack_from(">h", frame, 8))
+    try:
+        (length,) = struct.unpack_from(">h", frame, start - 2)
+        producer, epoch = struct.unpack_from(">qh", frame, start + length)
+    except struct.error:
+        return None
+    return ProducerEpoch(frame[start : start + length].decode(errors="replace"), producer, epoch)
+
+
+class Fences:
+    """Whether each producer is replaced once a request of it met a fault: what is late must find a newer epoch (ER-11).
+
+    After such a request the transaction may end; the same producer must not begin another one.
+    """
+
+    def __init__(self) -> None:
+        self._broken: list[str] = []
+        self._hurt: dict[ProducerEpoch, str] = {}
+        self._ended: set[ProducerEpoch] = set()
+
+    def see(self, frame: bytes, request: Request, fault: Fault | None) -> None:
+        """Takes a request and what happens to it."""
+        producer = producer_of(frame, request)
+        if producer is None:
+            return
+        if producer in self._ended and request.api == Api.ADD_PARTITIONS_TO_TXN:
+            name, number, epoch = producer
+            said = (
+                f"{name} (producer {number}, epoch {epoch}) began another transaction after {self._hurt.pop(producer)}"
+            )
+            self._ended.remove(producer)
+            self._broken.append(said)
+        if fault in _HURTS:
+            self._hurt.setdefault(producer, f"its {Api(request.api).name}: {fault.value}")
+        elif producer in self._hurt and request.api == Api.END_TXN:
+            self._ended.add(producer)
+
+    def take(self) -> list[str]:
+        """Producers that went on since this was asked last, in words."""
+        said, self._broken = self._broken, []
+        return said
+
+
 class Proxy:
     """Stands between clients and one broker. Its loop runs in a thread of its own; every method may be called from any other.
 
@@ -172,6 +234,7 @@ class Proxy:
         self.port = port
         self.counts: Counter[int] = Counter()
         """Requests that came, by API key."""
+        self.fences = Fences()
         self._dice = random.Random(seed)
         self._rules: list[Rule] = []
         self._held: list[_Held] = []
@@ -339,6 +402,7 @@ class _Link:
                     continue
                 request = parse(frame)
                 fault = self._proxy.verdict(request)
+                self._proxy.fences.see(frame, request, fault)
                 if fault in (Fault.HOLD, Fault.HOLE, Fault.REPEAT):
                     self._proxy.hold(_Held(self, request, frame))
                     self._owed += 1

@@ -83,6 +83,11 @@ QUESTIONS = (
         "conservation",
         "/metrics: received = held + duplicate + rejected + passed + ignored, held = delivered + expired + cancelled + failed + open",
     ),
+    _question(
+        "no producer goes on after a doubt",
+        "not fenced",
+        "with frames: a producer of which a request was held, lost or cut off ends that transaction, and begins no other under the same epoch",
+    ),
     _question("no worker ended but by its fault", "exit", "exit status of every run, against what befell it"),
     _question("there was something to check", "nothing", "every round delivered units"),
 )

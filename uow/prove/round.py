@@ -280,6 +280,8 @@ class Round:
             for slot in slots:
                 slot.end()
         findings = self._tally.findings
+        for said in cluster.proxy.fences.take() if cluster.proxy is not None else ():
+            findings.say("not fenced", said)
         self._wait_no_transaction()
         logs = reading.read_logs(client, self._name, self._name)
         findings.add(checker.check(logs, truth, self._name, setup.expiration_ms))
