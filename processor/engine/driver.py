@@ -61,7 +61,7 @@ READ_TIMEOUT_S = 0.2
 """Longest one read waits for a first record: how long a stop or a deadline may go unseen."""
 
 ASK_AGAIN_MS = 100
-"""A partition that was not at its end is not asked again before this."""
+"""A partition that was not at its end is not asked again before this. Counted in time gone by: a clock that is put back delays no question."""
 
 BACK_OFF_S = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 """Wait before starting over, by the number of doubts since the last commit."""
@@ -326,8 +326,12 @@ class Driver(threading.Thread):
     # -- time (W-82, W-83)
 
     def _tick(self) -> None:
-        now = self._clock.now_ms()
-        due = [tp for tp, task in self._tasks.items() if tp not in self._blocked and self._is_due(tp, task, now)]
+        now, gone_by = self._clock.now_ms(), self._clock.gone_by_ms()
+        due = [
+            tp
+            for tp, task in self._tasks.items()
+            if tp not in self._blocked and gone_by >= self._ask_at.get(tp, gone_by) and _is_due(task, now)
+        ]
         if not due:
             return
         token = self._source.token()
@@ -335,17 +339,13 @@ class Driver(threading.Thread):
         for tp in due:
             ends = [self._source.drained(each, at) for each, at in self._positions({tp: self._tasks[tp]}).items()]
             if None in ends:
-                self._ask_at[tp] = now + ASK_AGAIN_MS
+                self._ask_at[tp] = gone_by + ASK_AGAIN_MS
             else:
                 batches.append(Batch(tp, Work.TICK, asked_at=min(end.asked_at for end in ends if end is not None)))
         self._work(batches, token)
         for batch in batches:
             if batch.outcome is None:
-                self._ask_at[batch.tp] = now + ASK_AGAIN_MS
-
-    def _is_due(self, tp: Tp, task: Task, now: int) -> bool:
-        deadline = task.next_deadline()
-        return deadline is not None and now > deadline and now >= self._ask_at.get(tp, 0)
+                self._ask_at[batch.tp] = gone_by + ASK_AGAIN_MS
 
     # -- memory (ER-19)
 
@@ -511,6 +511,11 @@ class Driver(threading.Thread):
                 [batch.outcome for batch in batches if isinstance(batch.outcome, Plan)],
                 token,
             )
+
+
+def _is_due(task: Task, now_ms: int) -> bool:
+    deadline = task.next_deadline()
+    return deadline is not None and now_ms > deadline
 
 
 def _from(position: int, records: list[RawRecord]) -> list[RawRecord]:

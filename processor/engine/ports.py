@@ -295,6 +295,12 @@ class PathLog(Protocol):
 
 
 class Clock(Protocol):
-    """Wall clock, epoch ms."""
+    """What time it is, for deadlines, and how much of it has gone by, for waiting."""
 
-    def now_ms(self) -> int: ...
+    def now_ms(self) -> int:
+        """Epoch ms. Somebody may set the clock behind it, in either direction."""
+        ...
+
+    def gone_by_ms(self) -> int:
+        """Milliseconds since some moment; nobody can set them."""
+        ...

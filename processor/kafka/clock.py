@@ -8,7 +8,10 @@ known:
 2. The time gone by since, which no one can set. The wall clock is believed no further than 1 and 2 together: one that is put forward fires
    no deadline early. One that is put back is believed, it delays.
 3. The append time of each record read, plus the time gone by since it was read: brokers were there already, whatever our clock says. So a
-   clock put back delays nothing where there is traffic. Per partition, since the clocks of brokers differ as well.
+   clock put back delays nothing where there is traffic. Per partition, since the clocks of brokers differ as well. And a wall clock that was
+   behind at the start and is put right is believed as far as any record has said.
+
+Waiting is counted in time gone by alone: who asks again "in 100 ms" by a clock that is then put back waits for as long as it went back.
 
 Belongs here: reading clocks. Does not belong here: what a deadline is (`processor.core`).
 """
@@ -50,6 +53,7 @@ class WorkerClock:
         self._wall, self._gone_by = wall, gone_by
         self._start = wall() - gone_by()
         self._seen: dict[Tp, int] = {}
+        self._newest = self._start
         self._told = False
 
     def see(self, tp: Tp, append_ms: int) -> None:
@@ -57,11 +61,16 @@ class WorkerClock:
         at = append_ms - self._gone_by()
         if at > self._seen.get(tp, at - 1):
             self._seen[tp] = at
+            self._newest = max(self._newest, at)
 
     def now_ms(self) -> int:
         """The latest that it can be anywhere: good for asking `at`, not for closing a group."""
         gone_by = self._gone_by()
         return max([self._believed(), *(seen + gone_by for seen in self._seen.values())])
+
+    def gone_by_ms(self) -> int:
+        """Milliseconds since some moment; nobody can set them."""
+        return self._gone_by()
 
     def at(self, tp: Tp) -> int:
         """What time it is, at least, where this partition lives; epoch ms."""
@@ -69,7 +78,7 @@ class WorkerClock:
         return believed if seen is None else max(believed, seen + self._gone_by())
 
     def _believed(self) -> int:
-        wall, steady = self._wall(), self._start + self._gone_by()
+        wall, steady = self._wall(), self._newest + self._gone_by()
         if wall - steady > TELL_MS and not self._told:
             self._told = True
             log.warning("the wall clock was put forward by %d ms; deadlines go on without it", wall - steady)

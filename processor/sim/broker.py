@@ -31,6 +31,9 @@ from processor.sim.schedule import Actor, Scheduler
 TRANSACTIONS, GROUP = "transactions", "group"
 """The coordinators, as places."""
 
+EPOCH_MS = 1_700_000_000_000
+"""Simulated time begins here."""
+
 Row = tuple[bytes | None, bytes | None, Headers]
 """Key, value, headers."""
 
@@ -201,7 +204,7 @@ class Broker:
 
     def now_ms(self) -> int:
         """The brokers' clock."""
-        return int(self.scheduler.now + self.skew_ms) + 1_700_000_000_000
+        return int(self.scheduler.now + self.skew_ms) + EPOCH_MS
 
     def deliver_marker(self, rnd: Random) -> None:
         """A marker arrives."""

@@ -200,7 +200,7 @@ class Checker:
         self.commits = 0
         self.units = 0
         self._strict_clocks = strict_clocks
-        self._asked: dict[tuple[Tp, int], float] = {}
+        self._asked: dict[tuple[int, int], float] = {}
         self._planned: dict[int, _Planned] = {}
         self._received: Counter[Tp] = Counter()
         self._forgetful = False
@@ -221,9 +221,9 @@ class Checker:
         """The context under which the oracle judges what a worker did under its own."""
         return replace(context, replay=NO_REPLAY, paths=None if context.paths is None else self.recorded)
 
-    def on_asked(self, tp: Tp, asked_at: int) -> None:
-        """A worker asks for an end offset."""
-        self._asked[tp, asked_at] = self.broker.scheduler.now
+    def on_asked(self, tp: Tp, asked_at: int, since: float) -> None:
+        """A worker asks for an end offset, and began to ask for those of this partition at `since`. A clock that is put back asks twice at one time."""
+        self._asked.setdefault((tp.partition, asked_at), since)
 
     def on_plan(self, plan: Plan, context: TaskContext) -> None:
         """A worker has made a plan, under this policy."""
@@ -356,7 +356,7 @@ class Checker:
         """Nothing expires because of unread backlog (W-82, L4)."""
         if not self._strict_clocks:
             return
-        asked = self._asked.get((tp, said.clock))
+        asked = self._asked.get((tp.partition, said.clock))
         require(asked is not None, f"{tp.partition}: a tick at {said.clock}, which nobody asked for")
         for where, position in (tp, task.position), (self._commands(tp), task.command_position):
             log = self.broker.log(where)

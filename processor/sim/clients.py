@@ -28,7 +28,8 @@ from processor.engine.ports import (
     Stretch,
     Tp,
 )
-from processor.sim.broker import GROUP, TRANSACTIONS, Broker, Member, Refusal, Row
+from processor.kafka.clock import WorkerClock
+from processor.sim.broker import EPOCH_MS, GROUP, TRANSACTIONS, Broker, Member, Refusal, Row
 from processor.sim.memory import State
 from processor.sim.schedule import Actor
 from schemas.records import Component, Source
@@ -65,6 +66,9 @@ class Process:
     """One life of a worker: its actor, the brokers it sees, its own clock, its dice.
 
     Attributes:
+        skew_ms: How far its wall clock is off; somebody may set it at any moment.
+        clock: What the worker makes of it.
+        on_asked: Told when an end offset is asked for: of which partition, for what time, and when the question began.
         divisible: What is being written came from several records each: a refusal of it leads to smaller polls, not to a block (F20).
     """
 
@@ -73,12 +77,13 @@ class Process:
     rnd: Random
     trouble: Trouble
     skew_ms: float = 0.0
-    on_asked: Callable[[Tp, int], None] = field(default=lambda tp, asked_at: None)
+    on_asked: Callable[[Tp, int, float], None] = field(default=lambda tp, asked_at, since: None)
     divisible: bool = False
+    clock: WorkerClock = field(init=False)
 
-    def now_ms(self) -> int:
-        """Port `Clock`."""
-        return int(self.broker.scheduler.now + self.skew_ms) + 1_700_000_000_000
+    def __post_init__(self) -> None:
+        scheduler = self.broker.scheduler
+        self.clock = WorkerClock(lambda: int(scheduler.now + self.skew_ms) + EPOCH_MS, lambda: int(scheduler.now))
 
     def say(self, text: str) -> None:
         """Adds a line to the script."""
@@ -306,6 +311,7 @@ class SimSource:
         self._assigned: set[Tp] = set()
         self._generation = 0
         self._member: Member | None = None
+        self._asks_since: dict[int, float] = {}
 
     def open(
         self,
@@ -385,6 +391,7 @@ class SimSource:
             self.position[tp] = some[-1].offset() + 1 if len(some) < len(rows) else log.stable_end
             if some:
                 records[tp] = list(some)
+                self.process.clock.see(tp, some[-1].timestamp()[1])
             if limit <= 0:
                 break
         if dice > 0.8:  # a rebalance while the records are in hand already
@@ -403,11 +410,17 @@ class SimSource:
     def token(self) -> Token:
         return Token(self._me.id, self._me.generation)
 
+    def ask(self, tp: Tp) -> int:
+        """Takes the time before an end offset is asked for, and tells the judge; the other topic of the partition is asked for later."""
+        asked_at, now = self.process.clock.at(tp), self.broker.scheduler.now
+        since = self._asks_since[tp.partition] = now if tp.topic == self._topics[0] else self._asks_since[tp.partition]
+        self.process.on_asked(tp, asked_at, since)
+        return asked_at
+
     def drained(self, tp: Tp, position: int) -> EndOffset | None:
         if self.position.get(tp, -1) < position:
             return None
-        asked_at = self.process.now_ms()
-        self.process.on_asked(tp, asked_at)
+        asked_at = self.ask(tp)
         self.process.actor.wait()
         log = self.broker.log(tp)
         if self.broker.is_away(tp):

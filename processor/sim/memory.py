@@ -109,11 +109,20 @@ class MemoryRecord:
 
 @dataclass(slots=True)
 class ManualClock:
-    """A wall clock that tests move by hand. Epoch milliseconds."""
+    """A wall clock that tests move by hand, and set. Epoch milliseconds.
+
+    Attributes:
+        now: The true time.
+        shift: How far somebody has put the wall clock forward.
+    """
 
     now: int = 1_000_000
+    shift: int = 0
 
     def now_ms(self) -> int:
+        return self.now + self.shift
+
+    def gone_by_ms(self) -> int:
         return self.now
 
 
@@ -137,7 +146,7 @@ class MemoryKafka:
     """The brokers. Thread-safe; give the same object to several workers, or to the next one after a crash.
 
     Args:
-        clock: Append times.
+        clock: Append times are the true time.
         partitions: Of every topic.
     """
 
@@ -188,7 +197,7 @@ class MemoryKafka:
             key,
             value,
             headers,
-            self.clock.now_ms() if at_ms is None else at_ms,
+            self.clock.now if at_ms is None else at_ms,
         )
         log.append(record)
         return record

@@ -30,7 +30,7 @@ from processor.engine.task import PartitionTask
 from processor.engine.ways import AllWays, Ways
 from processor.kafka.settings import WorkerSettings
 from processor.kafka.sink import KafkaSink
-from processor.sim.broker import GROUP, TRANSACTIONS, Broker, BrokerSettings, Row
+from processor.sim.broker import EPOCH_MS, GROUP, TRANSACTIONS, Broker, BrokerSettings, Row
 from processor.sim.checks import Checker, Violation
 from processor.sim.clients import Process, SimClients, SimContents, SimLogReader, SimPathLog, SimSource, Trouble
 from processor.sim.memory import State
@@ -52,6 +52,10 @@ QUIET_STEPS = 30_000
 """A run that is not quiet by then never will be."""
 LAST_DEADLINE_MS = 70_000
 """Later than every deadline that the traffic can ask for."""
+PUNCTUAL_MS = 20_000
+"""So long after it, in quiet, with all clocks put right, no deadline may be forgotten any more."""
+CLOCK_SHARE = 0.3
+"""Of the runs: in so many somebody sets the wall clocks of workers, at any moment."""
 
 
 @dataclass(slots=True)
@@ -137,7 +141,7 @@ class Life:
         if paths is not None:
             path_log = SimPathLog(process, PATHS, paths)
             ways = AllWays({TOPICS.components: Ways(paths, path_log, Reading.of(self.context.policy))})
-        ports = Ports(SimSource(process), sink, process, ways.restoring(restored), ways or None)
+        ports = Ports(SimSource(process), sink, process.clock, ways.restoring(restored), ways or None)
         limit = self.memory_limit if run.faults else HUGE
         self.driver = Driver(ports, self, {TOPICS.components: TOPICS.commands}, self.poll_records, limit, self.stop)
         self.driver.run()
@@ -255,6 +259,8 @@ class Run:
         self._senders_at = 0
         if Random(f"{seed} has paths").random() < PATH_SHARE:  # dice of its own: other runs stay as they were
             self.context = replace(self.context, policy=replace(policy, routing=Routing.PATH), paths=self._senders)
+        self._clock_dice = Random(f"{seed} has clocks that jump")
+        self._jumping = self._clock_dice.random() < CLOCK_SHARE
         self._skewed = rnd.random() < 0.25
         self._changing = rnd.random() < 0.3
         if not self._changing:  # workers with different settings live side by side there, as real ones may not
@@ -334,6 +340,8 @@ class Run:
             broker.deliver_marker(rnd)
         if broker.late and rnd.random() < 0.05:
             broker.deliver_late(rnd)
+        if self._jumping and self.faults and self._clock_dice.random() < 0.02:
+            self._set_a_clock()
         yield
         if scheduler.is_idle:
             if broker.markers:
@@ -426,8 +434,9 @@ class Run:
         return replace(self.context, policy=policy)
 
     def draw_skew(self) -> float:
-        """How far a process's clock is off."""
-        return self.rnd.choice([0, -400, 5_000]) if self._skewed else 0.0
+        """How far a process's clock is off when it starts; somebody may put it right later."""
+        skew = self.rnd.choice([0, -400, 5_000]) if self._skewed else 0.0
+        return self._clock_dice.choice([skew, 400_000]) if self._skewed and self._jumping else skew
 
     def _start(self, slot: str) -> None:
         self._started += 1
@@ -572,6 +581,13 @@ class Run:
         if self._skewed:
             self.broker.skew_ms = self.rnd.choice([0, -2_000, 300, 60_000])
 
+    def _set_a_clock(self) -> None:
+        """Somebody sets a worker's wall clock, forward, back or right; where clocks agree at first, time that has gone by says how far it is wrong."""
+        life = self._clock_dice.choice(self._living() or [None])
+        if life is not None and life.port is not None:
+            life.port.skew_ms = self._clock_dice.choice([0, 0, 700, -700, 20_000, -20_000, 400_000, -400_000])
+            self.scheduler.say(f"the wall clock of {life.actor.name} is off by {life.port.skew_ms:.0f} ms", "fault")
+
     def _check_restore(self) -> None:
         self.judged(self.checker.compare_restored)
 
@@ -584,6 +600,8 @@ class Run:
         for life in self._living():
             if life.driver is not None:
                 life.driver.memory_limit_bytes = HUGE
+            if self._jumping and life.port is not None:
+                life.port.skew_ms = 0
         self.scheduler.say("faults stop", "run")
         until = 0.0
         for _ in range(QUIET_STEPS):
@@ -595,14 +613,19 @@ class Run:
             if not until:
                 until = self.scheduler.now + LAST_DEADLINE_MS
                 self.scheduler.now = until
-            elif self.scheduler.now > until + 1_000 and not self._overdue():
+            elif self.scheduler.now > until + 1_000 and not (overdue := self._overdue()):
+                return
+            elif self.scheduler.now > until + PUNCTUAL_MS:
+                self.failed(
+                    f"{overdue} groups outlive their deadline for {PUNCTUAL_MS} ms, though nobody is busy (W-83)"
+                )
                 return
         lag = {tp: self.checker.lag(tp) for tp in [*self._inputs(), *self._commands()]}
         self.failed(f"never quiet: records waiting {lag}, groups overdue {self._overdue()}")
 
     def _overdue(self) -> int:
         """Open groups whose deadline has passed, under the policy of whoever holds them."""
-        now = min(self.broker.now_ms(), int(self.scheduler.now) + 1_700_000_000_000)
+        now = min(self.broker.now_ms(), int(self.scheduler.now) + EPOCH_MS)
         return sum(
             group.due_at(life.context.policy) < now
             for life in self._living()
@@ -633,4 +656,5 @@ def play(seed: int) -> Report:
         import logging
 
         logging.getLogger("uow.sink").setLevel(logging.WARNING)
+        logging.getLogger("uow.clock").setLevel(logging.ERROR)
     return Run(seed).play()

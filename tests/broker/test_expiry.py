@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 from confluent_kafka import Producer
@@ -12,6 +13,8 @@ from tests.processes import wait_for
 
 LIMIT_MS = 800
 SLOW = 90.0
+AHEAD_S = 8.0
+"""Longer than it takes from the first look at the clock to being ready."""
 
 
 def outcomes(place: Place) -> list[dict[str, bytes]]:
@@ -38,6 +41,19 @@ def test_component_in_an_aborted_transaction_leaves_a_group_that_expires(place: 
     (given_up,) = place.read(f"{place.name}.errors")
     assert dict(given_up.headers())["uow-missing"] == b"2-"
     assert not place.read(place.units)
+    assert worker.child.terminate() == 0
+
+
+def test_worker_whose_clock_is_put_right_expires_what_is_due(place: Place) -> None:
+    """W-83: it starts minutes ahead, and asks whether partitions are read to their ends; then somebody puts its clock right."""
+    place.create(incomplete_expiration_ms=LIMIT_MS, expiration_policy="redirect", outcomes="all")
+    worker = place.worker(UOW_CLOCK=f"0:{AHEAD_S}:1000")
+    ready = time.monotonic()
+    wait_for(lambda: time.monotonic() - ready > AHEAD_S)
+    place.send([("slow", 1, False)])
+    wait_for(lambda: place.read(f"{place.name}.errors"), 30.0)
+    (said,) = outcomes(place)
+    assert (said["uow-id"], said["uow-outcome"], said["uow-reason"]) == (b"slow", b"expired", b"age")
     assert worker.child.terminate() == 0
 
 

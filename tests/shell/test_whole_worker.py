@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
+from contextlib import AsyncExitStack
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from processor.engine.agreement import Agreement
 from processor.engine.batch import Batch
-from processor.engine.ports import Doubt, Refused, StaleGeneration, Tp
+from processor.engine.ports import Doubt, EndOffset, Refused, StaleGeneration, Tp
 from processor.kafka.sink import STEPS
 from processor.shell.monitor import FATES
-from processor.sim.memory import Faults, MemoryKafka, MemorySink
+from processor.sim.memory import Faults, MemoryKafka, MemorySink, MemorySource, State
 from schemas.errors import ConfigError, FencedError
 from schemas.records import SETTINGS_KEY
 from tests.shell.whole_worker import CHANGELOG, in_a_loop, rows, running, send, send_to, settings, until
@@ -230,6 +232,33 @@ async def test_group_expires_without_traffic_once_the_wall_clock_has_passed_its_
         await until(lambda: ids(kafka, "D.errors") == ["u"])
         await until(lambda: len(app.tables["D"]) == 0)
     assert rows(kafka) == []
+
+
+@in_a_loop
+async def test_clock_that_is_put_right_stalls_no_expiry() -> None:
+    """W-83: an hour ahead, the worker asks whether the partition is read to its end, and is to ask again a moment later."""
+    kafka = MemoryKafka(partitions=1)
+    asked: list[int] = []
+    drained = MemorySource.drained
+
+    def noted(self: MemorySource, tp: Tp, position: int) -> EndOffset | None:
+        asked.append(kafka.clock.shift)
+        return drained(self, tp, position)
+
+    send(kafka, "u", (1, False))
+    async with AsyncExitStack() as stack:
+        stack.enter_context(patch.object(MemorySource, "drained", noted))
+        app = await stack.enter_async_context(running(kafka, settings(policy=EXPIRING)))
+        await until(lambda: len(app.tables["D"]) == 1)
+        with kafka.lock:
+            kafka.produce("someone", P0, b"plain", b"x", [])
+        kafka.clock.shift = 3_600_000
+        await until(lambda: kafka.clock.shift in asked)
+        kafka.clock.shift = 0
+        kafka.clock.now += 101
+        with kafka.lock:
+            kafka.end("someone", State.COMMITTED)
+        await until(lambda: ids(kafka, "D.errors") == ["u"])
 
 
 @in_a_loop

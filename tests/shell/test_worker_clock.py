@@ -70,3 +70,17 @@ def test_clock_that_was_wrong_at_the_start_and_is_put_right_is_believed_again() 
     machine.shift = 0
     machine.pass_time(10)
     assert machine.clock.at(IDLE) == machine.true
+
+
+def test_clock_that_was_behind_at_the_start_and_is_put_right_is_believed_as_far_as_any_record_says() -> None:
+    """W-83: else a partition without traffic would be late for as long as the worker lives."""
+    machine = Machine()
+    machine.shift = -5000
+    machine.clock = WorkerClock(lambda: machine.true + machine.shift, lambda: machine.true)
+    machine.clock.see(BUSY, machine.true)
+    assert machine.clock.at(IDLE) == machine.true - 5000, "one broker's clock alone moves no other partition"
+    machine.shift = 0
+    machine.pass_time(10)
+    assert machine.clock.at(IDLE) == machine.true
+    machine.shift = 9000
+    assert machine.clock.at(IDLE) == machine.true

@@ -507,9 +507,7 @@ def revoked_partitions_keep_their_state(original: Any) -> Any:
 @defect(SimSource, "drained")
 def expiry_by_the_wall_clock_during_backlog(original: Any) -> Any:
     def wrong(self: SimSource, tp: Tp, position: int) -> EndOffset:
-        asked_at = self.process.now_ms()
-        self.process.on_asked(tp, asked_at)
-        return EndOffset(position, asked_at)
+        return EndOffset(position, self.ask(tp))
 
     return wrong
 
@@ -523,9 +521,19 @@ def end_offset_is_asked_before_the_clock(original: Any) -> Any:
         if end is None:
             return None
         self.process.actor.wait(timeout_ms=50)
-        asked_at = self.process.now_ms()
-        self.process.on_asked(tp, asked_at)
-        return EndOffset(end.offset, asked_at)
+        return EndOffset(end.offset, self.ask(tp))
+
+    return wrong
+
+
+@defect(Driver, "_tick")
+def asking_again_waits_for_the_wall_clock(original: Any) -> Any:
+    """A clock that is put right stalls expiry until it is where it was (W-83)."""
+
+    def wrong(self: Driver) -> None:
+        clock = self._clock
+        with patch.object(clock, "gone_by_ms", clock.now_ms):
+            original(self)
 
     return wrong
 
@@ -596,7 +604,7 @@ def tick_does_not_wait_for_commands(original: Any) -> Any:
 
     def wrong(self: SimSource, tp: Tp, position: int) -> EndOffset | None:
         if tp.topic == run.TOPICS.commands:
-            return EndOffset(position, self.process.now_ms())
+            return EndOffset(position, self.process.clock.at(tp))
         return original(self, tp, position)
 
     return wrong

@@ -24,7 +24,7 @@ once: the WHENth time the step is reached, or, below 1, each time with that prob
 Never set it where records matter to you: it proves that kill -9 is harmless."""
 
 CLOCK_VARIABLE = "UOW_CLOCK"
-"""For drills only: `AFTER_S:LASTS_S:SHIFT_S` puts the worker's wall clock forward or back, so many seconds after its start, for so long."""
+"""For drills only: `AFTER_S:LASTS_S:SHIFT_S` puts the worker's wall clock forward or back, so many seconds after it is first looked at, for so long."""
 
 
 @click.command()
@@ -54,10 +54,13 @@ def _leave(number: int, frame: Any) -> None:
 def shifted_clock(text: str) -> Callable[[], int]:
     """The wall clock, epoch ms, as `UOW_CLOCK` has it; the true one where it is not set."""
     after_s, lasts_s, shift_s = map(float, text.split(":")) if text else (0.0, 0.0, 0.0)
-    started = time.monotonic()
+    started: float | None = None
 
     def wall_ms() -> int:
-        is_shifted = after_s <= time.monotonic() - started < after_s + lasts_s
+        nonlocal started
+        now = time.monotonic()
+        started = now if started is None else started
+        is_shifted = after_s <= now - started < after_s + lasts_s
         return time.time_ns() // 1_000_000 + (int(shift_s * 1000) if is_shifted else 0)
 
     return wall_ms
