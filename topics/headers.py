@@ -288,7 +288,7 @@ class Reading:
             deliver_at,
             special,
             REROUTED in values,
-            _one(ORDER_KEY, values.get(ORDER_KEY)) or b"",
+            _order_key(values.get(ORDER_KEY)),
         )
 
 
@@ -444,6 +444,13 @@ def _moment(name: str, raws: list[bytes | None] | None) -> int:
     if moment is None or moment > 253_402_300_799_999:  # the year 9999: what a timestamp in a table can hold
         raise _Refused(DecodeError, name, f"{name} {_shown(raw)} is no time in epoch milliseconds")
     return moment
+
+
+def _order_key(raws: list[bytes | None] | None) -> bytes:
+    key = _one(ORDER_KEY, raws) or b""
+    if len(key) > MAX_ID_BYTES:
+        raise _Refused(DecodeError, ORDER_KEY, f"{ORDER_KEY} {_shown(key)} is longer than {MAX_ID_BYTES} bytes")
+    return key
 
 
 def _check_priority(raws: list[bytes | None] | None) -> None:

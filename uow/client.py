@@ -203,9 +203,9 @@ class Connection:
         """Opens logs of path maps; with no reference back to the connection."""
         consumer, producer = self._consumer(None, FOLLOWING), self._plain_producers()
 
-        def open_log(topic: str, paths: PathMap) -> tuple[PathLog, ConsumerHandle]:
+        def open_log(topics: DestinationTopics, paths: PathMap) -> tuple[PathLog, ConsumerHandle]:
             handle = consumer(LogWatch().logger)
-            return KafkaPathLog(topic, paths, lambda: handle, lambda: producer(LogWatch().logger)), handle
+            return KafkaPathLog(topics, paths, lambda: handle, lambda: producer(LogWatch().logger)), handle
 
         return open_log
 

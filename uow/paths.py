@@ -24,8 +24,8 @@ from uow.handles import LOOK_AGAIN_S, ConsumerHandle, check_topic
 FOLLOWING: Final = {"auto.offset.reset": "earliest", "enable.partition.eof": True, "fetch.wait.max.ms": 500}
 """Consumer properties for following a path map's log."""
 
-OpenLog = Callable[[str, PathMap], tuple[PathLog, ConsumerHandle]]
-"""Opens the log of a path map by the topic's name: the log, and a handle to ask about topics."""
+OpenLog = Callable[[DestinationTopics, PathMap], tuple[PathLog, ConsumerHandle]]
+"""Opens the log of a destination's path map: the log, and a handle to ask about topics."""
 
 
 class Ways:
@@ -72,7 +72,7 @@ class Ways:
         if name not in self._destinations:
             topics = DestinationTopics(self._application, name)
             paths = PathMap()
-            path_log, handle = self._open(topics.path_map, paths)
+            path_log, handle = self._open(topics, paths)
             try:
                 check_topic(handle, topics.path_map)
             except DestinationUnavailableError:

@@ -30,7 +30,7 @@ from processor.engine.young import YoungGroups
 from schemas.errors import DecodeError, UnitTooLargeError
 from schemas.records import SETTINGS_KEY, Attributes, DecidedCommand, GroupRow
 from schemas.stayed import stays
-from topics.paths import PARTITION, line_of
+from topics.paths import MOST_ENDED, PARTITION, line_of
 from topics.policies import HandlingPolicy
 
 GROUP_BYTES = 800
@@ -222,24 +222,27 @@ class PartitionTask:
         return plan
 
     def _leave_due(self) -> int:
-        """The earliest clock value at which ways to this partition may end; `NEVER` without path routing."""
+        """The earliest clock value at which claims may end; `NEVER` without path routing."""
         paths = self.context.paths
-        oldest = paths.look_at(self.tp.partition) if paths is not None else None
-        return NEVER if oldest is None else max(self._leave_at, oldest + self.context.policy.closed_retention_ms + 1)
+        if paths is None:
+            return NEVER
+        oldest, ignored = paths.look_at(self.tp.partition), paths.ignored_due()
+        due = NEVER if oldest is None else oldest + self.context.policy.closed_retention_ms + 1
+        return max(self._leave_at, due if ignored is None else min(due, ignored))
 
     def _leave(self) -> list[Output]:
-        """Tombstones for the ways of ids that are neither open nor remembered (W-106)."""
+        """Tombstones for the ways of ids that are neither open nor remembered (W-106), and for claims that nobody heeds."""
         partition, paths = self.partition, self.context.paths
         assert paths is not None
-        clock = partition.clock
-        self._leave_at = clock + LEAVE_EVERY_MS
-
+        clock, kept_ms = partition.clock, partition.policy.closed_retention_ms
         lines = {line_of(order_key) for order_key in partition.lines}
 
         def is_in_use(group_id: bytes) -> bool:
             return group_id in partition.groups or partition.closed.get(group_id) is not None or group_id in lines
 
-        keys = paths.leave(self.tp.partition, clock - partition.policy.closed_retention_ms, clock, is_in_use)
+        keys = paths.leave(self.tp.partition, clock - kept_ms, clock, is_in_use)
+        self._leave_at = clock + LEAVE_EVERY_MS if len(keys) < MOST_ENDED else clock
+        keys += paths.leave_ignored(clock, kept_ms)
         return [Output(self.context.topics.path_map, PARTITION, key, None, []) for key in keys]
 
     def _no_longer_young(self, amended: Iterable[Group]) -> list[Group]:

@@ -54,6 +54,14 @@ CONTENT_CONSUMER = {
     "fetch.queue.backoff.ms": "2",  # each jump empties the queue
 }
 
+PATH_CONSUMER = {
+    "isolation.level": "read_committed",
+    "fetch.wait.max.ms": "500",
+    "fetch.message.max.bytes": "1048576",
+    "queued.min.messages": "20000",  # a claim is a key: the library counts values only
+    "queued.max.messages.kbytes": "8192",
+}
+
 PRODUCER = {
     "partitioner": "murmur2_random",  # one key, one partition, whichever client sends (W-109)
     "linger.ms": "100",  # the commit sends at once; earlier, and librdkafka's thread spins until the partition's first request is answered
@@ -142,7 +150,7 @@ class Clients:
 
     def path_consumer(self) -> ck.Consumer:
         """Follows a path map; waits for news at the broker, not here."""
-        return self._consumer("paths", LOG_CONSUMER | {"isolation.level": "read_committed", "fetch.wait.max.ms": "500"})
+        return self._consumer("paths", LOG_CONSUMER | PATH_CONSUMER)
 
     def path_producer(self) -> ck.Producer:
         """Claims ways, outside transactions."""

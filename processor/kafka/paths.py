@@ -19,7 +19,7 @@ from uuid import uuid4
 import confluent_kafka as ck
 
 from processor.engine.ports import Doubt, Meanwhile
-from topics.catalogue import PATH_TOMBSTONES_MS
+from topics.catalogue import PATH_TOMBSTONES_MS, DestinationTopics
 from topics.paths import PARTITION, PathMap, claim_key, claim_value
 
 log = logging.getLogger("uow.paths")
@@ -30,13 +30,17 @@ SLEEP_S = PATH_TOMBSTONES_MS / 2000
 """Who has not looked for so long may have missed the end of a way: compaction takes tombstones then. The map is read anew."""
 STEP_S = 0.1
 CHUNK = 10_000
+CHUNKS = 20
+"""Most chunks in one go: who appends faster than we read keeps nobody from his work."""
+COUNT_S = 5.0
+ASK_AGAIN_S = 1.0
 
 
 class KafkaPathLog:
     """Port `PathLog`.
 
     Args:
-        topic: `A-D-path-map`.
+        topics: Of the destination.
         paths: The map that is read into.
         make_consumer: Makes a `read_committed` consumer that is assigned by hand, and begins where the log does when its offset is gone.
         make_producer: Makes a plain producer.
@@ -46,29 +50,31 @@ class KafkaPathLog:
 
     def __init__(
         self,
-        topic: str,
+        topics: DestinationTopics,
         paths: PathMap,
         make_consumer: Callable[[], Any],
         make_producer: Callable[[], Any],
         end_offset: Callable[[Meanwhile], int] = lambda meanwhile: 0,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._topic, self._paths = topic, paths
+        self._topic, self._components, self._paths = topics.path_map, topics.components, paths
         self._make_consumer, self._make_producer = make_consumer, make_producer
         self._end_offset, self._monotonic = end_offset, monotonic
         self._consumer: Any = None
         self._producer: Any = None
-        self._looked = 0.0
-        self._next = 0
+        self._looked = self._asked = 0.0
+        self._ignored = paths.ignored
+        self._next = -1
 
     def catch_up(self) -> None:
         """Takes what is there."""
         now = self._monotonic()
-        if self._consumer is None or now - self._looked > SLEEP_S:
+        if self._next < 0 or now - self._looked > SLEEP_S:
             self._begin()
         self._looked = now
-        while self._poll(0):
-            pass
+        for _ in range(CHUNKS):
+            if not self._poll(0):
+                break
 
     def read_all(self, meanwhile: Meanwhile) -> None:
         """Reads to the end offset of now."""
@@ -110,9 +116,10 @@ class KafkaPathLog:
         """From the start of the log."""
         if self._consumer is None:
             self._consumer = self._make_consumer()
+        self._count()
         self._paths.clear()
-        self._next = 0
         self._consumer.assign([ck.TopicPartition(self._topic, PARTITION, ck.OFFSET_BEGINNING)])
+        self._next = 0
 
     def _poll(self, timeout: float) -> list[bytes | None]:
         """Takes some records into the map; their keys."""
@@ -127,7 +134,35 @@ class KafkaPathLog:
                 self._next = message.offset()
             else:
                 log.warning("path map: %s: %s", error.name(), error.str())
+        is_new = self._paths.ignored != self._ignored
+        if self._paths.asks_for_count and (is_new or self._monotonic() - self._asked > ASK_AGAIN_S):
+            self._count()
+        self._tell_ignored()
         return keys
+
+    def _count(self) -> None:
+        """Asks how many partitions there are: only then a claim for one that we do not know of is ignored.
+
+        Raises:
+            Doubt: Nobody answered, and a claim may or may not count.
+        """
+        self._asked = self._monotonic()
+        try:
+            found = self._consumer.list_topics(self._components, COUNT_S).topics.get(self._components)
+        except ck.KafkaException as failure:
+            raise Doubt(f"{self._components}: {failure.args[0].str()}") from failure
+        if found is not None and found.partitions:
+            self._paths.grow(len(found.partitions))
+
+    def _tell_ignored(self) -> None:
+        """Once; how many there are is a metric."""
+        if self._paths.ignored and not self._ignored:
+            log.warning(
+                "%s: a claim cannot be read, or is for a partition that does not exist, and is ignored; further ones are counted only. Who "
+                "may write there?",
+                self._topic,
+            )
+        self._ignored = self._paths.ignored
 
     def close(self) -> None:
         """Closes the handles."""

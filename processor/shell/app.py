@@ -196,7 +196,7 @@ def task_contexts(
             input_limit_bytes=limits.get(topics.components, INPUT_LIMIT_BYTES),
             partition_for=partition_for,
             replay=ReplayLimits(settings.replay_limit_records, settings.replay_limit_bytes, settings.replay_limit_ms),
-            paths=PathMap() if policy.has_paths else None,
+            paths=PathMap(partitions[topics.components]) if policy.has_paths else None,
         )
     return contexts
 
@@ -215,6 +215,7 @@ def kafka_ports(
 
         clients, clock = Clients(settings), WorkerClock(wall)
         ways = _ways(clients, contexts)
+        status.paths = {each.destination: each.paths for each in contexts.values() if each.paths is not None}
 
         def restored(tps: Sequence[Tp], wanted: Wanted) -> Mapping[Tp, Task]:
             with closing(KafkaLogReader(clients, wanted, settings.restore_stall_ms)) as reader:
@@ -242,6 +243,8 @@ def _ways(clients: Clients, contexts: Mapping[str, TaskContext]) -> AllWays:
                 with closing(KafkaLogReader(clients, meanwhile)) as reader:
                     return reader.bounds([tp])[tp][1]
 
-            path_log = KafkaPathLog(tp.topic, context.paths, clients.path_consumer, clients.path_producer, end_offset)
+            path_log = KafkaPathLog(
+                context.topics, context.paths, clients.path_consumer, clients.path_producer, end_offset
+            )
             ways[components] = Ways(context.paths, path_log, Reading.of(context.policy))
     return AllWays(ways)

@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 
 from processor.engine.batch import Task
 from processor.engine.ports import Tp
+from topics.paths import PathMap
 
 FATES = (
     "received",
@@ -54,6 +55,7 @@ class WorkerStatus:
         tasks: Of the partitions owned.
         blocked: Cause by partition that cannot go on.
         paused: Partitions that stand still for want of memory.
+        paths: The path map by name of the destination, where it has one.
         transactions: Committed.
         polls: Handed over.
         records: Handed over.
@@ -69,6 +71,7 @@ class WorkerStatus:
     tasks: dict[Tp, Task] = field(default_factory=dict)
     blocked: dict[Tp, str] = field(default_factory=dict)
     paused: frozenset[Tp] = frozenset()
+    paths: Mapping[str, PathMap] = field(default_factory=dict)
     transactions: int = 0
     polls: int = 0
     records: int = 0
@@ -150,6 +153,14 @@ def _blocked(status: WorkerStatus, now_ms: int) -> Rows:
         yield _place(status, tp), float(tp in status.blocked)
 
 
+def _per_map(value: Callable[[PathMap], float]) -> Reading:
+    def read(status: WorkerStatus, now_ms: int) -> Rows:
+        for name, paths in sorted(status.paths.items()):
+            yield (name,), value(paths)
+
+    return read
+
+
 def _one(value: Callable[[WorkerStatus], float]) -> Reading:
     def read(status: WorkerStatus, now_ms: int) -> Rows:
         yield (), value(status)
@@ -220,6 +231,20 @@ METRICS: tuple[MetricSpec, ...] = (
         "Closed ids remembered, limited by closed_max_groups.",
         PARTITION,
         _per_partition(lambda s, tp, task, now: task.closed_groups),
+    ),
+    MetricSpec(
+        "uow_path_claims",
+        "gauge",
+        "Ids with a claim in the path map, as far as this worker has read it; under path routing.",
+        ("destination",),
+        _per_map(lambda paths: paths.ids),
+    ),
+    MetricSpec(
+        "uow_path_claims_ignored",
+        "counter",
+        "Claims that cannot be read, or are for a partition that does not exist; those behind them count.",
+        ("destination",),
+        _per_map(lambda paths: paths.ignored),
     ),
     MetricSpec(
         "uow_position",

@@ -6,12 +6,14 @@ import threading
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import Producer
 
 import uow
 from tests.broker.worker_places import Place
+from tests.processes import wait_for
 from topics.catalogue import DestinationTopics
 from topics.partitioner import partition_for
-from topics.paths import PathMap
+from topics.paths import PathMap, claim_key
 from uow.cli import main
 
 pytestmark = pytest.mark.timeout(200)
@@ -19,7 +21,7 @@ pytestmark = pytest.mark.timeout(200)
 
 def path_map(place: Place) -> PathMap:
     """What the map's topic says, read by a plain consumer."""
-    paths = PathMap()
+    paths = PathMap(place.partitions)
     for record in place.read(DestinationTopics(f"A-{place.name}", place.name).path_map):
         paths.read(record.key(), record.value(), record.timestamp()[1])
     return paths
@@ -85,3 +87,36 @@ def test_ways_are_claimed_once_and_outlive_more_partitions_w105_w106_w215(place:
     refused = place.worker("1", wait=False)
     assert refused.child.wait(60) == 2, "while the map is there"
     assert "groups lie where it says, not where a hash does" in refused.child.output
+
+
+def test_claims_that_no_worker_can_follow_stop_neither_workers_nor_senders_w105(place: Place) -> None:
+    """Somebody writes what he likes into the path map, before and while everybody reads it."""
+    place.create(routing="path")
+    topic = DestinationTopics(f"A-{place.name}", place.name).path_map
+    claimed, hashed, late = ([f"{kind}-{number}" for number in range(20)] for kind in ("claimed", "hashed", "late"))
+    hostile = Producer({"bootstrap.servers": place.bootstrap})
+
+    def claim_nonsense(names: list[str]) -> None:
+        for name in names:
+            for number, value in enumerate((b"9" * 4_301, b"99", b"-1", "\N{ARABIC-INDIC DIGIT ONE}".encode())):
+                hostile.produce(topic, value, claim_key(name.encode(), number.to_bytes(16, "big")))
+        hostile.produce(topic, b"1", b"\x01")
+        assert not hostile.flush(30)
+
+    claim_nonsense(claimed + hashed)
+    workers = [place.worker("0"), place.worker("1")]
+    with uow.connect(place.bootstrap, application=f"A-{place.name}") as connection:
+        for name in claimed:
+            send(place, connection, name, 1, end=True)
+        place.send([(name, 1, True) for name in hashed])
+        place.wait_delivered(40)
+        claim_nonsense(late)
+        for name in late:
+            send(place, connection, name, 1, end=True)
+    place.wait_delivered(60)
+    place.verify()
+    assert [worker.child.status for worker in workers] == [None, None]
+    wait_for(lambda: path_map(place).ignored_due() is None, 60, "what nobody heeds is ended")
+    for worker in workers:
+        assert worker.child.terminate(60) == 0
+        assert worker.child.output.count("is ignored; further ones are counted only") == 1

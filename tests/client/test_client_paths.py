@@ -26,8 +26,8 @@ class FakeLog:
     claims: list[tuple[bytes, int]]
     doubts: int
 
-    def __init__(self, topic: str, paths: PathMap, make_consumer: Callable[[], Any], make_producer: Any) -> None:
-        assert topic == MAP
+    def __init__(self, topics: Any, paths: PathMap, make_consumer: Callable[[], Any], make_producer: Any) -> None:
+        assert topics.path_map == MAP
         self.paths, self._next, self._consumer = paths, 0, make_consumer()
         make_producer()
 

@@ -141,6 +141,12 @@ def test_order_key_under_hash_is_refused_w210() -> None:
     assert played(k(1, "a"), k(1, "b", True, key="")) == [unit(1, id="b")], "an empty one is none"
 
 
+def test_order_key_that_is_too_long_to_be_claimed_is_refused_w210() -> None:
+    """A claim is one record of the path map: a worker must never try one that the broker would not take."""
+    long, longest = k(1, "a", True, key="k" * 256), k(1, "b", True, key="k" * 255)
+    assert played(long, longest) == [refused(long, DecodeError, "uow-order-key"), unit(1, id="b")]
+
+
 def test_group_whose_first_component_is_taken_out_stands_where_its_next_one_came_w76_w210() -> None:
     steps = k(1, "a"), k(2, "a"), k(1, "b", True), k(1, "c", True)
     still_first = told_story(*steps, told("remove", "a", seq=1))

@@ -80,6 +80,10 @@ class MockCluster:
         self._library.rd_kafka_mock_cluster_destroy(self._cluster)
         self._library.rd_kafka_destroy(self._handle)
 
+    def create(self, topic: str, partitions: int) -> None:
+        """Adds a topic."""
+        self._library.rd_kafka_mock_topic_create(self._cluster, topic.encode(), partitions, 1)
+
     def fail(self, api: int, *codes: int) -> None:
         """The next requests of that kind are answered with these error codes."""
         array = (ctypes.c_int * len(codes))(*codes)

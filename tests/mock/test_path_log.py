@@ -14,9 +14,11 @@ from processor.kafka.clients import Clients
 from processor.kafka.paths import KafkaPathLog
 from processor.kafka.settings import WorkerSettings
 from tests.mock.mock_cluster import MockCluster
+from topics.catalogue import DestinationTopics
 from topics.paths import PathMap, claim_key
 
-TOPIC = "A-D-path-map"
+TOPICS = DestinationTopics("A", "D")
+TOPIC = TOPICS.path_map
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ class Party:
         self.now = 1.0
         self.end = 0
         self.log = KafkaPathLog(
-            TOPIC,
+            TOPICS,
             self.paths,
             clients.path_consumer,
             clients.path_producer,
@@ -141,3 +143,37 @@ def test_who_slept_through_the_life_of_a_tombstone_reads_the_map_anew_w105(party
     other.claim(b"b", partition=2)
     party.claim(b"c", partition=0)
     assert {each: party.paths.get(each) for each in party.paths} == {b"a": 1, b"b": 2, b"c": 0}
+
+
+def test_nothing_that_somebody_writes_ends_a_reader_or_hides_what_lies_behind_it(
+    cluster: MockCluster, party: Party, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Numbers of 4,301 digits, partitions that do not exist, empty keys: ignored, counted, told once."""
+    hostile = ck.Producer({"bootstrap.servers": cluster.bootstrap, "message.max.bytes": 2_000_000})
+    rows: list[tuple[bytes | None, bytes | None]] = [
+        (claim_key(b"a", bytes(16)), b"9" * 4_301),
+        (claim_key(b"a", bytes(15) + b"1"), b"99"),
+        (claim_key(b"", bytes(16)), b"1"),
+        (claim_key(b"x" * 900_000, bytes(16)), b"1"),
+        (None, b"1"),
+        (b"", None),
+        (b"\xff" * 40, b"1"),
+    ]
+    for key, value in rows:
+        hostile.produce(TOPIC, value, key, headers=[("h" * 1_000, b"x")] * 100)
+    assert not hostile.flush(30)
+    party.paths.grow(4)
+    party.claim(b"a", b"b", partition=1)
+    assert {each: party.paths.get(each) for each in party.paths} == {b"a": 1, b"b": 1}
+    assert party.paths.ignored == 4
+    assert len([line for line in caplog.messages if "is ignored" in line]) == 1
+
+
+def test_partition_that_was_added_since_is_asked_for_before_its_claims_are_ignored_w215(
+    cluster: MockCluster, party: Party, other: Party
+) -> None:
+    party.paths.grow(2)
+    cluster.create(TOPICS.components, 8)
+    other.claim(b"a", partition=7)
+    party.claim(b"a", partition=1)
+    assert (party.paths.get(b"a"), party.paths.partitions) == (7, 8)

@@ -615,9 +615,11 @@ def tick_does_not_wait_for_commands(original: Any) -> Any:
 
 @defect(PathMap, "_take")
 def the_last_claim_counts(original: Any) -> Any:
-    def wrong(self: PathMap, group_id: bytes, claim: Any, at: int) -> None:
-        original(self, group_id, claim, at)
-        self._claims[group_id].reverse()
+    def wrong(self: PathMap, group_id: bytes, key: bytes, partition: int, at: int) -> None:
+        original(self, group_id, key, partition, at)
+        way = self._ways[group_id]
+        way.claims = dict(reversed(way.claims.items()))
+        self._lead(group_id, way, at)
 
     return wrong
 
@@ -653,9 +655,7 @@ def ordered_units_do_not_wait(original: Any) -> Any:
 def only_the_first_claim_of_a_way_is_known_to_end(original: Any) -> Any:
     def wrong(self: PathMap, *args: Any) -> list[bytes]:
         keys: list[bytes] = original(self, *args)
-        for claims in self._claims.values():
-            for claim in claims[1:]:
-                claim.is_leaving = False
+        self._leaving = {way.first for way in self._ways.values() if way.first in self._leaving}
         return keys
 
     return wrong

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topics.paths import NONCE_BYTES, PathMap, claim_key, claim_value
+from topics.paths import HEED_MS, NONCE_BYTES, PathMap, claim_key, claim_value
 
 HOUR = 3_600_000
 
@@ -175,3 +175,152 @@ def test_map_that_is_cleared_begins_anew(paths: PathMap) -> None:
     claim(paths, b"a", 2)
     paths.clear()
     assert ([*paths], paths.look_at(2), paths.claimed[2]) == ([], None, 0)
+
+
+# -- whoever may claim may write anything
+
+
+HOSTILE = [
+    b"9" * 4_301,
+    b"9" * 11,
+    b"",
+    b"-1",
+    b"+1",
+    b" 1",
+    b"1_0",
+    b"1e3",
+    "\N{ARABIC-INDIC DIGIT THREE}".encode(),
+    "\N{SUPERSCRIPT TWO}".encode(),
+    b"\0",
+    b"one",
+    b"4",
+    b"99",
+    b"2147483648",
+    b"9" * 10,
+    b"0" * 10 + b"99",
+]
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+def test_claim_behind_one_that_is_ignored_counts_w105(value: bytes) -> None:
+    paths = PathMap(4)
+    bad = claim_key(b"a", nonce(1))
+    paths.read(bad, value, 0)
+    assert (paths.get(b"a"), [*paths], paths.unknown([b"a"])) == (None, [], [b"a"])
+    claim(paths, b"a", 3, 2)
+    claim(paths, b"b", 1, 3)
+    assert (paths.get(b"a"), paths.get(b"b"), paths.ignored) == (3, 1, 1)
+    assert paths.claimed == {3: 1, 1: 1}
+    paths.read(bad, None, 0)
+    assert (paths.get(b"a"), paths.ignored_due()) == (3, None)
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+def test_claim_that_is_ignored_is_ended_by_whoever_ends_ways(value: bytes) -> None:
+    paths = PathMap(4)
+    bad = claim_key(b"a", nonce(1))
+    paths.read(bad, value, 100)
+    paths.read(bad, value, 100)
+    assert paths.ignored == 1
+    assert paths.ignored_due() == 100 + HEED_MS
+    assert paths.leave_ignored(100, HOUR) == []
+    assert paths.leave_ignored(100 + HEED_MS, HOUR) == [bad]
+    assert paths.leave_ignored(100 + HEED_MS, HOUR) == [], "it may be on its way"
+    assert paths.leave_ignored(100 + HEED_MS + HOUR, HOUR) == [bad], "that was rolled back"
+
+
+def test_claim_that_borrows_the_key_of_a_good_one_does_not_end_it(paths: PathMap) -> None:
+    key = claim(paths, b"a", 3)
+    paths.read(key, b"9" * 4_301, 0)
+    assert paths.leave_ignored(HOUR, HOUR) == []
+    assert paths.get(b"a") == 3
+
+
+@pytest.mark.parametrize("group_id", [b"", b"x" * 257])
+def test_claim_for_what_can_be_no_id_is_ignored(group_id: bytes, paths: PathMap) -> None:
+    paths.read(claim_key(group_id, nonce(1)), b"1", 0)
+    assert ([*paths], paths.ignored) == ([], 1)
+
+
+def test_claim_for_a_partition_that_is_added_before_it_is_ended_takes_its_place_w215() -> None:
+    """Who claimed knew of the partition before us; all who know it agree."""
+    paths = PathMap(4)
+    claim(paths, b"a", 5, 1)
+    claim(paths, b"a", 2, 2)
+    claim(paths, b"b", 99, 3)
+    assert paths.asks_for_count
+    assert paths.get(b"a") == 2
+    paths.grow(8)
+    assert (paths.get(b"a"), paths.get(b"b"), paths.claimed[2], paths.claimed[5]) == (5, None, 0, 1)
+    later = PathMap(8)
+    claim(later, b"a", 5, 1)
+    claim(later, b"a", 2, 2)
+    assert later.get(b"a") == 5
+
+
+def test_ways_to_partitions_that_nobody_here_owns_leave_no_trace_once_they_are_ended() -> None:
+    """Else a worker's memory grows with every id that ever had a way elsewhere."""
+    paths = PathMap(4)
+    for number in range(1_000):
+        paths.read(claim(paths, b"g%d" % number, 3, number), None, 0)
+        paths.read(claim_key(b"h%d" % number, nonce(number)), b"99", 0)
+        paths.read(claim_key(b"h%d" % number, nonce(number)), None, 0)
+    assert paths.memory_bytes == 0
+    assert sum(len(each) for each in vars(paths).values() if isinstance(each, dict | set)) <= 2, "counters by partition"
+    assert not paths._look[3]
+
+
+def test_claims_by_the_thousand_for_one_id_cost_no_more_than_for_many() -> None:
+    """Each is looked for among the others of its id."""
+    paths = PathMap(4)
+    for number in range(50_000):
+        claim(paths, b"a", number % 7, number)
+    assert paths.get(b"a") == 0
+    keys = paths.leave(0, 1, HOUR, lambda group_id: False)
+    for key in keys:
+        paths.read(key, None, 0)
+    assert paths.get(b"a") is None
+
+
+def test_no_more_are_ended_in_one_transaction_than_it_holds() -> None:
+    paths = PathMap(4)
+    for number in range(25_000):
+        claim(paths, b"g%d" % number, 1, number)
+        paths.read(claim_key(b"bad", nonce(number)), b"x", 0)
+    ended = [len(paths.leave(1, HOUR, HOUR, lambda group_id: False)) for _ in range(4)]
+    assert ended == [10_000, 10_000, 5_000, 0]
+    assert [len(paths.leave_ignored(HOUR, HOUR)) for _ in range(4)] == [10_000, 10_000, 5_000, 0]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.none()
+            | st.binary(max_size=30)
+            | st.builds(claim_key, st.binary(max_size=3), st.integers(0, 5).map(nonce)),
+            st.none() | st.sampled_from(HOSTILE) | st.binary(max_size=12) | st.integers(0, 9).map(claim_value),
+        ),
+        max_size=60,
+    ),
+    st.integers(0, 9),
+)
+def test_no_record_of_the_log_gets_an_exception_out_of_the_map_or_hides_the_good_claim_behind_it(
+    log: list[tuple[bytes | None, bytes | None]], grown: int
+) -> None:
+    paths = PathMap(4)
+    for key, value in log:
+        paths.read(key, value, 0)
+    mine = claim(paths, b"mine", 2, 7)
+    paths.grow(grown)
+    assert paths.get(b"mine") == 2
+    for group_id in paths:
+        way = paths.get(group_id)
+        assert way is not None
+        assert 0 <= way < paths.partitions
+    assert sum(paths.claimed.values()) == len([*paths])
+    left = [*(key for key, _ in log if key is not None), mine]
+    for partition in range(10):
+        left += paths.leave(partition, 1, HOUR, lambda group_id: False)
+    for key in left:
+        paths.read(key, None, 0)
+    assert ([*paths], paths.memory_bytes, paths.ignored_due()) == ([], 0, None)
