@@ -15,13 +15,16 @@ from typing import Final, NamedTuple
 from processor.core.changes import Amended, Change, Closed, Decision, Delivered, GivenUp, Removed, TakenOut
 from processor.core.decide import close_of, delivered
 from processor.core.group import NEVER, UNKNOWN_END, Group
-from processor.core.ranges import Ranges, count_up_to, union
+from processor.core.ranges import Ranges, count_up_to, first_in, union
 from schemas.component import decode_component
 from schemas.errors import UowError
 from schemas.records import Component, Reason, UnitOutcome, bounded_ranges, ranges_text
 from topics.commands import Command, Verb
 from topics.headers import ID, SEQ, Marks, Reading
 from topics.policies import DestinationPolicy, ExpirationPolicy
+
+MAX_WAIVED_RANGES: Final = 1_000
+"""Ranges of waived numbers that a group keeps at most: each later command writes them all once more, into one row (W-203)."""
 
 
 class Verdict(NamedTuple):
@@ -142,14 +145,19 @@ def _declare_end(case: Case) -> Verdict:
 def _waive(case: Case) -> Verdict:
     """Numbers that are missing are not needed."""
     group, numbers = case.group, case.command.numbers
-    held = [seq for seq in group.held if any(each.first <= seq <= each.last for each in numbers)]
-    if held:
-        return _refused(f"number {min(held)} is held: cancel the group, or leave it")
+    held = first_in(numbers, group.held)
+    if held is not None:
+        return _refused(f"number {held} is held: cancel the group, or leave it")
     if group.end_known and numbers[-1].last > group.end:
         return _refused(f"the unit ends at {group.end}")
     waived = union(group.waived, numbers)
     if waived == group.waived:
         return _refused("waived already")
+    if len(waived) > MAX_WAIVED_RANGES:
+        return _refused(
+            f"the group would have {len(waived)} separate ranges of waived numbers, and at most {MAX_WAIVED_RANGES} are kept: waive what lies "
+            "between as well, or release or cancel the group"
+        )
     text = f"waives {ranges_text(numbers)}"
     return _told(case, text, _amended(group, waived=waived), group.end, waived)
 

@@ -5,6 +5,7 @@ Belongs here: arithmetic on `Range`. Does not belong here: what the numbers mean
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 
 from schemas.records import Range
@@ -33,6 +34,17 @@ def without(ranges: Ranges, numbers: Iterable[int]) -> Ranges:
                 left[at : at + 1] = [part for part in parts if part.first <= part.last]
                 break
     return tuple(left)
+
+
+def first_in(ranges: Ranges, numbers: Iterable[int]) -> int | None:
+    """The least of the numbers that one of the ranges has, or None."""
+    lasts = [each.last for each in ranges]
+
+    def is_in(number: int) -> bool:
+        at = bisect_left(lasts, number)
+        return at < len(ranges) and ranges[at].first <= number
+
+    return min(filter(is_in, numbers), default=None)
 
 
 def count_up_to(ranges: Ranges, last: int) -> int:
