@@ -229,8 +229,8 @@ def with_components(decoded: DataFrame, fetch: Callable[[DataFrame], DataFrame])
 def with_table(decoded: DataFrame, destination: str, unit_topics: Sequence[str]) -> DataFrame:
     """Adds `goes_to`: the one table for each record, so that none is lost and none counted twice (W-216).
 
-    A unit of another destination that was sent on here passed through (W-96). A value that says it is a unit and cannot be read is kept
-    in `rejected`, as it was.
+    A unit of another destination that was sent on here passed through (W-96): a worker renames its headers, one of an earlier version left
+    them as they were. A value that says it is a unit and cannot be read is kept in `rejected`, as it was.
     """
     chosen = (
         sql.when(~sql.col("topic").isin(*unit_topics), Table.REJECTED.value)

@@ -276,7 +276,7 @@ class Recomputation:
         self._partition = Partition(place, policy)
         self._maker = UnitMaker(place.destination, place.topic, place.partition, self._partition.reading)
         self._units = DestinationTopics("", place.destination).units
-        self._arrived: dict[int, tuple[bytes | None, int]] = {}
+        self._arrived: dict[int, tuple[bytes | None, bytes | None, int]] = {}
         self._orders = deque(orders)
 
     def feed(self, records: Sequence[Arrived]) -> Iterator[Row]:
@@ -285,7 +285,7 @@ class Recomputation:
             return
         assert records[0].offset() >= self._partition.position, "records come in offset order"
         for each in records:
-            self._arrived[each.offset()] = each.content, each.header_count
+            self._arrived[each.offset()] = each.content, self._content_elsewhere(each), each.header_count
         while self._orders:
             before = len([*takewhile(self._orders[0].follows, records)])
             if before == len(records):
@@ -294,6 +294,15 @@ class Recomputation:
             records = records[before:]
             yield from self._obey(self._orders.popleft())
         yield from self._judge(records)
+
+    def _elsewhere(self, record: Arrived) -> tuple[bytes | None, bytes | None, Headers]:
+        """Key, value and headers of a record where it must not look like a unit: on `D.units` and `D.errors` (line 2)."""
+        headers = record.headers() if not record.is_broken else ()
+        return record.key(), record.value(), names.as_origin(headers) if self._policy.forms_units else headers
+
+    def _content_elsewhere(self, record: Arrived) -> bytes | None:
+        there = self._elsewhere(record)
+        return record.content if record.is_broken or there[2] == [*record.headers()] else digest(*there)
 
     def _judge(self, records: Sequence[Arrived]) -> Iterator[Row]:
         self._partition.feed(records)
@@ -333,7 +342,7 @@ class Recomputation:
             for effect in decide_due(group, due, self._partition.position, self._policy).effects:
                 assert isinstance(effect, Delivered | GivenUp)
                 yield from self._closed(group, self._amended(group, effect), due)
-        for offset, (content, header_count) in self._arrived.items():
+        for offset, (content, _, header_count) in self._arrived.items():
             yield Row(
                 RECORD, Fate.UNACCOUNTED, self._place.partition, offset, content=content, header_count=header_count
             )
@@ -387,7 +396,7 @@ class Recomputation:
             yield component, first_of_many_gaps(headers, missing) if position == 1 else headers
 
     def _alone(self, record: Arrived, effect: Any) -> Row:
-        content, header_count = self._arrived.pop(record.offset())
+        content, elsewhere, header_count = self._arrived.pop(record.offset())
         size = record_bytes(record.key(), record.value(), () if record.is_broken else record.headers())
         row = Row(
             RECORD,
@@ -406,11 +415,11 @@ class Recomputation:
                     error_class=refusal.error.__name__,
                     error_case=refusal.case,
                 )
-            case Passed() if size > RECORD_LIMIT_BYTES:
+            case Passed() if record_bytes(*self._elsewhere(record)) > RECORD_LIMIT_BYTES:
                 # small enough for the input only while it was compressed
                 return row._replace(fate=Fate.REJECTED, error_class=UnitTooLargeError.__name__, error_case="bytes")
             case Passed():
-                return row._replace(fate=Fate.PASSED, unit_id=record.unit_id)
+                return row._replace(fate=Fate.PASSED, unit_id=record.unit_id, content=elsewhere)
             case Rerouted() if size + len(names.REROUTED) + 17 > _INPUT_LIMIT_BYTES:
                 # with one more header it would not fit the input again
                 return row._replace(fate=Fate.REJECTED, error_class=MisroutedComponentError.__name__, error_case="")
@@ -489,7 +498,7 @@ class Recomputation:
     def _component(self, shared: Row, position: int | None, body: bytes) -> Row:
         component = decode_component(body)
         offset = component.source.offset
-        content, header_count = self._arrived.pop(offset)
+        content, elsewhere, header_count = self._arrived.pop(offset)
         return shared._replace(
             kind=RECORD,
             offset=offset,
@@ -498,7 +507,7 @@ class Recomputation:
             end=component.end,
             component_id=component.component_id,
             at=component.timestamp,
-            content=content,
+            content=elsewhere if shared.to_errors else content,
             header_count=header_count,
             held_bytes=len(body) + stays(body),
         )

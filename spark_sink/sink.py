@@ -87,6 +87,7 @@ class Sink:
         names: Topics of the destination.
         tables: Where to write.
         routes: Of the destination: units lie in their topics, too.
+        forms_units: Whether it forms units; where it does not, none of its records is one, whatever their senders wrote (W-65).
     """
 
     spark: SparkSession
@@ -94,6 +95,7 @@ class Sink:
     names: DestinationTopics
     tables: Tables
     routes: tuple[Route, ...] = ()
+    forms_units: bool = True
 
     @property
     def unit_topics(self) -> list[str]:
@@ -143,7 +145,7 @@ class Sink:
             return frames[-1]
 
         try:
-            kept = keep(with_frame(records, self.unit_topics))
+            kept = keep(with_frame(records, self.unit_topics if self.forms_units else ()))
             routed = keep(self._routed(decoder.decode(kept)))
             counts, refer = _counts(routed)
             if refer:
@@ -225,7 +227,9 @@ def sinks(
 ) -> list[Sink]:
     """A sink for each destination."""
     return [
-        Sink(spark, cluster, DestinationTopics(application, name), Tables(root, name), policy.routes)
+        Sink(
+            spark, cluster, DestinationTopics(application, name), Tables(root, name), policy.routes, policy.forms_units
+        )
         for name, policy in destinations.items()
     ]
 

@@ -234,8 +234,8 @@ TABLE: tuple[TableLine, ...] = (
     ),
     TableLine(
         "2",
-        "no `uow-id`; or `uow-kind=unit` without `uow-seq`: a finished unit sent on",
-        "pass through to `D.units`, untouched",
+        "no `uow-id`; or `uow-kind=unit` (or `uow-origin-kind=unit`) without `uow-seq`: a finished unit sent on",
+        "pass through to `D.units`; what only units carry is named `uow-origin-...` there",
         HEADERS,
         (Example("no headers", [Sent([])]), Example("a unit sent on", [c(None, kind="unit")])),
     ),

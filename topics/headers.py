@@ -66,6 +66,10 @@ FAILURE_REASON: Final = "uow-failure-reason"
 
 UNIT_ONLY: Final = frozenset({KIND, UNIT_ID, GENERATION, OUTCOME, REASON, SIZE, MISSING, POS})
 """Headers that only units carry; never copied by a forwarder (W-56)."""
+ORIGIN: Final = "uow-origin-"
+"""Takes the place of `uow-` in their names on a record that is no unit of the destination (line 2)."""
+ORIGIN_KIND: Final = "uow-origin-kind"
+"""A finished unit that passed through, and is still none of a component's making when it is sent on once more."""
 PARENTS: Final = (PARENT_ID, PARENT_SEQ, PARENT_END, PARENT_COUNT)
 """What the component said that an inner unit stands for (W-205). Each repeats once per level of nesting, the nearest first."""
 ON_UNIT: Final = frozenset(
@@ -139,6 +143,8 @@ ALIASES: Final[dict[AliasFamily, dict[str, str]]] = {
 }
 """Alias header -> the header it stands for, per family (contract section 3, W-17)."""
 _MQ_LAST_IN_GROUP: Final = 0x10
+
+_BEFORE: Final = {ORIGIN + name.removeprefix("uow-"): name for name in UNIT_ONLY}
 
 Values = dict[str, list[bytes | None]]
 
@@ -252,7 +258,7 @@ class Reading:
             return None
         if ORDER_NAME in values:
             return Refusal(UnitConflictError, "", "", _readable(values[ID]))
-        if SEQ not in values and KIND_UNIT in values.get(KIND, ()):
+        if SEQ not in values and any(KIND_UNIT in values.get(name, ()) for name in (KIND, ORIGIN_KIND)):
             return None
         group_id = _readable(values[ID])
         if group_id is None:
@@ -308,7 +314,7 @@ class ValueReading(Reading):
         """Lines 1 to 5b for one record, headers and fields together; a finished unit is left alone, and what is no JSON object is plain."""
         headers = headers or ()
         found = super().read(headers)
-        if found is not None or (KIND, KIND_UNIT) in headers:
+        if found is not None or (KIND, KIND_UNIT) in headers or (ORIGIN_KIND, KIND_UNIT) in headers:
             return found
         return super().read([*headers, *fields_of(value, (ID, SEQ, END))])
 
@@ -323,6 +329,7 @@ _NATIVE: Final = UNTREATED | {
     ORDER_NAME,
     ORDER_KEY,
     KIND,
+    ORIGIN_KIND,
     REROUTED,
 }
 
@@ -375,6 +382,24 @@ def _why_unreadable(raws: list[bytes | None]) -> str:
     if len(raw) > MAX_ID_BYTES:
         return "too-long"
     return "" if is_text(raw) else "undecodable"
+
+
+def is_unit(headers: Sequence[tuple[str, bytes | None]]) -> bool:
+    """Whether a record is a finished unit by its headers (W-96). On `D.units` only the destination's own worker writes them."""
+    return (KIND, KIND_UNIT) in headers and all(name != SEQ for name, _ in headers)
+
+
+def as_origin(headers: Iterable[tuple[str, bytes | None]]) -> list[tuple[str, bytes | None]]:
+    """The headers of a record that is no unit of the destination: what only its worker writes on units stands under `uow-origin-...`.
+
+    Names are compared as they are: `UOW-Kind` is nobody's but the application's, and no reader of ours takes it for `uow-kind`.
+    """
+    return [(ORIGIN + name.removeprefix("uow-") if name in UNIT_ONLY else name, value) for name, value in headers]
+
+
+def from_origin(headers: Iterable[tuple[str, bytes | None]]) -> list[tuple[str, bytes | None]]:
+    """The headers of a passed record as its sender wrote them: `as_origin` undone."""
+    return [(_BEFORE.get(name, name), value) for name, value in headers]
 
 
 def is_text(raw: bytes) -> bool:

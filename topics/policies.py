@@ -145,6 +145,11 @@ class DestinationPolicy:
     fingerprints: Fingerprints = Fingerprints.AS_NEEDED
 
     @property
+    def forms_units(self) -> bool:
+        """Whether records become units; where they do not, `D.units` has what came, as it came (W-65)."""
+        return self.handling_policy is HandlingPolicy.SINGLE_MESSAGE_DELIVERY
+
+    @property
     def tells_duplicates_apart(self) -> bool:
         """Whether fingerprints of delivered units are kept: needed where the kind of a duplicate decides what becomes of it (W-40)."""
         return self.duplicate_policy is DuplicatePolicy.DROP_IDENTICAL or self.fingerprints is Fingerprints.ALWAYS

@@ -391,7 +391,8 @@ class Connection:
             ConfigError: `start` or a policy is none of these, or a property contradicts ours.
         """
         handling = self._handling(destination, expiration_policy, redelivery_limit)
-        interpreter = UnitInterpreter(handling, read_message) if include_plain else UnitsOnly(handling)
+        plain = partial(read_message, registry=self._registry)
+        interpreter = UnitInterpreter(handling, plain) if include_plain else UnitsOnly(handling)
         make = partial(Reader, interpret=interpreter)
         return self._unit_reader(topic, group, start, kafka or {}, handling, make)
 
@@ -469,7 +470,7 @@ class Connection:
         """
         if not 0 <= commit_interval_ms <= 5000:
             raise ConfigError("commit_interval_ms", commit_interval_ms, "0 to 5000: half of the transaction time-out")
-        make = partial(Reader, interpret=read_message)
+        make = partial(Reader, interpret=partial(read_message, registry=self._registry))
         return self._reader(topic, group, start, kafka, make, commit_interval_ms)
 
     def _reader(

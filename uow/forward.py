@@ -20,8 +20,6 @@ from topics.headers import (
     ERROR_ONLY,
     HOPS,
     ID,
-    KIND,
-    KIND_UNIT,
     ORIGIN_TS,
     REROUTED,
     SEQ,
@@ -29,6 +27,8 @@ from topics.headers import (
     Marks,
     Reading,
     Refusal,
+    from_origin,
+    is_unit,
 )
 from uow.component import HeaderPairs, OutgoingRecord, Value, check_conflict, header_pairs, value_bytes
 from uow.consumption import Tp
@@ -71,7 +71,8 @@ def forwarded_headers(message: Message, changes: Headers, reassign: Reassign, re
     """The headers a message travels on with.
 
     All are copied byte for byte and in order, repeats included; not those that only refused records or finished units carry, unless the
-    message is a finished unit itself (W-56, W-96); one that stands for a component takes its place (W-205). `changes` replace headers of the
+    message is a finished unit itself (W-56, W-96); one that stands for a component takes its place, also where it passed through a destination
+    on its way (W-205). `changes` replace headers of the
     same name where they stand, or are added. A component also gets this topic in `uow-hops` and, the first time, its timestamp as
     `uow-origin-ts` (W-56, W-60); plain traffic gets nothing (W-58).
 
@@ -79,7 +80,8 @@ def forwarded_headers(message: Message, changes: Headers, reassign: Reassign, re
         BadUnitIdError, BadSequenceNumberError: `changes` would alter id, number or end mark, and `reassign` does not allow it (W-63).
         UnitConflictError: `uow-id` and `uoo-name` on one message (W-33).
     """
-    came = outer_headers(message.headers) if is_unit(message.headers) else message.headers
+    sent = from_origin(message.headers)
+    came = (outer_headers(sent) if is_unit(sent) else None) or message.headers
     dropped = _NEVER_COPIED if is_unit(came) else _NEVER_COPIED | UNIT_ONLY
     headers = [pair for pair in came if pair[0] not in dropped and not pair[0].startswith("uow-error-")]
     if reassign is Reassign.NEVER:
@@ -93,11 +95,6 @@ def forwarded_headers(message: Message, changes: Headers, reassign: Reassign, re
     if all(name != ORIGIN_TS for name, _ in headers):
         headers.append((ORIGIN_TS, b"%d" % message.timestamp))
     return headers
-
-
-def is_unit(headers: Headers) -> bool:
-    """Whether a record is a finished unit (W-96)."""
-    return (KIND, KIND_UNIT) in headers and all(name != SEQ for name, _ in headers)
 
 
 def _refuse_reassignment(came: Headers, changes: Headers) -> None:

@@ -46,7 +46,7 @@ from topics.headers import (
 from uow.component import Component
 from uow.errors import LostServerError
 from uow.handles import Headers
-from uow.received import Message, ReceivedUnit
+from uow.received import InnerUnit, Message, ReceivedUnit
 from uow.transaction import OneTransaction, StaleGeneration, Transactions
 
 _INHERITED: Final = frozenset(
@@ -80,15 +80,15 @@ def _is_inherited(name: str, reading: Reading) -> bool:
     return reading.names.get(name) in _INHERITED or reading.is_user_header(name)
 
 
-def outer_headers(unit: Headers) -> Headers:
-    """Headers of the component whose place a finished unit takes; of a unit that stands for none, its own.
+def outer_headers(unit: Headers) -> Headers | None:
+    """Headers of the component whose place a finished unit takes; None for a unit that stands for none.
 
     Raises:
         ConfigError: It is one of many records: only a unit in one piece can be a component.
     """
     said = dict(reversed(unit))
     if any(said.get(name) is None for name in PARENTS):
-        return unit
+        return None
     if POS in said:
         raise ConfigError("shape", "consecutive", "a unit that stands for a component is one record: envelope")
     headers: Headers = [(ID, said[PARENT_ID]), (SEQ, said[PARENT_SEQ])]
@@ -106,7 +106,7 @@ def outer_headers(unit: Headers) -> Headers:
     return headers
 
 
-def component_of(unit: ReceivedUnit) -> Component:
+def component_of(unit: ReceivedUnit | InnerUnit) -> Component:
     """A finished unit as a component of another one, which gives it a new outer id and number (W-96)."""
     return Component(codec.frame(unit.record), headers={INNER_ID: unit.id}, component_id=unit.unit_id)
 

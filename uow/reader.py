@@ -16,10 +16,10 @@ from typing import Final, Generic, Protocol, Self, TypeVar
 from schemas.codec import SchemaSource
 from schemas.errors import DecodeError, UowError
 from schemas.records import Component, Unit
+from topics.headers import is_unit
 from topics.runs import position_of
 from uow.consumption import Consumption, Ownership
 from uow.decoding import decode_unit
-from uow.forward import is_unit
 from uow.giving_up import GivingUp, Part
 from uow.handles import ConsumedRecord, Headers, coordinates, raw_headers
 from uow.received import Message, ReceivedComponent, ReceivedUnit
@@ -129,8 +129,10 @@ class Reader(Generic[T_co]):
         self.close()
 
 
-def read_message(record: ConsumedRecord, consumption: Consumption, ownership: Ownership) -> Message:
-    """Any record, as it is."""
+def read_message(
+    record: ConsumedRecord, consumption: Consumption, ownership: Ownership, registry: SchemaSource | None = None
+) -> Message:
+    """Any record, as it is; `registry` is for units of another destination in it."""
     topic, partition, offset = coordinates(record)
     return Message(
         topic,
@@ -143,6 +145,7 @@ def read_message(record: ConsumedRecord, consumption: Consumption, ownership: Ow
         record.key(),
         record.value(),
         consumption.token(),
+        registry,
     )
 
 

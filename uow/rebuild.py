@@ -25,10 +25,6 @@ Content = tuple[str, bytes | None, bytes | None, tuple[tuple[str, bytes | None],
 """What a record of a unit is: topic, key, value, headers."""
 
 
-PASSED = -1
-"""Moment of a unit that the input had already: it passed through."""
-
-
 class What(StrEnum):
     """How a unit differs."""
 
@@ -71,10 +67,9 @@ def rebuilt(reader: LogReader, context: TaskContext, until_ms: int) -> dict[byte
         for plan in _plans(reader, context, number, until_ms):
             closed = {(each.id, each.generation): each.at for each in read_ledger(plan.ledger or b"")[1]}
             for output in plan.outputs:
-                said = dict(output.headers)
-                if said.get(names.KIND) == names.KIND_UNIT and names.UNIT_ID in said:
-                    group = said.get(names.ID) or b"", int(said.get(names.GENERATION) or b"0")
-                    _add(units, output, closed.get(group, PASSED))
+                if context.policy.forms_units and names.is_unit(output.headers):
+                    said = dict(output.headers)
+                    _add(units, output, closed[said[names.ID] or b"", int(said[names.GENERATION] or b"")])
     return units
 
 
@@ -116,7 +111,7 @@ def delivered(reader: LogReader, context: TaskContext) -> dict[bytes, Unit]:
         for tp, records in reader.read(reader.bounds(tps)):
             for record in records:
                 headers = record.headers() or []
-                if (names.KIND, names.KIND_UNIT) in headers and any(name == names.UNIT_ID for name, _ in headers):
+                if names.is_unit(headers) and any(name == names.UNIT_ID for name, _ in headers):
                     _add(units, _as_output(tp, record), record.timestamp()[1])
     return units
 

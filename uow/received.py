@@ -11,7 +11,7 @@ from typing import Any
 
 from schemas.codec import SchemaSource
 from schemas.records import Component, Range, Reason, Unit, UnitOutcome
-from topics.headers import COMPONENT_ID, ID, INNER_ID
+from topics.headers import COMPONENT_ID, ID, INNER_ID, POS, from_origin, is_unit
 from uow.consumption import Consumption, Ownership
 from uow.decoding import decode_unit
 from uow.handles import Headers
@@ -83,8 +83,7 @@ class ReceivedComponent:
         """
         if self.inner_id is None:
             return None
-        record = decode_unit(self.value, self._registry)
-        return InnerUnit(record, tuple([ReceivedComponent(each, self._registry) for each in record.components]))
+        return _opened(self.value, self._registry)
 
     def text(self) -> str:
         """The value as UTF-8 text; a null value is the empty text."""
@@ -176,7 +175,7 @@ class _SaysOfItself:
 
 @dataclass(frozen=True, slots=True)
 class InnerUnit(_SaysOfItself):
-    """A finished unit that is a component of another one.
+    """A finished unit inside another record: a component of another unit, or what passed through a destination that did not form it.
 
     Attributes:
         record: The unit as decoded.
@@ -185,6 +184,11 @@ class InnerUnit(_SaysOfItself):
 
     record: Unit
     components: tuple[ReceivedComponent, ...]
+
+
+def _opened(value: bytes | None, registry: SchemaSource | None) -> InnerUnit:
+    record = decode_unit(value, registry)
+    return InnerUnit(record, tuple([ReceivedComponent(each, registry) for each in record.components]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -233,6 +237,24 @@ class Message(Received):
     key: bytes | None
     value: bytes | None
     _token: Any = field(repr=False)
+    _registry: SchemaSource | None = field(default=None, repr=False)
+
+    @property
+    def unit(self) -> InnerUnit | None:
+        """The finished unit of another destination that was sent on and passed through here; None for any other record (W-96).
+
+        Who wrote it nobody has checked: a destination answers only for the units that it formed itself, which its readers hand out as such. Of
+        shape `reference` its components are without key, value and headers; of shape `consecutive` each record is one component and
+        no unit, hence None.
+
+        Raises:
+            DecodeError: The value is none that can be read.
+            UowError: The registry does not answer.
+        """
+        headers = from_origin(self.headers)
+        if not is_unit(headers) or any(name == POS for name, _ in headers):
+            return None
+        return _opened(self.value, self._registry)
 
     @property
     def id(self) -> str | None:

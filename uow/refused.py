@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from processor.engine.ports import LogReader, Tp
+from topics.catalogue import DestinationTopics
 from topics.headers import (
     ERROR_CASE,
     ERROR_CLASS,
@@ -22,6 +23,7 @@ from topics.headers import (
     FAILURE_REASON,
     HOPS,
     ID,
+    KIND,
     REROUTED,
     SEQ,
     SOURCE,
@@ -33,6 +35,7 @@ from uow.handles import Headers
 
 RESUBMITTED: Final = "uow-resubmitted"
 """Header of a record that was sent again: coordinates of the refused one."""
+ERRORS: Final = DestinationTopics("", "").errors
 _LEFT_BEHIND: Final = ERROR_ONLY | UNIT_ONLY | {REROUTED}
 
 
@@ -70,8 +73,12 @@ class Refused:
 
     @property
     def can_go_back(self) -> bool:
-        """False for a finished unit, and for a record of which only the reasons were kept since it fits no record of ours."""
-        return self.header("uow-kind") != "unit" and (bool(self.original) or self.value is not None)
+        """False for a finished unit, and for a record of which only the reasons were kept since it fits no record of ours.
+
+        Only `D.errors` has units (W-87); in `D.rejected` the header is what a sender wrote.
+        """
+        is_unit = self.topic.endswith(ERRORS) and self.header(KIND) == "unit"
+        return not is_unit and (bool(self.original) or self.value is not None)
 
     @property
     def lacks_value(self) -> bool:

@@ -19,12 +19,11 @@ from typing import Any, Final
 
 from schemas.errors import DecodeError
 from schemas.records import Component, Unit
-from topics.headers import POS
+from topics.headers import POS, is_unit
 from topics.runs import position_of
 from uow.consumption import Consumption, Ownership
 from uow.decoding import decode_unit
 from uow.errors import LostServerError, ReconnectTimeoutError
-from uow.forward import is_unit
 from uow.giving_up import Part
 from uow.handles import ConsumedRecord, coordinates, raw_headers
 from uow.reader import STEP_S, Handling, Reader, component_of_run, located

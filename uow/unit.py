@@ -29,7 +29,7 @@ from uow.component import (
 from uow.errors import ClientClosedError, EmptyUnitError
 from uow.handles import Headers
 from uow.nesting import component_of
-from uow.received import ReceivedUnit
+from uow.received import InnerUnit, ReceivedUnit
 from uow.transaction import OneTransaction
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class UnitWriter:
 
     def send(
         self,
-        value: Value | Component | ReceivedUnit,
+        value: Value | Component | ReceivedUnit | InnerUnit,
         *,
         to: str | None = None,
         headers: HeaderPairs = None,
@@ -128,9 +128,13 @@ class UnitWriter:
         return self.count
 
     def _record(
-        self, value: Value | Component | ReceivedUnit, to: str | None, headers: HeaderPairs, key: str | bytes | None
+        self,
+        value: Value | Component | ReceivedUnit | InnerUnit,
+        to: str | None,
+        headers: HeaderPairs,
+        key: str | bytes | None,
     ) -> OutgoingRecord:
-        if isinstance(value, ReceivedUnit):
+        if isinstance(value, ReceivedUnit | InnerUnit):
             value = component_of(value)
         component = value if isinstance(value, Component) else Component(value)
         key = component.key if key is None else key

@@ -153,8 +153,11 @@ class Writer:
         written.refused_late += 1
 
     def _pass(self, record: Record, written: Written) -> None:
-        """Untouched (line 2). What was small enough only while it was compressed fits no record of ours, and is refused."""
-        output = Output(self.units, self.partition, record.key(), record.value(), read_headers(record) or [])
+        """As it came, but for what only units carry (line 2). What was small enough only while it was compressed is refused."""
+        headers = read_headers(record) or []
+        if self.context.policy.forms_units:
+            headers = names.as_origin(headers)
+        output = Output(self.units, self.partition, record.key(), record.value(), headers)
         if self._fits(output):
             written.outputs.append(output)
             return
@@ -268,7 +271,7 @@ class Writer:
     ) -> None:
         why = self._error_headers(error, reason.value, text, str(component.source).encode())
         why += [(names.FAILURE_REASON, _FAILURES[outcome]), (names.MISSING, missing.encode())]
-        headers = [*component.headers, *why]
+        headers = [*names.as_origin(component.headers), *why]
         stays = component if component.reference is not None else None
         value = component.value if stays is None else None
         self._put(Output(self.errors, self.partition, component.key, value, headers), why, written, stays)

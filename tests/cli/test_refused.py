@@ -74,7 +74,9 @@ def test_plain_records_keep_their_key() -> None:
 
 def test_units_and_bare_reasons_cannot_go_back() -> None:
     assert RECORD.can_go_back
-    assert not replace(RECORD, headers=(*CAME, ("uow-kind", b"unit"))).can_go_back
+    claims_to_be_a_unit = replace(RECORD, headers=(*CAME, ("uow-kind", b"unit")))
+    assert claims_to_be_a_unit.can_go_back
+    assert not replace(claims_to_be_a_unit, topic="D.errors").can_go_back
     assert not replace(RECORD, value=None, headers=tuple(WHY)).can_go_back
     assert replace(RECORD, headers=tuple(WHY)).can_go_back
     assert not RECORD.lacks_value

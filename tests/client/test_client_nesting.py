@@ -334,3 +334,71 @@ def test_value_that_should_be_a_unit_and_is_none_is_told_w206() -> None:
     record = Component(1, True, None, None, b"no unit", (("uow-inner-id", b"i"),), 1, uow.Source("t", 0, 0))
     with pytest.raises(errors.DecodeError):
         _ = uow.ReceivedComponent(record).unit
+
+
+def passed_through(fake: FakeBroker, sent: FakeSent, destination: str) -> FakeSent:
+    """A unit that somebody copied to another destination as it is, as it comes out there."""
+    fake.visible[:] = [FakeSent(f"{destination}.components", sent.key, sent.value, sent.headers)]
+    (passed,) = assembled(fake, destination)
+    fake.visible.clear()
+    return passed
+
+
+def test_a_unit_that_passed_through_is_no_unit_there_and_is_opened_on_request_w96(
+    fake: FakeBroker, connection: uow.Connection
+) -> None:
+    with connection.unit("shipments", "s-1") as unit:
+        unit.send("a")
+        unit.send("b")
+    (whole,) = assembled(fake, "shipments")
+    passed = passed_through(fake, whole, "orders")
+    fake.records = [FakeRecord(passed.value, key=passed.key, headers=passed.headers, topic="orders.units")]
+    assert connection.units("orders", group="invoicing").receive(0) is None
+    fake.committed.clear()
+    found = connection.units("orders", group="all", include_plain=True).receive(0)
+    assert isinstance(found, uow.Message)
+    assert found.unit is not None
+    assert (found.unit.id, found.unit.destination) == ("s-1", "shipments")
+    assert [component.text() for component in found.unit.components] == ["a", "b"]
+    with connection.unit("bills", "b-1") as bill:
+        bill.send(found.unit)
+    (outer,) = assembled(fake, "bills")
+    inner = received(fake, connection, outer).components[0].unit
+    assert inner is not None
+    assert (inner.id, inner.unit_id) == ("s-1", found.unit.unit_id)
+
+
+def test_what_is_no_whole_unit_opens_as_none_or_says_what_is_wrong(
+    fake: FakeBroker, connection: uow.Connection
+) -> None:
+    mark = ("uow-origin-kind", b"unit")
+    for headers in ([], [("uow-origin-kind", b"x")], [mark, ("uow-seq", b"1")], [mark, ("uow-origin-pos", b"1/2")]):
+        assert message(fake, connection, FakeSent("orders.units", None, b"v", headers)).unit is None
+    with pytest.raises(errors.DecodeError):
+        _ = message(fake, connection, FakeSent("orders.units", None, b"v", [mark])).unit
+
+
+def test_an_inner_unit_that_passed_through_still_takes_its_place_w205(
+    fake: FakeBroker, connection: uow.Connection
+) -> None:
+    outer = FakeSent("warehouse", b"k", b"v", [("uow-id", b"o"), ("uow-seq", b"1"), ("uow-end", b"true")])
+    split(fake, connection, outer, "shipments", "a", "b")
+    (whole,) = assembled(fake, "shipments")
+    passed = passed_through(fake, whole, "elsewhere")
+    connection.forward(message(fake, connection, passed), destination="orders")
+    (order,) = assembled(fake, "orders")
+    inner = received(fake, connection, order).components[0].unit
+    assert inner is not None
+    assert (order.marks["uow-id"], [each.text() for each in inner.components]) == (b"o", ["a", "b"])
+
+
+def test_a_passed_unit_that_stands_for_nothing_goes_on_as_it_came_w56(
+    fake: FakeBroker, connection: uow.Connection
+) -> None:
+    with connection.unit("shipments", "s-1") as unit:
+        unit.send("a")
+    (whole,) = assembled(fake, "shipments")
+    passed = passed_through(fake, whole, "elsewhere")
+    connection.forward(message(fake, connection, passed), to="next")
+    assert fake.visible[-1].headers == passed.headers
+    assert passed_through(fake, passed, "further").headers == passed.headers

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from processor.core.partition import Place
-from spark_sink.recompute import GROUP, RECORD, Arrived, Fate, Row, recompute
+from spark_sink.recompute import GROUP, RECORD, Arrived, Fate, Row, digest, recompute
 from topics.policies import DestinationPolicy, ExpirationPolicy, HandlingPolicy, Oversize, Shape, ValueFormat
 
 PLACE = Place("d", "d.components", 0, 1)
@@ -173,3 +173,35 @@ def test_a_header_name_that_is_no_utf_8_is_refused_as_the_worker_refuses_it() ->
     broken = Arrived(0, 1, b"k", b"v", [("uow-id", b"a"), ("uow-seq", b"1"), ("\ufffd", b"")], b"digest")
     [row] = rows(broken)
     assert (row.fate, row.error_class, row.header_count) == (Fate.REJECTED, "DecodeError", 0)
+
+
+CLAIMS: list[tuple[str, bytes | None]] = [("uow-kind", b"unit"), ("uow-unit-id", b"x")]
+RENAMED: list[tuple[str, bytes | None]] = [("uow-origin-kind", b"unit"), ("uow-origin-unit-id", b"x")]
+
+
+def test_what_claims_to_be_a_unit_is_expected_under_other_names_w96() -> None:
+    """Where it passes and where it is given up; not where it is part of a unit, and not where it is refused."""
+    marks: list[tuple[str, bytes | None]] = [("uow-id", b"a"), ("uow-seq", b"1")]
+    passes = Arrived(0, 1, b"k", b"v", CLAIMS, b"as it came")
+    held = Arrived(1, 1, b"a", b"v", [*marks, *CLAIMS], b"as it came")
+    refused = Arrived(2, 1, b"a", b"v", [*marks, *CLAIMS], b"as it came")
+    later = Arrived(3, 99_999, b"k", b"v", [], b"plain")
+    found = rows(
+        passes,
+        held,
+        refused,
+        later,
+        expiration_policy=ExpirationPolicy.REDIRECT,
+        incomplete_expiration_ms=10_000,
+    )
+    content = {row.offset: row.content for row in found if row.kind == RECORD}
+    assert content == {
+        0: digest(b"k", b"v", RENAMED),
+        1: digest(b"a", b"v", [*marks, *RENAMED]),
+        2: b"as it came",
+        3: b"plain",
+    }
+    whole = Arrived(0, 1, b"a", b"v", [*marks, ("uow-end", b"true"), *CLAIMS], b"as it came")
+    assert [row.content for row in rows(whole) if row.kind == RECORD] == [b"as it came"]
+    unchanged = rows(passes, handling_policy=HandlingPolicy.PASS_THROUGH)
+    assert [row.content for row in unchanged] == [b"as it came"]

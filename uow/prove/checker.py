@@ -106,7 +106,7 @@ class _Check:
             else:
                 found.append(rec.identity)
         wanted: list[object] = [
-            [part.place for part in each.in_order()] if isinstance(each, Group) else each.identity
+            [part.place for part in each.in_order()] if isinstance(each, Group) else each.passed
             for each in expected.units
         ]
         self._passed(number, expected, found)
@@ -119,7 +119,7 @@ class _Check:
         """Which input offsets the passed-through records of this partition are, the earliest first."""
         waiting: defaultdict[object, deque[Place]] = defaultdict(deque)
         for rec in self.logs.components[number]:
-            waiting[rec.identity].append(rec.place)
+            waiting[rec.passed].append(rec.place)
         for identity in found:
             if isinstance(identity, tuple):
                 if waiting[identity]:

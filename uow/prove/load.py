@@ -140,7 +140,7 @@ class Script:
             (),
             (("note", None),),
             (("uow-seq", b"-7"), ("uow-end", b"banana")),
-            (("uow-id", b"nested"), ("uow-kind", b"unit")),
+            (("uow-id", b"nested"), ("uow-kind", b"unit"), ("uow-unit-id", b"forged"), ("uow-pos", b"1/2")),
             (("twice", b"1"), ("twice", b"\xff")),
         )
         chosen = self.random.choice(headers)

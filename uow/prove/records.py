@@ -17,6 +17,11 @@ AT_MOST = 20
 Identity = tuple[bytes | None, bytes | None, Headers]
 """Key, value and headers: all that a producer gives."""
 
+OF_UNITS = frozenset(
+    f"uow-{name}" for name in ["kind", "unit-id", "generation", "outcome", "reason", "size", "missing", "pos"]
+)
+"""Header names that a destination's worker alone writes on `D.units`."""
+
 Place = tuple[int, int]
 """Partition and offset in `D.components`."""
 
@@ -40,6 +45,12 @@ class Rec(NamedTuple):
     def identity(self) -> Identity:
         """What its producer gave."""
         return self.key, self.value, self.headers
+
+    @property
+    def passed(self) -> Identity:
+        """What comes out of it where it passes through: nothing else may look like a unit of the worker's."""
+        headers = tuple((f"uow-origin-{name[4:]}" if name in OF_UNITS else name, value) for name, value in self.headers)
+        return self.key, self.value, headers
 
     def first(self, name: str) -> bytes | None:
         """The first value of a header; None where there is none."""
