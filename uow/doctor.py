@@ -7,8 +7,10 @@ Belongs here: the checks. Does not belong here: printing (`uow.commands.doctor`)
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -165,6 +167,12 @@ def _partitions(reader: LogReader, name: str, context: TaskContext) -> Iterator[
         waiting += max(0, bounds[tp][1] - task.position)
         unread += max(0, bounds[commands][1] - task.command_position)
         opened += len(task.groups)
+        if task.forgets_until > (0 if bounds[tp][1] > task.position else time.time() * 1000):
+            until = datetime.fromtimestamp(task.forgets_until / 1000, UTC).isoformat()
+            what = f"{tp.topic}/{number}: a part of the ledger is gone; ids that closed in it may come back in what was appended before {until}"
+            yield Finding(
+                Verdict.LOOK, what, "keep the ledger longer than workers may be down: docs/operations.md, retention"
+            )
     if sound:
         yield _ok(f"{name}: {context.partitions} partitions can be restored, {opened} groups are open")
     if waiting:

@@ -103,7 +103,7 @@ class Plan:
         ledger: The ledger record's value; None when position and floor stay as they were.
         outputs: Records for `D.units`, `D.rejected`, `D.errors`, `D.outcomes`, and reroutes to `D.components`, in order.
         next_offset: Position after this plan: the offset to commit.
-        metadata: Text for the committed offset (hints for restore: `1;F=<replay floor>;R=<changelog rows>;P=<partitions>;S=<mark>`).
+        metadata: Text for the committed offset (hints for restore: `1;F=<replay floor>;R=<changelog rows>;P=<partitions>;C=<clock>;S=<mark>`).
         stayed: By index in `outputs`: the component whose value stayed in `D.components` and is read back while the plan is written
             (W-117, `processor.engine.stayed`).
         log_lines: Structured log lines by `expiration_policy = "log"` (W-79), written after the commit.

@@ -125,7 +125,7 @@ def _plan(context: TaskContext, task: PartitionTask, share: _Share, commands: It
         position,
         topics.commands,
         task.command_position,
-        offset_metadata(position, task.rows + len(share.rows) - len(share.gone), context),
+        offset_metadata(position, task.rows + len(share.rows) - len(share.gone), partition.clock, context),
         share.gone + share.rows,
         ledger_value(position, position, position, partition.clock, reading, (), closed, [*commands]),
     )

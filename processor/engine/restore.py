@@ -27,11 +27,15 @@ from processor.engine.task import PartitionTask
 from schemas.component import decode_component
 from schemas.errors import DecodeError, StateCorruptedError
 from schemas.records import SETTINGS_KEY, DecidedCommand, LedgerRecord
-from topics.policies import NEVER_MS, DestinationPolicy
+from topics.policies import NEVER_MS, DestinationPolicy, HandlingPolicy
 
 _REMEDY_OFFSETS = (
     "the group's committed offsets do not belong to this state: put the old offsets back, or, to begin anew, stop all workers and delete "
     "the destination's two changelog topics together with the offsets"
+)
+_REMEDY_BEGUN = (
+    "stop all workers, delete the destination's two changelog topics, make them again (`uow topics create`), and set the group's offsets on "
+    "this topic, in every partition, to where the workers had stopped; what lies behind is delivered, once more where it was before"
 )
 _REMEDY_LEDGER = (
     "retention of the ledger topic was shorter than the downtime: put its records back; or begin anew: stop all workers, delete the "
@@ -52,11 +56,13 @@ SPARE_CLOSED = 100_000
 class _Found:
     """What the logs hold for one partition.
 
-    `ledger_end` is the end offset of its ledger, above 0 once there was one; `sift_at`, and the spare ones, how many closed groups are too many.
+    `ledger` is the log start and end offset of its ledger: above 0 once retention has taken from it, and once there was one; `oldest` the
+    clock of its first record that is left; `sift_at`, and the spare ones, how many closed groups are too many.
     """
 
     window: Window
-    ledger_end: int
+    ledger: tuple[int, int]
+    oldest: int | None = None
     rows: dict[bytes, bytes] = field(default_factory=dict)
     closed: list[Closed] = field(default_factory=list)
     sift_at: int = 0
@@ -123,7 +129,7 @@ def _restore(
     changelogs = {Tp(contexts[tp.topic].topics.groups_changelog, tp.partition): tp for tp in tps}
     ledgers = {Tp(contexts[tp.topic].topics.closed_changelog, tp.partition): tp for tp in tps}
     bounds = reader.bounds([*tps, *commands.values(), *changelogs, *ledgers])
-    found = {tp: _Found(Window(*tp), bounds[ledger][1]) for ledger, tp in ledgers.items()}
+    found = {tp: _Found(Window(*tp), bounds[ledger]) for ledger, tp in ledgers.items()}
     for log, records in reader.read({log: bounds[log] for log in (*changelogs, *ledgers)}):
         if log in changelogs:
             _take_rows(found[changelogs[log]].rows, log, records)
@@ -200,6 +206,8 @@ def _take_ledger(found: _Found, log: Tp, offset: int, value: bytes | None) -> No
             f"ledger record at offset {offset}: {error}",
             "start the version that wrote it",
         ) from error
+    if found.oldest is None:
+        found.oldest = ledger.clock
     found.window.add(ledger, closed)
     found.closed += closed
     found.commands += ledger.commands
@@ -232,11 +240,12 @@ def _fill(
 ) -> None:
     start, end = bounds
     agreed = found.rows.pop(SETTINGS_KEY, None)
-    context, counted = task.context, hints(committed).partitions
+    context, hint = task.context, hints(committed)
+    counted = hint.partitions
     if counted not in (None, context.partitions) and context.policy.is_bound_to_count:
         why = f"its groups were assembled when the topic had {counted} partitions, now it has {context.partitions}"
         raise StateCorruptedError([task.tp], why, remedy_for_count(context.destination))
-    position = _position(task.tp, found, committed, bounds)
+    position = _position(task.tp, found, committed, bounds, agreed is not None)
     if position < start:
         task.blocked = f"records {position} to {start - 1} of {task.tp.topic}/{task.tp.partition} were deleted before they were read (W-120)"
     elif position > end:
@@ -245,8 +254,9 @@ def _fill(
             f"committed offset {position} lies behind the end offset {end}",
             _REMEDY_OFFSETS,
         )
-    clock = found.last.clock if found.last is not None else 0
+    clock = found.last.clock if found.last is not None else hint.clock or 0
     task.restore(position, clock, found.closed, len(found.rows), command_position, found.commands)
+    task.forgets_until = _forgets_until(found, hint, context.policy)
     try:
         if (
             mark_in(committed.metadata) is not None
@@ -263,20 +273,48 @@ def _fill(
         raise StateCorruptedError([task.tp], f"changelog: {error}", "start the version that wrote it") from error
 
 
-def _position(tp: Tp, found: _Found, committed: Committed, bounds: tuple[int, int]) -> int:
+def _forgets_until(found: _Found, hint: Hints, policy: DestinationPolicy) -> int:
+    """Until when ids may come back that closed in a part of the ledger that is gone, and should be known (W-19); 0: none can.
+
+    Where nothing stands beside the offset somebody else has set it, to begin anew: nothing is known on purpose.
+    """
+    last, oldest = found.last, found.oldest if found.last is not None else hint.clock
+    if (
+        not oldest
+        or policy.handling_policy is HandlingPolicy.PASS_THROUGH
+        or (last is not None and not found.ledger[0])
+    ):
+        return 0
+    until = oldest + policy.closed_retention_ms
+    return until if last is None or until > last.clock else 0
+
+
+def _check_first_start(tp: Tp, found: _Found, has_agreed: bool) -> None:
+    """Never from the start into existing state, nor where it was, and nothing but its traces are left (ER-20).
+
+    The settings' row is the trace that no retention takes. An end of the ledger alone is none: an aborted transaction leaves one as well.
+    """
+    if found.last is not None:
+        at = found.last.to_offset
+        why, remedy = f"its ledger ends at {at}", f"{_REMEDY_OFFSETS}; the old offset of this partition is {at}"
+    elif found.rows:
+        why, remedy = f"its changelog holds {len(found.rows)} components", _REMEDY_LEDGER
+    elif has_agreed or found.ledger[0] > 0:
+        why, remedy = "workers have committed here before: it was kept for less than the downtime", _REMEDY_BEGUN
+    else:
+        return
+    raise StateCorruptedError([tp], f"the group has no committed offset, but {why}", remedy)
+
+
+def _position(tp: Tp, found: _Found, committed: Committed, bounds: tuple[int, int], has_agreed: bool) -> int:
     if committed.offset is None:
-        if found.rows or found.last is not None:  # ER-20: never replay from the start into existing state
-            raise StateCorruptedError(
-                [tp],
-                "the group has no committed offset, but its changelogs hold state",
-                _REMEDY_OFFSETS,
-            )
+        _check_first_start(tp, found, has_agreed)
         return bounds[0]
     if found.last is not None and found.last.to_offset != committed.offset:
         why = f"the ledger ends at {found.last.to_offset}, the committed offset is {committed.offset}"
         raise StateCorruptedError([tp], why, _REMEDY_OFFSETS)
-    floor, rows, _ = hints(committed)
-    if found.last is None and floor is None and (found.rows or found.ledger_end):
+    floor, rows, *_ = hints(committed)
+    if found.last is None and floor is None and (found.rows or found.ledger[1]):
         why = f"somebody else set the committed offset {committed.offset}, and the ledger has no record left to judge it by"
         raise StateCorruptedError([tp], why, _REMEDY_OFFSETS)
     if found.last is None and floor is not None and floor < committed.offset:
@@ -295,14 +333,16 @@ class Hints(NamedTuple):
         floor: The replay floor.
         rows: How many rows the changelog must have.
         partitions: How many partitions `D.components` had (W-107).
+        clock: The partition's clock, for when the ledger has aged away.
     """
 
     floor: int | None = None
     rows: int | None = None
     partitions: int | None = None
+    clock: int | None = None
 
 
 def hints(committed: Committed) -> Hints:
     """What stands beside a committed offset."""
-    found = re.fullmatch(r"1;F=(\d+)(?:;R=(\d+))?(?:;P=(\d+))?(?:;S=[0-9a-f]+)?", committed.metadata)
+    found = re.fullmatch(r"1;F=(\d+)(?:;R=(\d+))?(?:;P=(\d+))?(?:;C=(\d+))?(?:;S=[0-9a-f]+)?", committed.metadata)
     return Hints(*(None if each is None else int(each) for each in found.groups())) if found else Hints()

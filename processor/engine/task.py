@@ -10,7 +10,9 @@ of single records (`rows`, `outputs`), and sending (`processor.kafka`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 
 from processor.core.changes import Amended, Closed, Delivered, GivenUp
 from processor.core.group import NEVER, Group
@@ -33,6 +35,8 @@ from schemas.stayed import stays
 from topics.paths import MOST_ENDED, PARTITION, line_of
 from topics.policies import HandlingPolicy
 
+log = logging.getLogger("uow.partition")
+
 GROUP_BYTES = 800
 COMPONENT_BYTES = 100
 """What an open group and a held component cost beside their bytes: objects, table entries, deadlines. `tests/engine/test_memory.py` measures it."""
@@ -42,14 +46,15 @@ LEAVE_EVERY_MS = 5_000
 """How often ways are ended (W-106): a transaction that ends some holds back the path map's readers until it is over."""
 
 
-def offset_metadata(floor: int, rows: int, context: TaskContext) -> str:
-    """Text beside the committed offset: replay floor, live rows of the changelog, the mark of the settings (W-68).
+def offset_metadata(floor: int, rows: int, clock: int, context: TaskContext) -> str:
+    """Text beside the committed offset: replay floor, live rows of the changelog, the clock, the mark of the settings (W-68).
 
     Also the partition count, where it binds groups (W-107).
     """
     told = f"1;F={floor};R={rows}"
     if context.policy.is_bound_to_count:
         told += f";P={context.partitions}"
+    told += f";C={clock}"
     return f"{told};S={context.agreement.mark}" if context.agreement is not None else told
 
 
@@ -63,6 +68,8 @@ class PartitionTask:
     Attributes:
         blocked: Why the partition must not be read, or None (engine rule 8).
         rows: Live rows of the changelog: components of promoted groups. Committed beside the offset, so that a restore misses none.
+        forgets_until: Ids may come back until then (epoch ms) that nobody remembers, though they closed within `closed_retention_ms`: a
+            part of the ledger was gone when this was restored (W-19). 0: there are none.
     """
 
     def __init__(self, tp: Tp, context: TaskContext) -> None:
@@ -73,6 +80,8 @@ class PartitionTask:
         self.young = YoungGroups(context.replay)
         self.blocked: str | None = None
         self.rows = 0
+        self.forgets_until = 0
+        self._has_told = False
         self._unrecorded = context.agreement
         self._leave_at = 0
         self._planned = 0
@@ -122,7 +131,27 @@ class PartitionTask:
 
     def feed(self, records: Sequence[RawRecord]) -> None:
         """Records of a poll before those that `process` gets: the plan is of all of them."""
+        if self.forgets_until and records:
+            self._look_back(records[0].timestamp()[1])
         self.partition.feed(records)
+
+    def _look_back(self, at: int) -> None:
+        """Tells once, and only if a record was appended in time to belong to what is forgotten."""
+        if at >= self.forgets_until:
+            self.forgets_until = 0
+        elif not self._has_told:
+            self._has_told = True
+            log.warning(
+                "%s/%d: a part of the ledger is gone, and with it ids that closed lately: of what was appended before %s a late component "
+                "opens a new group, and a unit that is sent again is delivered again (W-19)",
+                *self.tp,
+                datetime.fromtimestamp(self.forgets_until / 1000, UTC).isoformat(),
+            )
+
+    @property
+    def forgotten_until(self) -> int:
+        """As `forgets_until`, once a record was read that may belong to what is forgotten; else 0."""
+        return self.forgets_until if self._has_told else 0
 
     def process(self, records: Sequence[RawRecord], commands: Sequence[RawRecord] = ()) -> Plan:
         """One poll's records of this partition, and of the same partition of `D.commands`; both in offset order."""
@@ -141,10 +170,10 @@ class PartitionTask:
             first = fed
             while fed < len(records) and records[fed].timestamp()[1] <= at:
                 fed += 1
-            self.partition.feed(records[first:fed])
+            self.feed(records[first:fed])
 
         self.partition.obey(commands, feed_until)
-        self.partition.feed(records[fed:])
+        self.feed(records[fed:])
 
     def tick(self, now_ms: int) -> Plan | None:
         """The partition was read to an end offset that was asked for at `now_ms` (W-82): what is due then closes.
@@ -213,7 +242,7 @@ class PartitionTask:
         if self._leave_due() <= partition.clock:
             plan.outputs += self._leave()
         floor = self.young.floor(partition.position)
-        plan.metadata = offset_metadata(floor, self.rows, context)
+        plan.metadata = offset_metadata(floor, self.rows, partition.clock, context)
         if self._unrecorded is not None:
             plan.changelog.append((SETTINGS_KEY, self._unrecorded.value))
             self._unrecorded = None

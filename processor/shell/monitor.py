@@ -247,6 +247,13 @@ METRICS: tuple[MetricSpec, ...] = (
         _per_map(lambda paths: paths.ignored),
     ),
     MetricSpec(
+        "uow_closed_forgotten_until_seconds",
+        "gauge",
+        "Until then (epoch; append time) ids may come back that were forgotten too early, since a part of the ledger was gone; 0: none.",
+        PARTITION,
+        _per_partition(lambda s, tp, task, now: task.forgotten_until / 1000),
+    ),
+    MetricSpec(
         "uow_position",
         "gauge",
         "Next input offset.",

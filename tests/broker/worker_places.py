@@ -224,13 +224,21 @@ class Worker:
     def __init__(self, child: Child, slot: str) -> None:
         self.child, self.slot = child, slot
 
-    def page(self) -> dict[str, Any]:
-        """`/groups/`."""
+    def _get(self, path: str) -> bytes:
         line = self.child.wait_output("pages on http://")
         address = line.partition("pages on ")[2].partition("/groups/")[0]
-        with urllib.request.urlopen(f"{address}/groups/", timeout=5) as answer:
-            page: dict[str, Any] = json.load(answer)
-            return page
+        with urllib.request.urlopen(f"{address}{path}", timeout=5) as answer:
+            body: bytes = answer.read()
+            return body
+
+    def page(self) -> dict[str, Any]:
+        """`/groups/`."""
+        page: dict[str, Any] = json.loads(self._get("/groups/"))
+        return page
+
+    def metrics(self) -> str:
+        """`/metrics`."""
+        return self._get("/metrics").decode()
 
     def partitions(self) -> dict[str, Any]:
         """The partitions of its only destination."""

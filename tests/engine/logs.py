@@ -30,6 +30,7 @@ class Logs:
         self.metadata = ""
         self.written: list[FakeRecord] = []
         self._ends: dict[Tp, int] = {}
+        self._starts: dict[Tp, int] = {}
         self._input_end = 0
 
     def add(self, plan: Plan | None) -> None:
@@ -67,6 +68,14 @@ class Logs:
             if record.tp != changelog or (last[record.key_] is record and record.value_ is not None)
         ]
 
+    def cut_ledger(self, keep: int = 0) -> None:
+        """Retention takes the ledger's records but the last ones."""
+        ledger = [record for record in self.written if record.tp.topic == TOPICS.closed_changelog]
+        gone = ledger[: len(ledger) - keep]
+        self.written = [record for record in self.written if record not in gone]
+        log = Tp(TOPICS.closed_changelog, self.tp.partition)
+        self._starts[log] = ledger[-keep].offset_ if keep else self._ends[log]
+
     # -- LogReader --------------------------------------------------------------------------------------------------
 
     def committed(self, tps: Sequence[Tp]) -> Mapping[Tp, Committed]:
@@ -74,7 +83,12 @@ class Logs:
         return {tp: Committed(*positions[tp]) for tp in tps}
 
     def bounds(self, tps: Sequence[Tp]) -> Mapping[Tp, tuple[int, int]]:
-        return {tp: self.input_bounds if tp in (self.tp, self.commands) else (0, self._ends.get(tp, 0)) for tp in tps}
+        return {
+            tp: self.input_bounds
+            if tp in (self.tp, self.commands)
+            else (self._starts.get(tp, 0), self._ends.get(tp, 0))
+            for tp in tps
+        }
 
     def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[Stretch]:
         for tp, (start, end) in ranges.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import processor.engine.restore as restoring
+from processor.engine.agreement import Agreement
 from processor.engine.ports import Plan, Tp
 from processor.engine.restore import restore
 from processor.engine.rows import LEDGER_HEADER, read_ledger, read_row
@@ -251,6 +253,74 @@ def test_state_without_a_committed_offset_is_refused_er20(keep: Tp) -> None:
     logs.written = [record for record in logs.written if record.tp == keep]
     with pytest.raises(StateCorruptedError, match="no committed offset"):
         restored(logs, policy_of())
+
+
+def test_first_start_where_only_the_settings_row_is_left_is_refused_er20() -> None:
+    """Offsets and ledger age away with a long stop; what is in a compacted topic does not."""
+    policy = policy_of()
+    context = replace(context_of(policy), agreement=Agreement.of("D", policy))
+    played, logs = Story(PartitionTask(INPUT, context)), Logs(INPUT)
+    played.send(c(1, end=True))
+    logs.add(played.plans[0])
+    logs.committed_offset, logs.metadata = None, ""
+    logs.written = [record for record in logs.written if record.tp == CHANGELOG]
+    with pytest.raises(StateCorruptedError, match=r"workers have committed here before.*set the group's offsets"):
+        restored(logs, policy)
+
+
+def test_first_start_where_retention_has_taken_from_the_ledger_is_refused_er20() -> None:
+    logs = logs_of(c(1, end=True))
+    logs.committed_offset, logs.metadata = None, ""
+    logs.cut_ledger()
+    with pytest.raises(StateCorruptedError, match="workers have committed here before"):
+        restored(logs, policy_of())
+
+
+def test_first_start_after_a_transaction_that_was_aborted_is_one_er20() -> None:
+    """What was aborted leaves an end offset, and nothing that can be read."""
+    logs = logs_of(c(1, end=True))
+    logs.committed_offset, logs.metadata, logs.written = None, "", []
+    assert restored(logs, policy_of()).position == 0
+
+
+def test_clock_outlives_the_ledger_w19() -> None:
+    logs = logs_of(c(1, end=True, at=70))
+    logs.cut_ledger()
+    assert restored(logs, policy_of()).partition.clock == ms(70)
+
+
+@pytest.mark.parametrize(("kept", "at", "is_told"), [(0, 109, True), (0, 110, False), (1, 119, True), (1, 120, False)])
+def test_ids_that_are_forgotten_too_early_are_told_of_until_nobody_needs_them_w19(
+    kept: int, at: int, is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One group closes at 0, at 10 and at 20, and is to be remembered for 100. So many records of the ledger are left."""
+    policy = policy_of(closed_retention_ms=100_000)
+    played, logs = Story(PartitionTask(INPUT, context_of(policy))), Logs(INPUT)
+    played.send(*(c(1, id=f"g{at}", end=True, at=at) for at in ((0, 10) if not kept else (0, 10, 20))), poll=1)
+    for plan in played.plans:
+        logs.add(plan)
+    logs.cut_ledger(keep=kept)
+    task = restored(logs, policy)
+    assert task.forgotten_until == 0, "nothing was read that it could concern"
+    after = Story(task, offset=3)
+    after.send(c(1, id="new", at=at), c(2, id="new", at=at))
+    assert task.forgotten_until == (ms(110 + 10 * kept) if is_told else 0)
+    assert [line.levelname for line in caplog.records] == ["WARNING"] * is_told
+    after.send(c(3, id="new", at=130))
+    assert task.forgotten_until == 0
+
+
+@pytest.mark.parametrize("cut", [0, 1])
+def test_ledger_that_tells_enough_is_nothing_to_tell_w19(cut: int, caplog: pytest.LogCaptureFixture) -> None:
+    policy = policy_of(closed_retention_ms=100_000)
+    played, logs = Story(PartitionTask(INPUT, context_of(policy))), Logs(INPUT)
+    played.send(c(1, id="a", end=True, at=0), c(1, id="b", end=True, at=10), c(1, id="c", end=True, at=111), poll=1)
+    for plan in played.plans:
+        logs.add(plan)
+    if cut:
+        logs.cut_ledger(keep=2)
+    Story(restored(logs, policy), offset=3).send(c(1, id="new", at=111))
+    assert not caplog.records
 
 
 def test_committed_offset_behind_the_end_of_the_input_is_refused_er20() -> None:

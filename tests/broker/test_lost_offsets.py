@@ -1,0 +1,117 @@
+"""Offsets and ledger that aged away with a long stop: nothing is delivered twice in silence, and the remedies work (ER-20, W-19)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import OFFSET_END, ConsumerGroupTopicPartitions, TopicPartition
+
+from tests.broker.worker_places import Place, Worker
+from tests.processes import Child, wait_for
+
+SLOW = 90.0
+UNITS = 50
+pytestmark = pytest.mark.timeout(200)
+
+
+@pytest.fixture
+def place(broker: Any, unique: str, tmp_path: Path, spawn: Callable[..., Child]) -> Place:
+    return Place(broker.bootstrap, unique, tmp_path, spawn, partitions=1)
+
+
+def lose_offsets(place: Place, admin: Any) -> None:
+    """What `offsets.retention.minutes` does to a group that nobody is in."""
+
+    def is_deleted() -> bool:
+        try:
+            admin.delete_consumer_groups(["A-" + place.name])["A-" + place.name].result(20)
+        except Exception:  # noqa: BLE001 - the last member is not gone yet
+            return False
+        return True
+
+    wait_for(is_deleted, SLOW)
+
+
+def empty_ledger(place: Place, admin: Any) -> None:
+    """What retention does."""
+    place.is_damaged = True
+    whole = TopicPartition(f"A-{place.name}-{place.name}-closed-changelog", 0, OFFSET_END)
+    for future in admin.delete_records([whole]).values():
+        future.result(20)
+
+
+def put_back(place: Place, admin: Any, offset: int) -> None:
+    """As `kafka-consumer-groups.sh --reset-offsets` does."""
+    group = ConsumerGroupTopicPartitions("A-" + place.name, [TopicPartition(place.components, 0, offset)])
+    for future in admin.alter_consumer_group_offsets([group]).values():
+        future.result(20)
+
+
+def cause(worker: Worker) -> str:
+    """Why its partition is blocked."""
+    wait_for(lambda: worker.partitions()["0"]["blocked"], SLOW)
+    return str(worker.partitions()["0"]["blocked"])
+
+
+def stopped_after(place: Place, *ids: str) -> int:
+    """A worker delivers units of one component and is stopped. The position."""
+    worker = place.worker()
+    place.send([(each, 1, True) for each in ids])
+    wait_for(lambda: {each.encode() for each in ids} <= place.delivered().keys(), SLOW)
+    assert worker.child.terminate(SLOW) == 0
+    return place.committed()
+
+
+def goes_on(place: Place, one: str, delivered: int) -> None:
+    """A worker delivers one more unit, and nothing again."""
+    stopped_after(place, one)
+    assert place.delivered().total() == delivered + 1
+
+
+def test_lost_offsets_are_no_first_start_and_the_remedies_work(place: Place, admin: Any) -> None:
+    """ER-20: nothing is open, and all that is left of the offsets is a trace: the whole input would be delivered again."""
+    place.create()
+    position = stopped_after(place, *(f"u{number}" for number in range(UNITS)))
+
+    lose_offsets(place, admin)
+    worker = place.worker()
+    assert f"no committed offset, but its ledger ends at {position}" in cause(worker)
+    worker.child.terminate(SLOW)
+    put_back(place, admin, position)
+    goes_on(place, "first", UNITS)
+
+    position = place.committed()
+    lose_offsets(place, admin)
+    empty_ledger(place, admin)
+    worker = place.worker()
+    assert "no committed offset, but workers have committed here before" in cause(worker)
+    assert "make them again (`uow topics create`), and set the group's offsets" in cause(worker)
+    worker.child.terminate(SLOW)
+    logs = [f"A-{place.name}-{place.name}-{each}-changelog" for each in ("closed", "groups")]
+    for future in admin.delete_topics(logs).values():
+        future.result(20)
+    wait_for(lambda: not {*logs} & admin.list_topics(timeout=10).topics.keys())
+    place.create()
+    put_back(place, admin, position)
+    goes_on(place, "second", UNITS + 1)
+
+
+def test_ids_forgotten_with_the_ledger_are_told_of(place: Place, admin: Any, spawn: Callable[..., Child]) -> None:
+    """W-19: a unit that is sent again is delivered again, and log, metric and doctor say that this may be."""
+    place.create()
+    stopped_after(place, "again")
+    empty_ledger(place, admin)
+    place.send([("again", 1, True)])
+    doctor = spawn("uow", "doctor", "-c", place.config)
+    doctor.wait(SLOW)
+    assert "a part of the ledger is gone" in doctor.output
+    worker = place.worker()
+    worker.child.wait_output("a part of the ledger is gone", SLOW)
+    wait_for(lambda: place.delivered()[b"again"] == 2, SLOW)
+    assert "uow_closed_forgotten_until_seconds" in worker.metrics()
+    until = [line for line in worker.metrics().splitlines() if line.startswith("uow_closed_forgotten_until_seconds{")]
+    assert float(until[0].split()[-1]) > 0, until
+    worker.child.terminate(SLOW)
