@@ -311,7 +311,7 @@ class Recomputation:
     def _obey(self, order: Order) -> Iterator[Row]:
         self._partition.advance(order.clock)
         yield from self._happened({}, by_clock=True)
-        self._partition.obey([order.record], lambda at: None)
+        self._partition.obey([order.record], lambda at: True)
         yield from self._happened({})
 
     def _happened(self, here: Mapping[int, Arrived], by_clock: bool = False) -> Iterator[Row]:

@@ -10,6 +10,7 @@ Belongs here: finding the group an event concerns, applying what was decided, ke
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
@@ -40,6 +41,7 @@ from processor.core.command import decide_command, held_marks
 from processor.core.decide import Arrival, decide_arrival, decide_due, decide_refusal
 from processor.core.group import NEVER, Group
 from processor.core.layout import unit_properties
+from processor.core.room import CLOSE_BYTES, ENTRY_BYTES, LEDGER_SHARE, UNBOUNDED
 from schemas.component import decode_component
 from schemas.errors import DecodeError, DuplicateSequenceNumberError, InvariantViolation
 from schemas.records import Attributes, UnitOutcome
@@ -130,6 +132,7 @@ class Partition:
     Args:
         place: Which one.
         policy: Of the destination.
+        plan_bytes: What the groups that one plan closes may weigh (`processor.core.room`).
 
     Attributes:
         groups: Open groups by id.
@@ -141,10 +144,12 @@ class Partition:
         held_bytes: Sum over the open groups, without what stays in `D.components`.
         fed_bytes: Bytes of plain components fed so far, and of values that stay where they are.
         due: The earliest clock value at which a group must be looked at.
+        room: What is left of `plan_bytes`; below 0 nothing more is closed or decided until `settle`.
+        is_cut: Whether something was left for the next plan.
         lines: Open groups by order key and id, in the order in which they opened (W-210).
     """
 
-    def __init__(self, place: Place, policy: DestinationPolicy) -> None:
+    def __init__(self, place: Place, policy: DestinationPolicy, plan_bytes: int = UNBOUNDED) -> None:
         self.place = place
         self.policy = policy
         if policy.fits_one_record:
@@ -161,6 +166,8 @@ class Partition:
         self.held_bytes = 0
         self.fed_bytes = 0
         self.due = NEVER
+        self.plan_bytes = self.room = plan_bytes
+        self.is_cut = False
         self.lines: dict[bytes, dict[bytes, Group]] = {}
         self.happened = Happened()
         self.timed = policy.incomplete_expiration_ms != NEVER_MS or policy.idle_expiration_ms != NEVER_MS
@@ -170,8 +177,15 @@ class Partition:
 
     # -- events -----------------------------------------------------------------------------------------------------
 
-    def feed(self, records: Sequence[Record]) -> None:
-        """One poll's records, in offset order. A source offset below the position is a replay and ignored (line 7)."""
+    def feed(self, records: Sequence[Record]) -> bool:
+        """One poll's records, in offset order. A source offset below the position is a replay and ignored (line 7).
+
+        Returns:
+            Whether all of them were taken. Else the plan is full, and `position` is that of the first that was not.
+        """
+        if self.is_full():
+            self.is_cut |= bool(records)
+            return False
         if records and records[0].offset() < self.position:
             fresh = [record for record in records if record.offset() >= self.position]
             self.counts.received += len(records) - len(fresh)
@@ -185,23 +199,33 @@ class Partition:
                 self._concerning(record, Rejected(_NO_UTF8) if isinstance(record, Unreadable) else Passed())
         else:
             columns = self.reader.read(records)
-            self.fed_bytes += sum(map(len, columns.bodies))
             shelf.judge(self, columns)
+            taken = bisect_left(columns.offsets, self.position) if self.is_cut else len(records)
+            self.fed_bytes += sum(map(len, columns.bodies[:taken]))
+            if self.is_cut:
+                self.counts.received -= len(records) - taken
+                return False
         if records:
             self.position = records[-1].offset() + 1
+        return True
 
-    def obey(self, records: Sequence[Record], recent: Callable[[int], None]) -> None:
+    def obey(self, records: Sequence[Record], recent: Callable[[int], bool]) -> None:
         """One poll's records of `D.commands`, in offset order. Commands never move the clock: components may lie unread that came before.
+
+        Once the plan is full, those that are left wait for the next one.
 
         Args:
             records: The commands. An offset below the position is a replay and ignored.
-            recent: Called with each command's append time before it is decided: feeds the components that came before it.
+            recent: Called with each command's append time before it is decided: feeds the components that came before it, and tells
+                whether all of them were taken.
         """
         for headers, record in zip(*look_at_headers(records), strict=True):
             if record.offset() < self.command_position:
                 continue
             at = record.timestamp()[1]
-            recent(at)
+            if not (recent(at) and self.advance(self.clock)):
+                self.is_cut = True
+                return
             self.command_position = record.offset() + 1
             done, text = False, ""
             command = read_command(headers or []) if not isinstance(record, Unreadable) else _NO_COMMAND
@@ -232,13 +256,20 @@ class Partition:
     def arrive(self, record: Record, encoded: bytes = b"") -> None:
         """One record, by the whole decision table. The clock moves first, and what is then due closes (W-84).
 
+        A record that comes when the plan is full, or fills it by what is due before it, is left, and all that follow: `position` stays at
+        the first one.
+
         Args:
             record: The record.
             encoded: Its Avro body, where that is made already.
         """
+        if self.is_cut:
+            return
         at = record.timestamp()[1]
         self.position = record.offset()
-        self.advance(at)
+        if self.is_full() or not self.advance(at):
+            self.is_cut = True
+            return
         marks = self._marks(record)
         if marks is None:
             self._concerning(record, Passed())
@@ -273,13 +304,28 @@ class Partition:
             return Refusal(DecodeError, ORDER_KEY, "ordered units need routing = path (W-210)", marks.id, marks.seq)
         return marks
 
-    def advance(self, now: int) -> None:
-        """Moves the clock to `now` unless it is past it, and closes what is then due, in the order of the deadlines."""
-        if now > self.clock:
+    def advance(self, now: int) -> bool:
+        """Moves the clock to `now` unless it is past it, and closes what is then due, in the order of the deadlines.
+
+        Returns:
+            False where the plan is full before that. The clock has then come as far as the last deadline that was dealt with: what is left
+            is not due yet by it, or in that same moment.
+        """
+        reached = self.clock
+        if now > reached:
             self.clock = now
         while (group := self.first_due(self.clock)) is not None:
+            if self.is_full():
+                self.clock = reached
+                return False
+            reached = max(reached, self.due)
             self._carry_out(decide_due(group, self.clock, self.position, self.policy), None)
         self._is_freed = False
+        return True
+
+    def is_full(self) -> bool:
+        """Whether what is left must wait for the next plan."""
+        return self.room < 0
 
     def elsewhere(self, group_id: bytes) -> int | None:
         """The partition an id belongs to if it is not this one, else None (line 6).
@@ -360,9 +406,11 @@ class Partition:
         """Applies a close, and accounts for the components that leave."""
         self.closed.add(closed)
         self.happened.closed.append((group, closed))
+        self.room -= LEDGER_SHARE * (ENTRY_BYTES + len(closed.prints)) + CLOSE_BYTES
         if group is None:
             return
         group.apply(closed)
+        self.room -= group.bytes + CLOSE_BYTES * len(group.held)
         if group.order_key:
             self._leave_line(group, closed.at)
         self.held_bytes -= group.bytes - group.stays
@@ -415,6 +463,11 @@ class Partition:
         for _, order_key, group in sorted(places, key=itemgetter(0)):
             if order_key:
                 self.line_up(group, order_key)
+
+    def free_again(self) -> None:
+        """After a restore: who is first in line and complete was let go of when the clock stood where it does, and its plan was full."""
+        for line in self.lines.values():
+            next(iter(line.values())).free_at = self.clock
 
     def _line_up_anew(self, group: Group) -> None:
         """The first component was taken out: the group stands where the next one came, maybe in another line."""
@@ -482,6 +535,7 @@ class Partition:
     def settle(self) -> Happened:
         """Hands out what happened since the last call, forgets old closed groups and stale deadlines."""
         happened, self.happened = self.happened, Happened()
+        self.room, self.is_cut = self.plan_bytes, False
         self.closed.trim(self.clock)
         if len(self._deadlines) > 2 * len(self.groups) + 1024:
             self.reschedule(self.groups.values())

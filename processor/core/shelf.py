@@ -1,7 +1,7 @@
 """The plain case of the decision table, in bulk: hold, complete, deliver. What it cannot judge goes to `Partition.arrive`.
 
 A plain row meets a group in which nothing special ever happened, or none: its number is free and not above the end, its end mark does
-not contradict anything, no limit is reached and no deadline passed. All of that is line 15. A differential test holds this loop and
+not contradict anything, no limit is reached, no deadline passed and the plan is not full. All of that is line 15. A differential test holds this loop and
 `decide` together: the same stream, row by row through `arrive`, gives the same groups, effects and counts.
 
 Belongs here: that one loop, and nothing that depends on a policy beyond the limits. Does not belong here: any other line of the table.
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from processor.core.changes import Closed, Delivered
 from processor.core.columns import Columns
 from processor.core.group import UNKNOWN_END, Group
+from processor.core.room import ENTRY_BYTES, LEDGER_SHARE
 from schemas.fingerprint import fingerprints
 from schemas.records import Reason, UnitOutcome
 
@@ -33,7 +34,7 @@ def judge(partition: Partition, columns: Columns) -> None:
     arrive, records, offsets = partition.arrive, columns.records, columns.offsets
     max_components, max_bytes, timed = partition.policy.max_components, partition.policy.max_bytes, partition.timed
     is_printed = partition.policy.tells_duplicates_apart
-    tails, clock, due = columns.tails, partition.clock, partition.due
+    tails, clock, due, room = columns.tails, partition.clock, partition.due, partition.room
     note_held, note_effect = partition.happened.held.append, partition.happened.effects.append
     note_closed, note_order = partition.happened.closed.append, partition.closed.order.append
     complete, by_end = UnitOutcome.COMPLETE, Reason.END
@@ -50,6 +51,7 @@ def judge(partition: Partition, columns: Columns) -> None:
         strict=True,
     )
     for group_id, seq, end, at, offset, body in rows:
+        before = clock
         if at > clock:
             clock = at
         group = groups.get(group_id)  # None, an odd row, is no key of it
@@ -66,10 +68,11 @@ def judge(partition: Partition, columns: Columns) -> None:
                 or group.special
                 or (end and (group.end != UNKNOWN_END or seq < group.highest))
             ):
-                partition.clock = clock
+                partition.clock, partition.room = before, room
                 arrive(records[bisect_left(offsets, offset)], body)
                 others.append(body)
-                clock, due = partition.clock, partition.due
+                clock, due, room = partition.clock, partition.due, partition.room
+                due *= room >= 0
                 continue
             group.bytes = total
             if at > group.last_at:
@@ -82,10 +85,11 @@ def judge(partition: Partition, columns: Columns) -> None:
                 or len(body) > max_bytes
                 or elsewhere(group_id) is not None
             ):
-                partition.clock = clock
+                partition.clock, partition.room = before, room
                 arrive(records[bisect_left(offsets, offset)], body)
                 others.append(body)
-                clock, due = partition.clock, partition.due
+                clock, due, room = partition.clock, partition.due, partition.room
+                due *= room >= 0
                 continue
             group = groups[group_id] = Group(group_id, 1, at)
             held = group.held
@@ -113,7 +117,9 @@ def judge(partition: Partition, columns: Columns) -> None:
             note_effect((new(Delivered, (closed, None)), None, group))
             delivered += end_at
             closed_bytes += group.bytes
-    partition.clock = clock
+            room -= group.bytes + LEDGER_SHARE * (ENTRY_BYTES + len(prints))
+            due *= room >= 0  # full: whatever follows is due to be left by `arrive`
+    partition.clock, partition.room = clock, room
     partition.held_bytes += sum(map(len, columns.bodies)) - sum(map(len, others)) - closed_bytes
     partition.counts.held += len(offsets) - len(others)
     partition.counts.delivered += delivered

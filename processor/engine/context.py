@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from processor.core.partition import Place
+from processor.core.room import PLAN_BYTES
 from processor.engine.agreement import Agreement
 from processor.engine.young import NO_REPLAY, ReplayLimits
 from schemas.framing import single_object_header
@@ -39,6 +40,7 @@ class TaskContext:
         replay: How much input a restore may read again.
         agreement: What all workers of the destination are told alike; None where nothing is recorded: for who looks, and in tests.
         paths: The path map, under path routing.
+        plan_bytes: What the groups that one plan closes may weigh (`processor.core.room`).
     """
 
     destination: str
@@ -54,6 +56,7 @@ class TaskContext:
     replay: ReplayLimits = NO_REPLAY
     agreement: Agreement | None = None
     paths: PathMap | None = None
+    plan_bytes: int = PLAN_BYTES
 
     def place(self, partition: int) -> Place:
         """The place of one of its partitions."""

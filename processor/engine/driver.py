@@ -12,7 +12,8 @@ One turn of the loop:
 2. `source.read`: at most one poll. Records of partitions that went meanwhile, stand blocked or lie before the task's position are dropped.
    A partition of `D.commands` goes with the same one of `D.components`: one batch, one plan, one fate.
 3. `host.process`: each partition's task turns its records into a plan.
-4. `sink.write`: all plans as one transaction, with the group's metadata taken with the poll (ER-01, ER-14).
+4. `sink.write`: all plans as one transaction, with the group's metadata taken with the poll (ER-01, ER-14). A plan that would close too much
+   is cut: what it left is read once more, in the next turn, which does not wait.
 5. Ticks: partitions with a passed deadline that are read to their end get the wall clock, in a transaction of their own that also sends positions (ER-02).
 
 | What went wrong | What the driver does |
@@ -62,6 +63,9 @@ READ_TIMEOUT_S = 0.2
 
 ASK_AGAIN_MS = 100
 """A partition that was not at its end is not asked again before this. Counted in time gone by: a clock that is put back delays no question."""
+
+TICKS_A_TURN = 8
+"""So many partitions at most close groups by time in one turn; the others are next. A full plan of each is some seconds of work together."""
 
 BACK_OFF_S = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 """Wait before starting over, by the number of doubts since the last commit."""
@@ -159,8 +163,11 @@ class Driver(threading.Thread):
         self._is_announced = True
         self._portion: dict[Tp, tuple[int, int]] = {}
         self._ask_at: dict[Tp, int] = {}
+        self._ticked: dict[Tp, int] = {}
+        self._ticks = 0
         self._doubts = 0
         self._apart = False
+        self._is_cut = False
         self._moves = 0
 
     def request_stop(self) -> None:
@@ -208,7 +215,8 @@ class Driver(threading.Thread):
         self._source.control(0.0)
         if self._new or not self._is_announced:
             self._take_on()
-        poll = self._source.read(self._poll_records, READ_TIMEOUT_S)
+        poll = self._source.read(self._poll_records, 0.0 if self._is_cut else READ_TIMEOUT_S)
+        self._is_cut = False
         if poll is not None:
             for tp, cause in poll.trouble.items():
                 if self._whose(tp) in self._tasks:  # else it went with the same poll
@@ -278,7 +286,8 @@ class Driver(threading.Thread):
                 raise batch.outcome  # type: ignore[misc]  # the agent died: nothing of this poll may be written
         self._write(plans, token)
         for batch in batches:
-            self._enlarge_portion(batch)
+            if isinstance(batch.outcome, Plan):
+                self._on_written(batch, batch.outcome)
         for batch in failed:
             assert isinstance(batch.outcome, Blocked)
             if batch.tp in self._tasks:  # the restore of one may see others go
@@ -308,13 +317,13 @@ class Driver(threading.Thread):
             self._block(batch.tp, cause)
         self._restore_and_seek([batch.tp])
 
-    def _enlarge_portion(self, batch: Batch) -> None:
-        """A portion went well. The whole offending stretch behind us: back to whole polls."""
-        if (
-            isinstance(batch.outcome, Plan)
-            and batch.tp in self._portion
-            and batch.last_offset >= self._portion[batch.tp][0]
-        ):
+    def _on_written(self, batch: Batch, plan: Plan) -> None:
+        """Reads again what a cut plan left. A portion went well, the whole offending stretch behind us: back to whole polls."""
+        if plan.is_cut:
+            self._is_cut = True
+            if batch.work is Work.RECORDS:
+                self._source.seek({plan.tp: plan.next_offset, self._commands(plan.tp): plan.next_command})
+        if batch.tp in self._portion and plan.next_offset > self._portion[batch.tp][0]:
             del self._portion[batch.tp]
 
     def _block(self, tp: Tp, cause: Blocked) -> None:
@@ -334,6 +343,11 @@ class Driver(threading.Thread):
         ]
         if not due:
             return
+        if len(due) > TICKS_A_TURN:
+            self._is_cut = True
+            due = sorted(due, key=lambda tp: self._ticked.get(tp, 0))[:TICKS_A_TURN]
+        self._ticks += 1
+        self._ticked.update(dict.fromkeys(due, self._ticks))
         token = self._source.token()
         batches = []
         for tp in due:
@@ -390,6 +404,7 @@ class Driver(threading.Thread):
             self._blocked.pop(tp, None)
             self._portion.pop(tp, None)
             self._ask_at.pop(tp, None)
+            self._ticked.pop(tp, None)
             self._full.discard(tp)
         self._host.revoked(tps)
         if paused:

@@ -107,6 +107,7 @@ class Plan:
         stayed: By index in `outputs`: the component whose value stayed in `D.components` and is read back while the plan is written
             (W-117, `processor.engine.stayed`).
         log_lines: Structured log lines by `expiration_policy = "log"` (W-79), written after the commit.
+        is_cut: Whether there is more to do at once: the groups that close would make the transaction too large (`processor.core.room`).
     """
 
     tp: Tp
@@ -121,6 +122,7 @@ class Plan:
     outputs: list[Output] = field(default_factory=list)
     stayed: dict[int, Component] = field(default_factory=dict)
     log_lines: list[dict[str, Any]] = field(default_factory=list)
+    is_cut: bool = False
 
     def positions(self) -> tuple[tuple[Tp, int, str], ...]:
         """The offsets to commit, with their metadata. That of the commands goes along every time, or the group would forget it one day."""

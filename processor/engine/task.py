@@ -75,7 +75,7 @@ class PartitionTask:
     def __init__(self, tp: Tp, context: TaskContext) -> None:
         self.tp = tp
         self.context = context
-        self.partition = Partition(context.place(tp.partition), context.policy)
+        self.partition = Partition(context.place(tp.partition), context.policy, context.plan_bytes)
         self.writer = writer_of(context, tp.partition, self.partition.reading)
         self.young = YoungGroups(context.replay)
         self.blocked: str | None = None
@@ -129,11 +129,11 @@ class PartitionTask:
         due = min(self.partition.due, self.young.due_at(), self._leave_due())
         return None if due == NEVER else due - 1
 
-    def feed(self, records: Sequence[RawRecord]) -> None:
-        """Records of a poll before those that `process` gets: the plan is of all of them."""
+    def feed(self, records: Sequence[RawRecord]) -> bool:
+        """Records of a poll before those that `process` gets: the plan is of all of them. False once the plan is full."""
         if self.forgets_until and records:
             self._look_back(records[0].timestamp()[1])
-        self.partition.feed(records)
+        return self.partition.feed(records)
 
     def _look_back(self, at: int) -> None:
         """Tells once, and only if a record was appended in time to belong to what is forgotten."""
@@ -154,23 +154,24 @@ class PartitionTask:
         return self.forgets_until if self._has_told else 0
 
     def process(self, records: Sequence[RawRecord], commands: Sequence[RawRecord] = ()) -> Plan:
-        """One poll's records of this partition, and of the same partition of `D.commands`; both in offset order."""
-        if commands:
-            self._in_order_of_arrival(records, commands)
-        else:
-            self.feed(records)
+        """One poll's records of this partition, and of the same partition of `D.commands`; both in offset order.
+
+        Returns:
+            A plan. It may be cut before the last record: positions say how far it goes, and the rest is to be given once more.
+        """
+        self.take(records, commands)
         return self._plan()
 
-    def _in_order_of_arrival(self, records: Sequence[RawRecord], commands: Sequence[RawRecord]) -> None:
+    def take(self, records: Sequence[RawRecord], commands: Sequence[RawRecord]) -> None:
         """Between the topics append times decide; a component goes before a command of the same moment."""
         fed = 0
 
-        def feed_until(at: int) -> None:
+        def feed_until(at: int) -> bool:
             nonlocal fed
             first = fed
             while fed < len(records) and records[fed].timestamp()[1] <= at:
                 fed += 1
-            self.feed(records[first:fed])
+            return self.feed(records[first:fed])
 
         self.partition.obey(commands, feed_until)
         self.feed(records[fed:])
@@ -179,12 +180,13 @@ class PartitionTask:
         """The partition was read to an end offset that was asked for at `now_ms` (W-82): what is due then closes.
 
         Returns:
-            A plan, or None if nothing was due. The first one of a partition records what its workers agree on, due or not.
+            A plan, or None if nothing was due. The first one of a partition records what its workers agree on, due or not. It may be cut:
+            what is left is due at once.
         """
         partition = self.partition
         due = partition.first_due(now_ms) is not None or self._leave_due() <= now_ms
         if due:
-            partition.advance(now_ms)
+            partition.is_cut = not partition.advance(now_ms)
         aged = list(self.young.overdue(partition.position, partition.fed_bytes, now_ms))
         return self._plan(aged) if due or aged or self._unrecorded is not None else None
 
@@ -201,6 +203,7 @@ class PartitionTask:
 
     def _plan(self, promoted: Iterable[Group] = ()) -> Plan:
         partition, context = self.partition, self.context
+        is_cut = partition.is_cut
         happened = partition.settle()
         topics = context.topics
         plan = Plan(
@@ -210,6 +213,7 @@ class PartitionTask:
             partition.position,
             topics.commands,
             partition.command_position,
+            is_cut=is_cut,
         )
         written = Written(plan.outputs, plan.log_lines, stayed=plan.stayed)
         closed = happened.closed
@@ -415,4 +419,5 @@ class PartitionTask:
         partition.closed.trim(partition.clock)
         if self.context.policy.has_paths:
             partition.line_up_again([group for group in groups if group.special])
+            partition.free_again()
         partition.reschedule(groups)

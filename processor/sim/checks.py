@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from processor.engine.batch import Task
 from processor.engine.context import TaskContext
-from processor.engine.ports import Committed, Plan, Stretch, Tp
+from processor.engine.ports import Committed, Plan, RawRecord, Stretch, Tp
 from processor.engine.restore import restore
 from processor.engine.rows import read_ledger
 from processor.engine.stayed import whole_outputs
@@ -168,12 +168,14 @@ class _Planned(NamedTuple):
         context: Under which the oracle judges it.
         ways: Under path routing: what the worker knew.
         at: When.
+        is_cut: Whether the worker had to leave something for its next plan.
     """
 
     ledger: bytes
     context: TaskContext
     ways: Mapping[bytes, int | None]
     at: float
+    is_cut: bool
 
 
 class Checker:
@@ -231,7 +233,7 @@ class Checker:
             paths = context.paths
             ways = {} if paths is None else {each: paths.get(each) for each in paths}
             self._planned[id(plan.ledger)] = _Planned(
-                plan.ledger, self._judging(context), ways, self.broker.scheduler.now
+                plan.ledger, self._judging(context), ways, self.broker.scheduler.now, plan.is_cut
             )
 
     def _under(self, context: TaskContext, tp: Tp, transactional_id: str) -> PartitionTask:
@@ -309,6 +311,7 @@ class Checker:
         position, told = transaction.offsets[tp], self._commands(tp)
         planned = self._planned[id(value)]
         task = self._under(planned.context, tp, transaction.id)
+        task.partition.plan_bytes = task.partition.room = planned.context.plan_bytes
         said, closed = read_ledger(value)
         require(
             said.from_offset == task.position,
@@ -327,11 +330,13 @@ class Checker:
         plan: Plan | None = None
         records = log.visible(said.from_offset, said.to_offset)
         commands = self.broker.log(told).visible(task.command_position, next_command)
-        if records or commands:
+        if planned.is_cut:
+            plan = self._follow_cut(tp, task, said, planned, records, commands)
+        elif records or commands:
             plan = task.process(records, commands)
         elif said.clock > task.partition.clock or closed:
             if said.clock > task.partition.clock:
-                self._check_tick(tp, task, said)
+                self._check_tick(tp, task, said, self._asked.get((tp.partition, said.clock)))
             if self.context.paths is not None:  # perhaps nothing was due but the end of a way
                 task.partition.advance(said.clock)
             plan = task.process([]) if self.context.paths is not None else task.tick(said.clock)
@@ -352,11 +357,30 @@ class Checker:
         )
         return [*whole_outputs(plan, DecidedContents(self.broker))]
 
-    def _check_tick(self, tp: Tp, task: PartitionTask, said: LedgerRecord) -> None:
+    def _follow_cut(
+        self,
+        tp: Tp,
+        task: PartitionTask,
+        said: LedgerRecord,
+        planned: _Planned,
+        records: Sequence[RawRecord],
+        commands: Sequence[RawRecord],
+    ) -> Plan:
+        """The plan was full on the way to the time of the record that comes next, or to that of a tick: the clock says how far it got."""
+        task.take(records, commands)
+        task.partition.position = said.to_offset
+        log = self.broker.log(tp)
+        coming = log.visible(said.to_offset, log.stable_end)[:1]
+        if said.clock > task.partition.clock and not any(each.timestamp()[1] >= said.clock for each in coming):
+            asked = [then for (each, at), then in self._asked.items() if each == tp.partition and at >= said.clock]
+            self._check_tick(tp, task, said, max((then for then in asked if then <= planned.at), default=None))
+        task.partition.advance(said.clock)
+        return task.process([])
+
+    def _check_tick(self, tp: Tp, task: PartitionTask, said: LedgerRecord, asked: float | None) -> None:
         """Nothing expires because of unread backlog (W-82, L4)."""
         if not self._strict_clocks:
             return
-        asked = self._asked.get((tp.partition, said.clock))
         require(asked is not None, f"{tp.partition}: a tick at {said.clock}, which nobody asked for")
         for where, position in (tp, task.position), (self._commands(tp), task.command_position):
             log = self.broker.log(where)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, cast
 
+from processor.core.room import PLAN_BYTES
 from processor.engine.agreement import Agreement
 from processor.engine.batch import Batch, Task, Work
 from processor.engine.context import TaskContext
@@ -109,7 +110,12 @@ class Life:
         self.tasks: dict[Tp, Task] = {}
         self.limits = draw_limits(run.rnd)
         told = run.draw_context()
-        self.context = replace(told, replay=self.limits, paths=None if told.paths is None else PathMap())
+        self.context = replace(
+            told,
+            replay=self.limits,
+            paths=None if told.paths is None else PathMap(),
+            plan_bytes=run.rnd.choice([PLAN_BYTES, 20_000, 0]),
+        )
         self.poll_records = run.rnd.choice([1, 3, 10, 50])
         self.memory_limit = run.rnd.choice([HUGE, HUGE, 5_000, 2_000])
         self.driver: Driver | None = None

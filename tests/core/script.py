@@ -257,8 +257,11 @@ def context_of(policy: DestinationPolicy, partitions: int = 1, **more: Any) -> T
 class RowByRow(Partition):
     """The same partition without the shelf: every record goes through the whole table."""
 
-    def feed(self, records: Sequence[Any]) -> None:
+    def feed(self, records: Sequence[Any]) -> bool:
         for record in records:
+            if self.is_full():
+                self.is_cut = True
+                return False
             if record.offset() < self.position:
                 self.counts.received += 1
                 self.counts.ignored += 1
@@ -267,12 +270,16 @@ class RowByRow(Partition):
             else:
                 self.counts.received += 1
                 self.arrive(record)
+                if self.is_cut:
+                    self.counts.received -= 1
+                    return False
                 self.position = record.offset() + 1
+        return True
 
 
 def row_by_row(task: PartitionTask) -> PartitionTask:
     """The task with its partition replaced by one that has no shelf."""
-    task.partition = RowByRow(task.partition.place, task.partition.policy)
+    task.partition = RowByRow(task.partition.place, task.partition.policy, task.partition.plan_bytes)
     return task
 
 

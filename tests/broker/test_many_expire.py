@@ -1,0 +1,50 @@
+"""More groups expire at once than one record of the ledger could tell of, on a real broker with a real worker (W-83, W-125)."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+import pytest
+
+from processor.engine.rows import read_ledger
+from tests.broker.worker_places import Place
+from tests.processes import wait_for
+from topics.catalogue import RECORD_LIMIT_BYTES
+
+GROUPS = 45_000
+"""Their ids of 250 bytes alone are more than a record of the ledger's topic may have."""
+LIMIT_MS = 8_000
+"""Long enough to send them, so that all are open when the first one expires."""
+
+
+@pytest.mark.timeout(240)
+def test_what_expires_at_once_is_closed_in_parts_and_new_input_is_served_between(place: Place) -> None:
+    place.partitions = 1
+    place.create(incomplete_expiration_ms=LIMIT_MS, expiration_policy="discard", outcomes="none")
+    place.send(((f"{number:0250}", 1, False) for number in range(GROUPS)), value=b"")
+    due = place.read(place.components)[-1].timestamp()[1] + LIMIT_MS
+    wait_for(lambda: time.time() * 1000 > due, 60)
+    worker = place.worker()
+
+    sent = 0
+
+    def are_gone() -> bool:
+        nonlocal sent
+        sent += 1
+        place.send_units(1, size=2, prefix=f"meanwhile-{sent}-")
+        return all(view["open_groups"] == 0 for view in worker.partitions().values())
+
+    wait_for(are_gone, 120, lambda: str(worker.partitions()))
+    place.wait_delivered(sent)
+    assert worker.child.terminate() == 0
+    ledgers = [record.value() for record in place.read(f"A-{place.name}-{place.name}-closed-changelog")]
+    assert max(map(len, ledgers)) < RECORD_LIMIT_BYTES
+    expired = [
+        (record.clock, record.to_offset, sum(one.outcome == "expired" for one in closed))
+        for record, closed in map(read_ledger, ledgers)
+    ]
+    assert sum(count for _, _, count in expired) == GROUPS
+    parts = [to for _, to, count in expired if count]
+    assert len(parts) > 5
+    assert any(later > earlier for earlier, later in pairwise(parts)), "new input was read between"
