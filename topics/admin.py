@@ -33,6 +33,7 @@ class Deviation:
         expected: What it must be.
         actual: What it is.
         reason: Why it must.
+        advised: Whether all works without it; told, and never a reason to refuse.
     """
 
     topic: str
@@ -40,9 +41,11 @@ class Deviation:
     expected: str
     actual: str
     reason: str
+    advised: bool = False
 
     def __str__(self) -> str:
-        return f"{self.topic}: {self.what} is {self.actual}, must be {self.expected}: {self.reason}"
+        must = "should" if self.advised else "must"
+        return f"{self.topic}: {self.what} is {self.actual}, {must} be {self.expected}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +180,7 @@ def _setting_deviations(spec: TopicSpec, actual: Mapping[str, str]) -> list[Devi
     for name, expectation in spec.expectations.items():
         value = actual.get(name, "")
         if not expectation.accepts(value):
-            found.append(Deviation(spec.name, name, expectation.text, value, expectation.reason))
+            found.append(Deviation(spec.name, name, expectation.text, value, expectation.reason, expectation.advised))
     return found
 
 

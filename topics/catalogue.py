@@ -111,7 +111,8 @@ class Rule(StrEnum):
 class Expectation:
     """One topic setting: what an existing topic is compared with, how, why; what a new one gets where that is more.
 
-    With `left_to_broker` a new topic gets the broker's default, which is then compared like any other.
+    With `left_to_broker` a new topic gets the broker's default, which is then compared like any other. What is `advised` is told, and nobody
+    refuses to work without it: there are clusters where every producer is trusted, and topics of an older version.
     """
 
     value: str
@@ -119,6 +120,7 @@ class Expectation:
     reason: str
     generous: str = ""
     left_to_broker: bool = False
+    advised: bool = False
 
     @property
     def initial(self) -> str:
@@ -183,6 +185,12 @@ _APPEND_TIME = Expectation(
 _NO_SIZE_LIMIT = Expectation(
     "-1", Rule.EQUAL, "units refer to components, which must not leave before their time (W-117)", left_to_broker=True
 )
+_AS_LARGE_AS_SENT = Expectation(
+    "uncompressed",
+    Rule.EQUAL,
+    "a batch of 3 kB may inflate to 100 MB in whoever reads it: the broker inflates it first, and refuses what is larger than max.message.bytes",
+    advised=True,
+)
 _RECORD_LIMIT = Expectation(
     str(RECORD_LIMIT_BYTES), Rule.AT_LEAST, "must take whatever the worker makes of a record of D.components (W-115)"
 )
@@ -206,6 +214,7 @@ _PATH_MAP = MappingProxyType(
         "delete.retention.ms": Expectation(
             str(PATH_TOMBSTONES_MS), Rule.AT_LEAST, "who slept must still hear that a way has ended (W-105)"
         ),
+        "compression.type": _AS_LARGE_AS_SENT,
     }
 )
 _SMALL_SEGMENTS = MappingProxyType(
@@ -247,8 +256,8 @@ def expected(
     ) -> TopicSpec:
         return TopicSpec(name, partitions, replication, MappingProxyType(expectations), tuning, counted)
 
-    cleanup, clock, limit = "cleanup.policy", "message.timestamp.type", "max.message.bytes"
-    components = {cleanup: _INPUT_DELETE, clock: _APPEND_TIME}
+    cleanup, clock, limit, codec = "cleanup.policy", "message.timestamp.type", "max.message.bytes", "compression.type"
+    components = {cleanup: _INPUT_DELETE, clock: _APPEND_TIME, codec: _AS_LARGE_AS_SENT}
     lag_ms = READER_LAG_MS if policy.refers else 0
     if policy.incomplete_expiration_ms != NEVER_MS or replay_ms or lag_ms:
         components["retention.ms"] = _components_retention(policy.incomplete_expiration_ms, replay_ms, lag_ms)
@@ -261,7 +270,7 @@ def expected(
         *(spec(name, output) for name in unit_topics(policy.routes, names.units)),
         spec(names.rejected, output, counted=False),
         spec(names.errors, output),
-        spec(names.commands, {cleanup: _DELETE, clock: _APPEND_TIME}),
+        spec(names.commands, {cleanup: _DELETE, clock: _APPEND_TIME, codec: _AS_LARGE_AS_SENT}),
         spec(names.outcomes, output),
         spec(names.groups_changelog, {cleanup: _COMPACT, limit: _RECORD_LIMIT}, _QUICK_COMPACTION),
         spec(names.closed_changelog, ledger, _QUICK_DELETION),

@@ -110,8 +110,9 @@ def _topics(
     deviations = admin.check(client, specs)
     for each in deviations:
         remedy = "`uow topics create` makes it" if each.what == "topic" else "change it: `uow topics check` lists all"
+        verdict, must = (Verdict.LOOK, "should") if each.advised else (Verdict.WRONG, "must")
         yield Finding(
-            Verdict.WRONG, f"{each.topic}: {each.what} is {each.actual or 'missing'}, must be {each.expected}", remedy
+            verdict, f"{each.topic}: {each.what} is {each.actual or 'missing'}, {must} be {each.expected}", remedy
         )
     if not deviations:
         yield _ok(f"{name}: {len(specs)} topics are as they must be")

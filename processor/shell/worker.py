@@ -165,6 +165,9 @@ def check_topics(settings: WorkerSettings) -> dict[str, int]:
     for name, policy in settings.destinations.items():
         specs = expected(settings.application_id, name, policy, replay_ms=settings.replay_ms)
         for each in _insist(settings, partial(admin.check, client, specs)):
+            if each.advised:
+                log.warning("%s", each)
+                continue
             remedy = _REMEDIES.get(each.what, "`uow topics check` lists all that must be changed")
             complaints.append(
                 Complaint(

@@ -6,11 +6,13 @@ import urllib.request
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import KafkaError, Producer
 
 from tests.broker.worker_places import Place, Worker, alter_topic
 from tests.processes import wait_for
 from topics.partitioner import partition_for
+from uow.cli import main
 
 SLOW = 90.0
 MEMORY_BYTES = 16_777_216
@@ -26,8 +28,8 @@ def metric(worker: Worker, name: str) -> dict[str, float]:
     return {line.partition('partition="')[2].partition('"')[0]: float(line.rpartition(" ")[2]) for line in lines}
 
 
-def bomb(place: Place, codec: str, id: str, value: bytes) -> str | None:
-    """Sends one component that is small only while it is compressed; what the broker says against it."""
+def bomb(place: Place, codec: str, id: str, value: bytes, topic: str = "") -> str | None:
+    """Sends one record that is small only while it is compressed, a component unless told otherwise; what the broker says against it."""
     told: list[KafkaError | None] = []
     producer = Producer(
         {
@@ -39,7 +41,9 @@ def bomb(place: Place, codec: str, id: str, value: bytes) -> str | None:
     )
     headers: Any = [("uow-id", id.encode()), ("uow-seq", b"1"), ("uow-end", b"true")]
     partition = partition_for(id.encode(), place.partitions)
-    producer.produce(place.components, value, id, partition, lambda error, _: told.append(error), headers=headers)
+    producer.produce(
+        topic or place.components, value, id, partition, lambda error, _: told.append(error), headers=headers
+    )
     assert not producer.flush(60)
     return None if told[0] is None else str(told[0].name())
 
@@ -67,10 +71,27 @@ def test_flood_of_open_groups_pauses_partitions_which_go_on_when_there_is_room(p
     place.verify()
 
 
-def test_components_that_inflate_to_much_more_than_they_were_fail_their_groups_and_no_other(place: Place) -> None:
+def trust_producers(place: Place, admin: Any) -> None:
+    """As topics were before `uow topics create` made them otherwise, or as somebody wants them."""
+    alter_topic(admin, place.components, compression_type="producer")
+    told = "compression.type is producer, should be uncompressed"
+
+    def said(*command: str) -> tuple[bool, int]:
+        done = CliRunner().invoke(main, [*command, "-c", str(place.config)])
+        return told in done.output, done.exit_code
+
+    wait_for(lambda: said("topics", "check") == (True, 1), 30, "the broker tells of the change")
+    assert said("doctor") == (True, 0), "worth a look, and nothing wrong"
+
+
+def test_components_that_inflate_to_much_more_than_they_were_fail_their_groups_and_no_other(
+    place: Place, admin: Any
+) -> None:
     """A few kilobytes on the wire, 12 MB in the worker's hands."""
     place.create(outcomes="all")
+    trust_producers(place, admin)
     worker = place.worker()
+    assert "compression.type is producer, should be uncompressed" in worker.child.output
     before, after, *huge = place.fitting(0, 4)
     place.send([(before, 1, True)])
     for codec, name in zip(("zstd", "gzip"), huge, strict=True):
@@ -84,9 +105,10 @@ def test_components_that_inflate_to_much_more_than_they_were_fail_their_groups_a
     assert worker.child.terminate(90) == 0
 
 
-def test_batch_that_the_library_will_not_inflate_blocks_its_partition_and_says_so(place: Place) -> None:
+def test_batch_that_the_library_will_not_inflate_blocks_its_partition_and_says_so(place: Place, admin: Any) -> None:
     """zstd ends at `receive.message.max.bytes`; the library would ask for the same batch for ever, and say nothing to anybody."""
     place.create()
+    trust_producers(place, admin)
     worker = place.worker()
     huge, behind = place.fitting(0, 2)
     (other,) = place.fitting(1, 1)
@@ -99,10 +121,12 @@ def test_batch_that_the_library_will_not_inflate_blocks_its_partition_and_says_s
     assert worker.child.terminate(90) == 0
 
 
-def test_broker_refuses_bombs_where_the_topic_is_kept_uncompressed(place: Place, admin: Any) -> None:
-    """The advice for producers that are not trusted (docs/operations.md)."""
-    place.create()
-    alter_topic(admin, place.components, compression_type="uncompressed")
-    for codec in ("zstd", "gzip", "lz4"):
-        wait_for(lambda codec=codec: bomb(place, codec, "bomb", bytes(2_000_000)) == "MSG_SIZE_TOO_LARGE")  # type: ignore[misc]
-    assert bomb(place, "zstd", "small", bytes(500_000)) is None
+def test_broker_refuses_what_is_small_only_while_it_is_compressed(place: Place) -> None:
+    """On every topic that others write and a worker reads, as `uow topics create` makes them."""
+    place.create(routing="path")
+    (name,) = place.fitting(0, 1)
+    for topic in (place.components, f"{place.name}.commands", f"A-{place.name}-{place.name}-path-map"):
+        for codec in ("zstd", "gzip", "lz4", "snappy"):
+            assert bomb(place, codec, name, bytes(2_000_000), topic) == "MSG_SIZE_TOO_LARGE"
+    assert bomb(place, "zstd", name, bytes(100_000_000)) == "MSG_SIZE_TOO_LARGE", "3 kB on the wire"
+    assert bomb(place, "zstd", name, bytes(500_000)) is None

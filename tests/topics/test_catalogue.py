@@ -141,3 +141,17 @@ def test_components_that_units_refer_to_outlive_them_by_a_day_for_readers_w117(
     assert "W-117" in spec.expectations["retention.ms"].reason
     assert not spec.expectations["retention.bytes"].accepts("1000000")
     assert "retention.bytes" not in specs(DestinationPolicy())["megazon.components"].expectations
+
+
+def test_what_others_write_lies_as_large_as_it_was_sent_and_nobody_insists() -> None:
+    """Else a batch of 3 kB may be 100 MB in a worker's hands, and only its compressed size is compared with the limit."""
+    told = {
+        name: spec.expectations.get("compression.type")
+        for name, spec in specs(DestinationPolicy(UNITS, routing=Routing.PATH)).items()
+    }
+    assert {name for name, each in told.items() if each} == {
+        "megazon.components",
+        "megazon.commands",
+        "shop-megazon-path-map",
+    }
+    assert all(each.advised and each.initial == "uncompressed" for each in told.values() if each)
