@@ -21,6 +21,8 @@ from processor.engine.agreement import Agreement, differences, mark_in, recorded
 from processor.engine.context import TaskContext
 from processor.engine.ports import LogReader, Tp
 from processor.engine.restore import restore
+from processor.engine.task import PartitionTask
+from processor.kafka.settings import CLOCK_LEAD_MS
 from schemas.errors import UowError
 from schemas.registry import connect
 from topics import admin
@@ -28,6 +30,7 @@ from topics.catalogue import DEFAULT_PARTITIONS, DestinationTopics, expected
 from topics.policies import DestinationPolicy
 from uow.config import Settings
 from uow.logs import log_reader, task_context
+from uow.printing import span_text, wall_clock_ms
 
 ANSWER_S = 10.0
 
@@ -168,6 +171,7 @@ def _partitions(reader: LogReader, name: str, context: TaskContext) -> Iterator[
         waiting += max(0, bounds[tp][1] - task.position)
         unread += max(0, bounds[commands][1] - task.command_position)
         opened += len(task.groups)
+        yield from clock_ahead(task)
         if task.forgets_until > (0 if bounds[tp][1] > task.position else time.time() * 1000):
             until = datetime.fromtimestamp(task.forgets_until / 1000, UTC).isoformat()
             what = f"{tp.topic}/{number}: a part of the ledger is gone; ids that closed in it may come back in what was appended before {until}"
@@ -182,6 +186,14 @@ def _partitions(reader: LogReader, name: str, context: TaskContext) -> Iterator[
         yield Finding(
             Verdict.LOOK, f"{name}: up to {unread} commands wait for their answer", "none while a worker runs"
         )
+
+
+def clock_ahead(task: PartitionTask) -> Iterator[Finding]:
+    """A clock that leapt is in the ledger, and never goes back (decision 17)."""
+    lead_ms = task.clock - wall_clock_ms()
+    if lead_ms > CLOCK_LEAD_MS:
+        what = f"{task.tp.topic}/{task.tp.partition}: its clock is {span_text(lead_ms)} ahead: groups that open until then expire early"
+        yield Finding(Verdict.LOOK, what, "docs/operations.md, a clock is wrong")
 
 
 def told_alike(reader: LogReader, context: TaskContext) -> Iterator[Finding]:

@@ -180,6 +180,15 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "worker",
+        "clock_lead_ms",
+        Kind.INTEGER,
+        60_000,
+        "An append time that is further ahead of the worker's clock is not believed: it moves no deadline.",
+        at_least(1000),
+        "synchronised clocks differ by less than a second; a broker whose clock leaps expires nothing then",
+    ),
+    Setting(
+        "worker",
         "broker_wait_ms",
         Kind.INTEGER,
         -1,

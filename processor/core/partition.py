@@ -139,6 +139,8 @@ class Partition:
         closed: Memory of closed ones.
         commands: Memory of commands.
         clock: Epoch ms; never goes backwards.
+        latest: An append time after this is not believed: it does not move the clock (decision 17).
+        disbelieved: How many there were.
         position: Next input offset.
         command_position: Next offset of `D.commands`.
         held_bytes: Sum over the open groups, without what stays in `D.components`.
@@ -161,6 +163,8 @@ class Partition:
         self.commands = CommandMemory(policy.closed_retention_ms, policy.closed_max_groups)
         self.counts = Counts()
         self.clock = 0
+        self.latest = NEVER
+        self.disbelieved = 0
         self.position = 0
         self.command_position = 0
         self.held_bytes = 0
@@ -194,7 +198,7 @@ class Partition:
         self.counts.received += len(records)
         if self.policy.handling_policy is HandlingPolicy.PASS_THROUGH:
             for record in look_at_headers(records)[1]:
-                self.clock = max(self.clock, record.timestamp()[1])
+                self.clock = max(self.clock, self._believed(record.timestamp()[1]))
                 # what cannot be shown cannot be passed on untouched
                 self._concerning(record, Rejected(_NO_UTF8) if isinstance(record, Unreadable) else Passed())
         else:
@@ -202,6 +206,8 @@ class Partition:
             shelf.judge(self, columns)
             taken = bisect_left(columns.offsets, self.position) if self.is_cut else len(records)
             self.fed_bytes += sum(map(len, columns.bodies[:taken]))
+            if max(columns.times, default=0) > self.latest:
+                self.disbelieved += sum(at > self.latest for at in columns.times[:taken])
             if self.is_cut:
                 self.counts.received -= len(records) - taken
                 return False
@@ -267,7 +273,7 @@ class Partition:
             return
         at = record.timestamp()[1]
         self.position = record.offset()
-        if self.is_full() or not self.advance(at):
+        if self.is_full() or not self.advance(self._believed(at)):
             self.is_cut = True
             return
         marks = self._marks(record)
@@ -303,6 +309,10 @@ class Partition:
         if isinstance(marks, Marks) and marks.order_key and not self.policy.has_paths:
             return Refusal(DecodeError, ORDER_KEY, "ordered units need routing = path (W-210)", marks.id, marks.seq)
         return marks
+
+    def _believed(self, at: int) -> int:
+        """How far an append time moves the clock: one that cannot be does not."""
+        return at if at <= self.latest else self.clock
 
     def advance(self, now: int) -> bool:
         """Moves the clock to `now` unless it is past it, and closes what is then due, in the order of the deadlines.

@@ -35,6 +35,7 @@ def judge(partition: Partition, columns: Columns) -> None:
     max_components, max_bytes, timed = partition.policy.max_components, partition.policy.max_bytes, partition.timed
     is_printed = partition.policy.tells_duplicates_apart
     tails, clock, due, room = columns.tails, partition.clock, partition.due, partition.room
+    latest = partition.latest
     note_held, note_effect = partition.happened.held.append, partition.happened.effects.append
     note_closed, note_order = partition.happened.closed.append, partition.closed.order.append
     complete, by_end = UnitOutcome.COMPLETE, Reason.END
@@ -52,7 +53,7 @@ def judge(partition: Partition, columns: Columns) -> None:
     )
     for group_id, seq, end, at, offset, body in rows:
         before = clock
-        if at > clock:
+        if clock < at <= latest:
             clock = at
         group = groups.get(group_id)  # None, an odd row, is no key of it
         if group is not None:

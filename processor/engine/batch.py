@@ -12,6 +12,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from processor.core.group import NEVER
 from processor.engine.ports import Blocked, Plan, RawRecord, Tp
 
 
@@ -43,11 +44,16 @@ class Task(Protocol):
     @property
     def forgotten_until(self) -> int: ...
     @property
+    def clock(self) -> int: ...
+    @property
+    def disbelieved(self) -> int: ...
+    @property
     def blocked(self) -> str | None: ...
     @property
     def counts(self) -> Any: ...
     @property
     def groups(self) -> Mapping[bytes, Any] | Collection[bytes]: ...
+    def believe(self, latest_ms: int, /) -> None: ...
     def feed(self, records: Sequence[RawRecord], /) -> object: ...
     def process(self, records: Sequence[RawRecord], commands: Sequence[RawRecord] = (), /) -> Plan: ...
     def tick(self, now_ms: int, /) -> Plan | None: ...
@@ -68,6 +74,7 @@ class Batch:
         records: In offset order; empty unless `work` is RECORDS. Once applied, the last slice of them.
         commands: Those of the same partition of `D.commands`, likewise.
         count: How many records there were.
+        latest: Append times after it are not believed, epoch ms.
         asked_at: For a tick: wall clock just before the end offset was asked for (W-82).
         outcome: The plan; None when there is nothing to write; `Blocked` when the task raised; any other exception when the agent died.
         settled: Whether `outcome` stands.
@@ -78,6 +85,7 @@ class Batch:
     work: Work = Work.RECORDS
     records: list[RawRecord] = field(default_factory=list)
     commands: Sequence[RawRecord] = ()
+    latest: int = NEVER
     asked_at: int = 0
     outcome: Plan | BaseException | None = None
     settled: bool = False
@@ -92,6 +100,7 @@ class Batch:
         """Lets the partition's task do the work, with so many records at a time. Call it inside `with batch:`, once."""
         match self.work:
             case Work.RECORDS:
+                task.believe(self.latest)
                 if not self.commands:
                     self._feed_ahead(task, at_a_time)
                 self.outcome = task.process(self.records, self.commands)

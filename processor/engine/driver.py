@@ -226,7 +226,7 @@ class Driver(threading.Thread):
         self._keep_within_memory()
 
     def _batches(self, poll: Poll) -> list[Batch]:
-        batches = []
+        batches, latest = [], self._clock.latest_ms()
         for tp in dict.fromkeys(map(self._whose, poll.records)):
             task = self._tasks.get(tp)
             if task is None or tp in self._blocked:
@@ -236,7 +236,7 @@ class Driver(threading.Thread):
             if tp in self._portion:
                 records, commands = self._cut(tp, records, commands)
             if records or commands:
-                batches.append(Batch(tp, records=records, commands=commands))
+                batches.append(Batch(tp, records=records, commands=commands, latest=latest))
         return batches
 
     def _cut(
@@ -351,11 +351,11 @@ class Driver(threading.Thread):
         token = self._source.token()
         batches = []
         for tp in due:
-            ends = [self._source.drained(each, at) for each, at in self._positions({tp: self._tasks[tp]}).items()]
-            if None in ends:
+            end, *later = [self._source.drained(*each) for each in self._positions({tp: self._tasks[tp]}).items()]
+            if end is None or None in later:
                 self._ask_at[tp] = gone_by + ASK_AGAIN_MS
             else:
-                batches.append(Batch(tp, Work.TICK, asked_at=min(end.asked_at for end in ends if end is not None)))
+                batches.append(Batch(tp, Work.TICK, asked_at=end.asked_at))  # before either was asked for
         self._work(batches, token)
         for batch in batches:
             if batch.outcome is None:

@@ -303,6 +303,10 @@ class Clock(Protocol):
         """Epoch ms. Somebody may set the clock behind it, in either direction."""
         ...
 
+    def latest_ms(self) -> int:
+        """An append time after this cannot be, epoch ms: a broker's clock has leapt."""
+        ...
+
     def gone_by_ms(self) -> int:
         """Milliseconds since some moment; nobody can set them."""
         ...

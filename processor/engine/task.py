@@ -117,6 +117,16 @@ class PartitionTask:
         return len(self.partition.closed)
 
     @property
+    def clock(self) -> int:
+        """The partition's clock, epoch ms."""
+        return self.partition.clock
+
+    @property
+    def disbelieved(self) -> int:
+        """Append times that did not move it."""
+        return self.partition.disbelieved
+
+    @property
     def memory_bytes(self) -> int:
         """About the memory that open groups take: a million of one small component each are mostly not bytes of components."""
         partition = self.partition
@@ -128,6 +138,10 @@ class PartitionTask:
             return 0
         due = min(self.partition.due, self.young.due_at(), self._leave_due())
         return None if due == NEVER else due - 1
+
+    def believe(self, latest_ms: int) -> None:
+        """An append time after this cannot be, and does not move the clock."""
+        self.partition.latest = latest_ms
 
     def feed(self, records: Sequence[RawRecord]) -> bool:
         """Records of a poll before those that `process` gets: the plan is of all of them. False once the plan is full."""

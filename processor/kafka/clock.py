@@ -11,6 +11,9 @@ known:
    clock put back delays nothing where there is traffic. Per partition, since the clocks of brokers differ as well. And a wall clock that was
    behind at the start and is put right is believed as far as any record has said.
 
+An append time that is further ahead of us than `clock_lead_ms` is not believed: one broker whose clock leaps, once, would else expire every
+group of the partition, and every later one until the rest of the world is there as well (decision 17).
+
 Waiting is counted in time gone by alone: who asks again "in 100 ms" by a clock that is then put back waits for as long as it went back.
 
 Belongs here: reading clocks. Does not belong here: what a deadline is (`processor.core`).
@@ -23,6 +26,7 @@ import time
 from collections.abc import Callable
 
 from processor.engine.ports import Tp
+from processor.kafka.settings import CLOCK_LEAD_MS
 
 log = logging.getLogger("uow.clock")
 
@@ -47,17 +51,24 @@ class WorkerClock:
     Args:
         wall: The wall clock, epoch ms.
         gone_by: Milliseconds from anywhere, never set.
+        lead_ms: How far ahead of us an append time may be and still be believed.
     """
 
-    def __init__(self, wall: Callable[[], int] = wall_ms, gone_by: Callable[[], int] = gone_by_ms) -> None:
-        self._wall, self._gone_by = wall, gone_by
+    def __init__(
+        self, wall: Callable[[], int] = wall_ms, gone_by: Callable[[], int] = gone_by_ms, lead_ms: int = CLOCK_LEAD_MS
+    ) -> None:
+        self._wall, self._gone_by, self._lead_ms = wall, gone_by, lead_ms
         self._start = wall() - gone_by()
         self._seen: dict[Tp, int] = {}
         self._newest = self._start
-        self._told = False
+        self._told = self._told_of_lead = False
 
     def see(self, tp: Tp, append_ms: int) -> None:
         """A record of this partition was appended at this time, and has just been read."""
+        latest = self.latest_ms()
+        if append_ms > latest:
+            self._tell_of_lead(tp, append_ms - latest + self._lead_ms)
+            return
         at = append_ms - self._gone_by()
         if at > self._seen.get(tp, at - 1):
             self._seen[tp] = at
@@ -68,6 +79,10 @@ class WorkerClock:
         gone_by = self._gone_by()
         return max([self._believed(), *(seen + gone_by for seen in self._seen.values())])
 
+    def latest_ms(self) -> int:
+        """An append time after this is not believed, epoch ms. A wall clock that is put back makes nobody a liar."""
+        return max(self._wall(), self._start + self._gone_by()) + self._lead_ms
+
     def gone_by_ms(self) -> int:
         """Milliseconds since some moment; nobody can set them."""
         return self._gone_by()
@@ -76,6 +91,15 @@ class WorkerClock:
         """What time it is, at least, where this partition lives; epoch ms."""
         believed, seen = self._believed(), self._seen.get(tp)
         return believed if seen is None else max(believed, seen + self._gone_by())
+
+    def _tell_of_lead(self, tp: Tp, lead_ms: int) -> None:
+        if not self._told_of_lead:
+            self._told_of_lead = True
+            log.warning(
+                "%s/%d: an append time is %d ms ahead of this machine's clock: such ones move no deadline (clock_lead_ms); one of the clocks is wrong",
+                *tp,
+                lead_ms,
+            )
 
     def _believed(self) -> int:
         wall, steady = self._wall(), self._newest + self._gone_by()

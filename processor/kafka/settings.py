@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 
 from topics.policies import DestinationPolicy
 
+CLOCK_LEAD_MS = 60_000
+"""Far more than synchronised clocks differ by."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
@@ -32,6 +35,7 @@ class WorkerSettings:
         replay_limit_bytes: The same in bytes.
         replay_limit_ms: The same in time.
         restore_stall_ms: A restore that does not get on this long, and nothing explains it, blocks its partition.
+        clock_lead_ms: How far append times may be ahead of the worker's clock and still be believed.
         broker_wait_ms: Longest wait for unreachable brokers at start; -1: no limit.
         drain_timeout_ms: Longest a stop takes before it leaves without commit.
         web: `HOST:PORT` of the pages, port 0 for any; `off`.
@@ -52,6 +56,7 @@ class WorkerSettings:
     replay_limit_bytes: int = 67_108_864
     replay_limit_ms: int = 60_000
     restore_stall_ms: int = 60_000
+    clock_lead_ms: int = CLOCK_LEAD_MS
     broker_wait_ms: int = -1
     drain_timeout_ms: int = 30_000
     web: str = "127.0.0.1:6066"

@@ -213,7 +213,7 @@ def kafka_ports(
         def on_replaced(cause: str) -> None:
             status.replaced += 1
 
-        clients, clock = Clients(settings), WorkerClock(wall)
+        clients, clock = Clients(settings), WorkerClock(wall, lead_ms=settings.clock_lead_ms)
         ways = _ways(clients, contexts)
         status.paths = {each.destination: each.paths for each in contexts.values() if each.paths is not None}
 

@@ -212,6 +212,20 @@ METRICS: tuple[MetricSpec, ...] = (
         _per_partition(_age),
     ),
     MetricSpec(
+        "uow_clock_lead_seconds",
+        "gauge",
+        "How far the partition's clock is ahead of the worker's: groups that open meanwhile expire early.",
+        PARTITION,
+        _per_partition(lambda s, tp, task, now: max(0.0, (task.clock - now) / 1000)),
+    ),
+    MetricSpec(
+        "uow_disbelieved_append_times",
+        "counter",
+        "Append times further ahead of the worker's clock than clock_lead_ms: they moved no deadline. Since the partition was assigned.",
+        PARTITION,
+        _per_partition(lambda s, tp, task, now: task.disbelieved),
+    ),
+    MetricSpec(
         "uow_held_bytes",
         "gauge",
         "Bytes of held components.",

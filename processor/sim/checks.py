@@ -15,7 +15,7 @@ Belongs here: the judgement. Does not belong here: faults, and what is run (`run
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -169,6 +169,7 @@ class _Planned(NamedTuple):
         ways: Under path routing: what the worker knew.
         at: When.
         is_cut: Whether the worker had to leave something for its next plan.
+        latest: The latest append time that the worker believed.
     """
 
     ledger: bytes
@@ -176,6 +177,7 @@ class _Planned(NamedTuple):
     ways: Mapping[bytes, int | None]
     at: float
     is_cut: bool
+    latest: int
 
 
 class Checker:
@@ -185,12 +187,15 @@ class Checker:
         broker: Where everything is.
         context: Of the destination.
         strict_clocks: Whether all clocks of the run agree, so that W-82 can be judged.
+        latest_ms: What no partition's clock may be after; None where somebody sets the workers' clocks.
 
     Attributes:
         lost: Partitions whose state somebody has destroyed, with the words in which a restore must refuse them.
     """
 
-    def __init__(self, broker: Broker, context: TaskContext, *, strict_clocks: bool) -> None:
+    def __init__(
+        self, broker: Broker, context: TaskContext, *, strict_clocks: bool, latest_ms: Callable[[], int] | None
+    ) -> None:
         self.recorded, self.truth, self._true_to = RecordedPaths(), PathMap(), 0
         self.broker, self.context = broker, self._judging(context)
         self.topics = context.topics
@@ -201,8 +206,8 @@ class Checker:
         self.lost: dict[Tp, str] = {}
         self.commits = 0
         self.units = 0
-        self._strict_clocks = strict_clocks
-        self._asked: dict[tuple[int, int], float] = {}
+        self._strict_clocks, self._latest_ms = strict_clocks, latest_ms
+        self._asked: dict[tuple[Tp, int], float] = {}
         self._planned: dict[int, _Planned] = {}
         self._received: Counter[Tp] = Counter()
         self._forgetful = False
@@ -223,17 +228,17 @@ class Checker:
         """The context under which the oracle judges what a worker did under its own."""
         return replace(context, replay=NO_REPLAY, paths=None if context.paths is None else self.recorded)
 
-    def on_asked(self, tp: Tp, asked_at: int, since: float) -> None:
-        """A worker asks for an end offset, and began to ask for those of this partition at `since`. A clock that is put back asks twice at one time."""
-        self._asked.setdefault((tp.partition, asked_at), since)
+    def on_asked(self, tp: Tp, asked_at: int) -> None:
+        """A worker asks for an end offset. By a clock that is put back it may do so twice at one time."""
+        self._asked.setdefault((tp, asked_at), self.broker.scheduler.now)
 
-    def on_plan(self, plan: Plan, context: TaskContext) -> None:
-        """A worker has made a plan, under this policy."""
+    def on_plan(self, plan: Plan, context: TaskContext, latest: int) -> None:
+        """A worker has made a plan, under this policy, and has believed no append time after `latest`."""
         if plan.ledger is not None:
             paths = context.paths
             ways = {} if paths is None else {each: paths.get(each) for each in paths}
             self._planned[id(plan.ledger)] = _Planned(
-                plan.ledger, self._judging(context), ways, self.broker.scheduler.now, plan.is_cut
+                plan.ledger, self._judging(context), ways, self.broker.scheduler.now, plan.is_cut, latest
             )
 
     def _under(self, context: TaskContext, tp: Tp, transactional_id: str) -> PartitionTask:
@@ -330,13 +335,16 @@ class Checker:
         plan: Plan | None = None
         records = log.visible(said.from_offset, said.to_offset)
         commands = self.broker.log(told).visible(task.command_position, next_command)
+        if self._latest_ms is not None:
+            require(said.clock <= self._latest_ms(), f"{tp.partition}: its clock says {said.clock}, too far ahead")
+        task.believe(planned.latest)
         if planned.is_cut:
             plan = self._follow_cut(tp, task, said, planned, records, commands)
         elif records or commands:
             plan = task.process(records, commands)
         elif said.clock > task.partition.clock or closed:
             if said.clock > task.partition.clock:
-                self._check_tick(tp, task, said, self._asked.get((tp.partition, said.clock)))
+                self._check_tick(tp, task, said, self._asked.get((tp, said.clock)))
             if self.context.paths is not None:  # perhaps nothing was due but the end of a way
                 task.partition.advance(said.clock)
             plan = task.process([]) if self.context.paths is not None else task.tick(said.clock)
@@ -371,8 +379,10 @@ class Checker:
         task.partition.position = said.to_offset
         log = self.broker.log(tp)
         coming = log.visible(said.to_offset, log.stable_end)[:1]
-        if said.clock > task.partition.clock and not any(each.timestamp()[1] >= said.clock for each in coming):
-            asked = [then for (each, at), then in self._asked.items() if each == tp.partition and at >= said.clock]
+        if said.clock > task.partition.clock and not any(
+            said.clock <= each.timestamp()[1] <= planned.latest for each in coming
+        ):
+            asked = [then for (each, at), then in self._asked.items() if each == tp and at >= said.clock]
             self._check_tick(tp, task, said, max((then for then in asked if then <= planned.at), default=None))
         task.partition.advance(said.clock)
         return task.process([])

@@ -68,7 +68,7 @@ class Process:
     Attributes:
         skew_ms: How far its wall clock is off; somebody may set it at any moment.
         clock: What the worker makes of it.
-        on_asked: Told when an end offset is asked for: of which partition, for what time, and when the question began.
+        on_asked: Told when an end offset is asked for: of which partition, and for what time.
         divisible: What is being written came from several records each: a refusal of it leads to smaller polls, not to a block (F20).
     """
 
@@ -77,7 +77,7 @@ class Process:
     rnd: Random
     trouble: Trouble
     skew_ms: float = 0.0
-    on_asked: Callable[[Tp, int, float], None] = field(default=lambda tp, asked_at, since: None)
+    on_asked: Callable[[Tp, int], None] = field(default=lambda tp, asked_at: None)
     divisible: bool = False
     clock: WorkerClock = field(init=False)
 
@@ -311,7 +311,6 @@ class SimSource:
         self._assigned: set[Tp] = set()
         self._generation = 0
         self._member: Member | None = None
-        self._asks_since: dict[int, float] = {}
 
     def open(
         self,
@@ -411,10 +410,9 @@ class SimSource:
         return Token(self._me.id, self._me.generation)
 
     def ask(self, tp: Tp) -> int:
-        """Takes the time before an end offset is asked for, and tells the judge; the other topic of the partition is asked for later."""
-        asked_at, now = self.process.clock.at(tp), self.broker.scheduler.now
-        since = self._asks_since[tp.partition] = now if tp.topic == self._topics[0] else self._asks_since[tp.partition]
-        self.process.on_asked(tp, asked_at, since)
+        """Takes the time before an end offset is asked for, and tells the judge."""
+        asked_at = self.process.clock.at(tp)
+        self.process.on_asked(tp, asked_at)
         return asked_at
 
     def drained(self, tp: Tp, position: int) -> EndOffset | None:

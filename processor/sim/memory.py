@@ -114,16 +114,21 @@ class ManualClock:
     Attributes:
         now: The true time.
         shift: How far somebody has put the wall clock forward.
+        lead: How far ahead of it an append time may be.
     """
 
     now: int = 1_000_000
     shift: int = 0
+    lead: int = 60_000
 
     def now_ms(self) -> int:
         return self.now + self.shift
 
     def gone_by_ms(self) -> int:
         return self.now
+
+    def latest_ms(self) -> int:
+        return self.now_ms() + self.lead
 
 
 @dataclass(eq=False, slots=True)

@@ -29,7 +29,7 @@ from processor.engine.restore import restore
 from processor.engine.rows import read_ledger
 from processor.engine.task import PartitionTask
 from processor.engine.ways import AllWays, Ways
-from processor.kafka.settings import WorkerSettings
+from processor.kafka.settings import CLOCK_LEAD_MS, WorkerSettings
 from processor.kafka.sink import KafkaSink
 from processor.sim.broker import EPOCH_MS, GROUP, TRANSACTIONS, Broker, BrokerSettings, Row
 from processor.sim.checks import Checker, Violation
@@ -73,6 +73,7 @@ class Report:
         moves: Of leaders and coordinators.
         cuts: How often retention took something.
         losses: Partitions destroyed.
+        leaps: Records appended by a broker whose clock had leapt.
     """
 
     seed: int
@@ -89,6 +90,7 @@ class Report:
     moves: int = 0
     cuts: int = 0
     losses: int = 0
+    leaps: int = 0
 
 
 class TransientError(Exception):
@@ -190,7 +192,7 @@ class Life:
                     run.scheduler.say(f"the task of {batch.tp.partition} raises, its memory already changed")
                     raise TransientError
             if isinstance(batch.outcome, Plan):
-                run.checker.on_plan(batch.outcome, self.context)
+                run.checker.on_plan(batch.outcome, self.context, batch.latest)
                 what = "tick" if batch.work is Work.TICK else f"to {batch.outcome.next_offset}"
                 run.scheduler.say(f"plan for {batch.tp.partition}: {what}, {len(batch.outcome.outputs)} outputs")
         self.actor.wait()
@@ -267,11 +269,17 @@ class Run:
             self.context = replace(self.context, policy=replace(policy, routing=Routing.PATH), paths=self._senders)
         self._clock_dice = Random(f"{seed} has clocks that jump")
         self._jumping = self._clock_dice.random() < CLOCK_SHARE
+        self._leaping = self._clock_dice.random() < CLOCK_SHARE
         self._skewed = rnd.random() < 0.25
         self._changing = rnd.random() < 0.3
         if not self._changing:  # workers with different settings live side by side there, as real ones may not
             self.context = replace(self.context, agreement=Agreement.of("D", policy))
-        self.checker = Checker(self.broker, self.context, strict_clocks=not self._skewed)
+        self.checker = Checker(
+            self.broker,
+            self.context,
+            strict_clocks=not self._skewed,
+            latest_ms=None if self._skewed or self._jumping else lambda: self.broker.now_ms() + CLOCK_LEAD_MS,
+        )
         self.broker.on_commit = lambda transaction: self.judged(lambda: self.checker.on_commit(transaction))
         self.faults = True
         self.trouble = Trouble(*(rnd.choice([0, 0, 0.01, 0.05]) for _ in range(4)))
@@ -404,12 +412,19 @@ class Run:
         partition = home if rnd.random() < 0.95 else rnd.randrange(partitions)
         log = broker.log(Tp(topic, partition))
         if rnd.random() < 0.95:
-            log.append(row, broker.now_ms(), now=self.scheduler.now)
+            log.append(row, broker.now_ms() + self._leap_of(topic), now=self.scheduler.now)
             return
         owner = f"producer-{self.report.steps}-{log.end}"
         outcome = rnd.choice([State.COMMITTED, State.ABORTED])
         log.append(row, broker.now_ms(), owner, self.scheduler.now)
         broker.markers.append(("marker of a producer", lambda: log.finish(owner, outcome, broker.now_ms())))
+
+    def _leap_of(self, topic: str) -> int:
+        """How far the clock of the broker that takes a record has leapt, for this one record."""
+        if topic != TOPICS.components or not self._leaping or not self.faults or self._clock_dice.random() > 0.04:
+            return 0
+        self.report.leaps += 1
+        return self._clock_dice.choice([90_000, 3_600_000, 10**11])
 
     def _way(self, row: Row, topic: str) -> int:
         """Where a sender sends under path routing: some hash; some claim, and may not wait for the claim; commands follow what is known."""

@@ -1,7 +1,7 @@
 """A small language for tests of groups: `play(c(1), c(3, end=True), c(2)) == [unit(1, 2, 3)]`.
 
 What is sent: `c(number)` a component, `plain(value)` a record without id, `bare(headers)` any record, `clock(t)` the partition read to
-its end at wall clock t, `redelivered(...)` the same source offsets again, `told(verb)` a command. What is seen, in order: `unit(...)`, `plain(...)`,
+its end at wall clock t, `latest(t)` the latest append time that is believed, `redelivered(...)` the same source offsets again, `told(verb)` a command. What is seen, in order: `unit(...)`, `plain(...)`,
 `refused(...)`, `given_up(...)`, `sent_on(...)`. Times are seconds after `T0`, by the broker's append time. A script is played three times:
 in one poll, in polls of one record, and row by row through the whole decision table (`Partition.arrive`); all three must agree.
 """
@@ -101,7 +101,14 @@ class Told:
     at: float | None = None
 
 
-Step = Sent | Clock | Told
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """From here on no append time after this is believed."""
+
+    t: float
+
+
+Step = Sent | Clock | Told | Latest
 
 
 def text(value: object) -> bytes | None:
@@ -140,6 +147,10 @@ def bare(headers: Any, value: bytes | None = b"value", key: bytes | None = b"key
 
 def clock(t: float) -> Clock:
     return Clock(t)
+
+
+def latest(t: float) -> Latest:
+    return Latest(t)
 
 
 def told(
@@ -374,6 +385,10 @@ class Story:
                 plan = self.task.tick(ms(step.t))
                 if plan is not None:
                     self._take(plan)
+            elif isinstance(step, Latest):
+                self._flush(batch, poll)
+                batch = []
+                self.task.believe(ms(step.t))
             elif isinstance(step, Told):
                 self._flush(batch, poll)
                 batch = []

@@ -23,6 +23,7 @@ from tests.core.script import (
     c,
     clock,
     given_up,
+    latest,
     ms,
     passed,
     plain,
@@ -429,3 +430,44 @@ def test_a_deadline_that_an_open_group_gets_within_a_poll_counts_in_that_poll_w0
     redirect = {"expiration_policy": ExpirationPolicy.REDIRECT}
     assert play(c(1), c(2, expires_at=50), other, **redirect) == [*expired, unit(1, id="b")]
     assert play(c(1, deliver_at=50), c(2, end=True), other) == [unit(1, 2), unit(1, id="b")]
+
+
+# -- a broker whose clock leaps (decision 17) -------------------------------------------------------------------------
+
+HOUR = 3600.0
+
+
+def test_append_time_that_leaps_gives_up_no_group_and_none_after_it_w70_w82() -> None:
+    leap = plain(at=HOUR)
+    before = c(1, at=0), leap, c(2, end=True, at=1)
+    assert play(latest(60), *before, **AGE) == [passed(), unit(1, 2)]
+    after = leap, c(1, at=1), c(2, at=2), c(3, end=True, at=3)
+    assert play(latest(60), *after, **AGE) == [passed(), unit(1, 2, 3)]
+
+
+def test_append_time_that_is_as_late_as_can_be_moves_the_clock_w84() -> None:
+    script = c(1, at=0), plain(at=HOUR), c(2, end=True, at=HOUR)
+    assert play(latest(HOUR), *script, **AGE)[0] == given_up(1, "expired", "age", "2-")
+    assert play(latest(HOUR - 0.001), *script, **AGE) == [passed(), unit(1, 2)]
+
+
+def test_deadline_of_a_group_that_opens_with_a_leaping_append_time_is_absolute_all_the_same_w70() -> None:
+    script = latest(60), c(1, at=HOUR), plain(at=30)
+    assert play(*script, clock(HOUR + 100), **AGE) == [passed()]
+    assert play(*script, clock(HOUR + 100.001), **AGE) == [passed(), given_up(1, "expired", "age", "2-")]
+
+
+def test_closed_ids_are_remembered_though_an_append_time_leaps_w19() -> None:
+    again = c(1, end=True, at=1)
+    script = c(1, end=True, at=0), plain(at=HOUR), again
+    assert play(latest(60), *script, closed_retention_ms=100_000) == [
+        unit(1),
+        passed(),
+        refused(again, DuplicateSequenceNumberError, "duplicate"),
+    ]
+
+
+def test_append_times_that_are_not_believed_are_counted() -> None:
+    told = story(latest(60), c(1, at=HOUR), plain(at=HOUR), c(2, end=True, at=1), **AGE)
+    assert told.task.disbelieved == 2
+    assert told.task.clock == ms(1)

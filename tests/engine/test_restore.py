@@ -28,10 +28,12 @@ from schemas.records import (
     UnitOutcome,
     changelog_key,
 )
-from tests.core.script import INPUT, TOPICS, Story, c, context_of, ms, plain, policy_of, unit
+from tests.core.script import INPUT, TOPICS, Story, c, context_of, latest, ms, plain, policy_of, unit
 from tests.core.streams import PARTITIONS, TP, Tick, call, draw_policy, draw_stream, new_task, polls, state_of
 from tests.engine.logs import Logs
 from topics.policies import DestinationPolicy, ExpirationPolicy, HandlingPolicy, LatePolicy
+from uow.doctor import Verdict, clock_ahead
+from uow.printing import wall_clock_ms
 
 CHANGELOG = Tp(TOPICS.groups_changelog, 0)
 LEDGER = Tp(TOPICS.closed_changelog, 0)
@@ -457,3 +459,26 @@ def test_restored_component_is_byte_for_byte_what_arrived_w119() -> None:
     logs.add(played.plans[0])
     component = decode_component(restored(logs, policy_of()).groups[b"a"].held[1])
     assert (list(component.headers), component.value, component.key) == (sent.headers, sent.value, sent.key)
+
+
+def test_restore_after_an_append_time_that_leapt_is_the_state_before_it() -> None:
+    """Decision 17: clock, groups and memory; what was not believed then is not asked about again."""
+    policy = policy_of(incomplete_expiration_ms=100_000)
+    played = Story(PartitionTask(INPUT, context_of(policy)))
+    played.send(latest(60), c(1, end=True, id="closed", at=0), plain(at=3600), c(1, at=3600), c(1, id="b", at=1))
+    logs = Logs(INPUT)
+    for plan in played.plans:
+        logs.add(plan)
+    found = restored(logs, policy)
+    assert state_of(found) == state_of(played.task)
+    assert found.clock == ms(1)
+
+
+def test_clock_that_leapt_before_is_told_by_the_doctor() -> None:
+    """Decision 17: it never goes back, so somebody must know."""
+    task = PartitionTask(INPUT, context_of(policy_of()))
+    assert not [*clock_ahead(task)]
+    task.partition.clock = wall_clock_ms() + 3_600_000
+    (told,) = clock_ahead(task)
+    assert told.verdict is Verdict.LOOK
+    assert "its clock is 1.0 h ahead" in told.what

@@ -84,3 +84,22 @@ def test_clock_that_was_behind_at_the_start_and_is_put_right_is_believed_as_far_
     assert machine.clock.at(IDLE) == machine.true
     machine.shift = 9000
     assert machine.clock.at(IDLE) == machine.true
+
+
+def test_append_time_that_leaps_tells_no_time_and_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Decision 17: else the partition's next tick would be an hour early."""
+    machine = Machine()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            machine.clock.see(BUSY, machine.true + 3_600_000)
+            assert machine.clock.at(BUSY) == machine.clock.now_ms() == machine.true
+    (said,) = caplog.records
+    assert "megazon.components/0: an append time is 3600000 ms ahead of this machine's clock" in said.getMessage()
+
+
+def test_clock_that_is_put_back_does_not_make_brokers_liars() -> None:
+    machine = Machine()
+    machine.shift = -3_600_000
+    assert machine.clock.latest_ms() == machine.true + 60_000
+    machine.clock.see(BUSY, machine.true)
+    assert machine.clock.at(BUSY) == machine.true

@@ -29,6 +29,7 @@ from processor.engine.routed import RoutedWriter
 from processor.engine.rows import GROUP_ROW_KEY_END
 from processor.engine.task import PartitionTask
 from processor.engine.young import YoungGroups
+from processor.kafka.clock import WorkerClock
 from processor.kafka.sink import KafkaSink
 from processor.sim import run
 from processor.sim.broker import Broker
@@ -534,6 +535,23 @@ def asking_again_waits_for_the_wall_clock(original: Any) -> Any:
         clock = self._clock
         with patch.object(clock, "gone_by_ms", clock.now_ms):
             original(self)
+
+    return wrong
+
+
+@defect(PartitionTask, "believe")
+def every_append_time_is_believed(original: Any) -> Any:
+    """One broker whose clock leaps expires what is open, and all that comes until the others are there as well."""
+    return lambda self, latest_ms: None
+
+
+@defect(WorkerClock, "see")
+def append_time_that_leaps_tells_the_time(original: Any) -> Any:
+    """The clock of the partition is right, and the next tick moves it to where the broker was."""
+
+    def wrong(self: WorkerClock, tp: Tp, append_ms: int) -> None:
+        with patch.object(self, "_lead_ms", 1 << 50):
+            original(self, tp, append_ms)
 
     return wrong
 
