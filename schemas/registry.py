@@ -13,11 +13,11 @@ from __future__ import annotations
 import base64
 import json
 import threading
-from http.client import HTTPException
-from typing import Any, Final, Protocol
+from http.client import HTTPException, HTTPMessage
+from typing import IO, Any, Final, Protocol
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
-from urllib.request import Request, build_opener
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from schemas import framing
 from schemas.errors import ConfigError, DecodeError, UowError
@@ -41,6 +41,9 @@ TIMEOUT_S: Final = 10.0
 
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
 """A longer answer is no schema."""
+
+_NO_SUCH_ID: Final = (400, 404, 422)
+"""Of registries that are asked for an id they do not know, or that can be none: anybody may write one into a record."""
 
 _CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 
@@ -132,6 +135,18 @@ class MemoryRegistry:
 _mocks: dict[str, MemoryRegistry] = {}
 
 
+class _Redirects(HTTPRedirectHandler):
+    """Follows a redirect, but tells user and password to nobody else than the registry."""
+
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> Request | None:
+        made = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if made is not None and urlsplit(newurl)[:2] != urlsplit(req.full_url)[:2]:
+            made.remove_header("Authorization")
+        return made
+
+
 class HttpRegistry:
     """A registry behind HTTP.
 
@@ -143,7 +158,7 @@ class HttpRegistry:
         host = parts.netloc.rpartition("@")[2]
         self.url = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
         self._timeout_s = timeout_s
-        self._opener = build_opener()
+        self._opener = build_opener(_Redirects)
         self._headers = {"Accept": _CONTENT_TYPE, "Content-Type": _CONTENT_TYPE}
         if parts.username is not None:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -164,7 +179,7 @@ class HttpRegistry:
         try:
             answer = self._ask(f"/schemas/ids/{schema_id}")
         except RegistryError as error:
-            if error.status == 404:
+            if error.status in _NO_SUCH_ID:
                 raise DecodeError("schema", f"the registry knows no schema id {schema_id}") from None
             raise
         text, kind = answer.get("schema"), answer.get("schemaType", "AVRO")

@@ -13,6 +13,7 @@ from importlib import import_module
 import click
 
 from schemas.errors import ConfigError, UowError
+from uow.printing import say
 
 COMMANDS = {
     "demo": "the whole story on an embedded broker",
@@ -81,24 +82,24 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except ConfigError as error:
             for complaint in error.complaints:
-                click.echo(f"uow: {complaint}", err=True)
+                say(f"uow: {complaint}")
             ctx.exit(WRONG_USAGE)
         except UowError as error:
-            click.echo(f"uow: {type(error).__name__}: {error}", err=True)
+            say(f"uow: {type(error).__name__}: {error}")
             ctx.exit(FAILED)
         except ModuleNotFoundError as error:
             extra = EXTRAS.get((error.name or "").partition(".")[0])
             if extra is None:
                 raise
-            click.echo(f"uow: this command needs the extra {extra!r}: pip install 'uow[{extra}]'", err=True)
+            say(f"uow: this command needs the extra {extra!r}: pip install 'uow[{extra}]'")
             ctx.exit(FAILED)
         except Exception as error:
             if _is_missing_part(error):
-                click.echo(f"uow: {error}", err=True)
+                say(f"uow: {error}")
                 ctx.exit(FAILED)
             if not _is_kafka_error(error):
                 raise
-            click.echo(f"uow: Kafka: {_told(error)}", err=True)
+            say(f"uow: Kafka: {_told(error)}")
             ctx.exit(FAILED)
 
 

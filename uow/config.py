@@ -26,9 +26,10 @@ from uow.settings import (
     KAFKA_RULES,
     LATER,
     LEGAL_NAME,
-    SECRET_WORDS,
     SECTIONS,
     SETTINGS,
+    SHOWN_ENDINGS,
+    SHOWN_KAFKA,
     WITH_UNDERSCORE,
     Setting,
     is_legal_name,
@@ -42,6 +43,8 @@ DEFAULT_ORIGIN = "default"
 PREFIX = "UOW_"
 DELIMITER = "__"
 MASK = "********"
+NOT_SHOWN = "..."
+"""In a complaint, for a value that is in the wrong place: it may be a secret that belongs elsewhere."""
 NAMED = ("destinations", "templates")
 """Sections that hold sections, each with a name."""
 
@@ -67,7 +70,8 @@ class Effective:
 
     @property
     def is_secret(self) -> bool:
-        return self.name.startswith("kafka.") and any(word in self.name for word in SECRET_WORDS)
+        section, _, key = self.name.partition(".")
+        return section == "kafka" and key not in SHOWN_KAFKA and not key.endswith(SHOWN_ENDINGS)
 
     @property
     def shown(self) -> Any:
@@ -230,23 +234,23 @@ class _Reading:
 
     def _is_section(self, section: str, body: Any, origin: str) -> bool:
         if section in LATER:
-            self.complain(section, "...", "this section is not built yet", origin)
+            self.complain(section, NOT_SHOWN, "this section is not built yet", origin)
         elif section not in SECTIONS:
             self.complain(
                 section,
-                "..." if isinstance(body, dict) else body,
+                NOT_SHOWN,
                 unknown("no such section", section, SECTIONS),
                 origin,
             )
         elif not isinstance(body, dict):
-            self.complain(section, body, f"must be a section, [{section}]", origin)
+            self.complain(section, NOT_SHOWN, f"must be a section, [{section}]", origin)
         else:
             return True
         return False
 
     def _read_named(self, section: str, table: Any, origin: str) -> None:
         if not isinstance(table, dict):
-            self.complain(section, table, f"must be a section, [{section}]", origin)
+            self.complain(section, NOT_SHOWN, f"must be a section, [{section}]", origin)
             return
         origin = f"{origin} [{section}]" if section.startswith("templates.") else origin
         keys = self.given.setdefault(section, {})
@@ -254,7 +258,7 @@ class _Reading:
             if isinstance(value, dict) and f"{DESTINATION}.{key}" not in LATER:
                 kind, _, name = section.partition(".")
                 rule = f'no such setting; a name with a dot is written [{kind}."{name}.{key}"]'
-                self.complain(f"{section}.{key}", "...", rule, origin)
+                self.complain(f"{section}.{key}", NOT_SHOWN, rule, origin)
             else:
                 keys[key] = Given(value, origin)
 
@@ -267,7 +271,7 @@ class _Reading:
             if place is None:
                 continue
             if place in seen:
-                self.complain(".".join(place), environ[variable], f"given by {seen[place]} as well", variable)
+                self.complain(".".join(place), NOT_SHOWN, f"given by {seen[place]} as well", variable)
             seen[place] = variable
             section, key = place
             self.given.setdefault(section, {})[key] = Given(environ[variable], variable)
@@ -290,7 +294,7 @@ class _Reading:
         name, _, key = rest.rpartition(DELIMITER)
         if not name:
             rule = f"a variable names section, name and setting: UOW_{section.upper()}__NAME__SETTING"
-            self.complain(f"{section}.{rest}", "...", rule, variable)
+            self.complain(f"{section}.{rest}", NOT_SHOWN, rule, variable)
             return None
         return f"{section}.{self._known_name(section, name, variable)}", key
 
@@ -298,7 +302,7 @@ class _Reading:
         for setting in SETTINGS:
             if text == setting.name.replace(".", "_"):
                 wanted = PREFIX + setting.name.replace(".", DELIMITER).upper()
-                self.complain(variable, "...", f"no such variable; did you mean {wanted}?")
+                self.complain(variable, NOT_SHOWN, f"no such variable; did you mean {wanted}?")
 
     def _known_name(self, section: str, name: str, variable: str) -> str:
         """Which destination or template a variable means: the one in the file whose name reads the same, else a new one."""
@@ -307,7 +311,9 @@ class _Reading:
             return name
         alike = [each for each in known if _in_environment(each) == _in_environment(name)]
         if len(alike) > 1:
-            self.complain(f"{section}.{name}", "...", f"may mean {' or '.join(alike)}: set it in the file", variable)
+            self.complain(
+                f"{section}.{name}", NOT_SHOWN, f"may mean {' or '.join(alike)}: set it in the file", variable
+            )
         return alike[0] if alike else name
 
     def _names(self, section: str) -> list[str]:
@@ -352,9 +358,9 @@ class _Reading:
         settings = {setting.key: setting for setting in SETTINGS if setting.section == declared}
         for key, each in given.items():
             if f"{declared}.{key}" in LATER:
-                self.complain(f"{section}.{key}", each.value, "not built yet", each.origin)
+                self.complain(f"{section}.{key}", NOT_SHOWN, "not built yet", each.origin)
             elif key not in settings:
-                self.complain(f"{section}.{key}", each.value, unknown("no such setting", key, settings), each.origin)
+                self.complain(f"{section}.{key}", NOT_SHOWN, unknown("no such setting", key, settings), each.origin)
         return [self._effective(f"{section}.{key}", setting, given.get(key)) for key, setting in settings.items()]
 
     def _effective(self, name: str, setting: Setting, given: Given | None) -> Effective:

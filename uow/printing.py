@@ -17,12 +17,26 @@ import click
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    click.echo(printable_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
 def print_json_line(value: Any) -> None:
     """One JSON document on one line, for streams of them."""
-    click.echo(json.dumps(value, ensure_ascii=False))
+    click.echo(printable_json(json.dumps(value, ensure_ascii=False)))
+
+
+def printable_json(document: str) -> str:
+    """The same document, with escapes for whatever a terminal may obey or show in another order."""
+    return "\n".join(line if line.isprintable() else _escaped(line) for line in document.split("\n"))
+
+
+def _escaped(line: str) -> str:
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)
+
+
+def say(text: str) -> None:
+    """A message on standard error; what is not printable in it as escapes, but for ends of lines."""
+    click.echo("\n".join(map(printable, text.split("\n"))), err=True)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

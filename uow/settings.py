@@ -436,8 +436,48 @@ KAFKA_RULES: tuple[KafkaRule, ...] = (
     ),
 )
 
-SECRET_WORDS = ("password", "secret", "key.pem", "ssl_key", "oauthbearer.config", "sasl.jaas")
-"""A property with one of these in its name is never shown."""
+SHOWN_KAFKA = frozenset(
+    {name for rule in KAFKA_RULES for name in rule.properties}
+    | {
+        "security.protocol",
+        "sasl.mechanism",
+        "sasl.mechanisms",
+        "sasl.username",
+        "sasl.kerberos.service.name",
+        "sasl.kerberos.principal",
+        "sasl.kerberos.keytab",
+        "sasl.oauthbearer.method",
+        "sasl.oauthbearer.client.id",
+        "sasl.oauthbearer.scope",
+        "sasl.oauthbearer.token.endpoint.url",
+        "ssl.ca.location",
+        "ssl.certificate.location",
+        "ssl.key.location",
+        "ssl.keystore.location",
+        "ssl.crl.location",
+        "ssl.cipher.suites",
+        "ssl.endpoint.identification.algorithm",
+        "enable.ssl.certificate.verification",
+        "client.id",
+        "client.rack",
+        "client.dns.lookup",
+        "group.instance.id",
+        "broker.address.family",
+        "broker.version.fallback",
+        "api.version.request",
+        "compression.type",
+        "compression.codec",
+        "compression.level",
+        "debug",
+        "log_level",
+        "socket.keepalive.enable",
+        "socket.nagle.disable",
+    }
+)
+"""Properties whose values are shown. All others are masked: a secret under a mistyped name is a secret."""
+
+SHOWN_ENDINGS = (".ms", ".bytes", ".kbytes", ".messages")
+"""Properties that end so are numbers, and shown as well."""
 
 WITH_UNDERSCORE = frozenset({"log_level", "ssl_ca", "ssl_certificate", "ssl_key"})
 """librdkafka properties written with an underscore; all others are written with dots."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
+
+from uow.cli import main
 from uow.commands.read import value_text
-from uow.printing import print_table, printable, span_text
+from uow.printing import print_json, print_json_line, print_table, printable, say, span_text
 
 
 @pytest.mark.parametrize(
@@ -26,6 +31,36 @@ def test_spans_of_time_are_told_as_people_do(ms: int, text: str) -> None:
 
 def test_control_characters_do_not_reach_a_terminal() -> None:
     assert printable("a\x1b[2Jb\nü") == "a\\x1b[2Jb\\nü"
+
+
+HOSTILE = "a\x1b[2J \x9b2J \u202egnp \x7f"
+"""An escape sequence, one that begins with a C1 character, text that turns around, and DEL."""
+
+
+def test_json_says_the_same_with_escapes_only(capsys: pytest.CaptureFixture[str]) -> None:
+    for show in (print_json, print_json_line):
+        show({"id": HOSTILE, "name": "Zoë ✓"})
+        shown = capsys.readouterr().out
+        assert json.loads(shown) == {"id": HOSTILE, "name": "Zoë ✓"}
+        assert shown.replace("\n", "").isprintable()
+        assert "Zoë ✓" in shown
+
+
+def test_no_message_on_standard_error_moves_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its lines stay lines."""
+    say(f"uow: {HOSTILE}\nand more")
+    assert capsys.readouterr().err == "uow: a\\x1b[2J \\x9b2J \\u202egnp \\x7f\nand more\n"
+
+
+def test_an_error_is_told_without_raw_control_characters(tmp_path: Path) -> None:
+    """Anybody's text may be in one."""
+    path = tmp_path / "uow.toml"
+    path.write_text('[worker]\n"web\\u001B[2J\\u009B2J\\u202E" = 1\n', encoding="utf-8")
+    for arguments in (["groups", "megazon", "-c", str(path)], ["config", "check", "-c", str(path)]):
+        result = CliRunner().invoke(main, arguments)
+        assert result.exit_code == 2
+        assert "worker.web" in result.output
+        assert result.output.replace("\n", "").isprintable()
 
 
 def test_table_in_a_pipe_is_one_row_a_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -340,6 +340,34 @@ def test_secrets_are_masked_in_complaints(read) -> None:
     assert "hush" not in str(caught.value)
 
 
+def test_properties_that_nobody_knows_are_masked_and_those_that_are_no_secrets_are_shown(read) -> None:
+    """A mistyped name has the secret of the right one."""
+    names = "sasl.pasword", "ssl.keystore.passwd", "my.token", "sasl.oauthbearer.config", "ssl_key", "ssl.key.pem"
+    settings = read("[kafka]\nlinger.ms = 5\n'client.id' = 'me'\n" + "\n".join(f"'{name}' = 'hush'" for name in names))
+    shown = {name: each.shown for name, each in settings.effective.items()}
+    assert {shown[f"kafka.{name}"] for name in names} == {MASK}
+    assert (shown["kafka.linger.ms"], shown["kafka.client.id"]) == ("5", "me")
+
+
+@pytest.mark.parametrize(
+    ("document", "environ"),
+    [
+        ("[application]\n'sasl.password' = 'hush'", {}),
+        ("[worker]\npassword = 'hush'", {}),
+        ("kafka = 'hush'", {}),
+        ("password = 'hush'", {}),
+        ("[destinations]\nmegazon = 'hush'", {}),
+        ("[destinations.megazon]\npassword = 'hush'", {}),
+        ("", {"UOW_SCHEMAS__PASSWORD": "hush"}),
+        ("", {"UOW_KAFKA__SASL_PASWORD": "hush", "uow_kafka__sasl_pasword": "hush"}),
+    ],
+)
+def test_no_complaint_shows_what_is_in_the_wrong_place(read, document: str, environ: dict[str, str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(document, environ)
+    assert "hush" not in str(caught.value)
+
+
 def test_group_without_limit_is_warned_about(read) -> None:
     """W-72."""
     assert "W-72" in "".join(read(d("handling_policy = 'single_message_delivery'")).warnings)

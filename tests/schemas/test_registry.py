@@ -40,6 +40,7 @@ class Stub(ThreadingHTTPServer):
         self.memory = MemoryRegistry()
         self.seen: list[tuple[str, str, str | None]] = []
         self.answers: dict[str, tuple[int, bytes]] = {}
+        self.redirects: dict[str, str] = {}
 
     @property
     def url(self) -> str:
@@ -59,6 +60,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def note(self) -> bool:
         self.server.seen.append((self.command, self.path, self.headers.get("Authorization")))
+        if self.path in self.server.redirects:
+            self.send_response(302)
+            self.send_header("Location", self.server.redirects[self.path])
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return True
         if self.path in self.server.answers:
             self.answer(*self.server.answers[self.path])
             return True
@@ -128,9 +135,33 @@ def test_user_and_password_of_the_url_are_sent_and_never_shown(stub: Stub) -> No
     assert caught.value.status == 500
 
 
+def test_user_and_password_are_kept_where_a_redirect_stays_and_told_to_no_other_host(stub: Stub) -> None:
+    with Stub() as other:
+        thread = threading.Thread(target=other.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            for server in (stub, other):
+                server.answers["/there"] = (200, b'{"schema": "{}"}')
+            stub.redirects = {"/schemas/ids/1": f"{stub.url}/there", "/schemas/ids/2": f"{other.url}/there"}
+            registry = HttpRegistry(stub.url.replace("//", "//jill:secret@"))
+            assert registry.schema(1) == registry.schema(2) == "{}"
+        finally:
+            other.shutdown()
+            thread.join()
+    assert [authorization is not None for *_, authorization in stub.seen] == [True, True, True]
+    assert other.seen == [("GET", "/there", None)]
+
+
 def test_a_user_without_a_password_is_sent(stub: Stub) -> None:
     HttpRegistry(stub.url.replace("//", "//jill@")).register("s", "{}")
     assert stub.seen[-1][2] == "Basic " + base64.b64encode(b"jill:").decode()
+
+
+@pytest.mark.parametrize("status", [400, 404, 422])
+def test_an_id_that_the_registry_refuses_is_a_decode_error(stub: Stub, status: int) -> None:
+    stub.answers["/schemas/ids/4294967295"] = (status, b"{}")
+    with pytest.raises(DecodeError, match="knows no schema id 4294967295"):
+        HttpRegistry(stub.url).schema(4294967295)
 
 
 def test_an_id_that_the_registry_does_not_know_is_a_decode_error(stub: Stub) -> None:

@@ -10,7 +10,7 @@ from schemas.errors import Complaint, ConfigError
 from uow.cli import WRONG_USAGE
 from uow.config import Settings, load
 from uow.options import config_file_option, config_option, json_option
-from uow.printing import print_json, print_table
+from uow.printing import print_json, print_table, printable
 
 
 @click.group()
@@ -61,9 +61,9 @@ def check(ctx: click.Context, path: Path | None, as_json: bool) -> None:
         print_json({"complaints": rows, "warnings": list(warnings)})
     else:
         for complaint in complaints:
-            click.echo(str(complaint))
+            click.echo(printable(str(complaint)))
         for warning in warnings:
-            click.echo(f"warning: {warning}")
+            click.echo(printable(f"warning: {warning}"))
         if not complaints:
             click.echo("configuration is good")
     ctx.exit(WRONG_USAGE if complaints else 0)

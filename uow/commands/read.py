@@ -16,7 +16,7 @@ from topics.policies import DestinationPolicy
 from uow.cli import FAILED
 from uow.config import Settings
 from uow.options import config_option, json_option
-from uow.printing import printable
+from uow.printing import printable, printable_json, say
 
 if TYPE_CHECKING:
     from uow.received import ReceivedComponent, ReceivedUnit
@@ -75,7 +75,7 @@ def command(
             try:
                 unit = reader.receive(timeout)
             except DecodeError as error:
-                click.echo(f"uow: {error}", err=True)
+                say(f"uow: {error}")
                 unreadable += 1
                 continue
             if unit is None:
@@ -90,7 +90,7 @@ def command(
 
 def _print(unit: ReceivedUnit, as_json: bool) -> None:
     if as_json:
-        click.echo(formats.to_json(unit.record))
+        click.echo(printable_json(formats.to_json(unit.record).decode()))
         return
     missing = f", missing {ranges_text(unit.missing)}" if unit.missing else ""
     size = len(unit.components)

@@ -9,7 +9,7 @@ import click
 from uow.config import Settings
 from uow.logs import log_reader
 from uow.options import config_option, json_option
-from uow.printing import moment_text, print_json, print_table
+from uow.printing import moment_text, print_json, print_table, say
 from uow.refused import COLUMNS, Refused, refused
 from uow.refused_options import Place, chosen, refused_options
 
@@ -32,7 +32,7 @@ def command(destination: str, place: Place, settings: Settings, as_json: bool, *
         return
     print_table(("refused at", "where", *COLUMNS), [_cells(each) for each in found])
     if not found:
-        click.echo(f"nothing in {topic} matches", err=True)
+        say(f"nothing in {topic} matches")
 
 
 def row(record: Refused) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from uow.config import Settings
 from uow.inspect import open_groups
 from uow.logs import log_reader, task_context
 from uow.options import Moment, Span, config_option, json_option
-from uow.printing import Progress, print_json_line, printable, wall_clock_ms
+from uow.printing import Progress, print_json_line, printable, say, wall_clock_ms
 from uow.repair import UnansweredError, desk
 
 TEXTS = {
@@ -126,7 +126,7 @@ def _command(verb: Verb) -> click.Command:
             oldest = [wall_clock_ms(), *([before] if before is not None else [])]
             chosen = _matching(settings, destination, match or "*", min(oldest) - (older_than or 0))
         if not chosen:
-            click.echo(f"uow: no open group of {destination} matches", err=True)
+            say(f"uow: no open group of {destination} matches")
             return
         base = command_id or str(uuid4())
         commands = [
@@ -177,7 +177,7 @@ def _ask(
                 _print(answer, obeyed, as_json)
                 progress.say(f"{count} of {len(commands)} answered")
         except UnansweredError as error:
-            click.echo(f"uow: {error} To ask again without doing it twice: --command-id {base}", err=True)
+            say(f"uow: {error} To ask again without doing it twice: --command-id {base}")
             failed = True
     if failed:
         ctx.exit(FAILED)

@@ -12,7 +12,7 @@ from uow.client import connect
 from uow.config import Settings
 from uow.logs import log_reader
 from uow.options import config_option, json_option
-from uow.printing import print_json_line, printable, wall_clock_ms
+from uow.printing import print_json_line, printable, say, wall_clock_ms
 from uow.refused import Correction, Refused, corrected, refused
 from uow.refused_options import Place, chosen, refused_options
 
@@ -66,10 +66,10 @@ def command(
         found = refused(reader, topic, partitions, choice)
     missing = {*coordinates} - {each.coordinates for each in found}
     if missing:
-        click.echo(f"uow: nothing at {', '.join(sorted(missing))}", err=True)
+        say(f"uow: nothing at {', '.join(sorted(missing))}")
         ctx.exit(FAILED)
     if len(found) > limit:
-        click.echo(f"uow: {len(found)} records match, more than --limit {limit}; nothing is sent", err=True)
+        say(f"uow: {len(found)} records match, more than --limit {limit}; nothing is sent")
         ctx.exit(FAILED)
     if value is not None and len(found) != 1:
         raise click.UsageError(f"--value goes with one record; {len(found)} match")
@@ -91,7 +91,7 @@ def _send(
             if not record.can_go_back or (record.lacks_value and not correction.with_value):
                 whole = False
                 why = "a finished unit, or a record of which not everything was kept"
-                click.echo(f"uow: {record.coordinates} cannot be sent again: {why}", err=True)
+                say(f"uow: {record.coordinates} cannot be sent again: {why}")
                 continue
             outgoing = corrected(record, components, correction, now)
             sent = None if dry_run else connection.send_again(record.coordinates, outgoing)

@@ -13,7 +13,7 @@ from uow.config import Settings
 from uow.inspect import ClosedGroup, Look, OpenGroup, hops, look
 from uow.logs import log_reader, task_context
 from uow.options import config_option, json_option
-from uow.printing import moment_text, print_json, print_table, printable, span_text, wall_clock_ms
+from uow.printing import moment_text, print_json, print_table, printable, say, span_text, wall_clock_ms
 
 
 @click.command()
@@ -36,7 +36,7 @@ def command(ctx: click.Context, destination: str, group_id: str, settings: Setti
     else:
         _print(found, now)
     if found.open is None and found.closed is None:
-        click.echo(f"uow: {group_id!r} is neither open nor remembered as closed in {destination}", err=True)
+        say(f"uow: {group_id!r} is neither open nor remembered as closed in {destination}")
         ctx.exit(FAILED)
 
 
