@@ -317,6 +317,8 @@ class Recomputation:
     def _happened(self, here: Mapping[int, Arrived], by_clock: bool = False) -> Iterator[Row]:
         for effect, record, group in self._partition.settle().effects:
             match effect:
+                case GivenUp() if group is None:
+                    pass  # nothing was held of it
                 case Delivered() | GivenUp():
                     assert group is not None
                     amended = self._amended(group, effect)

@@ -138,7 +138,7 @@ class Delivered(NamedTuple):
 
 
 class GivenUp(NamedTuple):
-    """The group ends without a unit; its held components go where the policy says, singly and in number order (W-71).
+    """The group ends without a unit; its held components, if there are any, go where the policy says, singly and in number order (W-71).
 
     Attributes:
         closed: How and why.

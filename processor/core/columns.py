@@ -72,6 +72,37 @@ def look_at_headers(records: Sequence[Record]) -> tuple[list[Any], Sequence[Reco
             found.append(None)
 
 
+class Seen:
+    """A record with its headers, which nobody may ask the library for a second time (`look_at_headers`)."""
+
+    __slots__ = ("_headers", "_record")
+
+    def __init__(self, record: Any, headers: Any) -> None:
+        self._record, self._headers = record, headers
+
+    def topic(self) -> str:
+        return self._record.topic()  # type: ignore[no-any-return]
+
+    def partition(self) -> int:
+        return self._record.partition()  # type: ignore[no-any-return]
+
+    def offset(self) -> int:
+        return self._record.offset()  # type: ignore[no-any-return]
+
+    def key(self) -> bytes | None:
+        return self._record.key()  # type: ignore[no-any-return]
+
+    def value(self) -> bytes | None:
+        return self._record.value()  # type: ignore[no-any-return]
+
+    def timestamp(self) -> tuple[int, int]:
+        return self._record.timestamp()  # type: ignore[no-any-return]
+
+    def headers(self) -> Any:
+        """As the record's; raises what it would."""
+        return self._record.headers() if isinstance(self._record, Unreadable) else self._headers
+
+
 class Columns:
     """Parallel sequences, one entry per record in offset order; `ids[row]` is None for an odd row.
 

@@ -1,7 +1,8 @@
 """What a command means for a group, as a table: one row per verb (W-203). Pure; the other entrance beside `decide`.
 
-Every command is answered. It acts on an open group of its id and on nothing else; what cannot be done is said and changes nothing. A dry run
-is decided like any other, and then dropped. `uow-until` and numbers are read in `topics.commands`.
+Every command is answered. It acts on an open group of its id; what cannot be done is said and changes nothing. `cancel` alone also acts on an
+id of which nothing is known: it closes, so that components on their way are late when they come. A dry run is decided like any other, and
+then dropped. `uow-until` and numbers are read in `topics.commands`.
 
 Belongs here: every rule about a command. Does not belong here: changing a group (`Group.apply`), remembering commands (`closed`), and
 what an answer looks like on the wire (`processor.engine.outputs`).
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from processor.core.changes import Amended, Change, Closed, Decision, Delivered, GivenUp, Removed, TakenOut
-from processor.core.decide import close_of, delivered
+from processor.core.decide import close_of, delivered, unopened
 from processor.core.group import NEVER, UNKNOWN_END, Group
 from processor.core.ranges import Ranges, count_up_to, first_in, union
 from schemas.component import decode_component
@@ -21,7 +22,7 @@ from schemas.errors import UowError
 from schemas.records import Component, Reason, UnitOutcome, bounded_ranges, ranges_text
 from topics.commands import Command, Verb
 from topics.headers import ID, SEQ, Marks, Reading
-from topics.policies import DestinationPolicy, ExpirationPolicy
+from topics.policies import DestinationPolicy, ExpirationPolicy, HandlingPolicy, LatePolicy
 
 MAX_WAIVED_RANGES: Final = 1_000
 """Ranges of waived numbers that a group keeps at most: each later command writes them all once more, into one row (W-203)."""
@@ -46,13 +47,14 @@ class Case(NamedTuple):
 
     command: Command
     group: Group
+    at: int
     clock: int
     position: int
     policy: DestinationPolicy
 
     def close(self, outcome: UnitOutcome) -> Closed:
         """The group's close by this command."""
-        return close_of(self.group, outcome, Reason.COMMAND, self.position, self.clock)
+        return close_of(self.group, outcome, Reason.COMMAND, self.position, max(self.at, self.clock))
 
 
 def _refused(why: str) -> Verdict:
@@ -248,6 +250,7 @@ def decide_command(
     group: Group | None,
     closed: Closed | None,
     home: int | None,
+    at: int,
     clock: int,
     position: int,
     policy: DestinationPolicy,
@@ -259,14 +262,25 @@ def decide_command(
         group: The open group of its id, or None.
         closed: What is remembered of a closed group of its id, or None.
         home: The partition its id belongs to if that is another one, else None.
+        at: The command's append time, epoch ms: what it closes is remembered from then on, however long the partition's clock stood still.
         clock: The partition's clock.
         position: Input position, so that what was held lies before it.
         policy: Of the destination.
     """
     if group is not None:
-        return VERBS[command.verb](Case(command, group, clock, position, policy))
+        return VERBS[command.verb](Case(command, group, at, clock, position, policy))
     if closed is not None:
         return _refused(f"the group is closed already: {closed.outcome}, reason {closed.reason}")
     if home is not None:
         return _refused(f"the id belongs to partition {home}: the key of a command is the group id")
+    if command.verb is Verb.CANCEL and policy.handling_policy is HandlingPolicy.SINGLE_MESSAGE_DELIVERY:
+        return _cancelled_unopened(command, max(at, clock), position, policy)
     return _refused("no open group of this id")
+
+
+def _cancelled_unopened(command: Command, at: int, position: int, policy: DestinationPolicy) -> Verdict:
+    """A cancel is not lost because it comes before the components: the id is remembered like that of any closed group (W-62)."""
+    end = unopened(command.group_id, None, UnitOutcome.CANCELLED, Reason.COMMAND, position, at)
+    late = "is refused as late" if policy.late_policy is LatePolicy.REJECT else "opens a new group (late_policy)"
+    text = f"closes the id as {end.outcome}: nothing of it is held; a component that comes after this {late}"
+    return Verdict(True, text, Decision((end,), (GivenUp(end, UowError, command),)))

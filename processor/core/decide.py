@@ -277,30 +277,9 @@ def decide_refusal(
         if closed is not None and closed.outcome is UnitOutcome.COMPLETE:
             return Decision((), (rejected,))
         assert refusal.id is not None
-        generation = closed.generation + 1 if closed is not None else 1
-        return Decision(
-            (
-                Closed(
-                    refusal.id,
-                    generation,
-                    UnitOutcome.FAILED,
-                    Reason.CONFLICT,
-                    0,
-                    offset + 1,
-                    clock,
-                ),
-            ),
-            (rejected,),
-        )
-    end = Closed(
-        group.id,
-        group.generation,
-        UnitOutcome.FAILED,
-        Reason.CONFLICT,
-        group.highest,
-        offset + 1,
-        clock,
-    )
+        end = unopened(refusal.id, closed, UnitOutcome.FAILED, Reason.CONFLICT, offset + 1, clock)
+    else:
+        end = close_of(group, UnitOutcome.FAILED, Reason.CONFLICT, offset + 1, clock)
     return Decision((end,), (rejected, GivenUp(end, refusal.error)))
 
 
@@ -365,6 +344,13 @@ def _hold(now: Situation) -> Decision:
     if effect is None:
         return Decision(tuple(changes))
     return Decision((*changes, effect.closed), (effect,))
+
+
+def unopened(
+    group_id: bytes, closed: Closed | None, outcome: UnitOutcome, reason: Reason, position: int, at: int
+) -> Closed:
+    """The close of an id of which nothing is held: its group, the next after the one that is remembered, never opens."""
+    return Closed(group_id, closed.generation + 1 if closed is not None else 1, outcome, reason, 0, position, at)
 
 
 def close_of(group: Group, outcome: UnitOutcome, reason: Reason, position: int, at: int) -> Closed:

@@ -216,7 +216,7 @@ class Partition:
         return True
 
     def obey(self, records: Sequence[Record], recent: Callable[[int], bool]) -> None:
-        """One poll's records of `D.commands`, in offset order. Commands never move the clock: components may lie unread that came before.
+        """Records of `D.commands`, in offset order, of which nothing waits any more (`processor.engine.waiting`). Commands never move the clock.
 
         Once the plan is full, those that are left wait for the next one.
 
@@ -248,7 +248,9 @@ class Partition:
         self.closed.trim(self.clock)
         group, closed = self.groups.get(command.group_id), self.closed.get(command.group_id)
         home = self.elsewhere(command.group_id) if group is None and closed is None else None
-        obeyed, text, decision = decide_command(command, group, closed, home, self.clock, self.position, self.policy)
+        obeyed, text, decision = decide_command(
+            command, group, closed, home, at, self.clock, self.position, self.policy
+        )
         if command.dry_run:
             return False, f"{DRY_RUN_WOULD}{text}" if obeyed else text
         self.commands.add(command.id, at)
@@ -422,7 +424,7 @@ class Partition:
         group.apply(closed)
         self.room -= group.bytes + CLOSE_BYTES * len(group.held)
         if group.order_key:
-            self._leave_line(group, closed.at)
+            self._leave_line(group, min(closed.at, self.clock))
         self.held_bytes -= group.bytes - group.stays
         count, counts = len(group.held), self.counts
         match closed.outcome:

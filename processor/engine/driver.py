@@ -10,7 +10,8 @@ One turn of the loop:
    restored, and then read. A restore, and everything else that may take long, serves the group meanwhile, so that a worker is never thrown
    out for being slow (ER-17); partitions that go meanwhile are dropped, those that come are restored next.
 2. `source.read`: at most one poll. Records of partitions that went meanwhile, stand blocked or lie before the task's position are dropped.
-   A partition of `D.commands` goes with the same one of `D.components`: one batch, one plan, one fate.
+   A partition of `D.commands` goes with the same one of `D.components`: one batch, one plan, one fate. A command waits until what was
+   appended before it is read (`waiting`).
 3. `host.process`: each partition's task turns its records into a plan.
 4. `sink.write`: all plans as one transaction, with the group's metadata taken with the poll (ER-01, ER-14). A plan that would close too much
    is cut: what it left is read once more, in the next turn, which does not wait.
@@ -41,7 +42,6 @@ from processor.engine.ports import (
     Clock,
     Doubt,
     Plan,
-    Poll,
     RawRecord,
     Refused,
     Sink,
@@ -50,6 +50,7 @@ from processor.engine.ports import (
     Stopped,
     Tp,
 )
+from processor.engine.waiting import WaitingCommands
 from schemas.errors import ConfigError, FencedError
 
 Wanted = Callable[[], Collection[Tp]]
@@ -168,6 +169,7 @@ class Driver(threading.Thread):
         self._doubts = 0
         self._apart = False
         self._is_cut = False
+        self._waiting = WaitingCommands(ports.source, topics)
         self._moves = 0
 
     def request_stop(self) -> None:
@@ -221,35 +223,43 @@ class Driver(threading.Thread):
             for tp, cause in poll.trouble.items():
                 if self._whose(tp) in self._tasks:  # else it went with the same poll
                     self._block(self._whose(tp), cause)
-            self._work(self._batches(poll), poll.token)
+            self._work(self._batches(poll.records), poll.token)
+        elif self._waiting:
+            token = self._source.token()
+            self._work(self._batches({}), token)
+        self._waiting.settle({tp: self._tasks[tp].command_position for tp in self._waiting})
         self._tick()
         self._keep_within_memory()
 
-    def _batches(self, poll: Poll) -> list[Batch]:
+    def _batches(self, polled: Mapping[Tp, list[RawRecord]]) -> list[Batch]:
+        """Of what was polled, and of the commands that wait."""
+        mine = {tp for tp in map(self._whose, polled) if tp in self._tasks and tp not in self._blocked}
+        for tp in mine:
+            commands = _from(self._tasks[tp].command_position, polled.get(self._commands(tp), []))
+            if commands:
+                self._waiting.take(tp, commands)
         batches, latest = [], self._clock.latest_ms()
-        for tp in dict.fromkeys(map(self._whose, poll.records)):
-            task = self._tasks.get(tp)
-            if task is None or tp in self._blocked:
-                continue
-            records = _from(task.position, poll.records.get(tp, []))
-            commands = _from(task.command_position, poll.records.get(self._commands(tp), []))
-            if tp in self._portion:
-                records, commands = self._cut(tp, records, commands)
-            if records or commands:
-                batches.append(Batch(tp, records=records, commands=commands, latest=latest))
+        for tp in dict.fromkeys([*map(self._whose, polled), *self._waiting]):
+            if tp in mine or tp in self._waiting:
+                batch = self._batch(tp, polled.get(tp, []), latest)
+                if batch.records or batch.commands:
+                    batches.append(batch)
         return batches
 
-    def _cut(
-        self, tp: Tp, records: list[RawRecord], commands: list[RawRecord]
-    ) -> tuple[list[RawRecord], list[RawRecord]]:
-        """No more than the portion; a command only by itself. What is left is read again."""
-        many = min(len(records), self._portion[tp][1])
-        few = 0 if records else 1
-        left = {tp: records[many:], self._commands(tp): commands[few:]}
-        back = {each: rest[0].offset() for each, rest in left.items() if rest}
-        if back:
-            self._source.seek(back)
-        return records[:many], commands[:few]
+    def _batch(self, tp: Tp, polled: list[RawRecord], latest: int) -> Batch:
+        task = self._tasks[tp]
+        records = _from(task.position, polled)
+        many = self._portion[tp][1] if tp in self._portion else len(records)
+        if len(records) > many:
+            self._source.seek({tp: records[many].offset()})
+            records = records[:many]
+        if tp in self._full:
+            commands = self._waiting.all(tp)
+        else:
+            commands = self._waiting.ready(tp, task.position, records, latest)
+        if tp in self._portion:  # a command only by itself
+            commands = [] if records else commands[:1]
+        return Batch(tp, records=records, commands=commands, latest=latest)
 
     # -- components and commands
 
@@ -322,12 +332,13 @@ class Driver(threading.Thread):
         if plan.is_cut:
             self._is_cut = True
             if batch.work is Work.RECORDS:
-                self._source.seek({plan.tp: plan.next_offset, self._commands(plan.tp): plan.next_command})
+                self._source.seek({plan.tp: plan.next_offset})
         if batch.tp in self._portion and plan.next_offset > self._portion[batch.tp][0]:
             del self._portion[batch.tp]
 
     def _block(self, tp: Tp, cause: Blocked) -> None:
         self._blocked[tp] = cause
+        self._waiting.forget([tp])
         if tp in self._tasks:
             self._source.pause(self._with_commands([tp]))
         self._host.blocked(tp, cause)
@@ -406,6 +417,7 @@ class Driver(threading.Thread):
             self._ask_at.pop(tp, None)
             self._ticked.pop(tp, None)
             self._full.discard(tp)
+        self._waiting.forget(tps)
         self._host.revoked(tps)
         if paused:
             self._host.paused(frozenset(self._full))
@@ -434,6 +446,7 @@ class Driver(threading.Thread):
         whoever serves the group gets records as well, and would have to keep them.
         """
         self._gone.clear()
+        self._waiting.forget(tps)
         self._source.pause(self._running())
         tasks = {tp: task for tp, task in self._read_back(tps).items() if tp not in self._gone}
         self._source.resume(self._running())
@@ -444,9 +457,8 @@ class Driver(threading.Thread):
 
     def _running(self) -> list[Tp]:
         """What is read now."""
-        return [
-            each for each in self._with_commands(self._tasks.keys() - self._blocked.keys()) if each not in self._full
-        ]
+        running = self._with_commands(self._tasks.keys() - self._blocked.keys())
+        return [each for each in running if each not in self._full and each not in self._waiting.paused]
 
     def _read_back(self, tps: Sequence[Tp]) -> Mapping[Tp, Task]:
         def wanted() -> list[Tp]:

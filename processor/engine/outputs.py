@@ -115,8 +115,8 @@ class Writer:
                 if self._reports_complete or closed.outcome is not UnitOutcome.COMPLETE:
                     self._outcome(group, closed, written, command)
             case GivenUp(closed, error, command):
-                assert group is not None
-                self._give_up(group, closed, error, command, written)
+                if group is not None:
+                    self._give_up(group, closed, error, command, written)
                 self._outcome(group, closed, written, command)
             case TakenOut(body, lacking, by):
                 missing, text = ranges_text(bounded_ranges(lacking)), f"removed: {by.why}"
@@ -203,10 +203,6 @@ class Writer:
             and sum(len(raw or b"") for _, raw in output.headers) <= self._surely_fits_bytes // 2
             and len(output.key or b"") <= self._surely_fits_bytes // 2
         ) or record_size(output.key or b"", value, output.headers) + value_bytes <= self.context.record_limit_bytes
-
-    def failed_unopened(self, closed: Closed, written: Written) -> None:
-        """The outcome of an id that closed before anything was held (W-39)."""
-        self._outcome(None, closed, written)
 
     def _error_headers(self, error: type[UowError], case: str, text: str, source: bytes) -> Headers:
         return [

@@ -206,6 +206,14 @@ class Source(Protocol):
         """The consumer group's metadata now, for work that comes from no poll (a tick). Take it first, then look at the partition (ER-02)."""
         ...
 
+    def end(self, tp: Tp) -> int | None:
+        """The end offset of `tp`, asked for now, `read_uncommitted`; None if nobody answers."""
+        ...
+
+    def has_read(self, tp: Tp, position: int, end: int) -> bool:
+        """Whether `position` has reached `end`; markers after the last record count as reached."""
+        ...
+
     def drained(self, tp: Tp, position: int) -> EndOffset | None:
         """The end offset of `tp`, asked for now, if `position` has reached it (markers after the last record count as reached), else None."""
         ...

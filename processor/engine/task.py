@@ -240,13 +240,12 @@ class PartitionTask:
         if written.refused_late:
             partition.counts.passed -= written.refused_late
             partition.counts.rejected += written.refused_late
-        for group, one in closed:
+        for group, _ in closed:
             if group is None:
-                self.writer.failed_unopened(one, written)
-            else:
-                if group.promoted or group.has_group_row:
-                    plan.changelog += [(key, None) for key in tombstone_keys(group)]
-                group.forget()
+                continue
+            if group.promoted or group.has_group_row:
+                plan.changelog += [(key, None) for key in tombstone_keys(group)]
+            group.forget()
         plan.changelog += [(tombstone_key(group, seq), None) for group, seq in happened.removed]
         if happened.amended:
             promoted = [*promoted, *self._no_longer_young(happened.amended)]

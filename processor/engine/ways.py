@@ -13,14 +13,14 @@ when a way ends (`processor.engine.task`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
-from processor.core.columns import Unreadable, look_at_headers
+from processor.core.columns import Seen, Unreadable, look_at_headers
 from processor.engine.batch import Batch, Task
 from processor.engine.driver import Restore, Wanted
 from processor.engine.ports import Doubt, Meanwhile, PathLog, Tp
 from schemas.errors import StateCorruptedError
+from topics.commands import Command, Verb, read_command
 from topics.headers import Marks, Reading
 from topics.paths import PathMap, line_of
 
@@ -30,37 +30,6 @@ _REMEDY = (
     "routing became path, or the path map was lost, while its group was open, and somebody claimed it for another partition. With all workers and "
     "senders stopped delete the path map, make it again by `uow topics create`, and start the workers before the senders"
 )
-
-
-class Seen:
-    """A record with its headers, which nobody may ask the library for a second time (`look_at_headers`)."""
-
-    __slots__ = ("_headers", "_record")
-
-    def __init__(self, record: Any, headers: Any) -> None:
-        self._record, self._headers = record, headers
-
-    def topic(self) -> str:
-        return self._record.topic()  # type: ignore[no-any-return]
-
-    def partition(self) -> int:
-        return self._record.partition()  # type: ignore[no-any-return]
-
-    def offset(self) -> int:
-        return self._record.offset()  # type: ignore[no-any-return]
-
-    def key(self) -> bytes | None:
-        return self._record.key()  # type: ignore[no-any-return]
-
-    def value(self) -> bytes | None:
-        return self._record.value()  # type: ignore[no-any-return]
-
-    def timestamp(self) -> tuple[int, int]:
-        return self._record.timestamp()  # type: ignore[no-any-return]
-
-    def headers(self) -> Any:
-        """As the record's; raises what it would."""
-        return self._record.headers() if isinstance(self._record, Unreadable) else self._headers
 
 
 class Ways:
@@ -85,6 +54,8 @@ class Ways:
         lines: dict[bytes, int] = {}
         in_line: dict[bytes, bytes] = {}
         for batch in batches:
+            for group_id in self._cancelled(batch):
+                wanted.setdefault(group_id, batch.tp.partition)
             headers, records = look_at_headers(batch.records)
             batch.records = [Seen(*pair) for pair in zip(records, headers, strict=True)]
             for record, pairs in zip(records, headers, strict=True):
@@ -100,6 +71,13 @@ class Ways:
         self._claim(
             wanted | {group_id: _way_or(self._paths.get(line), wanted[group_id]) for group_id, line in in_line.items()}
         )
+
+    def _cancelled(self, batch: Batch) -> Iterator[bytes]:
+        """Ids that commands close, whether or not anything of them is here: what comes of them later must find that (W-62)."""
+        for pairs, record in zip(*look_at_headers(batch.commands), strict=True):
+            command = None if isinstance(record, Unreadable) else read_command(pairs or [])
+            if isinstance(command, Command) and command.verb is Verb.CANCEL and not command.dry_run:
+                yield command.group_id
 
     def _claim(self, wanted: Mapping[bytes, int]) -> None:
         while lacking := self._paths.unknown(wanted):  # reading up to a claim may tell that another way has ended
@@ -150,9 +128,9 @@ class AllWays:
     def settle(self, batches: Sequence[Batch]) -> None:
         """Raises like `Ways.settle`."""
         for topic, ways in self._ways.items():
-            records = [batch for batch in batches if batch.records and batch.tp.topic == topic]
-            if records:
-                ways.settle(records)
+            work = [batch for batch in batches if (batch.records or batch.commands) and batch.tp.topic == topic]
+            if work:
+                ways.settle(work)
 
     def restoring(self, restore: Restore) -> Restore:
         """A restore that adopts what it restores; raises like `Ways.adopt`."""

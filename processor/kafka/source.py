@@ -183,12 +183,10 @@ class KafkaSource:
         """The group's metadata now."""
         return self._group.consumer_group_metadata()
 
-    def drained(self, tp: Tp, position: int) -> EndOffset | None:
-        """Looks at what the last fetch said first, and asks the broker only when that says "at the end"."""
-        at = max(position, self._reached.get(tp, -1)) if position >= self._delivered.get(tp, 0) else position
-        if self._reached.get(tp, -1) < position or self._is_cut_off():
+    def end(self, tp: Tp) -> int | None:
+        """Asks the broker; None while it does not answer."""
+        if self._is_cut_off():
             return None
-        asked_at = self._clock.at(tp)
         if self._ends is None:
             self._ends = self._clients.log_consumer("read_uncommitted")
         try:
@@ -200,9 +198,20 @@ class KafkaSource:
                 self._ends.close()
                 self._ends = None
             return None
-        if bounds is None or at < bounds[1]:
+        return None if bounds is None else int(bounds[1])
+
+    def has_read(self, tp: Tp, position: int, end: int) -> bool:
+        """Takes what the last fetch said for where the partition is read to, unless records were handed over that lie above `position`."""
+        reached = self._reached.get(tp, -1) if position >= self._delivered.get(tp, 0) else -1
+        return max(position, reached) >= end
+
+    def drained(self, tp: Tp, position: int) -> EndOffset | None:
+        """Looks at what the last fetch said first, and asks the broker only when that says "at the end"."""
+        if self._reached.get(tp, -1) < position:
             return None
-        return EndOffset(bounds[1], asked_at)
+        asked_at = self._clock.at(tp)
+        end = self.end(tp)
+        return EndOffset(end, asked_at) if end is not None and self.has_read(tp, position, end) else None
 
     def seek(self, positions: Mapping[Tp, int]) -> None:
         """Reads on from these offsets; what is already fetched of these partitions is dropped.

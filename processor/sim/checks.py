@@ -34,11 +34,14 @@ from schemas import codec
 from schemas.component import decode_component
 from schemas.records import Answer, Component, LedgerRecord, Source, Unit, UnitOutcome
 from topics import headers as names
-from topics.commands import KIND_ANSWER
+from topics.commands import KIND_ANSWER, Verb
 from topics.partitioner import partition_for
 from topics.paths import PARTITION, PathMap
-from topics.policies import NEVER_MS
+from topics.policies import NEVER_MS, LatePolicy
 from topics.runs import Run, position_of, unit_of
+
+_NOT_CANCELLED = ("closed already", "belongs to partition", "a repeated command", "cannot be read", "dry run")
+"""How an answer begins, or goes on, to a cancel that closes nothing."""
 
 
 class Violation(Exception):
@@ -170,6 +173,7 @@ class _Planned(NamedTuple):
         at: When.
         is_cut: Whether the worker had to leave something for its next plan.
         latest: The latest append time that the worker believed.
+        is_paused: Whether its partition stands still for want of memory, and commands do not wait for it.
     """
 
     ledger: bytes
@@ -178,6 +182,7 @@ class _Planned(NamedTuple):
     at: float
     is_cut: bool
     latest: int
+    is_paused: bool
 
 
 class Checker:
@@ -187,6 +192,7 @@ class Checker:
         broker: Where everything is.
         context: Of the destination.
         strict_clocks: Whether all clocks of the run agree, so that W-82 can be judged.
+        strict_order: Whether the append times of a run tell in which order records came.
         latest_ms: What no partition's clock may be after; None where somebody sets the workers' clocks.
 
     Attributes:
@@ -194,7 +200,13 @@ class Checker:
     """
 
     def __init__(
-        self, broker: Broker, context: TaskContext, *, strict_clocks: bool, latest_ms: Callable[[], int] | None
+        self,
+        broker: Broker,
+        context: TaskContext,
+        *,
+        strict_clocks: bool,
+        strict_order: bool,
+        latest_ms: Callable[[], int] | None,
     ) -> None:
         self.recorded, self.truth, self._true_to = RecordedPaths(), PathMap(), 0
         self.broker, self.context = broker, self._judging(context)
@@ -206,11 +218,12 @@ class Checker:
         self.lost: dict[Tp, str] = {}
         self.commits = 0
         self.units = 0
-        self._strict_clocks, self._latest_ms = strict_clocks, latest_ms
+        self._strict_clocks, self._strict_order, self._latest_ms = strict_clocks, strict_order, latest_ms
         self._asked: dict[tuple[Tp, int], float] = {}
         self._planned: dict[int, _Planned] = {}
         self._received: Counter[Tp] = Counter()
-        self._forgetful = False
+        self._forgetful = self._reopens = False
+        self._cancelled: set[str] = set()
         self._delivered: set[tuple[bytes, bytes]] = set()
         self._sources: Counter[bytes] = Counter()
         self._obeyed: set[str] = set()
@@ -232,13 +245,13 @@ class Checker:
         """A worker asks for an end offset. By a clock that is put back it may do so twice at one time."""
         self._asked.setdefault((tp, asked_at), self.broker.scheduler.now)
 
-    def on_plan(self, plan: Plan, context: TaskContext, latest: int) -> None:
-        """A worker has made a plan, under this policy, and has believed no append time after `latest`."""
+    def on_plan(self, plan: Plan, context: TaskContext, latest: int, *, is_paused: bool) -> None:
+        """A worker has made a plan, under this policy, and has believed no append time after `latest`; maybe for a partition that is paused."""
         if plan.ledger is not None:
             paths = context.paths
             ways = {} if paths is None else {each: paths.get(each) for each in paths}
             self._planned[id(plan.ledger)] = _Planned(
-                plan.ledger, self._judging(context), ways, self.broker.scheduler.now, plan.is_cut, latest
+                plan.ledger, self._judging(context), ways, self.broker.scheduler.now, plan.is_cut, latest, is_paused
             )
 
     def _under(self, context: TaskContext, tp: Tp, transactional_id: str) -> PartitionTask:
@@ -246,6 +259,7 @@ class Checker:
         task = self.task(tp)
         policy = context.policy
         self._forgetful |= policy.closed_retention_ms < 1_000_000 or policy.closed_max_groups < 1_000
+        self._reopens |= policy.late_policy is LatePolicy.REOPEN
         if policy == task.context.policy:
             return task
         reader = DecidedReader(self.broker, self.positions, transactional_id)
@@ -338,6 +352,8 @@ class Checker:
         if self._latest_ms is not None:
             require(said.clock <= self._latest_ms(), f"{tp.partition}: its clock says {said.clock}, too far ahead")
         task.believe(planned.latest)
+        if commands and self._strict_order and not planned.is_paused:
+            self._check_waiting(tp, said.to_offset, commands)
         if planned.is_cut:
             plan = self._follow_cut(tp, task, said, planned, records, commands)
         elif records or commands:
@@ -364,6 +380,20 @@ class Checker:
             counts.received == accounted and counts.open == held, f"{tp.partition}: does not add up: {counts} (W-216)"
         )
         return [*whole_outputs(plan, DecidedContents(self.broker))]
+
+    def _check_waiting(self, tp: Tp, to_offset: int, commands: Sequence[MemoryRecord]) -> None:
+        """A command waits until what was appended before it is read (W-62, W-203)."""
+        log, told = self.broker.log(tp), self.broker.log(self._commands(tp))
+        unread = [
+            log.true_times[record.offset()]
+            for record in log.records
+            if record.offset() >= to_offset and record.state in (State.COMMITTED, State.OPEN)
+        ]
+        last = max(told.true_times[command.offset()] for command in commands)
+        require(
+            min(unread, default=last) >= last,
+            f"{tp.partition}: a command was decided while a record waited that came before it (W-62)",
+        )
 
     def _follow_cut(
         self,
@@ -456,6 +486,9 @@ class Checker:
         self.units += 1
         if not self._forgetful:
             require((key, generation) not in self._delivered, f"unit {(key, generation)} delivered twice")
+            require(
+                self._reopens or key.decode() not in self._cancelled, f"{key!r} was cancelled, and is delivered (W-62)"
+            )
         self._delivered.add((key, generation))
 
     def _check_runs(self, where: Tp) -> None:
@@ -482,6 +515,11 @@ class Checker:
         if answer.done and not self._forgetful:
             require(answer.command_id not in self._obeyed, f"command {answer.command_id} was done twice")
             self._obeyed.add(answer.command_id)
+        if answer.verb == Verb.CANCEL:
+            excused = any(why in answer.text for why in _NOT_CANCELLED)
+            require(answer.done or excused, f"a cancel of {answer.id} is lost: {answer.text} (W-62)")
+            if answer.done:
+                self._cancelled.add(answer.id)
 
     def _commands(self, tp: Tp) -> Tp:
         return Tp(self.topics.commands, tp.partition)

@@ -415,6 +415,14 @@ class SimSource:
         self.process.on_asked(tp, asked_at)
         return asked_at
 
+    def end(self, tp: Tp) -> int | None:
+        self.process.actor.wait()
+        return None if self.broker.is_away(tp) else self.broker.log(tp).end
+
+    def has_read(self, tp: Tp, position: int, end: int) -> bool:
+        log = self.broker.log(tp)
+        return log.stable_end >= end and not log.visible(position, end)
+
     def drained(self, tp: Tp, position: int) -> EndOffset | None:
         if self.position.get(tp, -1) < position:
             return None

@@ -421,6 +421,14 @@ class MemorySource:
     def token(self) -> Any:
         return (self._member, self._me.generation)
 
+    def end(self, tp: Tp) -> int | None:
+        with self.kafka.lock:
+            return len(self.kafka.logs[tp])
+
+    def has_read(self, tp: Tp, position: int, end: int) -> bool:
+        with self.kafka.lock:
+            return self.kafka.stable_end(tp) >= end and not self.kafka.visible(tp, position, end)
+
     def drained(self, tp: Tp, position: int) -> EndOffset | None:
         with self.kafka.lock:
             asked_at, end = self.kafka.clock.now_ms(), len(self.kafka.logs[tp])

@@ -192,7 +192,8 @@ class Life:
                     run.scheduler.say(f"the task of {batch.tp.partition} raises, its memory already changed")
                     raise TransientError
             if isinstance(batch.outcome, Plan):
-                run.checker.on_plan(batch.outcome, self.context, batch.latest)
+                is_paused = batch.tp in self.paused_tps
+                run.checker.on_plan(batch.outcome, self.context, batch.latest, is_paused=is_paused)
                 what = "tick" if batch.work is Work.TICK else f"to {batch.outcome.next_offset}"
                 run.scheduler.say(f"plan for {batch.tp.partition}: {what}, {len(batch.outcome.outputs)} outputs")
         self.actor.wait()
@@ -278,6 +279,7 @@ class Run:
             self.broker,
             self.context,
             strict_clocks=not self._skewed,
+            strict_order=not (self._skewed or self._leaping),
             latest_ms=None if self._skewed or self._jumping else lambda: self.broker.now_ms() + CLOCK_LEAD_MS,
         )
         self.broker.on_commit = lambda transaction: self.judged(lambda: self.checker.on_commit(transaction))

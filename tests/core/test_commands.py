@@ -32,7 +32,14 @@ from tests.core.script import (
     unit,
 )
 from topics.commands import BadCommand, Command, Verb, command_headers, read_command
-from topics.policies import AliasFamily, ExpirationPolicy, HandlingPolicy, OutcomesPolicy
+from topics.policies import (
+    AliasFamily,
+    ExpirationPolicy,
+    HandlingPolicy,
+    LatePolicy,
+    OutcomesPolicy,
+    ViolationPolicy,
+)
 
 AGE: dict[str, Any] = {"incomplete_expiration_ms": 100_000, "expiration_policy": ExpirationPolicy.REDIRECT}
 
@@ -63,7 +70,8 @@ def taken_out(number: int, missing: str) -> list[Any]:
 
 
 TABLE: list[tuple[str, str, dict[str, Any], bool, str, list[Any]]] = [
-    *[(verb, "never seen", {}, False, UNKNOWN, OPEN) for verb in ("release", "cancel", "expire")],
+    *[(verb, "never seen", {}, False, UNKNOWN, OPEN) for verb in ("release", "expire")],
+    ("cancel", "never seen", {}, True, "closes the id as cancelled: nothing of it is held", OPEN),
     *[(verb, "closed", {}, False, CLOSED_ALREADY, CLOSED) for verb in ("release", "cancel", "expire")],
     ("extend", "never seen", {"until": 500}, False, UNKNOWN, OPEN),
     ("extend", "closed", {"until": 500}, False, CLOSED_ALREADY, CLOSED),
@@ -168,10 +176,51 @@ def test_a_repeated_command_does_nothing_more_w203(verb: Verb) -> None:
 
 
 def test_a_refused_command_is_not_taken_up_when_it_comes_again_w203() -> None:
-    order = told("cancel", command_id="early")
+    order = told("release", command_id="early")
     played = story(order, c(1), order)
     assert played.open == {"a": "1"}
     assert [answer.text for answer in played.answers] == [UNKNOWN, "a repeated command does nothing more"]
+
+
+def late(sent: Sent) -> Any:
+    return refused(sent, UnitClosedError, "cancelled")
+
+
+@pytest.mark.parametrize("settings", [AGE, {"violation_policy": ViolationPolicy.FAIL_GROUP}], ids=["", "fail_group"])
+def test_a_cancel_that_comes_before_its_components_is_remembered_and_they_are_late_w62(
+    settings: dict[str, Any],
+) -> None:
+    one, two = c(1), c(2, end=True)
+    assert play(told("cancel"), one, two, **settings) == [late(one), late(two)]
+    played = story(told("cancel", command_id="c-1"), **settings)
+    (outcome,) = played.outcomes
+    assert (outcome.outcome, outcome.reason, outcome.count, outcome.command_id) == (
+        UnitOutcome.CANCELLED,
+        Reason.COMMAND,
+        0,
+        "c-1",
+    )
+
+
+def test_a_cancel_is_remembered_from_its_own_moment_however_long_the_partition_was_idle_w62() -> None:
+    """Its clock stands at the last component, or at nothing at all."""
+    hour = 3_600
+    in_time, too_late = c(1, at=10 + hour), c(1, at=11 + hour)
+    assert play(told("cancel", at=10), in_time, too_late) == [late(in_time)]
+    cancelled = (c(1, at=0), told("cancel", at=2 * hour))
+    in_time, too_late = c(2, at=3 * hour), c(1, at=3 * hour + 1)
+    assert play(*cancelled, in_time, too_late) == [given_up(1, "cancelled", "command", "2-"), late(in_time)]
+
+
+def test_a_new_group_opens_after_an_early_cancel_where_late_components_open_one_w85() -> None:
+    played = story(told("cancel"), c(1, end=True), late_policy=LatePolicy.REOPEN)
+    assert "opens a new group" in played.answers[0].text
+    assert [made.generation for made in played.units] == [2]
+
+
+def test_nothing_is_cancelled_where_no_groups_are_formed_w64() -> None:
+    (answer,) = story(told("cancel"), handling_policy=HandlingPolicy.PASS_THROUGH).answers
+    assert (answer.done, answer.text) == (False, UNKNOWN)
 
 
 def test_a_dry_run_does_not_use_the_command_up_w203() -> None:

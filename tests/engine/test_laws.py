@@ -141,6 +141,8 @@ class Model:
         """W-203; what cannot be done changes nothing."""
         group = self.groups.get(name)
         if group is None:
+            if verb == "cancel":
+                self.closed.setdefault(name, ("cancelled", {}))
             return []
         match verb:
             case "release":

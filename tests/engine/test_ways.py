@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -316,6 +317,24 @@ def test_command_goes_by_the_way_and_the_answer_elsewhere_names_it_w203(log: Log
         answers[partition] = codec.decode_as(Answer, answer.value or b"")
     assert (answers[0].done, answers[1].done) == (True, False)
     assert answers[1].text.startswith("the id belongs to partition 0")
+
+
+def test_an_id_that_was_cancelled_before_its_components_came_has_its_way_there_w62_w105(
+    log: Log, worker: Worker
+) -> None:
+    """Else they would go elsewhere, where nobody knows of the cancel; a dry run claims nothing."""
+    order, dry = told("cancel", "a"), told("cancel", "b", dry_run=True)
+    tp = Tp(TOPICS.components, 2)
+    commands: list[Any] = [
+        FakeRecord(n, each.headers, None, each.key, worker.at) for n, each in enumerate((order, dry))
+    ]
+    batch = Batch(tp, commands=commands)
+    worker.all.settle([batch])
+    assert log.claimed == [(b"a", 2)]
+    worker.tasks[tp].process([], batch.commands)
+    assert sent_on(worker.read((0, c(1, id="a")))[0]) == [2]
+    plan = worker.read((2, c(1, id="a")))[2]
+    assert [output.topic for output in plan.outputs] == [TOPICS.rejected]
 
 
 def test_partitions_are_added_while_groups_are_open_w215(log: Log, worker: Worker) -> None:

@@ -17,7 +17,20 @@ from processor.shell.monitor import FATES
 from processor.sim.memory import Faults, MemoryKafka, MemorySink, MemorySource, State
 from schemas.errors import ConfigError, FencedError
 from schemas.records import SETTINGS_KEY
-from tests.shell.whole_worker import CHANGELOG, in_a_loop, rows, running, send, send_to, settings, until
+from tests.shell.whole_worker import (
+    CHANGELOG,
+    answers,
+    c,
+    in_a_loop,
+    rows,
+    running,
+    send,
+    send_to,
+    settings,
+    tell,
+    until,
+)
+from topics.commands import Verb
 from topics.policies import DestinationPolicy, ExpirationPolicy, HandlingPolicy
 
 P0, P1 = Tp("D.components", 0), Tp("D.components", 1)
@@ -420,3 +433,45 @@ async def test_counts_of_a_partition_add_up() -> None:
         counts["received"] == 6 == sum(counts[fate] for fate in ("held", "duplicate", "rejected", "passed", "ignored"))
     )
     assert counts["held"] == sum(counts[fate] for fate in ("delivered", "expired", "cancelled", "failed", "open"))
+
+
+@in_a_loop
+async def test_a_command_waits_for_a_transaction_whose_components_came_before_it_w62_w203() -> None:
+    """Held back by an open transaction a command is late, not lost; what comes behind it waits with it, and no other partition does."""
+    kafka = MemoryKafka()
+    held, behind, elsewhere = belongs_to(kafka, 0, "u"), belongs_to(kafka, 0, "v"), belongs_to(kafka, 1, "w")
+    async with running(kafka) as app:
+        await until(lambda: len(app.status.tasks) == 2)
+        with kafka.lock:
+            kafka.produce("hop", P0, held.encode(), b"x", c(1, id=held))
+            tell(kafka, Verb.CANCEL, held)
+            tell(kafka, Verb.RELEASE, behind)
+            send(kafka, elsewhere, (1, False))
+            tell(kafka, Verb.RELEASE, elsewhere)
+        await until(lambda: [answer.id for answer in answers(kafka)] == [elsewhere])
+        with kafka.lock:
+            kafka.end("hop", State.COMMITTED)
+        await until(lambda: len(answers(kafka)) == 3)
+    told = {answer.id: answer.text for answer in answers(kafka)}
+    assert told[held].startswith("closes the group as cancelled: 1 component")
+    assert told[behind] == "no open group of this id"
+    assert [dict(record.headers() or [])["uow-failure-reason"] for record in kafka.topic("D.errors")] == [b"cancelled"]
+    assert position(kafka, Tp("D.commands", 0)) == 2
+
+
+@in_a_loop
+async def test_a_restart_reads_commands_again_that_waited_w62_w203() -> None:
+    kafka = MemoryKafka(partitions=1)
+    with kafka.lock:
+        kafka.produce("hop", P0, b"u", b"x", c(1))
+    send(kafka, "v", (1, True))
+    tell(kafka, Verb.CANCEL, "u")
+    async with running(kafka) as app:
+        await until(lambda: app.status.tasks)
+    assert not answers(kafka)
+    with kafka.lock:
+        kafka.end("hop", State.COMMITTED)
+    async with running(kafka):
+        await until(lambda: answers(kafka))
+    assert answers(kafka)[0].done
+    assert [record.key() for record in kafka.topic("D.errors")] == [b"u"]

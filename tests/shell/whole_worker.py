@@ -22,7 +22,9 @@ from processor.shell.app import UowApp, create_app, task_contexts
 from processor.shell.monitor import WorkerStatus
 from processor.shell.pages import WebAddress
 from processor.sim.memory import Faults, MemoryKafka, MemoryLogReader, MemorySink, MemorySource
-from schemas.records import SETTINGS_KEY
+from schemas import codec
+from schemas.records import SETTINGS_KEY, Answer
+from topics.commands import Command, Verb, command_headers
 from topics.policies import DestinationPolicy, HandlingPolicy
 
 PARTITIONS = 2
@@ -74,6 +76,17 @@ def send(kafka: MemoryKafka, id: str, *components: tuple[int, bool], value: byte
     """Appends components `(number, end)` of one group to `D.components`."""
     for seq, end in components:
         kafka.append("D.components", id.encode(), value, c(seq, id=id, end=end))
+
+
+def tell(kafka: MemoryKafka, verb: Verb, id: str) -> None:
+    """Appends a command to `D.commands`."""
+    kafka.append("D.commands", id.encode(), None, command_headers(Command(b"c-" + id.encode(), verb, id.encode(), "w")))
+
+
+def answers(kafka: MemoryKafka) -> list[Answer]:
+    """What `D.outcomes` has of answers."""
+    records = [record for record in kafka.topic("D.outcomes") if ("uow-kind", b"answer") in (record.headers() or [])]
+    return [codec.decode_as(Answer, record.value() or b"") for record in records]
 
 
 def send_to(kafka: MemoryKafka, partition: int, id: str, seq: int, end: bool = False, value: bytes = b"x") -> None:

@@ -14,11 +14,13 @@ from weakref import WeakKeyDictionary
 
 import confluent_kafka as ck
 
+import processor.core.command as commanding
 import processor.engine.restore as restoring
 import processor.engine.routed as routed
 import processor.engine.task as running
 from processor.core.changes import Closed
 from processor.core.closed import CommandMemory
+from processor.core.command import Verdict
 from processor.core.group import Group
 from processor.core.partition import Outward, Partition
 from processor.engine.driver import Driver
@@ -28,6 +30,7 @@ from processor.engine.replay import Selection, Window
 from processor.engine.routed import RoutedWriter
 from processor.engine.rows import GROUP_ROW_KEY_END
 from processor.engine.task import PartitionTask
+from processor.engine.waiting import WaitingCommands
 from processor.engine.young import YoungGroups
 from processor.kafka.clock import WorkerClock
 from processor.kafka.sink import KafkaSink
@@ -626,6 +629,21 @@ def tick_does_not_wait_for_commands(original: Any) -> Any:
         return original(self, tp, position)
 
     return wrong
+
+
+@defect(WaitingCommands, "ready")
+def commands_do_not_wait_for_what_came_before_them(original: Any) -> Any:
+    return lambda self, tp, position, records, latest: self.all(tp)
+
+
+@defect(WaitingCommands, "forget")
+def commands_that_waited_are_kept_when_their_partition_goes(original: Any) -> Any:
+    return lambda self, tps: None
+
+
+@defect(commanding, "_cancelled_unopened")
+def cancel_of_an_id_that_is_not_open_is_answered_and_forgotten(original: Any) -> Any:
+    return lambda *known: Verdict(False, "nothing to cancel")
 
 
 # -- path routing (W-105, W-106)
