@@ -238,7 +238,7 @@ class Reading:
         for name, value in headers:
             meant = self.names.get(name)
             if meant is not None:
-                values.setdefault(meant, []).append(_native(name, value))
+                values.setdefault(meant, []).append(native_value(name, value))
         return values
 
     def read(
@@ -334,7 +334,7 @@ _NATIVE: Final = UNTREATED | {
 }
 
 
-def _native(name: str, value: bytes | None) -> bytes | None:
+def native_value(name: str, value: bytes | None) -> bytes | None:
     """The value an alias would have under our own name: NiFi counts from 0, MQ ends by a flag bit and writes group ids in hex."""
     if value is None:
         return None

@@ -42,7 +42,7 @@ from uow.component import (
 )
 from uow.consumption import Consumption, Start
 from uow.errors import ClientClosedError
-from uow.forward import Forwarded, Hop, Keep, Reassign, forwarded_record
+from uow.forward import Forwarded, Hop, Keep, Narrowing, Reassign, forwarded_record
 from uow.giving_up import GivingUp
 from uow.handles import (
     ConsumerHandle,
@@ -518,6 +518,8 @@ class Connection:
         destination: str | None = None,
         value: Value | Keep = KEEP,
         headers: HeaderPairs = None,
+        only: Iterable[str] | None = None,
+        leave_out: Iterable[str] = (),
         reassign: bool = False,
     ) -> Forwarded:
         """Sends a message on: its key and every header stay (W-55 to W-60), and its position is committed in the same transaction.
@@ -531,14 +533,16 @@ class Connection:
             destination: Or the last hop: to `<destination>.components`, under the group id as key (W-59).
             value: The new value; without it the value stays as it is.
             headers: Headers to change or add.
-            reassign: Whether `headers` may change id, number or end mark (W-63).
+            only: Names of the user headers that travel on; without it all do. What starts with `uow-` or `uoo-`, and alias spellings, stay (W-56).
+            leave_out: Names of headers that stay behind.
+            reassign: Whether `headers` and `leave_out` may change id, number or end mark, in our spelling or that of another system (W-63).
 
         Returns:
             `committed`; `pending` with a `commit_interval_ms`; or `again`: the partition has moved, or a rebalance interrupted the
             transaction, nothing was sent, and the message comes again to whoever has the partition.
 
         Raises:
-            TypeError: Not exactly one of `to` and `destination`.
+            TypeError: Not exactly one of `to` and `destination`; one text in place of several names.
             BadUnitIdError, BadSequenceNumberError, UnitConflictError: The headers cannot be; nothing is sent.
             UowError: As for a commit (failover section 3). Nothing of it is visible, unless it is `CommitOutcomeUnknownError`; the message
                 comes again with the next iteration, unless it is forwarded or acknowledged before.
@@ -548,7 +552,10 @@ class Connection:
             raise TypeError("forward() needs either to= or destination=")
         topic = to if to is not None else _topics(destination or "").components
         reassignment = Reassign.ALLOWED if reassign else Reassign.NEVER
-        record = forwarded_record(message, topic, destination is not None, value, headers, reassignment, self._reading)
+        narrowing = Narrowing.of(only, leave_out)
+        record = forwarded_record(
+            message, topic, destination is not None, value, headers, reassignment, self._reading, narrowing
+        )
         marks = self._reading.read(record.headers) if destination is not None else None
         if destination is not None and isinstance(marks, Marks):
             record.partition = self._ways.claimed(destination, marks.id, marks.order_key)

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 from confluent_kafka import TopicPartition
 
-from schemas.errors import BadSequenceNumberError, BadUnitIdError
+from schemas.errors import BadSequenceNumberError, BadUnitIdError, UowError
 from topics.headers import (
+    ALIASES,
     END,
     ERROR_ONLY,
     HOPS,
@@ -29,7 +31,9 @@ from topics.headers import (
     Refusal,
     from_origin,
     is_unit,
+    native_value,
 )
+from topics.policies import AliasFamily
 from uow.component import HeaderPairs, OutgoingRecord, Value, check_conflict, header_pairs, value_bytes
 from uow.consumption import Tp
 from uow.handles import Headers
@@ -40,6 +44,8 @@ from uow.transaction import StaleGeneration, Transaction
 log = logging.getLogger(__name__)
 
 _MARKS: Final = frozenset({ID, SEQ, END})
+_OWN_NAMES: Final = frozenset(AliasFamily) - {AliasFamily.SPRING}
+"""Families whose spellings of id, number and end mark nobody uses for anything else."""
 _NEVER_COPIED: Final = ERROR_ONLY | {REROUTED}
 
 
@@ -67,26 +73,62 @@ class Reassign(StrEnum):
     ALLOWED = "allowed"
 
 
-def forwarded_headers(message: Message, changes: Headers, reassign: Reassign, reading: Reading) -> Headers:
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """Which headers stay behind at a hop (W-56).
+
+    Attributes:
+        only: Nothing but these travels on, and what starts with `uow-` or `uoo-`, and alias spellings; None: everything.
+        leave_out: These do not.
+    """
+
+    only: frozenset[str] | None = None
+    leave_out: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, only: Iterable[str] | None, leave_out: Iterable[str]) -> Narrowing:
+        """As given to `forward`.
+
+        Raises:
+            TypeError: A text in place of several names.
+        """
+        if isinstance(only, str) or isinstance(leave_out, str):
+            raise TypeError("only= and leave_out= take several header names")
+        return cls(None if only is None else frozenset(only), frozenset(leave_out))
+
+    def applied(self, headers: Headers, marks: Mapping[str, str], reading: Reading) -> Headers:
+        """The headers that are left."""
+        return [
+            (name, value)
+            for name, value in headers
+            if name not in self.leave_out
+            and (self.only is None or name in self.only or name in marks or not reading.is_user_header(name))
+        ]
+
+
+def forwarded_headers(
+    message: Message, changes: Headers, reassign: Reassign, reading: Reading, narrowing: Narrowing = Narrowing()
+) -> Headers:
     """The headers a message travels on with.
 
     All are copied byte for byte and in order, repeats included; not those that only refused records or finished units carry, unless the
     message is a finished unit itself (W-56, W-96); one that stands for a component takes its place, also where it passed through a destination
-    on its way (W-205). `changes` replace headers of the
-    same name where they stand, or are added. A component also gets this topic in `uow-hops` and, the first time, its timestamp as
+    on its way (W-205). `narrowing` leaves some behind. `changes` replace headers of the same name where they stand, or are added. A component also gets this topic in `uow-hops` and, the first time, its timestamp as
     `uow-origin-ts` (W-56, W-60); plain traffic gets nothing (W-58).
 
     Raises:
-        BadUnitIdError, BadSequenceNumberError: `changes` would alter id, number or end mark, and `reassign` does not allow it (W-63).
+        BadUnitIdError, BadSequenceNumberError: `changes` or `narrowing` would alter id, number or end mark, in whichever spelling, and
+            `reassign` does not allow it (W-63).
         UnitConflictError: `uow-id` and `uoo-name` on one message (W-33).
     """
     sent = from_origin(message.headers)
     came = (outer_headers(sent) if is_unit(sent) else None) or message.headers
     dropped = _NEVER_COPIED if is_unit(came) else _NEVER_COPIED | UNIT_ONLY
     headers = [pair for pair in came if pair[0] not in dropped and not pair[0].startswith("uow-error-")]
+    marks = _spellings(came, reading)
     if reassign is Reassign.NEVER:
-        _refuse_reassignment(came, changes)
-    headers = _changed(headers, changes)
+        _refuse_reassignment(came, changes, narrowing.leave_out, marks)
+    headers = _changed(narrowing.applied(headers, marks, reading), changes)
     check_conflict(headers)
     if reading.read(headers) is None:
         return headers
@@ -97,14 +139,35 @@ def forwarded_headers(message: Message, changes: Headers, reassign: Reassign, re
     return headers
 
 
-def _refuse_reassignment(came: Headers, changes: Headers) -> None:
+def _spellings(came: Headers, reading: Reading) -> Mapping[str, str]:
+    """Names under which id, number and end mark may stand, and which of them each is.
+
+    Ours, and those of other systems, whether or not this connection reads them, for a later hop may. Spring's are anybody's names: they count
+    where this connection reads them as marks.
+    """
+    families = set(_OWN_NAMES)
+    if AliasFamily.SPRING in reading.families and any(name == "sequenceNumber" for name, _ in came):
+        families.add(AliasFamily.SPRING)
+    aliases = [pair for family in families for pair in ALIASES[family].items() if pair[1] in _MARKS]
+    return {name: name for name in _MARKS} | dict(aliases)
+
+
+def _refuse_reassignment(came: Headers, changes: Headers, leave_out: frozenset[str], marks: Mapping[str, str]) -> None:
+    """What says the same as before may be said, in whichever spelling."""
+    said = {(marks[name], native_value(name, value)) for name, value in came if name in marks}
     for name, value in changes:
-        if name not in _MARKS or (name, value) in came:
-            continue
-        told = f"forward() would change {name} to {value!r}; reassign=True allows it"
-        if name == ID:
-            raise BadUnitIdError(told)
-        raise BadSequenceNumberError(told, case="malformed" if name == SEQ else "malformed-end")
+        if name in marks and (marks[name], native_value(name, value)) not in said:
+            raise _reassigned(marks[name], f"change {name} to {value!r}")
+    for name, _ in came:
+        if name in marks and name in leave_out:
+            raise _reassigned(marks[name], f"leave out {name}")
+
+
+def _reassigned(mark: str, what: str) -> UowError:
+    told = f"forward() would {what}; reassign=True allows it"
+    if mark == ID:
+        return BadUnitIdError(told)
+    return BadSequenceNumberError(told, case="malformed" if mark == SEQ else "malformed-end")
 
 
 def _changed(headers: Headers, changes: Headers) -> Headers:
@@ -141,9 +204,10 @@ def forwarded_record(
     headers: HeaderPairs,
     reassign: Reassign,
     reading: Reading,
+    narrowing: Narrowing,
 ) -> OutgoingRecord:
     """What a hop sends for a message. Raises like `forwarded_headers`."""
-    onward = forwarded_headers(message, header_pairs(headers), reassign, reading)
+    onward = forwarded_headers(message, header_pairs(headers), reassign, reading, narrowing)
     key = key_at_destination(message, onward, reading) if at_destination else message.key
     return OutgoingRecord(topic, key, message.value if value is Keep.AS_IT_CAME else value_bytes(value), onward)
 

@@ -154,6 +154,82 @@ def test_the_marks_are_not_changed_by_accident(
     assert dict(onward(fake))[name] == changes[name].encode()
 
 
+WEBLOGIC: list[tuple[str, bytes | None]] = [
+    ("JMS_BEA_UnitOfWork", b"order-1"),
+    ("JMS_BEA_UnitOfWorkSequenceNumber", b"2"),
+    ("JMS_BEA_IsUnitOfWorkEnd", b"false"),
+]
+
+
+@pytest.mark.parametrize("families", [[], ["weblogic"]], ids=["not read here", "read here"])
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"JMS_BEA_UnitOfWork": "other"}, errors.BadUnitIdError),
+        ({"JMS_BEA_UnitOfWorkSequenceNumber": "3"}, errors.BadSequenceNumberError),
+        ({"JMS_BEA_IsUnitOfWorkEnd": "true"}, errors.BadSequenceNumberError),
+        ({"uow-seq": "3"}, errors.BadSequenceNumberError),
+        ({"JMSXGroupID": "other"}, errors.BadUnitIdError),
+    ],
+)
+def test_marks_in_the_spelling_of_another_system_are_not_changed_by_accident_w63(
+    fake: FakeBroker, families: list[str], changes: dict[str, str], error: type[errors.UowError]
+) -> None:
+    with fake.connect(accept_aliases=families) as connection:
+        message = one(fake, connection, WEBLOGIC)
+        with pytest.raises(error, match="reassign"):
+            connection.forward(message, to="next", headers=changes)
+        assert fake.visible == []
+        connection.forward(message, to="next", headers={"uow-seq": "2", "JMSXGroupID": "order-1"})
+        assert onward(fake)[:3] == WEBLOGIC, "what says the same is no change"
+        if not families:
+            connection.forward(message, to="next", headers=changes, reassign=True)
+            assert changes.items() <= {name: (value or b"").decode() for name, value in onward(fake)}.items()
+
+
+@pytest.mark.parametrize("families", [[], ["spring"]])
+def test_springs_names_are_marks_where_they_are_read_as_such_w63(fake: FakeBroker, families: list[str]) -> None:
+    spring: list[tuple[str, bytes | None]] = [("correlationId", b"order-1"), ("sequenceNumber", b"2")]
+    with fake.connect(accept_aliases=families) as connection:
+        connection.forward(one(fake, connection, spring[:1]), to="next", headers={"correlationId": "x"})
+        assert onward(fake) == [("correlationId", b"x")]
+        message = one(fake, connection, spring)
+        if families:
+            with pytest.raises(errors.BadUnitIdError, match="reassign"):
+                connection.forward(message, to="next", headers={"correlationId": "x"})
+        else:
+            connection.forward(message, to="next", headers={"correlationId": "x"})
+
+
+def test_headers_are_left_out_by_an_allow_list_or_a_deny_list_w56(fake: FakeBroker, connection: uow.Connection) -> None:
+    came: list[tuple[str, bytes | None]] = [*COMPONENT, ("secret", b"s"), ("colour", b"blue"), ("uow-priority", b"9")]
+    added: list[tuple[str, bytes | None]] = [(HOPS, b"t"), (ORIGIN_TS, b"1000")]
+
+    def sent(**narrowed: Any) -> list[tuple[str, bytes | None]]:
+        connection.forward(one(fake, connection, [*came, *WEBLOGIC]), to="next", **narrowed)
+        return onward(fake)
+
+    kept = [pair for pair in came if pair[0] not in ("secret", "colour")]
+    assert sent(leave_out=["secret", "nothing like it"]) == [*kept[:3], ("colour", b"blue"), kept[3], *WEBLOGIC, *added]
+    assert sent(only=["colour"]) == [*kept[:3], ("colour", b"blue"), kept[3], *WEBLOGIC, *added]
+    assert sent(only=[]) == [*kept, *WEBLOGIC, *added], "marks and what else is ours go on in every spelling"
+    assert sent(only=["colour"], leave_out=["colour", "uow-priority"]) == [*COMPONENT, *WEBLOGIC, *added]
+    assert sent(leave_out=["colour"], headers={"colour": "red"})[-3:] == [("colour", b"red"), *added]
+    with pytest.raises(TypeError, match="several"):
+        sent(leave_out="colour")
+
+
+@pytest.mark.parametrize(
+    "name", ["uow-id", "uow-seq", "uow-end", "JMS_BEA_UnitOfWork", "JMS_BEA_UnitOfWorkSequenceNumber"]
+)
+def test_marks_are_not_left_out_by_accident_w63(fake: FakeBroker, connection: uow.Connection, name: str) -> None:
+    message = one(fake, connection, [*COMPONENT, *WEBLOGIC])
+    with pytest.raises(errors.UowError, match="reassign"):
+        connection.forward(message, to="next", leave_out=[name])
+    connection.forward(message, to="next", leave_out=[name], reassign=True)
+    assert name not in dict(onward(fake))
+
+
 def test_equal_marks_are_no_change(fake: FakeBroker, connection: uow.Connection) -> None:
     connection.forward(one(fake, connection, COMPONENT), to="next", headers={"uow-id": "order-1"})
     assert onward(fake)[:3] == COMPONENT
