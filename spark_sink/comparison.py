@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
+from topics import headers as names
 from topics.catalogue import RECORD_LIMIT_BYTES
 
 
@@ -100,8 +101,9 @@ joined AS (
     coalesce(e.id, a.id) AS id,
     concat_ws('/', coalesce(a.source_topic, {topic}), coalesce(e.partition, a.source_partition), coalesce(e.offset, a.source_offset)) AS place,
     concat_ws(', ', IF(e.id <=> a.id, NULL, 'id'), IF(e.generation <=> a.generation, NULL, 'generation'), IF(e.seq <=> a.seq, NULL, 'seq'),
-      IF(e.end <=> a.end, NULL, 'end'), IF(e.component_id <=> a.component_id, NULL, 'component_id'),
-      IF(e.content <=> {content}, NULL, 'key, value or headers'), IF(e.at <=> unix_millis(a.timestamp), NULL, 'timestamp')) AS wrong
+      IF(e.end <=> a.end OR {is_earlier}, NULL, 'end'), IF(e.component_id <=> a.component_id, NULL, 'component_id'),
+      IF(IF({is_earlier}, e.content_before, e.content) <=> {content}, NULL, 'key, value or headers'),
+      IF(e.at <=> unix_millis(a.timestamp) OR {is_earlier}, NULL, 'timestamp')) AS wrong
   FROM expected e FULL OUTER JOIN actual a
   ON e.unit_id = a.unit_id AND e.to_topic = a.unit_topic AND a.source_topic = {topic} AND e.partition = a.source_partition
     AND e.offset = a.source_offset
@@ -113,7 +115,14 @@ SELECT CASE WHEN actual_offset IS NULL THEN 'missing' WHEN expected_offset IS NU
     WHEN wrong <> '' THEN wrong ELSE concat('position ', position, ', should be ', expected_position) END AS detail
 FROM joined
 WHERE actual_offset IS NULL OR expected_offset IS NULL OR n > 1 OR wrong <> '' OR NOT expected_position <=> position
-"""
+""".replace("{is_earlier}", "(e.content_before IS NOT NULL AND a.end IS NULL AND a.timestamp IS NULL)")
+"""Components of a run that a worker of an earlier version wrote have neither end mark nor time."""
+
+_IS_NEW: Final = f"(startswith(h.name, '{names.OWN}') OR h.name IN ({', '.join(map(repr, sorted(names.IN_RUN)))}))"
+_IS_EARLIER_RUN: Final = (
+    f"(exists(a.headers, h -> h.name = '{names.POS}') AND NOT exists(a.headers, h -> h.name = '{names.OPENED_AT}'))"
+)
+"""Whether a unit of shape `consecutive` was written by a worker of an earlier version, which told less."""
 
 UNITS: Final = """
 WITH actual AS (
@@ -129,10 +138,12 @@ joined AS (
   SELECT e.unit_id AS expected_unit, a.unit_id AS actual_unit, coalesce(e.to_topic, a.topic) AS topic, a.n, coalesce(e.id, a.id) AS id, coalesce(e.unit_id, a.unit_id) AS place,
     concat_ws(', ', IF(e.id <=> a.id, NULL, 'id'), IF(a.destination = {destination}, NULL, 'destination'),
       IF(e.generation <=> a.generation, NULL, 'generation'), IF(e.outcome <=> a.outcome, NULL, 'outcome'), IF(e.reason <=> a.reason, NULL, 'reason'),
-      IF(e.opened_at <=> unix_millis(a.opened_at), NULL, 'opened_at'), IF(e.closed_at <=> unix_millis(a.closed_at), NULL, 'closed_at'),
+      IF(e.opened_at <=> unix_millis(a.opened_at) OR {is_earlier}, NULL, 'opened_at'),
+      IF(e.closed_at <=> unix_millis(a.closed_at) OR {is_earlier}, NULL, 'closed_at'),
       IF(e.expires_at <=> unix_millis(a.expires_at), NULL, 'expires_at'), IF(e.size <=> a.count, NULL, 'count'),
-      IF(e.held_bytes <=> a.bytes, NULL, 'bytes'), IF(e.missing <=> a.lacking, NULL, 'missing'), IF(e.partition <=> a.partition, NULL, 'partition'),
-      IF(CAST(e.id AS BINARY) <=> a.key, NULL, 'key'), IF(e.headers <=> a.headers, NULL, 'headers')) AS wrong
+      IF(e.held_bytes <=> a.bytes OR {is_earlier}, NULL, 'bytes'), IF(e.missing <=> a.lacking, NULL, 'missing'), IF(e.partition <=> a.partition, NULL, 'partition'),
+      IF(CAST(e.id AS BINARY) <=> a.key, NULL, 'key'),
+      IF(IF({is_earlier}, filter(e.headers, h -> NOT {is_new}), e.headers) <=> a.headers, NULL, 'headers')) AS wrong
   FROM expected e FULL OUTER JOIN actual a ON e.unit_id = a.unit_id AND e.to_topic = a.topic
 )
 SELECT CASE WHEN actual_unit IS NULL THEN 'missing' WHEN expected_unit IS NULL THEN 'unexpected' WHEN n > 1 THEN 'doubled' ELSE 'wrong content' END AS what,
@@ -140,7 +151,7 @@ SELECT CASE WHEN actual_unit IS NULL THEN 'missing' WHEN expected_unit IS NULL T
   CASE WHEN actual_unit IS NULL THEN concat('no row from ', topic) WHEN expected_unit IS NULL THEN concat('the log gives no such unit in ', topic)
     WHEN n > 1 THEN concat(n, ' rows from ', topic) ELSE wrong END AS detail
 FROM joined WHERE actual_unit IS NULL OR expected_unit IS NULL OR n > 1 OR wrong <> ''
-"""
+""".replace("{is_earlier}", _IS_EARLIER_RUN).replace("{is_new}", _IS_NEW)
 
 _STRIPPED: Final = f"(e.held_bytes > {RECORD_LIMIT_BYTES // 8} AND a.key IS NULL AND a.value IS NULL)"
 """What fits no record with its error headers is written without key, value and headers (W-115)."""

@@ -173,7 +173,7 @@ def _from_xml(value: bytes | None) -> tuple[Any, ...] | None:
 
 
 def _from_run(record: Any) -> tuple[Any, ...] | None:
-    """The unit of a run's record, with its one component; what its headers do not tell is null."""
+    """The unit of a run's record, with its one component; what headers of an earlier version do not tell is null."""
     if record is None:
         return None
     headers = [(header.name, None if header.value is None else bytes(header.value)) for header in record.headers]
@@ -186,6 +186,8 @@ def _from_run(record: Any) -> tuple[Any, ...] | None:
         row, (part,) = _unit_row(unit), [_component_row(component)]
     except (DecodeError, OverflowError):
         return None
+    if names.OPENED_AT in dict(headers):
+        return *row[:12], [part]
     is_bounded = position > 1 and len(unit.missing) == MAX_RANGES and component.seq > unit.missing[-1].first
     seq = None if is_bounded else part[0]
     return *row[:6], None, None, *row[8:10], None, row[11], [(seq, None, *part[2:6], None, *part[7:])]

@@ -88,6 +88,7 @@ class Row(NamedTuple):
         component_id: `uow-component-id`.
         at: Append time, epoch ms.
         content: Digest of key, value and headers.
+        content_before: Of a component of a unit of shape `consecutive`: the same of what an earlier version told of it.
         header_count: How many headers the record has.
         error_class: Of a refused record, or of a given-up group.
         error_case: The same.
@@ -118,6 +119,7 @@ class Row(NamedTuple):
     component_id: str | None = None
     at: int | None = None
     content: bytes | None = None
+    content_before: bytes | None = None
     header_count: int | None = None
     error_class: str | None = None
     error_case: str | None = None
@@ -137,7 +139,7 @@ class Row(NamedTuple):
 
 COLUMNS: Final = (
     "kind STRING, fate STRING, partition INT, offset BIGINT, id STRING, generation BIGINT, unit_id STRING, position INT, seq INT, "
-    "`end` BOOLEAN, component_id STRING, at BIGINT, content BINARY, header_count INT, error_class STRING, error_case STRING, to_errors BOOLEAN, "
+    "`end` BOOLEAN, component_id STRING, at BIGINT, content BINARY, content_before BINARY, header_count INT, error_class STRING, error_case STRING, to_errors BOOLEAN, "
     "due BIGINT, outcome STRING, reason STRING, opened_at BIGINT, closed_at BIGINT, expires_at BIGINT, size INT, held_bytes BIGINT, "
     "missing STRING, headers ARRAY<STRUCT<name: STRING, value: BINARY>>, topics ARRAY<STRING>"
 )
@@ -392,7 +394,8 @@ class Recomputation:
         unit_id = self._maker.unit_id(group.id, group.generation, tail)
         missing = group.missing() if closed.outcome is UnitOutcome.PARTIAL else ()
         is_user_header = self._maker.reading.is_user_header
-        common = unit_part(self._maker.headers(group, closed, unit_id, tail, missing), is_user_header)
+        unit_headers = self._maker.headers(group, closed, unit_id, tail, missing)
+        common = unit_part(unit_headers, group.opened_at, closed.at, group.bytes, is_user_header)
         for position, component in enumerate(map(decode_component, group.in_order()), 1):
             headers = record_headers(common, component, position, len(group.held), is_user_header)
             yield component, first_of_many_gaps(headers, missing) if position == 1 else headers
@@ -467,15 +470,15 @@ class Recomputation:
         rows = self._records(group, fate, shared)
         if is_unit and self._shape(group, closed) is Shape.CONSECUTIVE:
             run = [*self._run(group, closed)]
-            row = row._replace(opened_at=None, closed_at=None, held_bytes=None, headers=[*run[0][1]])
+            row = row._replace(headers=[*run[0][1]])
             rows = map(self._in_run, rows, [component for component, _ in run])
         yield row
         yield from rows
 
     def _in_run(self, row: Row, component: Component) -> Row:
-        """What a record of a run tells of a component: less than an envelope does."""
+        """What a record of a run told of a component before runs told all: its user headers, under the group id."""
         own = [pair for pair in component.headers if self._maker.reading.is_user_header(pair[0])]
-        return row._replace(end=None, at=None, content=digest((row.id or "").encode(), component.value, own))
+        return row._replace(content_before=digest((row.id or "").encode(), component.value, own))
 
     def _records(self, group: Group, fate: Fate, shared: Row | None = None) -> Iterator[Row]:
         shared = shared or Row(RECORD, fate, self._place.partition, id=group.id.decode(), generation=group.generation)

@@ -56,6 +56,18 @@ MISSING: Final = "uow-missing"
 POS: Final = "uow-pos"
 KIND_UNIT: Final = b"unit"
 
+OPENED_AT: Final = "uow-opened-at"
+CLOSED_AT: Final = "uow-closed-at"
+BYTES: Final = "uow-bytes"
+COMPONENT_SEQ: Final = "uow-component-seq"
+COMPONENT_END: Final = "uow-component-end"
+COMPONENT_AT: Final = "uow-component-at"
+COMPONENT_KEY: Final = "uow-component-key"
+IN_RUN: Final = frozenset({OPENED_AT, CLOSED_AT, BYTES, COMPONENT_SEQ, COMPONENT_END, COMPONENT_AT, COMPONENT_KEY})
+"""What an envelope tells in its value, on the records of shape `consecutive`."""
+OWN: Final = "uow-own-"
+"""Before the name of a header that the component of such a record came with and that would be taken for the unit's."""
+
 ERROR_CLASS: Final = "uow-error-class"
 ERROR_CASE: Final = "uow-error-case"
 ERROR_TEXT: Final = "uow-error-text"
@@ -64,8 +76,8 @@ ERROR_VALUE: Final = "uow-error-value"
 SOURCE: Final = "uow-source"
 FAILURE_REASON: Final = "uow-failure-reason"
 
-UNIT_ONLY: Final = frozenset({KIND, UNIT_ID, GENERATION, OUTCOME, REASON, SIZE, MISSING, POS})
-"""Headers that only units carry; never copied by a forwarder (W-56)."""
+UNIT_ONLY: Final = frozenset({KIND, UNIT_ID, GENERATION, OUTCOME, REASON, SIZE, MISSING, POS}) | IN_RUN
+"""Headers that only units carry, beside those under `OWN`."""
 ORIGIN: Final = "uow-origin-"
 """Takes the place of `uow-` in their names on a record that is no unit of the destination (line 2)."""
 ORIGIN_KIND: Final = "uow-origin-kind"
@@ -145,6 +157,7 @@ ALIASES: Final[dict[AliasFamily, dict[str, str]]] = {
 _MQ_LAST_IN_GROUP: Final = 0x10
 
 _BEFORE: Final = {ORIGIN + name.removeprefix("uow-"): name for name in UNIT_ONLY}
+_OWN_BEFORE: Final = ORIGIN + OWN.removeprefix("uow-")
 
 Values = dict[str, list[bytes | None]]
 
@@ -384,6 +397,11 @@ def _why_unreadable(raws: list[bytes | None]) -> str:
     return "" if is_text(raw) else "undecodable"
 
 
+def only_units_carry(name: str) -> bool:
+    """Whether only the worker of a destination writes a header of this name, on units; never copied by a forwarder (W-56)."""
+    return name in UNIT_ONLY or name.startswith(OWN)
+
+
 def is_unit(headers: Sequence[tuple[str, bytes | None]]) -> bool:
     """Whether a record is a finished unit by its headers (W-96). On `D.units` only the destination's own worker writes them."""
     return (KIND, KIND_UNIT) in headers and all(name != SEQ for name, _ in headers)
@@ -394,12 +412,15 @@ def as_origin(headers: Iterable[tuple[str, bytes | None]]) -> list[tuple[str, by
 
     Names are compared as they are: `UOW-Kind` is nobody's but the application's, and no reader of ours takes it for `uow-kind`.
     """
-    return [(ORIGIN + name.removeprefix("uow-") if name in UNIT_ONLY else name, value) for name, value in headers]
+    return [(ORIGIN + name.removeprefix("uow-") if only_units_carry(name) else name, value) for name, value in headers]
 
 
 def from_origin(headers: Iterable[tuple[str, bytes | None]]) -> list[tuple[str, bytes | None]]:
     """The headers of a passed record as its sender wrote them: `as_origin` undone."""
-    return [(_BEFORE.get(name, name), value) for name, value in headers]
+    return [
+        (OWN + name.removeprefix(_OWN_BEFORE) if name.startswith(_OWN_BEFORE) else _BEFORE.get(name, name), value)
+        for name, value in headers
+    ]
 
 
 def is_text(raw: bytes) -> bool:

@@ -1,8 +1,17 @@
 """Units of shape `consecutive`: what the headers of their records say, written and read (W-12, W-116). Pure.
 
-A unit is a *run* of neighbours on one partition of `D.units`, one record per component, in number order. Each record has the unit's
-headers, `uow-pos` (`i/n`), where the component came from (`uow-source`, `uow-component-id`), and the component's own user headers. The
-group id is the key, the component's value is the value. What else an envelope tells, of the unit or of a component, is not told.
+A unit is a *run* of neighbours on one partition of `D.units`, one record per component, in number order. The group id is the key, the
+component's value is the value. The headers tell all that an envelope tells:
+
+| Headers | Of |
+| --- | --- |
+| the unit's own; `uow-opened-at`, `uow-closed-at`, `uow-bytes` | the unit, on each record |
+| `uow-pos` (`i/n`) | the record |
+| `uow-source`, `uow-component-id`, `uow-component-seq`, `-end`, `-at`, `-key` | the component |
+| all others that do not begin with `uow-`, and those under `uow-own-` | what the component came with, in its order: a user header as it is, any other behind that prefix |
+
+Since every other `uow-*` header of a component is behind the prefix, nothing that a sender writes is taken for the worker's, a header `uow-own-x` neither: it
+is written as `uow-own-uow-own-x`. Runs of versions that did not know the prefix tell less, and are read as they were.
 
 Belongs here: headers of such records, and the check that a run is whole. Does not belong here: who writes them
 (`processor.engine.shapes`), who reads a topic (`uow.reader`).
@@ -32,14 +41,34 @@ from topics.catalogue import DestinationTopics
 
 Pairs = Sequence[tuple[str, bytes | None]]
 
+_OF_RECORD: Final = names.IN_RUN | {names.POS, names.SOURCE, names.COMPONENT_ID}
+"""Headers of a run's record that are neither the unit's nor what the component came with."""
+_BROUGHT: Final = frozenset(names.OWN + name for name in names.PARENTS)
+"""What a unit takes over of its end component, beside user headers and properties."""
+
 COMPONENTS: Final = DestinationTopics("", "").components
 _POS: Final = re.compile(rb"([1-9][0-9]{0,9})/([1-9][0-9]{0,9})")
 _SOURCE: Final = re.compile(r"(.+)/([0-9]{1,10})/([0-9]{1,19})", re.ASCII)
 
 
-def unit_part(headers: Pairs, is_user_header: Callable[[str], bool]) -> list[tuple[str, bytes | None]]:
-    """What all records of a run have in common: the unit's headers without the end component's user headers."""
-    return [pair for pair in headers if not is_user_header(pair[0])]
+def unit_part(
+    headers: Pairs, opened_at: int, closed_at: int, size_bytes: int, is_user_header: Callable[[str], bool]
+) -> list[tuple[str, bytes | None]]:
+    """What all records of a run have in common: the unit's headers without the end component's user headers, and what its value would say.
+
+    Args:
+        headers: Those of the unit as an envelope; the group id is among them.
+        opened_at: When the group opened, epoch ms.
+        closed_at: When it closed.
+        size_bytes: Size of its components.
+        is_user_header: Which headers are the application's own.
+    """
+    return [
+        *(pair for pair in headers if not is_user_header(pair[0])),
+        (names.OPENED_AT, b"%d" % opened_at),
+        (names.CLOSED_AT, b"%d" % closed_at),
+        (names.BYTES, b"%d" % size_bytes),
+    ]
 
 
 def record_headers(
@@ -62,7 +91,34 @@ def record_headers(
     ]
     if component.component_id is not None:
         made.append((names.COMPONENT_ID, component.component_id.encode()))
-    return made + [pair for pair in component.headers if is_user_header(pair[0])]
+    made.append((names.COMPONENT_SEQ, b"%d" % component.seq))
+    if component.end:
+        made.append((names.COMPONENT_END, b"true"))
+    made.append((names.COMPONENT_AT, b"%d" % component.timestamp))
+    if (names.ID, component.key) not in common:
+        made.append((names.COMPONENT_KEY, component.key))
+    return made + [(name if is_user_header(name) else names.OWN + name, value) for name, value in component.headers]
+
+
+def own_headers(headers: Pairs) -> tuple[tuple[str, bytes | None], ...]:
+    """What the component of a run's record came with; in a run of a version without the prefix, its user headers."""
+    return tuple([(name.removeprefix(names.OWN), value) for name, value in headers if _is_own(name)])
+
+
+def _is_own(name: str) -> bool:
+    return not name.startswith("uow-") or name.startswith(names.OWN)
+
+
+def said_of_unit(headers: Pairs) -> list[tuple[str, bytes | None]]:
+    """Headers of the unit, off any record of its run: without what its end component brought along."""
+    parents = () if names.OPENED_AT not in dict(headers) else names.PARENTS
+    return [pair for pair in headers if not (pair[0] in _OF_RECORD or pair[0] in parents or _is_own(pair[0]))]
+
+
+def unit_headers(last: Pairs) -> list[tuple[str, bytes | None]]:
+    """Headers of the unit as an envelope has them, off the last record of its run, which is the end component's (W-90, W-91)."""
+    brought = [(name.removeprefix(names.OWN), value) for name, value in last if name in _BROUGHT or name[:4] != "uow-"]
+    return said_of_unit(last) + brought
 
 
 def first_of_many_gaps(first: Pairs, missing: Sequence[Range]) -> list[tuple[str, bytes | None]]:
@@ -102,13 +158,18 @@ def _number(headers: Pairs, name: str) -> int:
     return int(text)
 
 
+def _moment(headers: Pairs, name: str) -> int:
+    """Epoch ms; -1 where a record had no time."""
+    return -1 if (name, b"-1") in headers else _number(headers, name)
+
+
 def unit_of(headers: Pairs, destination: str, at: int) -> Unit:
     """The unit that a run's first record begins, as far as headers tell it: without components.
 
     Args:
         headers: Of the first record.
         destination: Whose unit it is, where the first component's source does not tell.
-        at: When the record was written, epoch ms: the headers do not tell when the group opened and closed.
+        at: When the record was written, epoch ms: in place of when the group opened and closed, where the headers do not tell.
 
     Raises:
         DecodeError: A header is missing, or cannot be read; its name is the case.
@@ -130,11 +191,11 @@ def unit_of(headers: Pairs, destination: str, at: int) -> Unit:
         _number(headers, names.GENERATION),
         outcome,
         reason,
-        at,
-        at,
+        _moment(headers, names.OPENED_AT) if names.OPENED_AT in said else at,
+        _moment(headers, names.CLOSED_AT) if names.CLOSED_AT in said else at,
         _number(headers, names.EXPIRES_AT) if names.EXPIRES_AT in said else None,
         position[1],
-        0,
+        _number(headers, names.BYTES) if names.BYTES in said else 0,
         parse_ranges(_told(headers, names.MISSING)) if names.MISSING in said else (),
         (),
     )
@@ -197,7 +258,7 @@ class Run:
             headers: Of the record; `breach` finds nothing wrong with them.
             key: Its key.
             value: Its value.
-            at: Its timestamp, epoch ms.
+            at: Its timestamp, epoch ms: the component's, where no header tells it.
             here: Its own place: the component's, where no header tells it.
 
         Raises:
@@ -206,17 +267,19 @@ class Run:
         said = dict(reversed(headers))  # of repeated ones the first
         source = _source_of(said[names.SOURCE]) if names.SOURCE in said else here
         component_id = said.get(names.COMPONENT_ID)
+        is_told = names.COMPONENT_SEQ in said
         self.taken += 1
         self.last = here.offset
-        marked = self.unit.outcome is UnitOutcome.COMPLETE and self.unit.reason is Reason.END
+        number = next(self._numbers)
+        marked = self.unit.outcome is UnitOutcome.COMPLETE and self.unit.reason is Reason.END and self.is_whole
         return Component(
-            next(self._numbers),
-            marked and self.is_whole,
+            _number(headers, names.COMPONENT_SEQ) if is_told else number,
+            names.COMPONENT_END in said if is_told else marked,
             None if component_id is None else component_id.decode("utf-8", "replace"),
-            key,
+            said.get(names.COMPONENT_KEY, key),
             value,
-            tuple([pair for pair in headers if not pair[0].startswith("uow-")]),
-            at,
+            own_headers(headers),
+            _moment(headers, names.COMPONENT_AT) if is_told else at,
             source,
         )
 

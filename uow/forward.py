@@ -25,13 +25,13 @@ from topics.headers import (
     ORIGIN_TS,
     REROUTED,
     SEQ,
-    UNIT_ONLY,
     Marks,
     Reading,
     Refusal,
     from_origin,
     is_unit,
     native_value,
+    only_units_carry,
 )
 from topics.policies import AliasFamily
 from uow.component import HeaderPairs, OutgoingRecord, Value, check_conflict, header_pairs, value_bytes
@@ -123,8 +123,8 @@ def forwarded_headers(
     """
     sent = from_origin(message.headers)
     came = (outer_headers(sent) if is_unit(sent) else None) or message.headers
-    dropped = _NEVER_COPIED if is_unit(came) else _NEVER_COPIED | UNIT_ONLY
-    headers = [pair for pair in came if pair[0] not in dropped and not pair[0].startswith("uow-error-")]
+    is_dropped = _is_never_copied if is_unit(came) else _is_left_out
+    headers = [pair for pair in came if not is_dropped(pair[0])]
     marks = _spellings(came, reading)
     if reassign is Reassign.NEVER:
         _refuse_reassignment(came, changes, narrowing.leave_out, marks)
@@ -137,6 +137,14 @@ def forwarded_headers(
     if all(name != ORIGIN_TS for name, _ in headers):
         headers.append((ORIGIN_TS, b"%d" % message.timestamp))
     return headers
+
+
+def _is_never_copied(name: str) -> bool:
+    return name in _NEVER_COPIED or name.startswith("uow-error-")
+
+
+def _is_left_out(name: str) -> bool:
+    return _is_never_copied(name) or only_units_carry(name)
 
 
 def _spellings(came: Headers, reading: Reading) -> Mapping[str, str]:

@@ -38,10 +38,10 @@ from topics.headers import (
     SEQ,
     TYPE,
     UNIT_ID,
-    UNIT_ONLY,
     USER_ID,
     Marks,
     Reading,
+    only_units_carry,
 )
 from uow.component import Component
 from uow.errors import LostServerError
@@ -101,7 +101,7 @@ def outer_headers(unit: Headers) -> Headers | None:
     for pair in unit:
         if pair[0] in nearest:
             nearest.remove(pair[0])
-        elif pair[0] not in UNIT_ONLY and pair[0] != ID:
+        elif not only_units_carry(pair[0]) and pair[0] != ID:
             headers.append(pair)
     return headers
 

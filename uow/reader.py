@@ -17,7 +17,7 @@ from schemas.codec import SchemaSource
 from schemas.errors import DecodeError, UowError
 from schemas.records import Component, Unit
 from topics.headers import is_unit
-from topics.runs import position_of
+from topics.runs import position_of, unit_headers
 from uow.consumption import Consumption, Ownership
 from uow.decoding import decode_unit
 from uow.giving_up import GivingUp, Part
@@ -239,6 +239,8 @@ class UnitInterpreter:
     ) -> ReceivedUnit | None:
         """The unit, unless it is given up."""
         first, headers = parts[0]
+        if position_of(headers) is not None:
+            headers = unit_headers(parts[-1][1])
         giving_up = self._handling.giving_up
         verdict = giving_up.against(unit, first, consumption, ownership)
         if verdict is not None:

@@ -195,8 +195,9 @@ def _opened(value: bytes | None, registry: SchemaSource | None) -> InnerUnit:
 class AnyUnit(_SaysOfItself, Received):
     """What a finished unit says of itself, whichever way its components are handed out.
 
-    Of one of shape `consecutive`, coordinates, headers and timestamp are those of its first record; `opened_at` and `closed_at` of `record`
-    are the moment it was written, and `bytes` is 0: its records do not tell.
+    It is the same in every shape. Of one of shape `consecutive`, coordinates and timestamp are those of its first record; one that a worker of an
+    earlier version wrote tells less: of its components the user headers alone, under the group id as key, `opened_at` and `closed_at` are the
+    moment it was written, and `bytes` is 0.
 
     Attributes:
         record: The unit as decoded.

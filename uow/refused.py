@@ -27,8 +27,8 @@ from topics.headers import (
     REROUTED,
     SEQ,
     SOURCE,
-    UNIT_ONLY,
     decimal,
+    only_units_carry,
 )
 from uow.component import OutgoingRecord
 from uow.handles import Headers
@@ -36,7 +36,7 @@ from uow.handles import Headers
 RESUBMITTED: Final = "uow-resubmitted"
 """Header of a record that was sent again: coordinates of the refused one."""
 ERRORS: Final = DestinationTopics("", "").errors
-_LEFT_BEHIND: Final = ERROR_ONLY | UNIT_ONLY | {REROUTED}
+_LEFT_BEHIND: Final = ERROR_ONLY | {REROUTED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,11 @@ class Refused:
     @property
     def original(self) -> Headers:
         """Its headers as it came, without those that are for refused records, units, or one journey only."""
-        return [pair for pair in self.headers if pair[0] not in _LEFT_BEHIND and not pair[0].startswith("uow-error-")]
+        return [
+            pair
+            for pair in self.headers
+            if not (pair[0] in _LEFT_BEHIND or pair[0].startswith("uow-error-") or only_units_carry(pair[0]))
+        ]
 
     @property
     def can_go_back(self) -> bool:

@@ -20,7 +20,7 @@ from typing import Any, Final
 from schemas.errors import DecodeError
 from schemas.records import Component, Unit
 from topics.headers import POS, is_unit
-from topics.runs import position_of
+from topics.runs import position_of, said_of_unit
 from uow.consumption import Consumption, Ownership
 from uow.decoding import decode_unit
 from uow.errors import LostServerError, ReconnectTimeoutError
@@ -45,6 +45,8 @@ REST_S: Final = 30.0
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamedUnit(AnyUnit):
     """A finished unit whose components come as they are asked for.
+
+    Of one of shape `consecutive`, `headers` lack the user headers of its end component, which comes last.
 
     Attributes:
         components: In number order, once. Raises `DecodeError` where the unit turns out to be broken (W-12), and `LostServerError` where its
@@ -133,6 +135,8 @@ class UnitStream:
         ownership: Ownership,
     ) -> StreamedUnit:
         record, headers = part
+        if run is not None:
+            headers = said_of_unit(headers)
         place, at = coordinates(record), record.timestamp()[1]
         count = ownership.count_delivery(place[2])
         self._under_way = components

@@ -112,7 +112,8 @@ class Consecutive(_Shape):
     def __call__(self, group: Group, closed: Closed, outputs: list[Output]) -> None:
         _, missing, headers = self.identity(group, closed)
         is_user_header = self.maker.reading.is_user_header
-        common, count = unit_part(headers, is_user_header), len(group.held)
+        common = unit_part(headers, group.opened_at, closed.at, group.bytes, is_user_header)
+        count = len(group.held)
         run: list[Output] = []
         for position, component in enumerate(map(decode_component, group.in_order()), 1):
             said = record_headers(common, component, position, count, is_user_header)

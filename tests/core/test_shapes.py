@@ -80,7 +80,7 @@ def test_a_plain_record_neither_waits_for_a_unit_nor_splits_it_in_every_shape_w1
 
 def test_consecutive_records_are_neighbours_on_the_units_own_partition_w12_w116() -> None:
     played = story(
-        c(2, end=True, value="two", user=[("colour", "red")], priority=7, component_id="c-2"),
+        c(2, end=True, value="two", user=[("colour", "red")], priority=7, component_id="c-2", key=b"own"),
         c(1, value="one", user=[("colour", "blue"), ("JMSXGroupID", "a")], priority=1, count=2),
         shape=Shape.CONSECUTIVE,
         accept_aliases=frozenset({AliasFamily.JMS}),
@@ -97,13 +97,37 @@ def test_consecutive_records_are_neighbours_on_the_units_own_partition_w12_w116(
         ("uow-reason", b"end"),
         ("uow-size", b"2"),
         ("uow-priority", b"7"),
+        ("uow-opened-at", b"1700000000000"),
+        ("uow-closed-at", b"1700000000000"),
+        ("uow-bytes", dict(first.headers)["uow-bytes"]),
     ]
-    assert first.headers == [*common, ("uow-pos", b"1/2"), ("uow-source", b"D.components/0/1"), ("colour", b"blue")]
+    assert first.headers == [
+        *common,
+        ("uow-pos", b"1/2"),
+        ("uow-source", b"D.components/0/1"),
+        ("uow-component-seq", b"1"),
+        ("uow-component-at", b"1700000000000"),
+        ("uow-own-uow-id", b"a"),
+        ("uow-own-uow-seq", b"1"),
+        ("uow-own-uow-priority", b"1"),
+        ("uow-own-uow-count", b"2"),
+        ("colour", b"blue"),
+        ("uow-own-JMSXGroupID", b"a"),
+    ]
     assert second.headers == [
         *common,
         ("uow-pos", b"2/2"),
         ("uow-source", b"D.components/0/0"),
         ("uow-component-id", b"c-2"),
+        ("uow-component-seq", b"2"),
+        ("uow-component-end", b"true"),
+        ("uow-component-at", b"1700000000000"),
+        ("uow-component-key", b"own"),
+        ("uow-own-uow-id", b"a"),
+        ("uow-own-uow-seq", b"2"),
+        ("uow-own-uow-end", b"true"),
+        ("uow-own-uow-priority", b"7"),
+        ("uow-own-uow-component-id", b"c-2"),
         ("colour", b"red"),
     ]
 

@@ -46,6 +46,7 @@ def test_every_golden_file_belongs_to_a_released_version() -> None:
     expected = {path(*released, suffix).name for released in RELEASED for suffix in ("avsc", "hex")}
     formats = range(1, FORMAT_VERSION + 1)
     expected |= {f"unit-format-{version}.{suffix}" for version in formats for suffix in ("json", "xml")}
+    expected |= {"run-1.json", "run-2.json"}  # test_run_golden.py
     found = {file.name for suffix in ("avsc", "hex", "json", "xml") for file in FOLDER.glob(f"*-[0-9]*.{suffix}")}
     assert found == expected
     assert write_missing() == []

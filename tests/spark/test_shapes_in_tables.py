@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from processor.engine import shapes
 from spark_sink.recompute import digest
 from spark_sink.tables import Table
 from tests.spark.stage import Stage, c, plain
 from tests.spark.test_audit import busy_day
+from topics.headers import IN_RUN, OWN
 from topics.policies import ExpirationPolicy, Oversize, Shape
+from topics.runs import record_headers
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -58,6 +62,55 @@ def test_an_oversized_unit_in_another_shape_is_a_row_like_the_small_ones_w208(ma
     stage.sink()
     assert stage.audit().examples == ()
     assert sorted((row.id, row["count"]) for row in stage.rows(Table.UNITS)) == [("large", 12), ("small", 1)]
+    assert all(row.opened_at is not None and row.bytes for row in stage.rows(Table.UNITS))
+    parts = sorted((row for row in stage.rows(Table.COMPONENTS) if row.id == "large"), key=lambda row: row.seq)
+    assert [row.end for row in parts] == [False] * 11 + [True]
+    assert all(row.timestamp is not None and ("uow-id", b"large") in map(tuple, row.headers) for row in parts)
+
+
+def test_runs_that_a_worker_of_an_earlier_version_wrote_are_audited_by_what_they_told_w216(
+    make_stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def less(*args: Any) -> list[tuple[str, bytes | None]]:
+        made = record_headers(*args)
+        return [pair for pair in made if pair[0] not in IN_RUN and not pair[0].startswith(OWN)]
+
+    stage = make_stage(shape=Shape.CONSECUTIVE)
+    stage.send([c("before", 1), c("before", 2, end=True)])
+    with monkeypatch.context() as earlier:
+        earlier.setattr(shapes, "record_headers", less)
+        stage.work()
+    stage.send([c("now", 1), c("now", 2, end=True)])
+    stage.work()
+    stage.sink()
+    assert stage.audit().examples == ()
+    assert {(row.id, row.opened_at is None) for row in stage.rows(Table.UNITS)} == {("before", True), ("now", False)}
+
+
+def test_what_claims_to_be_a_unit_is_none_in_the_tables_w96_w121(make_stage: Callable[..., Stage]) -> None:
+    """Passed as a plain record, given up as a component; and the audit expects just that."""
+    stage = make_stage(
+        shape=Shape.CONSECUTIVE, incomplete_expiration_ms=60_000, expiration_policy=ExpirationPolicy.REDIRECT
+    )
+    claims = [("uow-kind", b"unit"), ("uow-unit-id", b"u"), ("uow-own-x", b"1")]
+    key, value, marks = c("open", 1)
+    stage.send(
+        [
+            c("real", 1, end=True),
+            (b"a", b"no unit", [("uow-id", b"a"), *claims, ("uow-pos", b"1/2")]),
+            (b"b", b"\xc3\x01no unit", [("uow-id", b"b"), *claims]),
+            (key, value, [*marks, *claims]),
+        ]
+    )
+    stage.work()
+    stage.tick()
+    stage.sink()
+    report = stage.audit()
+    assert report.examples == ()
+    assert [row.id for row in stage.rows(Table.UNITS)] == ["real"]
+    assert sorted(row.value for row in stage.rows(Table.PASSED)) == [b"no unit", b"\xc3\x01no unit"]
+    (refused,) = stage.rows(Table.REJECTED)
+    assert (refused.id, refused.failure_reason) == ("open", "expired")
     assert [len(row.value) for row in stage.rows(Table.COMPONENTS) if row.id == "large"] == [900_000] * 12
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 
 import pytest
 
 from schemas.errors import DecodeError
 from schemas.records import Component, Range, Reason, Source, UnitOutcome
+from topics.headers import IN_RUN, OWN
 from topics.runs import Pairs, Run, numbers_of, position_of, record_headers, unit_of
 
 HERE = Source("D.units", 0, 9)
@@ -25,6 +27,15 @@ def said(position: int = 1, count: int = 2, common: Pairs = COMMON) -> list[tupl
     return record_headers(common, COMPONENT, position, count, lambda name: not name.startswith("uow-"))
 
 
+def said_before(position: int = 1, common: Pairs = COMMON) -> list[tuple[str, bytes | None]]:
+    """A record as versions wrote it that told less."""
+    return [
+        (name, value)
+        for name, value in said(position, common=common)
+        if name not in IN_RUN and not name.startswith(OWN)
+    ]
+
+
 def begun(common: Pairs = COMMON) -> Run:
     return Run(unit_of(said(common=common), "D", 5), 4)
 
@@ -32,12 +43,26 @@ def begun(common: Pairs = COMMON) -> Run:
 def test_a_run_is_taken_record_by_record_w116() -> None:
     run = begun((*COMMON, ("uow-expires-at", b"77")))
     assert (run.unit.id, run.unit.generation, run.unit.expires_at, run.unit.count) == ("a", 3, 77, 2)
-    first = run.take(said(1), b"a", b"one", 11, Source("D.units", 0, 4))
+    assert run.take(said(1), b"a", b"v", 11, Source("D.units", 0, 4)) == COMPONENT
     assert (run.is_whole, run.first, run.last) == (False, 4, 4)
+    last = run.take(said(2), b"a", None, 12, HERE)
+    assert (run.is_whole, run.last, last) == (True, 9, replace(COMPONENT, value=None))
+
+
+def test_a_run_that_tells_less_is_taken_as_it_was_w116() -> None:
+    run = begun((*COMMON, ("uow-expires-at", b"77")))
+    first = run.take(said_before(1), b"a", b"one", 11, Source("D.units", 0, 4))
     assert (first.seq, first.end, first.component_id, first.source) == (1, False, "c-2", COMPONENT.source)
     assert (first.key, first.value, first.headers, first.timestamp) == (b"a", b"one", (("mine", None),), 11)
-    last = run.take(said(2), b"a", None, 12, HERE)
+    last = run.take(said_before(2), b"a", None, 12, HERE)
     assert (run.is_whole, run.last, last.seq, last.end) == (True, 9, 2, True)
+
+
+@pytest.mark.parametrize("name", ["uow-component-seq", "uow-component-at"])
+def test_what_a_run_tells_of_a_component_and_cannot_be_read_is_told(name: str) -> None:
+    with pytest.raises(DecodeError) as caught:
+        begun().take([(each, b"x" if each == name else value) for each, value in said()], None, None, 0, HERE)
+    assert caught.value.case == name
 
 
 def test_a_record_that_does_not_say_where_it_came_from_is_where_it_is() -> None:
@@ -112,9 +137,9 @@ def test_the_source_tells_whose_unit_it_is_w96() -> None:
     assert unit_of([pair for pair in said() if pair[0] != "uow-source"], "E", 0).destination == "E"
 
 
-def test_only_a_complete_unit_closed_by_its_end_mark_has_one() -> None:
+def test_only_a_complete_unit_closed_by_its_end_mark_has_one_where_no_header_tells() -> None:
     by_count = (*(pair for pair in COMMON if pair[0] != "uow-reason"), ("uow-reason", b"count"))
     run = begun(by_count)
     assert (run.unit.outcome, run.unit.reason) == (UnitOutcome.COMPLETE, Reason.COUNT)
-    run.take(said(1), None, None, 0, HERE)
-    assert not run.take(said(2), None, None, 0, HERE).end
+    run.take(said_before(1), None, None, 0, HERE)
+    assert not run.take(said_before(2), None, None, 0, HERE).end

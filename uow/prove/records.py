@@ -20,7 +20,7 @@ Identity = tuple[bytes | None, bytes | None, Headers]
 OF_UNITS = frozenset(
     f"uow-{name}" for name in ["kind", "unit-id", "generation", "outcome", "reason", "size", "missing", "pos"]
 )
-"""Header names that a destination's worker alone writes on `D.units`."""
+"""Header names that a destination's worker alone writes on `D.units`, as far as the load has them."""
 
 Place = tuple[int, int]
 """Partition and offset in `D.components`."""
