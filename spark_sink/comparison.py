@@ -13,7 +13,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 
 from topics import headers as names
-from topics.catalogue import RECORD_LIMIT_BYTES
+from topics.catalogue import HEADERS_LIMIT, RECORD_LIMIT_BYTES
 
 
 class What(StrEnum):
@@ -42,8 +42,10 @@ def content(headers: str = "headers", of: str = "") -> str:
     return f"unhex(sha2(concat({parts}), 256))"
 
 
-READABLE_HEADERS: Final = "IF(exists(headers, h -> contains(h.name, '\ufffd')), array(), headers)"
-"""The headers as the worker saw them: none at all where a name is no UTF-8."""
+READABLE_HEADERS: Final = (
+    f"IF(size(headers) > {HEADERS_LIMIT} OR exists(headers, h -> contains(h.name, '\ufffd')), array(), headers)"
+)
+"""The headers as the worker saw them: none at all where a name is no UTF-8, or where there are too many."""
 
 SETTLED: Final = """
 WITH evidence AS (
@@ -153,7 +155,8 @@ SELECT CASE WHEN actual_unit IS NULL THEN 'missing' WHEN expected_unit IS NULL T
 FROM joined WHERE actual_unit IS NULL OR expected_unit IS NULL OR n > 1 OR wrong <> ''
 """.replace("{is_earlier}", _IS_EARLIER_RUN).replace("{is_new}", _IS_NEW)
 
-_STRIPPED: Final = f"(e.held_bytes > {RECORD_LIMIT_BYTES // 8} AND a.key IS NULL AND a.value IS NULL)"
+_IS_LARGE: Final = f"(e.held_bytes > {RECORD_LIMIT_BYTES // 8} OR e.header_count > {HEADERS_LIMIT} - 8)"
+_STRIPPED: Final = f"({_IS_LARGE} AND a.key IS NULL AND a.value IS NULL)"
 """What fits no record with its error headers is written without key, value and headers (W-115)."""
 
 REFUSED: Final = """

@@ -33,11 +33,11 @@ from processor.core.unit import UnitMaker
 from schemas import formats
 from schemas.checksum import by_reference
 from schemas.component import decode_component, encode_component
-from schemas.errors import MisroutedComponentError, UnitTooLargeError, UowError
+from schemas.errors import DecodeError, MisroutedComponentError, UnitTooLargeError, UowError
 from schemas.records import Component, Reason, UnitOutcome, bounded_ranges, ranges_text
 from schemas.stayed import stays
 from topics import headers as names
-from topics.catalogue import RECORD_LIMIT_BYTES, DestinationTopics
+from topics.catalogue import HEADERS_LIMIT, RECORD_LIMIT_BYTES, DestinationTopics
 from topics.commands import Command, read_command
 from topics.policies import DestinationPolicy, ExpirationPolicy, Shape, ValueFormat
 from topics.routes import topics_of
@@ -184,16 +184,18 @@ class Arrived:
     def headers(self) -> Headers:
         """The headers, as the worker's client gives them: it cannot give any where a name is no UTF-8.
 
-        Java puts U+FFFD where a name cannot be read.
+        Java puts U+FFFD where a name cannot be read. Too many headers are to the client like none.
         """
+        if len(self._headers) > HEADERS_LIMIT:
+            return ()
         if self.is_broken:
             raise UnicodeDecodeError("utf-8", b"", 0, 1, "a header name is no UTF-8")
         return self._headers
 
     @property
     def is_broken(self) -> bool:
-        """Whether a header name cannot be read."""
-        return any("\ufffd" in name for name, _ in self._headers)
+        """Whether the worker's client cannot show the headers: a name that is no UTF-8, or too many of them."""
+        return len(self._headers) > HEADERS_LIMIT or any("\ufffd" in name for name, _ in self._headers)
 
     @property
     def header_count(self) -> int:
@@ -362,14 +364,15 @@ class Recomputation:
     def _shape(self, group: Group, closed: Closed) -> Shape | None:
         """The shape that a worker writes the unit in; None where it fits in none (W-115, W-208)."""
         shape = self._policy.shape
-        if group.bytes <= RECORD_LIMIT_BYTES // 16 and len(group.held) <= _SURELY_LISTED:
+        if group.bytes <= HEADERS_LIMIT and len(group.held) <= _SURELY_LISTED:
             return shape
         if shape is Shape.ENVELOPE and self._fits(group, closed, group.in_order()):
             return shape
         otherwise = self._policy.oversize.value if shape is Shape.ENVELOPE else shape.value
         if otherwise == Shape.CONSECUTIVE:
-            sizes = (record_bytes(group.id, part.value, headers) for part, headers in self._run(group, closed))
-            return Shape.CONSECUTIVE if max(sizes) <= RECORD_LIMIT_BYTES else None
+            run = self._run(group, closed)
+            fits = all(fits_record(record_bytes(group.id, part.value, said), said) for part, said in run)
+            return Shape.CONSECUTIVE if fits else None
         if otherwise == Shape.REFERENCE:
             places = [encode_component(by_reference(decode_component(body))) for body in group.in_order()]
             return Shape.REFERENCE if self._fits(group, closed, places) else None
@@ -386,7 +389,7 @@ class Recomputation:
             unit = self._maker.record(group, closed, unit_id, missing)
             length = len(to_text(replace(unit, components=tuple(map(decode_component, bodies)))))
         headers = self._maker.headers(group, closed, unit_id, tail, missing)
-        return length + record_bytes(group.id, None, headers) <= RECORD_LIMIT_BYTES
+        return fits_record(length + record_bytes(group.id, None, headers), headers)
 
     def _run(self, group: Group, closed: Closed) -> Iterator[tuple[Component, Headers]]:
         """Components and headers of the records of a unit of shape `consecutive`."""
@@ -420,12 +423,17 @@ class Recomputation:
                     error_class=refusal.error.__name__,
                     error_case=refusal.case,
                 )
+            case Passed() if record.is_broken:
+                # the worker's client shows such headers as none; whether they are is found out before it passes
+                return row._replace(fate=Fate.REJECTED, error_class=DecodeError.__name__, error_case="headers")
             case Passed() if record_bytes(*self._elsewhere(record)) > RECORD_LIMIT_BYTES:
                 # small enough for the input only while it was compressed
                 return row._replace(fate=Fate.REJECTED, error_class=UnitTooLargeError.__name__, error_case="bytes")
             case Passed():
                 return row._replace(fate=Fate.PASSED, unit_id=record.unit_id, content=elsewhere)
-            case Rerouted() if size + len(names.REROUTED) + 17 > _INPUT_LIMIT_BYTES:
+            case Rerouted() if (
+                size + len(names.REROUTED) + 17 > _INPUT_LIMIT_BYTES or record.header_count >= HEADERS_LIMIT
+            ):
                 # with one more header it would not fit the input again
                 return row._replace(fate=Fate.REJECTED, error_class=MisroutedComponentError.__name__, error_case="")
             case Rerouted():
@@ -540,6 +548,11 @@ def record_bytes(key: bytes | None, value: bytes | None, headers: Headers) -> in
     """Bytes of a record as a worker reckons them, generously, against the limit of every topic that it writes."""
     named = sum(len(name) + len(raw or b"") + 16 for name, raw in headers)
     return len(key or b"") + len(value or b"") + named + _OVERHEAD_BYTES
+
+
+def fits_record(size_bytes: int, headers: Headers) -> bool:
+    """Whether a record of so many bytes holds these headers."""
+    return size_bytes <= RECORD_LIMIT_BYTES and len(headers) <= HEADERS_LIMIT
 
 
 def goes_to_errors(closed: Closed, policy: DestinationPolicy) -> bool:

@@ -28,6 +28,9 @@ HELD_LIMIT_BYTES = RECORD_LIMIT_BYTES - 65_536
 """Most bytes of one component, whatever `max_bytes` says: it must fit a record of the changelog (what came compressed may be larger than the
 input's limit). Where a unit must fit one record, most bytes of a group as well."""
 
+HEADERS_LIMIT = 100_000
+"""Most headers of a record: librdkafka reads no more, and its Python client then shows none at all. What we write has no more either."""
+
 RETENTION_MARGIN_MS = 3_600_000
 """How much longer than the policies ask the input and the ledger must be kept (W-120): an hour."""
 

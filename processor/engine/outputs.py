@@ -26,7 +26,7 @@ from processor.core.partition import Outward
 from processor.core.unit import UnitMaker
 from processor.engine.context import TaskContext
 from processor.engine.ports import Headers, Output
-from processor.engine.shapes import Reference, record_size, unit_writer
+from processor.engine.shapes import Reference, fits_record, record_size, unit_writer
 from schemas import codec
 from schemas.component import decode_component, outcome_body
 from schemas.errors import MisroutedComponentError, UnitTooLargeError, UowError
@@ -41,6 +41,7 @@ from schemas.records import (
     ranges_text,
 )
 from topics import headers as names
+from topics.catalogue import HEADERS_LIMIT
 from topics.commands import COMMAND, COMMAND_ID, KIND_ANSWER, Command
 from topics.headers import Reading, Refusal
 from topics.policies import (
@@ -63,6 +64,7 @@ class Written:
         refused_late: How many records were to be passed or sent on and are too large for it.
         too_large: Ids of commands whose unit fits no record.
         stayed: By index in `outputs`: the component whose value is to be read back for it (W-117).
+        bare: By index in `outputs`: the source offset of what passes without headers.
     """
 
     outputs: list[Output] = field(default_factory=list)
@@ -70,6 +72,7 @@ class Written:
     refused_late: int = 0
     too_large: set[bytes] = field(default_factory=set)
     stayed: dict[int, Component] = field(default_factory=dict)
+    bare: dict[int, int] = field(default_factory=dict)
 
 
 class Writer:
@@ -142,7 +145,7 @@ class Writer:
         """To the right partition, once (line 6); with its new header a record at the input's limit would be refused for ever."""
         headers = [*(read_headers(record) or []), (names.REROUTED, b"1")]
         key, value = record.key(), record.value()
-        if record_size(key or b"", value or b"", headers) <= self.context.input_limit_bytes:
+        if fits_record(key or b"", value or b"", headers, self.context.input_limit_bytes):
             written.outputs.append(Output(self.components, partition, key, value, headers))
             return
         self._refuse(
@@ -159,6 +162,8 @@ class Writer:
             headers = names.as_origin(headers)
         output = Output(self.units, self.partition, record.key(), record.value(), headers)
         if self._fits(output):
+            if not headers:
+                written.bare[len(written.outputs)] = record.offset()
             written.outputs.append(output)
             return
         self._refuse(
@@ -185,7 +190,7 @@ class Writer:
         value_bytes = 0 if stays is None or stays.reference is None else stays.reference.length
         if not self._fits(output, value_bytes):
             size = record_size(output.key or b"", output.value or b"", output.headers) + value_bytes
-            stayed = f"; {size} bytes fit no record: key, value and headers stayed at {names.SOURCE}".encode()
+            stayed = f"; {size} bytes and {len(output.headers)} headers fit no record: key, value and headers stayed at {names.SOURCE}".encode()
             kept: Headers = [
                 (name, raw + stayed if name == names.ERROR_TEXT and raw is not None else raw) for name, raw in why
             ]
@@ -195,7 +200,9 @@ class Writer:
         written.outputs.append(output)
 
     def _fits(self, output: Output, value_bytes: int = 0) -> bool:
-        """Whether a record takes it, with so many bytes of value besides."""
+        """Whether a record takes it, with so many bytes of value besides, and shows all of its headers."""
+        if len(output.headers) > HEADERS_LIMIT:
+            return False
         value = output.value or b""
         return (
             value_bytes == 0

@@ -6,7 +6,7 @@ Belongs here: the shapes of a poll, a plan and a committed position, and the por
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -106,6 +106,9 @@ class Plan:
         metadata: Text for the committed offset (hints for restore: `1;F=<replay floor>;R=<changelog rows>;P=<partitions>;C=<clock>;S=<mark>`).
         stayed: By index in `outputs`: the component whose value stayed in `D.components` and is read back while the plan is written
             (W-117, `processor.engine.stayed`).
+        bare: By index in `outputs`, the source offset of what passes without headers: whether it has some that cannot be read is asked while
+            the plan is written (`processor.engine.hidden`).
+        rejected_topic: `D.rejected`, where such a record goes.
         log_lines: Structured log lines by `expiration_policy = "log"` (W-79), written after the commit.
         is_cut: Whether there is more to do at once: the groups that close would make the transaction too large (`processor.core.room`).
     """
@@ -121,6 +124,8 @@ class Plan:
     ledger: bytes | None = None
     outputs: list[Output] = field(default_factory=list)
     stayed: dict[int, Component] = field(default_factory=dict)
+    bare: dict[int, int] = field(default_factory=dict)
+    rejected_topic: str = ""
     log_lines: list[dict[str, Any]] = field(default_factory=list)
     is_cut: bool = False
 
@@ -273,6 +278,14 @@ class Contents(Protocol):
 
     def read(self, components: Sequence[Component]) -> Iterable[RawRecord]:
         """The records of these that still lie at their places. The components are in order of place.
+
+        Raises:
+            Doubt: Nobody answered in time.
+        """
+        ...
+
+    def hidden(self, tp: Tp, offsets: Sequence[int]) -> Collection[int]:
+        """Which of these records, that came without headers, have some that the client cannot show. The offsets rise.
 
         Raises:
             Doubt: Nobody answered in time.

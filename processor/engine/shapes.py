@@ -26,6 +26,7 @@ from schemas import formats
 from schemas.checksum import by_reference
 from schemas.component import decode_component, encode_component
 from schemas.records import Range, Unit, UnitOutcome
+from topics.catalogue import HEADERS_LIMIT
 from topics.policies import Oversize, Shape, ValueFormat
 from topics.runs import first_of_many_gaps, record_headers, unit_part
 
@@ -50,6 +51,11 @@ def record_size(key: bytes, value: bytes, headers: Headers) -> int:
     return (
         len(key) + len(value) + sum(len(name) + len(raw or b"") + 16 for name, raw in headers) + RECORD_OVERHEAD_BYTES
     )
+
+
+def fits_record(key: bytes, value: bytes, headers: Headers, limit_bytes: int) -> bool:
+    """Whether a record holds these, and whoever reads it sees all of its headers."""
+    return len(headers) <= HEADERS_LIMIT and record_size(key, value, headers) <= limit_bytes
 
 
 def refuse(group: Group, closed: Closed, outputs: list[Output]) -> None:
@@ -100,7 +106,8 @@ class Envelope(_Shape):
         else:
             value = self.format(maker.record(group, closed, unit_id, missing))
         headers = maker.headers(group, closed, unit_id, tail, missing)
-        if len(value) > self._surely_fits_bytes and record_size(group.id, value, headers) > self.limit:
+        surely_fits = len(value) <= self._surely_fits_bytes and len(headers) <= HEADERS_LIMIT
+        if not surely_fits and not fits_record(group.id, value, headers, self.limit):
             self._oversize(group, closed, outputs)
             return
         outputs.append(Output(self.topic, self.partition, group.id, value, headers))
@@ -119,7 +126,7 @@ class Consecutive(_Shape):
             said = record_headers(common, component, position, count, is_user_header)
             if position == 1:
                 said = first_of_many_gaps(said, missing)
-            if record_size(group.id, component.value or b"", said) > self.limit:
+            if not fits_record(group.id, component.value or b"", said, self.limit):
                 raise UnitTooLargeForRecordError
             run.append(Output(self.topic, self.partition, group.id, component.value, said))
         outputs += run
@@ -143,7 +150,7 @@ class Reference(_Shape):
         else:
             unit = self.maker.record(group, closed, unit_id, missing)
             value = self.format(replace(unit, components=tuple(components)))
-        if record_size(group.id, value, headers) > self.limit:
+        if not fits_record(group.id, value, headers, self.limit):
             raise UnitTooLargeForRecordError
         outputs.append(Output(self.topic, self.partition, group.id, value, headers))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from processor.engine.hidden import shown_outputs
 from processor.engine.ports import Contents, Output, Plan, RawRecord
 from schemas.records import Component
 from schemas.stayed import is_value
@@ -32,7 +33,7 @@ def whole_outputs(plan: Plan, contents: Contents, is_late: Callable[[], bool] = 
     Raises:
         Doubt: While they are asked for: nobody answered.
     """
-    return _whole(plan, contents, is_late) if plan.stayed else plan.outputs
+    return shown_outputs(plan, _whole(plan, contents, is_late) if plan.stayed else plan.outputs, contents)
 
 
 def _whole(plan: Plan, contents: Contents, is_late: Callable[[], bool]) -> Iterator[Output]:

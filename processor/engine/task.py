@@ -227,9 +227,10 @@ class PartitionTask:
             partition.position,
             topics.commands,
             partition.command_position,
+            rejected_topic=topics.rejected,
             is_cut=is_cut,
         )
-        written = Written(plan.outputs, plan.log_lines, stayed=plan.stayed)
+        written = Written(plan.outputs, plan.log_lines, stayed=plan.stayed, bare=plan.bare)
         closed = happened.closed
         write = self.writer.write
         for outward in happened.effects:

@@ -148,6 +148,11 @@ class Clients:
         """Reads single records, with a jump from one to the next: what is fetched ahead is mostly thrown away."""
         return self._consumer("contents", LOG_CONSUMER | CONTENT_CONSUMER)
 
+    def content_properties(self) -> dict[str, str]:
+        """Those of `content_consumer`, for a handle that is not the client's (`processor.kafka.hidden`): it has nobody to log to."""
+        own = self._consumer_properties(LOG_CONSUMER | CONTENT_CONSUMER) | {"log_level": "0"}
+        return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in own.items()}
+
     def path_consumer(self) -> ck.Consumer:
         """Follows a path map; waits for news at the broker, not here."""
         return self._consumer("paths", LOG_CONSUMER | PATH_CONSUMER)
@@ -182,13 +187,15 @@ class Clients:
         return AdminClient(dict(self._common), logger=_handle_logger("admin", None))
 
     def _consumer(self, name: str, properties: dict[str, Any]) -> ck.Consumer:
+        return ck.Consumer(self._consumer_properties(properties), logger=_handle_logger(name, None))
+
+    def _consumer_properties(self, properties: dict[str, Any]) -> dict[str, Any]:
         own = {
             key: value
             for key, value in (CONSUMER | properties).items()
             if key not in self._settings.kafka or key in _NEVER_OVERRIDDEN
         }
-        everything = {**self._common, **own, "group.id": self._settings.application_id}
-        return ck.Consumer(everything, logger=_handle_logger(name, None))
+        return {**self._common, **own, "group.id": self._settings.application_id}
 
 
 _NEVER_OVERRIDDEN = frozenset(GROUP_CONSUMER) - {

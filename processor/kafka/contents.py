@@ -12,8 +12,9 @@ from typing import Any, Final
 
 import confluent_kafka as ck
 
-from processor.engine.ports import Doubt
+from processor.engine.ports import Doubt, Tp
 from processor.kafka.clients import Clients
+from processor.kafka.hidden import HeaderLook, NoAnswerError
 from schemas.records import Component, Source
 
 JUMP_BYTES: Final = 524_288
@@ -39,6 +40,14 @@ class KafkaContents:
         self._consumer: ck.Consumer | None = None
         self._where: tuple[str, int] | None = None
         self._next = 0
+        self._look = HeaderLook(clients.content_properties(), answer_s)
+
+    def hidden(self, tp: Tp, offsets: Sequence[int]) -> set[int]:
+        """Which of these records have headers that the client does not show; raises `Doubt`."""
+        try:
+            return self._look.hidden(tp.topic, tp.partition, offsets)
+        except NoAnswerError as error:
+            raise Doubt(f"headers of a record cannot be looked at: {error}") from error
 
     def read(self, components: Sequence[Component]) -> Iterator[Any]:
         """The records of these that still lie at their places; raises `Doubt`."""
@@ -84,6 +93,7 @@ class KafkaContents:
         return self._consumer
 
     def close(self) -> None:
-        """Closes the consumer."""
+        """Closes the consumers."""
+        self._look.close()
         if self._consumer is not None:
             self._consumer.close()

@@ -15,7 +15,7 @@ Belongs here: the judgement. Does not belong here: faults, and what is run (`run
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -134,6 +134,9 @@ class DecidedContents:
     def read(self, components: Sequence[Component]) -> Iterator[MemoryRecord]:
         for source in [each.source for each in components]:
             yield from self._broker.log(Tp(source.topic, source.partition)).visible(source.offset, source.offset + 1)
+
+    def hidden(self, tp: Tp, offsets: Sequence[int]) -> Collection[int]:
+        return ()  # in memory all headers are shown
 
     def close(self) -> None:
         """Nothing is open."""

@@ -9,7 +9,7 @@ Belongs here: one worker's view of the brokers. Does not belong here: what broke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple, NoReturn
@@ -514,6 +514,9 @@ class SimContents:
             process.say(f"{source} cannot be read back")
             raise Doubt("a component cannot be read back in time")
         yield from broker.log(tp).visible(source.offset, source.offset + 1)
+
+    def hidden(self, tp: Tp, offsets: Sequence[int]) -> Collection[int]:
+        return ()  # in memory all headers are shown
 
     def close(self) -> None:
         """Nothing is open."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -534,6 +534,9 @@ class MemoryContents:
                 tp = Tp(source.topic, source.partition)
                 if source.offset >= self.kafka.log_start[tp]:
                     yield from self.kafka.visible(tp, source.offset, source.offset + 1)
+
+    def hidden(self, tp: Tp, offsets: Sequence[int]) -> Collection[int]:
+        return ()  # in memory all headers are shown
 
     def close(self) -> None: ...
 

@@ -46,6 +46,8 @@ class FakeRecord:
     key_: bytes | None = None
     at: int = T0
     tp: Tp = INPUT
+    is_hidden: bool = False
+    """Whether it has headers that the Kafka client does not show."""
 
     def topic(self) -> str:
         return self.tp.topic
@@ -312,6 +314,10 @@ class Story:
     def read(self, components: Sequence[Component]) -> list[FakeRecord]:
         """Port `Contents`, on what was sent."""
         return [self.lying[each.source.offset] for each in components if each.source.offset in self.lying]
+
+    def hidden(self, tp: Tp, offsets: Sequence[int]) -> list[int]:
+        """Port `Contents`: records whose headers are to look at like none."""
+        return [offset for offset in offsets if offset in self.lying and self.lying[offset].is_hidden]
 
     def close(self) -> None:
         """Nothing is open."""

@@ -8,6 +8,7 @@ import pytest
 
 from processor.core.partition import Place
 from spark_sink.recompute import GROUP, RECORD, Arrived, Fate, Row, digest, recompute
+from topics.catalogue import HEADERS_LIMIT
 from topics.policies import DestinationPolicy, ExpirationPolicy, HandlingPolicy, Oversize, Shape, ValueFormat
 
 PLACE = Place("d", "d.components", 0, 1)
@@ -174,6 +175,14 @@ def test_a_header_name_that_is_no_utf_8_is_refused_as_the_worker_refuses_it() ->
     broken = Arrived(0, 1, b"k", b"v", [("uow-id", b"a"), ("uow-seq", b"1"), ("\ufffd", b"")], b"digest")
     [row] = rows(broken)
     assert (row.fate, row.error_class, row.header_count) == (Fate.REJECTED, "DecodeError", 0)
+
+
+def test_a_record_with_more_headers_than_the_client_shows_is_refused() -> None:
+    many: list[tuple[str, bytes | None]] = [("uow-id", b"a"), ("uow-seq", b"1"), *[("x", b"")] * HEADERS_LIMIT]
+    (row,) = rows(Arrived(0, 1, b"k", b"v", many, b"digest"))
+    assert (row.fate, row.error_class, row.error_case) == (Fate.REJECTED, "DecodeError", "headers")
+    (row,) = rows(Arrived(0, 1, b"k", b"v", many[2:], b"digest"))
+    assert row.fate == Fate.PASSED
 
 
 CLAIMS: list[tuple[str, bytes | None]] = [("uow-kind", b"unit"), ("uow-unit-id", b"x")]

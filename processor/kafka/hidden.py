@@ -1,0 +1,161 @@
+"""Headers that confluent_kafka does not show, told by librdkafka itself.
+
+Theory of operation. The client answers None for a record without headers, and for one with headers that the library refuses to read: more than
+100,000, or broken ones. The library tells them apart, and the client drops the answer. So the library is asked directly, through its C functions (the
+same library, in the same process), by a consumer of its own that reads such records again. It is made when it is first asked for, and only
+records that pass without headers are ever asked about.
+
+Belongs here: that one question. Does not belong here: what becomes of such a record (`processor.engine.hidden`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
+from functools import cache
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, cimpl
+
+STEP_MS: Final = 100
+_CONSUMER: Final = 1
+_OK: Final = 0
+_SHOWN: Final = frozenset({KafkaError.NO_ERROR, KafkaError._NOENT})
+"""Headers that can be read, and none."""
+_GONE: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._PARTITION_EOF})
+_TEXT_BYTES: Final = 512
+
+
+class _Message(ctypes.Structure):
+    """`rd_kafka_message_t`."""
+
+    _fields_ = (
+        ("err", c_int),
+        ("rkt", c_void_p),
+        ("partition", c_int32),
+        ("payload", c_void_p),
+        ("len", c_size_t),
+        ("key", c_void_p),
+        ("key_len", c_size_t),
+        ("offset", c_int64),
+        ("private", c_void_p),
+    )
+
+
+_FUNCTIONS: Final[Mapping[str, tuple[Any, list[Any]]]] = {
+    "rd_kafka_conf_new": (c_void_p, []),
+    "rd_kafka_conf_set": (c_int, [c_void_p, c_char_p, c_char_p, c_char_p, c_size_t]),
+    "rd_kafka_new": (c_void_p, [c_int, c_void_p, c_char_p, c_size_t]),
+    "rd_kafka_topic_partition_list_new": (c_void_p, [c_int]),
+    "rd_kafka_topic_partition_list_add": (c_void_p, [c_void_p, c_char_p, c_int32]),
+    "rd_kafka_topic_partition_list_set_offset": (c_int, [c_void_p, c_char_p, c_int32, c_int64]),
+    "rd_kafka_topic_partition_list_destroy": (None, [c_void_p]),
+    "rd_kafka_assign": (c_int, [c_void_p, c_void_p]),
+    "rd_kafka_consumer_poll": (POINTER(_Message), [c_void_p, c_int]),
+    "rd_kafka_message_headers": (c_int, [POINTER(_Message), POINTER(c_void_p)]),
+    "rd_kafka_message_destroy": (None, [POINTER(_Message)]),
+    "rd_kafka_consumer_close": (c_int, [c_void_p]),
+    "rd_kafka_destroy": (None, [c_void_p]),
+}
+
+
+@cache
+def _library() -> Any:
+    """Librdkafka as the client has loaded it."""
+    library = ctypes.CDLL(cimpl.__file__)
+    for name, (result, arguments) in _FUNCTIONS.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+class NoAnswerError(Exception):
+    """The records could not be read again in time."""
+
+
+class HeaderLook:
+    """Looks at records again. For one thread.
+
+    Args:
+        properties: Of a consumer that reads from given places, as librdkafka's text.
+        answer_s: Longest wait for one record.
+        clock: Seconds, from anywhere.
+    """
+
+    def __init__(
+        self, properties: Mapping[str, str], answer_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._properties, self._answer_s, self._clock = properties, answer_s, clock
+        self._handle: int | None = None
+
+    def hidden(self, topic: str, partition: int, offsets: Sequence[int]) -> set[int]:
+        """Which of these records have headers that cannot be read. One that is gone has none any more.
+
+        Args:
+            topic: Theirs.
+            partition: Theirs.
+            offsets: Of records that the client shows without headers, rising.
+
+        Raises:
+            NoAnswerError: No broker answered in time.
+        """
+        library, handle, waiting = _library(), self._opened(), list(reversed(offsets))
+        found: set[int] = set()
+        self._assign(library, handle, topic, partition, offsets[0])
+        deadline = self._clock() + self._answer_s
+        while waiting and self._clock() < deadline:
+            message = library.rd_kafka_consumer_poll(handle, STEP_MS)
+            if not message:
+                continue
+            try:
+                error, offset = message.contents.err, message.contents.offset
+                if error in _GONE:
+                    return found
+                if error:
+                    continue
+                deadline = self._clock() + self._answer_s
+                while waiting and waiting[-1] < offset:
+                    waiting.pop()
+                if waiting and waiting[-1] == offset:
+                    waiting.pop()
+                    if library.rd_kafka_message_headers(message, ctypes.byref(c_void_p())) not in _SHOWN:
+                        found.add(offset)
+            finally:
+                library.rd_kafka_message_destroy(message)
+        if waiting:
+            raise NoAnswerError(f"{topic}/{partition}/{waiting[-1]} was not read again in {self._answer_s:g} s")
+        return found
+
+    def close(self) -> None:
+        """Closes the consumer."""
+        if self._handle is not None:
+            _library().rd_kafka_consumer_close(self._handle)
+            _library().rd_kafka_destroy(self._handle)
+            self._handle = None
+
+    def _opened(self) -> int:
+        if self._handle is None:
+            self._handle = _consumer(self._properties.items())
+        return self._handle
+
+    @staticmethod
+    def _assign(library: Any, handle: int, topic: str, partition: int, offset: int) -> None:
+        rows = library.rd_kafka_topic_partition_list_new(1)
+        library.rd_kafka_topic_partition_list_add(rows, topic.encode(), partition)
+        library.rd_kafka_topic_partition_list_set_offset(rows, topic.encode(), partition, offset)
+        library.rd_kafka_assign(handle, rows)
+        library.rd_kafka_topic_partition_list_destroy(rows)
+
+
+def _consumer(properties: Iterable[tuple[str, str]]) -> int:
+    library, said = _library(), ctypes.create_string_buffer(_TEXT_BYTES)
+    conf = library.rd_kafka_conf_new()
+    for name, value in properties:
+        if library.rd_kafka_conf_set(conf, name.encode(), value.encode(), said, _TEXT_BYTES) != _OK:
+            raise NoAnswerError(f"{name}: {said.value.decode(errors='replace')}")
+    handle: int | None = library.rd_kafka_new(_CONSUMER, conf, said, _TEXT_BYTES)
+    if handle is None:
+        raise NoAnswerError(said.value.decode(errors="replace"))
+    return handle

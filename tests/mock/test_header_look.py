@@ -1,0 +1,64 @@
+"""Headers that the Kafka client does not show, against librdkafka itself: it is asked what it can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import confluent_kafka as ck
+import pytest
+
+from processor.engine.ports import Doubt, Tp
+from processor.kafka.clients import Clients
+from processor.kafka.contents import KafkaContents
+from processor.kafka.settings import WorkerSettings
+from tests.mock.mock_cluster import MockCluster
+from topics.catalogue import HEADERS_LIMIT
+
+HEADERS = (0, HEADERS_LIMIT + 1, 1, 0, HEADERS_LIMIT, HEADERS_LIMIT + 5, 0)
+
+
+@pytest.fixture
+def cluster() -> Iterator[MockCluster]:
+    with MockCluster("in", partitions=2) as running:
+        producer = ck.Producer({"bootstrap.servers": running.bootstrap})
+        for partition in (0, 1):
+            for count in HEADERS if partition == 0 else (0, 0):
+                producer.produce("in", b"v", partition=partition, headers=[("h", b"")] * count)
+        assert not producer.flush(10)
+        yield running
+
+
+def contents_of(cluster: MockCluster, answer_s: float = 10.0) -> KafkaContents:
+    return KafkaContents(Clients(WorkerSettings("A", cluster.bootstrap, "0")), answer_s)
+
+
+def shown(cluster: MockCluster) -> list[int | None]:
+    """How many headers the client shows of each record."""
+    consumer = ck.Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "look"})
+    consumer.assign([ck.TopicPartition("in", 0, 0)])
+    found: list[int | None] = []
+    while len(found) < len(HEADERS):
+        for record in consumer.consume(len(HEADERS), 10.0):
+            headers = record.headers()
+            found.append(None if headers is None else len(headers))
+    consumer.close()
+    return found
+
+
+def test_the_client_shows_too_many_headers_as_none_and_the_library_tells_them_apart(cluster: MockCluster) -> None:
+    assert shown(cluster) == [None, None, 1, None, HEADERS_LIMIT, None, None]
+    contents = contents_of(cluster)
+    bare = [0, 1, 3, 5, 6]
+    assert contents.hidden(Tp("in", 0), bare) == {1, 5}
+    assert contents.hidden(Tp("in", 1), [0, 1]) == set()
+    assert contents.hidden(Tp("in", 0), [5]) == {5}
+    assert contents.hidden(Tp("in", 0), [0, 99]) == set()
+    contents.close()
+
+
+def test_a_broker_that_does_not_answer_is_a_doubt(cluster: MockCluster) -> None:
+    contents = contents_of(cluster, 0.3)
+    cluster.down()
+    with pytest.raises(Doubt, match="in/0/1 was not read again"):
+        contents.hidden(Tp("in", 0), [1])
+    contents.close()
