@@ -306,20 +306,24 @@ class EmbeddedBroker:
         levels = [f"{logger}defaultLogLevel=warn", f"{logger}log.kafka.server=info", f"{logger}showDateTime=true"]
         return [str(java.find().executable), f"-Xmx{heap}", *self.flags, *levels, "-cp", path]
 
-    def _launch(self, controller: int) -> None:
-        data, properties = self.data, self.folder / "server.properties"
+    def _properties(self, controller: int) -> dict[str, str]:
+        """All of `server.properties`; `controller`: a free port."""
         settings = {
             **self.settings,
             "controller.quorum.voters": f"1@{HOST}:{controller}",
             "listeners": f"PLAINTEXT://{HOST}:{self.port},CONTROLLER://{HOST}:{controller}",
             "advertised.listeners": f"PLAINTEXT://{HOST}:{self.port}",
-            "log.dirs": str(data),
+            "log.dirs": str(self.data),
         }
         if self._advertised is not None:
             settings["listeners"] += f",PROXIED://{HOST}:{self._behind}"
             settings["advertised.listeners"] += f",PROXIED://{HOST}:{self._advertised}"
             settings["listener.security.protocol.map"] += ",PROXIED:PLAINTEXT"
-        properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        return settings
+
+    def _launch(self, controller: int) -> None:
+        data, properties = self.data, self.folder / "server.properties"
+        properties.write_text("".join(f"{key}={value}\n" for key, value in self._properties(controller).items()))
         if not (data / "meta.properties").exists():
             self._format(data, properties)
         self._log_begin = self.log.stat().st_size if self.log.exists() else 0

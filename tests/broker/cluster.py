@@ -1,0 +1,119 @@
+"""Three real brokers on this machine, replication 3: leaders move, followers are slow, markers come late.
+
+The first node is the controller as well and is never stopped; the others are brokers alone. All are embedded brokers and end with the test.
+"""
+
+from __future__ import annotations
+
+import base64
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+from uuid import uuid4
+
+from confluent_kafka.admin import AdminClient
+
+from tests.conftest import QUIET
+from tests.processes import wait_for
+from uow.broker import CLUSTER_ID, HOST, EmbeddedBroker
+
+SETTINGS = {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "replica.lag.time.max.ms": "4000",  # a follower that stands still holds the high watermark back so long, then it leaves
+    "replica.fetch.wait.max.ms": "100",
+    "controlled.shutdown.enable": "true",
+    "num.partitions": "2",
+}
+
+
+class Node(EmbeddedBroker):
+    """One of three.
+
+    Args:
+        number: Its `node.id`.
+        first: The node that is the controller; None: this one.
+    """
+
+    def __init__(self, number: int, first: Node | None = None) -> None:
+        super().__init__(heap="256m", settings=SETTINGS)
+        self.number, self.first = number, first
+        self.controller = 0
+
+    def _properties(self, controller: int) -> dict[str, str]:
+        settings = super()._properties(controller)
+        if self.first is None:
+            self.controller = controller
+            return settings
+        settings["listeners"] = f"PLAINTEXT://{HOST}:{self.port}"
+        settings["controller.quorum.voters"] = f"1@{HOST}:{self.first.controller}"
+        return settings | {"process.roles": "broker", "node.id": str(self.number)}
+
+    def _format(self, data: Path, properties: Path) -> None:
+        """As Kafka's own tool would, without a JVM; folders of one cluster must not share an id."""
+        super()._format(data, properties)
+        folder = base64.urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")
+        lines = ("version=1", f"cluster.id={CLUSTER_ID}", f"node.id={self.number}", f"directory.id={folder}")
+        (data / "meta.properties").write_text("\n".join(lines) + "\n")
+
+    def freeze(self) -> None:
+        """SIGSTOP: its followers get nothing, its leaders hear nothing, for as long as it lasts."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self._signal(signal.SIGCONT)
+
+
+class Cluster:
+    """Three nodes; a context manager."""
+
+    def __init__(self) -> None:
+        first = Node(1)
+        self.nodes = {1: first, 2: Node(2, first), 3: Node(3, first)}
+
+    def __enter__(self) -> Self:
+        try:
+            self.nodes[1].start()
+            with ThreadPoolExecutor() as pool:
+                list(pool.map(lambda number: self.nodes[number].start(), (2, 3)))
+            self.admin = AdminClient({"bootstrap.servers": self.bootstrap}, logger=QUIET)
+            wait_for(lambda: len(self.admin.list_topics(timeout=10).brokers) == 3, 30, "three brokers")
+            return self
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends them; a frozen one as well."""
+        for node in reversed(self.nodes.values()):
+            node.thaw()
+            node.close()
+
+    @property
+    def bootstrap(self) -> str:
+        """All three."""
+        return ",".join(node.bootstrap for node in self.nodes.values())
+
+    def leader(self, topic: str, partition: int) -> int:
+        """Number of the node that leads a partition; -1 while there is none."""
+        found = self.admin.list_topics(topic, timeout=10).topics[topic].partitions.get(partition)
+        return -1 if found is None else found.leader
+
+    @contextmanager
+    def frozen(self, number: int) -> Iterator[None]:
+        """A node stands still meanwhile."""
+        self.nodes[number].freeze()
+        try:
+            yield
+        finally:
+            self.nodes[number].thaw()

@@ -1,0 +1,138 @@
+"""Production workers on three real brokers, replication 3: leaders move, replicas and leaders stand still, markers come late, a worker is killed."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import ElectionType
+
+from tests.broker.cluster import Cluster
+from tests.broker.worker_places import Place
+from tests.processes import Child, wait_for
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as running:
+        yield running
+
+
+class Weather:
+    """What happens to the cluster, and to the workers, while units are sent.
+
+    Args:
+        cluster: The brokers.
+        place: The destination.
+        seed: Of the choices.
+    """
+
+    def __init__(self, cluster: Cluster, place: Place, seed: int) -> None:
+        self.cluster, self.place, self.rnd = cluster, place, random.Random(seed)
+        self.sent = self.batch = 0
+        self.moves = 0
+
+    def send(self, count: int = 150) -> None:
+        """Units; acknowledged by the replicas in sync when it returns."""
+        self.batch += 1
+        self.place.send_units(count, seed=self.batch)
+        self.sent += count
+
+    def slow_replica(self) -> None:
+        """One node answers nothing for less than a session: what is written waits for it, markers as well, its leaders stay its own."""
+        with self.cluster.frozen(self.rnd.choice((2, 3))):
+            self.send(50)
+
+    def leaders_stand_still(self) -> None:
+        """One node stands still until others lead in its place, and wakes up as one that believes to lead."""
+        number = self.rnd.choice((2, 3))
+        led = self.led_by(number)
+        with self.cluster.frozen(number):
+            wait_for(lambda: not self.led_by(number), 60, f"leaders move away from {number}")
+            self.send()
+        self.moves += len(led)
+        self.lead_again()
+
+    def restart(self) -> None:
+        """One node is stopped in order, and comes back."""
+        node = self.cluster.nodes[self.rnd.choice((2, 3))]
+        self.moves += len(self.led_by(node.number))
+        node.stop()
+        self.send()
+        node.start()
+        self.lead_again()
+
+    def kill_worker(self) -> None:
+        """kill -9 of a worker while a replica is slow: its successor waits for markers, and restores from moved leaders."""
+        worker = self.place.workers.pop(0)
+        with self.cluster.frozen(self.rnd.choice((2, 3))):
+            worker.child.kill()
+            self.send(50)
+        self.place.worker(worker.slot, wait=False)
+        self.send()
+
+    def led_by(self, number: int) -> set[tuple[str, int]]:
+        """Partitions that a node leads."""
+        topics = self.cluster.admin.list_topics(timeout=20).topics
+        return {
+            (name, partition)
+            for name, topic in topics.items()
+            for partition, found in topic.partitions.items()
+            if found.leader == number
+        }
+
+    def lead_again(self) -> None:
+        """Every partition is led by its first replica again, as soon as that has caught up: once more leaders move."""
+
+        def elected() -> bool:
+            self.cluster.admin.elect_leaders(ElectionType.PREFERRED, None).result(30)
+            return bool(self.led_by(2) and self.led_by(3))
+
+        wait_for(elected, 60, "preferred leaders")
+
+
+def play(weather: Weather, kinds: list[Callable[[Weather], None]]) -> None:
+    """Two workers, one kind of weather after another, then the account: every unit once, whole, in order, and nothing besides."""
+    place = weather.place
+    place.create(
+        {
+            "transaction_timeout_ms": 10_000,
+            "replay_limit_records": 300,
+            "replay_limit_bytes": 10**6,
+            "replay_limit_ms": 2_000,
+        }
+    )
+    for slot in ("a", "b"):
+        place.worker(slot, wait=False)
+    weather.send()
+    place.wait_delivered(weather.sent, 120)
+    for kind in kinds:
+        kind(weather)
+    place.wait_delivered(weather.sent, 180)
+    place.verify()
+    assert weather.moves > 0
+    place.check_account()
+
+
+@pytest.fixture
+def weather(
+    cluster: Cluster, unique: str, tmp_path: Path, spawn: Callable[..., Child], request: pytest.FixtureRequest
+) -> Weather:
+    return Weather(cluster, Place(cluster.bootstrap, unique, tmp_path, spawn), getattr(request, "param", 1))
+
+
+def test_units_come_out_once_while_leaders_move_and_replicas_are_slow(weather: Weather) -> None:
+    play(weather, [Weather.slow_replica, Weather.leaders_stand_still, Weather.kill_worker, Weather.restart])
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("weather", [7], indirect=True)
+def test_units_come_out_once_in_a_long_storm_over_three_brokers(weather: Weather) -> None:
+    kinds = [Weather.slow_replica, Weather.leaders_stand_still, Weather.kill_worker, Weather.restart]
+    play(weather, weather.rnd.choices(kinds, k=int(os.environ.get("UOW_DRILL_TIMES", "1000")) // 25))
