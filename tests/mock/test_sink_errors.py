@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from unittest.mock import patch
 
 import confluent_kafka as ck
 import pytest
@@ -79,6 +80,15 @@ def test_group_that_moved_on_is_a_stale_generation_aborted_at_once(
         bench.write()
     bench.write()
     assert [cause.partition(" ")[0] for cause in bench.replaced] == ["TXNERR"]
+
+
+def test_stale_generation_whose_abort_fails_is_a_doubt(bench: Bench, cluster: MockCluster) -> None:
+    """ER-14, ER-11: the transaction is still open, so it is not enough to let the rebalance finish: the producer is to be replaced."""
+    cluster.fail(TXN_OFFSET_COMMIT, ERROR.ILLEGAL_GENERATION)
+    cluster.fail(END_TXN, *[ERROR.COORDINATOR_LOAD_IN_PROGRESS] * 20_000)
+    with pytest.raises(Doubt, match="and the abort: ") as caught:
+        bench.write()
+    assert not isinstance(caught.value, StaleGeneration)
 
 
 @pytest.mark.parametrize("code", [ERROR.MSG_SIZE_TOO_LARGE, ERROR.TOPIC_AUTHORIZATION_FAILED, ERROR.INVALID_RECORD])
@@ -180,6 +190,10 @@ def test_init_is_repeated_while_the_coordinator_loads(cluster: MockCluster) -> N
 
 def test_full_send_buffer_waits_and_does_not_crash(cluster: MockCluster) -> None:
     """ER-19."""
-    opened = Bench(cluster, kafka={"queue.buffering.max.messages": "2"})
-    opened.write()
+    opened = Bench(cluster, kafka={"queue.buffering.max.messages": "1"})
+    with patch.object(opened.sink, "_insist", wraps=opened.sink._insist) as insist:
+        opened.write()
+    assert insist.call_count > 1, (
+        "the condition: there was no room for more than the ledger record, for which it always waits"
+    )
     opened.close()

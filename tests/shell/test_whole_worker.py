@@ -220,14 +220,22 @@ async def test_slot_taken_over_crashes_the_older_worker() -> None:
 
 @in_a_loop
 async def test_zombie_writes_nothing_and_works_on_with_what_it_is_given() -> None:
-    """R-72, ER-16: thrown out by the group, its poll is refused."""
-    kafka = MemoryKafka(partitions=1)
-    async with running(kafka) as app:
+    """R-72, ER-16: thrown out by the group with a transaction in hand, it is refused."""
+    kafka, faults = MemoryKafka(partitions=1), Faults()
+    step = faults.step
+
+    def thrown_out(name: str) -> None:
+        if name == "produced" and name not in faults.visited:
+            kafka.expire("0")
+        step(name)
+
+    faults.step = thrown_out  # type: ignore[method-assign]
+    async with running(kafka, faults=faults) as app:
         await until(lambda: app.status.tasks)
-        kafka.expire("0")
         send(kafka, "u", (1, False), (2, True))
         await until(lambda: ids(kafka) == ["u"])
         await until(lambda: kafka.members and all(not member.lost for member in kafka.members.values()))
+        assert app.status.doubts == {"StaleGeneration": 1}, "the condition: its transaction was refused"
 
 
 @in_a_loop
@@ -278,18 +286,29 @@ async def test_clock_that_is_put_right_stalls_no_expiry() -> None:
 async def test_open_transaction_in_the_input_delays_expiry_until_it_ends() -> None:
     """W-82: the end offset is the one of a read_uncommitted reader."""
     kafka = MemoryKafka(partitions=1)
+    asked: list[int] = []
+    drained = MemorySource.drained
+
+    def noted(self: MemorySource, tp: Tp, position: int) -> EndOffset | None:
+        asked.append(kafka.clock.now)
+        return drained(self, tp, position)
+
     send(kafka, "u", (1, False))
-    async with running(kafka, settings(policy=EXPIRING)) as app:
+    async with AsyncExitStack() as stack:
+        stack.enter_context(patch.object(MemorySource, "drained", noted))
+        app = await stack.enter_async_context(running(kafka, settings(policy=EXPIRING)))
         await until(lambda: len(app.tables["D"]) == 1)
         with kafka.lock:
             kafka.produce("someone", P0, b"u", b"x", [("uow-id", b"u"), ("uow-seq", b"2"), ("uow-end", b"true")])
         kafka.clock.now += 1000
-        asked = app.status.polls
+        polls = app.status.polls
+        await until(lambda: kafka.clock.now in asked)  # the condition: overdue, and asked while it is open
+        assert ids(kafka, "D.errors") == []
         with kafka.lock:
-            kafka.end("someone", type(kafka.logs[P0][0].state).COMMITTED)
+            kafka.end("someone", State.COMMITTED)
         await until(lambda: ids(kafka) == ["u"])
         assert ids(kafka, "D.errors") == []
-        assert app.status.polls > asked
+        assert app.status.polls > polls
 
 
 @in_a_loop

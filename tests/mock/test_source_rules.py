@@ -1,0 +1,162 @@
+"""What the source promises about end offsets and seeks, with a consumer that answers by hand; and defects that these tests catch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+from unittest.mock import patch
+
+import confluent_kafka as ck
+import pytest
+
+from processor.engine.ports import EndOffset, Tp
+from processor.kafka.clients import Clients
+from processor.kafka.clock import WorkerClock
+from processor.kafka.settings import WorkerSettings
+from processor.kafka.source import KafkaSource
+from processor.sim.memory import MemoryRecord
+
+INPUT = Tp("D.components", 0)
+
+
+class Message(MemoryRecord):
+    """A record as librdkafka gives it, or an event."""
+
+    def __init__(self, offset: int, code: int | None = None) -> None:
+        super().__init__(INPUT, offset, b"k", b"v", [], 1_000)
+        self._code = code
+
+    def error(self) -> Any:
+        return None if self._code is None else ck.KafkaError(self._code)
+
+
+class Answering:
+    """Stands in for the handles and for their maker. An answer takes 500 ms."""
+
+    def __init__(self) -> None:
+        self.now, self.end = 10_000, 3
+        self.waiting: list[Message] = []
+
+    def group_consumer(self, on_statistics: Any) -> Any:
+        return self
+
+    def log_consumer(self, isolation: str) -> Any:
+        assert isolation == "read_uncommitted"
+        return self
+
+    def get_watermark_offsets(self, tp: Any, timeout: float) -> tuple[int, int]:
+        self.now += 500
+        return 0, self.end
+
+    def poll(self, timeout: float) -> Message | None:
+        return self.waiting.pop(0) if self.waiting else None
+
+    def consume(self, count: int, timeout: float) -> list[Message]:
+        taken, self.waiting = self.waiting[:count], self.waiting[count:]
+        return taken
+
+    def consumer_group_metadata(self) -> object:
+        return object()
+
+    def subscribe(self, *_: Any, **__: Any) -> None: ...
+    def incremental_assign(self, _: Any) -> None: ...
+    def seek(self, _: Any) -> None: ...
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.kafka = Answering()
+        clock = WorkerClock(lambda: self.kafka.now, lambda: self.kafka.now)
+        self.source = KafkaSource(cast(Clients, self.kafka), WorkerSettings("A", "", "0"), clock)
+        self.source.open([INPUT.topic], lambda tps: None, lambda tps: tps, lambda tps: tps)
+        self.source.begin({INPUT: 0})
+
+    def get(self, *messages: Message) -> list[int]:
+        """Offsets of what comes of these."""
+        self.kafka.waiting += messages
+        poll = self.source.read(10, 0.0)
+        return [] if poll is None else [record.offset() for record in poll.records.get(INPUT, [])]
+
+
+def at_the_end(offset: int) -> Message:
+    return Message(offset, ck.KafkaError._PARTITION_EOF)
+
+
+def check_time_is_taken_before_the_question() -> None:
+    """A record that arrives while the end offset is under way is not seen: the clock may not be later than the question (W-82)."""
+    bench = Bench()
+    assert bench.get(Message(0), Message(1), at_the_end(3)) == [0, 1]
+    before = bench.kafka.now
+    assert bench.source.drained(INPUT, 2) == EndOffset(3, before)
+    assert bench.kafka.now > before
+
+
+def check_what_was_fetched_before_a_seek_is_dropped() -> None:
+    """What a rebalance left over must not come before what is read again (ER-05)."""
+    bench = Bench()
+    assert bench.get(Message(0), Message(1)) == [0, 1]
+    bench.kafka.waiting.append(Message(2))
+    bench.source.control(0.0)
+    bench.source.seek({INPUT: 0})
+    assert bench.get(Message(0)) == [0]
+
+
+def check_an_end_that_was_reached_before_a_seek_is_forgotten() -> None:
+    """After a seek nothing is known of the partition's end (W-82)."""
+    bench = Bench()
+    assert bench.get(Message(0), Message(1), at_the_end(3)) == [0, 1]
+    bench.source.seek({INPUT: 1})
+    assert bench.source.drained(INPUT, 1) is None
+
+
+CHECKS = [
+    check_time_is_taken_before_the_question,
+    check_what_was_fetched_before_a_seek_is_dropped,
+    check_an_end_that_was_reached_before_a_seek_is_forgotten,
+]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_what_the_source_promises_w82_er05(check: Callable[[], None]) -> None:
+    check()
+
+
+# -- the same with a defect
+
+
+def time_of_an_end_offset_is_taken_after_its_answer() -> Any:
+    original = KafkaSource.drained
+
+    def wrong(self: KafkaSource, tp: Tp, position: int) -> EndOffset | None:
+        end = original(self, tp, position)
+        return end and EndOffset(end.offset, self._clock.at(tp))
+
+    return patch.object(KafkaSource, "drained", wrong)
+
+
+def seek_keeps_what_was_fetched() -> Any:
+    return patch.object(KafkaSource, "_forget", lambda self, tp, position: self._reached.pop(tp, None))
+
+
+def seek_keeps_the_end_that_was_reached() -> Any:
+    original = KafkaSource._forget
+
+    def wrong(self: KafkaSource, tp: Tp, position: int) -> None:
+        reached = self._reached.get(tp, -1)
+        original(self, tp, position)
+        self._reached[tp] = reached
+
+    return patch.object(KafkaSource, "_forget", wrong)
+
+
+@pytest.mark.parametrize(
+    ("defect", "check"),
+    [
+        (time_of_an_end_offset_is_taken_after_its_answer, check_time_is_taken_before_the_question),
+        (seek_keeps_what_was_fetched, check_what_was_fetched_before_a_seek_is_dropped),
+        (seek_keeps_the_end_that_was_reached, check_an_end_that_was_reached_before_a_seek_is_forgotten),
+    ],
+)
+def test_planted_defect_of_the_source_is_caught(defect: Callable[[], Any], check: Callable[[], None]) -> None:
+    with defect(), pytest.raises(AssertionError):
+        check()
