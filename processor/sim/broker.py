@@ -47,11 +47,16 @@ class Refusal(Exception):
 
 
 class Log:
-    """One partition. Compaction leaves holes, so an offset is no index."""
+    """One partition. Compaction leaves holes, so an offset is no index.
+
+    Attributes:
+        everything: What was ever written, by offset, for whoever judges.
+    """
 
     def __init__(self, tp: Tp) -> None:
         self.tp = tp
         self.records: list[MemoryRecord] = []
+        self.everything: list[MemoryRecord] = []
         self.end = 0
         self.start = 0
         self.committed_before_start = 0
@@ -66,6 +71,7 @@ class Log:
             record.state, record.owner = State.OPEN, owner
             self.open.setdefault(owner, self.end)
         self.records.append(record)
+        self.everything.append(record)
         self.end += 1
         return record
 
@@ -343,6 +349,10 @@ class Broker:
         transaction.partitions.clear()
         transaction.takes_offsets = False
         transaction.offsets, transaction.written = {}, []
+
+    def is_writing(self) -> bool:
+        """Whether a transaction is open: what arrives late now may be taken for a part of it."""
+        return any(transaction.phase is Phase.ONGOING for transaction in self.transactions.values())
 
     def has_pending_offsets(self, tp: Tp) -> bool:
         """Whether the committed offset of a partition is not stable."""

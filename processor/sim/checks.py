@@ -26,10 +26,11 @@ from processor.engine.restore import restore
 from processor.engine.rows import read_ledger
 from processor.engine.stayed import whole_outputs
 from processor.engine.task import PartitionTask
-from processor.engine.young import NO_REPLAY
+from processor.engine.young import NO_REPLAY, ReplayLimits
 from processor.sim.broker import Broker, Phase, Transaction
 from processor.sim.memory import MemoryRecord, State
 from processor.sim.traffic import LANES, lane_of, order_key_of
+from processor.sim.witness import Violation, Witness, require
 from schemas import codec
 from schemas.component import decode_component
 from schemas.records import Answer, Component, LedgerRecord, Source, Unit, UnitOutcome
@@ -37,21 +38,11 @@ from topics import headers as names
 from topics.commands import KIND_ANSWER, Verb
 from topics.partitioner import partition_for
 from topics.paths import PARTITION, PathMap
-from topics.policies import NEVER_MS, LatePolicy
+from topics.policies import NEVER_MS, DestinationPolicy, LatePolicy
 from topics.runs import Run, position_of, unit_of
 
 _NOT_CANCELLED = ("closed already", "belongs to partition", "a repeated command", "cannot be read", "dry run")
 """How an answer begins, or goes on, to a cancel that closes nothing."""
-
-
-class Violation(Exception):
-    """Something happened that must never happen."""
-
-
-def require(holds: bool, what: str) -> None:
-    """Raises `Violation` with `what` if it does not hold."""
-    if not holds:
-        raise Violation(what)
 
 
 def state_of(task: PartitionTask, *, by_idle: bool) -> dict[str, Any]:
@@ -177,6 +168,7 @@ class _Planned(NamedTuple):
         is_cut: Whether the worker had to leave something for its next plan.
         latest: The latest append time that the worker believed.
         is_paused: Whether its partition stands still for want of memory, and commands do not wait for it.
+        limits: The replay bounds of the worker.
     """
 
     ledger: bytes
@@ -186,6 +178,7 @@ class _Planned(NamedTuple):
     is_cut: bool
     latest: int
     is_paused: bool
+    limits: ReplayLimits
 
 
 class Checker:
@@ -215,6 +208,7 @@ class Checker:
         self.broker, self.context = broker, self._judging(context)
         self.topics = context.topics
         self._units = {self.topics.units, *LANES.values()}
+        self._witness = Witness(broker, self.topics)
         self.oracle: dict[Tp, PartitionTask] = {}
         self.positions: dict[Tp, Committed] = {}
         self.newest: dict[Tp, bytes] = {}
@@ -254,7 +248,14 @@ class Checker:
             paths = context.paths
             ways = {} if paths is None else {each: paths.get(each) for each in paths}
             self._planned[id(plan.ledger)] = _Planned(
-                plan.ledger, self._judging(context), ways, self.broker.scheduler.now, plan.is_cut, latest, is_paused
+                plan.ledger,
+                self._judging(context),
+                ways,
+                self.broker.scheduler.now,
+                plan.is_cut,
+                latest,
+                is_paused,
+                context.replay,
             )
 
     def _under(self, context: TaskContext, tp: Tp, transactional_id: str) -> PartitionTask:
@@ -312,8 +313,21 @@ class Checker:
         for where, rows in actual.items():
             for key, value, headers in rows:
                 self._look_at(where, key, value, dict(headers))
+        self._hear_witness(ledgers, actual)
         if self.context.paths is not None:
             self._check_ways()
+
+    def _hear_witness(self, ledgers: Sequence[tuple[Tp, bytes]], actual: Mapping[Tp, list[Any]]) -> None:
+        for where, rows in actual.items():
+            self._witness.look(where, rows, self._policy(where))
+        for tp, value in ledgers:
+            said, closed = read_ledger(value)
+            self._witness.count(tp, closed, actual, self._policy(tp))
+            self._witness.bound(tp, said, self._planned[id(value)].limits)
+
+    def _policy(self, where: Tp) -> DestinationPolicy:
+        """Of who works on the partition of that number."""
+        return self.task(Tp(self.topics.components, where.partition)).context.policy
 
     def _check_ways(self) -> None:
         """Every open group lies where its way leads, so no group is in two places (W-105, W-106)."""

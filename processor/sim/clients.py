@@ -10,7 +10,7 @@ Belongs here: one worker's view of the brokers. Does not belong here: what broke
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from random import Random
 from typing import Any, NamedTuple, NoReturn
 
@@ -39,6 +39,9 @@ from topics.paths import NONCE_BYTES, PathMap, claim_key, claim_value
 PATIENCE_MS = 10_000
 """How long the library looks for a leader or a coordinator before a call times out."""
 
+SAME_LINE_MS = 30_000
+"""How long the library holds back a line that it has written before, of the same broker."""
+
 FENCED_CODES = (ck.KafkaError.INVALID_PRODUCER_EPOCH, ck.KafkaError.PRODUCER_FENCED)
 READ_CHUNK = 7
 SERVE_MS = 300
@@ -48,17 +51,25 @@ TOLD = 0.1
 
 @dataclass(slots=True)
 class Trouble:
-    """How often a request meets each fault; all zero once the run has become quiet."""
+    """How often a request meets each fault; all zero once the run has become quiet.
+
+    `silent`: of the time-outs, those of a call that is given less time than its request: the library's log says nothing. `cut_early`: a connection breaks
+    while a producer begins. `full`: the send buffer has no room.
+    """
 
     delayed: float = 0.0
     answer_lost: float = 0.0
     timed_out: float = 0.0
     produce_lost: float = 0.0
     refused: float = 0.0
+    silent: float = 0.0
+    cut_early: float = 0.0
+    full: float = 0.0
 
     def stop(self) -> None:
         """No more faults."""
-        self.delayed = self.answer_lost = self.timed_out = self.produce_lost = self.refused = 0.0
+        for each in fields(self):
+            setattr(self, each.name, 0.0)
 
 
 @dataclass(slots=True)
@@ -66,6 +77,7 @@ class Process:
     """One life of a worker: its actor, the brokers it sees, its own clock, its dice.
 
     Attributes:
+        aside: Dice for faults that were added later, so that seeds stay as they were.
         skew_ms: How far its wall clock is off; somebody may set it at any moment.
         clock: What the worker makes of it.
         on_asked: Told when an end offset is asked for: of which partition, and for what time.
@@ -75,6 +87,7 @@ class Process:
     actor: Actor
     broker: Broker
     rnd: Random
+    aside: Random
     trouble: Trouble
     skew_ms: float = 0.0
     on_asked: Callable[[Tp, int], None] = field(default=lambda tp, asked_at: None)
@@ -88,6 +101,10 @@ class Process:
     def say(self, text: str) -> None:
         """Adds a line to the script."""
         self.broker.scheduler.say(text)
+
+    def happens(self, chance: float) -> bool:
+        """Whether a fault of that chance does, by the dice aside; none are thrown where it cannot."""
+        return chance > 0 and self.aside.random() < chance
 
 
 class Token(NamedTuple):
@@ -112,6 +129,7 @@ class SimProducer:
         self._next: dict[Tp, int] = {}
         self._added: set[Tp] = set()
         self._open = self._committing = self._failed = self._fatal = False
+        self._told: dict[str, float] = {}
 
     def init_transactions(self, timeout: float = -1) -> None:
         """Fences whoever had the id; waits for the end of what was open."""
@@ -122,12 +140,16 @@ class SimProducer:
             _raise(ck.KafkaError._TIMED_OUT, retriable=True)
         while (epoch := self._broker.init_producer(self._id)) is None:
             actor.wait(timeout_ms=20)
+        while self._process.happens(self._process.trouble.cut_early):
+            self._broken(TRANSACTIONS)
         self._epoch = epoch
         self._process.say(f"init_transactions: {self._id} epoch {epoch}")
         actor.wait()
 
     def begin_transaction(self) -> None:
         self._check()
+        if self._open:
+            _raise(ck.KafkaError._STATE)
         self._open, self._committing, self._failed = True, False, False
 
     def produce(
@@ -142,6 +164,8 @@ class SimProducer:
         headers: Headers | None = None,
     ) -> None:
         self._check()
+        if self._process.happens(self._process.trouble.full):
+            raise BufferError
         self._refuse()
         if partition < 0:
             partition = partition_for(key or b"", self._broker.settings.partitions)
@@ -261,7 +285,8 @@ class SimProducer:
         dice = process.rnd.random()
         if dice < trouble.timed_out:
             process.say(f"{name}: timed out")
-            self._on_line(f"REQTMOUT|{name}")
+            if not process.happens(trouble.silent):
+                self._on_line(f"REQTMOUT|{name}")
             if process.rnd.random() < 0.5:
                 self._answer(send)
             else:
@@ -270,7 +295,10 @@ class SimProducer:
         dice -= trouble.timed_out
         if dice < trouble.delayed:
             process.say(f"{name}: connection cut, repeated; the first frame is still under way")
-            self._on_line(f"FAIL|{name}")
+            if process.happens(0.3):
+                self._on_line(f"REQTMOUT|{name}")
+            else:
+                self._broken(place)
             self._broker.late.append((name, send))
         elif dice < trouble.delayed + trouble.answer_lost:
             process.say(f"{name}: answer lost, repeated")
@@ -278,6 +306,14 @@ class SimProducer:
             self._answer(send)
         self._answer(send)
         process.actor.wait()
+
+    def _broken(self, place: Tp | str) -> None:
+        """A connection broke. The library's line about it is the same each time, and held back if it was written not long ago."""
+        name = f"broker {1 if isinstance(place, str) else 1 + place.partition % 2}"
+        now = self._broker.scheduler.now
+        if now - self._told.get(name, -SAME_LINE_MS) >= SAME_LINE_MS:
+            self._told[name] = now
+            self._on_line(f"FAIL [{name}]: disconnected (after 7ms in state UP)")
 
     def _answer(self, send: Callable[[], None]) -> None:
         try:

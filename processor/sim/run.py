@@ -12,9 +12,9 @@ Belongs here: the dice and the supervisor. Does not belong here: what is judged 
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, cast
@@ -26,29 +26,33 @@ from processor.engine.context import TaskContext
 from processor.engine.driver import MEMORY_LIGHT, MEMORY_STOP, Driver, Ports, Wanted
 from processor.engine.ports import Blocked, Committed, Doubt, Plan, Tp
 from processor.engine.restore import restore
-from processor.engine.rows import read_ledger
 from processor.engine.task import PartitionTask
 from processor.engine.ways import AllWays, Ways
+from processor.engine.young import ReplayLimits
 from processor.kafka.settings import CLOCK_LEAD_MS, WorkerSettings
 from processor.kafka.sink import KafkaSink
 from processor.sim.broker import EPOCH_MS, GROUP, TRANSACTIONS, Broker, BrokerSettings, Row
-from processor.sim.checks import Checker, Violation
+from processor.sim.checks import Checker
 from processor.sim.clients import Process, SimClients, SimContents, SimLogReader, SimPathLog, SimSource, Trouble
+from processor.sim.losses import Losses
 from processor.sim.memory import State
 from processor.sim.schedule import Actor, Crash, Scheduler
-from processor.sim.traffic import HUGE, Traffic, draw_limits, draw_policy, draw_record_limit
+from processor.sim.traffic import HUGE, Traffic, draw_families, draw_limits, draw_policy, draw_record_limit
+from processor.sim.witness import Violation
 from schemas.errors import FencedError
 from schemas.framing import single_object_header
 from topics.catalogue import DestinationTopics
 from topics.headers import ORDER_KEY, Reading
 from topics.partitioner import partition_for
 from topics.paths import NONCE_BYTES, PARTITION, PathMap, claim_key, claim_value
-from topics.policies import Routing
+from topics.policies import DestinationPolicy, Routing
 
 TOPICS = DestinationTopics("A", "D")
 PATHS = Tp(TOPICS.path_map, PARTITION)
 PATH_SHARE = 0.25
 """Of the runs: so many have `routing = "path"`."""
+BAD_NETWORK_SHARE = 0.15
+"""Of the runs: in so many connections break often, also when all other faults have stopped."""
 QUIET_STEPS = 30_000
 """A run that is not quiet by then never will be."""
 LAST_DEADLINE_MS = 70_000
@@ -110,7 +114,7 @@ class Life:
         self.run, self.slot = run, slot
         self.stop = threading.Event()
         self.tasks: dict[Tp, Task] = {}
-        self.limits = draw_limits(run.rnd)
+        self.limits = run.draw_limits()
         told = run.draw_context()
         self.context = replace(
             told,
@@ -132,7 +136,9 @@ class Life:
         run = self.run
         memory = "" if self.memory_limit == HUGE else f", memory for {self.memory_limit} bytes"
         run.scheduler.say(f"starts, slot {self.slot}, polls of {self.poll_records}{memory}, {self.limits}")
-        process = self.port = Process(actor, run.broker, run.rnd, run.trouble, run.draw_skew(), run.checker.on_asked)
+        process = self.port = Process(
+            actor, run.broker, run.rnd, run.aside, run.trouble, run.draw_skew(), run.checker.on_asked
+        )
         settings = self.settings
         sink = KafkaSink(
             cast(Any, SimClients(process, settings.transactional_id)),
@@ -249,12 +255,14 @@ class Run:
 
     def __init__(self, seed: int) -> None:
         self.rnd = rnd = Random(seed)
+        self.aside = Random(f"{seed} aside")  # dice for what was added later: what a seed drew before stays as it was
         self.report = Report(seed)
         self.scheduler = Scheduler(rnd)
         self.report.script = self.scheduler.script
         settings = BrokerSettings(rnd.randint(1, 3), rnd.random() < 0.4)
         self.broker = Broker(self.scheduler, settings)
-        policy = draw_policy(rnd)
+        self._families = draw_families(self.aside)
+        policy = self._draw_policy()
         self.context = TaskContext(
             "D",
             TOPICS,
@@ -273,6 +281,8 @@ class Run:
         self._leaping = self._clock_dice.random() < CLOCK_SHARE
         self._skewed = rnd.random() < 0.25
         self._changing = rnd.random() < 0.3
+        self._respelling = bool(self._families) and self.aside.random() < 0.5
+        self._changing |= self._respelling
         if not self._changing:  # workers with different settings live side by side there, as real ones may not
             self.context = replace(self.context, agreement=Agreement.of("D", policy))
         self.checker = Checker(
@@ -286,11 +296,19 @@ class Run:
         self.faults = True
         self.trouble = Trouble(*(rnd.choice([0, 0, 0.01, 0.05]) for _ in range(4)))
         self.trouble.refused = rnd.choice([0, 0, 0, 0.005])
+        self._is_network_bad = self.aside.random() < BAD_NETWORK_SHARE
+        if self._is_network_bad:
+            self.trouble.delayed = 0.1
+        self.trouble.silent = self.aside.choice([0, 0.3])
+        self.trouble.cut_early = self.aside.choice([0, 0.5])
+        self.trouble.full = self.aside.choice([0, 0, 0.02])
         self.step_crash = rnd.choice([0, 0, 0.005, 0.02])
         self.step_pause = rnd.choice([0, 0, 0.005, 0.02])
         self.task_failure = rnd.choice([0, 0, 0.02, 0.1])
         self._restless = rnd.choice([0.2, 1.0, 2.0])
-        self._traffic = Traffic(rnd, rnd.choice([4, 12]), ordered=self.context.paths is not None)
+        self._traffic = Traffic(
+            rnd, rnd.choice([4, 12]), ordered=self.context.paths is not None, aside=self.aside, families=self._families
+        )
         self._records = rnd.choice([40, 120])
         self._loss_at = rnd.randrange(self._records) if rnd.random() < 0.25 and not self._changing else -1
         self._all_down = False
@@ -354,15 +372,17 @@ class Run:
         self.report.steps += 1
         if broker.markers and rnd.random() < 0.3:
             broker.deliver_marker(rnd)
-        if broker.late and rnd.random() < 0.05:
+        if broker.late and rnd.random() < 0.05 and not self._is_waited_for():
             broker.deliver_late(rnd)
+        elif broker.late and self._is_network_bad and broker.is_writing() and self.aside.random() < 0.3:
+            broker.deliver_late(self.aside)
         if self._jumping and self.faults and self._clock_dice.random() < 0.02:
             self._set_a_clock()
         yield
         if scheduler.is_idle:
             if broker.markers:
                 broker.deliver_marker(rnd)
-            elif broker.late and rnd.random() < 0.5:
+            elif broker.late and rnd.random() < 0.5 and not self._is_waited_for():
                 broker.deliver_late(rnd)
             else:
                 scheduler.now = max(scheduler.now, min(scheduler.next_wake(), scheduler.now + 500))
@@ -371,15 +391,20 @@ class Run:
         broker.expire_transactions()
         self._raise_failures()
 
+    def _is_waited_for(self) -> bool:
+        """Where the network is bad a request that is late waits for the next transaction, where it does most harm."""
+        return self.trouble.delayed > 0 and self._is_network_bad and not self.broker.is_writing()
+
     # -- the storm
 
     def _stormy(self) -> Iterator[None]:
         rnd = self.rnd
+        often = 6 if self._respelling else 1
         faults: list[tuple[float, Callable[[], None]]] = [
-            (0.004, self._kill),
+            (0.004 * often, self._kill),
             (0.004, self._pause),
             (0.010, self._wake),
-            (0.010, self._restart),
+            (0.010 * often, self._restart),
             (0.002, self._start_twice),
             (0.002, self._stop),
             (0.003, self._shake),
@@ -387,7 +412,7 @@ class Run:
             (0.004, self._move),
             (0.008, self._cut),
             (0.004, self._leap),
-            (0.004, self._check_restore),
+            (0.004 * often, self._check_restore),
         ]
         sent = 0
         while sent < self._records:
@@ -448,13 +473,27 @@ class Run:
         way = paths.get(group_id)
         return hashed if way is None else way
 
+    def _draw_policy(self) -> DestinationPolicy:
+        """Who has senders that spell otherwise mostly accepts it; where settings change, not always."""
+        policy = draw_policy(self.rnd)
+        if not self._families:
+            return policy
+        return replace(policy, accept_aliases=frozenset(each for each in self._families if self.aside.random() < 0.7))
+
     def draw_context(self) -> TaskContext:
         """The destination as a process is told it: in some runs the settings change from one start to the next."""
         if not self._changing:
             return self.context
-        policy = replace(draw_policy(self.rnd), routing=self.context.policy.routing)
+        policy = replace(self._draw_policy(), routing=self.context.policy.routing)
+        if self._respelling:
+            policy = replace(self.context.policy, accept_aliases=policy.accept_aliases)
         self.scheduler.say(f"{policy}", "run")
         return replace(self.context, policy=policy)
+
+    def draw_limits(self) -> ReplayLimits:
+        """Replay bounds of one start; wide ones where only the spelling changes, so that one replay reads what was read under several settings."""
+        limits = draw_limits(self.rnd)
+        return ReplayLimits(HUGE, HUGE, HUGE) if self._respelling else limits
 
     def draw_skew(self) -> float:
         """How far a process's clock is off when it starts; somebody may put it right later."""
@@ -553,7 +592,7 @@ class Run:
 
     def _lose(self) -> None:
         """While all workers are down something is taken away that a restore needs, or somebody resets an offset (ER-20)."""
-        broker, checker, rnd = self.broker, self.checker, self.rnd
+        broker = self.broker
         if not self._all_down:
             self.scheduler.say("all workers are killed, and stay down", "fault")
             self._all_down = True
@@ -562,41 +601,13 @@ class Run:
         if broker.markers or broker.late or any(log.open for log in broker.logs.values()):
             return
         self._all_down, self._loss_at = False, -1
-        losses: list[tuple[Tp, str]] = []
-        for tp in filter(checker.positions.__contains__, self._inputs()):
-            floor, end = checker.floor(tp), checker.positions[tp].offset or 0
-            losses.append((tp, "reset"))
-            if end < broker.log(tp).stable_end:
-                losses.append((tp, "unread input"))
-            if floor < end:
-                losses += [(tp, "young input"), (tp, "ledger"), (tp, "whole ledger")]
-        if not losses:
-            return
-        kind = rnd.choice(sorted({what for _, what in losses}))
-        tp, what = rnd.choice([loss for loss in losses if loss[1] == kind])
-        self.scheduler.say(f"{what} of {tp.partition} is lost", "fault")
-        self.report.losses += 1
-        floor, end = checker.floor(tp), checker.positions[tp].offset or 0
-        ledger = broker.log(Tp(TOPICS.closed_changelog, tp.partition))
-        match what:
-            case "reset":
-                broker.committed[tp] = Committed(max(0, end + rnd.choice([-3, -1, 2])) if end else 1, "")
-                checker.lost[tp] = "the ledger ends at"
-            case "unread input":
-                broker.log(tp).cut(rnd.randint(end + 1, broker.log(tp).stable_end))
-                checker.lost[tp] = "above the replay floor" if floor < end else "W-120"
-            case "young input":
-                broker.log(tp).cut(rnd.randint(floor + 1, end))
-                checker.lost[tp] = "above the replay floor"
-            case "ledger":
-                needed = [
-                    row for row in ledger.visible(0, ledger.end) if read_ledger(row.value() or b"")[0].to_offset > floor
-                ]
-                ledger.cut(needed[rnd.randrange(len(needed))].offset() + 1)
-                checker.lost[tp] = "the ledger"
-            case _:
-                ledger.cut(ledger.end)
-                checker.lost[tp] = "has no record left"
+        losses = Losses(broker, self.checker, self.rnd)
+        drawn = losses.draw(self._inputs())
+        if drawn is not None:
+            tp, what = drawn
+            self.scheduler.say(f"{what} of {tp.partition} is lost", "fault")
+            self.report.losses += 1
+            self.checker.lost[tp] = losses.inflict(tp, what)
 
     def _leap(self) -> None:
         """Time passes; the clocks of brokers may jump."""
@@ -618,7 +629,9 @@ class Run:
 
     def _become_quiet(self) -> Iterator[None]:
         self.faults = self._all_down = False
+        delayed = self.trouble.delayed if self._is_network_bad else 0
         self.trouble.stop()
+        self.trouble.delayed = delayed
         self.broker.away.clear()
         for life in self._living():
             if life.driver is not None:
@@ -631,7 +644,10 @@ class Run:
             self._wake()
             self._restart()
             yield from self._step()
-            if not self._is_quiet():
+            if not self._has_settled():
+                continue
+            self.trouble.stop()
+            if self.broker.late:
                 continue
             if not until:
                 until = self.scheduler.now + LAST_DEADLINE_MS
@@ -647,14 +663,15 @@ class Run:
         self.failed(f"never quiet: records waiting {lag}, groups overdue {self._overdue()}")
 
     def _overdue(self) -> int:
-        """Open groups whose deadline has passed, under the policy of whoever holds them."""
+        """Open groups whose deadline has passed, under the policy of whoever holds them, and partitions with a young group beyond its age."""
         now = min(self.broker.now_ms(), int(self.scheduler.now) + EPOCH_MS)
-        return sum(
-            group.due_at(life.context.policy) < now
-            for life in self._living()
-            for task in life.tasks.values()
-            for group in cast(PartitionTask, task).groups.values()
+        tasks = [(cast(PartitionTask, task), life.context) for life in self._living() for task in life.tasks.values()]
+        late = sum(group.due_at(each.policy) < now for task, each in tasks for group in task.groups.values())
+        aged = sum(
+            any(group.is_young and group.opened_at + each.replay.age_ms < now for group in task.groups.values())
+            for task, each in tasks
         )
+        return late + aged
 
     def _inputs(self) -> list[Tp]:
         return [Tp(TOPICS.components, partition) for partition in range(self.broker.settings.partitions)]
@@ -662,11 +679,11 @@ class Run:
     def _commands(self) -> list[Tp]:
         return [Tp(TOPICS.commands, partition) for partition in range(self.broker.settings.partitions)]
 
-    def _is_quiet(self) -> bool:
+    def _has_settled(self) -> bool:
+        """Everything is read and committed; requests may still be on their way."""
         broker = self.broker
         return (
             not broker.markers
-            and not broker.late
             and broker.preparing_since is None
             and not any(log.open for log in broker.logs.values())
             and not any(map(self.checker.lag, [*self._inputs(), *self._commands()]))
@@ -675,9 +692,6 @@ class Run:
 
 def play(seed: int) -> Report:
     """Plays the run of a seed."""
-    with suppress(ImportError):
-        import logging
-
-        logging.getLogger("uow.sink").setLevel(logging.WARNING)
-        logging.getLogger("uow.clock").setLevel(logging.ERROR)
+    for name in ("clock", "partition", "sink"):
+        logging.getLogger(f"uow.{name}").setLevel(logging.ERROR)
     return Run(seed).play()

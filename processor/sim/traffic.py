@@ -16,7 +16,7 @@ from processor.sim.broker import Row
 from schemas.records import Range
 from topics.catalogue import RECORD_LIMIT_BYTES
 from topics.commands import Command, Verb, command_headers
-from topics.headers import ORDER_KEY
+from topics.headers import ALIASES, END, ORDER_KEY, SEQ
 from topics.policies import (
     AliasFamily,
     DestinationPolicy,
@@ -34,6 +34,8 @@ from topics.routes import Route
 from topics.selector import Selector
 
 HUGE = 1 << 40
+ALIAS_SHARE = 0.4
+"""Of the runs: in so many some senders spell their headers as other systems do."""
 _ODD: Sequence[Headers] = (
     [],
     [("x", b"1")],
@@ -46,8 +48,6 @@ _ODD: Sequence[Headers] = (
     [("uow-id", b"g1"), ("uow-seq", b"2"), ("uow-end", b"yes")],
     [("uow-id", b"g1"), ("uow-seq", b"1"), ("uow-seq", b"2")],
 )
-
-
 LANES: Mapping[int, str] = {2: "D.large", 1: "D.middle"}
 """Where routes send units of more than so many components, the largest first."""
 
@@ -81,9 +81,31 @@ def draw_policy(rnd: Random) -> DestinationPolicy:
     )
 
 
+def draw_families(aside: Random) -> Sequence[AliasFamily]:
+    """In whose spelling some senders of a run write: mostly nobody's but ours."""
+    return aside.sample(list(AliasFamily), 2) if aside.random() < ALIAS_SHARE else ()
+
+
+def spelled(headers: Headers, family: AliasFamily) -> Headers:
+    """A component's headers as a sender of another system would write them; what that has no word for keeps ours."""
+    words = {meant: name for name, meant in reversed(ALIASES[family].items())}
+    return [(words.get(name, name), _foreign(words.get(name, name), name, raw)) for name, raw in headers]
+
+
+def _foreign(word: str, name: str, raw: bytes | None) -> bytes | None:
+    """NiFi counts from 0, MQ ends by a flag bit."""
+    if word == name or raw is None:
+        return raw
+    if name == SEQ and word == "fragment.index":
+        return b"%d" % (int(raw) - 1)
+    if name == END and word == "mq-msg-flags":
+        return b"24" if raw == b"true" else b"8"
+    return raw
+
+
 def draw_record_limit(rnd: Random) -> int:
     """Largest record: none that matters, or one that some envelopes do not fit."""
-    return copy(rnd).choice([RECORD_LIMIT_BYTES, RECORD_LIMIT_BYTES, 2_000])
+    return copy(rnd).choice([RECORD_LIMIT_BYTES, RECORD_LIMIT_BYTES, 1_500])
 
 
 def draw_limits(rnd: Random) -> ReplayLimits:
@@ -113,10 +135,14 @@ class Traffic:
         rnd: Its dice.
         groups: How many ids in use at a time.
         ordered: Whether two of three groups have an order key (W-210).
+        aside: Dice for what was added later, so that seeds stay as they were.
+        families: In whose spelling some senders write.
     """
 
-    def __init__(self, rnd: Random, groups: int, *, ordered: bool = False) -> None:
-        self._rnd, self._ordered = rnd, ordered
+    def __init__(
+        self, rnd: Random, groups: int, *, ordered: bool, aside: Random, families: Sequence[AliasFamily]
+    ) -> None:
+        self._rnd, self._ordered, self._aside, self._families = rnd, ordered, aside, families
         self._ids = groups
         self._waiting: list[tuple[bytes, int, bool]] = []
         self._sent: list[tuple[bytes, int, bool]] = []
@@ -192,4 +218,6 @@ class Traffic:
             headers.append(("user", rnd.choice([b"said", None])))
         elif dice < 0.32:
             headers.append(("mq-group-id", group_id))
+        if self._families and self._aside.random() < 0.5:
+            headers = spelled(headers, self._aside.choice(self._families))
         return (group_id, rnd.choice([b"x", b"x", b"y", None, b"long" * 30]), headers)

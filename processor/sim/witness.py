@@ -1,0 +1,145 @@
+"""What came out beside what was sent: checks of a transaction that ask no rule of the engine, and so see what worker and oracle get wrong alike.
+
+Every record that leaves names its sources. The witness looks them up in the log of the input, which forgets nothing here whatever retention
+takes, and compares. It counts what the ledger says has closed against units and outcomes, and the input that a restore would read again
+against the bounds of whoever wrote the plan.
+
+Belongs here: comparisons of bytes, places and counts. Does not belong here: what should have come out (the oracle, `checks`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from processor.core.changes import Closed
+from processor.engine.ports import Headers, Tp
+from processor.engine.young import ReplayLimits
+from processor.sim.broker import Broker
+from processor.sim.memory import MemoryRecord
+from schemas import codec
+from schemas.records import Component, LedgerRecord, Outcome, Reason, Unit, UnitOutcome
+from topics import headers as names
+from topics.catalogue import DestinationTopics
+from topics.policies import DestinationPolicy, ExpirationPolicy, OutcomesPolicy
+from topics.runs import position_of
+
+Rows = Sequence[tuple[bytes | None, bytes | None, Headers]]
+
+_DELIVERED = (UnitOutcome.COMPLETE, UnitOutcome.PARTIAL)
+
+
+class Violation(Exception):
+    """Something happened that must never happen."""
+
+
+def require(holds: bool, what: str) -> None:
+    """Raises `Violation` with `what` if it does not hold."""
+    if not holds:
+        raise Violation(what)
+
+
+class Witness:
+    """Looks at transactions.
+
+    Args:
+        broker: Where everything is.
+        topics: Of the destination.
+    """
+
+    def __init__(self, broker: Broker, topics: DestinationTopics) -> None:
+        self._broker, self._topics = broker, topics
+
+    def look(self, where: Tp, rows: Rows, policy: DestinationPolicy) -> None:
+        """What one transaction wrote to one partition for the world; `policy` is that of who works on the partition of the same number."""
+        for key, value, headers in rows:
+            said = dict(headers)
+            if names.ERROR_CLASS in said:
+                self._look_at_error(where, key, value, headers, policy)
+            elif said.get(names.KIND) == names.KIND_UNIT and names.UNIT_ID in said:
+                self._look_at_unit(where, value, said)
+
+    def count(self, tp: Tp, closed: Sequence[Closed], written: Mapping[Tp, Rows], policy: DestinationPolicy) -> None:
+        """Of each group that the ledger closes there is a unit if it was delivered, and an outcome as far as `outcomes` says (W-214)."""
+        there = [row for where, rows in written.items() if where.partition == tp.partition for row in rows]
+        units = Counter(
+            (key, int(dict(headers)[names.GENERATION] or 0))
+            for key, _, headers in there
+            if (said := dict(headers)).get(names.KIND) == names.KIND_UNIT
+            and names.UNIT_ID in said
+            and (position_of(headers) or (1, 1))[0] == 1
+        )
+        delivered = Counter((one.id, one.generation) for one in closed if one.outcome in _DELIVERED)
+        require(units == delivered, f"{tp.partition}: units {units}, and the ledger says {delivered}")
+        told = Counter(
+            (outcome.id.encode(), outcome.generation, outcome.outcome, outcome.reason)
+            for _, value, headers in there
+            if dict(headers).get(names.KIND) == b"outcome"
+            for outcome in [codec.decode_as(Outcome, value or b"")]
+        )
+        due = Counter(
+            (one.id, one.generation, one.outcome, one.reason)
+            for one in closed
+            if policy.outcomes is OutcomesPolicy.ALL
+            or (policy.outcomes is OutcomesPolicy.EXCEPTIONS and one.outcome is not UnitOutcome.COMPLETE)
+        )
+        require(told == due, f"{tp.partition}: outcomes {told}, and the ledger says {due} (W-214)")
+
+    @staticmethod
+    def bound(tp: Tp, said: LedgerRecord, limits: ReplayLimits) -> None:
+        """No restore reads more input again than whoever wrote the plan may leave it (W-119)."""
+        again = said.to_offset - said.floor
+        require(
+            again <= (limits.records if limits.allow_young else 0),
+            f"{tp.partition}: a restore would read {again} records again, and {limits} bound it (W-119)",
+        )
+
+    def _sent(self, source: str) -> MemoryRecord:
+        topic, partition, offset = source.rsplit("/", 2)
+        return self._broker.log(Tp(topic, int(partition))).everything[int(offset)]
+
+    def _look_at_error(
+        self, where: Tp, key: bytes | None, value: bytes | None, headers: Headers, policy: DestinationPolicy
+    ) -> None:
+        """A record refused or given up has everything it came with (W-37, W-80), unless it fits no record with it."""
+        said = dict(headers)
+        source = (said[names.SOURCE] or b"").decode()
+        if said.get(names.FAILURE_REASON) == b"expired" and said[names.ERROR_CASE] != Reason.COMPONENT_EXPIRED.encode():
+            require(
+                policy.expiration_policy is ExpirationPolicy.REDIRECT,
+                f"{source} expired, and came out in {where} by {policy.expiration_policy} (W-78)",
+            )
+        if b"fit no record" in (said[names.ERROR_TEXT] or b""):
+            return
+        sent = self._sent(source)
+        came = sent.headers() or []
+        require(key == sent.key(), f"{source} came out in {where} with key {key!r}, and was sent with {sent.key()!r}")
+        require(headers[: len(came)] == came, f"{source} came out in {where} with {headers}, and was sent with {came}")
+        spare = {name for name, _ in headers[len(came) :]} - names.ERROR_ONLY - {names.MISSING}
+        require(not spare, f"{source} came out in {where} with {spare} besides")
+        if names.ERROR_VALUE not in said:
+            require(value == sent.value(), f"{source} came out in {where} with another value")
+
+    def _look_at_unit(self, where: Tp, value: bytes | None, said: Mapping[str, Any]) -> None:
+        if names.POS in said:
+            source = said[names.SOURCE].decode()
+            require(value == self._sent(source).value(), f"{source} came out in {where} with another value")
+            self._check_place(where, source)
+            return
+        for component in codec.decode_as(Unit, value or b"").components:
+            self._check_place(where, str(component.source))
+            if component.reference is None:
+                self._check_component(where, component)
+
+    def _check_place(self, where: Tp, source: str) -> None:
+        """A unit goes to the partition number its components came from."""
+        _, partition, _ = source.rsplit("/", 2)
+        require(int(partition) == where.partition, f"{source} came out in {where}")
+
+    def _check_component(self, where: Tp, component: Component) -> None:
+        """Key, value, headers and time as they were sent (W-95)."""
+        sent = self._sent(str(component.source))
+        one = (component.key, component.value, [*component.headers], component.timestamp)
+        other = (sent.key(), sent.value(), sent.headers() or [], sent.timestamp()[1])
+        require(one == other, f"{component.source} came out in {where} as {one}, and was sent as {other}")
