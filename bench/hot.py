@@ -109,7 +109,7 @@ def _steps(records: Sequence[Fake], took: dict[str, float]) -> None:
         took[step] = 0.0
     for at in range(0, len(records), POLL):
         begin = clock()
-        columns = partition.reader.read(records[at : at + POLL])
+        (columns,) = partition.reader.read(records[at : at + POLL])
         took["columns"] += (done := clock()) - begin
         shelf.judge(partition, columns)
         took["judge"] += (begin := clock()) - done

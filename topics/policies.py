@@ -131,6 +131,8 @@ class DestinationPolicy:
     closed_max_groups: int = 1_000_000
     max_components: int = 1_000_000
     max_bytes: int = 67_108_864
+    max_headers: int = 1_000
+    max_header_name_bytes: int = 65_536
     oversize: Oversize = Oversize.FAIL
     redelivery_limit: int = NO_LIMIT
     routing: Routing = Routing.HASH

@@ -293,6 +293,18 @@ SETTINGS: tuple[Setting, ...] = (
         "the largest sequence number (W-20, W-115)",
     ),
     _integer("max_bytes", at_least(1), "Most bytes of a group, values and headers; more fails it.", "W-115"),
+    _integer(
+        "max_headers",
+        between(8, 100_000),
+        "Most headers of a component; one with more is refused as `DecodeError`, case `headers`. Plain traffic passes.",
+        "a header is five bytes on the wire and thirty times that in a worker's hands; the Kafka client shows none at all above 100,000",
+    ),
+    _integer(
+        "max_header_name_bytes",
+        at_least(256),
+        "Most bytes of the names of a component's headers, together; more is refused likewise.",
+        "a worker keeps tables by header names",
+    ),
     _choice(
         "oversize",
         policies.Oversize,

@@ -8,8 +8,10 @@ Belongs here: reading raw records into columns. Does not belong here: what a row
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, Protocol
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, Final, NamedTuple, Protocol
 
 from processor.core.changes import Tail
 from processor.core.layout import Layout, Pairs, Raw, by_header
@@ -47,29 +49,76 @@ class Unreadable:
         raise UnicodeDecodeError("utf-8", b"", 0, 1, "a header name is no UTF-8")
 
 
-def look_at_headers(records: Sequence[Record]) -> tuple[list[Any], Sequence[Record]]:
+_AT_A_TIME = 32
+_MOST_HEADERS = 100_000
+
+
+def _weight(looks: list[Any]) -> int:
+    """How many headers they are."""
+    try:
+        return sum(map(len, looks))
+    except TypeError:  # a record has none, or none that can be read
+        return sum(map(len, filter(None, looks)))
+
+
+def look_at_headers(records: Sequence[Record]) -> Iterator[tuple[list[Any], Sequence[Record]]]:
     """The first look at the headers of records that come from outside. Nobody calls `headers()` of such a record before.
 
     Where a name is no UTF-8, confluent_kafka returns a list that has no object in the name's place, with an error set beside it. Touching
     that list kills the process. `map` sees the error; a call `record.headers()` sees it only until the interpreter has specialised it (from
     CPython 3.11 on, a dozen calls), and a second look never does.
 
-    Returns:
-        Headers of each record, None for one that cannot be read; and the records, with a stand-in for such a one.
+    A header is five bytes on the wire and a hundred and fifty here, so records with thousands of them come in portions; mostly there is one.
+
+    Yields:
+        Headers of each record of a portion, None for one that cannot be read; and the records, with a stand-in for such a one.
     """
-    found: list[Any] = []
     if not records:
-        return found, records
-    seen: list[Record] | None = None
+        return
     looks = map(type(records[0]).headers, records)
-    while True:
-        try:
-            found.extend(looks)  # what came before an error stays
-            return found, records if seen is None else seen
-        except UNREADABLE:
-            seen = list(records) if seen is None else seen
-            seen[len(found)] = Unreadable(records[len(found)])
-            found.append(None)
+    begin, count = 0, len(records)
+    while begin < count:
+        found: list[Any] = []
+        seen: list[Record] | None = None
+        weight = 0
+        while begin + len(found) < count and weight < _MOST_HEADERS:
+            looked = len(found)
+            try:
+                found.extend(islice(looks, _AT_A_TIME))  # what came before an error stays
+            except UNREADABLE:
+                seen = list(records[begin:]) if seen is None else seen
+                seen[len(found)] = Unreadable(seen[len(found)])
+                found.append(None)
+            weight += _weight(found[looked:])
+        portion = records[begin:] if seen is None else seen
+        yield found, portion if len(portion) == len(found) else portion[: len(found)]
+        begin += len(found)
+
+
+def looked_at(records: Sequence[Record]) -> Iterator[tuple[Any, Record]]:
+    """The same, one by one."""
+    for headers, seen in look_at_headers(records):
+        yield from zip(headers, seen, strict=True)
+
+
+class Caps(NamedTuple):
+    """How many headers a component may have, and how many characters their names (`max_headers`, `max_header_name_bytes`)."""
+
+    headers: int
+    name_bytes: int
+
+    @classmethod
+    def of(cls, policy: DestinationPolicy) -> Caps:
+        """Those of a destination."""
+        return cls(policy.max_headers, policy.max_header_name_bytes)
+
+    def are_exceeded(self, heads: Sequence[str]) -> bool:
+        """Whether a component with these header names is refused."""
+        return len(heads) > self.headers or sum([len(name.encode()) for name in heads]) > self.name_bytes
+
+
+NO_CAPS: Final = Caps(sys.maxsize, sys.maxsize)
+"""For what was held before, under whatever settings."""
 
 
 class Seen:
@@ -113,7 +162,7 @@ class Columns:
         times: Append times, epoch ms.
         offsets: Source offsets.
         bodies: Avro bodies.
-        tails: By offset, for end components only.
+        tails: By offset, for end components only; None where it is read from the body later.
         records: The raw records.
     """
 
@@ -136,11 +185,14 @@ class Columns:
         self.times: Sequence[int] = ()
         self.offsets: Sequence[int] = ()
         self.bodies: Sequence[bytes] = ()
-        self.tails: dict[int, Tail] = {}
+        self.tails: dict[int, Tail | None] = {}
 
 
-_MAX_LAYOUTS = 4096
-_MAX_LAYOUT_CHARS = 2048
+_LAYOUTS_BYTES = 262_144
+"""What a reader's layouts may take."""
+_LAYOUT_BYTES = 1_000
+_HEAD_BYTES = 400
+"""What a layout costs, and each of its names beside its letters."""
 
 
 class ColumnReader:
@@ -150,19 +202,29 @@ class ColumnReader:
         topic: Name of `D.components`.
         partition: Its partition.
         reading: How headers are read.
+        caps: How many headers a component may have, and how many bytes of their names; records with more are odd rows.
+
+    Attributes:
+        memory_bytes: About what the look-up tables take.
     """
 
-    def __init__(self, topic: str, partition: int, reading: Reading) -> None:
-        self.topic, self.partition, self.reading = topic, partition, reading
+    def __init__(self, topic: str, partition: int, reading: Reading, caps: Caps = NO_CAPS) -> None:
+        self.topic, self.partition, self.reading, self.caps = topic, partition, reading, caps
         self._source = source_head(topic, partition)
         self._layouts: dict[tuple[str, ...], Layout | None] = {}
+        self.memory_bytes = 0
 
-    def read(self, records: Sequence[Record]) -> Columns:
-        """Columns of the records, which are in offset order. It is the hottest code there is: records of one layout are read in bulk."""
-        headers, seen = look_at_headers(records)
+    def read(self, records: Sequence[Record]) -> Iterator[Columns]:
+        """Columns of the records, which are in offset order; those of records with very many headers come in portions."""
+        begin = 0
+        for headers, seen in look_at_headers(records):
+            portion = records if len(seen) == len(records) else records[begin : begin + len(seen)]
+            yield self._columns(headers, seen, portion)
+            begin += len(seen)
+
+    def _columns(self, headers: list[Any], seen: Sequence[Record], records: Sequence[Record]) -> Columns:
+        """It is the hottest code there is: records of one layout are read in bulk."""
         columns = Columns(seen)
-        if not records:
-            return columns
         kind: Any = type(records[0])
         columns.offsets = list(map(kind.offset, records))
         columns.times = [at for _, at in map(kind.timestamp, records)]
@@ -203,11 +265,15 @@ class ColumnReader:
     def _layout(self, heads: tuple[str, ...]) -> Layout | None:
         if heads in self._layouts:
             return self._layouts[heads]
-        if len(self._layouts) >= _MAX_LAYOUTS:  # names made up per record must not fill the memory
-            self._layouts = {}
+        if self.caps.are_exceeded(heads):
+            return None
         layout = Layout.of(heads, self.reading, self._source)
-        if sum(map(len, heads)) <= _MAX_LAYOUT_CHARS:
+        cost = _LAYOUT_BYTES + sum(map(len, heads)) + _HEAD_BYTES * len(heads)
+        if self.memory_bytes + cost > _LAYOUTS_BYTES:  # names made up per record must not fill the memory
+            self._layouts, self.memory_bytes = {}, 0
+        if cost <= _LAYOUTS_BYTES // 4:
             self._layouts[heads] = layout
+            self.memory_bytes += cost
         return layout
 
     def encode(self, record: Record, marks: Marks) -> tuple[bytes, int]:
@@ -231,9 +297,8 @@ class ColumnReader:
 class LeavingReader(ColumnReader):
     """Leaves values where they are (W-117). Every row is odd: what such values cost elsewhere is far more than the look at each record."""
 
-    def read(self, records: Sequence[Record]) -> Columns:
-        """Columns of the records, which are in offset order."""
-        columns = Columns(look_at_headers(records)[1])
+    def _columns(self, headers: list[Any], seen: Sequence[Record], records: Sequence[Record]) -> Columns:
+        columns = Columns(seen)
         count = len(records)
         columns.offsets = [record.offset() for record in records]
         columns.times = [record.timestamp()[1] for record in records]

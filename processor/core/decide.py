@@ -64,7 +64,7 @@ class Arrival(NamedTuple):
         at: Append time, epoch ms.
         value: Its value, to tell a duplicate from a conflict.
         body: Its Avro body.
-        tail: What a unit would take from it if it is the end component.
+        tail: What a unit would take from it if it is the end component; None where that is much, and read from the body later.
         stays: How much longer the body would be with its value, which stays in `D.components` (W-117).
     """
 
@@ -73,7 +73,7 @@ class Arrival(NamedTuple):
     at: int
     value: bytes | None
     body: bytes
-    tail: Tail
+    tail: Tail | None
     stays: int = 0
 
 

@@ -52,7 +52,7 @@ class Rows(NamedTuple):
     seqs: Sequence[int]
     ends: Sequence[bool]
     bodies: Sequence[bytes]
-    tails: dict[int, Tail]
+    tails: dict[int, Tail | None]
 
 
 def by_header(headers: Sequence[Pairs | None]) -> tuple[tuple[str, ...], list[Sequence[bytes | None]]] | None:
@@ -202,12 +202,12 @@ class Layout:
         tails = {offset: self._tail(offset, row, columns) for row, offset in enumerate(raw.offsets) if ends[row]}
         return Rows(ids, seqs, ends, bodies, tails)
 
-    def _tail(self, offset: int, row: int, columns: Sequence[Sequence[bytes | None]]) -> Tail:
+    def _tail(self, offset: int, row: int, columns: Sequence[Sequence[bytes | None]]) -> Tail | None:
         component_id = None if self._component_id is None else columns[self._component_id][row]
         if not self._has_properties:
-            return Tail(component_id, offset)
+            return tail_of(component_id, offset, (), self._reading)
         pairs = [(name, column[row]) for name, column in zip(self._heads, columns, strict=True)]
-        return Tail(component_id, offset, unit_properties(pairs, self._reading))
+        return tail_of(component_id, offset, pairs, self._reading)
 
 
 def _are_ids(raws: Sequence[bytes | None]) -> bool:
@@ -234,6 +234,20 @@ def _optionals(raws: Sequence[bytes | None]) -> tuple[Iterable[bytes], ...]:
         if max(lengths) < _SHORT:
             return map(_SIZED.__getitem__, lengths), raws  # type: ignore[return-value]
     return (map(optional, raws),)
+
+
+_TAIL_HEADERS = 16
+_TAIL_BYTES = 1_024
+
+
+def tail_of(component_id: bytes | None, offset: int, headers: Pairs, reading: Reading) -> Tail | None:
+    """What a unit takes from an end component, kept aside while its group is open; None where that is much, and read from the body when it is asked for."""
+    if (
+        len(headers) > _TAIL_HEADERS
+        or sum([len(value or b"") for _, value in headers]) + len(component_id or b"") > _TAIL_BYTES
+    ):
+        return None
+    return Tail(component_id, offset, unit_properties(headers, reading))
 
 
 def unit_properties(headers: Pairs, reading: Reading) -> tuple[tuple[str, bytes | None], ...]:

@@ -13,7 +13,7 @@ import heapq
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
+from operator import itemgetter, methodcaller
 from typing import NamedTuple, assert_never
 
 from processor.core import shelf
@@ -32,16 +32,15 @@ from processor.core.changes import (
     Rejected,
     Removed,
     Rerouted,
-    Tail,
     TakenOut,
 )
 from processor.core.closed import ClosedMemory, CommandMemory
-from processor.core.columns import UNREADABLE, Record, Unreadable, look_at_headers, reader_of
+from processor.core.columns import UNREADABLE, Caps, Record, Unreadable, look_at_headers, looked_at, reader_of
 from processor.core.command import decide_command, held_marks
 from processor.core.decide import Arrival, decide_arrival, decide_due, decide_refusal
 from processor.core.group import NEVER, Group
-from processor.core.layout import unit_properties
-from processor.core.room import CLOSE_BYTES, ENTRY_BYTES, LEDGER_SHARE, UNBOUNDED
+from processor.core.layout import tail_of
+from processor.core.room import CLOSE_BYTES, ENTRY_BYTES, HEADER_BYTES, LEDGER_SHARE, UNBOUNDED
 from schemas.component import decode_component
 from schemas.errors import DecodeError, DuplicateSequenceNumberError, InvariantViolation
 from schemas.records import Attributes, UnitOutcome
@@ -95,6 +94,7 @@ class Counts:
         return self.held - self.delivered - self.expired - self.cancelled - self.failed
 
 
+_OFFSET = methodcaller("offset")
 _NO_UTF8 = Refusal(DecodeError, "headers", "a header name is no UTF-8")
 _NO_COMMAND = BadCommand("", "", "", "", None, "a header name is no UTF-8")
 HeldRow = tuple[Group, int, bool, int, Attributes | None]
@@ -157,7 +157,7 @@ class Partition:
         if policy.fits_one_record:
             self.policy = replace(policy, max_bytes=min(policy.max_bytes, HELD_LIMIT_BYTES))
         self.reading = Reading.of(policy)
-        self.reader = reader_of(policy)(place.topic, place.partition, self.reading)
+        self.reader = reader_of(policy)(place.topic, place.partition, self.reading, Caps.of(policy))
         self.groups: dict[bytes, Group] = {}
         self.closed = ClosedMemory(policy.closed_retention_ms, policy.closed_max_groups)
         self.commands = CommandMemory(policy.closed_retention_ms, policy.closed_max_groups)
@@ -195,25 +195,44 @@ class Partition:
             self.counts.received += len(records) - len(fresh)
             self.counts.ignored += len(records) - len(fresh)
             records = fresh
-        self.counts.received += len(records)
-        if self.policy.handling_policy is HandlingPolicy.PASS_THROUGH:
-            for record in look_at_headers(records)[1]:
-                self.clock = max(self.clock, self._believed(record.timestamp()[1]))
-                # what cannot be shown cannot be passed on untouched
-                self._concerning(record, Rejected(_NO_UTF8) if isinstance(record, Unreadable) else Passed())
-        else:
-            columns = self.reader.read(records)
-            shelf.judge(self, columns)
-            taken = bisect_left(columns.offsets, self.position) if self.is_cut else len(records)
-            self.fed_bytes += sum(map(len, columns.bodies[:taken]))
-            if max(columns.times, default=0) > self.latest:
-                self.disbelieved += sum(at > self.latest for at in columns.times[:taken])
-            if self.is_cut:
-                self.counts.received -= len(records) - taken
-                return False
+        passes = self.policy.handling_policy is HandlingPolicy.PASS_THROUGH
+        taken = self._pass_on(records) if passes else self._judge(records)
+        self.counts.received += taken
+        if self.is_cut:
+            return False
         if records:
             self.position = records[-1].offset() + 1
         return True
+
+    def _judge(self, records: Sequence[Record]) -> int:
+        """How many were taken; see `feed`."""
+        taken = 0
+        for columns in self.reader.read(records):
+            if self.is_full():
+                self.position, self.is_cut = columns.offsets[0], True
+                break
+            shelf.judge(self, columns)
+            here = bisect_left(columns.offsets, self.position) if self.is_cut else len(columns.offsets)
+            self.fed_bytes += sum(map(len, columns.bodies[:here]))
+            if max(columns.times, default=0) > self.latest:
+                self.disbelieved += sum(at > self.latest for at in columns.times[:here])
+            taken += here
+            if self.is_cut:
+                break
+        return taken
+
+    def _pass_on(self, records: Sequence[Record]) -> int:
+        """The same where nothing is assembled."""
+        for headers, portion in look_at_headers(records):
+            for pairs, record in zip(headers, portion, strict=True):
+                if self.is_full():
+                    self.position, self.is_cut = record.offset(), True
+                    return bisect_left(records, self.position, key=_OFFSET)
+                self.clock = max(self.clock, self._believed(record.timestamp()[1]))
+                self.room -= HEADER_BYTES * len(pairs or ())
+                # what cannot be shown cannot be passed on untouched
+                self._concerning(record, Rejected(_NO_UTF8) if isinstance(record, Unreadable) else Passed())
+        return len(records)
 
     def obey(self, records: Sequence[Record], recent: Callable[[int], bool]) -> None:
         """Records of `D.commands`, in offset order, of which nothing waits any more (`processor.engine.waiting`). Commands never move the clock.
@@ -225,7 +244,7 @@ class Partition:
             recent: Called with each command's append time before it is decided: feeds the components that came before it, and tells
                 whether all of them were taken.
         """
-        for headers, record in zip(*look_at_headers(records), strict=True):
+        for headers, record in looked_at(records):
             if record.offset() < self.command_position:
                 continue
             at = record.timestamp()[1]
@@ -290,11 +309,8 @@ class Partition:
         if isinstance(marks, Refusal):
             decision = decide_refusal(marks, group, closed, home, record.offset(), self.clock, self.policy)
         else:
-            tail = Tail(
-                marks.component_id,
-                record.offset(),
-                unit_properties(record.headers() or (), self.reading) if marks.end else (),
-            )
+            headers = (record.headers() or ()) if marks.end else ()
+            tail = tail_of(marks.component_id, record.offset(), headers, self.reading)
             body, stays = (encoded, 0) if encoded else self.reader.encode(record, marks)
             arrival = Arrival(marks, record.offset(), at, record.value(), body, tail, stays)
             waits = group.waits if group is not None else marks.order_key in self.lines
@@ -307,7 +323,12 @@ class Partition:
             headers = record.headers()
         except UNREADABLE:
             return _NO_UTF8
+        count = len(headers or ())
+        self.room -= HEADER_BYTES * count
         marks = self.reading.read(headers, record.value())
+        if marks is not None and self.reader.caps.are_exceeded([name for name, _ in headers or ()]):
+            text = f"{count} headers; most are {self.policy.max_headers}, with {self.policy.max_header_name_bytes} bytes of names"
+            return Refusal(DecodeError, "headers", text, marks.id, marks.seq)
         if isinstance(marks, Marks) and marks.order_key and not self.policy.has_paths:
             return Refusal(DecodeError, ORDER_KEY, "ordered units need routing = path (W-210)", marks.id, marks.seq)
         return marks

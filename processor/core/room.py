@@ -3,7 +3,7 @@
 What is over waits for the next plan, a moment later: nothing is lost or decided in another way by it. A million groups that expire at once
 are closed in some hundred transactions, and new input is read between them.
 
-Belongs here: what a close weighs, in bytes. Does not belong here: where a plan is cut (`partition`, `shelf`).
+Belongs here: what a close, and a header, weighs in bytes. Does not belong here: where a plan is cut (`partition`, `shelf`).
 """
 
 from __future__ import annotations
@@ -24,3 +24,5 @@ ENTRY_BYTES: Final = MAX_ID_BYTES + 45
 """At most, and without fingerprints."""
 CLOSE_BYTES: Final = 6_400
 """Beside its bytes, for a group and for each of its components that leaves by time or command: some ten thousand a plan, a second of work."""
+HEADER_BYTES: Final = 150
+"""For each header of a record that is not held, or judged by itself: what it takes until the plan is written, though five bytes on the wire."""

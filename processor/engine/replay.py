@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterator, Sequence
 from operator import itemgetter, methodcaller
 
 from processor.core.changes import Closed, Tail
-from processor.core.columns import ColumnReader, Record, read_headers
+from processor.core.columns import ColumnReader, Columns, Record, read_headers
 from schemas.errors import StateCorruptedError
 from schemas.records import LedgerRecord
 from topics.headers import Marks, Reading
@@ -155,8 +155,11 @@ class Selection:
             begin = end
 
     def _read(self, reader: ColumnReader, records: Sequence[Record]) -> Iterator[Replayed]:
+        for columns in reader.read(records):
+            yield from self._select(reader, columns)
+
+    def _select(self, reader: ColumnReader, columns: Columns) -> Iterator[Replayed]:
         before, promoted = self._before, self._promoted
-        columns = reader.read(records)
         rows = zip(
             columns.ids,
             columns.seqs,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from processor.core.columns import Seen, look_at_headers
+from processor.core.columns import Seen, looked_at
 from processor.engine.ports import RawRecord, Source, Tp
 
 
@@ -58,8 +58,8 @@ class WaitingCommands:
         """These were read just now; those that are known already are not taken twice."""
         queue = self._queues.setdefault(tp, _Queue())
         behind = queue.records[-1].offset() if queue.records else -1
-        headers, seen = look_at_headers([record for record in records if record.offset() > behind])
-        queue.records += map(Seen, seen, headers)
+        for headers, record in looked_at([record for record in records if record.offset() > behind]):
+            queue.records.append(Seen(record, headers))
         queue.end = None
 
     def all(self, tp: Tp) -> list[RawRecord]:

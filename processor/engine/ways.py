@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from processor.core.columns import Seen, Unreadable, look_at_headers
+from processor.core.columns import Seen, Unreadable, looked_at
 from processor.engine.batch import Batch, Task
 from processor.engine.driver import Restore, Wanted
 from processor.engine.ports import Doubt, Meanwhile, PathLog, Tp
@@ -30,6 +31,14 @@ _REMEDY = (
     "routing became path, or the path map was lost, while its group was open, and somebody claimed it for another partition. With all workers and "
     "senders stopped delete the path map, make it again by `uow topics create`, and start the workers before the senders"
 )
+
+
+KEPT_HEADERS = 64
+"""Headers of a record that are kept from the first look to the second; more are asked for again, and not kept for a whole poll."""
+
+
+def _seen(record: Any, headers: Any) -> Any:
+    return record if headers is not None and len(headers) > KEPT_HEADERS else Seen(record, headers)
 
 
 class Ways:
@@ -56,9 +65,9 @@ class Ways:
         for batch in batches:
             for group_id in self._cancelled(batch):
                 wanted.setdefault(group_id, batch.tp.partition)
-            headers, records = look_at_headers(batch.records)
-            batch.records = [Seen(*pair) for pair in zip(records, headers, strict=True)]
-            for record, pairs in zip(records, headers, strict=True):
+            seen: list[Any] = []
+            for pairs, record in looked_at(batch.records):
+                seen.append(_seen(record, pairs))
                 marks = None if isinstance(record, Unreadable) else self._reading.read(pairs, record.value())
                 if marks is None or marks.id is None:  # plain traffic, or no id that can be read
                     continue
@@ -66,6 +75,7 @@ class Ways:
                 if isinstance(marks, Marks) and marks.order_key:
                     in_line[marks.id] = line_of(marks.order_key)
                     lines.setdefault(in_line[marks.id], batch.tp.partition)
+            batch.records = seen
         self._log.catch_up()
         self._claim(lines)
         self._claim(
@@ -74,7 +84,7 @@ class Ways:
 
     def _cancelled(self, batch: Batch) -> Iterator[bytes]:
         """Ids that commands close, whether or not anything of them is here: what comes of them later must find that (W-62)."""
-        for pairs, record in zip(*look_at_headers(batch.commands), strict=True):
+        for pairs, record in looked_at(batch.commands):
             command = None if isinstance(record, Unreadable) else read_command(pairs or [])
             if isinstance(command, Command) and command.verb is Verb.CANCEL and not command.dry_run:
                 yield command.group_id

@@ -85,12 +85,12 @@ def test_marks_made_up_per_record_do_not_fill_the_memory(monkeypatch: pytest.Mon
 
 
 def test_header_names_made_up_per_record_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "_MAX_LAYOUTS", 10)
+    monkeypatch.setattr(columns, "_LAYOUTS_BYTES", 30_000)
     played = story(*(c(number, user=[(f"name-{number}", "x")]) for number in range(1, 100)))
     assert played.open == {"a": "1-99"}
     kept = played.task.partition.reader._layouts
-    assert 0 < len(kept) <= 10
-    assert story(c(1, user=[("x" * 2048, "x")])).task.partition.reader._layouts == {}
+    assert 0 < len(kept) <= 15
+    assert story(c(1, user=[("x" * 8192, "x")])).task.partition.reader._layouts == {}
 
 
 def test_short_marks_are_kept_and_long_ones_are_not() -> None:

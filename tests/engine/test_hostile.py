@@ -14,6 +14,7 @@ from processor.engine.task import PartitionTask
 from schemas import codec
 from schemas.component import decode_component
 from tests.core.script import INPUT, T0, TOPICS, FakeRecord, check_counts, context_of, policy_of, unit_of
+from tests.engine.test_memory import traced
 from topics import headers as names
 from topics.headers import ALIASES, Reading
 from topics.policies import AliasFamily, ExpirationPolicy, HandlingPolicy, LatePolicy, ValueFormat, ViolationPolicy
@@ -151,22 +152,93 @@ def test_record_without_a_timestamp_is_encoded_like_any_other() -> None:
     assert unit_of(output).components[0].timestamp == -1
 
 
-def test_layouts_made_up_per_record_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def read(reader: ColumnReader, records: list[FakeRecord]) -> columns.Columns:
+    """In one portion."""
+    (found,) = reader.read(records)
+    return found
+
+
+@pytest.mark.parametrize(
+    "heads",
+    [
+        lambda index: [f"x{index}"],
+        lambda index: [""] * index,
+        lambda index: ["a"] * 500 + [str(index)],
+        lambda index: [f"{index}-{name}" for name in range(300)],
+        lambda index: ["x" * 60_000 + str(index)],
+    ],
+    ids=["one", "empty", "short", "many", "long"],
+)
+def test_layouts_made_up_per_record_do_not_fill_the_memory(heads: Any) -> None:
+    """Tables by header names are bounded by what they take, names without a letter included, and counted."""
     reader = ColumnReader("D.components", 0, Reading())
-    monkeypatch.setattr(columns, "_MAX_LAYOUTS", 50)
-    reader.read([sent_with([*COMPONENT, (f"x{index}", b"")]) for index in range(220)])
-    assert len(reader._layouts) <= 50
-    plain = reader.read([sent_with(COMPONENT)])
-    assert list(plain.ids) == [b"a"]
+    made = [sent_with([*COMPONENT, *((name, b"") for name in heads(index))]) for index in range(400)]
+    with traced() as found:
+        for sent in made:
+            read(reader, [sent])
+    assert found[0] < 400_000
+    assert found[0] - 20_000 < 1.5 * reader.memory_bytes, "counted"
+    assert list(read(reader, [sent_with(COMPONENT)]).ids) == [b"a"]
+
+
+def test_component_with_more_headers_than_the_destination_takes_is_refused() -> None:
+    """Plain traffic passes, whatever it carries."""
+    policy = policy_of(max_headers=10, max_header_name_bytes=256)
+    task = PartitionTask(INPUT, context_of(policy))
+    most, many = [*COMPONENT, *[("x", b"")] * 7], [*COMPONENT, *[("x", b"")] * 8]
+    long, longest = [*COMPONENT, ("ü" * 120, b"")], [*COMPONENT, ("x" * (256 - 21), b"")]
+    ids = [b"most", b"many", b"long", b"longest"]
+    sent = [[("uow-id", name), *rest[1:]] for name, rest in zip(ids, (most, many, long, longest), strict=True)]
+    sent.append([("x" * 1_000, b"")] * 20)
+    plan = task.process([FakeRecord(offset, headers, b"v", b"k") for offset, headers in enumerate(sent)])
+    refused = [dict(each.headers) for each in plan.outputs if each.topic == TOPICS.rejected]
+    assert [(each["uow-id"], each["uow-error-class"], each["uow-error-case"]) for each in refused] == [
+        (b"many", b"DecodeError", b"headers"),
+        (b"long", b"DecodeError", b"headers"),
+    ]
+    assert b"11 headers; most are 10, with 256 bytes of names" in refused[0]["uow-error-text"]  # type: ignore[operator]
+    assert [each.key for each in plan.outputs if each.topic == TOPICS.units] == [b"most", b"longest", b"k"]
+    check_counts(task.counts, task.groups)
+
+
+def test_end_component_that_waits_costs_its_bytes_and_no_object_for_each_header() -> None:
+    """Its unit takes them over all the same."""
+    user = [(f"h{index % 7}", b"%d" % index) for index in range(900)]
+    waiting = [[("uow-id", b"g%d" % index), ("uow-seq", b"2"), ("uow-end", b"true"), *user] for index in range(100)]
+    task = PartitionTask(INPUT, context_of(policy_of()))
+    with traced() as found:
+        for offset, headers in enumerate(waiting):
+            task.process([FakeRecord(offset, headers, b"v", b"k")])
+    assert found[0] < 1.5 * task.memory_bytes
+    first = [("uow-id", b"g5"), ("uow-seq", b"1")]
+    (output,) = [
+        each for each in task.process([FakeRecord(100, first, b"v", b"k")]).outputs if each.topic == TOPICS.units
+    ]
+    assert [pair for pair in output.headers if pair[0].startswith("h")] == user
+
+
+def test_records_with_thousands_of_headers_are_taken_in_portions_and_plans_of_bounded_size() -> None:
+    """Five bytes each on the wire, and a hundred and fifty until the plan is written."""
+    task = PartitionTask(INPUT, context_of(policy_of()))
+    headers = [("uow-id", b"a"), ("uow-seq", b"1"), *[("x", b"")] * 20_000]
+    sent = [FakeRecord(offset, headers, b"v", b"k") for offset in range(128)]
+    assert [len(each.records) for each in task.partition.reader.read(sent)] == [32] * 4
+    plans = []
+    while task.position < 128:
+        plans.append(task.process(sent[task.position :]))
+    assert [plan.is_cut for plan in plans] == [True] * (len(plans) - 1) + [False]
+    assert 4 < len(plans) < 10
+    assert sum(len(plan.outputs) for plan in plans) == 128
+    check_counts(task.counts, task.groups)
 
 
 def test_huge_headers_are_not_kept_for_look_up() -> None:
     reader = ColumnReader("D.components", 0, Reading())
     layout._MARKS.clear()
     for index in range(20):
-        reader.read([sent_with([("uow-id", b"a"), ("uow-seq", b"1"), ("uow-end", b"%d" % index * 100_000)])])
-        reader.read([sent_with([("uow-id", b"a"), ("uow-seq", b"%d" % index * 100_000), ("uow-end", b"true")])])
-        reader.read([sent_with([*COMPONENT, (f"{index}" * 100_000, b"")])])
+        read(reader, [sent_with([("uow-id", b"a"), ("uow-seq", b"1"), ("uow-end", b"%d" % index * 100_000)])])
+        read(reader, [sent_with([("uow-id", b"a"), ("uow-seq", b"%d" % index * 100_000), ("uow-end", b"true")])])
+        read(reader, [sent_with([*COMPONENT, (f"{index}" * 100_000, b"")])])
     kept = sum(len(part or b"") for raws in layout._MARKS for part in raws)
     kept += sum(len(name) for heads in reader._layouts for name in heads)
     assert kept < 10_000
