@@ -120,7 +120,7 @@ class Life:
             told,
             replay=self.limits,
             paths=None if told.paths is None else PathMap(),
-            plan_bytes=run.rnd.choice([PLAN_BYTES, 20_000, 0]),
+            plan_bytes=run.aside.choice([PLAN_BYTES, 20_000, 0]),
         )
         self.poll_records = run.rnd.choice([1, 3, 10, 50])
         self.memory_limit = run.rnd.choice([HUGE, HUGE, 5_000, 2_000])
@@ -667,11 +667,11 @@ class Run:
         now = min(self.broker.now_ms(), int(self.scheduler.now) + EPOCH_MS)
         tasks = [(cast(PartitionTask, task), life.context) for life in self._living() for task in life.tasks.values()]
         late = sum(group.due_at(each.policy) < now for task, each in tasks for group in task.groups.values())
-        aged = sum(
-            any(group.is_young and group.opened_at + each.replay.age_ms < now for group in task.groups.values())
+        oldest = [
+            (next((group for group in task.groups.values() if group.is_young), None), each.replay.age_ms)
             for task, each in tasks
-        )
-        return late + aged
+        ]  # by its place in the input; another's append time may lie before its own
+        return late + sum(group is not None and group.opened_at + age_ms < now for group, age_ms in oldest)
 
     def _inputs(self) -> list[Tp]:
         return [Tp(TOPICS.components, partition) for partition in range(self.broker.settings.partitions)]
