@@ -19,6 +19,7 @@ from uow.sending import Sent
 from uow.streaming import StreamedUnit, StreamReader
 from uow.tracing import Span
 from uow.unit import UnitWriter
+from uow.verdict import GivenUp, Unreadable
 
 __all__ = [
     "AliasFamily",
@@ -26,6 +27,7 @@ __all__ = [
     "Component",
     "Connection",
     "Forwarded",
+    "GivenUp",
     "InnerUnit",
     "Message",
     "Outcome",
@@ -43,6 +45,7 @@ __all__ = [
     "Unit",
     "UnitOutcome",
     "UnitWriter",
+    "Unreadable",
     "UowError",
     "connect",
     "errors",

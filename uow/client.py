@@ -25,7 +25,7 @@ from topics.catalogue import DestinationTopics
 from topics.commands import Command, Verb, command_headers
 from topics.headers import CORRELATION_ID, COUNT, DELIVERY_MODE, END, EXPIRES_AT, PRIORITY, SEQ, Marks, Reading
 from topics.paths import PathMap
-from topics.policies import NO_LIMIT, AliasFamily, ExpirationPolicy
+from topics.policies import AliasFamily, ExpirationPolicy
 from uow.component import (
     HASHED,
     Component,
@@ -59,7 +59,8 @@ from uow.handles import (
 )
 from uow.nesting import StandIn, inner_unit
 from uow.paths import FOLLOWING, OpenLog, Ways
-from uow.reader import Handling, Reader, UnitInterpreter, UnitsOnly, read_message
+from uow.policies import UNKNOWN, RecordedPolicies, asked
+from uow.reader import Handling, MessageInterpreter, Reader, UnitInterpreter, UnitsOnly, message_of
 from uow.received import Message, ReceivedUnit
 from uow.references import END_IS_TOLD, References
 from uow.sending import PlainSender, Sent
@@ -67,6 +68,7 @@ from uow.streaming import SMALL_BUFFERS, StreamReader, UnitStream
 from uow.tracing import Span, Tracer
 from uow.transaction import OneTransaction, Transactions
 from uow.unit import UnitWriter
+from uow.verdict import GivenUp, Unreadable
 
 KEEP: Final = Keep.AS_IT_CAME
 AnyReader = TypeVar("AnyReader", bound=Reader[Any])
@@ -97,7 +99,8 @@ def connect(
         accept_aliases: Header families of other systems that mark a component for `forward` (W-17).
         on_span: Takes part in tracing: told of a span for each component sent or forwarded, which carries it on in `traceparent` (W-213).
         application: `application.id` of the workers. With it, ids of destinations under `routing = "path"` are claimed and their components
-            sent straight to where they belong (W-105); without it the workers send them on.
+            sent straight to where they belong (W-105); without it the workers send them on. Readers find the destination's settings by it;
+            without it they look for the topic that fits the destination's name.
         handles: Who makes the library's handles; for tests.
 
     Raises:
@@ -153,6 +156,7 @@ class Connection:
         self._lock = threading.Lock()
         self._readers: list[tuple[Consumption, weakref.ref[Reader[Any]]]] = []
         base = transactional_id or client_id or f"uow-{self.id}"
+        self._application = application
         self._ways = Ways(application, self._path_logs())
         known_topics = KnownTopics(self._ways.is_elastic)
         self._transactions = Transactions(base, self._transactional_producers(), known_topics)
@@ -341,8 +345,10 @@ class Connection:
         start: Start | str | None = None,
         topic: str | None = None,
         include_plain: Literal[False] = False,
-        expiration_policy: ExpirationPolicy | str = ExpirationPolicy.DISCARD,
-        redelivery_limit: int = NO_LIMIT,
+        expiration_policy: ExpirationPolicy | str | None = None,
+        redelivery_limit: int | None = None,
+        unreadable: Unreadable | str = Unreadable.REDIRECT,
+        on_given_up: Callable[[GivenUp], object] | None = None,
         kafka: Mapping[str, Any] | None = None,
     ) -> Reader[ReceivedUnit]: ...
     @overload
@@ -354,8 +360,10 @@ class Connection:
         start: Start | str | None = None,
         topic: str | None = None,
         include_plain: bool,
-        expiration_policy: ExpirationPolicy | str = ExpirationPolicy.DISCARD,
-        redelivery_limit: int = NO_LIMIT,
+        expiration_policy: ExpirationPolicy | str | None = None,
+        redelivery_limit: int | None = None,
+        unreadable: Unreadable | str = Unreadable.REDIRECT,
+        on_given_up: Callable[[GivenUp], object] | None = None,
         kafka: Mapping[str, Any] | None = None,
     ) -> Reader[ReceivedUnit | Message]: ...
     def units(
@@ -366,8 +374,10 @@ class Connection:
         start: Start | str | None = None,
         topic: str | None = None,
         include_plain: bool = False,
-        expiration_policy: ExpirationPolicy | str = ExpirationPolicy.DISCARD,
-        redelivery_limit: int = NO_LIMIT,
+        expiration_policy: ExpirationPolicy | str | None = None,
+        redelivery_limit: int | None = None,
+        unreadable: Unreadable | str = Unreadable.REDIRECT,
+        on_given_up: Callable[[GivenUp], object] | None = None,
         kafka: Mapping[str, Any] | None = None,
     ) -> Reader[Any]:
         """Finished units of a destination, `read_committed`, each to one reader of the group (W-13, W-49).
@@ -380,9 +390,15 @@ class Connection:
             topic: One that a route of the destination names, in place of `<destination>.units` (W-98).
             include_plain: Whether records that passed through the destination are handed out too, as `Message`.
             expiration_policy: What becomes of a unit whose `uow-expires-at` has passed; it is not handed out (W-86). Discarded, logged, or,
-                with `redirect`, moved to `<destination>.errors`. Without a group nothing is kept back.
+                with `redirect`, moved to `<destination>.errors`. Without a group nothing is kept back. Default: as the destination's
+                workers were told, by what they recorded in `<application>-<destination>-groups-changelog` when the reader met its first unit.
+                Where this client may not read that, nothing is thrown away: `redirect`, with a warning.
             redelivery_limit: How many redeliveries of a unit may fail; after one more it goes, whole, to `<destination>.errors`, and reading
-                goes on (W-87). -1: any number.
+                goes on (W-87). -1: any number. Each delivery is committed before the unit is opened, so that one which kills its consumer
+                is counted too; without a limit they are counted while readers close in order. Default: as for `expiration_policy`, else -1.
+            unreadable: What becomes of a record that should be a unit and cannot be read: `redirect` (to `<destination>.errors`), or `log`.
+                Without a group it is logged. Either way the next unit is handed out.
+            on_given_up: Hears of each unit that is not handed out, and why.
             kafka: librdkafka properties for this reader.
 
         Raises:
@@ -390,10 +406,13 @@ class Connection:
             ReconnectTimeoutError: No broker answered in time.
             ConfigError: `start` or a policy is none of these, or a property contradicts ours.
         """
-        handling = self._handling(destination, expiration_policy, redelivery_limit)
-        plain = partial(read_message, registry=self._registry)
-        interpreter = UnitInterpreter(handling, plain) if include_plain else UnitsOnly(handling)
-        make = partial(Reader, interpret=interpreter)
+        handling = self._handling(destination, expiration_policy, redelivery_limit, unreadable, on_given_up)
+        interpreter = (
+            UnitInterpreter(handling, partial(message_of, registry=self._registry))
+            if include_plain
+            else UnitsOnly(handling)
+        )
+        make = partial(Reader, interpret=interpreter, given_up=handling.giving_up.counts)
         return self._unit_reader(topic, group, start, kafka or {}, handling, make)
 
     def stream(
@@ -403,36 +422,43 @@ class Connection:
         *,
         topic: str | None = None,
         start: Start | str | None = None,
-        expiration_policy: ExpirationPolicy | str = ExpirationPolicy.DISCARD,
-        redelivery_limit: int = NO_LIMIT,
+        expiration_policy: ExpirationPolicy | str | None = None,
+        redelivery_limit: int | None = None,
+        unreadable: Unreadable | str = Unreadable.REDIRECT,
+        on_given_up: Callable[[GivenUp], object] | None = None,
         kafka: Mapping[str, Any] | None = None,
     ) -> StreamReader:
         """As `units`, for units that are too large for memory: of shape `consecutive`, components come as they are asked for (W-116).
 
         It reads ahead less than `units`, which is faster for small ones. Arguments and errors as there.
         """
-        handling = self._handling(destination, expiration_policy, redelivery_limit, SMALL_BUFFERS)
-        make = partial(StreamReader, stream=UnitStream(handling))
+        handling = self._handling(
+            destination, expiration_policy, redelivery_limit, unreadable, on_given_up, SMALL_BUFFERS
+        )
+        make = partial(StreamReader, stream=UnitStream(handling), given_up=handling.giving_up.counts)
         return self._unit_reader(topic, group, start, {**SMALL_BUFFERS, **(kafka or {})}, handling, make)
 
     def _handling(
         self,
         destination: str,
-        expiration_policy: ExpirationPolicy | str,
-        redelivery_limit: int,
+        expiration_policy: ExpirationPolicy | str | None,
+        redelivery_limit: int | None,
+        unreadable: Unreadable | str,
+        on_given_up: Callable[[GivenUp], object] | None,
         buffers: Mapping[str, Any] = MappingProxyType({}),
     ) -> Handling:
-        try:
-            policy = ExpirationPolicy(expiration_policy)
-        except ValueError:
-            known = ", ".join(ExpirationPolicy)
-            raise ConfigError("expiration_policy", expiration_policy, f"one of {known}") from None
-        if redelivery_limit < NO_LIMIT:
-            raise ConfigError("redelivery_limit", redelivery_limit, "-1 (any number) or at least 0")
-        errors = _topics(destination).errors
-        giving_up = GivingUp(errors, policy, redelivery_limit, self._transactions.take, self._transactions.give_back)
-        references = References(self._consumer(None, {**END_IS_TOLD, **buffers}))
-        return Handling(destination, self._registry, references, giving_up)
+        topics = _topics(destination)
+        look = self._consumer(None, {**END_IS_TOLD, **buffers})
+        recorded = RecordedPolicies(look, self._application, destination)
+        giving_up = GivingUp(
+            topics.errors,
+            topics.errors if _unreadable(unreadable) is Unreadable.REDIRECT else None,
+            asked(expiration_policy, redelivery_limit, recorded),
+            self._transactions.take,
+            self._transactions.give_back,
+            on_given_up,
+        )
+        return Handling(destination, self._registry, References(topics.components, look), giving_up)
 
     def _unit_reader(
         self,
@@ -444,10 +470,12 @@ class Connection:
         make: Callable[[Consumption], AnyReader],
     ) -> AnyReader:
         def with_companions(consumption: Consumption) -> AnyReader:
-            consumption.on_poll, consumption.on_close = handling.giving_up.settle, handling.references.close
+            consumption.on_close = handling.references.close
+            handling.giving_up.serve(consumption)
             return make(consumption)
 
-        return self._reader(topic or _topics(handling.destination).units, group, start, kafka, with_companions)
+        units = topic or _topics(handling.destination).units
+        return self._reader(units, group, start, {**END_IS_TOLD, **check_properties(kafka)}, with_companions)
 
     def messages(
         self,
@@ -456,6 +484,8 @@ class Connection:
         *,
         start: Start | str | None = None,
         commit_interval_ms: int = 0,
+        unreadable_to: str | None = None,
+        on_given_up: Callable[[GivenUp], object] | None = None,
         kafka: Mapping[str, Any] | None = None,
     ) -> Reader[Message]:
         """Single records of a topic, for a forwarding hop. Arguments and errors as for `units`.
@@ -466,19 +496,28 @@ class Connection:
             start: As for `units`.
             commit_interval_ms: 0: each `forward` is a transaction of its own. Else forwarded messages share one that is committed when it
                 is this old, when no message waits, at a rebalance and at `close`; at most half of the transaction time-out of 10 s.
+            unreadable_to: A topic for records whose headers cannot be read: such a one can be no message, and cannot be forwarded.
+                Without it they are passed over; either way they are logged and counted, and the next one is handed out.
+            on_given_up: Hears of each of them.
             kafka: librdkafka properties for this reader.
         """
         if not 0 <= commit_interval_ms <= 5000:
             raise ConfigError("commit_interval_ms", commit_interval_ms, "0 to 5000: half of the transaction time-out")
-        make = partial(Reader, interpret=partial(read_message, registry=self._registry))
-        return self._reader(topic, group, start, kafka, make, commit_interval_ms)
+        transactions, registry = self._transactions, self._registry
+        giving_up = GivingUp("", unreadable_to, lambda: UNKNOWN, transactions.take, transactions.give_back, on_given_up)
+
+        def make(consumption: Consumption) -> Reader[Message]:
+            giving_up.serve(consumption)
+            return Reader(consumption, MessageInterpreter(giving_up, registry), giving_up.counts)
+
+        return self._reader(topic, group, start, check_properties(kafka or {}), make, commit_interval_ms)
 
     def _reader(
         self,
         topic: str,
         group: str | None,
         start: Start | str | None,
-        kafka: Mapping[str, Any] | None,
+        kafka: Mapping[str, Any],
         make: Callable[[Consumption], AnyReader],
         commit_interval_ms: int = 0,
     ) -> AnyReader:
@@ -488,9 +527,7 @@ class Connection:
         except ValueError:
             raise ConfigError("start", start, f"one of {', '.join(Start)}") from None
         self._close_abandoned(topic, group)
-        consumption = Consumption(
-            self._consumer(group, check_properties(kafka or {})), topic, group, begin, commit_interval_ms
-        )
+        consumption = Consumption(self._consumer(group, kafka), topic, group, begin, commit_interval_ms)
         reader = make(consumption)
         with self._lock:
             self._readers.append((consumption, weakref.ref(reader)))
@@ -643,6 +680,13 @@ class Connection:
 
 def _untraced(record: OutgoingRecord) -> None:
     """Trace headers travel on as they are."""
+
+
+def _unreadable(given: Unreadable | str) -> Unreadable:
+    try:
+        return Unreadable(given)
+    except ValueError:
+        raise ConfigError("unreadable", given, f"one of {', '.join(Unreadable)}") from None
 
 
 def _topics(destination: str) -> DestinationTopics:

@@ -1,25 +1,28 @@
 """Reading as a member of a consumer group: which partitions are ours, from where, and up to where they are acknowledged.
 
-Belongs here: assignment and revocation, start positions, acknowledging, delivery counts, going back. Does not belong here: what a
-record means (`uow.reader`), and transactions of a forwarding hop (`uow.forward`), which only lend a hand at revocation.
+Belongs here: assignment and revocation, start positions, acknowledging, going back. Does not belong here: what a record means
+(`uow.reader`), the state of one partition (`uow.ownership`), and transactions of a forwarding hop (`uow.forward`), which only lend a hand
+at revocation.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
 
 from schemas.errors import UowError
+from uow.component import OutgoingRecord
+from uow.deliveries import Deliveries, read_steps
 from uow.errors import (
     STALE_GENERATION,
     ClientClosedError,
+    CommitOutcomeUnknownError,
     DestinationUnavailableError,
     LostServerError,
     ReconnectGivenUpError,
@@ -28,17 +31,17 @@ from uow.errors import (
     read_error,
 )
 from uow.handles import BLOCKING_S, ConsumedRecord, ConsumerHandle, LogWatch, check_topic, coordinates
-from uow.runs import OpenRun
+from uow.ownership import Due, Ownership, Tp
+from uow.transaction import StaleGeneration
+from uow.unfetchable import UNFETCHABLE, Gap
 
 log = logging.getLogger(__name__)
 
-COUNTED: Final = 128
-"""Of how many unacknowledged units per partition the deliveries are counted; bounds memory and the 4096 bytes of commit metadata."""
+NEVER: Final = 2**63
+"""An offset that no record has."""
 
 STABLE_S: Final = 30.0
 """Longest wait for stable committed offsets: the transaction of a forwarder that was killed ends after 10 s, found by a scan every 10 s (ER-10)."""
-
-Tp = tuple[str, int]
 
 
 class Start(StrEnum):
@@ -50,77 +53,16 @@ class Start(StrEnum):
     """Nowhere: refuse."""
 
 
-@dataclass(eq=False, slots=True)
-class Ownership:
-    """One partition from assignment to revocation; a new assignment makes a new one, so what was read under an old one is recognised.
-
-    Attributes:
-        tp: Topic and partition.
-        base: Where reading began: the committed offset, or where the first start begins (-1: not seen yet).
-        acknowledged: The next offset to be read after all that is acknowledged.
-        counts: Deliveries of units that were handed out and not acknowledged, by offset (W-52).
-        earlier: The same, from before this assignment.
-        deferred: An acknowledged offset that could not be committed in the middle of a rebalance.
-        rewind: Where reading goes on before the next record is taken, because something was rolled back.
-        run: The unit of shape `consecutive` whose records are coming in.
-        broken: Id of the unit whose run was found broken last.
-        handed_out: Offset of the unit handed out last, -1 before the first one.
-    """
-
-    tp: Tp
-    base: int = -1
-    acknowledged: int = -1
-    counts: dict[int, int] = field(default_factory=dict)
-    earlier: dict[int, int] = field(default_factory=dict)
-    deferred: int = -1
-    rewind: int | None = None
-    run: OpenRun | None = None
-    broken: str = ""
-    handed_out: int = -1
-
-    def deliveries_of(self, offset: int) -> int:
-        """How often the unit at `offset` was handed out and not acknowledged."""
-        return max(self.earlier.get(offset, 0), self.counts.get(offset, 0))
-
-    def count_delivery(self, offset: int) -> int:
-        """One more delivery of the unit at `offset`; returns which one it is, from 1."""
-        count = self.deliveries_of(offset) + 1
-        self.handed_out = offset
-        if len(self.counts) < COUNTED:
-            self.counts[offset] = count
-        return count
-
-    def go_back(self, offset: int) -> None:
-        """Reads from `offset` again, at the latest."""
-        self.rewind = offset if self.rewind is None else min(self.rewind, offset)
-
-    def begun_again(self) -> Ownership:
-        """The same partition from what is acknowledged on: what was read so far can no longer be settled."""
-        return Ownership(
-            self.tp,
-            self.base,
-            self.acknowledged,
-            earlier=self.deliveries(),
-            deferred=self.deferred,
-            rewind=self.acknowledged,
-        )
-
-    def deliveries(self) -> dict[int, int]:
-        """Deliveries of what is not acknowledged, by offset."""
-        known = self.earlier | self.counts
-        return {offset: known[offset] for offset in sorted(known)[:COUNTED] if offset >= self.acknowledged}
-
-    def settle(self, next_offset: int) -> None:
-        """Everything before `next_offset` is done with."""
-        self.acknowledged = max(self.acknowledged, next_offset)
-        if self.rewind is not None and self.rewind < next_offset:
-            self.rewind = None
-        for offset in [offset for offset in self.counts if offset < next_offset]:
-            del self.counts[offset]
-
-
 def _nothing() -> None:
-    """What happens beside a poll or a close of most readers."""
+    """What happens beside a close of most readers."""
+
+
+def _tell(ownership: Ownership, gap: Gap) -> None:
+    log.error("%s/%d: %s", *ownership.tp, gap)
+
+
+def _no_moves(records: Sequence[OutgoingRecord], rows: Sequence[TopicPartition], group: Any) -> None:
+    raise NotImplementedError("this reader gives nothing up")
 
 
 class HopSettling(Protocol):
@@ -139,7 +81,8 @@ class Consumption:
     """One consumer of one topic, as a member of a group, or alone and committing nothing (`group` None). For one thread.
 
     Attributes:
-        on_poll: Called before each poll.
+        move: Writes records and commits positions, all in one transaction: what was given up, to `D.errors`.
+        skip: Hears of what no consumer can fetch.
         on_close: Called after the close.
     """
 
@@ -157,7 +100,8 @@ class Consumption:
         self.start = start
         self.commit_interval_ms = commit_interval_ms
         self.hop: HopSettling | None = None
-        self.on_poll: Callable[[], None] = _nothing
+        self.move: Callable[[Sequence[OutgoingRecord], Sequence[TopicPartition], Any], None] = _no_moves
+        self.skip: Callable[[Ownership, Gap], None] = _tell
         self.on_close: Callable[[], None] = _nothing
         self._clock = clock
         self._owned: dict[Tp, Ownership] = {}
@@ -235,7 +179,16 @@ class Consumption:
 
     def _own(self, row: TopicPartition) -> None:
         tp = (row.topic, row.partition)
-        self._owned[tp] = Ownership(tp, row.offset, row.offset, earlier=read_counts(row.metadata))
+        steps = read_steps(row.metadata, self._end_of(row)) if row.metadata else ()
+        kept = (row.offset, row.metadata or "")
+        self._owned[tp] = Ownership(tp, row.offset, Deliveries(steps), kept, next=row.offset)
+
+    def _end_of(self, row: TopicPartition) -> int:
+        """The end offset; without an answer, one that none reaches."""
+        bounds = None
+        with suppress(KafkaException):
+            bounds = self._handle.get_watermark_offsets(TopicPartition(row.topic, row.partition), BLOCKING_S)
+        return NEVER if bounds is None else bounds[1]
 
     def _on_revoke(self, handle: Any, partitions: list[TopicPartition]) -> None:
         """Settles before returning: what is open is committed or aborted, then the partitions are dropped (ER-15)."""
@@ -261,18 +214,19 @@ class Consumption:
 
     def _leave(self, ownerships: Iterable[Ownership]) -> None:
         """Commits what was deferred, and beside the committed offsets how often unacknowledged units were delivered (W-52, W-87)."""
-        rows = []
-        for ownership in ownerships:
-            offset = max(ownership.acknowledged, ownership.deferred, ownership.base)
-            deliveries = ownership.deliveries()
-            if offset >= 0 and (deliveries or ownership.deferred >= 0):
-                rows.append(TopicPartition(*ownership.tp, offset, write_counts(deliveries)))
-        if not rows or self.group is None:
+        if self.group is None:
             return
-        try:
-            self._handle.commit(offsets=rows, asynchronous=False)
-        except KafkaException as failure:
-            log.info("%s: deliveries are not recorded: %s", self.topic, failure.args[0].str())
+        for ownership in ownerships:
+            ownership.stop()
+            try:
+                if ownership.deferred >= 0:
+                    self._commit(ownership, ownership.deferred)
+                if ownership.deferred < 0 and ownership.acknowledged >= 0:
+                    self._record(ownership)
+            except UowError as failure:
+                log.info("%s: not recorded, units come again: %s", self.topic, str(failure))
+            except KafkaException as failure:
+                log.info("%s: deliveries are not recorded: %s", self.topic, failure.args[0].str())
 
     # -- reading ---------------------------------------------------------------------------------------------------------
 
@@ -287,7 +241,6 @@ class Consumption:
         self._require_open()
         if self._failure is not None:
             raise self._failure
-        self.on_poll()
         self._prepare()
         record = self._take(timeout)
         if self._failure is not None:
@@ -296,14 +249,18 @@ class Consumption:
             return None
         error = record.error()
         if error is not None:
-            self._on_error(error)
+            self._on_error(error, record)
             return None
         topic, partition, offset = coordinates(record)
         ownership = self._owned.get((topic, partition))
         if ownership is None:
             return None
-        if ownership.base < 0:
-            ownership.base = ownership.acknowledged = offset
+        ownership.is_at_end = False
+        if ownership.gap is not None and not self._has_passed(ownership, ownership.gap, can_be_read=True):
+            return None
+        if ownership.acknowledged < 0:
+            ownership.acknowledged = offset
+        ownership.next = offset + 1
         return record, ownership
 
     def _take(self, timeout: float) -> ConsumedRecord | None:
@@ -331,22 +288,75 @@ class Consumption:
         for ownership in self._owned.values():
             if ownership.rewind is None:
                 continue
-            try:
-                self._handle.seek(TopicPartition(*ownership.tp, ownership.rewind))
-            except KafkaException as failure:
-                raise ReconnectGivenUpError(
-                    f"cannot read {ownership.tp} from {ownership.rewind} again: {failure.args[0].str()}"
-                ) from failure
-            ownership.rewind = ownership.run = None
+            self._seek(ownership, ownership.rewind)
+            ownership.gone_back()
 
-    def _on_error(self, error: KafkaError) -> None:
+    def _on_error(self, error: KafkaError, record: ConsumedRecord) -> None:
+        if error.code() == KafkaError._PARTITION_EOF:
+            ownership = self._owned.get((record.topic() or "", record.partition() or 0))
+            if ownership is not None:
+                ownership.is_at_end = True
+                if ownership.gap is not None:
+                    self._has_passed(ownership, ownership.gap, can_be_read=True)
+            return
+        if error.code() in UNFETCHABLE:
+            self._on_unfetchable(error, record)
+            return
         raised = read_error(error, self.topic)
         if raised is not None:
             if not isinstance(raised, DestinationUnavailableError):
                 self._failure = raised  # reading past it would skip records: every further call says so
             raise raised
-        if error.code() != KafkaError._PARTITION_EOF:
-            log.info("%s: %s", self.topic, error.str())
+        log.info("%s: %s", self.topic, error.str())
+
+    def _on_unfetchable(self, error: KafkaError, record: ConsumedRecord) -> None:
+        ownership = self._owned.get((record.topic() or "", record.partition() or 0))
+        if ownership is None:
+            return
+        if ownership.gap is not None:
+            self._has_passed(ownership, ownership.gap, can_be_read=False)
+            return
+        bounds: Any = None
+        with suppress(KafkaException):
+            bounds = self._handle.get_watermark_offsets(TopicPartition(*ownership.tp), BLOCKING_S)
+        if bounds is not None:  # else it fails again soon
+            ownership.gap = Gap(max(ownership.next, bounds[0]), bounds[1], error.str())
+            self._seek(ownership, ownership.gap.at)
+
+    def _has_passed(self, ownership: Ownership, gap: Gap, can_be_read: bool) -> bool:
+        """Goes on looking for the end of what cannot be fetched; True where the record at hand is the first one behind it."""
+        tried = gap.at
+        gap.learn(can_be_read)
+        if not gap.is_known:
+            self._seek(ownership, gap.at)
+            return False
+        ownership.gap = None
+        if ownership.acknowledged < 0:
+            ownership.acknowledged = gap.first
+        self.skip(ownership, gap)
+        if can_be_read and gap.at == tried:
+            return True
+        ownership.go_back(gap.at)
+        return False
+
+    def _seek(self, ownership: Ownership, offset: int) -> None:
+        try:
+            self._handle.seek(TopicPartition(*ownership.tp, offset))
+        except KafkaException as failure:
+            raise ReconnectGivenUpError(
+                f"cannot read {ownership.tp} from {offset} again: {failure.args[0].str()}"
+            ) from failure
+
+    def has_topic(self, topic: str) -> bool:
+        """Whether there is such a topic, as far as this consumer may know.
+
+        Raises:
+            ReconnectTimeoutError: No broker answered in time.
+        """
+        try:
+            return check_topic(self._handle, topic) > 0
+        except DestinationUnavailableError:
+            return False
 
     def token(self) -> Any:
         """The group's metadata; taken together with a record and never refreshed for it (ER-14). None without a group."""
@@ -373,11 +383,13 @@ class Consumption:
     def acknowledge(self, ownership: Ownership, offset: int) -> None:
         """Commits the position after `offset` and waits for the answer; all before it in that partition is acknowledged with it.
 
-        In the middle of a rebalance the broker refuses commits; then it is done by the next `poll` or before the partition leaves.
+        What was given up before it goes to `D.errors` in the same transaction. In the middle of a rebalance the broker refuses commits; then it
+        is done by the next `poll` or before the partition leaves.
 
         Raises:
             LostServerError: The partition was lost or moved, or went back before this record: it comes again (R-34).
             ReconnectTimeoutError: The broker did not answer; call again.
+            UowError: What was given up could not be written; call again, else it comes again with all that is not acknowledged.
         """
         self._require_open()
         if self.hop is not None and self.hop.is_open:
@@ -389,13 +401,86 @@ class Consumption:
         self._commit(ownership, offset + 1)
 
     def _commit(self, ownership: Ownership, next_offset: int) -> None:
-        ownership.deferred = -1
-        if self.group is not None:
+        if self.group is None:
+            ownership.settle(next_offset)
+            return
+        try:
+            for due in ownership.due(next_offset):
+                self._commit_due(ownership, due)
+            ownership.deferred = -1
+        except KafkaException as failure:
+            self._on_refused(ownership, next_offset, failure)
+        except StaleGeneration as stale:
+            self._defer(ownership, next_offset, str(stale))
+
+    def _commit_due(self, ownership: Ownership, due: Due) -> None:
+        row = ownership.row(due.position)
+        if not due.moves:
+            self._handle.commit(offsets=[row], asynchronous=False)
+        else:
             try:
-                self._handle.commit(offsets=[TopicPartition(*ownership.tp, next_offset)], asynchronous=False)
-            except KafkaException as failure:
-                self._on_refused(ownership, next_offset, failure)
-        ownership.settle(next_offset)
+                self.move(due.records, [row], self.token())
+            except CommitOutcomeUnknownError:
+                if not self._is_committed(row):
+                    raise
+        ownership.committed(row)
+
+    def _is_committed(self, row: TopicPartition) -> bool:
+        """Whether a commit that was not answered took place, as far as the broker tells."""
+        with suppress(KafkaException):
+            (found,) = self._handle.committed([TopicPartition(row.topic, row.partition)], STABLE_S)
+            return bool(found.offset >= row.offset)
+        return False
+
+    def settle(self) -> None:
+        """Takes to `D.errors` what was given up and waits for nobody's acknowledgement.
+
+        Raises:
+            UowError: It could not be written: it comes again.
+        """
+        for ownership in list(self._owned.values()):
+            if ownership.waiting and ownership.deferred < 0 and ownership.rewind is None:
+                self._settle(ownership)
+
+    def _settle(self, ownership: Ownership) -> None:
+        for due in ownership.due(ownership.acknowledged):
+            if not due.moves:
+                return
+            try:
+                self._commit_due(ownership, due)
+            except StaleGeneration as stale:
+                log.info("the group moved on, what was given up comes again: %s", str(stale))
+                ownership.go_back(due.moves[0].first)
+                return
+            except UowError:
+                ownership.go_back(due.moves[0].first)
+                raise
+
+    def record_deliveries(self, ownership: Ownership) -> bool:
+        """Commits how often units were delivered, before one more is (W-87).
+
+        Returns:
+            False in the middle of a rebalance: the unit cannot be counted now.
+
+        Raises:
+            ReconnectTimeoutError: The broker did not answer.
+        """
+        if ownership.deferred >= 0:
+            return False
+        try:
+            self._record(ownership)
+        except KafkaException as failure:
+            error: KafkaError = failure.args[0]
+            if error.code() in STALE_GENERATION:
+                return False
+            raise ReconnectTimeoutError(f"deliveries are not recorded: {error.str()}") from failure
+        return True
+
+    def _record(self, ownership: Ownership) -> None:
+        row = ownership.row(ownership.acknowledged)
+        if (row.offset, row.metadata or "") != ownership.kept:
+            self._handle.commit(offsets=[row], asynchronous=False)
+            ownership.committed(row)
 
     def _on_refused(self, ownership: Ownership, next_offset: int, failure: KafkaException) -> None:
         error: KafkaError = failure.args[0]
@@ -404,8 +489,12 @@ class Consumption:
             raise LostServerError(told) from failure
         if error.code() not in STALE_GENERATION:
             raise ReconnectTimeoutError(told) from failure
+        self._defer(ownership, next_offset, told)
+
+    def _defer(self, ownership: Ownership, next_offset: int, told: str) -> None:
         log.info("acknowledge waits for the rebalance: %s", told)
         ownership.deferred = next_offset
+        ownership.settle(next_offset)
 
     def roll_back(self) -> None:
         """Goes back to what is not acknowledged: units handed out since then come again (W-52).
@@ -444,19 +533,3 @@ class Consumption:
             self.hop.commit()
         except UowError as failure:
             log.warning("%s: the open hop was rolled back, its messages come again: %s", self.topic, failure)
-
-
-_COUNTS = re.compile(r"d1(;[0-9]{1,19}:[0-9]{1,9})*", re.ASCII)
-
-
-def write_counts(counts: dict[int, int]) -> str:
-    """Deliveries by offset as text for the metadata of a committed offset: `d1;17:2;19:1`."""
-    return "".join(["d1", *(f";{offset}:{count}" for offset, count in counts.items())]) if counts else ""
-
-
-def read_counts(metadata: str | None) -> dict[int, int]:
-    """What `write_counts` wrote; nothing of anybody else's text."""
-    if not metadata or not _COUNTS.fullmatch(metadata):
-        return {}
-    pairs = (pair.split(":") for pair in metadata.split(";")[1:])
-    return {int(offset): int(count) for offset, count in pairs}

@@ -35,9 +35,9 @@ from topics.headers import (
 )
 from topics.policies import AliasFamily
 from uow.component import HeaderPairs, OutgoingRecord, Value, check_conflict, header_pairs, value_bytes
-from uow.consumption import Tp
 from uow.handles import Headers
 from uow.nesting import outer_headers
+from uow.ownership import Ownership, Tp
 from uow.received import Message
 from uow.transaction import StaleGeneration, Transaction
 
@@ -291,22 +291,25 @@ class Hop:
         Raises:
             UowError: As `Transaction.commit`; nothing is visible, and its messages come again.
         """
-        positions = [
-            TopicPartition(topic, partition, max(last.offset + 1, last._ownership.acknowledged))
-            for (topic, partition), (_, last) in self._messages.items()
-            if last._consumption.group is not None
-        ]
+        rows: list[tuple[Ownership, TopicPartition]] = []
+        in_group = True
         try:
-            self._transaction.commit(positions, self._token)
+            for _, last in self._messages.values():
+                ownership, in_group = last._ownership, last._consumption.group is not None
+                due = ownership.due_at_once(max(last.offset + 1, ownership.acknowledged))
+                for record in due.records:
+                    self._transaction.produce(record)
+                rows.append((ownership, ownership.row(due.position)))
+            self._transaction.commit([row for _, row in rows] if in_group else [], self._token)
         except StaleGeneration as stale:
             log.info("the group moved on, forwarded messages come again: %s", stale)
             self._go_back()
             return Forwarded.AGAIN
         except BaseException:
-            self._go_back()
+            self.abort()
             raise
-        for _, last in self._messages.values():
-            last._ownership.settle(last.offset + 1)
+        for ownership, row in rows:
+            ownership.committed(row)
         self._messages = {}
         return Forwarded.COMMITTED
 

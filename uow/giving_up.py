@@ -1,37 +1,51 @@
-"""Units that a reader does not hand out: expired before they were read, delivered in vain too often, or not to be put together.
+"""Units that a reader does not hand out: expired before they were read, delivered in vain too often, or not to be read at all.
 
-What goes to `D.errors` goes whole, as it was, with the reasons behind its headers; in the same transaction the group's position moves
-behind it. That waits until everything handed out before it is acknowledged, so that the position never passes an open unit.
+What goes to `D.errors` goes whole, as it was, with the reasons behind its headers, in the transaction that moves the group's position past it.
+That position waits until everything handed out before it is acknowledged. Whoever reads without a group only looks: nothing is moved, and
+only what cannot be read is not handed out.
 
-Belongs here: who is given up, and moving it. Does not belong here: reading (`uow.reader`), positions (`uow.consumption`).
+Belongs here: who is given up and what becomes of it. Does not belong here: reading (`uow.reader`), positions (`uow.ownership`).
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from functools import cached_property, partial
+from typing import Any, Final
 
 from confluent_kafka import TopicPartition
 
 from schemas.errors import DecodeError, UowError
 from schemas.records import Reason, Unit
 from topics import headers as names
+from topics.catalogue import HEADERS_LIMIT
 from topics.policies import NO_LIMIT, ExpirationPolicy
 from uow.component import OutgoingRecord
-from uow.consumption import Consumption, Ownership
+from uow.consumption import Consumption
+from uow.errors import SendRejectedError
 from uow.handles import ConsumedRecord, Headers, coordinates
-from uow.transaction import StaleGeneration, Transaction
+from uow.ownership import Ownership
+from uow.policies import Policies
+from uow.transaction import Transaction
+from uow.unfetchable import Gap
+from uow.verdict import Failure, GivenUp, Verdict
 
 log = logging.getLogger(__name__)
 
 Part = tuple[ConsumedRecord, Headers]
 """A record of a unit, with its headers."""
+Content = tuple[bytes | None, bytes | None, Headers]
+"""Key, value and headers of a record."""
 
-
-_EXPIRED: Final = b"expired"
+COPIED_BYTES: Final = 67_108_864
+"""Most that is copied of one unit: more would outlast the time-out of a transaction. The default of `max_bytes`."""
+_TAKEN_BYTES: Final = (COPIED_BYTES, 524_288, 0)
+"""Most bytes of a record in `D.errors`: as many as the broker takes, then what any broker takes, then none of it."""
+REASONS: Final = 5
+"""Headers that say why."""
 _MOVES_NOTHING: Final = (ExpirationPolicy.DISCARD, ExpirationPolicy.LOG)
 """`deliver_partial` moves: what has expired is never delivered (W-207)."""
 
@@ -41,83 +55,84 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Verdict(NamedTuple):
-    """Why a unit is given up: `uow-failure-reason`, and class, case and text as of any error."""
-
-    failure: bytes
-    error: type[UowError]
-    case: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Move:
-    """A unit on its way to `D.errors`; `after` was handed out last before it."""
-
-    records: Sequence[OutgoingRecord]
-    consumption: Consumption
-    ownership: Ownership
-    first: int
-    last: int
-    after: int
-    token: Any
-
-
 class GivingUp:
-    """What the settings of one reader say.
+    """What one reader gives up.
 
     Args:
-        errors_topic: `D.errors`.
-        expiration_policy: What becomes of a unit whose `uow-expires-at` has passed (W-86).
-        redelivery_limit: How many redeliveries may fail (W-87); `NO_LIMIT` for any number.
+        errors_topic: Where goes what a policy gives up.
+        unreadable_topic: Where goes what cannot be read; None: it is passed over.
+        ask: Gives the policies for expired units and redeliveries, once there is a unit to apply them to.
         take: Gives a transaction.
         give_back: Takes it back.
+        tell: Hears of each unit given up.
         wall: Wall clock, epoch ms.
+
+    Attributes:
+        counts: How many were given up, by reason.
     """
 
     def __init__(
         self,
         errors_topic: str,
-        expiration_policy: ExpirationPolicy,
-        redelivery_limit: int,
+        unreadable_topic: str | None,
+        ask: Callable[[], Policies],
         take: Callable[[], Transaction],
         give_back: Callable[[Transaction], None],
+        tell: Callable[[GivenUp], object] | None = None,
         wall: Callable[[], int] = wall_ms,
     ) -> None:
-        self._errors_topic = errors_topic
-        self._expiration_policy, self._limit = expiration_policy, redelivery_limit
+        self.counts: Counter[Failure] = Counter()
+        self._errors_topic, self._unreadable_topic = errors_topic, unreadable_topic
+        self._ask = ask
         self._take, self._give_back = take, give_back
+        self._tell = tell
         self._wall = wall
-        self._waiting: list[_Move] = []
 
-    def against(
-        self, unit: Unit, record: ConsumedRecord, consumption: Consumption, ownership: Ownership
-    ) -> Verdict | None:
-        """Why a unit, whose first record this is, is not handed out. Whoever reads without a group only looks, and sees everything."""
-        if consumption.group is None:
-            return None
-        if unit.expires_at and unit.expires_at < self._wall():
-            text = f"unit {unit.unit_id} of {unit.id!r} expired at {unit.expires_at}, before it was read"
-            return Verdict(_EXPIRED, UowError, Reason.COMPONENT_EXPIRED.value, text)
-        failed = ownership.deliveries_of(coordinates(record)[2])
-        if self._limit != NO_LIMIT and failed > self._limit:
-            text = f"delivered {failed} times and not acknowledged; redelivery_limit is {self._limit}"
-            return Verdict(b"redelivery-limit", UowError, Reason.LIMIT.value, text)
+    def serve(self, consumption: Consumption) -> None:
+        """Takes what this consumption gives up."""
+        consumption.move = self.move
+        consumption.skip = partial(self.cannot_be_fetched, consumption)
+
+    @cached_property
+    def policies(self) -> Policies:
+        """Asked for when they are first needed."""
+        return self._ask()
+
+    # -- who is given up -------------------------------------------------------------------------------------------------
+
+    def before_opening(self, offset: int, consumption: Consumption, ownership: Ownership) -> Verdict | None:
+        """Counts one more delivery of the unit that begins at `offset`, or says that there were enough of them (W-87).
+
+        Under a limit the count is committed before anybody touches the unit: it must outlive a consumer that the unit kills.
+
+        Raises:
+            NotYet: In the middle of a rebalance nothing can be counted: the unit comes again.
+            UowError: The count cannot be committed; the unit comes again.
+        """
+        limit = NO_LIMIT if consumption.group is None else self.policies.redelivery_limit
+        failed = ownership.deliveries.of(offset)
+        if limit != NO_LIMIT and failed > limit:
+            text = f"delivered {failed} times and not acknowledged; redelivery_limit is {limit}"
+            return Verdict(Failure.REDELIVERY_LIMIT, UowError, Reason.LIMIT.value, text)
+        ownership.deliveries.count(offset)
+        if limit != NO_LIMIT and not consumption.record_deliveries(ownership):
+            raise NotYet
         return None
+
+    def against(self, unit: Unit, consumption: Consumption) -> Verdict | None:
+        """Why a unit that was opened is not handed out."""
+        if consumption.group is None or not unit.expires_at or unit.expires_at >= self._wall():
+            return None
+        text = f"unit {unit.unit_id} of {unit.id!r} expired at {unit.expires_at}, before it was read"
+        return Verdict(Failure.EXPIRED, UowError, Reason.COMPONENT_EXPIRED.value, text)
+
+    # -- what becomes of it ----------------------------------------------------------------------------------------------
 
     def carry_out(
         self, verdict: Verdict, parts: Sequence[Part], consumption: Consumption, ownership: Ownership
     ) -> None:
-        """Does with a unit what was said. One that is neither moved nor handed out is done with as a plain record is.
-
-        Raises:
-            UowError: As a commit; nothing of it is visible, and the unit comes again.
-        """
-        if verdict.failure == _EXPIRED and self._expiration_policy in _MOVES_NOTHING:
-            level = logging.WARNING if self._expiration_policy is ExpirationPolicy.LOG else logging.DEBUG
-            log.log(level, "%s: %s", "/".join(map(str, coordinates(parts[0][0]))), verdict.text)
-            return
-        self._move(verdict, parts, consumption, ownership, ownership.handed_out)
+        """Does with a unit what was said; all of it lies in `parts`."""
+        self._give_up(verdict, parts, coordinates(parts[-1][0])[2], consumption, ownership)
 
     def cannot_be_read(
         self,
@@ -125,56 +140,126 @@ class GivingUp:
         parts: Sequence[Part],
         consumption: Consumption,
         ownership: Ownership,
-        after: int,
+        last: int | None = None,
     ) -> None:
-        """A unit whose components are not where they should be (W-117); `after` was handed out last before it. Raises as `carry_out`."""
-        if consumption.group is not None:
-            verdict = Verdict(b"failed", DecodeError, error.case, error.detail)
-            self._move(verdict, parts, consumption, ownership, after)
+        """A record that should be a unit and is none, a run that is broken, components that are not where they should be (W-12, W-117).
 
-    def _move(
-        self, verdict: Verdict, parts: Sequence[Part], consumption: Consumption, ownership: Ownership, after: int
+        Args:
+            error: Says what is wrong.
+            parts: The records that belong to it, as far as they are at hand.
+            consumption: Who reads it.
+            ownership: Its partition.
+            last: Offset of its last record where that is not the last part.
+        """
+        end = coordinates(parts[-1][0])[2] if last is None else last
+        self._give_up(
+            Verdict(Failure.FAILED, type(error), error.case, error.detail), parts, end, consumption, ownership
+        )
+
+    def cannot_be_fetched(self, consumption: Consumption, ownership: Ownership, gap: Gap) -> None:
+        """Records that no consumer gets to see: what goes to the errors topic says only where they lie."""
+        verdict = Verdict(Failure.FAILED, DecodeError, "batch", str(gap))
+        self._record(verdict, (*ownership.tp, gap.first), [(None, None, [])], gap.at - 1, consumption, ownership)
+
+    def _give_up(
+        self, verdict: Verdict, parts: Sequence[Part], last: int, consumption: Consumption, ownership: Ownership
     ) -> None:
-        topic, partition, first = coordinates(parts[0][0])
-        why: Headers = [
-            (names.ERROR_CLASS, verdict.error.__name__.encode()),
-            (names.ERROR_CASE, verdict.case.encode()),
-            (names.ERROR_TEXT, verdict.text.encode("utf-8", "backslashreplace")),
-            (names.SOURCE, f"{topic}/{partition}/{first}".encode()),
-            (names.FAILURE_REASON, verdict.failure),
-        ]
-        records = [
-            OutgoingRecord(self._errors_topic, record.key(), record.value(), headers + why) for record, headers in parts
-        ]
-        last = coordinates(parts[-1][0])[2]
-        self._waiting.append(_Move(records, consumption, ownership, first, last, after, consumption.token()))
-        self.settle()
+        content = [(record.key(), record.value(), headers) for record, headers in parts]
+        self._record(verdict, coordinates(parts[0][0]), content, last, consumption, ownership)
 
-    def settle(self) -> None:
-        """Moves what waits no longer; what comes again is forgotten."""
-        waiting, self._waiting = self._waiting, []
-        for move in waiting:
-            if not move.consumption.is_ours(move.ownership, move.first) or move.last < move.ownership.acknowledged:
-                continue
-            if move.after >= move.ownership.acknowledged:
-                self._waiting.append(move)
+    def _record(
+        self,
+        verdict: Verdict,
+        place: tuple[str, int, int],
+        content: Sequence[Content],
+        last: int,
+        consumption: Consumption,
+        ownership: Ownership,
+    ) -> None:
+        goes_to = self._where_to(verdict.failure, consumption) if consumption.group is not None else None
+        given_up = GivenUp(*place, verdict.failure, verdict.text, goes_to)
+        self.counts[verdict.failure] += 1
+        log.log(self._level(verdict.failure), "%s", given_up)
+        if self._tell is not None:
+            self._tell(given_up)
+        if goes_to is None:
+            ownership.pass_by(last)
+            return
+        ownership.give_up(_records(goes_to, verdict, place, content), place[2], last)
+
+    def _where_to(self, failure: Failure, consumption: Consumption) -> str | None:
+        if failure is Failure.FAILED:
+            topic = self._unreadable_topic
+            if topic is not None and not consumption.has_topic(topic):
+                log.error("there is no topic %s for what cannot be read: `uow topics create` makes it", topic)
+                return None
+            return topic
+        if failure is Failure.EXPIRED and self.policies.expiration_policy in _MOVES_NOTHING:
+            return None
+        return self._errors_topic
+
+    def _level(self, failure: Failure) -> int:
+        if failure is Failure.EXPIRED and self.policies.expiration_policy is ExpirationPolicy.DISCARD:
+            return logging.INFO
+        return logging.WARNING
+
+    def move(self, records: Sequence[OutgoingRecord], rows: Sequence[TopicPartition], token: Any) -> None:
+        """Writes records and commits positions in one transaction. Of a record that the broker takes in no way only the reasons are written.
+
+        Raises:
+            StaleGeneration: The consumer group moved on; nothing is visible.
+            UowError: As `Transaction.commit`.
+        """
+        for most in _TAKEN_BYTES:
+            try:
+                self._write([_bounded(record, most) for record in records], rows, token)
+            except SendRejectedError as refused:
+                if most == _TAKEN_BYTES[-1]:
+                    raise
+                log.warning("values stay where they are: %s", str(refused))
             else:
-                self._commit(move)
+                return
 
-    def _commit(self, move: _Move) -> None:
+    def _write(self, records: Sequence[OutgoingRecord], rows: Sequence[TopicPartition], token: Any) -> None:
         transaction = self._take()
         try:
             transaction.begin()
-            for record in move.records:
+            for record in records:
                 transaction.produce(record)
-            transaction.commit([TopicPartition(*move.ownership.tp, move.last + 1)], move.token)
-        except StaleGeneration as stale:
-            log.info("the group moved on, the unit comes again: %s", stale)
-            move.ownership.go_back(move.first)
-        except BaseException:
-            move.ownership.go_back(move.first)
-            raise
-        else:
-            move.ownership.settle(move.last + 1)
+            transaction.commit(rows, token)
         finally:
             self._give_back(transaction)
+
+
+def _records(
+    topic: str, verdict: Verdict, place: tuple[str, int, int], content: Sequence[Content]
+) -> list[OutgoingRecord]:
+    """The unit as it was, each record with the reasons behind its headers. Of one that is too large for a transaction the first only."""
+    text, size = verdict.text, sum(_bytes(*each) for each in content)
+    if size > COPIED_BYTES:
+        content, text = content[:1], f"{text}; {len(content)} records from there on, {size} bytes, stay where they are"
+    why: Headers = [
+        (names.ERROR_CLASS, verdict.error.__name__.encode()),
+        (names.ERROR_CASE, verdict.case.encode()),
+        (names.ERROR_TEXT, text.encode("utf-8", "backslashreplace")),
+        (names.SOURCE, "/".join(map(str, place)).encode()),
+        (names.FAILURE_REASON, verdict.failure.encode()),
+    ]
+    return [OutgoingRecord(topic, key, value, headers + why) for key, value, headers in content]
+
+
+def _bytes(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    return len(key or b"") + len(value or b"") + sum(len(name) + len(held or b"") for name, held in headers)
+
+
+def _bounded(record: OutgoingRecord, most_bytes: int) -> OutgoingRecord:
+    """The record, or only the reasons for it and its place if it has more bytes."""
+    if len(record.headers) <= HEADERS_LIMIT and _bytes(record.key, record.value, record.headers) <= most_bytes:
+        return record
+    why = record.headers[-REASONS:]
+    headers = [*why, (names.ERROR_VALUE, b"too large, it stays at " + (dict(why)[names.SOURCE] or b""))]
+    return OutgoingRecord(record.topic, None, None, headers)
+
+
+class NotYet(Exception):
+    """A unit cannot be counted in the middle of a rebalance; it comes again. Never leaves `uow`."""

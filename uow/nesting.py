@@ -145,13 +145,15 @@ class StandIn(OneTransaction):
             LostServerError: As `begin`; nothing was sent.
             UowError: As `Transaction.commit`.
         """
-        behind = self._message.offset + 1
-        own = [] if self._consumption.group is None else [TopicPartition(*self._ownership.tp, behind)]
+        due = self._ownership.due_at_once(self._message.offset + 1)
+        row = self._ownership.row(due.position)
         try:
-            super().commit(own, self._message._token)
+            for record in due.records:
+                self.produce(record)
+            super().commit([] if self._consumption.group is None else [row], self._message._token)
         except StaleGeneration as stale:
             raise LostServerError(self._again()) from stale
-        self._ownership.settle(behind)
+        self._ownership.committed(row)
 
     def end(self) -> None:
         """Gives the transactional id back; what is not committed is aborted, and the message comes again."""

@@ -7,6 +7,7 @@ groups and acknowledging (`uow.consumption`), the values handed out (`uow.receiv
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,15 +17,17 @@ from typing import Final, Generic, Protocol, Self, TypeVar
 from schemas.codec import SchemaSource
 from schemas.errors import DecodeError, UowError
 from schemas.records import Component, Unit
-from topics.headers import is_unit
+from topics.headers import POS, is_unit
 from topics.runs import position_of, unit_headers
-from uow.consumption import Consumption, Ownership
+from uow.consumption import Consumption
 from uow.decoding import decode_unit
-from uow.giving_up import GivingUp, Part
+from uow.giving_up import GivingUp, NotYet, Part
 from uow.handles import ConsumedRecord, Headers, coordinates, raw_headers
+from uow.ownership import Ownership
 from uow.received import Message, ReceivedComponent, ReceivedUnit
 from uow.references import References
 from uow.runs import OpenRun, is_left_over
+from uow.verdict import Failure
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -56,11 +59,21 @@ class Reader(Generic[T_co]):
     `next()` waits for ever, `receive(timeout)` as long as told. Iterating again goes on where it stopped. Leaving a loop does not close the
     reader, so that what it handed out can still be acknowledged; `close()`, the end of a `with` block and closing the connection do, and
     so does a new reader for the same topic and group once nobody holds this one any more.
+
+    No record stops it: what cannot be read goes to an errors topic, or is passed over, is logged and counted, and the next one is handed out.
+
+    Attributes:
+        given_up: How many were not handed out, by reason: `expired`, `redelivery-limit`, `failed` (cannot be read).
     """
 
     def __init__(
-        self, consumption: Consumption, interpret: Interpreter[T_co], clock: Callable[[], float] = time.monotonic
+        self,
+        consumption: Consumption,
+        interpret: Interpreter[T_co],
+        given_up: Counter[Failure],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.given_up = given_up
         self._consumption = consumption
         self._interpret = interpret
         self._clock = clock
@@ -78,8 +91,6 @@ class Reader(Generic[T_co]):
         """The next one, or None when none came within `timeout` seconds (None: waits for ever).
 
         Raises:
-            DecodeError: A record cannot be read; it names the coordinates and keeps the bytes. Reading goes on behind it with the next call;
-                the record counts as done as soon as a later one of its partition is acknowledged.
             SubscriptionExpiredError: The committed offset is gone, or there is none and `start` is `committed`.
             ClientClosedError: Closed.
             UowError: What else keeps from reading (failover section 3).
@@ -94,23 +105,30 @@ class Reader(Generic[T_co]):
                     return received
                 if polled[1].run is not None:  # the rest of a unit that has begun lies ready
                     continue
-            if deadline is not None and self._clock() >= deadline:
+            is_late = deadline is not None and self._clock() >= deadline
+            if polled is None or is_late:  # what was given up need not wait for more
+                self._consumption.settle()
+            if is_late:
                 return None
 
     def _poll(self, timeout: float) -> tuple[ConsumedRecord, Ownership] | None:
         return self._consumption.poll(timeout)
 
     def _read(self, record: ConsumedRecord, ownership: Ownership) -> T_co | None:
+        first = coordinates(record)[2] if ownership.run is None else ownership.run.first
         try:
-            with located(record):
-                return self._interpret(record, self._consumption, ownership)
-        except DecodeError:
+            received = self._interpret(record, self._consumption, ownership)
+            if received is not None or ownership.has_much_waiting:
+                self._consumption.settle()
+        except NotYet:
+            ownership.go_back(first)
+            return None
+        except UowError:  # not the record's fault (a broker or a registry that does not answer): read again
+            ownership.go_back(first)
             raise
-        except UowError:
-            ownership.go_back(
-                coordinates(record)[2]
-            )  # not the record's fault (a registry that does not answer): read again
-            raise
+        if ownership.rewind is not None and ownership.rewind <= first:
+            return None
+        return received
 
     def roll_back(self) -> None:
         """Goes back to what is acknowledged: what was handed out since then comes again, with a `delivery_count` one higher (W-52)."""
@@ -129,17 +147,22 @@ class Reader(Generic[T_co]):
         self.close()
 
 
-def read_message(
-    record: ConsumedRecord, consumption: Consumption, ownership: Ownership, registry: SchemaSource | None = None
+def message_of(
+    record: ConsumedRecord,
+    headers: Headers,
+    consumption: Consumption,
+    ownership: Ownership,
+    registry: SchemaSource | None = None,
 ) -> Message:
-    """Any record, as it is; `registry` is for units of another destination in it."""
+    """A record as it is; `registry` is for units of another destination in it."""
     topic, partition, offset = coordinates(record)
+    ownership.handed_out = offset
     return Message(
         topic,
         partition,
         offset,
         record.timestamp()[1],
-        raw_headers(record),
+        headers,
         consumption,
         ownership,
         record.key(),
@@ -149,13 +172,29 @@ def read_message(
     )
 
 
+class MessageInterpreter:
+    """Any record as it is; one whose headers cannot be read is given up."""
+
+    def __init__(self, giving_up: GivingUp, registry: SchemaSource | None) -> None:
+        self._giving_up, self._registry = giving_up, registry
+
+    def __call__(self, record: ConsumedRecord, consumption: Consumption, ownership: Ownership) -> Message | None:
+        try:
+            return message_of(record, raw_headers(record), consumption, ownership, self._registry)
+        except DecodeError as error:
+            self._giving_up.cannot_be_read(error, [(record, [])], consumption, ownership)
+            return None
+
+
 class Plain(Protocol):
     """What becomes of a record that is no unit."""
 
-    def __call__(self, record: ConsumedRecord, consumption: Consumption, ownership: Ownership) -> Message | None: ...
+    def __call__(
+        self, record: ConsumedRecord, headers: Headers, consumption: Consumption, ownership: Ownership
+    ) -> Message | None: ...
 
 
-def pass_over(record: ConsumedRecord, consumption: Consumption, ownership: Ownership) -> None:
+def pass_over(record: ConsumedRecord, headers: Headers, consumption: Consumption, ownership: Ownership) -> None:
     """A plain record among units: done with as soon as a later unit is acknowledged."""
 
 
@@ -183,6 +222,14 @@ def component_of_run(
         raise
 
 
+def broken_off(ownership: Ownership, run: OpenRun) -> DecodeError:
+    """The error for a run whose partition ends inside it: a worker writes all of a unit in one transaction, and so it becomes visible."""
+    ownership.run, ownership.broken = None, run.unit.unit_id
+    error = DecodeError(POS, f"the partition ends behind place {run.taken}/{run.unit.count} of unit {run.unit.unit_id}")
+    error.at(*ownership.tp, run.last)
+    return error
+
+
 @dataclass(frozen=True, slots=True)
 class Handling:
     """What a reader of units works with.
@@ -205,18 +252,36 @@ class UnitInterpreter:
 
     def __init__(self, handling: Handling, plain: Plain) -> None:
         self._handling = handling
+        self._giving_up = handling.giving_up
         self._plain = plain
 
     def __call__(
         self, record: ConsumedRecord, consumption: Consumption, ownership: Ownership
     ) -> ReceivedUnit | Message | None:
-        headers = raw_headers(record)
+        run = ownership.run
+        headers: Headers = []
+        try:
+            with located(record):
+                headers = raw_headers(record)
+                return self._interpret(record, headers, consumption, ownership)
+        except DecodeError as error:
+            parts = run.parts if run is not None else [(record, headers)]
+            self._giving_up.cannot_be_read(error, parts, consumption, ownership)
+            return None
+
+    def _interpret(
+        self, record: ConsumedRecord, headers: Headers, consumption: Consumption, ownership: Ownership
+    ) -> ReceivedUnit | Message | None:
         if ownership.run is not None or (is_unit(headers) and position_of(headers) is not None):
             return self._collect(record, headers, consumption, ownership)
         if not is_unit(headers):
-            return self._plain(record, consumption, ownership)
-        unit = decode_unit(record.value(), self._handling.registry)
-        return self._received(unit, [(record, headers)], consumption, ownership)
+            return self._plain(record, headers, consumption, ownership)
+        parts = [(record, headers)]
+        verdict = self._giving_up.before_opening(coordinates(record)[2], consumption, ownership)
+        if verdict is not None:
+            self._giving_up.carry_out(verdict, parts, consumption, ownership)
+            return None
+        return self._received(decode_unit(record.value(), self._handling.registry), parts, consumption, ownership)
 
     def _collect(
         self, record: ConsumedRecord, headers: Headers, consumption: Consumption, ownership: Ownership
@@ -226,11 +291,16 @@ class UnitInterpreter:
         run = ownership.run
         if component is None or run is None:
             return None
+        if not run.parts:
+            run.verdict = self._giving_up.before_opening(run.first, consumption, ownership)
         run.components.append(component)
         run.parts.append((record, headers))
         if not run.is_whole:
             return None
         ownership.run = None
+        if run.verdict is not None:
+            self._giving_up.carry_out(run.verdict, run.parts, consumption, ownership)
+            return None
         unit = replace(run.unit, components=tuple(run.components))
         return self._received(unit, run.parts, consumption, ownership)
 
@@ -241,18 +311,14 @@ class UnitInterpreter:
         first, headers = parts[0]
         if position_of(headers) is not None:
             headers = unit_headers(parts[-1][1])
-        giving_up = self._handling.giving_up
-        verdict = giving_up.against(unit, first, consumption, ownership)
+        verdict = self._giving_up.against(unit, consumption)
         if verdict is not None:
-            giving_up.carry_out(verdict, parts, consumption, ownership)
+            self._giving_up.carry_out(verdict, parts, consumption, ownership)
             return None
         if any(component.reference is not None for component in unit.components):
-            try:
-                unit = replace(unit, components=tuple(self._handling.references.fetch(unit.components)))
-            except DecodeError as error:
-                giving_up.cannot_be_read(error, parts, consumption, ownership, ownership.handed_out)
-                raise
+            unit = replace(unit, components=tuple(self._handling.references.fetch(unit.components)))
         topic, partition, offset = coordinates(first)
+        ownership.handed_out = offset
         return ReceivedUnit(
             topic,
             partition,
@@ -262,7 +328,7 @@ class UnitInterpreter:
             consumption,
             ownership,
             unit,
-            ownership.count_delivery(offset),
+            ownership.deliveries.of(offset),
             tuple([ReceivedComponent(component, self._handling.registry) for component in unit.components]),
             coordinates(parts[-1][0])[2],
         )

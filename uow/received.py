@@ -6,15 +6,23 @@ Belongs here: the values and what one can ask of them. Does not belong here: rea
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from schemas.codec import SchemaSource
+from schemas.errors import DecodeError
 from schemas.records import Component, Range, Reason, Unit, UnitOutcome
 from topics.headers import COMPONENT_ID, ID, INNER_ID, POS, from_origin, is_unit
-from uow.consumption import Consumption, Ownership
+from uow.consumption import Consumption
 from uow.decoding import decode_unit
 from uow.handles import Headers
+from uow.ownership import Ownership
+
+log = logging.getLogger(__name__)
+
+MAX_DEPTH: Final = 32
+"""How deep units inside units are opened: each level copies all that is in it, and ten megabytes hold a hundred thousand levels."""
 
 
 def _header(headers: Headers | tuple[tuple[str, bytes | None], ...], name: str) -> str | None:
@@ -32,6 +40,7 @@ class ReceivedComponent:
 
     record: Component
     _registry: SchemaSource | None = field(default=None, repr=False, compare=False)
+    _depth: int = field(default=0, repr=False, compare=False)
 
     @property
     def seq(self) -> int:
@@ -70,20 +79,22 @@ class ReceivedComponent:
 
     @property
     def inner_id(self) -> str | None:
-        """Id of the unit that this component is; None for one that is no unit (W-206)."""
+        """Id of the unit that this component says it is; None for one that does not (W-206). Its sender says so: `unit` tells whether it is true."""
         return self.header(INNER_ID)
 
     @property
     def unit(self) -> InnerUnit | None:
-        """The unit that this component is, with components of its own; None for one that is no unit (W-206).
+        """The unit that this component is, with components of its own (W-206).
+
+        None for one that is no unit: without an inner id, or with one over a value that is none, which any sender can write. None, too, where
+        units are nested deeper than `MAX_DEPTH`.
 
         Raises:
-            DecodeError: The value is none that can be read.
             UowError: The registry does not answer.
         """
-        if self.inner_id is None:
+        if self.inner_id is None or self._depth >= MAX_DEPTH:
             return None
-        return _opened(self.value, self._registry)
+        return _opened(self.value, self._registry, self.record.source, self._depth + 1)
 
     def text(self) -> str:
         """The value as UTF-8 text; a null value is the empty text."""
@@ -186,9 +197,14 @@ class InnerUnit(_SaysOfItself):
     components: tuple[ReceivedComponent, ...]
 
 
-def _opened(value: bytes | None, registry: SchemaSource | None) -> InnerUnit:
-    record = decode_unit(value, registry)
-    return InnerUnit(record, tuple([ReceivedComponent(each, registry) for each in record.components]))
+def _opened(value: bytes | None, registry: SchemaSource | None, place: object, depth: int = 1) -> InnerUnit | None:
+    """The unit that a value is said to be. Any sender can say so: one that is none must not stop whoever looks."""
+    try:
+        record = decode_unit(value, registry)
+    except DecodeError as error:
+        log.warning("what lies at %s is said to be a unit, and is none: %s", place, str(error))
+        return None
+    return InnerUnit(record, tuple([ReceivedComponent(each, registry, depth) for each in record.components]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -201,8 +217,8 @@ class AnyUnit(_SaysOfItself, Received):
 
     Attributes:
         record: The unit as decoded.
-        delivery_count: Which delivery of this unit to this group it is, from 1. Counted while readers close in order; a reader that was
-            killed leaves no count (W-52, W-87).
+        delivery_count: Which delivery of this unit to this group it is, from 1. Without a redelivery limit counted while readers close in order:
+            a reader that was killed leaves no count then (W-52, W-87).
     """
 
     record: Unit
@@ -244,18 +260,17 @@ class Message(Received):
     def unit(self) -> InnerUnit | None:
         """The finished unit of another destination that was sent on and passed through here; None for any other record (W-96).
 
-        Who wrote it nobody has checked: a destination answers only for the units that it formed itself, which its readers hand out as such. Of
+        None, too, for one that only says so. Who wrote it nobody has checked: a destination answers only for the units that it formed itself, which its readers hand out as such. Of
         shape `reference` its components are without key, value and headers; of shape `consecutive` each record is one component and
         no unit, hence None.
 
         Raises:
-            DecodeError: The value is none that can be read.
             UowError: The registry does not answer.
         """
         headers = from_origin(self.headers)
         if not is_unit(headers) or any(name == POS for name, _ in headers):
             return None
-        return _opened(self.value, self._registry)
+        return _opened(self.value, self._registry, f"{self.topic}/{self.partition}/{self.offset}")
 
     @property
     def id(self) -> str | None:

@@ -3,6 +3,10 @@
 Components are asked for in number order and lie in order of arrival, so they are fetched in portions: each portion is read in order of
 offsets, with a jump over what is far away.
 
+A reference is part of a record, and may say anything. Before anything is fetched it must name a record that can be there: one of the destination's
+own `D.components`, each once, in a partition that exists and before its end. What is not there is the record's fault, and told at once; waited for
+is only a broker.
+
 Belongs here: finding a component by its reference. Does not belong here: what a unit is (`uow.reader`).
 """
 
@@ -14,13 +18,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from schemas.checksum import reference_to
 from schemas.errors import DecodeError
 from schemas.records import Component, Reference, Source
-from uow.errors import ReconnectTimeoutError, read_error
-from uow.handles import ConsumedRecord, ConsumerHandle, LogWatch, raw_headers
+from uow.errors import DestinationUnavailableError, ReconnectTimeoutError, read_error
+from uow.handles import BLOCKING_S, ConsumedRecord, ConsumerHandle, LogWatch, check_topic, raw_headers
 
 END_IS_TOLD: Final[Mapping[str, Any]] = {"enable.partition.eof": True}
 PORTION_BYTES: Final = 1_048_576
@@ -31,6 +35,8 @@ RECORD_BYTES: Final = 200
 """What a record has beside its value, about."""
 ANSWER_S: Final = 30.0
 STEP_S: Final = 0.5
+MOST_BYTES: Final = 2**31 - 1
+MOST_OFFSETS: Final = 2**63 - 1
 CASE: Final = "reference"
 _GONE: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._PARTITION_EOF})
 
@@ -39,13 +45,19 @@ class References:
     """Fetches components; opens its consumer when it is first asked to. For one thread.
 
     Args:
+        topic: `D.components`: references to any other topic are refused.
         make: Makes a consumer that tells the end of a partition.
         clock: Seconds, for waiting.
     """
 
     def __init__(
-        self, make: Callable[[logging.Logger], ConsumerHandle], clock: Callable[[], float] = time.monotonic
+        self,
+        topic: str,
+        make: Callable[[logging.Logger], ConsumerHandle],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._topic = topic
+        self._ends: dict[int, int] = {}
         self._make = make
         self._clock = clock
         self._handle: ConsumerHandle | None = None
@@ -65,24 +77,63 @@ class References:
         """
         portion: list[Component] = []
         size = 0
+        seen: set[Source] = set()
         for component in components:
+            if component.reference is not None:
+                self._check(component, component.reference, seen)
+                size += component.reference.length
             portion.append(component)
-            size += component.reference.length if component.reference is not None else 0
             if portion_bytes is not None and size >= portion_bytes:
                 yield from self._portion(portion)
                 portion, size = [], 0
         yield from self._portion(portion)
 
+    def _check(self, component: Component, reference: Reference, seen: set[Source]) -> None:
+        """Whether a reference can be true; `seen` are the places of the unit's components before it."""
+        source = component.source
+        if source.topic != self._topic:
+            raise DecodeError(CASE, f"{_told(component)} is no record of {self._topic}")
+        if source in seen:
+            raise DecodeError(CASE, f"{_told(component)} is another component's place as well")
+        if not -1 <= reference.length <= MOST_BYTES:
+            raise DecodeError(CASE, f"{_told(component)} cannot have {reference.length} bytes")
+        if not 0 <= source.offset < MOST_OFFSETS or source.offset >= self._end(source):
+            raise _gone(component)
+        seen.add(source)
+
+    def _end(self, source: Source) -> int:
+        """End offset of a partition, asked for anew where a place lies behind what is known of it; 0 where there is no such partition."""
+        if source.offset >= self._ends.get(source.partition, 0):
+            handle = self._opened()
+            try:
+                partitions = check_topic(handle, self._topic)
+            except DestinationUnavailableError:
+                return 0
+            if not 0 <= source.partition < partitions:
+                return 0
+            self._ends[source.partition] = self._asked_end(handle, source.partition)
+        return self._ends[source.partition]
+
+    def _asked_end(self, handle: ConsumerHandle, partition: int) -> int:
+        try:
+            bounds: Any = handle.get_watermark_offsets(TopicPartition(self._topic, partition), BLOCKING_S)
+        except KafkaException as failure:
+            raise ReconnectTimeoutError(f"end of {self._topic}/{partition}: {failure.args[0].str()}") from failure
+        if bounds is None:
+            raise ReconnectTimeoutError(f"end of {self._topic}/{partition}: no broker answered within {BLOCKING_S:g} s")
+        end: int = bounds[1]
+        return end
+
     def _portion(self, components: Sequence[Component]) -> Iterator[Component]:
-        wanted = [(each, each.reference) for each in components if each.reference is not None]
-        each_bytes = sum(reference.length for _, reference in wanted) // max(len(wanted), 1) + RECORD_BYTES
+        wanted = [(at, each, each.reference) for at, each in enumerate(components) if each.reference is not None]
+        each_bytes = sum(reference.length for _, _, reference in wanted) // max(len(wanted), 1) + RECORD_BYTES
         found: dict[int, Component] = {}
-        for component, reference in sorted(
-            wanted, key=lambda pair: (pair[0].source.topic, pair[0].source.partition, pair[0].source.offset)
+        for at, component, reference in sorted(
+            wanted, key=lambda each: (each[1].source.partition, each[1].source.offset)
         ):
-            found[component.seq] = _whole(component, reference, self._record(component, each_bytes))
-        for component in components:
-            yield found.pop(component.seq, component)
+            found[at] = _whole(component, reference, self._record(component, each_bytes))
+        for at, component in enumerate(components):
+            yield found.pop(at, component)
 
     def _record(self, component: Component, each_bytes: int) -> ConsumedRecord:
         """The record at the component's source; records about there have about so many bytes."""
@@ -105,12 +156,16 @@ class References:
 
     def _handle_at(self, source: Source, each_bytes: int) -> ConsumerHandle:
         """The consumer, about to read `source`: with a jump, or soon."""
-        if self._handle is None:
-            self._handle = self._make(LogWatch().logger)
+        handle = self._opened()
         ahead = source.offset - self._next
         if self._where != (source.topic, source.partition) or not 0 <= ahead * each_bytes <= JUMP_BYTES:
-            self._handle.assign([TopicPartition(source.topic, source.partition, source.offset)])
+            handle.assign([TopicPartition(source.topic, source.partition, source.offset)])
             self._where, self._next = (source.topic, source.partition), source.offset
+        return handle
+
+    def _opened(self) -> ConsumerHandle:
+        if self._handle is None:
+            self._handle = self._make(LogWatch().logger)
         return self._handle
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from schemas.records import Component, Source
 from topics.headers import POS, UNIT_ID
 from topics.runs import Pairs, Run, position_of, unit_of
 from uow.handles import ConsumedRecord, Headers, coordinates
+from uow.verdict import Verdict
 
 
 class OpenRun(Run):
@@ -26,6 +27,7 @@ class OpenRun(Run):
         timestamp: Its timestamp, epoch ms.
         components: What was collected; a unit that streams collects nothing.
         parts: The records of these, with their headers.
+        verdict: Why the unit is given up once it is whole; None where it is handed out.
     """
 
     def __init__(self, record: ConsumedRecord, headers: Headers, destination: str) -> None:
@@ -33,6 +35,7 @@ class OpenRun(Run):
         super().__init__(unit_of(headers, destination, self.timestamp), coordinates(record)[2])
         self.components: list[Component] = []
         self.parts: list[tuple[ConsumedRecord, Headers]] = []
+        self.verdict: Verdict | None = None
 
     def component(self, record: ConsumedRecord, headers: Headers) -> Component:
         """The next component.

@@ -314,7 +314,7 @@ SETTINGS: tuple[Setting, ...] = (
         "redelivery_limit",
         never_or(0),
         "How many redeliveries of a unit may fail before a reader moves it, whole, to `D.errors` (W-87).",
-        "-1: any number; 0: none. Read by `uow read`; the client takes it as an argument",
+        "-1: any number; 0: none. Readers take it from what the workers recorded; an argument overrides it",
     ),
     _choice(
         "routing",

@@ -10,26 +10,28 @@ Belongs here: the streaming reader and its units. Does not belong here: whole un
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from schemas.errors import DecodeError
 from schemas.records import Component, Unit
 from topics.headers import POS, is_unit
 from topics.runs import position_of, said_of_unit
-from uow.consumption import Consumption, Ownership
+from uow.consumption import Consumption
 from uow.decoding import decode_unit
 from uow.errors import LostServerError, ReconnectTimeoutError
 from uow.giving_up import Part
 from uow.handles import ConsumedRecord, coordinates, raw_headers
-from uow.reader import STEP_S, Handling, Reader, component_of_run, located
+from uow.ownership import Ownership
+from uow.reader import STEP_S, Handling, Reader, broken_off, component_of_run, located
 from uow.received import AnyUnit, ReceivedComponent
 from uow.references import PORTION_BYTES
 from uow.runs import OpenRun
+from uow.verdict import Failure
 
 SMALL_BUFFERS: Final[Mapping[str, Any]] = {
     "queued.max.messages.kbytes": 1024,
@@ -39,7 +41,9 @@ SMALL_BUFFERS: Final[Mapping[str, Any]] = {
 """librdkafka reads ahead up to 64 MB otherwise."""
 
 REST_S: Final = 30.0
-"""Longest wait for the next record of a unit that has begun: all of them became visible together."""
+"""Longest wait for the next record of a unit that has begun."""
+END_S: Final = 6.0
+"""The same where the broker says that there is no further record: a worker writes all of a unit in one transaction, and so it becomes visible."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,8 +53,8 @@ class StreamedUnit(AnyUnit):
     Of one of shape `consecutive`, `headers` lack the user headers of its end component, which comes last.
 
     Attributes:
-        components: In number order, once. Raises `DecodeError` where the unit turns out to be broken (W-12), and `LostServerError` where its
-            partition moves away meanwhile: the unit comes again.
+        components: In number order, once. Raises `DecodeError` where the unit turns out to be broken (W-12): it is given up then, and the reader
+            goes on with the next one. Raises `LostServerError` where its partition moves away meanwhile: the unit comes again.
     """
 
     components: Iterator[ReceivedComponent]
@@ -65,13 +69,22 @@ class StreamedUnit(AnyUnit):
         """As `Received.acknowledge`, behind its last record: what was not asked for is read, and checked, first (W-14).
 
         Raises:
-            DecodeError: The unit is broken; it counts as done as soon as a later one of its partition is acknowledged.
+            DecodeError: The unit is broken, and given up.
         """
         for _ in self.components:
             pass
         if self._run is not None and not self._run.is_whole:
             raise DecodeError(POS, f"unit {self.unit_id} is broken off after {self._run.taken} of {self.size}")
         self._consumption.acknowledge(self._ownership, self.offset if self._run is None else self._run.last)
+
+
+class _Begun(NamedTuple):
+    """A unit that streams: its first record, who reads it, and what was handed out last before it."""
+
+    part: Part
+    consumption: Consumption
+    ownership: Ownership
+    before: int
 
 
 class UnitStream:
@@ -87,42 +100,57 @@ class UnitStream:
 
     def __init__(self, handling: Handling, clock: Callable[[], float] = time.monotonic) -> None:
         self._handling = handling
+        self._giving_up = handling.giving_up
         self._received = partial(ReceivedComponent, _registry=handling.registry)
         self._clock = clock
         self.kept: deque[tuple[ConsumedRecord, Ownership]] = deque()
         self._under_way: Iterator[ReceivedComponent] = iter(())
 
     def finish(self) -> None:
-        """Reads over what is left of the unit under way; one that comes again is nobody's loss."""
-        with suppress(LostServerError):
+        """Reads over what is left of the unit under way; one that comes again, or that turned out broken, is nobody's loss."""
+        with suppress(LostServerError, DecodeError):
             for _ in self._under_way:
                 pass
 
     def __call__(self, record: ConsumedRecord, consumption: Consumption, ownership: Ownership) -> StreamedUnit | None:
-        headers = raw_headers(record)
-        if not is_unit(headers):
+        part: Part = (record, [])
+        try:
+            with located(record):
+                part = (record, raw_headers(record))
+                return self._interpret(part, consumption, ownership) if is_unit(part[1]) else None
+        except DecodeError as error:
+            self._giving_up.cannot_be_read(error, [part], consumption, ownership)
             return None
-        giving_up, part = self._handling.giving_up, (record, headers)
+
+    def _interpret(self, part: Part, consumption: Consumption, ownership: Ownership) -> StreamedUnit | None:
+        record, headers = part
         if position_of(headers) is None:
-            unit = decode_unit(record.value(), self._handling.registry)
-            verdict = giving_up.against(unit, record, consumption, ownership)
-            if verdict is None:
-                components = self._fetched(unit, part, consumption, ownership, ownership.handed_out)
-                return self._begun(unit, part, components, None, consumption, ownership)
-            giving_up.carry_out(verdict, [part], consumption, ownership)
-            return None
+            return self._envelope(part, consumption, ownership)
         first = component_of_run(record, headers, ownership, self._handling.destination)
         run = ownership.run
         if first is None or run is None:
             return None
-        verdict = giving_up.against(run.unit, record, consumption, ownership)
-        components = self._components(first, run, consumption, ownership)
+        verdict = self._giving_up.before_opening(run.first, consumption, ownership)
+        verdict = verdict or self._giving_up.against(run.unit, consumption)
+        components = self._components(first, run, _Begun(part, consumption, ownership, ownership.handed_out))
         if verdict is None:
             return self._begun(run.unit, part, components, run, consumption, ownership)
         run.parts = [part]
-        for _ in components:
-            pass
-        giving_up.carry_out(verdict, run.parts, consumption, ownership)
+        with suppress(DecodeError):  # broken as well: given up for that
+            for _ in components:
+                pass
+            self._giving_up.carry_out(verdict, run.parts, consumption, ownership)
+        return None
+
+    def _envelope(self, part: Part, consumption: Consumption, ownership: Ownership) -> StreamedUnit | None:
+        verdict = self._giving_up.before_opening(coordinates(part[0])[2], consumption, ownership)
+        if verdict is None:
+            unit = decode_unit(part[0].value(), self._handling.registry)
+            verdict = self._giving_up.against(unit, consumption)
+            if verdict is None:
+                components = self._fetched(unit, _Begun(part, consumption, ownership, ownership.handed_out))
+                return self._begun(unit, part, components, None, consumption, ownership)
+        self._giving_up.carry_out(verdict, [part], consumption, ownership)
         return None
 
     def _begun(
@@ -138,38 +166,49 @@ class UnitStream:
         if run is not None:
             headers = said_of_unit(headers)
         place, at = coordinates(record), record.timestamp()[1]
-        count = ownership.count_delivery(place[2])
+        ownership.handed_out = place[2]
         self._under_way = components
+        count = ownership.deliveries.of(place[2])
         return StreamedUnit(*place, at, headers, consumption, ownership, unit, count, components, run)
 
-    def _fetched(
-        self, unit: Unit, part: Part, consumption: Consumption, ownership: Ownership, before: int
-    ) -> Iterator[ReceivedComponent]:
+    def _fetched(self, unit: Unit, begun: _Begun) -> Iterator[ReceivedComponent]:
         try:
-            with located(part[0]):
+            with located(begun.part[0]):
                 yield from map(self._received, self._handling.references.fetch(unit.components, PORTION_BYTES))
         except DecodeError as error:
-            self._handling.giving_up.cannot_be_read(error, [part], consumption, ownership, before)
+            self._give_up(error, begun, [begun.part], coordinates(begun.part[0])[2])
             raise
 
-    def _components(
-        self, component: Component, run: OpenRun, consumption: Consumption, ownership: Ownership
-    ) -> Iterator[ReceivedComponent]:
+    def _components(self, component: Component, run: OpenRun, begun: _Begun) -> Iterator[ReceivedComponent]:
         try:
             yield self._received(component)
             while not run.is_whole:
-                yield self._received(self._next(run, consumption, ownership))
+                yield self._received(self._next(run, begun.consumption, begun.ownership))
+        except DecodeError as error:
+            self._give_up(error, begun, run.parts or [begun.part], run.last)
+            raise
         finally:
-            ownership.run = None
-            consumption.let_go()
+            begun.ownership.run = None
+            begun.consumption.let_go()
+
+    def _give_up(self, error: DecodeError, begun: _Begun, parts: Sequence[Part], last: int) -> None:
+        """A unit turned out broken while it streamed: it waits for what was handed out before it, not for itself."""
+        ownership, first = begun.ownership, coordinates(begun.part[0])[2]
+        if begun.consumption.is_ours(ownership, first):
+            ownership.handed_out = begun.before
+            self._giving_up.cannot_be_read(error, parts, begun.consumption, ownership, last)
+            begun.consumption.settle()
 
     def _next(self, run: OpenRun, consumption: Consumption, ownership: Ownership) -> Component:
         """The next component of the unit under way."""
-        deadline = self._clock() + REST_S
+        begun = self._clock()
         while consumption.is_ours(ownership, run.first):
             polled = consumption.poll(STEP_S)
             if polled is None:
-                if self._clock() >= deadline:
+                waited = self._clock() - begun
+                if ownership.is_at_end and waited >= END_S:
+                    raise broken_off(ownership, run)
+                if waited >= REST_S:
                     ownership.go_back(run.first)
                     raise ReconnectTimeoutError(f"the rest of unit {run.unit.unit_id} did not come within {REST_S:g} s")
             elif polled[1] is not ownership:
@@ -191,17 +230,12 @@ class UnitStream:
 class StreamReader(Reader[StreamedUnit]):
     """Hands out streamed units. Asking for the next one reads over what is left of the one before."""
 
-    def __init__(self, consumption: Consumption, stream: UnitStream) -> None:
-        super().__init__(consumption, stream)
+    def __init__(self, consumption: Consumption, stream: UnitStream, given_up: Counter[Failure]) -> None:
+        super().__init__(consumption, stream, given_up)
         self._stream = stream
 
     def receive(self, timeout: float | None = None) -> StreamedUnit | None:
-        """As `Reader.receive`.
-
-        Raises:
-            DecodeError: Also where the rest of the unit before is broken.
-            UowError: As there.
-        """
+        """As `Reader.receive`; the rest of the unit before is read over first."""
         self._stream.finish()
         return super().receive(timeout)
 

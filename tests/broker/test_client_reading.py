@@ -230,19 +230,6 @@ def test_plain_records_are_passed_over_or_handed_out(
         assert isinstance(everything.receive(20), uow.ReceivedUnit)
 
 
-def test_an_undecodable_unit_is_told_with_its_coordinates_and_reading_goes_on(
-    connection: uow.Connection, places: Topics, destination: str
-) -> None:
-    places.put(f"{destination}.units", (b"k", b"\xc3\x01nonsense", {"uow-kind": b"unit", "uow-id": b"k"}))
-    places.deliver(destination, "a")
-    reader = connection.units(destination, group=destination)
-    with pytest.raises(errors.DecodeError) as caught:
-        next(reader)
-    assert (caught.value.topic, caught.value.partition, caught.value.offset) == (f"{destination}.units", 0, 0)
-    assert caught.value.data == b"\xc3\x01nonsense"
-    assert next(reader).id == "a"
-
-
 def test_latest_begins_at_the_end_and_stays_there(places: Topics, destination: str) -> None:
     """R-53: the beginning is fixed at the first assignment, not anew at each."""
     places.deliver(destination, "old")

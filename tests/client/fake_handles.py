@@ -136,7 +136,10 @@ class FakeProducer:
         self._called("commit_transaction")
         self.broker.visible += self.open
         for row in self.positions:
-            self.broker.committed[row.topic, row.partition] = (row.offset, "")
+            self.broker.committed[row.topic, row.partition] = (row.offset, row.metadata or "")
+        if self.broker.lost_answers:
+            self.broker.lost_answers -= 1
+            raise failure(KafkaError._TIMED_OUT)
 
     def abort_transaction(self, timeout: float) -> None:
         self._called("abort_transaction")
@@ -171,12 +174,15 @@ class FakeConsumer:
         self.broker = broker
         self.positions: dict[tuple[str, int], int] = {}
         self.paused: set[tuple[str, int]] = set()
+        self.told: dict[tuple[str, int], int] = {}
         self.closed = False
         self.generation = 1
+        self.subscribed: list[str] = []
         self._callbacks: dict[str, Any] = {}
         self._events: list[Callable[[], None]] = []
 
     def subscribe(self, topics: list[str], *, on_assign: Any, on_revoke: Any, on_lost: Any) -> None:
+        self.subscribed = topics
         self._callbacks = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
         self.moved("assign", *range(self.broker.topics.get(topics[0], 1)), topic=topics[0])
 
@@ -191,7 +197,7 @@ class FakeConsumer:
 
     def assign(self, partitions: list[TopicPartition]) -> None:
         self.broker.assigned.append([row.offset for row in partitions])
-        self.positions = {}
+        self.positions, self.told = {}, {}
         self.incremental_assign(partitions)
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
@@ -211,6 +217,9 @@ class FakeConsumer:
         for place, start in self.broker.starts.items():
             if self.positions.get(place, start) < start:
                 return FakeRecord(error=KafkaError(KafkaError._AUTO_OFFSET_RESET))
+        for place, position in self.positions.items():
+            if place not in self.paused and position in self.broker.unfetchable.get(place, ()):
+                return FakeRecord(error=KafkaError(KafkaError._BAD_COMPRESSION), topic=place[0], partition=place[1])
         for record in self.broker.records:
             place = (record.topic(), record.partition())
             if place in self.paused:
@@ -218,11 +227,19 @@ class FakeConsumer:
             if place in self.positions and record.offset() >= self.positions[place]:
                 self.positions[place] = record.offset() + 1
                 return record
-        if self.properties.get("enable.partition.eof"):
-            return FakeRecord(error=KafkaError(KafkaError._PARTITION_EOF))
+        return self._end() if self.properties.get("enable.partition.eof") else None
+
+    def _end(self) -> FakeRecord | None:
+        """Each end is told once, until something is read there again."""
+        for place, position in self.positions.items():
+            if place not in self.paused and self.told.get(place) != position:
+                self.told[place] = position
+                error = KafkaError(KafkaError._PARTITION_EOF)
+                return FakeRecord(error=error, topic=place[0], partition=place[1], offset=position)
         return None
 
     def seek(self, partition: TopicPartition) -> None:
+        self.told.pop((partition.topic, partition.partition), None)
         self.positions[partition.topic, partition.partition] = partition.offset
 
     def pause(self, partitions: list[TopicPartition]) -> None:
@@ -241,7 +258,9 @@ class FakeConsumer:
     def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
         return (0, len(self.broker.records))
 
-    def list_topics(self, topic: str, timeout: float) -> Any:
+    def list_topics(self, topic: str | None, timeout: float) -> Any:
+        if topic is None:
+            return SimpleNamespace(topics={name: topic_metadata(count) for name, count in self.broker.topics.items()})
         count = self.broker.topics.get(topic, 0 if topic.endswith("-path-map") else 1)
         return SimpleNamespace(topics={topic: topic_metadata(count)} if count else {})
 
@@ -267,8 +286,10 @@ class FakeBroker:
     Attributes:
         script: Exceptions by call name, one per call; None lets a call through.
         log_lines: What the library logs at the next poll.
+        lost_answers: How many commits of transactions take place and are not answered.
         answers: Whether delivery reports come.
         starts: Where partitions begin whose oldest records are gone.
+        unfetchable: Offsets that the library fails to read, by partition.
         assigned: Offsets of each assignment by hand.
         visible: Records that a `read_committed` reader sees.
     """
@@ -276,6 +297,7 @@ class FakeBroker:
     def __init__(self) -> None:
         self.script: dict[str, list[BaseException | None]] = {}
         self.log_lines: list[str] = []
+        self.lost_answers = 0
         self.delivery_errors: list[KafkaError | None] = []
         self.read_errors: list[KafkaError] = []
         self.answers = True
@@ -284,6 +306,7 @@ class FakeBroker:
         self.records: list[FakeRecord] = []
         self.starts: dict[tuple[str, int], int] = {}
         self.assigned: list[list[int]] = []
+        self.unfetchable: dict[tuple[str, int], range] = {}
         self.committed: dict[tuple[str, int], tuple[int, str]] = {}
         self.commits: list[list[tuple[int, int]]] = []
         self.tokens: list[Any] = []
@@ -299,6 +322,10 @@ class FakeBroker:
     def consumer(self, properties: dict[str, Any], logger: logging.Logger) -> FakeConsumer:
         self.consumers.append(FakeConsumer(properties, logger, self))
         return self.consumers[-1]
+
+    def readers_of(self, topic: str) -> list[FakeConsumer]:
+        """Consumers that have subscribed to it."""
+        return [each for each in self.consumers if topic in each.subscribed]
 
     def connect(self, **options: Any) -> uow.Connection:
         return uow.connect("fake:9092", handles=self, **options)

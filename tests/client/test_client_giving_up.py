@@ -39,12 +39,15 @@ def test_an_expired_unit_is_not_handed_out_w86(
     fake: FakeBroker, connection: uow.Connection, policy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     deliver(fake, "old", "fresh")
-    caplog.set_level(logging.WARNING)
-    assert next(connection.units("megazon", group="g", expiration_policy=policy)).id == "fresh"
-    assert ids_in_errors(fake) == []
-    assert [record.getMessage() for record in caplog.records] == (
-        ["megazon.units/0/0: unit u-1 of 'old' expired at 1000, before it was read"] if policy == "log" else []
-    )
+    caplog.set_level(logging.INFO, "uow.giving_up")
+    reader = connection.units("megazon", group="g", expiration_policy=policy, redelivery_limit=-1)
+    assert next(reader).id == "fresh"
+    assert (ids_in_errors(fake), reader.given_up) == ([], {"expired": 1})
+    text = "megazon.units/0/0 is passed over: unit u-1 of 'old' expired at 1000, before it was read"
+    level = logging.WARNING if policy == "log" else logging.INFO
+    assert [(each.levelno, each.getMessage()) for each in caplog.records if each.name == "uow.giving_up"] == [
+        (level, text)
+    ]
 
 
 @pytest.mark.parametrize("policy", ["redirect", "deliver_partial"])
@@ -85,8 +88,23 @@ def test_a_unit_waits_for_its_move_until_everything_before_it_is_acknowledged_w8
     assert ids_in_errors(fake) == [b"old-1"]
     assert fake.committed[UNITS, 0][0] == 2
     third.acknowledge()
-    assert reader.receive(0) is None
-    assert ids_in_errors(fake) == [b"old-1"]  # the position has passed the other one: it was acknowledged with c
+    assert ids_in_errors(fake) == [b"old-1", b"old-2"]
+    assert fake.committed[UNITS, 0][0] == 5
+
+
+def test_a_later_acknowledgement_takes_along_what_waits_before_it_w86_w87_w117(
+    fake: FakeBroker, connection: uow.Connection
+) -> None:
+    """Every third one is acknowledged: cumulatively, and in one transaction with all that was given up before it."""
+    deliver(fake, "a", "old1", "b", "old2", "c", "old3", "d", "e")
+    reader = connection.units("megazon", group="g", expiration_policy="redirect")
+    units = [next(reader) for _ in range(5)]
+    assert [unit.id for unit in units] == ["a", "b", "c", "d", "e"]
+    assert ids_in_errors(fake) == []
+    units[2].acknowledge()
+    assert ids_in_errors(fake) == [b"old1", b"old2", b"old3"]
+    assert fake.committed[UNITS, 0][0] == 6
+    assert fake.calls.count("commit_transaction") == 1
 
 
 def test_a_unit_that_waits_for_its_move_comes_again_after_a_roll_back_w86(

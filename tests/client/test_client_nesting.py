@@ -12,6 +12,7 @@ import uow
 from processor.engine.context import TaskContext
 from processor.engine.ports import Tp
 from processor.engine.task import PartitionTask
+from schemas import codec
 from schemas.framing import single_object_header
 from schemas.records import Component, UnitOutcome
 from tests.core.script import FakeRecord as InputRecord
@@ -19,6 +20,7 @@ from topics.catalogue import DestinationTopics
 from topics.headers import PARENTS
 from topics.policies import AliasFamily, DestinationPolicy, ExpirationPolicy, HandlingPolicy, Shape, ValueFormat
 from uow import errors
+from uow.received import MAX_DEPTH
 
 Pairs = list[tuple[str, Any]]
 
@@ -330,12 +332,6 @@ def test_partial_inner_unit_takes_its_place_and_says_so_w205(fake: FakeBroker, c
     assert (inner.outcome, inner.missing) == (UnitOutcome.PARTIAL, (uow.Range(1, 1),))
 
 
-def test_value_that_should_be_a_unit_and_is_none_is_told_w206() -> None:
-    record = Component(1, True, None, None, b"no unit", (("uow-inner-id", b"i"),), 1, uow.Source("t", 0, 0))
-    with pytest.raises(errors.DecodeError):
-        _ = uow.ReceivedComponent(record).unit
-
-
 def passed_through(fake: FakeBroker, sent: FakeSent, destination: str) -> FakeSent:
     """A unit that somebody copied to another destination as it is, as it comes out there."""
     fake.visible[:] = [FakeSent(f"{destination}.components", sent.key, sent.value, sent.headers)]
@@ -368,14 +364,11 @@ def test_a_unit_that_passed_through_is_no_unit_there_and_is_opened_on_request_w9
     assert (inner.id, inner.unit_id) == ("s-1", found.unit.unit_id)
 
 
-def test_what_is_no_whole_unit_opens_as_none_or_says_what_is_wrong(
-    fake: FakeBroker, connection: uow.Connection
-) -> None:
+def test_what_is_no_whole_unit_opens_as_none(fake: FakeBroker, connection: uow.Connection) -> None:
     mark = ("uow-origin-kind", b"unit")
     for headers in ([], [("uow-origin-kind", b"x")], [mark, ("uow-seq", b"1")], [mark, ("uow-origin-pos", b"1/2")]):
         assert message(fake, connection, FakeSent("orders.units", None, b"v", headers)).unit is None
-    with pytest.raises(errors.DecodeError):
-        _ = message(fake, connection, FakeSent("orders.units", None, b"v", [mark])).unit
+    assert message(fake, connection, FakeSent("orders.units", None, b"v", [mark])).unit is None
 
 
 def test_an_inner_unit_that_passed_through_still_takes_its_place_w205(
@@ -402,3 +395,30 @@ def test_a_passed_unit_that_stands_for_nothing_goes_on_as_it_came_w56(
     connection.forward(message(fake, connection, passed), to="next")
     assert fake.visible[-1].headers == passed.headers
     assert passed_through(fake, passed, "further").headers == passed.headers
+
+
+def inner(value: bytes, depth: int = 0) -> Component:
+    """A component that says it is a unit."""
+    return Component(1, True, None, None, value, (("uow-inner-id", b"i"),), 1, uow.Source("t", 0, depth))
+
+
+def test_value_that_should_be_a_unit_and_is_none_is_no_unit_w206(caplog: pytest.LogCaptureFixture) -> None:
+    """Any sender can write the header: whoever looks must not stop at it."""
+    received = uow.ReceivedComponent(inner(b"no unit"))
+    assert (received.inner_id, received.unit) == ("i", None)
+    assert "what lies at t/0/0 is said to be a unit, and is none" in caplog.text
+
+
+def test_units_are_opened_to_a_depth_that_ends_w206() -> None:
+    """Ten megabytes hold a hundred thousand levels, and each copies all that is in it."""
+    value = b""
+    for depth in range(MAX_DEPTH + 3):
+        value = codec.frame(unit_around(inner(value, depth)))
+    received, levels = uow.ReceivedComponent(inner(value)), 0
+    while (unit := received.unit) is not None:
+        (received,), levels = unit.components, levels + 1
+    assert levels == MAX_DEPTH
+
+
+def unit_around(component: Component) -> uow.Unit:
+    return uow.Unit("i", "u", "D", 1, uow.UnitOutcome.COMPLETE, uow.Reason.END, 1, 1, None, 1, 0, (), (component,))

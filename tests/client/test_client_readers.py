@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
@@ -15,16 +16,16 @@ from schemas.records import Component, Range, Reason, Source, Unit, UnitOutcome
 from schemas.registry import RegistryFramer
 from schemas.registry import connect as registry_at
 from uow import errors
-from uow.consumption import COUNTED, Ownership, read_counts, write_counts
 
 UNITS = "megazon.units"
+ERRORS = "megazon.errors"
 FAR = 32_503_680_000_000
 
 
 @pytest.fixture
 def fake() -> FakeBroker:
     fake = FakeBroker()
-    fake.topics = {UNITS: 1}
+    fake.topics = {UNITS: 1, ERRORS: 1}
     return fake
 
 
@@ -97,35 +98,99 @@ def test_confluent_framing_is_read_through_the_registry(fake: FakeBroker) -> Non
         assert [unit.record for unit in taken(reader, 2)] == [a_unit(), a_unit()]
 
 
-def test_confluent_framing_without_a_registry_is_told(fake: FakeBroker, connection: uow.Connection) -> None:
-    fake.records = [record_of(a_unit(), 0, b"\0\0\0\0\1body")]
-    with pytest.raises(errors.DecodeError, match="registry"):
-        next(connection.units("megazon", group="g"))
-
-
-BROKEN = [b"", b"\xc3\x01", b"nonsense", b"{", b"{}", b"<", b"<unit/>", b"\xc3\x01" + b"\xff" * 30]
+BROKEN = [
+    None,
+    b"",
+    b"\xc3\x01",
+    b"nonsense",
+    b"{",
+    b"{}",
+    b"<",
+    b"<unit/>",
+    b"\xc3\x01" + b"\xff" * 30,
+    b"\0\0\0\0\1body",
+]
 
 
 @pytest.mark.parametrize("data", BROKEN)
-def test_an_undecodable_unit_is_told_and_reading_goes_on(
-    fake: FakeBroker, connection: uow.Connection, data: bytes
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_unit_that_cannot_be_read_goes_to_errors_and_the_next_one_is_handed_out(
+    fake: FakeBroker, connection: uow.Connection, data: bytes | None, streamed: bool
 ) -> None:
-    """It names the coordinates, keeps the bytes, and is behind the reader then."""
-    fake.records = [record_of(a_unit(), 0, data), record_of(a_unit(), 1)]
-    reader = connection.units("megazon", group="g")
-    with pytest.raises(errors.DecodeError) as caught:
-        next(reader)
-    assert (caught.value.topic, caught.value.partition, caught.value.offset) == (UNITS, 0, 0)
-    assert caught.value.data == data
-    next(reader).acknowledge()
-    assert fake.committed[UNITS, 0][0] == 2
+    """A restart does not meet it again: the position is behind it before anything else is handed out."""
+    poison = FakeRecord(data, key=b"k", headers=[("uow-kind", b"unit"), ("uow-id", b"k")], topic=UNITS)
+    fake.records = [poison, record_of(a_unit(), 1)]
+    told: list[uow.GivenUp] = []
+    read = connection.stream if streamed else connection.units
+    reader = read("megazon", group="g", on_given_up=told.append)
+    assert next(reader).id == "order-1"
+    (moved,) = fake.visible
+    assert (moved.topic(), moved.key, moved.value) == (ERRORS, b"k", data)
+    assert moved.headers[:2] == poison.headers()
+    assert (moved.marks["uow-error-class"], moved.marks["uow-source"]) == (b"DecodeError", b"megazon.units/0/0")
+    assert moved.marks["uow-failure-reason"] == b"failed"
+    assert fake.committed[UNITS, 0][0] == 1
+    (given_up,) = told
+    assert (given_up.topic, given_up.partition, given_up.offset, given_up.moved_to) == (UNITS, 0, 0, ERRORS)
+    assert reader.given_up == {"failed": 1}
 
 
-def test_a_unit_without_a_value_is_undecodable(fake: FakeBroker, connection: uow.Connection) -> None:
-    headers: list[tuple[str, bytes | None]] = [("uow-kind", b"unit")]
-    fake.records = [FakeRecord(None, headers=headers, topic=UNITS)]
-    with pytest.raises(errors.DecodeError, match="without a value"):
-        next(connection.units("megazon", group="g"))
+@pytest.mark.parametrize("options", [{"group": None, "start": "earliest"}, {"group": "g", "unreadable": "log"}])
+def test_a_unit_that_cannot_be_read_is_passed_over_and_told_where_nothing_is_moved(
+    fake: FakeBroker, connection: uow.Connection, options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.records = [record_of(a_unit(), 0, b"nonsense"), record_of(a_unit(), 1)]
+    reader = connection.units("megazon", **options)
+    assert next(reader).offset == 1
+    assert fake.visible == []
+    assert "megazon.units/0/0 is passed over: neither Avro" in caplog.text
+    assert reader.given_up == {"failed": 1}
+
+
+def test_what_is_passed_over_is_not_met_again_by_the_next_reader(fake: FakeBroker) -> None:
+    fake.records = [record_of(a_unit(), 0, b"nonsense")]
+    for expected in (1, 0):
+        with fake.connect() as connection, connection.units("megazon", group="g", unreadable="log") as reader:
+            assert reader.receive(0) is None
+            assert reader.given_up["failed"] == expected
+
+
+def test_without_an_errors_topic_what_cannot_be_read_is_passed_over_loudly(
+    fake: FakeBroker, connection: uow.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.topics[ERRORS] = 0
+    fake.records = [record_of(a_unit(), 0, b"nonsense"), record_of(a_unit(), 1)]
+    assert next(connection.units("megazon", group="g")).offset == 1
+    assert "there is no topic megazon.errors" in caplog.text
+
+
+def test_a_policy_for_what_cannot_be_read_that_does_not_exist_is_refused(connection: uow.Connection) -> None:
+    with pytest.raises(errors.ConfigError, match="unreadable"):
+        connection.units("megazon", group="g", unreadable="burn")
+
+
+@pytest.mark.parametrize("topic", [None, "bin"])
+def test_a_message_whose_headers_cannot_be_read_is_passed_over_or_put_aside(
+    fake: FakeBroker, connection: uow.Connection, topic: str | None
+) -> None:
+    """W-23: it can be no message, and cannot be forwarded; the position goes along with the next one."""
+    fake.topics = {"t": 1, "next": 1, "bin": 1}
+    fake.records = [Unreadable(b"1", offset=0), FakeRecord(b"2", offset=1)]
+    reader = connection.messages("t", group="g", unreadable_to=topic)
+    message = next(reader)
+    assert (message.offset, reader.given_up) == (1, {"failed": 1})
+    connection.forward(message, to="next")
+    assert [(sent.topic(), sent.value) for sent in fake.visible] == ([("bin", b"1")] if topic else []) + [
+        ("next", b"2")
+    ]
+    assert fake.committed["t", 0][0] == 2
+
+
+class Unreadable(FakeRecord):
+    """As the library has it for a header name that is no UTF-8."""
+
+    def headers(self) -> Any:
+        raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
 
 
 def test_a_registry_that_does_not_answer_is_asked_again(
@@ -401,9 +466,9 @@ def test_a_new_reader_closes_one_whose_loop_was_left(fake: FakeBroker, connectio
         break
     gc.collect()
     held = connection.units("megazon", group="g")
-    assert [each.closed for each in fake.consumers] == [True, False]
+    assert [each.closed for each in fake.readers_of(UNITS)] == [True, False]
     connection.units("megazon", group="g")
-    assert [each.closed for each in fake.consumers][:2] == [True, False]
+    assert [each.closed for each in fake.readers_of(UNITS)][:2] == [True, False]
     held.close()
 
 
@@ -420,23 +485,3 @@ def test_closing_the_connection_closes_its_readers(fake: FakeBroker) -> None:
         connection.units("megazon", group="a")
         connection.units("megazon", group=None)
     assert all(consumer.closed for consumer in fake.consumers)
-
-
-def test_counts_are_text_beside_the_offset() -> None:
-    assert write_counts({}) == ""
-    assert write_counts({17: 2, 19: 1}) == "d1;17:2;19:1"
-    assert read_counts("d1;17:2;19:1") == {17: 2, 19: 1}
-
-
-@pytest.mark.parametrize("metadata", [None, "", "1;F=5", "d1;", "d1;x:1", "d1;1", "d2;1:1", "d1;1:1\n"])
-def test_nobody_elses_text_is_a_count(metadata: str | None) -> None:
-    assert read_counts(metadata) == {}
-
-
-def test_counts_are_bounded_by_the_brokers_limit() -> None:
-    """The broker refuses more than 4096 bytes beside an offset."""
-    ownership = Ownership(("t", 0), 0, 0)
-    for offset in range(10**18, 10**18 + 1000):
-        ownership.count_delivery(offset)
-    assert len(ownership.counts) == COUNTED
-    assert len(write_counts(ownership.deliveries())) <= 4096

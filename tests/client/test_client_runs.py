@@ -11,7 +11,6 @@ import uow
 from processor.engine.ports import Output
 from tests.core.script import Step, c, plain, story
 from topics.policies import Shape
-from uow import errors
 
 UNITS = "D.units"
 
@@ -19,7 +18,7 @@ UNITS = "D.units"
 @pytest.fixture
 def fake() -> FakeBroker:
     fake = FakeBroker()
-    fake.topics = {UNITS: 2}
+    fake.topics = {UNITS: 2, "D.errors": 2}
     return fake
 
 
@@ -38,6 +37,11 @@ def on_topic(outputs: Sequence[Output], first: int = 0, partition: int = 0) -> l
 
 def of(id: str, size: int = 3) -> list[Step]:
     return [c(number, id=id, end=number == size, user=[("mine", id)]) for number in range(1, size + 1)]
+
+
+def reasons(fake: FakeBroker) -> list[tuple[bytes, bytes]]:
+    """Place and reason of each record that was given up."""
+    return [(sent.marks["uow-pos"], sent.marks["uow-error-text"].partition(b" of unit")[0]) for sent in fake.visible]
 
 
 def ids(reader: uow.Reader[uow.ReceivedUnit], count: int) -> list[str]:
@@ -109,10 +113,10 @@ def test_a_record_inside_a_run_is_told_and_read_for_what_it_is_w12(
     run = written(*of("a"))
     fake.records = on_topic([*run[:1], foreign, *run[1:], *written(*of("b"))])
     reader = connection.units("D", group="g", include_plain=True)
-    with pytest.raises(errors.DecodeError, match=r"where place 2/3 of unit .* should be") as caught:
-        next(reader)
-    assert (caught.value.topic, caught.value.partition, caught.value.offset) == (UNITS, 0, 1)
     inside, last = next(reader), next(reader)
+    (moved,) = fake.visible
+    assert (moved.topic(), moved.marks["uow-pos"], moved.marks["uow-source"]) == ("D.errors", b"1/3", b"D.units/0/0")
+    assert b"where place 2/3 of unit" in moved.marks["uow-error-text"]
     assert inside.offset == 1
     assert last.id == "b"
     last.acknowledge()
@@ -123,26 +127,23 @@ def test_a_gap_in_a_run_is_told_once_w12(fake: FakeBroker, connection: uow.Conne
     run = written(*of("a", 5))
     fake.records = on_topic([*run[:1], *run[2:], *written(*of("b"))])
     reader = connection.units("D", group="g")
-    with pytest.raises(errors.DecodeError, match="place 3/5 of it where place 2/5"):
-        next(reader)
     assert next(reader).id == "b"
+    assert reasons(fake) == [(b"1/5", b"place 3/5 of it where place 2/5")]
 
 
 def test_a_run_whose_beginning_is_gone_is_told_once_w12(fake: FakeBroker, connection: uow.Connection) -> None:
     fake.records = on_topic([*written(*of("a", 4))[2:], *written(*of("b"))])
     reader = connection.units("D", group="g")
-    with pytest.raises(errors.DecodeError, match="place 3/4 of it where place 1/4"):
-        next(reader)
     assert next(reader).id == "b"
+    assert reasons(fake) == [(b"3/4", b"place 3/4 of it where place 1/4")]
 
 
 def test_a_run_that_begins_again_is_read_then_w12(fake: FakeBroker, connection: uow.Connection) -> None:
     run = written(*of("a"))
     fake.records = on_topic([*run[:2], *run])
     reader = connection.units("D", group="g")
-    with pytest.raises(errors.DecodeError, match="place 1/3 of it where place 3/3"):
-        next(reader)
     assert next(reader).offset == 2
+    assert reasons(fake) == [(each, b"place 1/3 of it where place 3/3") for each in (b"1/3", b"2/3")]
 
 
 def test_a_run_that_cannot_be_read_is_told_with_its_coordinates_w12(
@@ -152,9 +153,6 @@ def test_a_run_that_cannot_be_read_is_told_with_its_coordinates_w12(
     broken = run[1]._replace(headers=[pair if pair[0] != "uow-pos" else ("uow-pos", b"x") for pair in run[1].headers])
     fake.records = on_topic([run[0], broken, run[2], *written(*of("b"))])
     reader = connection.units("D", group="g")
-    with pytest.raises(errors.DecodeError, match="no place in a unit") as caught:
-        next(reader)
-    assert caught.value.offset == 1
-    with pytest.raises(errors.DecodeError, match="no place in a unit"):
-        next(reader)
     assert next(reader).id == "b"
+    assert reasons(fake) == [(each, b"b'x' is no place in a unit") for each in (b"1/3", b"x")]
+    assert [sent.marks["uow-source"] for sent in fake.visible] == [b"D.units/0/0", b"D.units/0/1"]

@@ -17,7 +17,7 @@ from uow import errors
 @pytest.fixture
 def fake() -> FakeBroker:
     fake = FakeBroker()
-    fake.topics = {UNITS: 2}
+    fake.topics = {UNITS: 2, "D.errors": 2}
     return fake
 
 
@@ -107,15 +107,15 @@ def test_a_broken_run_ends_its_components_and_cannot_be_acknowledged_w12(
     assert fake.committed[UNITS, 0][0] == 6
 
 
-def test_a_broken_rest_that_nobody_asked_for_is_told_with_the_next_unit_w12(
+def test_a_broken_rest_that_nobody_asked_for_is_given_up_with_the_next_unit_w12(
     fake: FakeBroker, reader: uow.StreamReader
 ) -> None:
     run = written(*of("a"))
     fake.records = on_topic([*run[:1], *run[2:], *written(*of("b"))])
     next(reader)
-    with pytest.raises(errors.DecodeError, match="place 3/3 of it where place 2/3"):
-        next(reader)
     assert next(reader).id == "b"
+    (moved,) = fake.visible
+    assert b"place 3/3 of it where place 2/3" in moved.marks["uow-error-text"]
 
 
 def test_a_unit_whose_partition_leaves_in_the_middle_ends_as_lost_w14(
@@ -129,15 +129,25 @@ def test_a_unit_whose_partition_leaves_in_the_middle_ends_as_lost_w14(
         list(unit.components)
 
 
-def test_a_rest_that_does_not_come_is_not_waited_for_without_end(fake: FakeBroker) -> None:
+@pytest.mark.parametrize("tells_end", [True, False])
+def test_a_rest_that_does_not_come_is_not_waited_for_without_end(fake: FakeBroker, tells_end: bool) -> None:
+    """Where the broker says that there is none the unit is broken; else a broker is away, and the unit comes again."""
     fake.records = on_topic(written(*of("a"))[:2])
     with fake.connect() as connection:
         reader = connection.stream("D", group="g")
         reader._stream._clock = lambda: fake.now
+        fake.consumers[0].properties["enable.partition.eof"] = tells_end
         unit = next(reader)
-        with pytest.raises(errors.ReconnectTimeoutError, match="did not come within 30 s"):
-            list(unit.components)
-        assert next(reader).delivery_count == 2
+        if tells_end:
+            with pytest.raises(errors.DecodeError, match="the partition ends behind place 2/3"):
+                list(unit.components)
+            assert fake.visible[0].marks["uow-pos"] == b"1/3"
+            fake.records += on_topic(written(*of("b")), first=2)
+            assert next(reader).id == "b"
+        else:
+            with pytest.raises(errors.ReconnectTimeoutError, match="did not come within 30 s"):
+                list(unit.components)
+            assert next(reader).delivery_count == 2
 
 
 def test_an_abandoned_stream_lets_its_successor_in(fake: FakeBroker) -> None:
@@ -146,4 +156,4 @@ def test_an_abandoned_stream_lets_its_successor_in(fake: FakeBroker) -> None:
         unit = next(connection.stream("D", group="g"))
         next(unit.components)
         connection.stream("D", group="g")
-        assert [consumer.closed for consumer in fake.consumers] == [True, False]
+        assert [consumer.closed for consumer in fake.readers_of(UNITS)] == [True, False]

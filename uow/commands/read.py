@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,9 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from schemas import formats
-from schemas.errors import DecodeError
 from schemas.records import ranges_text
-from topics.policies import DestinationPolicy
 from uow.cli import FAILED
 from uow.config import Settings
 from uow.options import config_option, json_option
@@ -20,6 +19,7 @@ from uow.printing import printable, printable_json, say
 
 if TYPE_CHECKING:
     from uow.received import ReceivedComponent, ReceivedUnit
+    from uow.verdict import GivenUp
 
 LOOK_S = 3.0
 """How long a look without group and count waits for a further unit."""
@@ -54,30 +54,24 @@ def command(
     Without --group it reads from the beginning and commits nothing.
     """
     from uow.client import connect
+    from uow.verdict import Failure
 
     if timeout is None and group is None and count is None:
         timeout = LOOK_S
-    policy = settings.destinations.get(destination, DestinationPolicy())
-    printed, unreadable = 0, 0
+    printed = 0
+    logging.getLogger("uow.giving_up").addHandler(logging.NullHandler())  # it is told here
     with (
-        connect(settings.bootstrap_servers, kafka=settings.kafka, registry_url=settings.registry_url) as connection,
-        connection.units(
-            destination,
-            group,
-            start="earliest",
-            topic=topic,
-            expiration_policy=policy.expiration_policy,
-            redelivery_limit=policy.redelivery_limit,
-        ) as reader,
+        connect(
+            settings.bootstrap_servers,
+            kafka=settings.kafka,
+            registry_url=settings.registry_url,
+            application=settings.application_id,
+        ) as connection,
+        connection.units(destination, group, start="earliest", topic=topic, on_given_up=_tell) as reader,
         suppress(KeyboardInterrupt),  # how a reader without end ends
     ):
         while count is None or printed < count:
-            try:
-                unit = reader.receive(timeout)
-            except DecodeError as error:
-                say(f"uow: {error}")
-                unreadable += 1
-                continue
+            unit = reader.receive(timeout)
             if unit is None:
                 break
             _print(unit, as_json)
@@ -85,7 +79,11 @@ def command(
             if group is not None:
                 unit.acknowledge()
             printed += 1
-    ctx.exit(FAILED if unreadable or (count is not None and printed < count) else 0)
+    ctx.exit(FAILED if reader.given_up[Failure.FAILED] or (count is not None and printed < count) else 0)
+
+
+def _tell(given_up: GivenUp) -> None:
+    say(f"uow: {given_up}")
 
 
 def _print(unit: ReceivedUnit, as_json: bool) -> None:

@@ -1,0 +1,54 @@
+"""Records that the library never hands over: a batch that inflates to more than `receive.message.max.bytes`, or that is damaged.
+
+Theory of operation. Such a batch fails whole, and asking for any offset inside it fails the same way; where it ends nobody says. So we look for the
+next offset that can be read: ahead in steps that double, until one can be read, or is the end; then back by halves to the first such. What lies
+between is given up.
+
+Belongs here: which offset to try next. Does not belong here: trying (`uow.consumption`), and what becomes of the gap (`uow.giving_up`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from confluent_kafka import KafkaError
+
+UNFETCHABLE: Final = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG})
+"""The library would ask for the same batch for ever."""
+
+
+class Gap:
+    """A stretch that cannot be fetched, as far as it is known.
+
+    Args:
+        first: Its first offset.
+        end: End offset of the partition: can be read, or waited for.
+        why: What the library says.
+
+    Attributes:
+        at: The offset to try; where `is_known`, the first one that can be read.
+    """
+
+    def __init__(self, first: int, end: int, why: str) -> None:
+        self.first = first
+        self._bad, self._good = first, max(end, first + 1)
+        self._why = why
+        self._step = 1
+        self.at = min(first + 1, self._good)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its end was found."""
+        return self._good - self._bad == 1
+
+    def learn(self, can_be_read: bool) -> None:
+        """Whether `at` can be read."""
+        if can_be_read:
+            self._good, self._step = self.at, 0
+        else:
+            self._bad, self._good, self._step = self.at, max(self._good, self.at + 1), 2 * self._step
+        ahead = self._bad + (self._step or (self._good - self._bad) // 2)
+        self.at = self._good if self.is_known else min(ahead, self._good)
+
+    def __str__(self) -> str:
+        return f"offsets {self.first} to {self.at - 1} cannot be fetched: {self._why}"

@@ -1,0 +1,62 @@
+"""Why a unit was not handed out, as a value.
+
+Belongs here: the reasons, and what users are told. Does not belong here: who decides it, and what becomes of the unit (`uow.giving_up`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from schemas.errors import UowError
+
+
+class Failure(StrEnum):
+    """Why a unit was given up: `uow-failure-reason`."""
+
+    EXPIRED = "expired"
+    REDELIVERY_LIMIT = "redelivery-limit"
+    FAILED = "failed"
+    """It cannot be read."""
+
+
+class Unreadable(StrEnum):
+    """What becomes of a record that should be a unit and cannot be read."""
+
+    REDIRECT = "redirect"
+    """It goes to the errors topic."""
+    LOG = "log"
+    """It is passed over, and logged."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A unit, or what should be one, that was not handed out.
+
+    Attributes:
+        topic: Where it lies; with `partition` and `offset` the coordinates of its first record.
+        failure: Why.
+        text: Why, for people: of a unit that can be read with its id.
+        moved_to: The errors topic, or None where it is passed over.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    failure: Failure
+    text: str
+    moved_to: str | None
+
+    def __str__(self) -> str:
+        fate = f"goes to {self.moved_to}" if self.moved_to is not None else "is passed over"
+        return f"{self.topic}/{self.partition}/{self.offset} {fate}: {self.text}"
+
+
+class Verdict(NamedTuple):
+    """Why a unit is given up, with class, case and text as of any error."""
+
+    failure: Failure
+    error: type[UowError]
+    case: str
+    text: str
