@@ -214,7 +214,7 @@ class Stage:
 
     def sinking(self) -> Sink:
         """The sink of this destination."""
-        return Sink(self.spark, self.cluster, self.names, self.tables, self.policy.routes)
+        return Sink(self.spark, self.cluster, self.names, self.tables, self.policy.routes, self.policy.forms_units)
 
     def sink(self) -> None:
         """`uow sink --once`."""

@@ -15,7 +15,7 @@ from spark_sink.tables import Table
 from tests.spark.stage import Stage, c, plain
 from tests.spark.test_audit import busy_day
 from topics.headers import IN_RUN, OWN
-from topics.policies import ExpirationPolicy, Oversize, Shape
+from topics.policies import ExpirationPolicy, HandlingPolicy, Oversize, Shape
 from topics.runs import record_headers
 
 pytestmark = pytest.mark.timeout(600)
@@ -128,6 +128,16 @@ def test_a_unit_whose_component_is_gone_is_kept_as_one_that_cannot_be_read_w117(
     assert stage.rows(Table.UNITS) == stage.rows(Table.COMPONENTS) == []
     (row,) = stage.rows(Table.REJECTED)
     assert (row.id, row.error_class, row.error_case) == ("a", "DecodeError", "unit")
+
+
+def test_nothing_is_a_unit_of_a_destination_that_forms_none_w65(make_stage: Callable[..., Stage]) -> None:
+    stage = make_stage(handling_policy=HandlingPolicy.PASS_THROUGH)
+    claims = [("uow-id", b"a"), ("uow-kind", b"unit"), ("uow-unit-id", b"u"), ("uow-pos", b"1/1")]
+    stage.send([(b"a", b"no unit", claims)])
+    stage.work()
+    stage.sink()
+    assert [[*map(tuple, row.headers)] for row in stage.rows(Table.PASSED)] == [claims]
+    assert stage.rows(Table.UNITS) == stage.rows(Table.REJECTED) == []
 
 
 def test_digest_tells_null_from_empty() -> None:
