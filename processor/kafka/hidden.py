@@ -11,6 +11,7 @@ Belongs here: that one question. Does not belong here: what becomes of such a re
 from __future__ import annotations
 
 import ctypes
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
@@ -26,6 +27,9 @@ _SHOWN: Final = frozenset({KafkaError.NO_ERROR, KafkaError._NOENT})
 """Headers that can be read, and none."""
 _GONE: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._PARTITION_EOF})
 _TEXT_BYTES: Final = 512
+_NEAR: Final = 100
+"""Records that are read over; for more a jump is cheaper."""
+_NO_MORE: Final = sys.maxsize
 
 
 class _Message(ctypes.Structure):
@@ -89,6 +93,8 @@ class HeaderLook:
     ) -> None:
         self._properties, self._answer_s, self._clock = properties, answer_s, clock
         self._handle: int | None = None
+        self._where: tuple[str, int] | None = None
+        self._next = 0
 
     def hidden(self, topic: str, partition: int, offsets: Sequence[int]) -> set[int]:
         """Which of these records have headers that cannot be read. One that is gone has none any more.
@@ -101,32 +107,47 @@ class HeaderLook:
         Raises:
             NoAnswerError: No broker answered in time.
         """
-        library, handle, waiting = _library(), self._opened(), list(reversed(offsets))
+        waiting = list(reversed(offsets))
         found: set[int] = set()
-        self._assign(library, handle, topic, partition, offsets[0])
+        is_near = self._where == (topic, partition) and 0 <= offsets[0] - self._next <= _NEAR
+        if not is_near:
+            self._jump(topic, partition, offsets[0])
         deadline = self._clock() + self._answer_s
         while waiting and self._clock() < deadline:
-            message = library.rd_kafka_consumer_poll(handle, STEP_MS)
-            if not message:
+            offset, is_hidden = self._read()
+            if offset is None:
                 continue
-            try:
-                error, offset = message.contents.err, message.contents.offset
-                if error in _GONE:
-                    return found
-                if error:
-                    continue
-                deadline = self._clock() + self._answer_s
-                while waiting and waiting[-1] < offset:
-                    waiting.pop()
-                if waiting and waiting[-1] == offset:
-                    waiting.pop()
-                    if library.rd_kafka_message_headers(message, ctypes.byref(c_void_p())) not in _SHOWN:
-                        found.add(offset)
-            finally:
-                library.rd_kafka_message_destroy(message)
+            if offset == _NO_MORE and is_near:  # the end, as it was told before these records were there, says nothing
+                self._jump(topic, partition, waiting[-1])
+                is_near = False
+                continue
+            deadline = self._clock() + self._answer_s
+            while waiting and waiting[-1] < offset:
+                waiting.pop()
+            if waiting and waiting[-1] == offset:
+                waiting.pop()
+                if is_hidden:
+                    found.add(offset)
         if waiting:
+            self._where = None
             raise NoAnswerError(f"{topic}/{partition}/{waiting[-1]} was not read again in {self._answer_s:g} s")
         return found
+
+    def _read(self) -> tuple[int | None, bool]:
+        """Offset of the next record, and whether it has headers that cannot be read; `_NO_MORE` at the end, None for nothing yet."""
+        library = _library()
+        message = library.rd_kafka_consumer_poll(self._handle, STEP_MS)
+        if not message:
+            return None, False
+        try:
+            error, offset = message.contents.err, message.contents.offset
+            if error:
+                return _NO_MORE if error in _GONE else None, False
+            self._next = offset + 1
+            told = library.rd_kafka_message_headers(message, ctypes.byref(c_void_p()))
+            return offset, told not in _SHOWN
+        finally:
+            library.rd_kafka_message_destroy(message)
 
     def close(self) -> None:
         """Closes the consumer."""
@@ -135,18 +156,17 @@ class HeaderLook:
             _library().rd_kafka_destroy(self._handle)
             self._handle = None
 
-    def _opened(self) -> int:
+    def _jump(self, topic: str, partition: int, offset: int) -> None:
+        """Reads from there on."""
         if self._handle is None:
             self._handle = _consumer(self._properties.items())
-        return self._handle
-
-    @staticmethod
-    def _assign(library: Any, handle: int, topic: str, partition: int, offset: int) -> None:
+        library = _library()
         rows = library.rd_kafka_topic_partition_list_new(1)
         library.rd_kafka_topic_partition_list_add(rows, topic.encode(), partition)
         library.rd_kafka_topic_partition_list_set_offset(rows, topic.encode(), partition, offset)
-        library.rd_kafka_assign(handle, rows)
+        library.rd_kafka_assign(self._handle, rows)
         library.rd_kafka_topic_partition_list_destroy(rows)
+        self._where, self._next = (topic, partition), offset
 
 
 def _consumer(properties: Iterable[tuple[str, str]]) -> int:

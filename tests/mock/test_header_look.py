@@ -56,6 +56,18 @@ def test_the_client_shows_too_many_headers_as_none_and_the_library_tells_them_ap
     contents.close()
 
 
+def test_what_comes_later_is_looked_at_where_the_look_before_ended(cluster: MockCluster) -> None:
+    """Whoever asks record by record pays no jump for each; that the log had ended there before means nothing."""
+    contents = contents_of(cluster)
+    assert [contents.hidden(Tp("in", 0), [offset]) for offset in (5, 6)] == [{5}, set()]
+    producer = ck.Producer({"bootstrap.servers": cluster.bootstrap})
+    for count in (HEADERS_LIMIT + 1, 0):
+        producer.produce("in", b"v", partition=0, headers=[("h", b"")] * count)
+    assert not producer.flush(10)
+    assert [contents.hidden(Tp("in", 0), [offset]) for offset in (7, 8, 3)] == [{7}, set(), set()]
+    contents.close()
+
+
 def test_a_broker_that_does_not_answer_is_a_doubt(cluster: MockCluster) -> None:
     contents = contents_of(cluster, 0.3)
     cluster.down()
