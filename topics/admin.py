@@ -151,7 +151,8 @@ def check(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[Deviation]:
         if spec.name not in counts:
             found.append(Deviation(spec.name, "topic", "there", "missing", "create it with `uow topics create`"))
             continue
-        if spec.counted and counts[spec.name] != count:
+        exceeds = spec.may_exceed and counts[spec.name] > count
+        if spec.counted and counts[spec.name] != count and not exceeds:
             reason = f"all topics of a destination have the partitions of {specs[0].name} (W-88)"
             found.append(Deviation(spec.name, "partitions", str(count), str(counts[spec.name]), reason))
         found.extend(_setting_deviations(spec, settings[spec.name]))

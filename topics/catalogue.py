@@ -161,6 +161,7 @@ class TopicSpec:
         expectations: Settings by name that are set on creation and compared by `uow topics check`.
         tuning: Settings by name that are set on creation only: good to have, nothing is lost without them.
         counted: Whether `partitions` must be equal to that of `D.components`.
+        may_exceed: Whether it may have more of them: `uow topics repartition` gives it partitions first, and may be given up then (W-107).
     """
 
     name: str
@@ -169,6 +170,7 @@ class TopicSpec:
     expectations: Mapping[str, Expectation]
     tuning: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     counted: bool = True
+    may_exceed: bool = False
 
     @property
     def config(self) -> dict[str, str]:
@@ -256,8 +258,9 @@ def expected(
         expectations: dict[str, Expectation],
         tuning: Mapping[str, str] = MappingProxyType({}),
         counted: bool = True,
+        may_exceed: bool = False,
     ) -> TopicSpec:
-        return TopicSpec(name, partitions, replication, MappingProxyType(expectations), tuning, counted)
+        return TopicSpec(name, partitions, replication, MappingProxyType(expectations), tuning, counted, may_exceed)
 
     cleanup, clock, limit, codec = "cleanup.policy", "message.timestamp.type", "max.message.bytes", "compression.type"
     components = {cleanup: _INPUT_DELETE, clock: _APPEND_TIME, codec: _AS_LARGE_AS_SENT}
@@ -275,8 +278,8 @@ def expected(
         spec(names.errors, output),
         spec(names.commands, {cleanup: _DELETE, clock: _APPEND_TIME, codec: _AS_LARGE_AS_SENT}),
         spec(names.outcomes, output),
-        spec(names.groups_changelog, {cleanup: _COMPACT, limit: _RECORD_LIMIT}, _QUICK_COMPACTION),
-        spec(names.closed_changelog, ledger, _QUICK_DELETION),
+        spec(names.groups_changelog, {cleanup: _COMPACT, limit: _RECORD_LIMIT}, _QUICK_COMPACTION, may_exceed=True),
+        spec(names.closed_changelog, ledger, _QUICK_DELETION, may_exceed=True),
         *(
             [TopicSpec(names.path_map, 1, replication, _PATH_MAP, _SMALL_SEGMENTS, counted=False)]
             if policy.has_paths

@@ -3,10 +3,13 @@
 Theory of operation. Safe steps, each of which may be the last one of a try; the next try goes on from there.
 
 1. No worker lives: asked of the group's coordinator.
-2. Topics grow. The count that stands beside each committed offset is the old one still, so from here on no worker starts.
-3. We join the workers' group and own every partition of the input; whoever joins after us moves the generation on.
-4. The old partitions are restored as a worker would, and the plans of the move are made (`processor.engine.repartition`).
-5. One transaction by the worker's own sink: rows, ledgers, positions, with the generation of step 3. It fails if anybody joined meanwhile.
+2. The two changelogs grow. They may have more partitions than the input: who gives up here starts the workers again as they were.
+3. Rehearsal: we join the workers' group and own every partition of the input; the old partitions are restored as a worker would, the plans
+   of the move are made (`processor.engine.repartition`), written by the worker's own sink in one transaction, and taken back. It fails where
+   the move would: too large, not allowed, too slow, somebody joined.
+4. The other topics grow, the input last. The count that stands beside each committed offset is the old one still, so from here on no worker
+   starts.
+5. The same once more, and committed: rows, ledgers, positions of all partitions. Whoever joins after us moves the generation on, and it fails.
 
 Under path routing ids keep their partitions whatever the count is (W-215): topics grow, internal ones first, and workers may run.
 
@@ -17,7 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -81,15 +84,18 @@ def repartition(settings: Settings, destination: str, partitions: int | None, *,
     """
     policy = settings.policy(destination)
     client = admin.admin_client(settings.bootstrap_servers, settings.kafka)
-    names = [spec.name for spec in expected(settings.application_id, destination, policy) if spec.counted]
+    specs = [spec for spec in expected(settings.application_id, destination, policy) if spec.counted]
+    names = [spec.name for spec in specs]
     counts = admin.partition_counts(client)
     if any(name not in counts for name in names):
         raise ConfigError("topics", destination, "some are missing: `uow topics create` makes them")
-    most = max(counts[name] for name in names)
+    logs = [spec.name for spec in specs if spec.may_exceed]
+    most = max(counts[name] for name in names if name not in logs)
     after = most if partitions is None else partitions
     if after < most:
         raise ConfigError("partitions", after, f"at least {most}: partitions are never taken away")
-    growing = [name for name in reversed(names) if counts[name] < after]  # D.components last
+    growing = [name for name in names if counts[name] < after]
+    growing = [name for name in growing if name in logs] + [name for name in reversed(growing) if name not in logs]
     if not policy.is_bound_to_count:
         if not dry_run:
             admin.grow(client, growing, after)
@@ -102,22 +108,24 @@ def repartition(settings: Settings, destination: str, partitions: int | None, *,
     before = counts[names[0]] if recorded is None else recorded
     topics = DestinationTopics(settings.application_id, destination)
     context = TaskContext(destination, topics, policy, before, b"", b"")
-    reader = KafkaLogReader(clients)
-    try:
-        if dry_run:
+    if dry_run:
+        with closing(KafkaLogReader(clients)) as reader:
             return Report(before, after, tuple(growing), _plans(reader, context, after, {})[1])
+    if recorded in (None, after):
         admin.grow(client, growing, after)
-        moved = Moved()
-        if recorded not in (None, after):
-            with _alone_in_the_group(clients, topics.components, after) as token:
-                starts = reader.bounds([Tp(topics.components, number) for number in range(before, after)])
-                plans, moved = _plans(
-                    reader, context, after, {tp.partition: start for tp, (start, _) in starts.items()}
-                )
-                _write(clients, worker, plans, token)
-        return Report(before, after, tuple(growing), moved)
-    finally:
-        reader.close()
+        return Report(before, after, tuple(growing), Moved())
+    admin.grow(client, [name for name in growing if name in logs], after)
+    there = counts[topics.components]
+    failed = "nothing has moved, and workers may be started as before"
+    with _ready_to_write(clients, worker, topics.components, there, failed) as (reader, sink, token):
+        sink.rehearse(_plans(reader, context, after, {})[0], token, before)
+    admin.grow(client, [name for name in growing if name not in logs], after)
+    failed = "not known to be written, run it again, it finds out"
+    with _ready_to_write(clients, worker, topics.components, after, failed) as (reader, sink, token):
+        starts = reader.bounds([Tp(topics.components, number) for number in range(before, after)])
+        plans, moved = _plans(reader, context, after, {tp.partition: start for tp, (start, _) in starts.items()})
+        sink.write(plans, token)
+    return Report(before, after, tuple(growing), moved)
 
 
 def _refuse_while_workers_live(client: AdminClient, group: str) -> None:
@@ -177,12 +185,24 @@ def _plans(reader: LogReader, context: TaskContext, after: int, starts: Mapping[
     return move(replace(context, partitions=after), tasks, rows, starts)
 
 
-def _write(clients: Clients, worker: WorkerSettings, plans: list[Plan], token: Any) -> None:
-    sink = KafkaSink(clients, worker)
-    sink.open()
-    try:
-        sink.write(plans, token)
-    except Doubt as doubt:
-        raise RepartitionError(f"not known to be written: {doubt}; run it again, it finds out") from doubt
-    finally:
-        sink.close()
+@contextmanager
+def _ready_to_write(
+    clients: Clients, worker: WorkerSettings, topic: str, partitions: int, failed: str
+) -> Iterator[tuple[KafkaLogReader, KafkaSink, Any]]:
+    """Who reads, the worker's own sink and the group's metadata, once we own every partition of the input.
+
+    Raises:
+        RepartitionError: Somebody else owns some; or `failed`, and why, in the place of a doubt about what is written inside.
+    """
+    with (
+        _alone_in_the_group(clients, topic, partitions) as token,
+        closing(KafkaLogReader(clients)) as reader,  # one that knows of the partitions there are now
+        closing(KafkaSink(clients, worker)) as sink,
+    ):
+        try:
+            sink.open()
+            yield reader, sink, token
+        except Doubt as doubt:
+            with suppress(ck.KafkaException):
+                sink.replace()  # what is open would hold up whoever starts next, until its time is over
+            raise RepartitionError(f"{failed}: {doubt}") from doubt

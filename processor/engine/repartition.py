@@ -5,7 +5,7 @@ stays where it lies: a component that is unread on its old partition is sent on 
 know: rows of open groups, from changelog partition to changelog partition, as they are; closed ids, as entries of the new partition's
 ledger; ids of decided commands. Each partition's part of it is a plan like that of a poll, and all plans are one transaction with the
 positions of every partition, the new ones included. So either nothing has moved, or everything, and the partition count that stands beside
-each committed offset says which.
+each committed offset says which. A ledger that gets more closed ids than fit one record gets several, all of the same position.
 
 Belongs here: which rows and entries go where. Does not belong here: who may do it when, and how it is sent (`uow.repartition`).
 """
@@ -13,14 +13,22 @@ Belongs here: which rows and entries go where. Does not belong here: who may do 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import TypeVar
 
 from processor.core.changes import Closed
+from processor.core.room import ENTRY_BYTES
 from processor.engine.context import TaskContext
-from processor.engine.ports import Plan, Tp
+from processor.engine.ports import Output, Plan, Tp
 from processor.engine.rows import GROUP_ROW_KEY_END, ledger_value, promotion_rows
 from processor.engine.task import PartitionTask, offset_metadata
+from topics.catalogue import RECORD_LIMIT_BYTES
+
+LEDGER_BYTES = RECORD_LIMIT_BYTES // 4
+"""What one record of the ledger is filled with, by closed ids and by commands."""
+E = TypeVar("E", bound=tuple[object, ...])
 
 Rows = Mapping[bytes, bytes]
 """Live rows of one partition of the groups' changelog."""
@@ -117,7 +125,9 @@ def _plan(context: TaskContext, task: PartitionTask, share: _Share, commands: It
     topics, partition, position = context.topics, task.partition, task.position
     # of what lies in this partition so far nothing belongs to a group that comes from another one
     closed = [each._replace(before=position) for each in share.closed]
-    reading = partition.reading.code
+    about = (position, position, position, partition.clock, partition.reading.code, ())
+    contents = zip_longest(_portions(closed), _portions(commands), fillvalue=())
+    first, *further = [ledger_value(*about, *portion) for portion in contents] or [ledger_value(*about, ())]
     return Plan(
         task.tp,
         topics.groups_changelog,
@@ -127,5 +137,20 @@ def _plan(context: TaskContext, task: PartitionTask, share: _Share, commands: It
         task.command_position,
         offset_metadata(position, task.rows + len(share.rows) - len(share.gone), partition.clock, context),
         share.gone + share.rows,
-        ledger_value(position, position, position, partition.clock, reading, (), closed, [*commands]),
+        first,
+        [Output(topics.closed_changelog, task.tp.partition, None, value, []) for value in further],
     )
+
+
+def _portions(entries: Iterable[E]) -> Iterator[list[E]]:
+    """Entries of the ledger, so many at a time as may stand in one record."""
+    portion: list[E] = []
+    room = LEDGER_BYTES
+    for entry in entries:
+        portion.append(entry)
+        room -= ENTRY_BYTES + sum(len(each) for each in entry if isinstance(each, bytes))
+        if room < 0:
+            yield portion
+            portion, room = [], LEDGER_BYTES
+    if portion:
+        yield portion

@@ -120,6 +120,39 @@ class KafkaSink:
 
     def write(self, plans: Sequence[Plan], token: Any) -> None:
         """One transaction: rows, ledger, outputs, positions; committed on return."""
+        producer = self._fill(plans)
+        try:
+            producer.send_offsets_to_transaction(_offsets(plans), token, min(OFFSETS_S, self._timeout_s))
+            self._on_step("offsets")
+            self._on_step("commit")
+            producer.commit_transaction(self._timeout_s)
+        except ck.KafkaException as failure:
+            raise self._verdict(self._cause(producer, failure), None) from failure
+        self._was_late = False
+        self._on_step("committed")
+
+    def rehearse(self, plans: Sequence[Plan], token: Any, partitions: int) -> None:
+        """Does what `write` does, and takes it back: nothing of it is visible, and nothing has moved.
+
+        Args:
+            plans: As for `write`.
+            token: As for `write`.
+            partitions: How many of `D.components` and `D.commands` there are for certain; positions of others cannot be sent yet.
+
+        Raises:
+            Doubt: `write` would fail as well, as far as can be told.
+        """
+        producer = self._fill(plans)
+        try:
+            producer.flush(self._timeout_s)
+            offsets = _offsets([plan for plan in plans if plan.tp.partition < partitions])
+            producer.send_offsets_to_transaction(offsets, token, min(OFFSETS_S, self._timeout_s))
+            producer.abort_transaction(self._timeout_s)
+        except ck.KafkaException as failure:
+            raise self._verdict(self._cause(producer, failure), None) from failure
+
+    def _fill(self, plans: Sequence[Plan]) -> ck.Producer:
+        """Begins a transaction with all that the plans write."""
         producer = self._certain_producer()
         self._began = self._monotonic()
         plan = plans[0]
@@ -131,15 +164,7 @@ class KafkaSink:
             self._on_step("produced")
         except ck.KafkaException as failure:
             raise self._verdict(failure, plan.tp) from failure
-        try:
-            producer.send_offsets_to_transaction(_offsets(plans), token, min(OFFSETS_S, self._timeout_s))
-            self._on_step("offsets")
-            self._on_step("commit")
-            producer.commit_transaction(self._timeout_s)
-        except ck.KafkaException as failure:
-            raise self._verdict(self._cause(producer, failure), None) from failure
-        self._was_late = False
-        self._on_step("committed")
+        return producer
 
     def replace(self, meanwhile: Meanwhile = lambda: None) -> None:
         """A new epoch. What was open is aborted, by us or by `init_transactions`."""

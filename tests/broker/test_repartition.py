@@ -10,8 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka.admin import NewPartitions
 
-from tests.broker.worker_places import Place
+from tests.broker.worker_places import Place, alter_topic
 from tests.processes import wait_for
+from topics.catalogue import RECORD_LIMIT_BYTES
+from topics.partitioner import partition_for
 from uow.cli import main
 
 pytestmark = pytest.mark.timeout(200)
@@ -62,3 +64,42 @@ def test_open_groups_complete_after_four_partitions_became_eight_w107(place: Pla
     place.wait_delivered(61)
     place.verify()
     assert {record.partition() for record in place.read(place.units)} > {0, 1, 2, 3}
+
+
+@pytest.mark.timeout(300)
+def test_more_closed_ids_than_a_record_holds_move_and_a_rehearsal_that_fails_changes_nothing_w107(
+    place: Place, admin: Any
+) -> None:
+    """Ids of 250 bytes: half of them, which is what moves, are more than the ledger's topic takes in one record."""
+    place.partitions = 1
+    place.create(outcomes="none")
+    worker = place.worker()
+    ids = [f"{number:0250}" for number in range(80_000)]
+    place.send(((name, 1, True) for name in ids), value=b"")
+    place.send([("left-open", 1, False), ("left-over", 1, False)])
+    wait_for(lambda: place.committed() >= len(ids) + 2, 150)
+    assert worker.child.terminate() == 0
+
+    log = f"A-{place.name}-{place.name}-closed-changelog"
+    alter_topic(admin, log, max_message_bytes="1000000")
+    failed = repartition(place, "--partitions", "2")
+    assert (failed.exit_code, "nothing has moved, and workers may be started as before" in failed.output) == (1, True)
+    counts = {name: len(topic.partitions) for name, topic in admin.list_topics(timeout=20).topics.items()}
+    assert (counts[place.components], counts[place.units], counts[log]) == (1, 1, 2)
+    alter_topic(admin, log, max_message_bytes=str(RECORD_LIMIT_BYTES))
+    before = place.worker()
+    place.send([("left-open", 2, True)])
+    wait_for(lambda: place.committed() >= len(ids) + 3, 60)
+    assert before.child.terminate() == 0
+
+    done = repartition(place, "--partitions", "2", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["moved"]["closed"] > 35_000
+    place.partitions = 2
+    place.worker()
+    late = next(name for name in ids if partition_for(name.encode(), 2) == 1)
+    place.send([("left-over", 2, True), (late, 1, True)])
+    wait_for(lambda: place.read(f"{place.name}.rejected"), 60)
+    (refused,) = place.read(f"{place.name}.rejected")
+    assert dict(refused.headers())["uow-error-class"] == b"DuplicateSequenceNumberError"
+    assert len(place.read(place.units)) == len(ids) + 2
