@@ -16,61 +16,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from processor.core.changes import Closed
-from processor.core.group import NEVER, Group
+from processor.core.group import Group
 from processor.engine.context import TaskContext
 from processor.engine.ports import Committed, LogReader, Stretch, Tp
 from processor.engine.restore import restore
 from processor.engine.rows import read_ledger
 from processor.engine.task import PartitionTask
-from schemas.component import decode_component
+from processor.engine.view import OpenGroup, arrivals, seen
 from schemas.errors import DecodeError
-from schemas.records import Component, Range, UnitOutcome
-from topics.headers import HOPS
+from schemas.records import Component, UnitOutcome
 from topics.partitioner import partition_for
-from topics.policies import DestinationPolicy
 
 _TAIL = 16
 """Offsets at the end of the ledger to look for its last record in: a transaction leaves a record and a marker."""
-
-AT_RISK = 0.8
-"""Part of its time after which a group counts as at risk (W-211)."""
-
-
-@dataclass(frozen=True, slots=True)
-class OpenGroup:
-    """An open group, as it is in the logs.
-
-    Attributes:
-        id: Group id.
-        partition: Of `D.components`.
-        generation: How many groups of this id the destination has opened, from 1.
-        held: Numbers held.
-        missing: Numbers lacking; the last range has an open end while the end is unknown.
-        waived: Which of them a command said are not needed.
-        end: The highest number, or None while unknown.
-        count: Components held.
-        bytes: Bytes held.
-        opened_at: Append time of the first component held, epoch ms.
-        deadline: When the group is given up, or delivered where it only waits for `uow-deliver-at`; None: never.
-    """
-
-    id: str
-    partition: int
-    generation: int
-    held: tuple[Range, ...]
-    missing: tuple[Range, ...]
-    waived: tuple[Range, ...]
-    end: int | None
-    count: int
-    bytes: int
-    opened_at: int
-    deadline: int | None
-
-    def is_at_risk(self, now_ms: int) -> bool:
-        """Whether most of the group's time has gone by (W-211)."""
-        if self.deadline is None:
-            return False
-        return now_ms - self.opened_at >= AT_RISK * (self.deadline - self.opened_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +90,7 @@ def open_groups(reader: LogReader, context: TaskContext) -> list[OpenGroup]:
     """
     found = []
     for task in _tasks(reader, context, range(context.partitions)):
-        found += [_seen(group, task.tp.partition, context.policy) for group in _open(task)]
+        found += [seen(group, task.tp.partition, context.policy) for group in _open(task)]
     return sorted(found, key=lambda each: (each.opened_at, each.id))
 
 
@@ -182,14 +140,7 @@ def look(reader: LogReader, context: TaskContext, group_id: str) -> Look:
     remembered = None if closed is None else ClosedGroup(group_id, partition, closed)
     if group is None:
         return Look(closed=remembered)
-    arrived = sorted((decode_component(body) for body in group.held.values()), key=lambda each: each.source.offset)
-    return Look(_seen(group, partition, context.policy), tuple(arrived), remembered)
-
-
-def hops(component: Component) -> tuple[str, ...]:
-    """Intermediate topics that the component passed, in order (W-60)."""
-    texts = [(value or b"").decode("utf-8", "replace") for name, value in component.headers if name == HOPS]
-    return tuple(hop.strip() for text in texts for hop in text.split(",") if hop.strip())
+    return Look(seen(group, partition, context.policy), tuple(arrivals(group)), remembered)
 
 
 def _tasks(reader: LogReader, context: TaskContext, partitions: Sequence[int]) -> list[PartitionTask]:
@@ -202,23 +153,6 @@ def _open(task: PartitionTask) -> Iterator[Group]:
         closed = task.partition.closed.get(group.id)
         if closed is None or closed.generation < group.generation:
             yield group
-
-
-def _seen(group: Group, partition: int, policy: DestinationPolicy) -> OpenGroup:
-    due = group.due_at(policy)
-    return OpenGroup(
-        id=group.id.decode("utf-8", "backslashreplace"),
-        partition=partition,
-        generation=group.generation,
-        held=group.held_ranges(),
-        missing=group.missing(),
-        waived=group.waived,
-        end=group.end if group.end_known else None,
-        count=len(group.held),
-        bytes=group.bytes,
-        opened_at=group.opened_at,
-        deadline=None if due == NEVER else due if group.complete else due - 1,
-    )
 
 
 class _LedgerFirst:

@@ -75,6 +75,10 @@ class Counts:
 
     received = held + duplicate + rejected + passed + ignored, and held = delivered + expired + cancelled + failed + open. Counted since the
     partition was assigned; what a restore found counts as received and held.
+
+    Attributes:
+        rerouted: Of those passed: sent on to their right partition (W-110).
+        mixed: Units delivered whose components are not uniform (W-133).
     """
 
     received: int = 0
@@ -87,6 +91,8 @@ class Counts:
     expired: int = 0
     cancelled: int = 0
     failed: int = 0
+    rerouted: int = 0
+    mixed: int = 0
 
     @property
     def open(self) -> int:
@@ -473,8 +479,11 @@ class Partition:
                 counts.duplicate += 1
             case Rejected():
                 counts.rejected += 1
-            case Passed() | Rerouted():
+            case Passed():
                 counts.passed += 1
+            case Rerouted():
+                counts.passed += 1
+                counts.rerouted += 1
             case Dropped():
                 counts.duplicate += 1
             case _:

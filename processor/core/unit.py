@@ -35,6 +35,19 @@ _PERSISTENT = b"persistent"
 _DELIVERY_MODE = names.DELIVERY_MODE.encode()
 
 
+UNIFORM = (names.EXPIRES_AT, names.PRIORITY, names.DELIVERY_MODE)
+"""Of these the components of a unit should all say the same (W-133)."""
+
+
+def _said_after(body: bytes, name: bytes) -> bytes:
+    """The value that seems to follow a header's name in a component's Avro body: equal ones need no closer look."""
+    at = body.rfind(name)  # headers come last
+    if at < 0:
+        return b""
+    at += len(name)
+    return body[at : at + 2 + (body[at + 1] >> 1)] if at + 1 < len(body) else b""
+
+
 class UnitMaker:
     """Makes units of one partition of one destination.
 
@@ -49,6 +62,7 @@ class UnitMaker:
         self.destination = destination.encode()
         self._sized_destination = sized(self.destination)
         self.reading = reading
+        self._uniform = [spelling.encode() for spelling, meant in reading.names.items() if meant in UNIFORM]
         self._place = f"{topic}/{partition}/".encode()
         self._hash = sha1(NAMESPACE.bytes + self.destination + b"\0", usedforsecurity=False)
 
@@ -115,6 +129,14 @@ class UnitMaker:
                 marks = self.reading.properties(decode_component(body).headers)
                 said |= {value for value in marks.get(names.DELIVERY_MODE, ()) if value}
         return _PERSISTENT if _PERSISTENT in said else min(said, default=None)
+
+    def is_mixed(self, group: Group) -> bool:
+        """Whether expiry, priority or delivery mode differ between the components of a unit (W-133)."""
+        bodies = group.held.values()
+        if all(len({_said_after(body, name) for body in bodies}) == 1 for name in self._uniform):
+            return False
+        said = [self.reading.properties(decode_component(body).headers) for body in bodies]
+        return any(len({tuple(marks.get(name, ())) for marks in said}) > 1 for name in UNIFORM)
 
     def body(
         self,

@@ -61,6 +61,7 @@ class Written:
     """What the effects of a poll came to.
 
     Attributes:
+        mixed: How many units have components that are not uniform (W-133).
         refused_late: How many records were to be passed or sent on and are too large for it.
         too_large: Ids of commands whose unit fits no record.
         stayed: By index in `outputs`: the component whose value is to be read back for it (W-117).
@@ -70,6 +71,7 @@ class Written:
     outputs: list[Output] = field(default_factory=list)
     log_lines: list[dict[str, Any]] = field(default_factory=list)
     refused_late: int = 0
+    mixed: int = 0
     too_large: set[bytes] = field(default_factory=set)
     stayed: dict[int, Component] = field(default_factory=dict)
     bare: dict[int, int] = field(default_factory=dict)
@@ -115,6 +117,8 @@ class Writer:
                 assert group is not None
                 # what was held without values keeps its shape, whatever the setting is by now
                 (self._refer if group.stays else self._deliver)(group, closed, written.outputs)
+                if group.special and self.maker.is_mixed(group):
+                    written.mixed += 1
                 if self._reports_complete or closed.outcome is not UnitOutcome.COMPLETE:
                     self._outcome(group, closed, written, command)
             case GivenUp(closed, error, command):

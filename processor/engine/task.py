@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 
 from processor.core.changes import Amended, Closed, Delivered, GivenUp
 from processor.core.group import NEVER, Group
@@ -28,6 +29,7 @@ from processor.engine.replay import Replayed
 from processor.engine.routed import writer_of
 from processor.engine.rows import component_row, group_row, ledger_value, promotion_rows, tombstone_key, tombstone_keys
 from processor.engine.shapes import UnitTooLargeForRecordError
+from processor.engine.view import count_at_risk
 from processor.engine.young import YoungGroups
 from schemas.errors import DecodeError, UnitTooLargeError
 from schemas.records import SETTINGS_KEY, Attributes, DecidedCommand, GroupRow
@@ -41,6 +43,9 @@ GROUP_BYTES = 800
 COMPONENT_BYTES = 100
 """What an open group and a held component cost beside their bytes: objects, table entries, deadlines. `tests/engine/test_memory.py` measures it."""
 
+
+RISK_SAMPLE = 10_000
+"""Groups looked at for those at risk: they stand in order of opening, and a scrape must not take long."""
 
 LEAVE_EVERY_MS = 5_000
 """How often ways are ended (W-106): a transaction that ends some holds back the path map's readers until it is over."""
@@ -110,6 +115,10 @@ class PartitionTask:
     def held_bytes(self) -> int:
         """Bytes of the components held."""
         return self.partition.held_bytes
+
+    def count_at_risk(self, now_ms: int) -> int:
+        """How many of the groups that opened first have used up most of their time (W-211)."""
+        return count_at_risk(islice(self.groups.values(), RISK_SAMPLE), self.context.policy, now_ms)
 
     @property
     def closed_groups(self) -> int:
@@ -238,6 +247,7 @@ class PartitionTask:
                 write(outward, written)
             except UnitTooLargeForRecordError:
                 closed = self._fail(outward, closed, written)
+        partition.counts.mixed += written.mixed
         if written.refused_late:
             partition.counts.passed -= written.refused_late
             partition.counts.rejected += written.refused_late

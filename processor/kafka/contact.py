@@ -10,10 +10,10 @@ a new connection do not count: whoever accepts connections need not be a coordin
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 MARGIN = 0.2
 """Share of the session time-out that is left when work stops: the coordinator counts from when a heartbeat came, we from its answer."""
@@ -50,9 +50,8 @@ class Contact:
         """Partitions were assigned just now, hence the coordinator was heard."""
         self._heard = self._monotonic()
 
-    def on_statistics(self, text: str) -> None:
-        """Librdkafka's `stats_cb`. Statistics may wait for us while we work: their own clock dates them."""
-        statistics = json.loads(text)
+    def on_statistics(self, statistics: Mapping[str, Any]) -> None:
+        """What librdkafka's `stats_cb` told. Statistics may wait for us while we work: their own clock dates them."""
         made = statistics["ts"] / 1e6
         self._shift = min(self._shift, self._monotonic() - made)
         coordinator = statistics["brokers"].get("GroupCoordinator")

@@ -9,6 +9,7 @@ when the poll before was full, that is under backlog, it may wait up to `commit_
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -43,10 +44,14 @@ class KafkaSource:
         clients: Makes the handles.
         settings: The group, and the interval to fill a poll.
         clock: Is shown what is read, and says when an end offset is asked for.
+
+    Attributes:
+        stable_lags: How far the last stable offset is behind the end offset, by partition, as of the last statistics (W-50).
     """
 
     def __init__(self, clients: Clients, settings: WorkerSettings, clock: WorkerClock) -> None:
         self._clients, self._clock = clients, clock
+        self.stable_lags: Mapping[Tp, int] = {}
         self._contact = Contact(settings.session_timeout_ms)
         self._stands_still = False
         self._fill_s = settings.commit_interval_ms / 1000
@@ -66,7 +71,7 @@ class KafkaSource:
         on_lost: Released,
     ) -> None:
         """Joins the group."""
-        consumer = self._consumer = self._clients.group_consumer(self._contact.on_statistics)
+        consumer = self._consumer = self._clients.group_consumer(self._on_statistics)
 
         def assign(_: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
             self._contact.renew()
@@ -87,6 +92,16 @@ class KafkaSource:
             on_revoke=lambda _, partitions: release(on_revoke, partitions),
             on_lost=lambda _, partitions: release(on_lost, partitions),
         )
+
+    def _on_statistics(self, text: str) -> None:
+        statistics = json.loads(text)
+        self._contact.on_statistics(statistics)
+        self.stable_lags = {
+            Tp(name, int(number)): max(0, each["hi_offset"] - each["ls_offset"])
+            for name, topic in statistics["topics"].items()
+            for number, each in topic["partitions"].items()
+            if each["ls_offset"] >= 0
+        }
 
     def begin(self, positions: Mapping[Tp, int]) -> None:
         """Fetches these from now on. To the group the partitions of `D.commands` among them are not there."""

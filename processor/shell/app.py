@@ -221,8 +221,10 @@ def kafka_ports(
             with closing(KafkaLogReader(clients, wanted, settings.restore_stall_ms)) as reader:
                 return restore(reader, contexts, tps, wanted)
 
+        source = KafkaSource(clients, settings, clock)
+        status.read_stable_lags = lambda: source.stable_lags
         return Ports(
-            source=KafkaSource(clients, settings, clock),
+            source=source,
             sink=KafkaSink(clients, settings, on_step, on_replaced),
             clock=clock,
             restore=ways.restoring(restored),

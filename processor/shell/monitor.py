@@ -7,7 +7,7 @@ here: counting components (the partition's task does, engine rule 10) and servin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -56,6 +56,7 @@ class WorkerStatus:
         blocked: Cause by partition that cannot go on.
         paused: Partitions that stand still for want of memory.
         paths: The path map by name of the destination, where it has one.
+        read_stable_lags: Tells how far the last stable offset is behind the end offset, by partition (W-50).
         transactions: Committed.
         polls: Handed over.
         records: Handed over.
@@ -72,6 +73,7 @@ class WorkerStatus:
     blocked: dict[Tp, str] = field(default_factory=dict)
     paused: frozenset[Tp] = frozenset()
     paths: Mapping[str, PathMap] = field(default_factory=dict)
+    read_stable_lags: Callable[[], Mapping[Tp, int]] = dict
     transactions: int = 0
     polls: int = 0
     records: int = 0
@@ -87,10 +89,8 @@ class WorkerStatus:
         return {fate: getattr(counts, fate) for fate in FATES}
 
 
-def oldest_opened_at(groups: Mapping[bytes, Any] | Collection[bytes]) -> int | None:
+def oldest_opened_at(groups: Mapping[bytes, Any]) -> int | None:
     """When the oldest open group was opened, epoch ms."""
-    if not isinstance(groups, Mapping):
-        return None
     return min((group.opened_at for group in islice(groups.values(), AGE_SAMPLE)), default=None)
 
 
@@ -224,6 +224,34 @@ METRICS: tuple[MetricSpec, ...] = (
         "Append times further ahead of the worker's clock than clock_lead_ms: they moved no deadline. Since the partition was assigned.",
         PARTITION,
         _per_partition(lambda s, tp, task, now: task.disbelieved),
+    ),
+    MetricSpec(
+        "uow_groups_at_risk",
+        "gauge",
+        "Open groups that have used up four fifths of their time, of the 10,000 that opened first (W-211).",
+        PARTITION,
+        _per_partition(lambda s, tp, task, now: task.count_at_risk(now)),
+    ),
+    MetricSpec(
+        "uow_rerouted_components",
+        "counter",
+        "Of the records passed: components that came to a wrong partition and were sent on to theirs (W-110).",
+        PARTITION,
+        _per_partition(lambda s, tp, task, now: task.counts.rerouted),
+    ),
+    MetricSpec(
+        "uow_mixed_units",
+        "counter",
+        "Units delivered whose components differ in expiry, priority or delivery mode (W-133).",
+        PARTITION,
+        _per_partition(lambda s, tp, task, now: task.counts.mixed),
+    ),
+    MetricSpec(
+        "uow_last_stable_offset_lag",
+        "gauge",
+        "Records of D.components behind the oldest open transaction: nobody can read them until it ends (W-50).",
+        PARTITION,
+        _per_partition(lambda s, tp, task, now: s.read_stable_lags().get(tp, 0)),
     ),
     MetricSpec(
         "uow_held_bytes",

@@ -1,4 +1,4 @@
-"""The worker's web pages: `/groups/` for people, `/metrics` for Prometheus.
+"""The worker's web pages: `/groups/` and `/group/` for people, `/metrics` for Prometheus.
 
 Belongs here: pages as views of the worker's status, and where they listen. Does not belong here: what they show
 (`processor.shell.monitor`).
@@ -7,7 +7,7 @@ Belongs here: pages as views of the worker's status, and where they listen. Does
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -16,6 +16,7 @@ from typing import Any
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from processor.engine.ports import Tp
+from processor.engine.view import arrival, arrivals, seen
 from processor.shell.monitor import WorkerStatus, oldest_opened_at, registry_for
 
 GROUPS_SHOWN = 20
@@ -87,8 +88,7 @@ def _partition_view(status: WorkerStatus, tp: Tp, now_ms: int) -> dict[str, Any]
     task = status.tasks.get(tp)
     if task is None:
         return view
-    groups = task.groups if isinstance(task.groups, Mapping) else {}
-    opened_at = oldest_opened_at(groups)
+    opened_at = oldest_opened_at(task.groups)
     return view | {
         "position": task.position,
         "counts": status.counts(tp),
@@ -98,14 +98,20 @@ def _partition_view(status: WorkerStatus, tp: Tp, now_ms: int) -> dict[str, Any]
         "oldest_age_ms": None if opened_at is None else now_ms - opened_at,
         "next_deadline": task.next_deadline(),
         "groups": [
-            {
-                "id": key.decode("utf-8", "backslashreplace"),
-                "held": len(group.held),
-                "age_ms": now_ms - group.opened_at,
-            }
-            for key, group in islice(groups.items(), GROUPS_SHOWN)
+            seen(group, tp.partition, task.context.policy).row(now_ms)
+            for group in islice(task.groups.values(), GROUPS_SHOWN)
         ],
     }
+
+
+def group_view(status: WorkerStatus, destination: str, group_id: str, now_ms: int) -> dict[str, Any] | None:
+    """What `/group/` shows of one open group: what `uow show --json` says, its timeline included (W-201); None if it is not open here."""
+    for tp, task in status.tasks.items():
+        if status.destinations.get(tp.topic) == destination and group_id.encode() in task.groups:
+            group = task.groups[group_id.encode()]
+            opened = seen(group, tp.partition, task.context.policy).row(now_ms)
+            return opened | {"components": [arrival(each) for each in arrivals(group)]}
+    return None
 
 
 def add_pages(app: Any, status: WorkerStatus, now_ms: Callable[[], int]) -> None:
@@ -117,6 +123,13 @@ def add_pages(app: Any, status: WorkerStatus, now_ms: Callable[[], int]) -> None
     async def groups(web: Any, request: Any) -> Any:
         """Partitions, counts, what is open and what is blocked."""
         return web.json(groups_view(status, now_ms()))
+
+    @app.page("/group/")  # type: ignore[untyped-decorator]
+    async def group(web: Any, request: Any) -> Any:
+        """One open group: `/group/?destination=D&id=ID`."""
+        asked = request.query
+        found = group_view(status, asked.get("destination", ""), asked.get("id", ""), now_ms())
+        return web.json({"open": found}, status=200 if found is not None else 404)
 
     @app.page("/metrics")  # type: ignore[untyped-decorator]
     async def metrics(web: Any, request: Any) -> Any:

@@ -26,9 +26,8 @@ class OpenGroups(Mapping[bytes, Any]):
 
     def __getitem__(self, key: bytes) -> Any:
         for task in self._tasks.values():
-            groups = task.groups
-            if key in groups:
-                return groups[key] if isinstance(groups, Mapping) else None
+            if key in task.groups:
+                return task.groups[key]
         raise KeyError(key)
 
     def __iter__(self) -> Iterator[bytes]:

@@ -501,9 +501,12 @@ def test_open_transaction_delays_its_partition_only(desk: Desk) -> None:
     desk.component(elsewhere, 1, end=True)
     desk.wait_unit(elsewhere)
     assert not {blocked.encode(), behind.encode()} & set(desk.place.delivered())
+    gap = f'uow_last_stable_offset_lag{{destination="{desk.place.name}",partition="0"}}'
+    wait_for(lambda: desk.worker.metric(gap) >= 2, 30, "the metric tells of records that nobody can read yet")
     producer.commit_transaction(30)
     desk.wait_unit(blocked)
     desk.wait_unit(behind)
+    wait_for(lambda: desk.worker.metric(gap) == 0, 30, "nothing is held back any more")
 
 
 def test_worker_is_alive_and_everything_is_read(desk: Desk) -> None:

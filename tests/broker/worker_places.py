@@ -240,6 +240,11 @@ class Worker:
         """`/metrics`."""
         return self._get("/metrics").decode()
 
+    def metric(self, series: str) -> float:
+        """The value of a metric with its labels; 0 where it is not told."""
+        told = [line.rpartition(" ") for line in self.metrics().splitlines()]
+        return next((float(value) for name, _, value in told if name == series), 0.0)
+
     def partitions(self) -> dict[str, Any]:
         """The partitions of its only destination."""
         return next(iter(self.page()["destinations"].values()), {})

@@ -10,13 +10,14 @@ import pytest
 from processor.engine.context import TaskContext
 from processor.engine.ports import Committed, Plan, Stretch, Tp
 from processor.engine.task import PartitionTask
+from processor.engine.view import OpenGroup, hops
 from schemas.errors import StateCorruptedError
 from schemas.records import Range, UnitOutcome, ranges_text
 from topics.catalogue import DestinationTopics
 from topics.commands import Command, Verb, command_headers
 from topics.partitioner import partition_for
 from topics.policies import DestinationPolicy, HandlingPolicy
-from uow.inspect import OpenGroup, hops, look, open_groups, totals
+from uow.inspect import look, open_groups, totals
 
 TOPICS = DestinationTopics("shop", "megazon")
 PARTITIONS = 2

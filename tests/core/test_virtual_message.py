@@ -12,7 +12,7 @@ from processor.core.changes import Tail
 from processor.core.unit import NAMESPACE, UnitMaker
 from schemas import codec
 from schemas.records import Component, Range, Unit
-from tests.core.script import TOPICS, Story, bare, c, clock, ms, play, redelivered, story, unit
+from tests.core.script import TOPICS, Sent, Story, bare, c, clock, ms, play, redelivered, story, unit
 from topics.headers import Reading
 from topics.partitioner import partition_for
 from topics.policies import ExpirationPolicy, LatePolicy, OutcomesPolicy, ValueFormat
@@ -159,7 +159,9 @@ def test_unit_is_never_mistaken_for_a_component_w96() -> None:
     again = bare(output.headers, output.value, output.key)
     through = Story(played.task, offset=9)
     through.send(again)
-    assert [(o.key, o.value, o.headers) for o in through.outputs] == [(output.key, output.value, output.headers)]
+    formed = {"uow-kind", "uow-unit-id", "uow-generation", "uow-outcome", "uow-reason", "uow-size"}
+    as_origin = [(name.replace("uow-", "uow-origin-") if name in formed else name, raw) for name, raw in output.headers]
+    assert [(o.key, o.value, o.headers) for o in through.outputs] == [(output.key, output.value, as_origin)]
     assert not through.task.groups
 
 
@@ -224,3 +226,23 @@ def test_outcome_names_the_same_unit_id_as_the_unit_w214() -> None:
     assert outcome.unit_id.encode() == played.unit_headers[0]["uow-unit-id"]
     assert codec.name_of(outcome) == "Outcome"
     assert TOPICS.outcomes == "D.outcomes"
+
+
+@pytest.mark.parametrize(
+    ("components", "is_mixed"),
+    [
+        ([c(1, priority=7), c(2, end=True, priority=7)], False),
+        ([c(1, priority=7), c(2, end=True, priority=1)], True),
+        ([c(1), c(2, end=True, priority=7)], True),
+        ([c(1, expires_at=10_000), c(2, end=True, expires_at=10_000)], False),
+        ([c(1, expires_at=10_000), c(2, end=True, expires_at=20_000)], True),
+        ([c(1, delivery_mode="persistent"), c(2, end=True, delivery_mode="non_persistent")], True),
+        ([c(1, value="uow-priority 7", priority=7), c(2, True, value="uow-priority 1", priority=7)], False),
+        ([c(1, value="uow-priority 7"), c(2, True, value="uow-priority 1", type="t")], False),
+    ],
+)
+def test_units_whose_components_are_not_uniform_are_counted_w133(components: list[Sent], is_mixed: bool) -> None:
+    """Delivered all the same; a name that stands in a value only is nobody's property."""
+    played = story(*components)
+    assert len(played.units) == 1
+    assert played.task.counts.mixed == is_mixed

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
+from typing import Any
 
 from processor.kafka.contact import Contact
 
@@ -19,10 +19,10 @@ class Wire:
     def answered(self) -> None:
         self.rx, self.heard = self.rx + 1, self.now
 
-    def made(self) -> str:
+    def made(self) -> dict[str, Any]:
         idle = -1 if self.heard == math.inf else int((self.now - self.heard) * 1e6)
         coordinator = {"rx": self.rx, "rxidle": idle, "req": self.sent}
-        return json.dumps({"ts": int((self.now + 5000) * 1e6), "brokers": {"GroupCoordinator": coordinator}})
+        return {"ts": int((self.now + 5000) * 1e6), "brokers": {"GroupCoordinator": coordinator}}
 
     def told(self) -> None:
         self.contact.on_statistics(self.made())
@@ -76,5 +76,5 @@ def test_statistics_that_waited_for_us_count_from_when_they_were_made() -> None:
 def test_statistics_without_a_coordinator_say_nothing() -> None:
     wire = Wire()
     wire.contact.renew()
-    wire.contact.on_statistics('{"ts": 1, "brokers": {}}')
+    wire.contact.on_statistics({"ts": 1, "brokers": {}})
     assert wire.contact.silent_s == 0

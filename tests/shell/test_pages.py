@@ -7,10 +7,15 @@ from contextlib import closing
 
 import aiohttp
 
+from processor.engine.ports import Headers, Tp
+from processor.engine.task import PartitionTask
 from processor.shell.monitor import METRICS, WorkerStatus, registry_for
 from processor.shell.pages import web_address
 from processor.sim.memory import MemoryKafka
+from tests.core.script import INPUT, Story, c, context_of, ms, policy_of
+from tests.shell.whole_worker import c as marks
 from tests.shell.whole_worker import in_a_loop, running, send, until
+from topics.partitioner import partition_for
 
 
 @in_a_loop
@@ -35,6 +40,59 @@ async def test_groups_page_and_metrics_tell_counts_open_groups_and_blocked_parti
     assert 'uow_open_groups{destination="D",partition="0"} 1.0' in text
     assert 'uow_blocked{destination="D",partition="0"} 1.0' in text
     assert 'uow_components_total{destination="D",fate="held",partition="0"}' in text
+
+
+@in_a_loop
+async def test_pages_show_ranges_deadline_end_and_the_timeline_of_a_group_as_the_command_line_does_w201() -> None:
+    """Held and missing numbers, whether the end is known, sources and hops in order of arrival; 404 for a group that is not open."""
+    kafka = MemoryKafka(partitions=1)
+    came: Headers = [*marks(4), ("uow-hops", b"gadget-planet,widget-world")]
+    kafka.append("D.components", b"u", b"x", came)
+    send(kafka, "u", (1, False), (7, True))
+    async with running(kafka, web=web_address("127.0.0.1:0")) as app:
+        await until(lambda: app.status.tasks and app.status.counts(Tp("D.components", 0))["open"] == 3)
+        base = f"http://127.0.0.1:{app.conf.web_port}"
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"{base}/groups/") as answer:
+                (listed,) = (await answer.json())["destinations"]["D"]["0"]["groups"]
+            async with session.get(f"{base}/group/?destination=D&id=u") as answer:
+                shown = (await answer.json())["open"]
+            async with session.get(f"{base}/group/?destination=D&id=v") as answer:
+                assert answer.status == 404
+    assert (listed["id"], listed["held"], listed["missing"]) == ("u", "1,4,7", "2-3,5-6")
+    assert (listed["end"], listed["end_known"], listed["deadline"], listed["at_risk"]) == (7, True, None, False)
+    assert listed["age_ms"] >= 0
+    timeline = shown.pop("components")
+    assert shown.keys() == listed.keys()
+    assert [(each["seq"], each["source"], each["hops"]) for each in timeline] == [
+        (4, "D.components/0/0", ["gadget-planet", "widget-world"]),
+        (1, "D.components/0/1", []),
+        (7, "D.components/0/2", []),
+    ]
+
+
+def test_metrics_tell_groups_at_risk_components_sent_on_mixed_units_and_open_transactions_w50_w110_w133_w211() -> None:
+    limit = 100
+    story = Story(PartitionTask(INPUT, context_of(policy_of(incomplete_expiration_ms=limit * 1000), 4)))
+    home = next(name for name in map(str, range(99)) if partition_for(name.encode(), 4) == INPUT.partition)
+    away = next(name for name in map(str, range(99)) if partition_for(name.encode(), 4) != INPUT.partition)
+    story.send(c(1, id=home, at=0), c(1, id=away, at=0))
+    tp, status = Tp("D.components", INPUT.partition), WorkerStatus("0", {"D.components": "D"})
+    status.tasks = {tp: story.task}
+    status.read_stable_lags = lambda: {tp: 17}
+
+    def told(name: str, at: float) -> float:
+        labels = {"destination": "D", "partition": str(tp.partition)}
+        value = registry_for(status, lambda: ms(at)).get_sample_value(name, labels)
+        assert value is not None
+        return value
+
+    assert [told("uow_groups_at_risk", at) for at in (79, 80)] == [0, 1]
+    assert told("uow_rerouted_components_total", 1) == 1
+    assert told("uow_last_stable_offset_lag", 1) == 17
+    assert told("uow_mixed_units_total", 1) == 0
+    story.send(c(2, id=home, end=True, at=1, priority=7))
+    assert told("uow_mixed_units_total", 1) == 1
 
 
 def test_every_metric_is_declared_with_a_text_and_scraped_under_its_name() -> None:

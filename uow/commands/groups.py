@@ -7,9 +7,10 @@ from typing import Any
 import click
 
 from processor.engine.context import TaskContext
+from processor.engine.view import OpenGroup
 from schemas.records import ranges_text
 from uow.config import Settings
-from uow.inspect import OpenGroup, Totals, open_groups, totals
+from uow.inspect import Totals, open_groups, totals
 from uow.logs import log_reader, task_context
 from uow.options import config_option, json_option
 from uow.printing import moment_text, print_json, print_table, span_text, wall_clock_ms
@@ -33,7 +34,7 @@ def command(destination: str, settings: Settings, as_json: bool, only_totals: bo
         groups = open_groups(reader, context)
     now = wall_clock_ms()
     if as_json:
-        print_json([row(group, now) for group in groups])
+        print_json([group.row(now) for group in groups])
         return
     columns = ("id", "partition", "held", "missing", "end", "age", "deadline in", "bytes")
     print_table(columns, [_cells(group, now) for group in groups])
@@ -60,26 +61,6 @@ def totals_row(each: Totals) -> dict[str, Any]:
         "components": each.components,
         "bytes": each.bytes,
         **{outcome.value: count for outcome, count in each.closed.items()},
-    }
-
-
-def row(group: OpenGroup, now_ms: int) -> dict[str, Any]:
-    """An open group as JSON; moments in epoch milliseconds, ranges as texts."""
-    return {
-        "id": group.id,
-        "partition": group.partition,
-        "generation": group.generation,
-        "held": ranges_text(group.held),
-        "missing": ranges_text(group.missing),
-        "waived": ranges_text(group.waived),
-        "end": group.end,
-        "end_known": group.end is not None,
-        "count": group.count,
-        "bytes": group.bytes,
-        "opened_at": group.opened_at,
-        "age_ms": now_ms - group.opened_at,
-        "deadline": group.deadline,
-        "at_risk": group.is_at_risk(now_ms),
     }
 
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import click
 
+from processor.engine.view import OpenGroup, arrival
 from schemas.records import Component, ranges_text
 from uow.cli import FAILED
 from uow.commands import groups
 from uow.config import Settings
-from uow.inspect import ClosedGroup, Look, OpenGroup, hops, look
+from uow.inspect import ClosedGroup, Look, look
 from uow.logs import log_reader, task_context
 from uow.options import config_option, json_option
 from uow.printing import moment_text, print_json, print_table, printable, say, span_text, wall_clock_ms
@@ -43,20 +44,8 @@ def command(ctx: click.Context, destination: str, group_id: str, settings: Setti
 def _json(found: Look, now_ms: int) -> dict[str, Any]:
     opened = None
     if found.open is not None:
-        opened = groups.row(found.open, now_ms) | {"components": [_row(each) for each in found.components]}
+        opened = found.open.row(now_ms) | {"components": [arrival(each) for each in found.components]}
     return {"open": opened, "closed": None if found.closed is None else _closed_row(found.closed)}
-
-
-def _row(component: Component) -> dict[str, Any]:
-    return {
-        "seq": component.seq,
-        "end": component.end,
-        "component_id": component.component_id,
-        "source": str(component.source),
-        "timestamp": component.timestamp,
-        "hops": list(hops(component)),
-        "bytes": len(component.value or b"") if component.reference is None else component.reference.length,
-    }
 
 
 def _closed_row(group: ClosedGroup) -> dict[str, Any]:
@@ -98,7 +87,7 @@ def _print_open(group: OpenGroup, components: tuple[Component, ...], now_ms: int
 
 
 def _cells(component: Component, opened_at: int) -> tuple[object, ...]:
-    row = _row(component)
+    row = arrival(component)
     return (
         component.seq,
         "end" if component.end else "",
