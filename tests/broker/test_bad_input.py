@@ -22,6 +22,7 @@ from tests.kafka_broker import Kafka
 from tests.processes import Child, wait_for
 from topics.headers import as_origin
 from topics.partitioner import partition_for
+from topics.policies import DestinationPolicy
 
 Pairs = tuple[tuple[str, bytes | None], ...]
 SLOW = 60.0
@@ -367,14 +368,17 @@ def test_marks_of_nearly_a_megabyte(desk: Desk) -> None:
         assert len(header(record, "uow-error-text")) < 1000
 
 
-def test_thousands_of_headers(desk: Desk) -> None:
-    many = [(f"h{number % 700}", b"%d" % number) for number in range(8000)]
-    bad = desk.put([*many, ("uow-id", b"many"), ("uow-seq", b"0")], key=b"many")
-    desk.component("many-good", 1, True, *many)
+def test_many_headers_are_kept_and_too_many_refused(desk: Desk) -> None:
+    """Each of them, in both; `max_headers` is the limit."""
+    most = DestinationPolicy().max_headers
+    fit = [(f"h{number % 700}", b"%d" % number) for number in range(most - 3)]
+    bad = desk.put([*fit, ("uow-id", b"many"), ("uow-seq", b"1"), ("uow-end", b"true"), ("one", b"more")], key=b"many")
+    desk.component("many-good", 1, True, *fit)
     record = desk.wait_source("rejected", bad)[bad]
-    assert len(record.headers()) == len(many) + 2 + 4
+    assert (header(record, "uow-error-class"), header(record, "uow-error-case")) == (b"DecodeError", b"headers")
+    assert len(record.headers()) == most + 1 + 4
     (part,) = desk.wait_unit("many-good")["components"]
-    assert len(part["headers"]) == len(many) + 3
+    assert len(part["headers"]) == most
 
 
 def test_numbers_as_large_as_they_come_cost_nothing(desk: Desk) -> None:
