@@ -104,13 +104,17 @@ class KafkaSource:
         }
 
     def begin(self, positions: Mapping[Tp, int]) -> None:
-        """Fetches these from now on. To the group the partitions of `D.commands` among them are not there."""
+        """Fetches these from now on. To the group the partitions of `D.commands` among them are not there.
+
+        Resumes them as well: the library keeps in mind that one was paused when it went, and would never fetch it again.
+        """
         self._owned.update(positions)
         for tp, offset in positions.items():
             self._forget(tp, offset)
-        self._group.incremental_assign(
-            [ck.TopicPartition(tp.topic, tp.partition, offset) for tp, offset in positions.items()]
-        )
+        assigned = [ck.TopicPartition(tp.topic, tp.partition, offset) for tp, offset in positions.items()]
+        self._group.incremental_assign(assigned)
+        if assigned:
+            self._group.resume(assigned)
 
     def control(self, timeout: float) -> None:
         """Serves rebalances. A record that comes along is kept for the next read."""

@@ -402,13 +402,14 @@ class SimSource:
                 broker.rejoin(me)
 
     def _let_go(self, tps: set[Tp], told: Released) -> None:
+        """What was paused when it went still is when it comes back: so is the library."""
         for tp in told(sorted(tps)) if tps else ():
             self.position.pop(tp, None)
-            self.paused.discard(tp)
         self._assigned = self._assigned - tps
 
     def begin(self, positions: Mapping[Tp, int]) -> None:
         self.position.update(positions)
+        self.resume(list(positions))
 
     def read(self, limit: int, timeout: float) -> Poll | None:
         self.process.actor.wait(lambda: bool(self._pending()) or self._has_news(), timeout * 1000)

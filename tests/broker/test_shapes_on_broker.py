@@ -51,10 +51,11 @@ def test_every_run_is_whole_while_workers_come_and_go_and_plain_records_pass_w12
     place.create({"poll_records": 50}, shape="consecutive")
     one = place.worker("one")
     for seed, slot in enumerate(("two", "three")):
-        place.send_units(100, seed=seed)
+        place.send_units(50, seed=seed)
         put_plain(place, 20)
         other = place.worker(slot)
         other.wait_owns(2)
+        place.send_units(50, seed=10 + seed)  # while it works, it goes
         other.child.kill() if seed else other.child.terminate(90)
     place.send_units(50, seed=9)
     wait_for(lambda: len(runs_on(place.read(place.units))) >= 250, 90)

@@ -84,10 +84,10 @@ def test_workers_share_partitions_and_take_over_from_one_that_leaves_and_one_tha
 
 
 def test_frozen_worker_wakes_up_as_a_zombie_and_doubles_nothing(place: Place) -> None:
-    """R-72, ER-16, W-126: frozen inside a transaction past its session, its partitions are taken over, then it is woken."""
-    place.create({"poll_records": 200} | SHORT)
+    """R-72, ER-16, W-126: frozen past its session, in a transaction with its positions in it; it is woken when its partitions are another's."""
+    place.create({"poll_records": 200, "transaction_timeout_ms": 4000} | SHORT)
     place.send_units(1000)
-    frozen = place.worker("frozen", UOW_CRASH=f"produced:3:{signal.SIGSTOP.value}")
+    frozen = place.worker("frozen", UOW_CRASH=f"offsets:3:{signal.SIGSTOP.value}")
     heir = place.worker("heir", wait=False)
     heir.child.wait_output("worker heir ready", SLOW)
     heir.wait_owns(4, SLOW)

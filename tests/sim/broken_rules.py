@@ -27,6 +27,7 @@ from processor.engine.task import PartitionTask
 from processor.engine.young import YoungGroups
 from processor.kafka.doubt import Suspicion
 from processor.kafka.sink import KafkaSink
+from processor.sim.clients import SimSource
 from tests.sim.defects import DEFECTS, defect
 from topics.policies import ExpirationPolicy
 
@@ -116,6 +117,12 @@ def what_a_smaller_poll_leaves_is_not_read_again(original: Any) -> Any:
 @defect(Driver, "_running")
 def restore_resumes_what_is_paused_for_want_of_memory(original: Any) -> Any:
     return lambda self: self._with_commands(self._tasks.keys() - self._blocked.keys())
+
+
+@defect(SimSource, "begin")
+def partition_that_was_paused_when_it_went_is_never_read_again(original: Any) -> Any:
+    """Found on a broker: a worker thrown out while it restored was given its partitions back, and read nothing from them."""
+    return lambda self, positions: self.position.update(positions)
 
 
 # -- task, rows and young groups ----------------------------------------------------------------------------------------
