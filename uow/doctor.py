@@ -7,7 +7,6 @@ Belongs here: the checks. Does not belong here: printing (`uow.commands.doctor`)
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,6 +28,7 @@ from topics import admin
 from topics.catalogue import DEFAULT_PARTITIONS, DestinationTopics, expected
 from topics.policies import DestinationPolicy
 from uow.config import Settings
+from uow.inspect import StableReader, waiting
 from uow.logs import log_reader, task_context
 from uow.printing import span_text, wall_clock_ms
 
@@ -149,8 +149,8 @@ def _state(settings: Settings, name: str) -> Iterator[Finding]:
         )
 
 
-def _partitions(reader: LogReader, name: str, context: TaskContext) -> Iterator[Finding]:
-    waiting = unread = opened = 0
+def _partitions(reader: StableReader, name: str, context: TaskContext) -> Iterator[Finding]:
+    unread = undecided = opened = 0
     sound = True
     for number in range(context.partitions):
         tp, commands = Tp(context.topics.components, number), Tp(context.topics.commands, number)
@@ -167,12 +167,12 @@ def _partitions(reader: LogReader, name: str, context: TaskContext) -> Iterator[
         if task.blocked is not None:
             sound = False
             yield Finding(Verdict.WRONG, task.blocked, "docs/operations.md, a partition is blocked")
-        bounds = reader.bounds([tp, commands])
-        waiting += max(0, bounds[tp][1] - task.position)
-        unread += max(0, bounds[commands][1] - task.command_position)
+        behind = waiting(reader, {tp: task.position, commands: task.command_position})
+        unread += behind[tp]
+        undecided += behind[commands]
         opened += len(task.groups)
         yield from clock_ahead(task)
-        if task.forgets_until > (0 if bounds[tp][1] > task.position else time.time() * 1000):
+        if task.forgets_until > (0 if behind[tp] else wall_clock_ms()):
             until = datetime.fromtimestamp(task.forgets_until / 1000, UTC).isoformat()
             what = f"{tp.topic}/{number}: a part of the ledger is gone; ids that closed in it may come back in what was appended before {until}"
             yield Finding(
@@ -180,11 +180,11 @@ def _partitions(reader: LogReader, name: str, context: TaskContext) -> Iterator[
             )
     if sound:
         yield _ok(f"{name}: {context.partitions} partitions can be restored, {opened} groups are open")
-    if waiting:
-        yield Finding(Verdict.LOOK, f"{name}: up to {waiting} records wait to be read", "none while a worker keeps up")
     if unread:
+        yield Finding(Verdict.LOOK, f"{name}: up to {unread} records wait to be read", "none while a worker keeps up")
+    if undecided:
         yield Finding(
-            Verdict.LOOK, f"{name}: up to {unread} commands wait for their answer", "none while a worker runs"
+            Verdict.LOOK, f"{name}: up to {undecided} commands wait for their answer", "none while a worker runs"
         )
 
 

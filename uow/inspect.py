@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from processor.core.changes import Closed
 from processor.core.group import Group
@@ -30,6 +31,17 @@ from topics.partitioner import partition_for
 _TAIL = 16
 """Offsets at the end of the ledger to look for its last record in: a transaction leaves a record and a marker."""
 
+COUNTED = 1_000
+"""So many records that wait are counted one by one."""
+
+
+class StableReader(LogReader, Protocol):
+    """A log reader that does not wait for open transactions."""
+
+    def stable_bounds(self, tps: Sequence[Tp]) -> Mapping[Tp, tuple[int, int]]:
+        """(log start, last stable offset)."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Totals:
@@ -38,7 +50,7 @@ class Totals:
     Attributes:
         partition: Of `D.components`.
         position: Next input offset.
-        behind: Offsets from there to the end of the log, markers of transactions included.
+        behind: Records that wait to be read; see `waiting`.
         groups: Open groups.
         components: Held in them.
         bytes: Of these.
@@ -94,7 +106,26 @@ def open_groups(reader: LogReader, context: TaskContext) -> list[OpenGroup]:
     return sorted(found, key=lambda each: (each.opened_at, each.id))
 
 
-def totals(reader: LogReader, context: TaskContext) -> list[Totals]:
+def waiting(reader: StableReader, positions: Mapping[Tp, int]) -> dict[Tp, int]:
+    """How many records wait to be read from these positions on.
+
+    Offsets do not tell: the marker of each transaction has one, and so has what was aborted. So the records are read, up to `COUNTED` in a
+    partition; where there are more, as many are told as there are offsets.
+    """
+    bounds = reader.stable_bounds([*positions])
+    return {tp: _waiting(reader, tp, max(position, bounds[tp][0]), bounds[tp][1]) for tp, position in positions.items()}
+
+
+def _waiting(reader: LogReader, tp: Tp, start: int, end: int) -> int:
+    count = 0
+    for _, records in reader.read({tp: (start, end)}):
+        count += len(records)
+        if count > COUNTED:
+            return end - start
+    return count
+
+
+def totals(reader: StableReader, context: TaskContext) -> list[Totals]:
     """What is held and remembered in each partition of a destination.
 
     Args:
@@ -106,7 +137,7 @@ def totals(reader: LogReader, context: TaskContext) -> list[Totals]:
     """
     found = []
     tasks = _tasks(reader, context, range(context.partitions))
-    ends = reader.bounds([task.tp for task in tasks])
+    behind = waiting(reader, {task.tp: task.position for task in tasks})
     for task in tasks:
         groups = [*_open(task)]
         outcomes = Counter(closed.outcome for closed in task.partition.closed)
@@ -114,7 +145,7 @@ def totals(reader: LogReader, context: TaskContext) -> list[Totals]:
             Totals(
                 task.tp.partition,
                 task.position,
-                max(0, ends[task.tp][1] - task.position),
+                behind[task.tp],
                 len(groups),
                 sum(len(group.held) for group in groups),
                 sum(group.bytes for group in groups),

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from processor.engine.context import TaskContext
-from processor.engine.ports import LogReader
 from processor.kafka.clients import Clients
 from processor.kafka.reader import KafkaLogReader
 from schemas.errors import UowError
@@ -44,7 +43,7 @@ def task_context(settings: Settings, destination: str) -> TaskContext:
 
 
 @contextmanager
-def log_reader(settings: Settings, patience_s: float = PATIENCE_S) -> Iterator[LogReader]:
+def log_reader(settings: Settings, patience_s: float = PATIENCE_S) -> Iterator[KafkaLogReader]:
     """A reader of the logs that never joins the group; closed on exit, and of no use after `patience_s`.
 
     Raises:

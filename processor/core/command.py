@@ -262,8 +262,9 @@ def decide_command(
         group: The open group of its id, or None.
         closed: What is remembered of a closed group of its id, or None.
         home: The partition its id belongs to if that is another one, else None.
-        at: The command's append time, epoch ms: what it closes is remembered from then on, however long the partition's clock stood still.
-        clock: The partition's clock.
+        at: The command's moment, epoch ms: what it closes is closed, and remembered, from then on, however long the partition's clock stood
+            still.
+        clock: The partition's clock; a command does not move it.
         position: Input position, so that what was held lies before it.
         policy: Of the destination.
     """

@@ -205,6 +205,11 @@ class Group:
             return min(due, max(self.deliver_at, self.free_at))
         return min(due, self.give_up_at(policy))
 
+    def deadline(self, policy: DestinationPolicy) -> int | None:
+        """When the group is given up, or delivered where it only waits for `uow-deliver-at`, epoch ms; None: never."""
+        due = self.due_at(policy)
+        return None if due == NEVER else due if self.complete else due - 1
+
     def give_up_at(self, policy: DestinationPolicy) -> int:
         """When age or idleness gives the group up while a number is lacking, not before what `extend` said; `NEVER` if they do not count."""
         due = NEVER

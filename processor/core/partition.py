@@ -274,7 +274,7 @@ class Partition:
         group, closed = self.groups.get(command.group_id), self.closed.get(command.group_id)
         home = self.elsewhere(command.group_id) if group is None and closed is None else None
         obeyed, text, decision = decide_command(
-            command, group, closed, home, at, self.clock, self.position, self.policy
+            command, group, closed, home, self._believed(at), self.clock, self.position, self.policy
         )
         if command.dry_run:
             return False, f"{DRY_RUN_WOULD}{text}" if obeyed else text
@@ -564,6 +564,11 @@ class Partition:
                 self.schedule(group)
             self.due = self._deadlines[0][0] if self._deadlines else NEVER
         return None
+
+    def first_deadline(self) -> int | None:
+        """When the first open group will be given up, or delivered by the clock, epoch ms; None: nothing is open, or it has no deadline."""
+        group = self.first_due(NEVER - 1)
+        return None if group is None else group.deadline(self.policy)
 
     def schedule(self, group: Group) -> None:
         """Puts a group's next moment of interest in line. Entries that became too early are put right when they come up."""

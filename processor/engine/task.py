@@ -148,6 +148,11 @@ class PartitionTask:
         due = min(self.partition.due, self.young.due_at(), self._leave_due())
         return None if due == NEVER else due - 1
 
+    @property
+    def first_deadline(self) -> int | None:
+        """Of the open groups, epoch ms; for people."""
+        return self.partition.first_deadline()
+
     def believe(self, latest_ms: int) -> None:
         """An append time after this cannot be, and does not move the clock."""
         self.partition.latest = latest_ms

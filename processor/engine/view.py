@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from processor.core.group import NEVER, Group
+from processor.core.group import Group
 from schemas.component import decode_component
 from schemas.records import Component, Range, ranges_text
 from topics.headers import HOPS
@@ -81,7 +81,7 @@ def risk_at(opened_at: int, deadline: int) -> float:
 
 def count_at_risk(groups: Iterable[Group], policy: DestinationPolicy, now_ms: int) -> int:
     """How many of these groups are at risk (W-211)."""
-    deadlines = ((group.opened_at, _deadline(group, policy)) for group in groups)
+    deadlines = ((group.opened_at, group.deadline(policy)) for group in groups)
     return sum(
         1 for opened_at, deadline in deadlines if deadline is not None and now_ms >= risk_at(opened_at, deadline)
     )
@@ -100,14 +100,8 @@ def seen(group: Group, partition: int, policy: DestinationPolicy) -> OpenGroup:
         count=len(group.held),
         bytes=group.bytes,
         opened_at=group.opened_at,
-        deadline=_deadline(group, policy),
+        deadline=group.deadline(policy),
     )
-
-
-def _deadline(group: Group, policy: DestinationPolicy) -> int | None:
-    """When the group is given up, or delivered where it only waits for `uow-deliver-at`."""
-    due = group.due_at(policy)
-    return None if due == NEVER else due if group.complete else due - 1
 
 
 def arrivals(group: Group) -> list[Component]:

@@ -62,11 +62,14 @@ class KafkaLogReader:
 
     def bounds(self, tps: Sequence[Tp]) -> Mapping[Tp, tuple[int, int]]:
         """(log start, end offset); the end of a `read_uncommitted` reader, never the last stable offset (ER-06 step 2)."""
+        return self._bounds(tps, "read_uncommitted")
+
+    def _bounds(self, tps: Sequence[Tp], isolation: str) -> dict[Tp, tuple[int, int]]:
         answers: dict[Tp, tuple[int, int]] = {}
         for tp in tps:
 
             def ask(tp: Tp = tp) -> bool:
-                asker: Any = self._asker("read_uncommitted")  # answers None after the time-out, whatever its stub says
+                asker: Any = self._asker(isolation)  # answers None after the time-out, whatever its stub says
                 bounds = asker.get_watermark_offsets(ck.TopicPartition(*tp), timeout=REQUEST_S)
                 if bounds is None:
                     return False
@@ -75,6 +78,10 @@ class KafkaLogReader:
 
             self._insist(ask, f"end offset of {tp.topic}/{tp.partition}")
         return answers
+
+    def stable_bounds(self, tps: Sequence[Tp]) -> Mapping[Tp, tuple[int, int]]:
+        """(log start, how far a `read_committed` reader gets now). For people who look, and wait for nobody's transaction."""
+        return self._bounds(tps, "read_committed")
 
     def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[Stretch]:
         """Yields until the *position* has reached each end; markers and compaction leave no record there (ER-07)."""

@@ -96,7 +96,7 @@ def _partition_view(status: WorkerStatus, tp: Tp, now_ms: int) -> dict[str, Any]
         "memory_bytes": task.memory_bytes,
         "open_groups": len(task.groups),
         "oldest_age_ms": None if opened_at is None else now_ms - opened_at,
-        "next_deadline": task.next_deadline(),
+        "next_deadline": task.first_deadline,
         "groups": [
             seen(group, tp.partition, task.context.policy).row(now_ms)
             for group in islice(task.groups.values(), GROUPS_SHOWN)

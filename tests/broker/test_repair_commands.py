@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
+from schemas import codec
+from schemas.records import Outcome
 from tests.broker.worker_places import Place, decoded
 from tests.kafka_broker import Kafka
 from tests.processes import Child, wait_for
@@ -34,6 +36,46 @@ def repair(place: Place, verb: str, *arguments: str) -> Result:
 
 def open_groups(place: Place) -> set[str]:
     return {group["id"] for group in json.loads(run(place, "groups", place.name, "--json").output)}
+
+
+def totals(place: Place) -> list[dict[str, int]]:
+    return json.loads(run(place, "groups", place.name, "--totals", "--json").output)
+
+
+def outcomes(place: Place) -> list[object]:
+    return [codec.decode(record.value()) for record in place.read(f"{place.name}.outcomes")]
+
+
+def test_what_people_see_counts_no_markers_and_says_when_a_command_closed_a_group_w201(place: Place) -> None:
+    """Each transaction leaves a marker at an offset of its own, an aborted one its records as well: nobody waits for them."""
+    place.create(outcomes="all")
+    worker = place.worker()
+    producer = Producer(
+        {"bootstrap.servers": place.bootstrap, "transactional.id": place.name, "partitioner": "murmur2_random"}
+    )
+    producer.init_transactions(30)
+    for value, is_meant in ((b"plain", True), (b"never", False), (b"never", False)):
+        producer.begin_transaction()
+        for partition in range(place.partitions):
+            producer.produce(place.components, value, b"plain", partition)
+        producer.flush(30)
+        (producer.commit_transaction if is_meant else producer.abort_transaction)(30)
+    place.send([("slow", 1, False)])
+    place.wait_delivered(place.partitions)
+    wait_for(lambda: open_groups(place) == {"slow"}, 30)
+    assert [each["behind"] for each in totals(place)] == [0] * place.partitions
+    assert "wait to be read" not in run(place, "doctor").output
+
+    assert repair(place, "cancel", "slow").exit_code == 0
+    (command,) = place.read(f"{place.name}.commands")
+    (outcome,) = [each for each in outcomes(place) if isinstance(each, Outcome) and each.id == "slow"]
+    shown = json.loads(run(place, "show", place.name, "slow", "--json").output)["closed"]
+    assert shown["closed_at"] == outcome.closed_at == command.timestamp()[1]
+    assert worker.child.terminate() == 0
+
+    place.send([("later", seq, False) for seq in (1, 2)])
+    assert sum(each["behind"] for each in totals(place)) == 2
+    assert "up to 2 records wait to be read" in run(place, "doctor").output
 
 
 def test_every_verb_is_answered_by_the_worker_and_a_repeated_command_does_nothing_more_w203(place: Place) -> None:

@@ -17,7 +17,7 @@ from topics.catalogue import DestinationTopics
 from topics.commands import Command, Verb, command_headers
 from topics.partitioner import partition_for
 from topics.policies import DestinationPolicy, HandlingPolicy
-from uow.inspect import look, open_groups, totals
+from uow.inspect import COUNTED, look, open_groups, totals, waiting
 
 TOPICS = DestinationTopics("shop", "megazon")
 PARTITIONS = 2
@@ -106,6 +106,9 @@ class Logs:
         found = {tp: (0, len(self.logs[tp])) for tp in tps}
         self.on_bounds()
         return found
+
+    def stable_bounds(self, tps: Sequence[Tp]) -> Mapping[Tp, tuple[int, int]]:
+        return self.bounds(tps)
 
     def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[Stretch]:
         for tp, (start, end) in ranges.items():
@@ -274,3 +277,17 @@ def test_logs_that_do_not_agree_are_told() -> None:
         kafka.logs[log] = [record and Record(log, record.at, None, b"banana") for record in kafka.logs[log]]
     with pytest.raises(StateCorruptedError, match="ledger"):
         open_groups(kafka, kafka.context)
+
+
+def test_markers_at_the_end_are_nothing_that_waits_and_many_records_are_told_by_offsets() -> None:
+    """Only who reads knows: a marker has an offset, and no record."""
+    kafka = logs()
+    kafka.arrive("order", 1)
+    tp = Tp(TOPICS.components, partition_for(b"order", PARTITIONS))
+    position = len(kafka.logs[tp])
+    kafka.logs[tp] += [None, None]
+    assert waiting(kafka, {tp: position}) == {tp: 0}
+    kafka.logs[tp] += [Record(tp, position + 2 + number, None, b"x") for number in range(COUNTED)]
+    assert waiting(kafka, {tp: position}) == {tp: COUNTED}
+    kafka.logs[tp].append(Record(tp, position + 2 + COUNTED, None, b"x"))
+    assert waiting(kafka, {tp: position}) == {tp: COUNTED + 3}

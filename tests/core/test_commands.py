@@ -22,6 +22,7 @@ from tests.core.script import (
     c,
     clock,
     given_up,
+    latest,
     ms,
     passed,
     plain,
@@ -667,3 +668,19 @@ def test_an_id_forgotten_within_the_poll_of_a_command_is_not_known_to_it_w203() 
     apart.send(later, order)
     at_once._take(at_once.task.process(at_once.records([later]), [at_once.command(order)]))
     assert [answer.text for answer in at_once.answers] == [answer.text for answer in apart.answers]
+
+
+def test_a_group_is_closed_at_the_moment_of_the_command_and_the_clock_stays_w203() -> None:
+    """On a partition without traffic the clock may be hours behind; components that came before the command may lie unread (W-82)."""
+    told_later = story(c(1), told("cancel", at=500), outcomes=OutcomesPolicy.ALL)
+    (outcome,) = told_later.outcomes
+    assert (outcome.closed_at, told_later.task.clock) == (ms(500), ms(0))
+    closed = told_later.task.partition.closed.get(b"a")
+    assert closed is not None
+    assert closed.at == ms(500)
+
+
+def test_a_group_is_not_closed_before_the_clock_nor_at_a_time_that_cannot_be_w203() -> None:
+    for steps in ((c(1, at=9), told("cancel", at=3)), (latest(60), c(1, at=9), told("cancel", at=3600))):
+        (outcome,) = story(*steps, outcomes=OutcomesPolicy.ALL).outcomes
+        assert outcome.closed_at == ms(9)

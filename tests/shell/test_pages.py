@@ -10,7 +10,7 @@ import aiohttp
 from processor.engine.ports import Headers, Tp
 from processor.engine.task import PartitionTask
 from processor.shell.monitor import METRICS, WorkerStatus, registry_for
-from processor.shell.pages import web_address
+from processor.shell.pages import groups_view, web_address
 from processor.sim.memory import MemoryKafka
 from tests.core.script import INPUT, Story, c, context_of, ms, policy_of
 from tests.shell.whole_worker import c as marks
@@ -93,6 +93,24 @@ def test_metrics_tell_groups_at_risk_components_sent_on_mixed_units_and_open_tra
     assert told("uow_mixed_units_total", 1) == 0
     story.send(c(2, id=home, end=True, at=1, priority=7))
     assert told("uow_mixed_units_total", 1) == 1
+
+
+def test_next_deadline_is_that_of_an_open_group_or_empty() -> None:
+    task = PartitionTask(INPUT, context_of(policy_of(incomplete_expiration_ms=100_000)))
+    status = WorkerStatus("0", {INPUT.topic: "D"}, {INPUT: task})
+
+    def next_deadline() -> int | None:
+        return groups_view(status, ms(0))["destinations"]["D"]["0"]["next_deadline"]  # type: ignore[no-any-return]
+
+    played = Story(task)
+    assert next_deadline() is None
+    played.send(c(1, id="a", at=0), c(1, id="b", at=5))
+    assert next_deadline() == ms(100)
+    played.send(c(2, end=True, id="a", at=6))
+    assert next_deadline() == ms(105)
+    played.send(c(2, end=True, id="b", at=7))
+    assert next_deadline() is None
+    assert task.tick(ms(500)) is None
 
 
 def test_every_metric_is_declared_with_a_text_and_scraped_under_its_name() -> None:
