@@ -47,6 +47,7 @@ from uow.giving_up import GivingUp
 from uow.handles import (
     ConsumerHandle,
     Handles,
+    HeaderLookHandle,
     Headers,
     KnownTopics,
     Librdkafka,
@@ -57,6 +58,7 @@ from uow.handles import (
     plain_producer_properties,
     transactional_properties,
 )
+from uow.hidden import HiddenHeaders
 from uow.nesting import StandIn, inner_unit
 from uow.paths import FOLLOWING, OpenLog, Ways
 from uow.policies import UNKNOWN, RecordedPolicies, asked
@@ -202,6 +204,13 @@ class Connection:
         )
         handles = self._handles
         return lambda logger: handles.consumer(properties, logger)
+
+    def _header_look(self, kafka: Mapping[str, Any]) -> Callable[[], HeaderLookHandle]:
+        own = consumer_properties(
+            self._bootstrap, self._client_id, f"uow-{uuid4().hex}", {**SMALL_BUFFERS, **self._kafka, **kafka}
+        )
+        handles = self._handles
+        return lambda: handles.header_look(own)
 
     def _path_logs(self) -> OpenLog:
         """Opens logs of path maps; with no reference back to the connection."""
@@ -388,7 +397,8 @@ class Connection:
             start: Where a group without a committed offset begins: `earliest` (default), `latest`, `committed` (refuse). Without a
                 group the default is `latest`.
             topic: One that a route of the destination names, in place of `<destination>.units` (W-98).
-            include_plain: Whether records that passed through the destination are handed out too, as `Message`.
+            include_plain: Whether records that passed through the destination are handed out too, as `Message`. Under
+                `handling_policy = "pass_through"` that is all of them, whatever their headers say (W-65).
             expiration_policy: What becomes of a unit whose `uow-expires-at` has passed; it is not handed out (W-86). Discarded, logged, or,
                 with `redirect`, moved to `<destination>.errors`. Without a group nothing is kept back. Default: as the destination's
                 workers were told, by what they recorded in `<application>-<destination>-groups-changelog` when the reader met its first unit.
@@ -506,9 +516,12 @@ class Connection:
         transactions, registry = self._transactions, self._registry
         giving_up = GivingUp("", unreadable_to, lambda: UNKNOWN, transactions.take, transactions.give_back, on_given_up)
 
+        hidden = HiddenHeaders(self._header_look(kafka or {}))
+
         def make(consumption: Consumption) -> Reader[Message]:
             giving_up.serve(consumption)
-            return Reader(consumption, MessageInterpreter(giving_up, registry), giving_up.counts)
+            consumption.on_close = hidden.close
+            return Reader(consumption, MessageInterpreter(giving_up, hidden, registry), giving_up.counts)
 
         return self._reader(topic, group, start, check_properties(kafka or {}), make, commit_interval_ms)
 

@@ -22,6 +22,7 @@ from schemas.errors import DecodeError, UowError
 from schemas.records import Reason, Unit
 from topics import headers as names
 from topics.catalogue import HEADERS_LIMIT
+from topics.headers import is_unit
 from topics.policies import NO_LIMIT, ExpirationPolicy
 from uow.component import OutgoingRecord
 from uow.consumption import Consumption
@@ -97,6 +98,10 @@ class GivingUp:
     def policies(self) -> Policies:
         """Asked for when they are first needed."""
         return self._ask()
+
+    def is_unit(self, headers: Headers) -> bool:
+        """Whether a record is a unit of the destination: its headers say so, and it forms units (W-65)."""
+        return is_unit(headers) and self.policies.forms_units
 
     # -- who is given up -------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol, cast
 
@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from processor.kafka.bounded import BoundedProducer
 from processor.kafka.doubt import LOG_LEVEL, Suspicion
+from processor.kafka.hidden import HeaderLook
 from schemas.errors import Complaint, ConfigError, DecodeError
 from topics.catalogue import RECORD_LIMIT_BYTES
 from uow.errors import DestinationUnavailableError, ReconnectTimeoutError
@@ -101,11 +102,19 @@ class ConsumerHandle(Protocol):
     def close(self) -> None: ...
 
 
+class HeaderLookHandle(Protocol):
+    """The methods of `processor.kafka.hidden.HeaderLook` that we use."""
+
+    def hidden(self, topic: str, partition: int, offsets: Sequence[int]) -> Collection[int]: ...
+    def close(self) -> None: ...
+
+
 class Handles(Protocol):
     """Makes handles."""
 
     def producer(self, properties: dict[str, Any], logger: logging.Logger) -> ProducerHandle: ...
     def consumer(self, properties: dict[str, Any], logger: logging.Logger) -> ConsumerHandle: ...
+    def header_look(self, properties: dict[str, Any]) -> HeaderLookHandle: ...
 
 
 class Librdkafka:
@@ -118,6 +127,9 @@ class Librdkafka:
         return cast(
             ConsumerHandle, confluent_kafka.Consumer(properties, logger=logger)
         )  # its commit() is overloaded too finely
+
+    def header_look(self, properties: dict[str, Any]) -> HeaderLookHandle:
+        return HeaderLook(properties, BLOCKING_S)
 
 
 _EVERYWHERE: Final[Mapping[str, Any]] = {

@@ -22,7 +22,7 @@ from schemas import codec
 from schemas.errors import ConfigError, DecodeError
 from schemas.records import SETTINGS_KEY, SettingsRow
 from topics.catalogue import DestinationTopics
-from topics.policies import NO_LIMIT, DestinationPolicy, ExpirationPolicy
+from topics.policies import NO_LIMIT, DestinationPolicy, ExpirationPolicy, HandlingPolicy
 from uow.errors import DestinationUnavailableError, ReconnectTimeoutError, read_error
 from uow.handles import BLOCKING_S, ConsumerHandle, LogWatch
 
@@ -36,10 +36,17 @@ _COMPONENTS: Final = DestinationTopics("", "").components
 
 
 class Policies(NamedTuple):
-    """What a reader goes by."""
+    """What a reader goes by.
+
+    Attributes:
+        expiration_policy: For units that expired before they were read.
+        redelivery_limit: How many redeliveries may fail.
+        forms_units: Whether the destination forms units. Where it does not, nothing on `D.units` is one of its own, whatever headers say (W-65).
+    """
 
     expiration_policy: ExpirationPolicy
     redelivery_limit: int
+    forms_units: bool = True
 
 
 UNKNOWN: Final = Policies(ExpirationPolicy.REDIRECT, NO_LIMIT)
@@ -69,6 +76,7 @@ def asked(
         return Policies(
             told.expiration_policy if policy is None else policy,
             told.redelivery_limit if redelivery_limit is None else redelivery_limit,
+            told.forms_units,
         )
 
     return ask
@@ -174,7 +182,9 @@ def changelogs_of(destination: str, topics: Iterable[str]) -> list[str]:
 def _policies_of(row: SettingsRow) -> Policies:
     """Raises ValueError for what a newer version may have written."""
     said, default = dict(row.settings), DestinationPolicy()
+    handling = HandlingPolicy(said.get("handling_policy", default.handling_policy))
     return Policies(
         ExpirationPolicy(said.get("expiration_policy", default.expiration_policy)),
         max(NO_LIMIT, int(said.get("redelivery_limit", default.redelivery_limit))),
+        handling is HandlingPolicy.SINGLE_MESSAGE_DELIVERY,
     )

@@ -17,12 +17,13 @@ from typing import Final, Generic, Protocol, Self, TypeVar
 from schemas.codec import SchemaSource
 from schemas.errors import DecodeError, UowError
 from schemas.records import Component, Unit
-from topics.headers import POS, is_unit
+from topics.headers import POS
 from topics.runs import position_of, unit_headers
 from uow.consumption import Consumption
 from uow.decoding import decode_unit
 from uow.giving_up import GivingUp, NotYet, Part
 from uow.handles import ConsumedRecord, Headers, coordinates, raw_headers
+from uow.hidden import HiddenHeaders
 from uow.ownership import Ownership
 from uow.received import Message, ReceivedComponent, ReceivedUnit
 from uow.references import References
@@ -173,14 +174,17 @@ def message_of(
 
 
 class MessageInterpreter:
-    """Any record as it is; one whose headers cannot be read is given up."""
+    """Any record as it is; one whose headers cannot be read is given up, also if the client shows none of them."""
 
-    def __init__(self, giving_up: GivingUp, registry: SchemaSource | None) -> None:
-        self._giving_up, self._registry = giving_up, registry
+    def __init__(self, giving_up: GivingUp, hidden: HiddenHeaders, registry: SchemaSource | None) -> None:
+        self._giving_up, self._hidden, self._registry = giving_up, hidden, registry
 
     def __call__(self, record: ConsumedRecord, consumption: Consumption, ownership: Ownership) -> Message | None:
         try:
-            return message_of(record, raw_headers(record), consumption, ownership, self._registry)
+            headers = raw_headers(record)
+            if not headers:
+                self._hidden.check(record)
+            return message_of(record, headers, consumption, ownership, self._registry)
         except DecodeError as error:
             self._giving_up.cannot_be_read(error, [(record, [])], consumption, ownership)
             return None
@@ -272,10 +276,10 @@ class UnitInterpreter:
     def _interpret(
         self, record: ConsumedRecord, headers: Headers, consumption: Consumption, ownership: Ownership
     ) -> ReceivedUnit | Message | None:
-        if ownership.run is not None or (is_unit(headers) and position_of(headers) is not None):
-            return self._collect(record, headers, consumption, ownership)
-        if not is_unit(headers):
+        if ownership.run is None and not self._giving_up.is_unit(headers):
             return self._plain(record, headers, consumption, ownership)
+        if ownership.run is not None or position_of(headers) is not None:
+            return self._collect(record, headers, consumption, ownership)
         parts = [(record, headers)]
         verdict = self._giving_up.before_opening(coordinates(record)[2], consumption, ownership)
         if verdict is not None:

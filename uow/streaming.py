@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from schemas.errors import DecodeError
 from schemas.records import Component, Unit
-from topics.headers import POS, is_unit
+from topics.headers import POS
 from topics.runs import position_of, said_of_unit
 from uow.consumption import Consumption
 from uow.decoding import decode_unit
@@ -117,7 +117,7 @@ class UnitStream:
         try:
             with located(record):
                 part = (record, raw_headers(record))
-                return self._interpret(part, consumption, ownership) if is_unit(part[1]) else None
+                return self._interpret(part, consumption, ownership) if self._giving_up.is_unit(part[1]) else None
         except DecodeError as error:
             self._giving_up.cannot_be_read(error, [part], consumption, ownership)
             return None

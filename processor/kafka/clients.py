@@ -148,10 +148,9 @@ class Clients:
         """Reads single records, with a jump from one to the next: what is fetched ahead is mostly thrown away."""
         return self._consumer("contents", LOG_CONSUMER | CONTENT_CONSUMER)
 
-    def content_properties(self) -> dict[str, str]:
-        """Those of `content_consumer`, for a handle that is not the client's (`processor.kafka.hidden`): it has nobody to log to."""
-        own = self._consumer_properties(LOG_CONSUMER | CONTENT_CONSUMER) | {"log_level": "0"}
-        return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in own.items()}
+    def content_properties(self) -> dict[str, Any]:
+        """Those of `content_consumer`, for a handle that is not the client's (`processor.kafka.hidden`)."""
+        return self._consumer_properties(LOG_CONSUMER | CONTENT_CONSUMER)
 
     def path_consumer(self) -> ck.Consumer:
         """Follows a path map; waits for news at the broker, not here."""

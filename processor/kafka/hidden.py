@@ -83,15 +83,16 @@ class HeaderLook:
     """Looks at records again. For one thread.
 
     Args:
-        properties: Of a consumer that reads from given places, as librdkafka's text.
+        properties: Of a consumer that reads from given places.
         answer_s: Longest wait for one record.
         clock: Seconds, from anywhere.
     """
 
     def __init__(
-        self, properties: Mapping[str, str], answer_s: float, clock: Callable[[], float] = time.monotonic
+        self, properties: Mapping[str, Any], answer_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._properties, self._answer_s, self._clock = properties, answer_s, clock
+        self._properties = {**properties, "enable.partition.eof": True, "log_level": 0}  # there is nobody to log to
+        self._answer_s, self._clock = answer_s, clock
         self._handle: int | None = None
         self._where: tuple[str, int] | None = None
         self._next = 0
@@ -169,11 +170,12 @@ class HeaderLook:
         self._where, self._next = (topic, partition), offset
 
 
-def _consumer(properties: Iterable[tuple[str, str]]) -> int:
+def _consumer(properties: Iterable[tuple[str, Any]]) -> int:
     library, said = _library(), ctypes.create_string_buffer(_TEXT_BYTES)
     conf = library.rd_kafka_conf_new()
     for name, value in properties:
-        if library.rd_kafka_conf_set(conf, name.encode(), value.encode(), said, _TEXT_BYTES) != _OK:
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        if library.rd_kafka_conf_set(conf, name.encode(), text.encode(), said, _TEXT_BYTES) != _OK:
             raise NoAnswerError(f"{name}: {said.value.decode(errors='replace')}")
     handle: int | None = library.rd_kafka_new(_CONSUMER, conf, said, _TEXT_BYTES)
     if handle is None:

@@ -104,3 +104,28 @@ def wait_for_records(place: Place, count: int) -> list[Any]:
     wait_for(there, 60)
     assert len(found) == count
     return sorted(found, key=lambda record: int(record.offset()))
+
+
+def test_a_destination_that_forms_no_units_hands_none_out_w65(place: Place, spawn: Callable[..., Child]) -> None:
+    """What is sent there comes out unchanged; its readers know by the settings that its workers recorded."""
+    place.partitions = 1
+    place.configure()
+    place.config.write_text(place.config.read_text().replace("single_message_delivery", "pass_through"))
+    made = spawn("uow", "topics", "create", "-c", place.config, "--partitions", "1")
+    assert made.wait(90) == 0, made.output
+    place.is_created = True
+    place.worker()
+    claims: Pairs = [("uow-id", b"a"), ("uow-kind", b"unit")]
+    put(place, [(b"a", b"no unit", claims)])
+    (passed,) = wait_for_records(place, 1)
+    assert passed.headers() == claims
+    with (
+        uow.connect(place.bootstrap) as connection,
+        connection.units(place.name, group="all", start="earliest", include_plain=True) as reader,
+    ):
+        message = next(reader)
+        assert isinstance(message, uow.Message)
+        assert message.headers == claims
+    printed = spawn("uow", "read", place.name, "-c", place.config)
+    assert printed.wait(60) == 0, printed.output
+    assert "a" not in printed.output.split()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -280,6 +280,18 @@ class FakeConsumer:
         self.closed = True
 
 
+class FakeHeaderLook:
+    """Tells which records have headers that are to look at like none."""
+
+    def __init__(self, offsets: set[int]) -> None:
+        self.offsets = offsets
+
+    def hidden(self, topic: str, partition: int, offsets: Sequence[int]) -> set[int]:
+        return self.offsets.intersection(offsets)
+
+    def close(self) -> None: ...
+
+
 class FakeBroker:
     """What handles share, and the port that makes them.
 
@@ -292,6 +304,8 @@ class FakeBroker:
         unfetchable: Offsets that the library fails to read, by partition.
         assigned: Offsets of each assignment by hand.
         visible: Records that a `read_committed` reader sees.
+        hidden: Offsets of records whose headers the library does not show.
+        looks: How many times somebody opened a look at such headers.
     """
 
     def __init__(self) -> None:
@@ -314,6 +328,8 @@ class FakeBroker:
         self.producers: list[FakeProducer] = []
         self.consumers: list[FakeConsumer] = []
         self.now = 0.0
+        self.hidden: set[int] = set()
+        self.looks = 0
 
     def producer(self, properties: dict[str, Any], logger: logging.Logger) -> FakeProducer:
         self.producers.append(FakeProducer(properties, logger, self))
@@ -326,6 +342,10 @@ class FakeBroker:
     def readers_of(self, topic: str) -> list[FakeConsumer]:
         """Consumers that have subscribed to it."""
         return [each for each in self.consumers if topic in each.subscribed]
+
+    def header_look(self, properties: dict[str, Any]) -> FakeHeaderLook:
+        self.looks += 1
+        return FakeHeaderLook(self.hidden)
 
     def connect(self, **options: Any) -> uow.Connection:
         return uow.connect("fake:9092", handles=self, **options)
