@@ -149,6 +149,8 @@ class Consumption:
         for row in rows:
             self._own(row)
         self._handle.incremental_assign(rows)
+        if rows:
+            self._handle.resume(rows)  # held back when it went, it would be so for ever
 
     def _started(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         rows = self._handle.committed(partitions, STABLE_S)

@@ -78,6 +78,21 @@ def test_other_partitions_wait_after_one_record_each_and_lose_nothing_w116(
         assert (unit.id, [component.seq for component in unit.components]) == (name, [1, 2, 3])
 
 
+def test_a_partition_that_was_held_back_when_it_went_is_read_when_it_comes_back_w14(
+    fake: FakeBroker, reader: uow.StreamReader
+) -> None:
+    """Librdkafka keeps in mind what was paused, over any number of assignments."""
+    one, other = on_topic(written(*of("a"))), on_topic(written(*of("b")), partition=1)
+    fake.records = [one[0], *other, *one[1:]]
+    components = next(reader).components
+    assert [next(components).seq, next(components).seq] == [1, 2]
+    assert fake.consumers[0].paused == {(UNITS, 1)}
+    for change in ("revoke", "assign"):
+        fake.consumers[0].moved(change, 1, topic=UNITS)
+    assert [component.seq for component in components] == [3]
+    assert next(reader).id == "b"
+
+
 def test_a_kept_record_that_comes_again_is_handed_out_once(fake: FakeBroker, reader: uow.StreamReader) -> None:
     one, other = on_topic(written(*of("a"))), on_topic(written(*of("b")), partition=1)
     fake.records = [one[0], *other, *one[1:]]
