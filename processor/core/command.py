@@ -52,9 +52,14 @@ class Case(NamedTuple):
     position: int
     policy: DestinationPolicy
 
+    @property
+    def now(self) -> int:
+        """The command's moment."""
+        return max(self.at, self.clock)
+
     def close(self, outcome: UnitOutcome) -> Closed:
         """The group's close by this command."""
-        return close_of(self.group, outcome, Reason.COMMAND, self.position, max(self.at, self.clock))
+        return close_of(self.group, outcome, Reason.COMMAND, self.position, self.now)
 
 
 def _refused(why: str) -> Verdict:
@@ -89,8 +94,14 @@ def _given_up(case: Case, outcome: UnitOutcome, where: str) -> Verdict:
 
 
 def _release(case: Case) -> Verdict:
-    """Deliver now what is held."""
-    return _refused(_NOT_ITS_TURN) if case.group.waits else _delivered(case)
+    """Deliver now what is held; not what is not available yet (W-08)."""
+    if case.group.waits:
+        return _refused(_NOT_ITS_TURN)
+    if case.group.deliver_at > case.now:
+        return _refused(
+            f"a component is not available before {case.group.deliver_at} (uow-deliver-at): release it then"
+        )
+    return _delivered(case)
 
 
 def _cancel(case: Case) -> Verdict:
@@ -223,7 +234,7 @@ def _told(case: Case, text: str, amended: Decision, end: int, waived: Ranges) ->
         return Verdict(True, text, amended)
     if group.waits:
         return Verdict(True, f"{text}; complete, waits for its turn", amended)
-    if group.deliver_at > case.clock:
+    if group.deliver_at > case.now:
         return Verdict(True, f"{text}; complete, waits until {group.deliver_at}", amended)
     outcome = UnitOutcome.PARTIAL if spared else UnitOutcome.COMPLETE
     closed = case.close(outcome)._replace(highest=group.highest if spared else end)

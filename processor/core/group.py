@@ -196,13 +196,16 @@ class Group:
         """The earliest clock value at which this group must be looked at, epoch ms; `NEVER` if none.
 
         A deadline is passed strictly after it, so it is due one millisecond later; `uow-deliver-at` is due when reached. Age and idle
-        stop counting once every number is held, component expiry does not (W-77). What would be delivered waits for its turn (W-210).
+        stop counting once every number is held, component expiry does not (W-77). What would be delivered waits until it is available, also
+        where it is partial (W-08, W-207), and for its turn (W-210).
         """
         due = self.expires_at + 1 if self.expires_at else NEVER
         if self.waits and (self.complete or policy.expiration_policy is ExpirationPolicy.DELIVER_PARTIAL):
             return due
         if self.complete:
             return min(due, max(self.deliver_at, self.free_at))
+        if policy.expiration_policy is ExpirationPolicy.DELIVER_PARTIAL and (until := self.give_up_at(policy)) != NEVER:
+            return min(due, max(until, self.deliver_at))
         return min(due, self.give_up_at(policy))
 
     def deadline(self, policy: DestinationPolicy) -> int | None:

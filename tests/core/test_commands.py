@@ -84,7 +84,8 @@ TABLE: list[tuple[str, str, dict[str, Any], bool, str, list[Any]]] = [
     ("release", "a gap and the end", {}, True, "partial, missing 2", PARTIAL_TO_3),
     ("release", "no end", {}, True, "partial, missing 3-", [unit(1, 2, outcome="partial", missing="3-")]),
     ("release", "a count", {}, True, "1 component, partial", [unit(1, outcome="partial", missing="2-3")]),
-    ("release", "complete, not ready", {}, True, "delivers 2 components, complete", [unit(1, 2)]),
+    ("release", "complete, not ready", {}, False, f"not available before {ms(60)} (uow-deliver-at)", OPEN),
+    ("release", "complete, not ready", {"at": 60}, True, "delivers 2 components, complete", [unit(1, 2)]),
     ("cancel", "a gap", {}, True, "cancelled: 2 components", errors("cancelled", 1, 3, missing="2,4-")),
     ("cancel", "a gap and the end", {}, True, "missing 2", errors("cancelled", 1, 3, missing="2")),
     ("cancel", "no end", {}, True, "to the errors topic", errors("cancelled", 1, 2, missing="3-")),
@@ -280,6 +281,17 @@ def test_extend_tells_of_a_component_that_expires_before_all_the_same_w203(expir
     said = {"expires_at": expires_at} if expires_at else {}
     (answer,) = story(c(1, **said), told("extend", until=500), **AGE).answers
     assert ("a component expires at" in answer.text) == told_of
+
+
+def test_release_and_expire_deliver_nothing_before_it_is_available_w08_w203() -> None:
+    """Also with a gap, and by the time of the command where the partition's clock stands still."""
+    held = c(1), c(3, deliver_at=60)
+    partial: dict[str, Any] = {"expiration_policy": ExpirationPolicy.DELIVER_PARTIAL}
+    for verb, settings in ("release", {}), ("release", AGE), ("expire", partial):
+        early = story(*held, told(verb, at=59), **settings)
+        assert (early.units, early.open, early.answers[0].done) == ([], {"a": "1,3"}, False)
+        assert len(story(*held, told(verb, at=60), **settings).units) == 1
+    assert story(*held, told("expire", at=59), **AGE).open == {}, "what is given up waits for nothing"
 
 
 # -- one component taken out -----------------------------------------------------------------------------------------

@@ -251,6 +251,19 @@ def test_component_expiry_never_delivers_under_deliver_partial_w207() -> None:
     ]
 
 
+@pytest.mark.parametrize("settings", [AGE, IDLE], ids=["age", "idle"])
+def test_a_partial_unit_waits_for_what_is_not_available_yet_w08_w207(settings: dict[str, Any]) -> None:
+    """It may become complete meanwhile; what is given up and not delivered waits for nothing."""
+    partial = settings | {"expiration_policy": ExpirationPolicy.DELIVER_PARTIAL}
+    held = c(1, at=0), c(3, end=True, at=0, deliver_at=250)
+    assert play(*held, clock(249), **partial) == []
+    assert play(*held, clock(249), clock(250), **partial) == [unit(1, 3, outcome="partial", missing="2")]
+    assert play(*held, c(2, at=249), clock(250), **partial) == [unit(1, 2, 3)]
+    assert play(*held, clock(102), **settings)[0].missing == "2"  # type: ignore[union-attr]
+    mortal = c(1, at=0, expires_at=200), c(3, at=0, deliver_at=250)
+    assert play(*mortal, clock(251), **partial)[0].case == "component-expired"  # type: ignore[union-attr]
+
+
 def test_partial_unit_counts_as_delivered_and_a_late_one_is_told_w207_w85() -> None:
     partial = IDLE | {"expiration_policy": ExpirationPolicy.DELIVER_PARTIAL}
     late = c(2, at=300)
