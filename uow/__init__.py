@@ -9,12 +9,14 @@ from schemas.errors import UowError
 from schemas.records import Answer, Outcome, Range, Reason, Source, Unit, UnitOutcome
 from topics.policies import AliasFamily
 from uow import errors
+from uow.answers import Cancellation
 from uow.client import Connection, connect
 from uow.component import Component
 from uow.consumption import Start
 from uow.forward import Forwarded
 from uow.reader import Reader
 from uow.received import InnerUnit, Message, ReceivedComponent, ReceivedUnit
+from uow.refusals import Rejection
 from uow.sending import Sent
 from uow.streaming import StreamedUnit, StreamReader
 from uow.tracing import Span
@@ -24,6 +26,7 @@ from uow.verdict import GivenUp, Unreadable
 __all__ = [
     "AliasFamily",
     "Answer",
+    "Cancellation",
     "Component",
     "Connection",
     "Forwarded",
@@ -36,6 +39,7 @@ __all__ = [
     "Reason",
     "ReceivedComponent",
     "ReceivedUnit",
+    "Rejection",
     "Sent",
     "Source",
     "Span",

@@ -23,9 +23,21 @@ from schemas import registry
 from schemas.errors import BadUnitIdError, ConfigError
 from topics.catalogue import DestinationTopics
 from topics.commands import Command, Verb, command_headers
-from topics.headers import CORRELATION_ID, COUNT, DELIVERY_MODE, END, EXPIRES_AT, PRIORITY, SEQ, Marks, Reading
+from topics.headers import (
+    CORRELATION_ID,
+    COUNT,
+    DELIVERY_MODE,
+    END,
+    EXPIRES_AT,
+    PRIORITY,
+    PRODUCER_ID,
+    SEQ,
+    Marks,
+    Reading,
+)
 from topics.paths import PathMap
 from topics.policies import AliasFamily, ExpirationPolicy
+from uow.answers import Answers, Cancellation
 from uow.component import (
     HASHED,
     Component,
@@ -42,6 +54,7 @@ from uow.component import (
 )
 from uow.consumption import Consumption, Start
 from uow.errors import ClientClosedError
+from uow.following import Follower
 from uow.forward import Forwarded, Hop, Keep, Narrowing, Reassign, forwarded_record
 from uow.giving_up import GivingUp
 from uow.handles import (
@@ -58,13 +71,18 @@ from uow.handles import (
     plain_producer_properties,
     transactional_properties,
 )
+<<<<<<< HEAD
 from uow.hidden import HiddenHeaders
+=======
+from uow.messages import LONGEST_WAIT_MS, InTime, MessageReader, OnExpired
+>>>>>>> 9e44bf9 (Client: hops keep to delivery and expiry times, and whoever sends hears what became of it)
 from uow.nesting import StandIn, inner_unit
 from uow.paths import FOLLOWING, OpenLog, Ways
 from uow.policies import UNKNOWN, RecordedPolicies, asked
-from uow.reader import Handling, MessageInterpreter, Reader, UnitInterpreter, UnitsOnly, message_of
+from uow.reader import Handling, Reader, UnitInterpreter, UnitsOnly, message_of
 from uow.received import Message, ReceivedUnit
 from uow.references import END_IS_TOLD, References
+from uow.refusals import OnRejected, Refusals
 from uow.sending import PlainSender, Sent
 from uow.streaming import SMALL_BUFFERS, StreamReader, UnitStream
 from uow.tracing import Span, Tracer
@@ -86,6 +104,7 @@ def connect(
     accept_aliases: Iterable[AliasFamily | str] = (),
     on_span: Callable[[Span], object] | None = None,
     application: str = "",
+    on_rejected: OnRejected | None = None,
     handles: Handles | None = None,
 ) -> Connection:
     """A connection to a Kafka cluster. Nothing is opened before it is needed; close it, or use it as a context manager.
@@ -103,6 +122,9 @@ def connect(
         application: `application.id` of the workers. With it, ids of destinations under `routing = "path"` are claimed and their components
             sent straight to where they belong (W-105); without it the workers send them on. Readers find the destination's settings by it;
             without it they look for the topic that fits the destination's name.
+        on_rejected: Hears of components of this connection that a destination refuses, as `uow.Rejection` (W-37): also of those of a second
+            block under an id that is taken. What `unit` and `send` send then carries `uow-producer-id`. Called in a thread of its own, until the
+            connection is closed; what it raises is logged.
         handles: Who makes the library's handles; for tests.
 
     Raises:
@@ -117,6 +139,7 @@ def connect(
         _families(accept_aliases),
         on_span,
         application,
+        on_rejected,
         handles or Librdkafka(),
     )
 
@@ -145,6 +168,7 @@ class Connection:
         families: tuple[AliasFamily, ...],
         on_span: Callable[[Span], object] | None,
         application: str,
+        on_rejected: OnRejected | None,
         handles: Handles,
     ) -> None:
         self.id = uuid4().hex
@@ -163,6 +187,10 @@ class Connection:
         known_topics = KnownTopics(self._ways.is_elastic)
         self._transactions = Transactions(base, self._transactional_producers(), known_topics)
         self._plain = PlainSender(self._plain_producers(), known_topics)
+        self._answers: dict[str, Answers] = {}
+        self._refusals: Refusals | None = None
+        if on_rejected is not None:
+            self._refusals = Refusals(self.id.encode(), on_rejected, self._followers())
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -222,6 +250,18 @@ class Connection:
 
         return open_log
 
+    def _followers(self) -> Callable[[str], Follower]:
+        """Follows topics from now on; with no reference back to the connection."""
+        make = self._consumer(None, SMALL_BUFFERS)
+        return lambda topic: Follower(make, topic)
+
+    def _traceable(self, destination: str, headers: Headers) -> Headers:
+        """With our producer id, where somebody wants to hear of refusals, and listening (W-37)."""
+        if self._refusals is None or any(name == PRODUCER_ID for name, _ in headers):
+            return headers
+        self._refusals.listen(destination)
+        return [*headers, (PRODUCER_ID, self.id.encode())]
+
     # -- sending ---------------------------------------------------------------------------------------------------------
 
     def unit(
@@ -278,7 +318,7 @@ class Connection:
             destination,
             topic,
             unit_id,
-            common,
+            self._traceable(destination, common),
             lambda order_key: self._ways.claimed(destination, unit_id.encode(), order_key),
             transaction,
             self._trace,
@@ -332,7 +372,7 @@ class Connection:
         if id is None:
             record = _plain_record(topic, component, own, raw_key, seq, end, count)
         else:
-            marked = component_headers(id, seq, component.component_id, own=own)
+            marked = component_headers(id, seq, component.component_id, own=self._traceable(destination, own))
             if raw_key is None or topic == _topics(destination).components:
                 raw_key = id.encode()
             way = HASHED
@@ -496,9 +536,14 @@ class Connection:
         commit_interval_ms: int = 0,
         unreadable_to: str | None = None,
         on_given_up: Callable[[GivenUp], object] | None = None,
+        on_expired: OnExpired | None = None,
+        longest_wait_ms: int = LONGEST_WAIT_MS,
         kafka: Mapping[str, Any] | None = None,
-    ) -> Reader[Message]:
+    ) -> MessageReader:
         """Single records of a topic, for a forwarding hop. Arguments and errors as for `units`.
+
+        None is handed out before its `uow-deliver-at`, and none after its `uow-expires-at`, by this machine's clock and in the spellings of
+        `accept_aliases` too (W-08, W-53). What comes behind one that is early waits with it; other partitions are read on.
 
         Args:
             topic: Any topic.
@@ -508,20 +553,34 @@ class Connection:
                 is this old, when no message waits, at a rebalance and at `close`; at most half of the transaction time-out of 10 s.
             unreadable_to: A topic for records whose headers cannot be read: such a one can be no message, and cannot be forwarded.
                 Without it they are passed over; either way they are logged and counted, and the next one is handed out.
-            on_given_up: Hears of each of them.
+            on_given_up: Hears of each of them, and of each that has expired.
+            on_expired: Is given each message that has expired, to `forward` it elsewhere, or to `cancel` its unit; if it raises, so does the
+                reader, and the message comes again. Without it such a message is passed over, logged, counted in `reader.given_up`, and told to
+                `on_given_up`.
+            longest_wait_ms: A message that is to be delivered later than this from now is handed out at once, logged, and counted in
+                `reader.hurried`: else whoever writes to the topic could stop it. The destination holds its unit back all the same.
             kafka: librdkafka properties for this reader.
         """
         if not 0 <= commit_interval_ms <= 5000:
             raise ConfigError("commit_interval_ms", commit_interval_ms, "0 to 5000: half of the transaction time-out")
+        if longest_wait_ms < 0:
+            raise ConfigError("longest_wait_ms", longest_wait_ms, "at least 0")
         transactions, registry = self._transactions, self._registry
         giving_up = GivingUp("", unreadable_to, lambda: UNKNOWN, transactions.take, transactions.give_back, on_given_up)
+        in_time = InTime(self._reading, giving_up, registry, on_expired, longest_wait_ms)
 
+<<<<<<< HEAD
         hidden = HiddenHeaders(self._header_look(kafka or {}))
 
         def make(consumption: Consumption) -> Reader[Message]:
             giving_up.serve(consumption)
             consumption.on_close = hidden.close
             return Reader(consumption, MessageInterpreter(giving_up, hidden, registry), giving_up.counts)
+=======
+        def make(consumption: Consumption) -> MessageReader:
+            giving_up.serve(consumption)
+            return MessageReader(consumption, in_time, giving_up.counts)
+>>>>>>> 9e44bf9 (Client: hops keep to delivery and expiry times, and whoever sends hears what became of it)
 
         return self._reader(topic, group, start, check_properties(kafka or {}), make, commit_interval_ms)
 
@@ -612,11 +671,11 @@ class Connection:
         self._trace(record)
         return self._hop(message).forward(message, record)
 
-    def cancel(self, message: Message, *, destination: str, why: str, by: str | None = None) -> Forwarded:
+    def cancel(self, message: Message, *, destination: str, why: str, by: str | None = None) -> Cancellation:
         """Gives a message up, and with it its unit: the group closes as `cancelled`, what it holds goes to the errors topic (W-62).
 
-        The command and the consumed position are committed in one transaction, as by `forward`. It is decided by a worker soon after; a
-        group that has no component there yet cannot be cancelled. `uow cancel` does the same by hand, and waits for the answer.
+        The command and the consumed position are committed in one transaction, as by `forward`. A worker decides it once it has read what was sent
+        before it. A unit of which nothing came yet is cancelled as well: what comes of it is late then.
 
         Args:
             message: A component from `messages`.
@@ -625,10 +684,11 @@ class Connection:
             by: Who says so.
 
         Returns:
-            As `forward`.
+            `forwarded` as of `forward`; that the command is committed is not yet its fate: `answer()` waits for what a worker made of it.
 
         Raises:
             BadUnitIdError: The message is no component.
+            DestinationUnavailableError: The destination has no `D.outcomes`, where the answer comes.
             ConfigError: `why` is empty.
             UowError: As `forward`.
         """
@@ -641,7 +701,16 @@ class Connection:
             raise ConfigError("why", why, "a command needs a reason")
         source = f"{message.topic}/{message.partition}/{message.offset}"
         command = Command(f"cancel:{destination}:{source}".encode(), Verb.CANCEL, group_id, why, by)
-        return self._hop(message).forward(message, self._command_record(destination, command))
+        hop, cancellation = self._hop(message), self._answers_of(destination).expect(command.id)
+        cancellation.sent(hop.forward(message, self._command_record(destination, command)), hop)
+        return cancellation
+
+    def _answers_of(self, destination: str) -> Answers:
+        with self._lock:
+            if destination not in self._answers:
+                follow = partial(self._followers(), _topics(destination).outcomes)
+                self._answers[destination] = Answers(follow, self._registry)
+            return self._answers[destination]
 
     def command(self, destination: str, command: Command) -> Sent:
         """Sends a command to a destination's workers, outside transactions, and waits until the broker has it (W-203).
@@ -678,7 +747,10 @@ class Connection:
     # -- closing ---------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Closes readers, transactions and the plain producer, in this order. Open units are aborted. A second call does nothing."""
+        """Closes readers, transactions and the plain producer, in this order, and hears of nothing any more. Open units are aborted.
+
+        A second call does nothing.
+        """
         with self._lock:
             if self._closed:
                 return
@@ -689,6 +761,10 @@ class Connection:
         self._transactions.close()
         self._plain.close()
         self._ways.close()
+        for answers in self._answers.values():
+            answers.close()
+        if self._refusals is not None:
+            self._refusals.close()
 
 
 def _untraced(record: OutgoingRecord) -> None:

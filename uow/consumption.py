@@ -65,6 +65,10 @@ def _no_moves(records: Sequence[OutgoingRecord], rows: Sequence[TopicPartition],
     raise NotImplementedError("this reader gives nothing up")
 
 
+def _stays(tp: Tp) -> None:
+    """What happens beside a move of a partition for most readers."""
+
+
 class HopSettling(Protocol):
     """What a forwarding hop does when its reader polls or loses partitions."""
 
@@ -83,6 +87,7 @@ class Consumption:
     Attributes:
         move: Writes records and commits positions, all in one transaction: what was given up, to `D.errors`.
         skip: Hears of what no consumer can fetch.
+        on_move: Called with a partition that goes, or is read from another place.
         on_close: Called after the close.
     """
 
@@ -102,6 +107,7 @@ class Consumption:
         self.hop: HopSettling | None = None
         self.move: Callable[[Sequence[OutgoingRecord], Sequence[TopicPartition], Any], None] = _no_moves
         self.skip: Callable[[Ownership, Gap], None] = _tell
+        self.on_move: Callable[[Tp], None] = _stays
         self.on_close: Callable[[], None] = _nothing
         self._clock = clock
         self._owned: dict[Tp, Ownership] = {}
@@ -212,6 +218,7 @@ class Consumption:
 
     def _drop(self, ownerships: Iterable[Ownership]) -> None:
         for ownership in ownerships:
+            self.on_move(ownership.tp)
             del self._owned[ownership.tp]
 
     def _leave(self, ownerships: Iterable[Ownership]) -> None:
@@ -240,7 +247,7 @@ class Consumption:
             SubscriptionExpiredError: The committed offset is out of range, or there is none and `start` is `committed`.
             UowError: Others of `uow.errors.read_error`; and what committing an open hop met.
         """
-        self._require_open()
+        self.require_open()
         if self._failure is not None:
             raise self._failure
         self._prepare()
@@ -292,6 +299,7 @@ class Consumption:
                 continue
             self._seek(ownership, ownership.rewind)
             ownership.gone_back()
+            self.on_move(ownership.tp)
 
     def _on_error(self, error: KafkaError, record: ConsumedRecord) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
@@ -369,10 +377,11 @@ class Consumption:
         self._held_back.append(ownership)
         self._handle.pause([TopicPartition(*ownership.tp)])
 
-    def let_go(self) -> None:
-        """Takes again from the partitions held back that are still ours."""
-        held, self._held_back = self._held_back, []
-        rows = [TopicPartition(*each.tp) for each in held if self._owned.get(each.tp) is each]
+    def let_go(self, tp: Tp | None = None) -> None:
+        """Takes again from the partitions held back that are still ours, or from this one of them."""
+        held = [each for each in self._held_back if tp in (None, each.tp)]
+        self._held_back = [each for each in self._held_back if each not in held]
+        rows = [TopicPartition(*each.tp) for each in held if each.tp in self._owned]
         if rows:
             self._handle.resume(rows)
 
@@ -393,7 +402,7 @@ class Consumption:
             ReconnectTimeoutError: The broker did not answer; call again.
             UowError: What was given up could not be written; call again, else it comes again with all that is not acknowledged.
         """
-        self._require_open()
+        self.require_open()
         if self.hop is not None and self.hop.is_open:
             self.hop.commit()
         if not self.is_ours(ownership, offset):
@@ -504,14 +513,15 @@ class Consumption:
         Raises:
             ClientClosedError: Closed.
         """
-        self._require_open()
+        self.require_open()
         if self.hop is not None:
             self.hop.abort()
         for ownership in list(self._owned.values()):
             if ownership.acknowledged >= 0:
                 self._owned[ownership.tp] = ownership.begun_again()
 
-    def _require_open(self) -> None:
+    def require_open(self) -> None:
+        """Raises `ClientClosedError` once it is closed."""
         if self._closed:
             raise ClientClosedError(f"the reader of {self.topic!r} is closed")
 

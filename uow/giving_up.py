@@ -172,6 +172,17 @@ class GivingUp:
         content = [(record.key(), record.value(), headers) for record, headers in parts]
         self._record(verdict, coordinates(parts[0][0]), content, last, consumption, ownership)
 
+    def too_late(self, place: tuple[str, int, int], text: str, ownership: Ownership) -> None:
+        """A single message that has expired before it was read: it is passed over."""
+        self._tell_of(GivenUp(*place, Failure.EXPIRED, text, None), logging.WARNING)
+        ownership.pass_by(place[2])
+
+    def _tell_of(self, given_up: GivenUp, level: int) -> None:
+        self.counts[given_up.failure] += 1
+        log.log(level, "%s", given_up)
+        if self._tell is not None:
+            self._tell(given_up)
+
     def _record(
         self,
         verdict: Verdict,
@@ -182,11 +193,7 @@ class GivingUp:
         ownership: Ownership,
     ) -> None:
         goes_to = self._where_to(verdict.failure, consumption) if consumption.group is not None else None
-        given_up = GivenUp(*place, verdict.failure, verdict.text, goes_to)
-        self.counts[verdict.failure] += 1
-        log.log(self._level(verdict.failure), "%s", given_up)
-        if self._tell is not None:
-            self._tell(given_up)
+        self._tell_of(GivenUp(*place, verdict.failure, verdict.text, goes_to), self._level(verdict.failure))
         if goes_to is None:
             ownership.pass_by(last)
             return

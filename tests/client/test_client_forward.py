@@ -50,7 +50,7 @@ def test_key_marks_and_every_header_travel_on(fake: FakeBroker, connection: uow.
         ("colour", b"green"),
         ("nothing", None),
         ("uow-component-id", b"c-1"),
-        ("uow-expires-at", b"5"),
+        ("uow-expires-at", b"32503680000000"),
         ("uow-priority", b"9"),
         ("raw", b"\xff"),
     ]
@@ -430,7 +430,7 @@ def test_cancel_sends_one_command_with_the_position_and_the_same_one_when_the_me
     fake: FakeBroker, connection: uow.Connection
 ) -> None:
     message = one(fake, connection, COMPONENT, key=b"any", offset=7)
-    assert connection.cancel(message, destination="D", why="out of stock", by="Jill") == Forwarded.COMMITTED
+    assert connection.cancel(message, destination="D", why="out of stock", by="Jill").forwarded == Forwarded.COMMITTED
     sent = fake.visible[-1]
     command = read_command(sent.headers)
     assert isinstance(command, Command)
