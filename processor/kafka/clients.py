@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from processor.kafka.bounded import BoundedProducer
 from processor.kafka.doubt import LOG_LEVEL
+from processor.kafka.outage import Outage
 from processor.kafka.settings import WorkerSettings
 from topics.catalogue import RECORD_LIMIT_BYTES
 
@@ -85,14 +86,16 @@ CONNECTION = {
 
 
 class HandleLog(logging.Handler):
-    """Receives librdkafka's log lines of one handle, hands them to `on_line` and to the worker's log.
+    """Receives librdkafka's log lines of one handle, hands them to `on_line`, each one, and to the worker's log, where repeats are counted.
 
     Lines about properties of the other kind of handle (`CONFWARN`) are dropped: `[kafka]` is one table for all handles.
     """
 
-    def __init__(self, target: logging.Logger, on_line: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, target: logging.Logger, on_line: Callable[[str], None] | None = None, outage: Outage | None = None
+    ) -> None:
         super().__init__()
-        self._target, self._on_line = target, on_line
+        self._target, self._on_line, self._outage = target, on_line, outage or Outage()
 
     def emit(self, record: logging.LogRecord) -> None:
         line = record.getMessage()
@@ -101,7 +104,8 @@ class HandleLog(logging.Handler):
         if not line.startswith("CONFWARN"):
             # A broken connection is the library's to mend: it logs it at INFO or ERROR by taste, people need it once, as a warning
             level = logging.DEBUG if line.endswith(": retrying") else min(record.levelno, logging.WARNING)
-            self._target.log(level, "%s", line)
+            if self._target.isEnabledFor(level) and (shown := self._outage.line(line)) is not None:
+                self._target.log(level, "%s", shown)
 
 
 class Clients:
@@ -112,7 +116,7 @@ class Clients:
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
-        self._settings = settings
+        self._settings, self._outage = settings, Outage()
         self._common = {
             **settings.kafka,
             **{name: value for name, value in CONNECTION.items() if name not in settings.kafka},
@@ -164,7 +168,7 @@ class Clients:
             "linger.ms": "0",
             "allow.auto.create.topics": "false",
         }
-        return ck.Producer(properties, logger=_handle_logger("paths", None))
+        return ck.Producer(properties, logger=_handle_logger("paths", self._outage))
 
     def producer(self, on_line: Callable[[str], None]) -> ck.Producer:
         """The transactional producer; its log lines go to `on_line` as well (ER-11)."""
@@ -179,14 +183,14 @@ class Clients:
                 min(12_000, settings.transaction_timeout_ms)
             ),  # more is refused; noticed within a transaction
         }
-        return BoundedProducer(properties, logger=_handle_logger("sink", on_line))
+        return BoundedProducer(properties, logger=_handle_logger("sink", self._outage, on_line))
 
     def admin(self) -> AdminClient:
         """For checks at start."""
-        return AdminClient(dict(self._common), logger=_handle_logger("admin", None))
+        return AdminClient(dict(self._common), logger=_handle_logger("admin", self._outage))
 
     def _consumer(self, name: str, properties: dict[str, Any]) -> ck.Consumer:
-        return ck.Consumer(self._consumer_properties(properties), logger=_handle_logger(name, None))
+        return ck.Consumer(self._consumer_properties(properties), logger=_handle_logger(name, self._outage))
 
     def _consumer_properties(self, properties: dict[str, Any]) -> dict[str, Any]:
         own = {
@@ -203,8 +207,8 @@ _NEVER_OVERRIDDEN = frozenset(GROUP_CONSUMER) - {
 } | {"stats_cb", "statistics.interval.ms", "max.poll.interval.ms"}
 
 
-def _handle_logger(name: str, on_line: Callable[[str], None] | None) -> logging.Logger:
+def _handle_logger(name: str, outage: Outage, on_line: Callable[[str], None] | None = None) -> logging.Logger:
     """A logger of its own per handle: lines of a replaced handle cannot be taken for those of its successor (ER-13)."""
     logger = logging.Logger(f"librdkafka.{name}", logging.DEBUG)  # noqa: LOG001 - outside the tree, one per handle
-    logger.addHandler(HandleLog(logging.getLogger(f"uow.librdkafka.{name}"), on_line))
+    logger.addHandler(HandleLog(logging.getLogger(f"uow.librdkafka.{name}"), on_line, outage))
     return logger

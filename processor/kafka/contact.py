@@ -42,6 +42,13 @@ class Contact:
         return self._monotonic() - self._heard
 
     @property
+    def complaint(self) -> str | None:
+        """Why nothing can be done just now; None while the coordinator is heard."""
+        if self._heard == math.inf:
+            return "not a member of the consumer group yet"
+        return f"nothing heard of the group's coordinator for {self.silent_s:.1f} s" if self.is_lost else None
+
+    @property
     def is_lost(self) -> bool:
         """The coordinator has been silent for the session time-out less a margin."""
         return self.silent_s > self._limit_s

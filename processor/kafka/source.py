@@ -22,6 +22,7 @@ from processor.kafka.clients import Clients
 from processor.kafka.clock import WorkerClock
 from processor.kafka.contact import Contact
 from processor.kafka.messages import apart, by_partition
+from processor.kafka.outage import Outage
 from processor.kafka.settings import WorkerSettings
 from schemas.errors import FencedError
 
@@ -54,6 +55,7 @@ class KafkaSource:
         self.stable_lags: Mapping[Tp, int] = {}
         self._contact = Contact(settings.session_timeout_ms)
         self._stands_still = False
+        self._outage = Outage()
         self._fill_s = settings.commit_interval_ms / 1000
         self._consumer: ck.Consumer | None = None
         self._ends: ck.Consumer | None = None
@@ -156,15 +158,17 @@ class KafkaSource:
             return None
         return Poll(records, self._group.consumer_group_metadata(), trouble)
 
+    @property
+    def complaint(self) -> str | None:
+        """Why nothing can be read just now; None where something can. Any thread may ask."""
+        return self._contact.complaint
+
     def _is_cut_off(self) -> bool:
         lost = self._contact.is_lost
         if lost != self._stands_still:
             self._stands_still = lost
             if lost:
-                silent = self._contact.silent_s
-                log.warning(
-                    "nothing heard of the group's coordinator for %.1f s: standing still until it answers", silent
-                )
+                log.warning("%s: standing still until it answers", self._contact.complaint)
             else:
                 log.warning("the group's coordinator answers again")
         return lost
@@ -196,7 +200,11 @@ class KafkaSource:
         elif code == ck.KafkaError._MAX_POLL_EXCEEDED:
             log.warning("no poll for max.poll.interval.ms: the partitions are given away, the worker rejoins")
         else:
-            log.warning("consumer: %s: %s", error.name(), error.str())  # the library goes on by itself
+            self._grumble(f"consumer: {error.name()}: {error.str()}")  # the library goes on by itself
+
+    def _grumble(self, text: str) -> None:
+        if (line := self._outage.line(text)) is not None:
+            log.warning("%s", line)
 
     def token(self) -> Any:
         """The group's metadata now."""
@@ -212,7 +220,7 @@ class KafkaSource:
             asker: Any = self._ends  # answers None after the time-out, whatever its stub says
             bounds = asker.get_watermark_offsets(ck.TopicPartition(*tp), timeout=END_OFFSET_S)
         except ck.KafkaException as failure:
-            log.warning("end offset of %s/%d: %s", tp.topic, tp.partition, failure.args[0].str())
+            self._grumble(f"end offset of {tp.topic}/{tp.partition}: {failure.args[0].str()}")
             if failure.args[0].code() == ck.KafkaError._UNKNOWN_PARTITION:  # added since it began to ask (W-215)
                 self._ends.close()
                 self._ends = None

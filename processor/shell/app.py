@@ -223,6 +223,7 @@ def kafka_ports(
 
         source = KafkaSource(clients, settings, clock)
         status.read_stable_lags = lambda: source.stable_lags
+        status.read_complaint = lambda: source.complaint
         return Ports(
             source=source,
             sink=KafkaSink(clients, settings, on_step, on_replaced),

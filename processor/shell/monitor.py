@@ -56,6 +56,7 @@ class WorkerStatus:
         blocked: Cause by partition that cannot go on.
         paused: Partitions that stand still for want of memory.
         paths: The path map by name of the destination, where it has one.
+        read_complaint: Tells why nothing can be read just now; None where something can.
         read_stable_lags: Tells how far the last stable offset is behind the end offset, by partition (W-50).
         transactions: Committed.
         polls: Handed over.
@@ -74,6 +75,7 @@ class WorkerStatus:
     paused: frozenset[Tp] = frozenset()
     paths: Mapping[str, PathMap] = field(default_factory=dict)
     read_stable_lags: Callable[[], Mapping[Tp, int]] = dict
+    read_complaint: Callable[[], str | None] = lambda: None
     transactions: int = 0
     polls: int = 0
     records: int = 0

@@ -1,4 +1,4 @@
-"""The worker's web pages: `/groups/` and `/group/` for people, `/metrics` for Prometheus.
+"""The worker's web pages: `/` for probes, `/groups/` and `/group/` for people, `/metrics` for Prometheus.
 
 Belongs here: pages as views of the worker's status, and where they listen. Does not belong here: what they show
 (`processor.shell.monitor`).
@@ -19,6 +19,7 @@ from processor.engine.ports import Tp
 from processor.engine.view import arrival, arrivals, seen
 from processor.shell.monitor import WorkerStatus, oldest_opened_at, registry_for
 
+CUT_OFF = "cut off"
 GROUPS_SHOWN = 20
 """Open groups listed per partition, oldest first; `uow groups` lists all."""
 
@@ -114,10 +115,27 @@ def group_view(status: WorkerStatus, destination: str, group_id: str, now_ms: in
     return None
 
 
+def health_view(status: WorkerStatus) -> dict[str, Any]:
+    """What `/` shows: `OK`; `cut off` while no broker is heard; `blocked` where a partition stands still until somebody acts."""
+    complaint = status.read_complaint()
+    if complaint is not None:
+        return {"status": CUT_OFF, "why": complaint}
+    if status.blocked:
+        return {"status": "blocked", "why": {f"{tp.topic}/{tp.partition}": why for tp, why in status.blocked.items()}}
+    return {"status": "OK"}
+
+
 def add_pages(app: Any, status: WorkerStatus, now_ms: Callable[[], int]) -> None:
     """Registers the pages with the Faust app."""
     registry = registry_for(status, now_ms)
     content_type = CONTENT_TYPE_LATEST.partition(";")[0]
+
+    # before Faust's own, which says OK whatever happens
+    @app.page("/", name="health")  # type: ignore[untyped-decorator]
+    async def health(web: Any, request: Any) -> Any:
+        """Whether this worker can work: 200, or 503 while no broker is heard."""
+        answer = health_view(status)
+        return web.json(answer, status=503 if answer["status"] == CUT_OFF else 200)
 
     @app.page("/groups/")  # type: ignore[untyped-decorator]
     async def groups(web: Any, request: Any) -> Any:

@@ -34,6 +34,7 @@ def test_before_the_first_assignment_nothing_can_be_lost() -> None:
     wire.told()
     wire.now += 1000
     assert not wire.contact.is_lost
+    assert wire.contact.complaint == "not a member of the consumer group yet"
 
 
 def test_silence_for_the_session_less_a_margin_means_lost_and_an_answer_means_found() -> None:

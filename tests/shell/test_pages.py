@@ -95,6 +95,28 @@ def test_metrics_tell_groups_at_risk_components_sent_on_mixed_units_and_open_tra
     assert told("uow_mixed_units_total", 1) == 1
 
 
+@in_a_loop
+async def test_the_page_for_probes_says_when_no_broker_is_heard_and_what_is_blocked() -> None:
+    """Faust's own says OK whatever happens."""
+    kafka, silent = MemoryKafka(partitions=1), "nothing heard of the group's coordinator for 9.0 s"
+    async with running(kafka, web=web_address("127.0.0.1:0")) as app, aiohttp.ClientSession() as session:
+        await until(lambda: app.status.tasks)
+
+        async def health() -> tuple[int, object]:
+            async with session.get(f"http://127.0.0.1:{app.conf.web_port}/") as answer:
+                return answer.status, await answer.json()
+
+        assert await health() == (200, {"status": "OK"})
+        app.status.read_complaint = lambda: silent
+        assert await health() == (503, {"status": "cut off", "why": silent})
+        app.status.read_complaint = lambda: None
+        send(kafka, "v", (1, False), value=b"boom")
+        await until(lambda: app.status.blocked)
+        status, told = await health()
+        assert (status, told["status"]) == (200, "blocked")  # type: ignore[index]
+        assert "poison" in told["why"]["D.components/0"]  # type: ignore[index]
+
+
 def test_next_deadline_is_that_of_an_open_group_or_empty() -> None:
     task = PartitionTask(INPUT, context_of(policy_of(incomplete_expiration_ms=100_000)))
     status = WorkerStatus("0", {INPUT.topic: "D"}, {INPUT: task})
