@@ -184,6 +184,7 @@ class Partition:
         self._deadlines: list[tuple[int, bytes, int, Group]] = []  # of equal deadlines the id decides, not the past
         self._serial = 0
         self._is_freed = False
+        self._header_count = 0
 
     # -- events -----------------------------------------------------------------------------------------------------
 
@@ -235,7 +236,7 @@ class Partition:
                     self.position, self.is_cut = record.offset(), True
                     return bisect_left(records, self.position, key=_OFFSET)
                 self.clock = max(self.clock, self._believed(record.timestamp()[1]))
-                self.room -= HEADER_BYTES * len(pairs or ())
+                self._header_count = len(pairs or ())
                 # what cannot be shown cannot be passed on untouched
                 self._concerning(record, Rejected(_NO_UTF8) if isinstance(record, Unreadable) else Passed())
         return len(records)
@@ -325,12 +326,12 @@ class Partition:
         self._deliver_freed()
 
     def _marks(self, record: Record) -> Marks | Refusal | None:
+        self._header_count = 0
         try:
             headers = record.headers()
         except UNREADABLE:
             return _NO_UTF8
-        count = len(headers or ())
-        self.room -= HEADER_BYTES * count
+        count = self._header_count = len(headers or ())
         marks = self.reading.read(headers, record.value())
         if marks is not None and self.reader.caps.are_exceeded([name for name, _ in headers or ()]):
             text = f"{count} headers; most are {self.policy.max_headers}, with {self.policy.max_header_name_bytes} bytes of names"
@@ -488,6 +489,7 @@ class Partition:
                 counts.duplicate += 1
             case _:
                 assert_never(effect)
+        self.room -= HEADER_BYTES * self._header_count
         self.happened.not_held.append(record.offset())
         self.happened.effects.append((effect, record, None))
 
