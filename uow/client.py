@@ -71,11 +71,8 @@ from uow.handles import (
     plain_producer_properties,
     transactional_properties,
 )
-<<<<<<< HEAD
 from uow.hidden import HiddenHeaders
-=======
 from uow.messages import LONGEST_WAIT_MS, InTime, MessageReader, OnExpired
->>>>>>> 9e44bf9 (Client: hops keep to delivery and expiry times, and whoever sends hears what became of it)
 from uow.nesting import StandIn, inner_unit
 from uow.paths import FOLLOWING, OpenLog, Ways
 from uow.policies import UNKNOWN, RecordedPolicies, asked
@@ -567,20 +564,13 @@ class Connection:
             raise ConfigError("longest_wait_ms", longest_wait_ms, "at least 0")
         transactions, registry = self._transactions, self._registry
         giving_up = GivingUp("", unreadable_to, lambda: UNKNOWN, transactions.take, transactions.give_back, on_given_up)
-        in_time = InTime(self._reading, giving_up, registry, on_expired, longest_wait_ms)
-
-<<<<<<< HEAD
         hidden = HiddenHeaders(self._header_look(kafka or {}))
+        in_time = InTime(self._reading, giving_up, hidden, registry, on_expired, longest_wait_ms)
 
-        def make(consumption: Consumption) -> Reader[Message]:
-            giving_up.serve(consumption)
-            consumption.on_close = hidden.close
-            return Reader(consumption, MessageInterpreter(giving_up, hidden, registry), giving_up.counts)
-=======
         def make(consumption: Consumption) -> MessageReader:
             giving_up.serve(consumption)
+            consumption.on_close = hidden.close
             return MessageReader(consumption, in_time, giving_up.counts)
->>>>>>> 9e44bf9 (Client: hops keep to delivery and expiry times, and whoever sends hears what became of it)
 
         return self._reader(topic, group, start, check_properties(kafka or {}), make, commit_interval_ms)
 

@@ -21,6 +21,7 @@ from topics.headers import DELIVER_AT, EXPIRES_AT, Reading, decimal
 from uow.consumption import Consumption
 from uow.giving_up import GivingUp, wall_ms
 from uow.handles import ConsumedRecord, Headers, coordinates
+from uow.hidden import HiddenHeaders
 from uow.ownership import Ownership, Tp
 from uow.reader import MessageInterpreter, Reader, message_of
 from uow.received import Message
@@ -53,6 +54,7 @@ class InTime(MessageInterpreter):
     Args:
         reading: How headers are read.
         giving_up: Hears of what is not handed out.
+        hidden: Knows of headers that the client does not show.
         registry: For units of another destination in a message.
         on_expired: Is given each message that has expired; without it, it is passed over.
         longest_wait_ms: For a message that came too early.
@@ -66,12 +68,13 @@ class InTime(MessageInterpreter):
         self,
         reading: Reading,
         giving_up: GivingUp,
+        hidden: HiddenHeaders,
         registry: SchemaSource | None,
         on_expired: OnExpired | None,
         longest_wait_ms: int,
         wall: Callable[[], int] = wall_ms,
     ) -> None:
-        super().__init__(giving_up, registry)
+        super().__init__(giving_up, hidden, registry)
         self.hurried = 0
         self._reading, self._on_expired, self._longest_wait_ms, self._wall = reading, on_expired, longest_wait_ms, wall
         self._early: dict[Tp, _Early] = {}

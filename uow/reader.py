@@ -182,12 +182,8 @@ class MessageInterpreter:
     def __call__(self, record: ConsumedRecord, consumption: Consumption, ownership: Ownership) -> Message | None:
         try:
             headers = raw_headers(record)
-<<<<<<< HEAD
             if not headers:
                 self._hidden.check(record)
-            return message_of(record, headers, consumption, ownership, self._registry)
-=======
->>>>>>> 9e44bf9 (Client: hops keep to delivery and expiry times, and whoever sends hears what became of it)
         except DecodeError as error:
             self._giving_up.cannot_be_read(error, [(record, [])], consumption, ownership)
             return None
