@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType, TopicMetadata  # type: ignore[attr-defined]
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_attempt, wait_fixed
 
-from topics.catalogue import TopicSpec
+from topics.catalogue import TopicSpec, durability
 
 TIMEOUT_S = 15.0
 MAX_REPLICATION = 3
@@ -142,7 +142,8 @@ def check(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[Deviation]:
     Raises:
         KafkaException: The broker does not answer, or may not be asked.
     """
-    counts = partition_counts(admin)
+    there = admin.list_topics(timeout=TIMEOUT_S).topics
+    counts = {name: len(topic.partitions) for name, topic in there.items()}
     present = [spec for spec in specs if spec.name in counts]
     settings = topic_settings(admin, [spec.name for spec in present])
     count = next((counts[spec.name] for spec in present if spec.counted), 0)
@@ -155,7 +156,8 @@ def check(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[Deviation]:
         if spec.counted and counts[spec.name] != count and not exceeds:
             reason = f"all topics of a destination have the partitions of {specs[0].name} (W-88)"
             found.append(Deviation(spec.name, "partitions", str(count), str(counts[spec.name]), reason))
-        found.extend(_setting_deviations(spec, settings[spec.name]))
+        replicas = min((len(each.replicas) for each in there[spec.name].partitions.values()), default=1)
+        found.extend(_setting_deviations(spec, replicas, settings[spec.name]))
     return found
 
 
@@ -176,9 +178,9 @@ def check_mirrors(counts: Mapping[str, int], components: str, prefixes: Sequence
     ]
 
 
-def _setting_deviations(spec: TopicSpec, actual: Mapping[str, str]) -> list[Deviation]:
+def _setting_deviations(spec: TopicSpec, replicas: int, actual: Mapping[str, str]) -> list[Deviation]:
     found = []
-    for name, expectation in spec.expectations.items():
+    for name, expectation in {**spec.expectations, **durability(replicas)}.items():
         value = actual.get(name, "")
         if not expectation.accepts(value):
             found.append(Deviation(spec.name, name, expectation.text, value, expectation.reason, expectation.advised))

@@ -175,7 +175,8 @@ class TopicSpec:
     @property
     def config(self) -> dict[str, str]:
         """Settings to create the topic with."""
-        told = {name: each.initial for name, each in self.expectations.items() if not each.left_to_broker}
+        expectations = {**self.expectations, **durability(self.replication)}
+        told = {name: each.initial for name, each in expectations.items() if not each.left_to_broker}
         return told | dict(self.tuning)
 
 
@@ -199,6 +200,24 @@ _AS_LARGE_AS_SENT = Expectation(
 _RECORD_LIMIT = Expectation(
     str(RECORD_LIMIT_BYTES), Rule.AT_LEAST, "must take whatever the worker makes of a record of D.components (W-115)"
 )
+
+
+def durability(replication: int) -> dict[str, Expectation]:
+    """What keeps a record that was acknowledged, in a topic with so many replicas.
+
+    One replica has nothing to choose from. With two there is no good `min.insync.replicas`: 1 loses with the leader what the follower has not
+    got yet, 2 stops all work with either of them; so that is left to whoever has two brokers.
+    """
+    if replication < 2:
+        return {}
+    found = {"unclean.leader.election.enable": _CLEAN_ELECTION}
+    return found | {"min.insync.replicas": _TWO_IN_SYNC} if replication > 2 else found
+
+
+_CLEAN_ELECTION = Expectation(
+    "false", Rule.EQUAL, "a leader that lags behind loses what was acknowledged, and with it units, offsets or state"
+)
+_TWO_IN_SYNC = Expectation("2", Rule.AT_LEAST, "what is acknowledged must outlive the disk of one broker", advised=True)
 
 _QUICK_COMPACTION = MappingProxyType(
     # A restore reads the whole changelog, tombstones included, so segments close soon and tombstones leave soon.

@@ -1,0 +1,70 @@
+"""What keeps acknowledged records, by the number of replicas that a topic really has."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from topics import admin
+from topics.catalogue import TopicSpec, expected
+from topics.policies import DestinationPolicy
+
+UNCLEAN, IN_SYNC = "unclean.leader.election.enable", "min.insync.replicas"
+
+
+def spec(replication: int = 1) -> TopicSpec:
+    return expected("shop", "megazon", DestinationPolicy(), replication=replication)[0]
+
+
+class Cluster:
+    """Answers as an `AdminClient` does: one topic, as it must be in all else."""
+
+    def __init__(self, replicas: int, **settings: str) -> None:
+        self.replicas, self.settings = replicas, {name.replace("_", "."): value for name, value in settings.items()}
+
+    def list_topics(self, timeout: float) -> Any:
+        part = SimpleNamespace(replicas=[*range(self.replicas)], leader=0)
+        return SimpleNamespace(topics={spec().name: SimpleNamespace(partitions={0: part, 1: part})})
+
+    def describe_configs(self, resources: Any, request_timeout: float) -> Any:
+        answer: Future[Any] = Future()
+        told = spec().config | {"retention.ms": "-1"} | self.settings
+        answer.set_result({name: SimpleNamespace(value=value) for name, value in told.items()})
+        return {resources[0]: answer}
+
+
+def found(replicas: int, **settings: str) -> dict[str, bool]:
+    """Deviations, and whether each is only advised."""
+    client: Any = Cluster(replicas, **settings)
+    return {each.what: each.advised for each in admin.check(client, [spec()])}
+
+
+@pytest.mark.parametrize(
+    ("replication", "told"),
+    [(1, {}), (2, {UNCLEAN: "false"}), (3, {UNCLEAN: "false", IN_SYNC: "2"}), (5, {UNCLEAN: "false", IN_SYNC: "2"})],
+)
+def test_new_topics_keep_what_was_acknowledged(replication: int, told: dict[str, str]) -> None:
+    config = spec(replication).config
+    assert {name: config[name] for name in (UNCLEAN, IN_SYNC) if name in config} == told
+
+
+@pytest.mark.parametrize(
+    ("replicas", "unclean", "in_sync", "complaints"),
+    [
+        (1, "true", "1", {}),
+        (2, "true", "1", {UNCLEAN: False}),
+        (2, "false", "1", {}),
+        (3, "true", "1", {UNCLEAN: False, IN_SYNC: True}),
+        (3, "false", "1", {IN_SYNC: True}),
+        (3, "false", "2", {}),
+        (3, "false", "3", {}),
+    ],
+)
+def test_existing_topics_are_judged_by_the_replicas_they_have(
+    replicas: int, unclean: str, in_sync: str, complaints: dict[str, bool]
+) -> None:
+    settings = {"unclean_leader_election_enable": unclean, "min_insync_replicas": in_sync}
+    assert found(replicas, **settings) == complaints
