@@ -152,17 +152,6 @@ class Settings:
             )
         return self.destinations[destination]
 
-    def why_no_units(self, destination: str) -> str | None:
-        """Says that a destination forms no units, and why; None where it forms some, or is not configured here."""
-        policy = self.destinations.get(destination)
-        if policy is None or policy.handling_policy is not HandlingPolicy.PASS_THROUGH:
-            return None
-        is_default = self.origin(f"destinations.{destination}.handling_policy") == DEFAULT_ORIGIN
-        said = ", since nothing sets it" if is_default else ""
-        return (
-            f"{destination} forms no units, every record passes by itself: handling_policy is pass_through{said} (W-65)"
-        )
-
     def worker(self, slot: str) -> WorkerSettings:
         """What one worker needs to know.
 

@@ -90,12 +90,6 @@ def _configuration(settings: Settings) -> Iterator[Finding]:
         )
     else:
         yield _ok(f"configuration of {settings.application_id}: {', '.join(settings.destinations)}")
-    for name in settings.destinations:
-        if (why := settings.why_no_units(name)) is not None:
-            remedy = (
-                f'set handling_policy = "single_message_delivery" under [destinations.{name}], unless it is meant so'
-            )
-            yield Finding(Verdict.LOOK, why, remedy)
     for warning in settings.warnings:
         yield Finding(Verdict.LOOK, warning, "docs/configuration.md says what the setting does")
 

@@ -10,12 +10,9 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import click
-
-if TYPE_CHECKING:
-    from uow.config import Settings
 
 
 def print_json(value: Any) -> None:
@@ -81,12 +78,6 @@ def span_text(ms: int) -> str:
         if ms >= size:
             return f"{sign}{ms / size:.{digits}f} {unit}"
     return f"{sign}{ms} ms"
-
-
-def tell_if_no_units(settings: Settings, destination: str) -> None:
-    """To standard error: who looks for units of a destination that forms none, or sends some, must hear of it."""
-    if (why := settings.why_no_units(destination)) is not None:
-        say(f"uow: {why}")
 
 
 class Progress:

@@ -23,6 +23,8 @@ One turn of the loop:
 | `Doubt` | replace the producer, restore every owned partition, seek, read again (ER-05, ER-11) |
 | `StaleGeneration` | the same without a new producer, after the rebalance had its chance (ER-14) |
 | `Refused` | as `Doubt`; then one transaction per partition until the plan that cannot be written is found, and as for a task that raised |
+| a partition is blocked | the others go on. It is tried again by itself, later each time; meanwhile what it holds is saved (`_look_after_blocked`) |
+| a restore would have to wait for others: the open transaction of a dead worker, a log without a leader | those that need not wait go on; it is looked at again (`Ports.ready`) |
 | `ConfigError` in a restore | the driver ends: a worker with other settings has taken over (W-68) |
 | memory over the limit | pause the fullest partition, one each turn; see `_keep_within_memory` |
 | anything else | the driver ends with the error, the host crashes the worker |
@@ -36,6 +38,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from processor.engine.batch import Batch, Task, Work
+from processor.engine.blockade import Blockade
 from processor.engine.ports import (
     Abandoned,
     Blocked,
@@ -61,6 +64,9 @@ Restore = Callable[[Sequence[Tp], Wanted], Mapping[Tp, Task]]
 
 READ_TIMEOUT_S = 0.2
 """Longest one read waits for a first record: how long a stop or a deadline may go unseen."""
+
+LOOK_AGAIN_MS = 250
+"""A partition whose restore would have to wait for others is not looked at again before this."""
 
 ASK_AGAIN_MS = 100
 """A partition that was not at its end is not asked again before this. Counted in time gone by: a clock that is put back delays no question."""
@@ -101,7 +107,14 @@ class Host(Protocol):
         ...
 
     def committed(self, plans: Sequence[Plan]) -> None: ...
-    def blocked(self, tp: Tp, cause: Blocked) -> None: ...
+    def blocked(self, tp: Tp, cause: Blocked) -> None:
+        """It cannot go on, or a try has failed. It is tried again by itself."""
+        ...
+
+    def unblocked(self, tp: Tp) -> None:
+        """It goes on."""
+        ...
+
     def paused(self, tps: Collection[Tp]) -> None:
         """The partitions that now stand still for want of memory."""
         ...
@@ -112,13 +125,18 @@ class Host(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The driver's outside. `restore` is `processor.engine.restore.restore` with its reader, or a stand-in."""
+    """The driver's outside. `restore` is `processor.engine.restore.restore` with its reader, or a stand-in.
+
+    `ready` tells which partitions can be restored without waiting for others: no transaction is open in their logs, and brokers answer. It
+    must not wait itself.
+    """
 
     source: Source
     sink: Sink
     clock: Clock
     restore: Restore
     ways: Ways | None = None
+    ready: Callable[[Sequence[Tp]], Collection[Tp]] = lambda tps: tps
 
 
 class Driver(threading.Thread):
@@ -149,7 +167,7 @@ class Driver(threading.Thread):
             ports.clock,
             ports.restore,
         )
-        self._ways = ports.ways
+        self._ways, self._ready = ports.ways, ports.ready
         self._host = host
         self._commands_of = dict(topics)
         self._components_of = {commands: components for components, commands in topics.items()}
@@ -157,7 +175,10 @@ class Driver(threading.Thread):
         self.memory_limit_bytes = memory_limit_bytes
         self._stopping = stop
         self._tasks: dict[Tp, Task] = {}
-        self._blocked: dict[Tp, Blocked] = {}
+        self._blocked = Blockade()
+        self._heads: dict[Tp, int] = {}
+        self._begun: set[Tp] = set()
+        self._look_at = 0
         self._full: set[Tp] = set()
         self._new: set[Tp] = set()
         self._gone: set[Tp] = set()
@@ -215,7 +236,8 @@ class Driver(threading.Thread):
 
     def _turn(self) -> None:
         self._source.control(0.0)
-        if self._new or not self._is_announced:
+        self._try_again()
+        if not self._is_announced or (self._new and self._clock.gone_by_ms() >= self._look_at):
             self._take_on()
         poll = self._source.read(self._poll_records, 0.0 if self._is_cut else READ_TIMEOUT_S)
         self._is_cut = False
@@ -223,12 +245,14 @@ class Driver(threading.Thread):
             for tp, cause in poll.trouble.items():
                 if self._whose(tp) in self._tasks:  # else it went with the same poll
                     self._block(self._whose(tp), cause)
+                    self._blocked.stand(self._whose(tp), 0)
             self._work(self._batches(poll.records), poll.token)
         elif self._waiting:
             token = self._source.token()
             self._work(self._batches({}), token)
         self._waiting.settle({tp: self._tasks[tp].command_position for tp in self._waiting})
         self._tick()
+        self._look_after_blocked()
         self._keep_within_memory()
 
     def _batches(self, polled: Mapping[Tp, list[RawRecord]]) -> list[Batch]:
@@ -259,6 +283,8 @@ class Driver(threading.Thread):
             commands = self._waiting.ready(tp, task.position, records, latest)
         if tp in self._portion:  # a command only by itself
             commands = [] if records else commands[:1]
+        head = records[0].timestamp()[1] if records else 0
+        self._heads[tp] = head if head <= latest else 0
         return Batch(tp, records=records, commands=commands, latest=latest)
 
     # -- components and commands
@@ -323,12 +349,15 @@ class Driver(threading.Thread):
         if batch.count + len(batch.commands) > 1:
             self._portion[batch.tp] = (batch.last_offset, max(1, batch.count // 2))
         else:
-            self._portion.pop(batch.tp, None)
             self._block(batch.tp, cause)
+            if batch.work is Work.RECORDS:
+                self._blocked.stand(batch.tp, self._heads[batch.tp])
         self._restore_and_seek([batch.tp])
 
     def _on_written(self, batch: Batch, plan: Plan) -> None:
         """Reads again what a cut plan left. A portion went well, the whole offending stretch behind us: back to whole polls."""
+        if self._blocked.goes_on(batch.tp):
+            self._host.unblocked(batch.tp)
         if plan.is_cut:
             self._is_cut = True
             if batch.work is Work.RECORDS:
@@ -337,11 +366,45 @@ class Driver(threading.Thread):
             del self._portion[batch.tp]
 
     def _block(self, tp: Tp, cause: Blocked) -> None:
-        self._blocked[tp] = cause
         self._waiting.forget([tp])
+        self._portion.pop(tp, None)
+        self._blocked.add(tp, cause, self._clock.gone_by_ms())
         if tp in self._tasks:
-            self._source.pause(self._with_commands([tp]))
+            self._source.pause([tp])
+            self._source.resume([self._commands(tp)])
         self._host.blocked(tp, cause)
+
+    def _try_again(self) -> None:
+        """Blocked partitions whose time has come: those without state are restored anew, the others read the one record that keeps them."""
+        for tp in self._blocked.due(self._clock.gone_by_ms()):
+            task = self._tasks.get(tp)
+            if task is None:
+                self._new.add(tp)
+            else:
+                self._portion[tp] = (task.position, 1)
+                self._read_on({tp: task})
+
+    def _look_after_blocked(self) -> None:
+        """What a partition owes its groups while it stands at a record: rows for all it holds, and deadlines that passed before that record came.
+
+        Rows, since the input may be gone before somebody mends it. No component that lies unread was appended before that record, so none was
+        in time; for later deadlines one may be (W-82).
+        """
+        if not self._blocked.owes:
+            return
+        token = self._source.token()
+        self._work([Batch(tp, Work.DRAIN) for tp in self._blocked.take_unsaved() if tp in self._tasks], token)
+        batches = []
+        for tp, head in self._blocked.take_heads().items():
+            task = self._tasks.get(tp)
+            if task is not None and self._source.drained(self._commands(tp), task.command_position) is None:
+                self._blocked.owe(tp, head)  # a command that lies unread may be older
+            elif task is not None:
+                batches.append(Batch(tp, Work.TICK, asked_at=head))
+        self._work(batches, token)
+        for batch in batches:
+            if isinstance(batch.outcome, Plan) and batch.outcome.is_cut:
+                self._blocked.owe(batch.tp, batch.asked_at)
 
     # -- time (W-82, W-83)
 
@@ -412,7 +475,9 @@ class Driver(threading.Thread):
         paused = bool(self._full.intersection(tps))
         for tp in tps:
             self._tasks.pop(tp, None)
-            self._blocked.pop(tp, None)
+            self._blocked.forget(tp)
+            self._heads.pop(tp, None)
+            self._begun.discard(tp)
             self._portion.pop(tp, None)
             self._ask_at.pop(tp, None)
             self._ticked.pop(tp, None)
@@ -430,14 +495,33 @@ class Driver(threading.Thread):
     # -- restore
 
     def _take_on(self) -> None:
-        """Restores what was assigned, and begins to read it. Nothing assigned: a spare, of which the host hears as well."""
+        """Restores what was assigned, and begins to read it. Nothing assigned: a spare, of which the host hears as well.
+
+        What cannot be restored without waiting for others is looked at again a little later: nobody waits for it.
+        """
         self._is_announced = True
-        tps = sorted(self._new)
+        looked_at = self._clock.gone_by_ms()
+        tps = sorted(self._ready(sorted(self._new)))
+        now = self._clock.gone_by_ms()
+        self._look_at = now + max(LOOK_AGAIN_MS, 5 * (now - looked_at))
+        if self._new and not tps:
+            return
         tasks = self._restored(tps)
         self._new.difference_update(set(tps) - self._gone)
         self._tasks.update(tasks)
         self._host.assigned(tasks)
-        self._source.begin(self._positions(tasks))
+        self._read_on(tasks)
+        for tp in tasks:
+            if self._blocked.goes_on(tp):
+                self._host.unblocked(tp)
+
+    def _read_on(self, tasks: Mapping[Tp, Task]) -> None:
+        """Reads these: from the beginning, or again."""
+        again = {tp: task for tp, task in tasks.items() if tp in self._begun}
+        self._source.begin(self._positions({tp: task for tp, task in tasks.items() if tp not in again}))
+        self._begun.update(tasks)
+        self._source.seek(self._positions(again))
+        self._source.resume([each for each in self._with_commands(again) if each not in self._full])
 
     def _restored(self, tps: Sequence[Tp]) -> dict[Tp, Task]:
         """Tasks from the logs, without partitions that went meanwhile, even if they are back: others may have committed there.
@@ -457,8 +541,11 @@ class Driver(threading.Thread):
 
     def _running(self) -> list[Tp]:
         """What is read now."""
-        running = self._with_commands(self._tasks.keys() - self._blocked.keys())
-        return [each for each in running if each not in self._full and each not in self._waiting.paused]
+        return [
+            each
+            for each in self._with_commands(self._tasks)
+            if each not in self._full and each not in self._blocked and each not in self._waiting.paused
+        ]
 
     def _read_back(self, tps: Sequence[Tp]) -> Mapping[Tp, Task]:
         def wanted() -> list[Tp]:
@@ -524,8 +611,8 @@ class Driver(threading.Thread):
         if size > 1:
             self._portion[refused.tp] = (last, size // 2)
         else:
-            self._portion.pop(refused.tp, None)
             self._block(refused.tp, Blocked(f"a record made from it is refused: {refused}"))
+            self._blocked.stand(refused.tp, self._heads.get(refused.tp, 0))
 
     # -- clean stop (R-68)
 

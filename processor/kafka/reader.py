@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import confluent_kafka as ck
@@ -17,12 +18,17 @@ from processor.engine.ports import Blocked, Committed, Meanwhile, Stretch, Tp
 from processor.engine.restore import hints
 from processor.kafka.clients import Clients
 from processor.kafka.messages import apart, by_partition
+from processor.kafka.offsets import Answers, LogOffsets
 
 log = logging.getLogger("uow.reader")
+
+Question = Callable[[Sequence[Tp], float], Answers]
 
 CHUNK = 10_000
 REQUEST_S = 5.0
 RETRY_S = 0.1
+LOOK_S = 0.3
+"""Longest a question before a restore may keep the partitions that are read waiting."""
 SAY_AFTER_S = 10.0
 """A read whose position stands still this long says why: most often an open transaction of a dead worker (ER-10)."""
 
@@ -39,6 +45,7 @@ class KafkaLogReader:
     def __init__(self, clients: Clients, meanwhile: Meanwhile = lambda: None, stall_ms: int = 60_000) -> None:
         self._clients, self._meanwhile, self._stall_s = clients, meanwhile, stall_ms / 1000
         self._asking: dict[str, ck.Consumer] = {}
+        self._offsets = LogOffsets(clients)
 
     def committed(self, tps: Sequence[Tp], isolation: str = "read_committed") -> Mapping[Tp, Committed]:
         """Stable committed offsets: a `read_committed` consumer makes the broker wait for pending transactional commits (ER-06 step 1)."""
@@ -62,26 +69,42 @@ class KafkaLogReader:
 
     def bounds(self, tps: Sequence[Tp]) -> Mapping[Tp, tuple[int, int]]:
         """(log start, end offset); the end of a `read_uncommitted` reader, never the last stable offset (ER-06 step 2)."""
-        return self._bounds(tps, "read_uncommitted")
+        return self._bounds(tps, self._offsets.ends)
 
-    def _bounds(self, tps: Sequence[Tp], isolation: str) -> dict[Tp, tuple[int, int]]:
-        answers: dict[Tp, tuple[int, int]] = {}
-        for tp in tps:
+    def _bounds(self, tps: Sequence[Tp], ends_of: Question) -> dict[Tp, tuple[int, int]]:
+        starts, ends = self._told(tps, self._offsets.starts), self._told(tps, ends_of)
+        return {tp: (starts[tp], ends[tp]) for tp in tps}
 
-            def ask(tp: Tp = tp) -> bool:
-                asker: Any = self._asker(isolation)  # answers None after the time-out, whatever its stub says
-                bounds = asker.get_watermark_offsets(ck.TopicPartition(*tp), timeout=REQUEST_S)
-                if bounds is None:
-                    return False
-                answers[tp] = bounds
-                return True
+    def _told(self, tps: Sequence[Tp], question: Question) -> dict[Tp, int]:
+        found: dict[Tp, int] = {}
 
-            self._insist(ask, f"end offset of {tp.topic}/{tp.partition}")
-        return answers
+        def ask() -> bool:
+            missing = None
+            for tp, answer in question([tp for tp in tps if tp not in found], REQUEST_S).items():
+                try:
+                    found[tp] = self._awaited(answer).offset
+                except ck.KafkaException as failure:
+                    if not _is_passing(failure.args[0]):
+                        raise
+                    missing = failure
+            if missing is not None:
+                raise missing
+            return True
+
+        self._insist(ask, f"end offsets of {sorted({tp.topic for tp in tps})}")
+        return found
+
+    def _awaited(self, answer: Future[Any]) -> Any:
+        """Others are heard meanwhile; the request has its own time-out."""
+        while True:
+            try:
+                return answer.result(RETRY_S)
+            except TimeoutError:
+                self._meanwhile()
 
     def stable_bounds(self, tps: Sequence[Tp]) -> Mapping[Tp, tuple[int, int]]:
         """(log start, how far a `read_committed` reader gets now). For people who look, and wait for nobody's transaction."""
-        return self._bounds(tps, "read_committed")
+        return self._bounds(tps, self._offsets.stable_ends)
 
     def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[Stretch]:
         """Yields until the *position* has reached each end; markers and compaction leave no record there (ER-07)."""
@@ -129,18 +152,14 @@ class KafkaLogReader:
 
     def _reason(self, ends: Mapping[tuple[str, int], int]) -> str | None:
         """Why nothing comes; None where nothing explains it."""
-        for tp, end in ends.items():
+        tps = [Tp(*tp) for tp in ends]
+        for tp, answer in self._offsets.stable_ends(tps, REQUEST_S).items():
             try:
-                asker: Any = self._asker("read_committed")
-                bounds = asker.get_watermark_offsets(ck.TopicPartition(*tp), timeout=REQUEST_S)
+                at = self._awaited(answer).offset
             except ck.KafkaException as failure:
                 return f"no broker: {failure.args[0].str()}"
-            if bounds is None:
-                return "no broker answers"
-            if bounds[1] < end:
-                return (
-                    f"a transaction is open in {tp[0]}/{tp[1]} at offset {bounds[1]}; it ends with its time-out (ER-10)"
-                )
+            if at < ends[tp]:
+                return f"a transaction is open in {tp.topic}/{tp.partition} at offset {at}; it ends with its time-out (ER-10)"
         return None
 
     @staticmethod
@@ -163,7 +182,7 @@ class KafkaLogReader:
     def _on_error(message: Any, error: ck.KafkaError, reached: dict[tuple[str, int], int]) -> None:
         if error.code() == ck.KafkaError._PARTITION_EOF:
             reached[(message.topic(), message.partition())] = message.offset()
-        elif error.fatal() or not (error.retriable() or error.code() in _PATIENT):
+        elif not _is_passing(error):
             raise ck.KafkaException(error)
         else:
             log.warning("restore: %s: %s", error.name(), error.str())
@@ -186,7 +205,7 @@ class KafkaLogReader:
                     return
             except ck.KafkaException as failure:
                 error = failure.args[0]
-                if error.fatal() or not (error.retriable() or error.code() in _PATIENT):
+                if not _is_passing(error):
                     raise
                 trouble = error.str()
             if not said and time.monotonic() - since > SAY_AFTER_S:
@@ -199,6 +218,63 @@ class KafkaLogReader:
         for consumer in self._asking.values():
             consumer.close()
         self._asking.clear()
+
+
+class Readiness:
+    """Which partitions can be restored without waiting for others: a port of the driver (`processor.engine.driver.Ports.ready`).
+
+    A restore must read to the end offset of each log; it stands before the open transaction of a worker that died, until that times out
+    (ER-10), and before a partition that has no leader. This asks beforehand, in no time. It decides nothing: the restore asks again.
+
+    Args:
+        clients: Makes the handle.
+        logs: The topic partitions that a restore of one partition reads, those of the workers' own logs first, and how many these are.
+    """
+
+    def __init__(self, clients: Clients, logs: Callable[[Tp], tuple[Sequence[Tp], int]]) -> None:
+        self._offsets, self._logs = LogOffsets(clients), logs
+        self._since: dict[Tp, float] = {}
+
+    def ready(self, tps: Sequence[Tp]) -> list[Tp]:
+        """Those of them that need not wait. Answers within `LOOK_S`, or says no."""
+        until = time.monotonic() + LOOK_S
+        logs = {tp: self._logs(tp) for tp in tps}
+        asked = {tp: self._offsets.ends(all_of_them, REQUEST_S) for tp, (all_of_them, _) in logs.items()}
+        ends = {tp: found for tp, answers in asked.items() if (found := _answered(answers, until)) is not None}
+        asked = {tp: self._offsets.stable_ends(logs[tp][0][: logs[tp][1]], REQUEST_S) for tp in ends}
+        stable = {tp: found for tp, answers in asked.items() if (found := _answered(answers, until)) is not None}
+        return [tp for tp in tps if self._is_ready(tp, ends.get(tp, {}), stable.get(tp))]
+
+    def _is_ready(self, tp: Tp, ends: Mapping[Tp, int], stable: Mapping[Tp, int] | None) -> bool:
+        if stable is None:
+            return self._waits(tp, "no broker answers for its topics")
+        for log, at in stable.items():
+            if at < ends.get(log, 0):
+                return self._waits(tp, f"a transaction is open in {log.topic}/{log.partition} at offset {at} (ER-10)")
+        self._since.pop(tp, None)
+        return True
+
+    def _waits(self, tp: Tp, why: str) -> bool:
+        """Says so now and then."""
+        now = time.monotonic()
+        if now - self._since.setdefault(tp, now) > SAY_AFTER_S:
+            self._since[tp] = now
+            log.warning("%s/%d is not restored yet: %s", *tp, why)
+        return False
+
+
+def _answered(answers: Answers, until: float) -> dict[Tp, int] | None:
+    """End offsets; None while one of them cannot be told. What will never be told is left out: that is for the restore to say."""
+    found = {}
+    for tp, answer in answers.items():
+        try:
+            found[tp] = answer.result(max(0.0, until - time.monotonic())).offset
+        except TimeoutError:
+            return None
+        except ck.KafkaException as failure:
+            if _is_passing(failure.args[0]):
+                return None
+    return found
 
 
 def recorded_counts(clients: Clients, topic: str, partitions: int) -> set[int]:
@@ -219,6 +295,10 @@ def recorded_counts(clients: Clients, topic: str, partitions: int) -> set[int]:
     return {count for count in found if count is not None}
 
 
+def _is_passing(error: ck.KafkaError) -> bool:
+    return not error.fatal() and (error.retriable() or error.code() in _PATIENT)
+
+
 _PATIENT = frozenset(
     {
         ck.KafkaError._TIMED_OUT,
@@ -237,6 +317,17 @@ _PATIENT = frozenset(
         ck.KafkaError.REQUEST_TIMED_OUT,
         ck.KafkaError.UNKNOWN_LEADER_EPOCH,
         ck.KafkaError.FENCED_LEADER_EPOCH,
+        ck.KafkaError.OFFSET_NOT_AVAILABLE,  # a leader that is new, and does not know yet what is replicated
+        ck.KafkaError.KAFKA_STORAGE_ERROR,  # a disk has failed: another replica leads soon
+        ck.KafkaError.NETWORK_EXCEPTION,
+        ck.KafkaError.BROKER_NOT_AVAILABLE,
+        ck.KafkaError.REPLICA_NOT_AVAILABLE,
+        ck.KafkaError.PREFERRED_LEADER_NOT_AVAILABLE,
+        ck.KafkaError.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        ck.KafkaError.FETCH_SESSION_ID_NOT_FOUND,
+        ck.KafkaError.INVALID_FETCH_SESSION_EPOCH,
+        ck.KafkaError.THROTTLING_QUOTA_EXCEEDED,
+        ck.KafkaError.CONCURRENT_TRANSACTIONS,
     }
 )
 """Errors that pass by themselves, whatever their `retriable` flag says."""

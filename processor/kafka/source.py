@@ -22,6 +22,7 @@ from processor.kafka.clients import Clients
 from processor.kafka.clock import WorkerClock
 from processor.kafka.contact import Contact
 from processor.kafka.messages import apart, by_partition
+from processor.kafka.offsets import LogOffsets
 from processor.kafka.outage import Outage
 from processor.kafka.settings import WorkerSettings
 from schemas.errors import FencedError
@@ -58,7 +59,7 @@ class KafkaSource:
         self._outage = Outage()
         self._fill_s = settings.commit_interval_ms / 1000
         self._consumer: ck.Consumer | None = None
-        self._ends: ck.Consumer | None = None
+        self._ends = LogOffsets(clients)
         self._stash: list[Any] = []
         self._was_full = False
         self._owned: set[Tp] = set()
@@ -214,18 +215,12 @@ class KafkaSource:
         """Asks the broker; None while it does not answer."""
         if self._is_cut_off():
             return None
-        if self._ends is None:
-            self._ends = self._clients.log_consumer("read_uncommitted")
         try:
-            asker: Any = self._ends  # answers None after the time-out, whatever its stub says
-            bounds = asker.get_watermark_offsets(ck.TopicPartition(*tp), timeout=END_OFFSET_S)
+            end = self._ends.ends([tp], END_OFFSET_S)[tp].result().offset
         except ck.KafkaException as failure:
             self._grumble(f"end offset of {tp.topic}/{tp.partition}: {failure.args[0].str()}")
-            if failure.args[0].code() == ck.KafkaError._UNKNOWN_PARTITION:  # added since it began to ask (W-215)
-                self._ends.close()
-                self._ends = None
             return None
-        return None if bounds is None else int(bounds[1])
+        return int(end)
 
     def has_read(self, tp: Tp, position: int, end: int) -> bool:
         """Takes what the last fetch said for where the partition is read to, unless records were handed over that lie above `position`."""
@@ -285,10 +280,9 @@ class KafkaSource:
 
     def close(self) -> None:
         """Leaves the group."""
-        for consumer in (self._consumer, self._ends):
-            if consumer is not None:
-                consumer.close()
-        self._consumer = self._ends = None
+        if self._consumer is not None:
+            self._consumer.close()
+        self._consumer = None
 
     @property
     def _group(self) -> ck.Consumer:

@@ -31,7 +31,7 @@ from processor.kafka.clients import Clients
 from processor.kafka.clock import WorkerClock, wall_ms
 from processor.kafka.partitioner import fastest_partition_for
 from processor.kafka.paths import KafkaPathLog
-from processor.kafka.reader import KafkaLogReader
+from processor.kafka.reader import KafkaLogReader, Readiness
 from processor.kafka.settings import WorkerSettings
 from processor.kafka.sink import KafkaSink
 from processor.kafka.source import KafkaSource
@@ -224,12 +224,19 @@ def kafka_ports(
         source = KafkaSource(clients, settings, clock)
         status.read_stable_lags = lambda: source.stable_lags
         status.read_complaint = lambda: source.complaint
+
+        def logs(tp: Tp) -> tuple[Sequence[Tp], int]:
+            topics = contexts[tp.topic].topics
+            own = (topics.groups_changelog, topics.closed_changelog)
+            return [Tp(topic, tp.partition) for topic in (*own, topics.components, topics.commands)], len(own)
+
         return Ports(
             source=source,
             sink=KafkaSink(clients, settings, on_step, on_replaced),
             clock=clock,
             restore=ways.restoring(restored),
             ways=ways or None,
+            ready=Readiness(clients, logs).ready,
         )
 
     return new_ports

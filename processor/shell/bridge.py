@@ -102,6 +102,10 @@ class Bridge:
         )
         self._note(self._on_blocked, tp, cause)
 
+    def unblocked(self, tp: Tp) -> None:
+        log.warning("partition goes on: %s/%d", tp.topic, tp.partition)
+        self._note(self._on_unblocked, tp)
+
     def paused(self, tps: Collection[Tp]) -> None:
         names = ", ".join(f"{tp.topic}/{tp.partition}" for tp in sorted(tps))
         log.warning(
@@ -201,6 +205,10 @@ class Bridge:
 
     def _on_blocked(self, tp: Tp, cause: Blocked) -> None:
         self._status.blocked[tp] = str(cause)
+        self._status.blocks += 1
+
+    def _on_unblocked(self, tp: Tp) -> None:
+        self._status.blocked.pop(tp, None)
 
     def _on_paused(self, tps: frozenset[Tp]) -> None:
         self._status.paused = tps

@@ -54,6 +54,7 @@ class WorkerStatus:
         destinations: Name of the destination by its `D.components`.
         tasks: Of the partitions owned.
         blocked: Cause by partition that cannot go on.
+        blocks: How often one was blocked, tries that failed included.
         paused: Partitions that stand still for want of memory.
         paths: The path map by name of the destination, where it has one.
         read_complaint: Tells why nothing can be read just now; None where something can.
@@ -72,6 +73,7 @@ class WorkerStatus:
     destinations: Mapping[str, str] = field(default_factory=dict)
     tasks: dict[Tp, Task] = field(default_factory=dict)
     blocked: dict[Tp, str] = field(default_factory=dict)
+    blocks: int = 0
     paused: frozenset[Tp] = frozenset()
     paths: Mapping[str, PathMap] = field(default_factory=dict)
     read_stable_lags: Callable[[], Mapping[Tp, int]] = dict
@@ -310,6 +312,13 @@ METRICS: tuple[MetricSpec, ...] = (
         "1 if the partition cannot go on; the page /groups/ says why.",
         PARTITION,
         _blocked,
+    ),
+    MetricSpec(
+        "uow_blocks",
+        "counter",
+        "How often a partition was blocked; a blocked one is tried again by itself, and a try that fails counts.",
+        (),
+        _one(lambda s: s.blocks),
     ),
     MetricSpec(
         "uow_paused",

@@ -228,6 +228,9 @@ class Life:
             self.run.failed(f"partition {tp.partition} is blocked: {cause}")
         self.run.scheduler.say(f"{tp.partition} is refused, as it must be: {cause}")
 
+    def unblocked(self, tp: Tp) -> None:
+        self.run.scheduler.say(f"{tp.partition} goes on")
+
     def paused(self, tps: Collection[Tp]) -> None:
         self.run.report.pauses += len(set(tps) - self.paused_tps)
         self.paused_tps = frozenset(tps)

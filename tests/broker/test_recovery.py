@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 
 from tests.broker.worker_places import Place
@@ -52,3 +53,22 @@ def test_partitions_added_to_the_input_alone_end_the_worker_with_status_two(plac
     worker = place.worker(wait=False)
     assert worker.child.wait(SLOW) == 2
     assert "all topics of a destination have the partitions of" in worker.child.output
+
+
+def test_transaction_of_a_dead_worker_keeps_no_other_partition_waiting(place: Place) -> None:
+    """ER-10: who restores the partition must wait until that transaction has ended; nobody else."""
+    place.create()
+    ledger = f"A-{place.name}-{place.name}-closed-changelog"
+    orphan = Producer({"bootstrap.servers": place.bootstrap, "transactional.id": place.name})
+    orphan.init_transactions(SLOW)
+    orphan.begin_transaction()
+    orphan.produce(ledger, b"never", partition=0)
+    orphan.flush(SLOW)
+    (waits,), (goes_on,) = place.fitting(0, 1), place.fitting(1, 1)
+    place.send([(waits, 1, True), (goes_on, 1, True)])
+    worker = place.worker()
+    wait_for(lambda: place.delivered().keys() == {goes_on.encode()}, SLOW)
+    assert worker.partitions().keys() == {"1", "2", "3"}
+    orphan.abort_transaction(SLOW)
+    wait_for(lambda: place.delivered().keys() == {goes_on.encode(), waits.encode()}, SLOW)
+    assert worker.child.terminate(SLOW) == 0

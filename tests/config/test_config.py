@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
-from click.testing import CliRunner
 
 from schemas.errors import ConfigError
 from topics.policies import AliasFamily, DestinationPolicy, ExpirationPolicy, HandlingPolicy, OutcomesPolicy, Shape
 from topics.routes import RouteMatching
-from uow.cli import main
 from uow.config import MASK, Settings, load
-from uow.doctor import Verdict, _configuration
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "uow.toml"
 
@@ -394,35 +390,3 @@ def test_the_example_is_good() -> None:
     settings = load(EXAMPLE, {})
     assert settings.policy("megazon").handling_policy is HandlingPolicy.SINGLE_MESSAGE_DELIVERY
     assert not settings.warnings
-
-
-def test_destination_that_forms_no_units_says_so_and_whether_somebody_meant_it_w65(read) -> None:
-    """A forgotten handling_policy looks fine otherwise: everything sent arrives, and no unit ever does."""
-    forgotten = read("[destinations.megazon]")
-    why = "megazon forms no units, every record passes by itself: handling_policy is pass_through"
-    assert forgotten.why_no_units("megazon") == f"{why}, since nothing sets it (W-65)"
-    (told,) = [each for each in _configuration(forgotten) if "forms no units" in each.what]
-    assert (told.verdict, "single_message_delivery" in told.remedy) == (Verdict.LOOK, True)
-    meant = read('[destinations.megazon]\nhandling_policy = "pass_through"')
-    assert meant.why_no_units("megazon") == f"{why} (W-65)"
-    forms = read('[destinations.megazon]\nhandling_policy = "single_message_delivery"')
-    assert forms.why_no_units("megazon") is None
-    assert forms.why_no_units("of another configuration") is None
-
-
-@pytest.mark.parametrize(
-    "arguments", [["groups", "megazon"], ["show", "megazon", "u"], ["send", "megazon"], ["read", "megazon"]]
-)
-def test_commands_say_first_that_there_are_no_units_w65(
-    read, arguments: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before they ask a broker: there is none here."""
-
-    def no_broker(*given: object, **named: object) -> NoReturn:
-        raise ConfigError("application.bootstrap_servers", "", "no broker here")
-
-    monkeypatch.setattr("uow.logs.admin_client", no_broker)
-    monkeypatch.setattr("uow.client.connect", no_broker)
-    read("[destinations.megazon]")
-    result = CliRunner().invoke(main, arguments)
-    assert "megazon forms no units" in result.stderr.splitlines()[0]

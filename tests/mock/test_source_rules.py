@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
 import confluent_kafka as ck
 import pytest
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from processor.engine.ports import EndOffset, Tp
 from processor.kafka.clients import Clients
@@ -30,23 +33,31 @@ class Message(MemoryRecord):
         return None if self._code is None else ck.KafkaError(self._code)
 
 
+SIDES = {type(getattr(OffsetSpec, name)()): name for name in ("latest", "earliest", "max_timestamp")}
+
+
 class Answering:
     """Stands in for the handles and for their maker. An answer takes 500 ms."""
 
     def __init__(self) -> None:
-        self.now, self.end = 10_000, 3
+        self.now, self.start, self.end, self.newest = 10_000, 0, 3, 1
         self.waiting: list[Message] = []
 
     def group_consumer(self, on_statistics: Any) -> Any:
         return self
 
-    def log_consumer(self, isolation: str) -> Any:
-        assert isolation == "read_uncommitted"
+    def admin(self) -> Any:
         return self
 
-    def get_watermark_offsets(self, tp: Any, timeout: float) -> tuple[int, int]:
+    def list_offsets(self, wanted: Any, **how: Any) -> Any:
+        assert how["isolation_level"] is ck.IsolationLevel.READ_UNCOMMITTED
         self.now += 500
-        return 0, self.end
+        answers = {}
+        for tp, side in wanted.items():
+            offset = {"latest": self.end, "earliest": self.start, "max_timestamp": self.newest}[SIDES[type(side)]]
+            answers[tp] = Future[Any]()
+            answers[tp].set_result(SimpleNamespace(offset=offset))
+        return answers
 
     def poll(self, timeout: float) -> Message | None:
         return self.waiting.pop(0) if self.waiting else None

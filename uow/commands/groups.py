@@ -13,7 +13,7 @@ from uow.config import Settings
 from uow.inspect import Totals, open_groups, totals
 from uow.logs import log_reader, task_context
 from uow.options import config_option, json_option
-from uow.printing import moment_text, print_json, print_table, span_text, tell_if_no_units, wall_clock_ms
+from uow.printing import moment_text, print_json, print_table, span_text, wall_clock_ms
 
 
 @click.command()
@@ -26,7 +26,6 @@ def command(destination: str, settings: Settings, as_json: bool, only_totals: bo
 
     Read from Kafka alone: it answers also when no worker runs. `!` marks a group that has used up most of its time.
     """
-    tell_if_no_units(settings, destination)
     context = task_context(settings, destination)
     if only_totals:
         _print_totals(settings, context, as_json)

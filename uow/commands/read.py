@@ -15,7 +15,7 @@ from schemas.records import ranges_text
 from uow.cli import FAILED
 from uow.config import Settings
 from uow.options import config_option, json_option
-from uow.printing import printable, printable_json, say, tell_if_no_units
+from uow.printing import printable, printable_json, say
 
 if TYPE_CHECKING:
     from uow.received import ReceivedComponent, ReceivedUnit
@@ -56,7 +56,6 @@ def command(
     from uow.client import connect
     from uow.verdict import Failure
 
-    tell_if_no_units(settings, destination)
     if timeout is None and group is None and count is None:
         timeout = LOOK_S
     printed = 0

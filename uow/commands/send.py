@@ -9,7 +9,7 @@ import click
 
 from uow.config import Settings
 from uow.options import config_option, json_option
-from uow.printing import print_json_line, tell_if_no_units
+from uow.printing import print_json_line
 
 
 @click.command()
@@ -28,7 +28,6 @@ def command(
     """
     from uow.client import connect
 
-    tell_if_no_units(settings, destination)
     sources = files or (click.get_binary_stream("stdin"),)
     with (
         connect(settings.bootstrap_servers, kafka=settings.kafka, application=settings.application_id) as connection,

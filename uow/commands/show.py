@@ -14,16 +14,7 @@ from uow.config import Settings
 from uow.inspect import ClosedGroup, Look, look
 from uow.logs import log_reader, task_context
 from uow.options import config_option, json_option
-from uow.printing import (
-    moment_text,
-    print_json,
-    print_table,
-    printable,
-    say,
-    span_text,
-    tell_if_no_units,
-    wall_clock_ms,
-)
+from uow.printing import moment_text, print_json, print_table, printable, say, span_text, wall_clock_ms
 
 
 @click.command()
@@ -37,7 +28,6 @@ def command(ctx: click.Context, destination: str, group_id: str, settings: Setti
 
     Read from Kafka alone: it answers also when no worker runs. Exit 1 when the id is neither open nor remembered.
     """
-    tell_if_no_units(settings, destination)
     context = task_context(settings, destination)
     with log_reader(settings) as reader:
         found = look(reader, context, group_id)

@@ -1,0 +1,57 @@
+"""Where the logs of topic partitions begin and end, by one question for each.
+
+Belongs here: asking. Does not belong here: how long somebody waits, and for which answers (`reader`, `source`).
+
+librdkafka's `query_watermark_offsets` asks for both sides and, when the broker refuses one of the two, may take what came for both (2.16):
+a log whose leader has just moved looks empty. A restore would find no state there, and a first start begin at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import confluent_kafka as ck
+from confluent_kafka import IsolationLevel
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # left out of its `__all__`
+
+from processor.engine.ports import Tp
+from processor.kafka.clients import Clients
+
+_SIDE: Any = OffsetSpec
+Answers = dict[Tp, "Future[Any]"]
+"""The result's `offset` is the answer; or a `KafkaException`."""
+
+
+class LogOffsets:
+    """Asks brokers, by a handle that is made when it is needed first.
+
+    Args:
+        clients: Makes it.
+    """
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+        self._admin: Any = None
+
+    def starts(self, tps: Sequence[Tp], timeout: float) -> Answers:
+        """Offset of the first record that is left."""
+        return self._ask(tps, _SIDE.earliest(), IsolationLevel.READ_UNCOMMITTED, timeout)
+
+    def ends(self, tps: Sequence[Tp], timeout: float) -> Answers:
+        """End offset as a `read_uncommitted` reader sees it (ER-06)."""
+        return self._ask(tps, _SIDE.latest(), IsolationLevel.READ_UNCOMMITTED, timeout)
+
+    def stable_ends(self, tps: Sequence[Tp], timeout: float) -> Answers:
+        """End offset as a `read_committed` reader sees it: before the first open transaction."""
+        return self._ask(tps, _SIDE.latest(), IsolationLevel.READ_COMMITTED, timeout)
+
+    def _ask(self, tps: Sequence[Tp], side: Any, isolation: IsolationLevel, timeout: float) -> Answers:
+        if not tps:
+            return {}
+        if self._admin is None:
+            self._admin = self._clients.admin()
+        wanted = {ck.TopicPartition(*tp): side for tp in tps}
+        found = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=timeout)
+        return {Tp(asked.topic, asked.partition): answer for asked, answer in found.items()}

@@ -1,0 +1,70 @@
+"""What a broker answers while it mends itself keeps no partition from being restored (ER-06, R-34)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import confluent_kafka as ck
+import pytest
+
+from processor.engine.ports import Committed, Tp
+from processor.kafka.clients import Clients
+from processor.kafka.reader import KafkaLogReader, Readiness
+from processor.kafka.settings import WorkerSettings
+from tests.mock.mock_cluster import MockCluster
+from tests.processes import wait_for
+
+FETCH, LIST_OFFSETS, OFFSET_FETCH = 1, 2, 9
+LOG = Tp("A-D-groups-changelog", 0)
+PASSING = ["NOT_LEADER_FOR_PARTITION", "OFFSET_NOT_AVAILABLE", "KAFKA_STORAGE_ERROR", "NETWORK_EXCEPTION"]
+
+
+@pytest.fixture
+def cluster() -> Iterator[MockCluster]:
+    with MockCluster(LOG.topic) as running:
+        yield running
+
+
+@pytest.fixture
+def clients(cluster: MockCluster) -> Clients:
+    producer = ck.Producer({"bootstrap.servers": cluster.bootstrap})
+    for number in range(3):
+        producer.produce(LOG.topic, b"%d" % number, partition=0)
+    assert producer.flush(10) == 0
+    return Clients(WorkerSettings("A", cluster.bootstrap, "0"))
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+@pytest.mark.parametrize("code", PASSING)
+@pytest.mark.parametrize("api", [FETCH, LIST_OFFSETS, OFFSET_FETCH])
+def test_error_that_passes_is_asked_again(
+    cluster: MockCluster, clients: Clients, api: int, code: str, times: int
+) -> None:
+    """librdkafka's own question for both ends took a log for empty when the broker refused one of the two: (3, 3)."""
+    with closing(KafkaLogReader(clients)) as reader:
+        cluster.fail(api, *[getattr(ck.KafkaError, code)] * times)
+        assert reader.committed([LOG]) == {LOG: Committed(None, "")}
+        assert reader.bounds([LOG]) == {LOG: (0, 3)}
+        found = [record.value() for _, records in reader.read({LOG: (0, 3)}) for record in records]
+    assert found == [b"0", b"1", b"2"]
+
+
+def test_partition_without_a_leader_is_not_waited_for_by_those_that_have_one(
+    cluster: MockCluster, clients: Clients
+) -> None:
+    """The restore of one partition must not keep the others from working."""
+    other = Tp(LOG.topic, 1)
+    readiness = Readiness(clients, lambda tp: ([tp], 1))
+    wait_for(lambda: sorted(readiness.ready([LOG, other])) == [LOG, other])
+    cluster.lead(LOG.topic, 0, broker=-1)
+    wait_for(lambda: readiness.ready([LOG, other]) == [other])
+    cluster.lead(LOG.topic, 0)
+    wait_for(lambda: sorted(readiness.ready([LOG, other])) == [LOG, other])
+
+
+def test_topic_that_is_not_there_is_for_the_restore_to_tell(clients: Clients) -> None:
+    """It blocks the partition with a cause; who waited for the topic would wait for ever."""
+    gone = Tp("gone", 0)
+    readiness = Readiness(clients, lambda tp: ([tp], 1))
+    wait_for(lambda: readiness.ready([gone]) == [gone])
