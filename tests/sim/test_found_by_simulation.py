@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
-from processor.engine.ports import Committed, Tp
+from processor.engine.ports import Committed, Stretch, Tp
 from processor.engine.restore import restore
 from processor.engine.task import PartitionTask
 from processor.engine.young import ReplayLimits
@@ -48,3 +48,30 @@ def test_ledger_that_is_gone_while_young_groups_need_it_is_refused() -> None:
     logs.written.clear()
     with pytest.raises(StateCorruptedError, match="components from 0 on are to be read again"):
         restore(logs, {TOPICS.components: context}, [INPUT])
+
+
+class BuriedLogs(Logs):
+    """Compaction takes the tombstones while the first reader is on its way: it has met the rows, and never meets their end."""
+
+    is_buried = True
+
+    def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[Stretch]:
+        for tp, records in super().read(ranges):
+            left = [each for each in records if each.value() is not None] if self.is_buried else records
+            if left:
+                yield tp, left
+        self.is_buried = False
+
+
+def test_tombstones_that_go_during_a_restore_bring_no_closed_group_back() -> None:
+    """The number of rows beside the offset tells; whoever reads once more finds what is right."""
+    context = context_of(policy_of())
+    story, logs = Story(PartitionTask(INPUT, context)), BuriedLogs(INPUT)
+    story.send(c(1), poll=1)
+    story.send(c(2, end=True), c(1, id="open"), poll=2)
+    for plan in story.plans:
+        logs.add(plan)
+    with pytest.raises(StateCorruptedError, match="has 2 components, 1 were committed"):
+        restore(logs, {TOPICS.components: context}, [INPUT])
+    found = restore(logs, {TOPICS.components: context}, [INPUT])[INPUT]
+    assert state_of(found) == state_of(story.task)
