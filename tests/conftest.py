@@ -129,13 +129,23 @@ def spawn(tmp_path: Path) -> Iterator[Callable[..., Child]]:
 
     A first word `uow` or `python` means the one of this environment.
     """
+    yield from _spawning(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def spawn_shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Child]]:
+    """The same for programs that end with the last test of the file."""
+    yield from _spawning(tmp_path_factory.mktemp("shared"))
+
+
+def _spawning(folder: Path) -> Iterator[Callable[..., Child]]:
     children: list[Child] = []
 
     def start(*command: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Child:
         first, *rest = map(str, command)
         if first in {"uow", "python"}:
             first = str(Path(sys.executable).with_name(first))
-        children.append(Child([first, *rest], tmp_path / f"child-{len(children)}.log", env, cwd))
+        children.append(Child([first, *rest], folder / f"child-{len(children)}.log", env, cwd))
         return children[-1]
 
     yield start

@@ -9,6 +9,8 @@ from confluent_kafka import KafkaError
 from fake_handles import FakeBroker, FakeRecord, failure
 
 import uow
+from schemas.records import Range
+from tests.core.script import SeenUnit, bare, c, story
 from topics.commands import Command, Verb, read_command
 from topics.headers import END, HOPS, ID, ORIGIN_TS, SEQ
 from uow import Forwarded, errors
@@ -450,3 +452,32 @@ def test_cancel_needs_a_component_and_a_reason_w62(fake: FakeBroker, connection:
     with pytest.raises(errors.ConfigError):
         connection.cancel(one(fake, connection, COMPONENT), destination="D", why="")
     assert fake.visible == []
+
+
+def test_what_a_component_carries_is_there_after_two_hops_and_lost_where_marks_alone_are_copied_w55_w56(
+    fake: FakeBroker, connection: uow.Connection
+) -> None:
+    """Priority, correlation, expiry and the user's own; the contrast is a forwarder that produces the three headers by itself."""
+    carried: list[tuple[str, bytes | None]] = [
+        ("uow-priority", b"7"),
+        ("uow-correlation-id", b"order 7"),
+        ("uow-expires-at", b"99999999999999"),
+        ("colour", b"blue"),
+        ("colour", b"red"),
+        ("size", None),
+    ]
+    connection.forward(one(fake, connection, [*COMPONENT, *carried]), to="widget-world")
+    first = onward(fake)
+    connection.forward(one(fake, connection, first), destination="megazon")
+    after = onward(fake)
+    assert [pair for pair in after if pair in carried] == carried
+    assert after[: len(COMPONENT)] == COMPONENT
+    by_hand = [pair for pair in first if pair[0] in (ID, SEQ, END)]
+    assert by_hand == COMPONENT
+    assert not [pair for pair in by_hand if pair in carried]
+
+
+def test_a_record_produced_without_headers_is_a_plain_record_and_leaves_its_unit_incomplete_w55() -> None:
+    played = story(c(1), bare([], b"value 2", b"a"), c(3, end=True))
+    assert [seen for seen in played.seen if isinstance(seen, SeenUnit)] == []
+    assert [group.held_ranges() for group in played.task.groups.values()] == [(Range(1, 1), Range(3, 3))]
