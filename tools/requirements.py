@@ -1,94 +1,165 @@
-"""The page `docs/requirements.md`: each requirement on units of work, the tests that cite it, and what does not hold yet.
+"""The page `docs/requirements.md`: each requirement on units of work, clause by clause, with the tests that hold it, or what is missing.
 
-`docs/requirements.csv` has id, weight, section, the requirement in a sentence, and, where something is missing, what. Tests cite an id in
-their name (`..._w28`) or docstring (`W-28`). Belongs here: finding the citations, and the page. Does not belong here: any requirement.
+`docs/requirements/*.toml` has a section each. A requirement's `clause`s are its text, word for word; its `check`s are what must be tried, each
+in a *tier*: `core` (no broker), `broker`, `spark`. Both name their tests. A clause that has none says by `why` that there is nothing to try, or by
+`not_yet` what is missing. A test of a higher tier counts for a lower one, never the other way round.
+
+Belongs here: reading these files, judging the status, and the page. Does not belong here: any requirement.
 """
 
 from __future__ import annotations
 
 import ast
-import csv
 import re
+import tomllib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
+FOLDER = Path("docs") / "requirements"
 PAGE = Path("docs") / "requirements.md"
+TIERS = ("core", "broker", "spark")
 SHOWN = 3
-"""Tests named per requirement; more are counted."""
+"""Tests named per clause; more are counted."""
 
 HEAD = """\
 # Requirements on units of work
 
-<!-- Written by `make docs` from `docs/requirements.csv` and the tests that cite an id. Do not edit. -->
+<!-- Written by `make docs` from `docs/requirements/*.toml`. Do not edit. -->
 
-`W-28` is cited by the test that holds it, in its name or docstring. A row without a test, or one that holds in part only, says what is
-missing. Exactly-once and failover: [guarantees.md](guarantees.md).
+Each requirement in full, clause by clause, and below *to be tried* what must be tried and where: in memory (core), on a broker, in Spark. A clause
+holds when its tests are there, in that tier or a higher one; a requirement holds when all of its clauses do, else it holds **in part** and says what
+is missing. Exactly-once and failover: [guarantees.md](guarantees.md). Paths are below `tests/`.
 
 """
 
 
+class Clause(NamedTuple):
+    """A part of a requirement.
+
+    Attributes:
+        text: Word for word.
+        tests: That hold it: `core/test_deadlines.py::test_...`.
+        tier: In which it must be tried; empty: any.
+        why: Why there is nothing to try, where that is so.
+        not_yet: What is missing, where something is.
+    """
+
+    text: str
+    tests: Sequence[str] = ()
+    tier: str = ""
+    why: str = ""
+    not_yet: str = ""
+
+    def missing(self) -> str:
+        """Why the clause does not hold, or only in part; empty if it holds."""
+        if self.not_yet or self.why:
+            return self.not_yet
+        if not self.tests:
+            return "no test"
+        if self.tier and all(TIERS.index(tier_of(test)) < TIERS.index(self.tier) for test in self.tests):
+            return f"no test in tier {self.tier}"
+        return ""
+
+
 class Requirement(NamedTuple):
-    """One row of the list; `not_yet` is empty where the requirement holds."""
+    """One requirement: its text as clauses, and what must be tried."""
 
     id: str
     weight: str
     section: str
-    requirement: str
-    not_yet: str
+    clauses: Sequence[Clause]
+    checks: Sequence[Clause]
+
+    @property
+    def holds(self) -> bool:
+        """Whether every clause does."""
+        return not any(each.missing() for each in (*self.clauses, *self.checks))
 
 
 def requirements() -> list[Requirement]:
     """All of them, in order."""
-    with (ROOT / "docs" / "requirements.csv").open(encoding="utf-8", newline="") as file:
-        return [Requirement(**row) for row in csv.DictReader(file)]
+    return [one for path in sorted((ROOT / FOLDER).glob("*.toml")) for one in _section(path)]
 
 
-def citations() -> Mapping[str, Sequence[str]]:
-    """By id, the tests that cite it: `core/test_deadlines.py::test_...`."""
-    found: dict[str, list[str]] = defaultdict(list)
+def _section(path: Path) -> Iterator[Requirement]:
+    read = tomllib.loads(path.read_text("utf-8"))
+    section = read.pop("section")
+    for number, row in read.items():
+        yield Requirement(number, row["weight"], section, _clauses(row["clause"]), _clauses(row.get("check", ())))
+
+
+def _clauses(rows: Iterable[Mapping[str, Any]]) -> list[Clause]:
+    return [Clause(**row) for row in rows]
+
+
+def tier_of(test: str) -> str:
+    """The tier of a test by its folder."""
+    folder = test.partition("/")[0]
+    return folder if folder in TIERS else "core"
+
+
+def all_tests() -> Mapping[str, str]:
+    """Every test, `core/test_deadlines.py::test_...`, with where it may cite: its name and docstring."""
+    found: dict[str, str] = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         place = path.relative_to(ROOT / "tests").as_posix()
-        for name, text in _tests(path):
-            for number in {int(each) for each in re.findall(r"(?:_w|W-)(\d+)", text)}:
-                found[f"W-{number:02}"].append(f"{place}::{name}")
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                found[f"{place}::{node.name}"] = f"{node.name} {ast.get_docstring(node) or ''}"
     return found
 
 
-def _tests(path: Path) -> Iterator[tuple[str, str]]:
-    """Name of each test of a file, and where it may cite: its name and docstring."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-            yield node.name, f"{node.name} {ast.get_docstring(node) or ''}"
+def citations() -> Mapping[str, Sequence[str]]:
+    """By id, the tests that cite it, as `..._w28` in their name or as `W-28` in their docstring."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for test, text in all_tests().items():
+        for number in {int(each) for each in re.findall(r"(?:_w|W-)(\d+)", text)}:
+            found[f"W-{number:02}"].append(test)
+    return found
 
 
 def page() -> str:
     """The page's text."""
-    listed, cited = requirements(), citations()
-    open_rows = [one for one in listed if one.not_yet and one.weight != "Could"]
-    lines = [
-        HEAD,
-        f"{len(listed)} requirements; {len(open_rows)} that are Must or Should do not hold, or hold in part.\n",
-    ]
-    for section, rows in groupby(listed, key=lambda one: one.section):
+    listed = requirements()
+    open_rows = [one for one in listed if not one.holds and one.weight != "Could"]
+    lines = [HEAD, f"{len(listed)} requirements; {len(open_rows)} that are Must or Should hold in part or not at all."]
+    if open_rows:
+        lines += ["", ", ".join(f"[{one.id}](#{_anchor(one)})" for one in open_rows)]
+    section = ""
+    for one in listed:
+        if one.section != section:
+            section = one.section
+            lines += ["", f"## {section}"]
+        lines += ["", f"### {_title(one)}", "", "| | Status | Tests, or what is missing |", "| --- | --- | --- |"]
+        lines += [f"| {each.text} | {_status(each)} | {_proof(each)} |" for each in one.clauses]
         lines += [
-            f"\n## {section}\n",
-            "| Id | Weight | Requirement | Tests, and what is missing |",
-            "| --- | --- | --- | --- |",
-        ]
-        lines += [
-            f"| {one.id} | {one.weight} | {one.requirement} | {_proof(one, cited.get(one.id, ()))} |" for one in rows
+            f"| *to be tried{f' ({each.tier})' if each.tier else ''}:* {each.text} | {_status(each)} | {_proof(each)} |"
+            for each in one.checks
         ]
     return "\n".join(lines) + "\n"
 
 
-def _proof(one: Requirement, tests: Sequence[str]) -> str:
-    parts = [f"`{test}`" for test in tests[:SHOWN]]
-    if len(tests) > SHOWN:
-        parts.append(f"and {len(tests) - SHOWN} more")
-    if one.not_yet:
-        parts.append(f"**Not yet:** {one.not_yet}")
-    return "<br>".join(parts)
+def _title(one: Requirement) -> str:
+    return f"{one.id} ({one.weight}): {'holds' if one.holds else 'in part'}"
+
+
+def _anchor(one: Requirement) -> str:
+    """As Markdown pages make it of a heading."""
+    return re.sub(r"[^a-z0-9 -]", "", _title(one).lower()).replace(" ", "-")
+
+
+def _status(clause: Clause) -> str:
+    if clause.missing():
+        return "**in part**" if clause.tests else "**no**"
+    return "holds" if clause.tests else "-"
+
+
+def _proof(clause: Clause) -> str:
+    parts = [f"`{test}`" for test in clause.tests[:SHOWN]]
+    if len(clause.tests) > SHOWN:
+        parts.append(f"and {len(clause.tests) - SHOWN} more")
+    parts += [f"**Missing:** {missing}" for missing in [clause.missing()] if missing]
+    return "<br>".join([*parts, *([clause.why] if clause.why else [])])
