@@ -490,6 +490,9 @@ class Checker:
         require(numbers == sorted(set(numbers)), f"a unit in the order {numbers}")
         for component in unit.components:
             self._seen(str(component.source).encode())
+            available = int(dict(component.headers).get(names.DELIVER_AT) or 0)
+            if self._strict_order and self._latest_ms is not None:  # else some clock was ahead
+                require(available <= self.broker.now_ms(), f"{component.source} came out before its time (W-08)")
 
     def _check_line(self, where: Tp, unit: Unit) -> None:
         """Groups of one order key are delivered in the order in which they opened (W-210)."""

@@ -14,6 +14,8 @@ import uow
 from schemas import codec
 from schemas.records import Answer
 from uow import Forwarded, errors
+from uow.following import Follower
+from uow.handles import LOOK_AGAIN_S
 
 COMPONENT: list[tuple[str, bytes | None]] = [("uow-id", b"order-1"), ("uow-seq", b"2")]
 OUTCOMES = "D.outcomes"
@@ -144,3 +146,21 @@ def test_end_offsets_that_nobody_tells_are_a_time_out_and_nothing_is_sent(
     with pytest.raises(errors.ReconnectTimeoutError, match=r"the end of D\.outcomes/0"):
         connection.cancel(message, destination="D", why="x")
     assert fake.visible == []
+
+
+def test_partitions_that_are_added_are_followed_from_their_beginning_w215(fake: FakeBroker) -> None:
+    now = [0.0]
+    follower = Follower(lambda logger: fake.consumer({}, logger), OUTCOMES, clock=lambda: now[0])
+    fake.topics[OUTCOMES] = 3
+    assert follower.poll(0) is None
+    now[0] = LOOK_AGAIN_S
+    fake.topics[OUTCOMES], gone = 0, fake.topics[OUTCOMES]
+    assert follower.poll(0) is None, "a topic that cannot be seen now is looked for again later"
+    fake.topics[OUTCOMES] = gone
+    fake.records.append(FakeRecord(topic=OUTCOMES, partition=2, offset=0))
+    assert follower.poll(0) is None
+    now[0] = 2 * LOOK_AGAIN_S
+    record = follower.poll(0)
+    assert record is not None
+    assert record.partition() == 2
+    follower.close()

@@ -39,6 +39,7 @@ from processor.sim.broker import Broker
 from processor.sim.clients import SimLogReader, SimPathLog, SimProducer, SimSource
 from processor.sim.traffic import LANES
 from schemas.records import GroupRow
+from topics.commands import Verb
 from topics.partitioner import partition_for
 from topics.paths import NONCE_BYTES, PathMap, claim_key, claim_value
 
@@ -644,6 +645,20 @@ def commands_that_waited_are_kept_when_their_partition_goes(original: Any) -> An
 @defect(commanding, "_cancelled_unopened")
 def cancel_of_an_id_that_is_not_open_is_answered_and_forgotten(original: Any) -> Any:
     return lambda *known: Verdict(False, "nothing to cancel")
+
+
+@defect(Group, "due_at")
+def partial_unit_comes_out_before_its_components_are_available(original: Any) -> Any:
+    def wrong(self: Group, policy: Any) -> int:
+        due, given_up = original(self, policy), self.give_up_at(policy)
+        return due if self.complete or self.waits else min(due, given_up)
+
+    return wrong
+
+
+@defect(commanding, "VERBS")
+def release_does_not_wait_until_what_it_delivers_is_available(original: Any) -> Any:
+    return {**original, Verb.RELEASE: lambda case: commanding._delivered(case)}
 
 
 # -- path routing (W-105, W-106)
