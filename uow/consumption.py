@@ -265,7 +265,8 @@ class Consumption:
         if ownership is None:
             return None
         ownership.is_at_end = False
-        if ownership.gap is not None and not self._has_passed(ownership, ownership.gap, can_be_read=True):
+        if ownership.gap is not None:
+            self._look_further(ownership, ownership.gap, can_be_read=True)
             return None
         if ownership.acknowledged < 0:
             ownership.acknowledged = offset
@@ -306,8 +307,6 @@ class Consumption:
             ownership = self._owned.get((record.topic() or "", record.partition() or 0))
             if ownership is not None:
                 ownership.is_at_end = True
-                if ownership.gap is not None:
-                    self._has_passed(ownership, ownership.gap, can_be_read=True)
             return
         if error.code() in UNFETCHABLE:
             self._on_unfetchable(error, record)
@@ -324,30 +323,25 @@ class Consumption:
         if ownership is None:
             return
         if ownership.gap is not None:
-            self._has_passed(ownership, ownership.gap, can_be_read=False)
+            self._look_further(ownership, ownership.gap, can_be_read=False)
             return
         bounds: Any = None
         with suppress(KafkaException):
             bounds = self._handle.get_watermark_offsets(TopicPartition(*ownership.tp), BLOCKING_S)
         if bounds is not None:  # else it fails again soon
             ownership.gap = Gap(max(ownership.next, bounds[0]), bounds[1], error.str())
-            self._seek(ownership, ownership.gap.at)
+            self._look_further(ownership, ownership.gap, can_be_read=False)
 
-    def _has_passed(self, ownership: Ownership, gap: Gap, can_be_read: bool) -> bool:
-        """Goes on looking for the end of what cannot be fetched; True where the record at hand is the first one behind it."""
-        tried = gap.at
+    def _look_further(self, ownership: Ownership, gap: Gap, can_be_read: bool) -> None:
+        """Goes where the end of what cannot be fetched is looked for next, or was found."""
         gap.learn(can_be_read)
+        self._seek(ownership, gap.at)
         if not gap.is_known:
-            self._seek(ownership, gap.at)
-            return False
-        ownership.gap = None
+            return
+        ownership.gap, ownership.next = None, gap.at
         if ownership.acknowledged < 0:
             ownership.acknowledged = gap.first
         self.skip(ownership, gap)
-        if can_be_read and gap.at == tried:
-            return True
-        ownership.go_back(gap.at)
-        return False
 
     def _seek(self, ownership: Ownership, offset: int) -> None:
         try:

@@ -84,6 +84,7 @@ class GivingUp:
     ) -> None:
         self.counts: Counter[Failure] = Counter()
         self._errors_topic, self._unreadable_topic = errors_topic, unreadable_topic
+        self._has_unreadable_topic = False
         self._ask = ask
         self._take, self._give_back = take, give_back
         self._tell = tell
@@ -174,8 +175,8 @@ class GivingUp:
 
     def too_late(self, place: tuple[str, int, int], text: str, ownership: Ownership) -> None:
         """A single message that has expired before it was read: it is passed over."""
-        self._tell_of(GivenUp(*place, Failure.EXPIRED, text, None), logging.WARNING)
         ownership.pass_by(place[2])
+        self._tell_of(GivenUp(*place, None, Failure.EXPIRED, text, None), logging.WARNING)
 
     def _tell_of(self, given_up: GivenUp, level: int) -> None:
         self.counts[given_up.failure] += 1
@@ -193,19 +194,23 @@ class GivingUp:
         ownership: Ownership,
     ) -> None:
         goes_to = self._where_to(verdict.failure, consumption) if consumption.group is not None else None
-        self._tell_of(GivenUp(*place, verdict.failure, verdict.text, goes_to), self._level(verdict.failure))
         if goes_to is None:
             ownership.pass_by(last)
-            return
-        ownership.give_up(_records(goes_to, verdict, place, content), place[2], last)
+        else:
+            ownership.give_up(_records(goes_to, verdict, place, content), place[2], last)
+        raw_id = next((value for name, value in content[0][2] if name == names.ID and value is not None), None)
+        unit_id = None if raw_id is None else raw_id.decode("utf-8", "backslashreplace")
+        told = GivenUp(*place, unit_id, verdict.failure, verdict.text, goes_to)
+        self._tell_of(told, self._level(verdict.failure))
 
     def _where_to(self, failure: Failure, consumption: Consumption) -> str | None:
         if failure is Failure.FAILED:
             topic = self._unreadable_topic
-            if topic is not None and not consumption.has_topic(topic):
-                log.error("there is no topic %s for what cannot be read: `uow topics create` makes it", topic)
-                return None
-            return topic
+            if topic is None or self._has_unreadable_topic or consumption.has_topic(topic):
+                self._has_unreadable_topic = True
+                return topic
+            log.error("there is no topic %s for what cannot be read: `uow topics create` makes it", topic)
+            return None
         if failure is Failure.EXPIRED and self.policies.expiration_policy in _MOVES_NOTHING:
             return None
         return self._errors_topic

@@ -26,15 +26,14 @@ class Gap:
         why: What the library says.
 
     Attributes:
-        at: The offset to try; where `is_known`, the first one that can be read.
+        at: The offset that is tried; where `is_known`, the first one that can be read.
     """
 
     def __init__(self, first: int, end: int, why: str) -> None:
-        self.first = first
-        self._bad, self._good = first, max(end, first + 1)
+        self.first = self.at = first
+        self._bad, self._good = first - 1, max(end, first + 1)
         self._why = why
         self._step = 1
-        self.at = min(first + 1, self._good)
 
     @property
     def is_known(self) -> bool:
@@ -46,9 +45,12 @@ class Gap:
         if can_be_read:
             self._good, self._step = self.at, 0
         else:
-            self._bad, self._good, self._step = self.at, max(self._good, self.at + 1), 2 * self._step
-        ahead = self._bad + (self._step or (self._good - self._bad) // 2)
-        self.at = self._good if self.is_known else min(ahead, self._good)
+            self._bad, self._good = self.at, max(self._good, self.at + 1)
+        ahead = self._bad + self._step
+        if not self._bad < ahead < self._good:  # the end need not be tried
+            self._step, ahead = 0, (self._bad + self._good) // 2
+        self.at = self._good if self.is_known else ahead
+        self._step *= 2
 
     def __str__(self) -> str:
         return f"offsets {self.first} to {self.at - 1} cannot be fetched: {self._why}"

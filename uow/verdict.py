@@ -36,21 +36,24 @@ class GivenUp:
 
     Attributes:
         topic: Where it lies; with `partition` and `offset` the coordinates of its first record.
+        id: Its group id, if its header says one.
         failure: Why.
-        text: Why, for people: of a unit that can be read with its id.
+        text: Why, for people.
         moved_to: The errors topic, or None where it is passed over.
     """
 
     topic: str
     partition: int
     offset: int
+    id: str | None
     failure: Failure
     text: str
     moved_to: str | None
 
     def __str__(self) -> str:
         fate = f"goes to {self.moved_to}" if self.moved_to is not None else "is passed over"
-        return f"{self.topic}/{self.partition}/{self.offset} {fate}: {self.text}"
+        whose = "" if self.id is None else f"unit {self.id!r} at "
+        return f"{whose}{self.topic}/{self.partition}/{self.offset} {fate}: {self.text}"
 
 
 class Verdict(NamedTuple):

@@ -43,7 +43,7 @@ def test_an_expired_unit_is_not_handed_out_w86(
     reader = connection.units("megazon", group="g", expiration_policy=policy, redelivery_limit=-1)
     assert next(reader).id == "fresh"
     assert (ids_in_errors(fake), reader.given_up) == ([], {"expired": 1})
-    text = "megazon.units/0/0 is passed over: unit u-1 of 'old' expired at 1000, before it was read"
+    text = "unit 'old' at megazon.units/0/0 is passed over: unit u-1 of 'old' expired at 1000, before it was read"
     level = logging.WARNING if policy == "log" else logging.INFO
     assert [(each.levelno, each.getMessage()) for each in caplog.records if each.name == "uow.giving_up"] == [
         (level, text)

@@ -132,6 +132,7 @@ def test_a_unit_that_cannot_be_read_goes_to_errors_and_the_next_one_is_handed_ou
     assert fake.committed[UNITS, 0][0] == 1
     (given_up,) = told
     assert (given_up.topic, given_up.partition, given_up.offset, given_up.moved_to) == (UNITS, 0, 0, ERRORS)
+    assert (given_up.id, given_up.failure) == ("k", "failed")
     assert reader.given_up == {"failed": 1}
 
 
