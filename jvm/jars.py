@@ -26,6 +26,9 @@ __all__ = ["ChecksumMismatch", "Jar", "JarsMissing", "class_path", "ensure", "fo
 HERE = Path(__file__).resolve().parent
 LOCK = HERE / "jars.lock"
 ATTEMPTS = 4
+_IS_CHECKOUT = (HERE.parent / "Makefile").is_file()
+_INSTALL = "`pip install 'uow[java]'`"
+_REMEDY = "Run `make setup`." if _IS_CHECKOUT else f"Run {_INSTALL}, then `python -m jvm.jars`, which fetches them."
 
 
 class JarsMissing(RuntimeError):
@@ -34,7 +37,7 @@ class JarsMissing(RuntimeError):
     def __init__(self, names: list[str], into: Path) -> None:
         self.names, self.into = names, into
         some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        super().__init__(f"not in {into}: {some}. Run `make setup`, or `python -m jvm.jars`.")
+        super().__init__(f"not in {into}: {some}. {_REMEDY}")
 
 
 class ChecksumMismatch(RuntimeError):
@@ -252,6 +255,9 @@ def main(arguments: list[str] | None = None) -> int:
     into = given.into or folder()
     try:
         fetched = ensure(into, given.sets, quick=given.quick)
+    except ModuleNotFoundError as error:
+        print(f"jars: {error.name} is not installed: {_INSTALL}", file=sys.stderr)
+        return 1
     except (OSError, ValueError, ChecksumMismatch) as error:  # requests' errors are OSErrors
         print(
             f"jars: {error}\njars: behind a mirror? Set UOW_MAVEN_REPOSITORY to its URL. Run again to go on: "

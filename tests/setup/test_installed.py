@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from importlib.metadata import entry_points
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 from packaging.requirements import Requirement
@@ -54,3 +59,30 @@ def test_the_jars_are_those_of_the_installed_spark(project: dict[str, Any]) -> N
 @pytest.mark.parametrize("lock", ["requirements/all.lock", "requirements/build.lock", "jvm/jars.lock"])
 def test_the_locks_name_no_place(lock: str) -> None:
     assert not re.search(r"https?://|--index-url|--find-links", (ROOT / lock).read_text())
+
+
+def test_the_wheel_has_the_story_that_the_demo_plays(tmp_path: Path) -> None:
+    """So that it runs where there is no clone."""
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=ROOT, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with ZipFile(wheel) as packed:
+        names = set(packed.namelist())
+    programs = {path.name for path in (ROOT / "examples" / "megazon").iterdir() if path.is_file()}
+    assert {f"uow/demo/megazon/{name}" for name in programs} <= names
+
+
+def test_an_installed_package_advises_what_an_installed_package_has(tmp_path: Path) -> None:
+    """A copy without the clone around it, and without what the extra brings."""
+    shutil.copytree(ROOT / "jvm", tmp_path / "jvm", ignore=shutil.ignore_patterns("__pycache__"))
+    hidden = "import sys; sys.modules['jgo'] = None; sys.modules['requests'] = None; import jvm.jars as jars; "
+
+    def told(code: str) -> str:
+        asked = [sys.executable, "-c", f"{hidden}{code}"]
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path), "UOW_JARS": str(tmp_path / "none")}
+        done = subprocess.run(asked, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        return done.stdout + done.stderr
+
+    assert "pip install 'uow[java]'`, then `python -m jvm.jars`" in told(
+        "print(jars.JarsMissing(['x'], jars.folder()))"
+    )
+    assert "is not installed: `pip install 'uow[java]'`" in told("sys.exit(jars.main([]))")

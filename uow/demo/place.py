@@ -23,7 +23,11 @@ from schemas.errors import ConfigError
 from uow import children
 from uow.broker import EmbeddedBroker
 
-STORY = Path(uow.__file__).resolve().parents[1] / "examples" / "megazon"
+_HERE = Path(uow.__file__).resolve().parent
+STORY = next(
+    (each for each in (_HERE / "demo" / "megazon", _HERE.parent / "examples" / "megazon") if each.is_dir()), None
+)
+"""The story's programs: in an installed package, else in a clone."""
 SLOTS = ("demo-0", "demo-1")
 APPLICATION = DESTINATION = "megazon"
 EXPIRATION_MS = 25_000
@@ -119,8 +123,9 @@ class Place:
     """
 
     def __init__(self, folder: Path | None) -> None:
-        if not STORY.is_dir():
-            raise ConfigError("demo", str(STORY), "the story is in the source tree: run it from a clone")
+        if STORY is None:
+            raise ConfigError("demo", str(_HERE), "the story's programs are missing: install the package again")
+        self.story = STORY
         self.is_temporary = folder is None
         self.folder = Path(tempfile.mkdtemp(prefix="uow-demo-")) if folder is None else folder.resolve()
         if self.folder.exists() and any(self.folder.iterdir()):
@@ -152,11 +157,6 @@ class Place:
         """The broker's address."""
         return self.broker.bootstrap
 
-    @property
-    def story(self) -> Path:
-        """Where the story's programs are."""
-        return STORY
-
     def write_config(self) -> None:
         """Writes `uow.toml`."""
         self.config.write_text(
@@ -182,7 +182,7 @@ class Place:
 
     def start_story(self, name: str, program: str, *arguments: str) -> Child:
         """Starts a program of `examples/megazon/`."""
-        return self.start(name, sys.executable, str(STORY / program), *arguments, "--bootstrap", self.bootstrap)
+        return self.start(name, sys.executable, str(self.story / program), *arguments, "--bootstrap", self.bootstrap)
 
     def start_worker(self, slot: str) -> Child:
         """Starts a worker."""
