@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 import confluent_kafka as ck
 
 from processor.engine.ports import (
+    Blocked,
     Committed,
     Doubt,
     EndOffset,
@@ -54,7 +55,7 @@ class Trouble:
     """How often a request meets each fault; all zero once the run has become quiet.
 
     `silent`: of the time-outs, those of a call that is given less time than its request: the library's log says nothing. `cut_early`: a connection breaks
-    while a producer begins. `full`: the send buffer has no room.
+    while a producer begins. `full`: the send buffer has no room. `unread`: a restore's question is answered by an error that passes.
     """
 
     delayed: float = 0.0
@@ -65,6 +66,7 @@ class Trouble:
     silent: float = 0.0
     cut_early: float = 0.0
     full: float = 0.0
+    unread: float = 0.0
 
     def stop(self) -> None:
         """No more faults."""
@@ -81,6 +83,7 @@ class Process:
         skew_ms: How far its wall clock is off; somebody may set it at any moment.
         clock: What the worker makes of it.
         on_asked: Told when an end offset is asked for: of which partition, and for what time.
+        on_read: Called whenever a stretch of a log was read for a restore: others do not wait for it.
         divisible: What is being written came from several records each: a refusal of it leads to smaller polls, not to a block (F20).
     """
 
@@ -92,6 +95,7 @@ class Process:
     skew_ms: float = 0.0
     on_asked: Callable[[Tp, int], None] = field(default=lambda tp, asked_at: None)
     divisible: bool = False
+    on_read: Callable[[], None] = field(default=lambda: None)
     clock: WorkerClock = field(init=False)
 
     def __post_init__(self) -> None:
@@ -559,6 +563,10 @@ class SimContents:
         """Nothing is open."""
 
 
+PASSING = "the answer to a question was an error, which may pass"
+"""Why a restore ends, where asking again would help."""
+
+
 class SimLogReader:
     """Port `LogReader`."""
 
@@ -568,6 +576,9 @@ class SimLogReader:
     def _wait(self, until: Callable[[], bool]) -> None:
         """As long as it takes; the group is served meanwhile."""
         self._meanwhile()
+        if self.process.happens(self.process.trouble.unread):
+            self.process.say("restore: the answer is an error")
+            raise Blocked(PASSING)
         while not until():
             self.process.actor.wait(until, SERVE_MS)
             self._meanwhile()
@@ -605,3 +616,4 @@ class SimLogReader:
             at = rows[-1].offset() + 1 if len(rows) == READ_CHUNK else stable
             if rows:
                 yield tp, rows
+            self.process.on_read()

@@ -18,6 +18,7 @@ import processor.engine.task as running
 import processor.kafka.doubt as doubting
 from processor.core.changes import Closed
 from processor.core.group import NEVER, Group
+from processor.engine.blockade import Blockade
 from processor.engine.driver import Driver
 from processor.engine.outputs import Writer, Written
 from processor.engine.ports import Meanwhile, Output, Tp
@@ -91,6 +92,12 @@ def commands_are_not_sought_back(original: Any) -> Any:
         self._source.seek({tp: task.position for tp, task in tasks.items()})
 
     return wrong
+
+
+@defect(Blockade, "due")
+def blocked_partition_is_not_tried_again(original: Any) -> Any:
+    """One error that passes, or a restore that lasts longer than tombstones, and it stands until the worker is restarted."""
+    return lambda self, gone_by: []
 
 
 @defect(Driver, "_on_revoke")
