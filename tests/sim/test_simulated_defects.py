@@ -30,7 +30,7 @@ BEGIN = {
     "emptied_ledger_is_taken_for_a_new_one": 71,
     "end_offset_is_asked_before_the_clock": 295,
     "waived_number_that_came_all_the_same_is_waived_again": 555,
-    "asking_again_waits_for_the_wall_clock": 285,
+    "asking_again_waits_for_the_wall_clock": 259,
     "tick_does_not_wait_for_commands": 66,
     "claims_are_not_read_back": 53,
 }
