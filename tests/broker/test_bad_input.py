@@ -381,6 +381,21 @@ def test_many_headers_are_kept_and_too_many_refused(desk: Desk) -> None:
     assert len(part["headers"]) == most
 
 
+def test_more_headers_than_the_client_shows_are_refused_and_no_plain_traffic(desk: Desk) -> None:
+    """The client answers None for them, as for the plain record before and behind."""
+    desk.put([], b"bare", key=b"k", partition=0)
+    hidden = desk.put([("h", b"")] * 100_001, b"hidden", key=b"k", partition=0)
+    desk.put([], b"bare too", key=b"k", partition=0)
+    record = desk.wait_source("rejected", hidden)[hidden]
+    assert (record.key(), record.value()) == (b"k", b"hidden")
+    assert (header(record, "uow-error-class"), header(record, "uow-error-case")) == (b"DecodeError", b"headers")
+
+    def passed() -> list[bytes]:
+        return [each.value() for each in desk.place.read(desk.place.units) if each.value() in (b"bare", b"bare too")]
+
+    wait_for(lambda: passed() == [b"bare", b"bare too"], SLOW)
+
+
 def test_numbers_as_large_as_they_come_cost_nothing(desk: Desk) -> None:
     """W-20: a lone highest number opens a group like any other."""
     desk.component("highest", 2_147_483_647, end=True)
