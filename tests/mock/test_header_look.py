@@ -7,11 +7,13 @@ from collections.abc import Iterator
 import confluent_kafka as ck
 import pytest
 
-from processor.engine.ports import Doubt, Tp
+from processor.engine.ports import Doubt, Output, Plan, Tp
 from processor.kafka.clients import Clients
 from processor.kafka.contents import KafkaContents
 from processor.kafka.settings import WorkerSettings
+from processor.kafka.sink import KafkaSink
 from tests.mock.mock_cluster import MockCluster
+from tests.mock.test_values_read_back import read_all
 from topics.catalogue import HEADERS_LIMIT
 
 HEADERS = (0, HEADERS_LIMIT + 1, 1, 0, HEADERS_LIMIT, HEADERS_LIMIT + 5, 0)
@@ -74,3 +76,26 @@ def test_a_broker_that_does_not_answer_is_a_doubt(cluster: MockCluster) -> None:
     with pytest.raises(Doubt, match="in/0/1 was not read again"):
         contents.hidden(Tp("in", 0), [1])
     contents.close()
+
+
+def test_a_sink_writes_what_is_hidden_to_rejected_and_the_rest_where_it_passes() -> None:
+    """In one transaction, the records asked about while it is open."""
+    with MockCluster("in", "units", "rejected", "commands", "changelog", "ledger") as cluster:
+        producer = ck.Producer({"bootstrap.servers": cluster.bootstrap})
+        for count in (0, HEADERS_LIMIT + 1, 0):
+            producer.produce("in", b"v", partition=0, headers=[("h", b"")] * count)
+        assert not producer.flush(10)
+        settings = WorkerSettings("A", cluster.bootstrap, "0")
+        clients = Clients(settings)
+        sink, group = KafkaSink(clients, settings), clients.group_consumer()
+        sink.open()
+        plan = Plan(Tp("in", 0), "changelog", "ledger", 3, "commands", 0, rejected_topic="rejected")
+        for offset in range(3):
+            plan.bare[len(plan.outputs)] = offset
+            plan.outputs.append(Output("units", 0, b"k", b"v%d" % offset, []))
+        sink.write([plan], group.consumer_group_metadata())
+        assert [record.value() for record in read_all(cluster, "units")] == [b"v0", b"v2"]
+        (refused,) = read_all(cluster, "rejected")
+        assert (refused.value(), dict(refused.headers())["uow-source"]) == (b"v1", b"in/0/1")
+        sink.close()
+        group.close()
