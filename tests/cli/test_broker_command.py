@@ -32,7 +32,7 @@ def no_jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_missing_jars_are_named_with_the_command_that_fetches_them(tmp_path: Path, no_jars: Path) -> None:
     text = failed("--port", "0", "--dir", tmp_path / "data").stderr
     assert str(no_jars) in text
-    assert "python -m jvm.jars" in text
+    assert "make setup" in text
 
 
 def test_missing_java_is_told_with_where_was_looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
