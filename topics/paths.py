@@ -16,6 +16,7 @@ asks (`processor.engine.ways`).
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -50,14 +51,16 @@ ANY = 10**PARTITION_DIGITS
 """A partition count above every number, for who does not know it."""
 MOST_ENDED = 10_000
 """So many claims are ended in one transaction at most."""
+MOST_LOOKED_AT = 10 * MOST_ENDED
+"""So many ways are looked at for it."""
 MOST_UNREADABLE = 100_000
 """So many claims that cannot be read are kept in mind until they are ended; those above it are ended after a later start."""
 
 HEED_MS = 10_000
 """So much later than it came a claim that is ignored is ended: who claims for a partition that was added may hear of it before us."""
 
-_WAY_BYTES = 700
-_CLAIM_BYTES = 200
+_WAY_BYTES = 400
+_CLAIM_BYTES = 60
 """What an id with a way, and each claim, cost beside their bytes. `tests/engine/test_memory.py` measures it."""
 
 
@@ -86,10 +89,13 @@ class PathMap:
         ignored: How many claims were ignored, each counted once.
         partitions: How many partitions there are to have a way to, as far as we know.
         memory_bytes: About what the map takes.
+        limit_bytes: Above it owners end ways before their time, the oldest first, of ids that nobody knows: a component that comes
+            after all is claimed for anew.
     """
 
-    def __init__(self, partitions: int = ANY) -> None:
+    def __init__(self, partitions: int = ANY, limit_bytes: int = sys.maxsize) -> None:
         self.partitions = partitions
+        self.limit_bytes = limit_bytes
         self.ignored = 0
         self.clear()
 
@@ -111,6 +117,11 @@ class PathMap:
     def ids(self) -> int:
         """How many ids somebody has claimed."""
         return len(self._ways)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether ways end before their time."""
+        return self.memory_bytes > self.limit_bytes
 
     def read(self, key: bytes | None, value: bytes | None, at: int) -> None:
         """Takes one record of the log, whatever it is. What is none of ours is left alone.
@@ -271,7 +282,10 @@ class PathMap:
         """
         keys: list[bytes] = []
         look = self._look[partition]
-        while len(keys) < MOST_ENDED and (at := self.look_at(partition)) is not None and at < min(before, now):
+        for _ in range(MOST_LOOKED_AT):
+            at = self.look_at(partition)
+            if at is None or at >= min(before, now) or len(keys) >= MOST_ENDED:
+                break
             group_id = next(iter(look))
             look[group_id] = now
             look.move_to_end(group_id)

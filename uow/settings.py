@@ -138,7 +138,7 @@ SETTINGS: tuple[Setting, ...] = (
         "memory_limit_bytes",
         Kind.INTEGER,
         1_073_741_824,
-        "Memory for open groups, about; above it partitions pause. Closed ids, 350 bytes each, and buffers come on top.",
+        "Memory for all that grows, about: open groups, closed ids and commands (a quarter at most, then the oldest are forgotten), the path map (a quarter, then the oldest unused ways end). Above it partitions pause. The program and its buffers come on top.",
         at_least(16_777_216),
         "below 16 MiB one poll may not fit",
     ),

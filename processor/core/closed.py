@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from itertools import islice
 
 from processor.core.changes import Closed
 
@@ -18,6 +19,7 @@ class ClosedMemory:
     Attributes:
         by_id: The last closed group of each id.
         order: All of them, oldest first, replaced ones included.
+        memory_bytes: About what they take, as of the last `trim`.
 
     Args:
         retention_ms: How long an id is remembered, by the partition's clock (`closed_retention_ms`).
@@ -29,6 +31,8 @@ class ClosedMemory:
         self.max_groups = max_groups
         self.by_id: dict[bytes, Closed] = {}
         self.order: deque[Closed] = deque()
+        self.memory_bytes = 0
+        self._counted = 0
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -49,18 +53,55 @@ class ClosedMemory:
         """Corrects what was added a moment ago; its place in line stays. Nothing happens if it is forgotten already."""
         if self.by_id.get(before.id) is not before:
             return
+        self._count()
+        self.memory_bytes += memory_of(after) - memory_of(before)
         self.by_id[before.id] = after
         newest_first = range(len(self.order) - 1, -1, -1)
         self.order[next(index for index in newest_first if self.order[index] is before)] = after
 
     def trim(self, clock: int) -> None:
         """Forgets what is too old or too many."""
+        self._count()
         order, by_id = self.order, self.by_id
         horizon = clock - self.retention_ms
         while order and (order[0].at < horizon or len(by_id) > self.max_groups):
-            oldest = order.popleft()
-            if by_id.get(oldest.id) is oldest:
-                del by_id[oldest.id]
+            self._forget_oldest()
+
+    def shrink(self, spare_bytes: int) -> Closed | None:
+        """Forgets the oldest until so many bytes are spared.
+
+        Returns:
+            The youngest of those that are forgotten, None if there are none.
+        """
+        self._count()
+        oldest, until = None, self.memory_bytes - spare_bytes
+        while self.order and self.memory_bytes > until:
+            oldest = self._forget_oldest()
+        return oldest
+
+    def _forget_oldest(self) -> Closed:
+        oldest = self.order.popleft()
+        self.memory_bytes -= memory_of(oldest)
+        self._counted -= 1
+        if self.by_id.get(oldest.id) is oldest:
+            del self.by_id[oldest.id]
+        return oldest
+
+    def _count(self) -> None:
+        """Counts those that came since the last time: the shelf adds them by itself."""
+        new = len(self.order) - self._counted
+        if new:
+            self.memory_bytes += sum(map(memory_of, islice(reversed(self.order), new)))
+            self._counted += new
+
+
+_CLOSED_BYTES = 340
+_COMMAND_BYTES = 190
+
+
+def memory_of(closed: Closed) -> int:
+    """About what is taken to remember a closed group. `tests/engine/test_memory.py` measures it."""
+    return _CLOSED_BYTES + len(closed.id) + len(closed.prints)
 
 
 class CommandMemory:
@@ -78,6 +119,7 @@ class CommandMemory:
         self.retention_ms = retention_ms
         self.max_commands = max_commands
         self.at_by_id: dict[bytes, int] = {}
+        self.memory_bytes = 0
         self._by_age: list[tuple[int, bytes]] = []
 
     def __contains__(self, command_id: bytes) -> bool:
@@ -85,16 +127,31 @@ class CommandMemory:
 
     def add(self, command_id: bytes, at: int) -> None:
         """Remembers a command, and forgets what is too old or too many."""
-        known, by_age = self.at_by_id, self._by_age
-        known.pop(command_id, None)
+        known = self.at_by_id
+        self._forget(command_id)
         known[command_id] = at
-        heappush(by_age, (at, command_id))
+        self.memory_bytes += _COMMAND_BYTES + len(command_id)
+        heappush(self._by_age, (at, command_id))
         while len(known) > self.max_commands:
-            del known[next(iter(known))]
+            self._forget(next(iter(known)))
+        if len(self._by_age) > 2 * len(known) + 1024:
+            self._by_age = [(at, command_id) for command_id, at in known.items()]
+            heapify(self._by_age)
+        by_age = self._by_age
         while by_age:
             then, oldest = by_age[0]
             if known.get(oldest) == then:  # else it has left already, one of too many
                 if then >= at - self.retention_ms:
                     return
-                del known[oldest]
+                self._forget(oldest)
             heappop(by_age)
+
+    def shrink(self, spare_bytes: int) -> None:
+        """Forgets those that came first until so many bytes are spared."""
+        until = self.memory_bytes - spare_bytes
+        while self.at_by_id and self.memory_bytes > until:
+            self._forget(next(iter(self.at_by_id)))
+
+    def _forget(self, command_id: bytes) -> None:
+        if self.at_by_id.pop(command_id, None) is not None:
+            self.memory_bytes -= _COMMAND_BYTES + len(command_id)

@@ -8,6 +8,7 @@ Belongs here: reading raw records into columns. Does not belong here: what a row
 
 from __future__ import annotations
 
+import marshal
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -122,12 +123,17 @@ NO_CAPS: Final = Caps(sys.maxsize, sys.maxsize)
 
 
 class Seen:
-    """A record with its headers, which nobody may ask the library for a second time (`look_at_headers`)."""
+    """A record with its headers, which nobody may ask the library for a second time (`look_at_headers`).
+
+    A message of the library keeps the list of its headers once it was asked for. Of one with many the message is let go, and they are packed.
+    """
 
     __slots__ = ("_headers", "_record")
 
     def __init__(self, record: Any, headers: Any) -> None:
         self._record, self._headers = record, headers
+        if headers is not None and len(headers) > _PACKED_FROM:
+            self._record, self._headers = _Kept(record), marshal.dumps(headers, 2)
 
     def topic(self) -> str:
         return self._record.topic()  # type: ignore[no-any-return]
@@ -149,7 +155,40 @@ class Seen:
 
     def headers(self) -> Any:
         """As the record's; raises what it would."""
-        return self._record.headers() if isinstance(self._record, Unreadable) else self._headers
+        if isinstance(self._record, Unreadable):
+            return self._record.headers()
+        return marshal.loads(self._headers) if isinstance(self._headers, bytes) else self._headers  # noqa: S302 - our own
+
+
+_PACKED_FROM = 64
+
+
+class _Kept:
+    """What a record says beside its headers."""
+
+    __slots__ = ("_key", "_offset", "_partition", "_timestamp", "_topic", "_value")
+
+    def __init__(self, record: Any) -> None:
+        self._topic, self._partition, self._offset = record.topic(), record.partition(), record.offset()
+        self._key, self._value, self._timestamp = record.key(), record.value(), record.timestamp()
+
+    def topic(self) -> Any:
+        return self._topic
+
+    def partition(self) -> Any:
+        return self._partition
+
+    def offset(self) -> Any:
+        return self._offset
+
+    def key(self) -> Any:
+        return self._key
+
+    def value(self) -> Any:
+        return self._value
+
+    def timestamp(self) -> Any:
+        return self._timestamp
 
 
 class Columns:

@@ -367,6 +367,11 @@ class Partition:
         """Whether what is left must wait for the next plan."""
         return self.room < 0
 
+    @property
+    def deadlines(self) -> int:
+        """How many there are in line, stale ones included."""
+        return len(self._deadlines)
+
     def elsewhere(self, group_id: bytes) -> int | None:
         """The partition an id belongs to if it is not this one, else None (line 6).
 

@@ -5,6 +5,7 @@ Belongs here: that one value. Does not belong here: what a task does with it (`t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -40,6 +41,7 @@ class TaskContext:
         replay: How much input a restore may read again.
         agreement: What all workers of the destination are told alike; None where nothing is recorded: for who looks, and in tests.
         paths: The path map, under path routing.
+        remembered_bytes: What closed ids may take in a restore; a running worker keeps those of all partitions within it.
         plan_bytes: What the groups that one plan closes may weigh (`processor.core.room`).
     """
 
@@ -56,6 +58,7 @@ class TaskContext:
     replay: ReplayLimits = NO_REPLAY
     agreement: Agreement | None = None
     paths: PathMap | None = None
+    remembered_bytes: int = sys.maxsize
     plan_bytes: int = PLAN_BYTES
 
     def place(self, partition: int) -> Place:

@@ -26,7 +26,7 @@ One turn of the loop:
 | a partition is blocked | the others go on. It is tried again by itself, later each time; meanwhile what it holds is saved (`_look_after_blocked`) |
 | a restore would have to wait for others: the open transaction of a dead worker, a log without a leader | those that need not wait go on; it is looked at again (`Ports.ready`) |
 | `ConfigError` in a restore | the driver ends: a worker with other settings has taken over (W-68) |
-| memory over the limit | pause the fullest partition, one each turn; see `_keep_within_memory` |
+| memory over the limit | forget the oldest closed ids beyond their share; pause the fullest partition, one each turn; see `_keep_within_memory` |
 | anything else | the driver ends with the error, the host crashes the worker |
 """
 
@@ -84,10 +84,25 @@ MEMORY_RESUME = 0.9
 MEMORY_STOP = 1.25
 MEMORY_LIGHT = 0.25
 """Share of the limit that partitions may hold together, each its part, without ever being paused."""
+MEMORY_REMEMBERED = 0.25
+"""Share of the limit for closed ids and commands of all partitions together; above it the oldest are forgotten."""
+LEAST_REMEMBERED = 4_194_304
+MEMORY_ASIDE = 0.5
+"""Most of the limit that is taken off for what no pause makes less: closed ids, path maps, tables."""
+
+
+def remembered_share(limit_bytes: int) -> int:
+    """What closed ids and commands may take of a worker's memory."""
+    return max(int(limit_bytes * MEMORY_REMEMBERED), LEAST_REMEMBERED)
 
 
 class Ways(Protocol):
     """Path routing, where a destination has it."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what it takes."""
+        ...
 
     def settle(self, batches: Sequence[Batch]) -> None:
         """Every id in these batches has a way on return; may put other records in the place of theirs. Raises `Doubt`."""
@@ -147,7 +162,7 @@ class Driver(threading.Thread):
         host: Applies the batches.
         topics: `D.components` of each destination, and its `D.commands`.
         poll_records: Most records of one poll.
-        memory_limit_bytes: Memory of open groups over which partitions are paused.
+        memory_limit_bytes: Memory over which partitions are paused; its shares are above.
         stop: Set when asked to stop; ports that wait for brokers look at it.
     """
 
@@ -445,7 +460,10 @@ class Driver(threading.Thread):
         over five quarters of the limit, it is paused as well: then only a taken-away partition or a larger limit helps, and the worker says
         so instead of dying.
         """
+        aside = self._forget_too_much() + sum(task.table_bytes for task in self._tasks.values())
+        aside += self._ways.memory_bytes if self._ways is not None else 0
         held = sum(task.memory_bytes for task in self._tasks.values())
+        held += min(aside, int(self.memory_limit_bytes * MEMORY_ASIDE))
         if held > self.memory_limit_bytes:
             running = [tp for tp in self._tasks if tp not in self._full and tp not in self._blocked]
             light = self.memory_limit_bytes * MEMORY_LIGHT / len(self._tasks)
@@ -459,6 +477,17 @@ class Driver(threading.Thread):
             self._source.resume([tp for tp in self._full if tp not in self._blocked])
             self._full.clear()
             self._host.paused(frozenset())
+
+    def _forget_too_much(self) -> int:
+        """Keeps what is remembered within its share, and answers what it takes. Of the partition that remembers most the oldest goes first."""
+        remembered = sum(task.remembered_bytes for task in self._tasks.values())
+        most = remembered_share(self.memory_limit_bytes)
+        while remembered > most:
+            fullest = max(self._tasks.values(), key=lambda task: task.remembered_bytes)
+            before = fullest.remembered_bytes
+            fullest.forget(min(remembered - most, max(before // 2, 1)))
+            remembered += fullest.remembered_bytes - before
+        return remembered
 
     # -- assignment: called inside control, read and close; nothing is open (ER-15)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from processor.core.changes import Closed
-from processor.core.closed import ClosedMemory
+from processor.core.closed import ClosedMemory, memory_of
 from processor.core.columns import reader_of
 from processor.engine.agreement import mark_in
 from processor.engine.context import TaskContext
@@ -48,6 +48,7 @@ _REMEDY_ROWS = (
 )
 
 
+SPARE_BYTES = 33_554_432
 SPARE_CLOSED = 100_000
 """So many closed groups are taken from a ledger before those are let go that nobody remembers: it may tell of a day, a worker of an hour."""
 
@@ -57,7 +58,8 @@ class _Found:
     """What the logs hold for one partition.
 
     `ledger` is the log start and end offset of its ledger: above 0 once retention has taken from it, and once there was one; `oldest` the
-    clock of its first record that is left; `sift_at`, and the spare ones, how many closed groups are too many.
+    clock of its first record that is left; `sift_at` and `sift_bytes`, and the spare ones, how many closed groups are too many; `forgotten_at`
+    when the youngest closed of those that are forgotten before their time.
     """
 
     window: Window
@@ -65,7 +67,10 @@ class _Found:
     oldest: int | None = None
     rows: dict[bytes, bytes] = field(default_factory=dict)
     closed: list[Closed] = field(default_factory=list)
+    closed_bytes: int = 0
     sift_at: int = 0
+    sift_bytes: int = 0
+    forgotten_at: int = 0
     commands: list[DecidedCommand] = field(default_factory=list)
 
     @property
@@ -137,7 +142,7 @@ def _restore(
             tp = ledgers[log]
             for record in records:
                 _take_ledger(found[tp], log, record.offset(), record.value())
-            _sift(found[tp], contexts[tp.topic].policy)
+            _sift(found[tp], contexts[tp.topic])
     tasks = {}
     for tp in tps:
         task = tasks[tp] = PartitionTask(tp, contexts[tp.topic])
@@ -210,19 +215,24 @@ def _take_ledger(found: _Found, log: Tp, offset: int, value: bytes | None) -> No
         found.oldest = ledger.clock
     found.window.add(ledger, closed)
     found.closed += closed
+    found.closed_bytes += sum(map(memory_of, closed))
     found.commands += ledger.commands
 
 
-def _sift(found: _Found, policy: DestinationPolicy) -> None:
-    """Lets go of closed groups that the worker would have forgotten by now."""
-    if len(found.closed) <= found.sift_at + SPARE_CLOSED or found.last is None:
+def _sift(found: _Found, context: TaskContext) -> None:
+    """Lets go of closed groups that the worker would have forgotten by now, and of the oldest beyond what it may remember."""
+    is_much = len(found.closed) > found.sift_at + SPARE_CLOSED or found.closed_bytes > found.sift_bytes + SPARE_BYTES
+    if not is_much or found.last is None:
         return
-    memory = ClosedMemory(policy.closed_retention_ms, policy.closed_max_groups)
+    memory = ClosedMemory(context.policy.closed_retention_ms, context.policy.closed_max_groups)
     for one in found.closed:
         memory.add(one)
     memory.trim(found.last.clock)
-    found.closed = [*memory.order]
-    found.sift_at = 2 * len(found.closed)
+    forgotten = memory.shrink(memory.memory_bytes - context.remembered_bytes)
+    if forgotten is not None:
+        found.forgotten_at = max(found.forgotten_at, forgotten.at)
+    found.closed, found.closed_bytes = [*memory.order], memory.memory_bytes
+    found.sift_at, found.sift_bytes = 2 * len(found.closed), found.closed_bytes
 
 
 def _command_position(committed: Committed, bounds: tuple[int, int]) -> int:
@@ -257,6 +267,8 @@ def _fill(
     clock = found.last.clock if found.last is not None else hint.clock or 0
     task.restore(position, clock, found.closed, len(found.rows), command_position, found.commands)
     task.forgets_until = _forgets_until(found, hint, context.policy)
+    if found.forgotten_at:
+        task.forgets_until = max(task.forgets_until, found.forgotten_at + context.policy.closed_retention_ms)
     try:
         if (
             mark_in(committed.metadata) is not None

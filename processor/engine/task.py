@@ -42,7 +42,8 @@ log = logging.getLogger("uow.partition")
 GROUP_BYTES = 800
 COMPONENT_BYTES = 100
 """What an open group and a held component cost beside their bytes: objects, table entries, deadlines. `tests/engine/test_memory.py` measures it."""
-
+STALE_BYTES = 600
+"""What a closed group costs that is in the queue of young ones still, or in the line of deadlines: its components are let go."""
 
 RISK_SAMPLE = 10_000
 """Groups looked at for those at risk: they stand in order of opening, and a scrape must not take long."""
@@ -74,7 +75,8 @@ class PartitionTask:
         blocked: Why the partition must not be read, or None (engine rule 8).
         rows: Live rows of the changelog: components of promoted groups. Committed beside the offset, so that a restore misses none.
         forgets_until: Ids may come back until then (epoch ms) that nobody remembers, though they closed within `closed_retention_ms`: a
-            part of the ledger was gone when this was restored (W-19). 0: there are none.
+            part of the ledger was gone when this was restored (W-19), or memory was short. 0: there are none.
+        forgotten: How many closed groups were forgotten before their time, for want of memory.
     """
 
     def __init__(self, tp: Tp, context: TaskContext) -> None:
@@ -86,6 +88,7 @@ class PartitionTask:
         self.blocked: str | None = None
         self.rows = 0
         self.forgets_until = 0
+        self.forgotten = 0
         self._has_told = False
         self._unrecorded = context.agreement
         self._leave_at = 0
@@ -137,9 +140,44 @@ class PartitionTask:
 
     @property
     def memory_bytes(self) -> int:
-        """About the memory that open groups take: a million of one small component each are mostly not bytes of components."""
+        """About the memory that open groups take: a million of one small component each are mostly not bytes of components.
+
+        Groups that closed and stand in a line still are counted as well.
+        """
         partition = self.partition
-        return partition.held_bytes + GROUP_BYTES * len(partition.groups) + COMPONENT_BYTES * partition.counts.open
+        opened = len(partition.groups)
+        stale = max(0, len(self.young) - opened) + max(0, partition.deadlines - opened)
+        return (
+            partition.held_bytes + GROUP_BYTES * opened + STALE_BYTES * stale + COMPONENT_BYTES * partition.counts.open
+        )
+
+    @property
+    def table_bytes(self) -> int:
+        """About the memory that look-up tables by header names take; bounded."""
+        return self.partition.reader.memory_bytes
+
+    @property
+    def remembered_bytes(self) -> int:
+        """About the memory that closed ids take, their fingerprints, and commands."""
+        return self.partition.closed.memory_bytes + self.partition.commands.memory_bytes
+
+    def forget(self, spare_bytes: int) -> None:
+        """Forgets the oldest of what is remembered, before its time, until so many bytes are spared; what that means is told."""
+        partition = self.partition
+        before = len(partition.closed.order)
+        youngest = partition.closed.shrink(spare_bytes)
+        self.forgotten += before - len(partition.closed.order)
+        if youngest is None:
+            partition.commands.shrink(spare_bytes)
+            return
+        self.forgets_until = max(self.forgets_until, youngest.at + self.context.policy.closed_retention_ms)
+        if not self._has_told:
+            self._has_told = True
+            log.warning(
+                "%s/%d: closed ids take more than their part of memory_limit_bytes, and the oldest are forgotten before closed_retention_ms: "
+                "a late component of one opens a new group (W-19)",
+                *self.tp,
+            )
 
     def next_deadline(self) -> int | None:
         """The wall clock must be strictly after this (epoch ms) before a tick can do anything; None: no deadline."""
@@ -289,7 +327,8 @@ class PartitionTask:
         if paths is None:
             return NEVER
         oldest, ignored = paths.look_at(self.tp.partition), paths.ignored_due()
-        due = NEVER if oldest is None else oldest + self.context.policy.closed_retention_ms + 1
+        kept_ms = 0 if paths.is_full else self.context.policy.closed_retention_ms
+        due = NEVER if oldest is None else oldest + kept_ms + 1
         return max(self._leave_at, due if ignored is None else min(due, ignored))
 
     def _leave(self) -> list[Output]:
@@ -302,7 +341,8 @@ class PartitionTask:
         def is_in_use(group_id: bytes) -> bool:
             return group_id in partition.groups or partition.closed.get(group_id) is not None or group_id in lines
 
-        keys = paths.leave(self.tp.partition, clock - kept_ms, clock, is_in_use)
+        before = clock if paths.is_full else clock - kept_ms
+        keys = paths.leave(self.tp.partition, before, clock, is_in_use)
         self._leave_at = clock + LEAVE_EVERY_MS if len(keys) < MOST_ENDED else clock
         keys += paths.leave_ignored(clock, kept_ms)
         return [Output(self.context.topics.path_map, PARTITION, key, None, []) for key in keys]

@@ -33,14 +33,6 @@ _REMEDY = (
 )
 
 
-KEPT_HEADERS = 64
-"""Headers of a record that are kept from the first look to the second; more are asked for again, and not kept for a whole poll."""
-
-
-def _seen(record: Any, headers: Any) -> Any:
-    return record if headers is not None and len(headers) > KEPT_HEADERS else Seen(record, headers)
-
-
 class Ways:
     """The ways of one destination, for one worker.
 
@@ -52,6 +44,11 @@ class Ways:
 
     def __init__(self, paths: PathMap, log: PathLog, reading: Reading) -> None:
         self._paths, self._log, self._reading = paths, log, reading
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what the map takes."""
+        return self._paths.memory_bytes
 
     def settle(self, batches: Sequence[Batch]) -> None:
         """Sees to it that every id in these batches has a way.
@@ -67,7 +64,7 @@ class Ways:
                 wanted.setdefault(group_id, batch.tp.partition)
             seen: list[Any] = []
             for pairs, record in looked_at(batch.records):
-                seen.append(_seen(record, pairs))
+                seen.append(Seen(record, pairs))
                 marks = None if isinstance(record, Unreadable) else self._reading.read(pairs, record.value())
                 if marks is None or marks.id is None:  # plain traffic, or no id that can be read
                     continue
@@ -75,7 +72,7 @@ class Ways:
                 if isinstance(marks, Marks) and marks.order_key:
                     in_line[marks.id] = line_of(marks.order_key)
                     lines.setdefault(in_line[marks.id], batch.tp.partition)
-            batch.records = seen
+            batch.records[:] = seen  # the poll lets go of them as well
         self._log.catch_up()
         self._claim(lines)
         self._claim(
@@ -134,6 +131,11 @@ class AllWays:
 
     def __bool__(self) -> bool:
         return bool(self._ways)
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what their maps take."""
+        return sum(ways.memory_bytes for ways in self._ways.values())
 
     def settle(self, batches: Sequence[Batch]) -> None:
         """Raises like `Ways.settle`."""

@@ -52,6 +52,10 @@ class YoungGroups:
         self.limits = limits
         self._queue: deque[tuple[Group, int, int]] = deque()
 
+    def __len__(self) -> int:
+        """How many are in the queue, those included that left and are not at its front yet."""
+        return len(self._queue)
+
     def add(self, group: Group, offset: int, fed_bytes: int) -> None:
         """Takes a group whose first component has this offset; offsets rise. `fed_bytes`: bytes of components the partition has seen by then."""
         group.is_young = True

@@ -136,7 +136,9 @@ class Clients:
                 "statistics.interval.ms": str(settings.session_timeout_ms // 10),
                 "session.timeout.ms": str(settings.session_timeout_ms),
                 "heartbeat.interval.ms": str(max(100, min(1000, settings.session_timeout_ms // 3))),
-                "queued.min.messages": str(max(100_000, 4 * settings.poll_records)),
+                "queued.min.messages": str(
+                    4 * settings.poll_records
+                ),  # the library counts values only, not keys and headers
             },
         )
 

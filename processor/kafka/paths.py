@@ -64,6 +64,7 @@ class KafkaPathLog:
         self._producer: Any = None
         self._looked = self._asked = 0.0
         self._ignored = paths.ignored
+        self._was_full = False
         self._next = -1
 
     def catch_up(self) -> None:
@@ -163,6 +164,13 @@ class KafkaPathLog:
                 self._topic,
             )
         self._ignored = self._paths.ignored
+        if self._paths.is_full and not self._was_full:
+            log.warning(
+                "%s: the ways of %d ids take more than their part of memory_limit_bytes; the oldest that nobody uses end early",
+                self._topic,
+                self._paths.ids,
+            )
+        self._was_full = self._paths.is_full
 
     def close(self) -> None:
         """Closes the handles."""

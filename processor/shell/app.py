@@ -22,7 +22,7 @@ from mode import CrashingSupervisor
 
 from processor.engine.batch import Batch, Task
 from processor.engine.context import INPUT_LIMIT_BYTES, TaskContext
-from processor.engine.driver import Driver, Host, Ports, Wanted
+from processor.engine.driver import Driver, Host, Ports, Wanted, remembered_share
 from processor.engine.ports import Meanwhile, Tp
 from processor.engine.restore import restore
 from processor.engine.ways import AllWays, Ways
@@ -182,6 +182,9 @@ def task_contexts(
         limits: Largest record by topic name, for `D.components`.
     """
     framer, partition_for = framer_for(settings.registry_url), fastest_partition_for()
+    paths_bytes = (
+        settings.memory_limit_bytes // 4 // max(1, sum(each.has_paths for each in settings.destinations.values()))
+    )
     contexts = {}
     for name, policy in settings.destinations.items():
         topics = DestinationTopics(settings.application_id, name)
@@ -196,7 +199,8 @@ def task_contexts(
             input_limit_bytes=limits.get(topics.components, INPUT_LIMIT_BYTES),
             partition_for=partition_for,
             replay=ReplayLimits(settings.replay_limit_records, settings.replay_limit_bytes, settings.replay_limit_ms),
-            paths=PathMap(partitions[topics.components]) if policy.has_paths else None,
+            paths=PathMap(partitions[topics.components], paths_bytes) if policy.has_paths else None,
+            remembered_bytes=remembered_share(settings.memory_limit_bytes),
         )
     return contexts
 

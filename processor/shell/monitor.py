@@ -267,7 +267,7 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(
         "uow_memory_bytes",
         "gauge",
-        "About the memory that open groups take, objects included; limited by memory_limit_bytes, all partitions of a worker together.",
+        "About the memory that open groups take, objects included. With uow_remembered_bytes and uow_path_map_bytes, all of a worker together, limited by memory_limit_bytes.",
         PARTITION,
         _per_partition(lambda s, tp, task, now: task.memory_bytes),
     ),
@@ -277,6 +277,27 @@ METRICS: tuple[MetricSpec, ...] = (
         "Closed ids remembered, limited by closed_max_groups.",
         PARTITION,
         _per_partition(lambda s, tp, task, now: task.closed_groups),
+    ),
+    MetricSpec(
+        "uow_remembered_bytes",
+        "gauge",
+        "About the memory that closed ids take, with their fingerprints, and commands; a quarter of memory_limit_bytes at most, all partitions together.",
+        PARTITION,
+        _per_partition(lambda s, tp, task, now: task.remembered_bytes),
+    ),
+    MetricSpec(
+        "uow_closed_groups_forgotten",
+        "counter",
+        "Closed groups forgotten before closed_retention_ms, for want of memory: a late component opens a new group.",
+        PARTITION,
+        _per_partition(lambda s, tp, task, now: task.forgotten),
+    ),
+    MetricSpec(
+        "uow_path_map_bytes",
+        "gauge",
+        "About the memory that the path map takes; above a quarter of memory_limit_bytes the oldest ways that nobody uses end early.",
+        ("destination",),
+        _per_map(lambda paths: paths.memory_bytes),
     ),
     MetricSpec(
         "uow_path_claims",

@@ -9,9 +9,13 @@ from contextlib import contextmanager
 
 import pytest
 
+from processor.core.changes import Closed
+from processor.core.closed import ClosedMemory, CommandMemory, memory_of
 from processor.engine.task import PartitionTask
 from processor.engine.young import NO_REPLAY, ReplayLimits
-from tests.core.script import INPUT, FakeRecord, Story, c, context_of, policy_of
+from schemas.records import Reason, UnitOutcome
+from tests.core.script import INPUT, T0, FakeRecord, Story, c, context_of, policy_of
+from topics.paths import PathMap, claim_key, claim_value
 from topics.policies import ExpirationPolicy
 
 GROUPS = 5_000
@@ -60,3 +64,99 @@ def test_one_component_of_the_highest_number_costs_no_more_than_any_other(policy
         assert outputs
     assert not story.task.groups.keys() - {b"b"}
     assert found[1] < 200_000
+
+
+def closed(number: int, long: bool, prints: int) -> Closed:
+    name = b"group-%06d" % number + b"x" * (240 * long)
+    return Closed(name, 1, UnitOutcome.COMPLETE, Reason.END, 1_000 + number, 2_000 + number, T0 + number, bytes(prints))
+
+
+@pytest.mark.parametrize("prints", [0, 400, 8_000])
+@pytest.mark.parametrize("long", [False, True])
+def test_estimate_is_what_closed_ids_take(long: bool, prints: int) -> None:
+    memory = ClosedMemory(3_600_000, 1_000_000)
+    with traced() as found:
+        for number in range(GROUPS):
+            memory.add(closed(number, long, prints))
+        memory.trim(T0)
+    assert 0.6 < found[0] / memory.memory_bytes < 1.4, f"{found[0] / GROUPS:.0f} bytes an id"
+
+
+def test_what_closed_ids_take_is_known_whatever_becomes_of_them() -> None:
+    memory = ClosedMemory(1_000, 50)
+    for number in range(100):
+        memory.add(closed(number, False, 40))
+    memory.replace(closed(99, False, 40), closed(99, False, 0))  # another value: not there
+    memory.replace(memory.by_id[b"group-000099"], closed(99, False, 0))
+    memory.trim(T0)
+    assert len(memory) == 50
+    assert memory.memory_bytes == sum(map(memory_of, memory.order))
+    assert memory.shrink(0) is None
+    youngest = memory.shrink(memory.memory_bytes // 2)
+    assert youngest is not None
+    assert min(each.at for each in memory) == youngest.at + 1
+    assert memory.memory_bytes == sum(map(memory_of, memory.order))
+    memory.shrink(10**9)
+    assert (len(memory), memory.memory_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("length", [10, 250])
+def test_estimate_is_what_commands_take(length: int) -> None:
+    memory = CommandMemory(3_600_000, 1_000_000)
+    with traced() as found:
+        for number in range(GROUPS):
+            memory.add(b"%0*d" % (length, number), T0 + number)
+    assert 0.6 < found[0] / memory.memory_bytes < 1.4, f"{found[0] / GROUPS:.0f} bytes a command"
+    memory.shrink(memory.memory_bytes // 2)
+    assert GROUPS * 0.4 < len(memory.at_by_id) < GROUPS * 0.6
+
+
+def test_commands_that_were_too_many_leave_nothing_behind() -> None:
+    memory = CommandMemory(3_600_000, 100)
+    for number in range(20_000):
+        memory.add(b"%d" % number, T0)
+    assert len(memory._by_age) < 2_000
+    assert [*memory.at_by_id] == [b"%d" % number for number in range(19_900, 20_000)]
+
+
+@pytest.mark.parametrize("claims", [1, 5])
+@pytest.mark.parametrize("length", [10, 250])
+def test_estimate_is_what_a_path_map_takes(length: int, claims: int) -> None:
+    paths = PathMap(4)
+    with traced() as found:
+        for number in range(GROUPS):
+            for nonce in range(claims):
+                paths.read(claim_key(b"%0*d" % (length, number), nonce.to_bytes(16, "big")), claim_value(1), T0)
+    assert 0.6 < found[0] / paths.memory_bytes < 1.4, f"{found[0] / GROUPS:.0f} bytes an id"
+
+
+def test_groups_that_closed_and_wait_in_line_are_counted() -> None:
+    """One that stays open keeps all behind it in the queue of young ones."""
+    task = PartitionTask(
+        INPUT, context_of(policy_of(incomplete_expiration_ms=10_000_000), replay=ReplayLimits(100_000, 1 << 26, 60_000))
+    )
+
+    def send(first: int, *names: bytes, end: bytes) -> None:
+        said = [[("uow-id", name), ("uow-seq", b"1"), ("uow-end", end)] for name in names]
+        task.process([FakeRecord(first + n, each, b"v", b"k", 1_000, INPUT) for n, each in enumerate(said)])
+
+    send(0, b"open", end=b"false")
+    with traced() as found:
+        for number in range(50):
+            send(1 + 200 * number, *(b"g%d" % (200 * number + n) for n in range(100)), end=b"false")
+            task.process(
+                [
+                    FakeRecord(
+                        101 + 200 * number + n,
+                        [("uow-id", b"g%d" % (200 * number + n)), ("uow-seq", b"2"), ("uow-end", b"true")],
+                        b"v",
+                        b"k",
+                        1_000,
+                        INPUT,
+                    )
+                    for n in range(100)
+                ]
+            )
+    assert len(task.groups) == 1
+    counted = task.memory_bytes + task.remembered_bytes
+    assert 0.5 < found[0] / counted < 1.5, f"{found[0] / GROUPS:.0f} bytes a group"

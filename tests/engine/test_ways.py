@@ -374,3 +374,36 @@ def test_way_of_an_order_key_lasts_as_long_as_a_group_of_it_is_open_w210(worker:
     worker.read((2, c(2, True, id="a", order_key="k")))
     ended = {(output.key or b"")[1:-17] for output in worker.tick(2, 3 * PATH_RETENTION_MS)}
     assert ended == {b"a", b"\xffk"}
+
+
+def test_ways_that_nobody_uses_end_early_when_the_map_is_full_and_those_in_use_stay_w106(
+    log: Log, worker: Worker
+) -> None:
+    """Else whoever claims ids that never come decides how much memory a worker takes. One that comes after all is claimed for anew."""
+    worker.read((1, c(1, id="open")), (1, c(1, True, id="closed")))
+    for number in range(100):
+        log.claim(b"never-%d" % number, 1)
+    worker.reader.read_all()
+    assert worker.tick(1, LEAVE_EVERY_MS + 1) == []
+    worker.paths.limit_bytes = 10_000
+    assert worker.paths.is_full
+    ended = {output.key[1 : -NONCE_BYTES - 1] for output in worker.tick(1, LEAVE_EVERY_MS + 1) if output.key}
+    assert ended == {b"never-%d" % number for number in range(100)}
+    worker.reader.read_all()
+    assert not worker.paths.is_full
+    assert (worker.paths.get(b"open"), worker.paths.get(b"closed")) == (1, 1)
+    plans = worker.read((2, c(1, True, id="never-7")))
+    assert [output.partition for output in plans[2].outputs if is_unit(output)] == [2]
+
+
+def test_records_with_many_headers_among_others_are_read_as_ever(worker: Worker) -> None:
+    """They are packed from the first look to the second."""
+    user = [(f"h{number}", b"%d" % number if number % 2 else None) for number in range(200)]
+    many = bare([("uow-id", b"b"), ("uow-seq", b"1"), ("uow-end", b"true"), *user], b"v", b"b")
+    heavy = bare([("uow-id", b"d"), ("uow-seq", b"1"), *[("x", b"")] * 5_000], b"v", b"d")
+    plans = worker.read((1, c(1, True, id="a")), (1, many), (1, heavy), (1, c(1, True, id="c")))
+    units = [output for output in plans[1].outputs if is_unit(output)]
+    assert [output.key for output in units] == [b"a", b"b", b"c"]
+    assert [pair for pair in units[1].headers if pair[0].startswith("h")] == user
+    (refused,) = [output for output in plans[1].outputs if output.topic == TOPICS.rejected]
+    assert refused.headers[2:5_002] == [("x", b"")] * 5_000

@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
+from processor.engine import driver
 from processor.engine.agreement import Agreement
 from processor.engine.batch import Batch
 from processor.engine.ports import Doubt, EndOffset, Refused, StaleGeneration, Tp
@@ -316,15 +317,33 @@ async def test_memory_limit_pauses_the_fullest_partition_and_all_go_on_when_it_i
     """ER-19."""
     kafka = MemoryKafka()
     full, other = belongs_to(kafka, 0, "full"), belongs_to(kafka, 1, "other")
-    async with running(kafka, settings(memory_limit_bytes=5000)) as app:
-        send(kafka, other, (1, False), value=b"y" * 2500)
+    async with running(kafka, settings(memory_limit_bytes=50_000)) as app:
+        send(kafka, other, (1, False), value=b"y" * 22_000)
         await until(lambda: len(app.tables["D"]) == 1)
-        send(kafka, full, (1, False), value=b"x" * 2600)
+        send(kafka, full, (1, False), value=b"x" * 23_000)
         await until(lambda: app.status.paused == {P0})
         send(kafka, full, (2, True))
         send(kafka, other, (2, True))
         await until(lambda: ids(kafka) == sorted([full, other]))
         await until(lambda: app.status.paused == frozenset())
+
+
+@in_a_loop
+async def test_closed_ids_beyond_their_share_are_forgotten_oldest_first_w19() -> None:
+    """ER-19. A late component of one opens a new group, as after `closed_retention_ms`."""
+    kafka = MemoryKafka()
+    names = [f"u{number}" for number in range(30)]
+    with patch.object(driver, "LEAST_REMEMBERED", 4_000):
+        async with running(kafka, settings(memory_limit_bytes=10_000)) as app:
+            for name in names:
+                send(kafka, name, (1, True))
+            await until(lambda: ids(kafka) == sorted(names))
+            await until(lambda: sum(task.forgotten for task in app.status.tasks.values()) > 0)
+            assert 3_000 < sum(task.remembered_bytes for task in app.status.tasks.values()) <= 4_000
+            send(kafka, names[0], (1, True))
+            send(kafka, names[-1], (1, True))
+            await until(lambda: sorted(ids(kafka)) == sorted([*names, names[0]]))
+            await until(lambda: ids(kafka, "D.rejected") == [names[-1]])
 
 
 @in_a_loop
