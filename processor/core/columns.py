@@ -11,7 +11,6 @@ from __future__ import annotations
 import marshal
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
 from processor.core.changes import Tail
@@ -50,16 +49,8 @@ class Unreadable:
         raise UnicodeDecodeError("utf-8", b"", 0, 1, "a header name is no UTF-8")
 
 
-_AT_A_TIME = 32
-_MOST_HEADERS = 100_000
-
-
-def _weight(looks: list[Any]) -> int:
-    """How many headers they are."""
-    try:
-        return sum(map(len, looks))
-    except TypeError:  # a record has none, or none that can be read
-        return sum(map(len, filter(None, looks)))
+_HEAVY = 1_000
+"""A record with more headers ends its portion: nobody has two such in hand at a time."""
 
 
 def look_at_headers(records: Sequence[Record]) -> Iterator[tuple[list[Any], Sequence[Record]]]:
@@ -69,7 +60,7 @@ def look_at_headers(records: Sequence[Record]) -> Iterator[tuple[list[Any], Sequ
     that list kills the process. `map` sees the error; a call `record.headers()` sees it only until the interpreter has specialised it (from
     CPython 3.11 on, a dozen calls), and a second look never does.
 
-    A header is five bytes on the wire and a hundred and fifty here, so records with thousands of them come in portions; mostly there is one.
+    A header is five bytes on the wire and a hundred and fifty here, so a record with thousands of them ends a portion; mostly there is one.
 
     Yields:
         Headers of each record of a portion, None for one that cannot be read; and the records, with a stand-in for such a one.
@@ -80,20 +71,31 @@ def look_at_headers(records: Sequence[Record]) -> Iterator[tuple[list[Any], Sequ
     begin, count = 0, len(records)
     while begin < count:
         found: list[Any] = []
-        seen: list[Record] | None = None
-        weight = 0
-        while begin + len(found) < count and weight < _MOST_HEADERS:
-            looked = len(found)
-            try:
-                found.extend(islice(looks, _AT_A_TIME))  # what came before an error stays
-            except UNREADABLE:
-                seen = list(records[begin:]) if seen is None else seen
-                seen[len(found)] = Unreadable(seen[len(found)])
-                found.append(None)
-            weight += _weight(found[looked:])
-        portion = records[begin:] if seen is None else seen
-        yield found, portion if len(portion) == len(found) else portion[: len(found)]
+        stand_ins: dict[int, Unreadable] = {}
+        while begin + len(found) < count and not _take(looks, found):
+            stand_ins[len(found)] = Unreadable(records[begin + len(found)])
+            found.append(None)
+        seen = records if len(found) == count else records[begin : begin + len(found)]
+        if stand_ins:
+            seen = [stand_ins.get(row, record) for row, record in enumerate(seen)]
+        yield found, seen
         begin += len(found)
+
+
+def _take(looks: Iterator[Any], found: list[Any]) -> bool:
+    """Adds looks up to one that is heavy; False if it ends before one that cannot be read."""
+    add = found.append
+    while True:
+        try:
+            for pairs in looks:
+                add(pairs)
+                if len(pairs) > _HEAVY:
+                    return True
+        except UNREADABLE:
+            return False
+        except TypeError:  # a record without headers
+            continue
+        return True
 
 
 def looked_at(records: Sequence[Record]) -> Iterator[tuple[Any, Record]]:

@@ -222,12 +222,12 @@ def test_records_with_thousands_of_headers_are_taken_in_portions_and_plans_of_bo
     task = PartitionTask(INPUT, context_of(policy_of()))
     headers = [("uow-id", b"a"), ("uow-seq", b"1"), *[("x", b"")] * 20_000]
     sent = [FakeRecord(offset, headers, b"v", b"k") for offset in range(128)]
-    assert [len(each.records) for each in task.partition.reader.read(sent)] == [32] * 4
+    assert [len(each.records) for each in task.partition.reader.read(sent)] == [1] * 128
     plans = []
     while task.position < 128:
         plans.append(task.process(sent[task.position :]))
     assert [plan.is_cut for plan in plans] == [True] * (len(plans) - 1) + [False]
-    assert 4 < len(plans) < 10
+    assert 20 < len(plans) < 40
     assert sum(len(plan.outputs) for plan in plans) == 128
     check_counts(task.counts, task.groups)
 
