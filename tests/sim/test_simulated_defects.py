@@ -21,6 +21,8 @@ SEEDS = 500
 
 
 BEGIN = {
+    "producer_is_kept_after_a_clean_abort": 378,
+    "replay_reads_under_the_newest_settings": 70,
     "clean_stop_forgets_young_groups": 57,
     "every_fence_is_taken_for_a_time_out": 103,
     "transaction_in_doubt_is_written_again": 319,
