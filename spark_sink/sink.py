@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
@@ -70,6 +70,7 @@ def settings(*, once: bool) -> dict[str, str]:
 
 
 TRIGGER: Final = "1 second"
+_TOLD_CHARS: Final = 1000
 STOP_SECONDS: Final = 60.0
 """How long a stop waits for the batch in hand; a batch cut off runs again at the next start."""
 
@@ -181,7 +182,10 @@ def _counts(routed: DataFrame) -> tuple[dict[str, int], bool]:
 
 
 def run(sinks: Sequence[Sink], *, once: bool, stop: threading.Event, progress: Progress) -> None:
-    """Runs the streams until all have ended or `stop` is set.
+    """Runs the streams until all have ended, `stop` is set, or one that should go on has failed.
+
+    A stream that fails beside others ends them all, each behind the batch in hand: a process that carries some destinations only would look
+    like one that carries all. With `once` the others carry what is there first.
 
     Args:
         sinks: One for each destination.
@@ -190,22 +194,23 @@ def run(sinks: Sequence[Sink], *, once: bool, stop: threading.Event, progress: P
         progress: Told after each batch.
 
     Raises:
-        UowError: A stream failed; its cause is the message.
+        UowError: Streams failed; it names their destinations, and what went wrong.
     """
-    queries: list[StreamingQuery] = []
+    queries: dict[str, StreamingQuery] = {}
+    goes_on = any if once else all
     try:
         for sink in sinks:
-            query = sink.start(once=once, progress=progress)
-            queries.append(query)
-        while not stop.is_set() and any(query.isActive for query in queries):
+            queries[sink.names.destination] = sink.start(once=once, progress=progress)
+        while not stop.is_set() and goes_on(query.isActive for query in queries.values()):
             stop.wait(0.2)
-        for query in queries:
+        for query in queries.values():
             wait_idle(query, STOP_SECONDS)
-            _raise_failure(query)
+            query.stop()
+        _raise_failures(queries)
         for sink in sinks:
             sink.tables.make(sink.spark)
     finally:
-        for query in queries:
+        for query in queries.values():
             query.stop()
 
 
@@ -216,10 +221,22 @@ def wait_idle(query: StreamingQuery, seconds: float) -> None:
         time.sleep(0.05)
 
 
-def _raise_failure(query: StreamingQuery) -> None:
-    failure = query.exception()
-    if failure is not None:
-        raise UowError(f"{query.name}: {failure}")
+def _raise_failures(queries: Mapping[str, StreamingQuery]) -> None:
+    failures = {destination: query.exception() for destination, query in queries.items()}
+    told = [
+        f"{destination}: its stream failed: {_cause(failure)}" for destination, failure in failures.items() if failure
+    ]
+    if told:
+        raise UowError("; ".join(told))
+
+
+def _cause(failure: Any) -> str:
+    """What went wrong first, in one line: the traces of Java and Python around it are in Spark's log."""
+    while failure._cause is not None:
+        failure = failure._cause
+    lines = [line for line in (failure._desc or "").splitlines() if line and not line[0].isspace()]
+    is_trace = any("Traceback" in line for line in lines)
+    return (lines[-1 if is_trace else 0].removeprefix("Caused by: ") if lines else str(failure))[:_TOLD_CHARS]
 
 
 def sinks(

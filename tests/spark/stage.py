@@ -114,6 +114,19 @@ class Stage:
             self._sent[target] += 1
         self._producer.commit_transaction(DEADLINE_S)
 
+    def lose(self, topic: str) -> None:
+        """Retention takes every record of a topic."""
+        own = {"bootstrap.servers": self.servers}
+        consumer = Consumer({**own, "group.id": "looking"}, logger=QUIET)
+        ends = [
+            TopicPartition(topic, p, consumer.get_watermark_offsets(TopicPartition(topic, p), DEADLINE_S)[1])
+            for p in range(PARTITIONS)
+        ]
+        consumer.close()
+        admin = AdminClient(own, logger=QUIET)  # the requests end with it
+        for future in admin.delete_records(ends).values():
+            future.result(DEADLINE_S)
+
     def abort(self, topic: str, records: Iterable[tuple[bytes | None, bytes | None, Headers]]) -> None:
         """Sends records to partition 0 of a topic and aborts: nobody may ever see them."""
         self._producer.begin_transaction()

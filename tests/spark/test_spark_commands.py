@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.timeout(600)
 def call(stage: Stage, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Calls a command on the stage's destination, in this process and its Spark session."""
     before = signal.getsignal(signal.SIGTERM)
-    path = configured(stage, tmp_path)
+    path = configured(tmp_path, stage)
 
     def run(name: str, *more: str) -> Any:
         return CliRunner().invoke(main, [name, "-c", str(path), "--tables", str(stage.tables.root), *more])
@@ -32,12 +33,13 @@ def call(stage: Stage, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     signal.signal(signal.SIGTERM, before)
 
 
-def configured(stage: Stage, tmp_path: Path) -> Path:
+def configured(tmp_path: Path, *stages: Stage) -> Path:
     path = tmp_path / "uow.toml"
-    path.write_text(
-        f'[application]\nid = "tests"\nbootstrap_servers = "{stage.servers}"\n'
-        f'[destinations."{stage.names.destination}"]\nhandling_policy = "single_message_delivery"\n'
+    destinations = (
+        f'[destinations."{stage.names.destination}"]\nhandling_policy = "single_message_delivery"\n' for stage in stages
     )
+    application = f'[application]\nid = "tests"\nbootstrap_servers = "{stages[0].servers}"\n'
+    path.write_text(application + "".join(destinations))
     return path
 
 
@@ -49,7 +51,9 @@ def test_sink_and_audit_print_sums_and_exit_1_on_a_difference(stage: Stage, call
     name = stage.names.destination
     result = call("sink", "--once", "--json")
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout) == {name: {"units": 1, "components": 2, "rejected": 1, "passed": 1}}
+    assert json.loads(result.stdout) == {
+        name: {"units": 1, "components": 2, "rejected": 1, "passed": 1, "unreadable": 0}
+    }
     result = call("audit", "--json")
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)[name]
@@ -74,11 +78,50 @@ def test_sigterm_ends_a_running_sink_cleanly(stage: Stage, tmp_path: Path, spawn
     """What was written stays; the exit status is 0."""
     stage.send([c("x", 1, end=True)])
     stage.work()
-    child = spawn("uow", "sink", "-c", configured(stage, tmp_path), "--tables", stage.tables.root)
+    child = spawn("uow", "sink", "-c", configured(tmp_path, stage), "--tables", stage.tables.root)
     deadline = time.monotonic() + 10 * DEADLINE_S
     while not any((stage.tables.checkpoint / "commits").glob("[0-9]*")):
         assert child.status is None, child.output
         assert time.monotonic() < deadline
         time.sleep(0.2)
     assert child.terminate(10 * DEADLINE_S) == 0, child.output
-    assert stage.tables.rows(stage.spark) == {Table.UNITS: 1, Table.COMPONENTS: 1, Table.REJECTED: 0, Table.PASSED: 0}
+    assert {table: count for table, count in stage.tables.rows(stage.spark).items() if count} == {
+        Table.UNITS: 1,
+        Table.COMPONENTS: 1,
+    }
+
+
+def test_a_stream_that_fails_beside_another_ends_the_sink_with_its_name_and_cause(
+    make_stage: Callable[..., Stage], tmp_path: Path
+) -> None:
+    """Retention took what one destination had not carried yet. What the other has carried stays, and is not carried twice."""
+    broken, sound = make_stage(), make_stage()
+    for stage in (broken, sound):
+        stage.send([c("one", 1, end=True)])
+        stage.work()
+        stage.sink()
+        stage.send([c("two", 1, end=True)])
+        stage.work()
+    broken.lose(broken.names.units)
+    before, late = signal.getsignal(signal.SIGTERM), threading.Event()
+
+    def end_what_should_have_ended() -> None:
+        late.set()
+        signal.raise_signal(signal.SIGTERM)
+
+    timer = threading.Timer(3 * DEADLINE_S, end_what_should_have_ended)
+    timer.start()
+    try:
+        path = configured(tmp_path, broken, sound)
+        result = CliRunner().invoke(main, ["sink", "-c", str(path), "--tables", str(sound.tables.root)])
+    finally:
+        timer.cancel()
+        signal.signal(signal.SIGTERM, before)
+    assert not late.is_set(), "the other stream went on alone"
+    assert result.exit_code == 1
+    assert f"{broken.names.destination}: its stream failed: " in result.stderr
+    assert "is out of range for partition" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert sound.names.destination not in result.stderr
+    sound.sink()
+    assert sorted(row.id for row in sound.rows(Table.UNITS)) == ["one", "two"]
