@@ -222,7 +222,7 @@ class Audit:
         """What ledger and `D.outcomes` tell of closed groups."""
         topics = [self.names.closed_changelog, self.names.outcomes]
         told = everything(self.spark, self.cluster, topics).select(
-            "topic", "partition", sql.expr("unix_millis(timestamp)").alias("at"), "value"
+            "topic", "partition", "offset", sql.expr("unix_millis(timestamp)").alias("at"), "value"
         )
         return told.mapInArrow(closing_reader(self.names.closed_changelog, self.cluster.registry_url), CLOSINGS)
 
@@ -255,7 +255,7 @@ class Audit:
 
         inputs: dict[str, Any] = {
             name: judged(frame) if "id" in frame.columns else frame for name, frame in tables.items()
-        }
+        } | {"unreadable": tables["unreadable"]}  # their ids say what they like
         expected = judged(settled)
         inputs |= {
             "fates": expected.where(sql.col("kind") == recompute.RECORD),
@@ -276,6 +276,7 @@ class Audit:
             (comparison.REFUSED, content("slice(a.headers, 1, e.header_count)", "a.")),
             (comparison.PASSED, content()),
             (comparison.CLOSINGS, ""),
+            (comparison.UNREADABLE, ""),
         ]
         if any(counts.get(Fate.REROUTED) for counts in expected_counts.values()):
             queries.append((comparison.REROUTED, ""))

@@ -2,7 +2,7 @@
 
 Belongs here: the queries. Does not belong here: how their inputs are made (`spark_sink.audit`).
 
-Inputs by name: `fates` and `groups` (rows of `spark_sink.recompute`, closings settled), the four tables, `bounds` (partition, start, stop).
+Inputs by name: `fates` and `groups` (rows of `spark_sink.recompute`, closings settled), the tables, `bounds` (partition, start, stop).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class What(StrEnum):
     ORDER = "wrong order"
     UNACCOUNTED = "unaccounted"
     CLOSING = "unlawful closing"
+    UNREADABLE = "unreadable"
 
 
 def content(headers: str = "headers", of: str = "") -> str:
@@ -128,16 +129,20 @@ _IS_EARLIER_RUN: Final = (
 
 UNITS: Final = """
 WITH actual AS (
-  SELECT * FROM (
-    SELECT *, count(*) OVER w AS n, row_number() OVER o AS k,
-      array_join(transform(missing, r -> CASE WHEN r.first = r.last THEN CAST(r.first AS STRING) WHEN r.last = 2147483647 THEN concat(r.first, '-')
-        ELSE concat(r.first, '-', r.last) END), ',') AS lacking
-    FROM {units} WINDOW w AS (PARTITION BY unit_id, topic), o AS (PARTITION BY unit_id, topic ORDER BY offset)
-  ) WHERE k = 1
+  SELECT *, count(*) OVER (PARTITION BY unit_id, topic) AS n,
+    row_number() OVER (PARTITION BY unit_id, topic ORDER BY timestamp, partition, offset) AS k,
+    array_join(transform(missing, r -> CASE WHEN r.first = r.last THEN CAST(r.first AS STRING) WHEN r.last = 2147483647 THEN concat(r.first, '-')
+      ELSE concat(r.first, '-', r.last) END), ',') AS lacking
+  FROM {units}
 ),
-expected AS (SELECT *, explode(topics) AS to_topic FROM {groups} WHERE fate = 'delivered'),
+expected AS (
+  SELECT *, row_number() OVER (PARTITION BY unit_id, to_topic ORDER BY offset) AS k
+  FROM (SELECT *, explode(topics) AS to_topic FROM {groups} WHERE fate = 'delivered')
+),
 joined AS (
-  SELECT e.unit_id AS expected_unit, a.unit_id AS actual_unit, coalesce(e.to_topic, a.topic) AS topic, a.n, coalesce(e.id, a.id) AS id, coalesce(e.unit_id, a.unit_id) AS place,
+  SELECT e.unit_id AS expected_unit, a.unit_id AS actual_unit, coalesce(e.to_topic, a.topic) AS topic, a.n, a.k,
+    coalesce(e.id, a.id) AS id, coalesce(e.unit_id, a.unit_id) AS place,
+    max(e.unit_id) OVER (PARTITION BY coalesce(e.unit_id, a.unit_id), coalesce(e.to_topic, a.topic)) AS any_expected,
     concat_ws(', ', IF(e.id <=> a.id, NULL, 'id'), IF(a.destination = {destination}, NULL, 'destination'),
       IF(e.generation <=> a.generation, NULL, 'generation'), IF(e.outcome <=> a.outcome, NULL, 'outcome'), IF(e.reason <=> a.reason, NULL, 'reason'),
       IF(e.opened_at <=> unix_millis(a.opened_at) OR {is_earlier}, NULL, 'opened_at'),
@@ -146,26 +151,41 @@ joined AS (
       IF(e.held_bytes <=> a.bytes OR {is_earlier}, NULL, 'bytes'), IF(e.missing <=> a.lacking, NULL, 'missing'), IF(e.partition <=> a.partition, NULL, 'partition'),
       IF(CAST(e.id AS BINARY) <=> a.key, NULL, 'key'),
       IF(IF({is_earlier}, filter(e.headers, h -> NOT {is_new}), e.headers) <=> a.headers, NULL, 'headers')) AS wrong
-  FROM expected e FULL OUTER JOIN actual a ON e.unit_id = a.unit_id AND e.to_topic = a.topic
+  FROM expected e FULL OUTER JOIN actual a ON e.unit_id = a.unit_id AND e.to_topic = a.topic AND e.k = a.k
 )
-SELECT CASE WHEN actual_unit IS NULL THEN 'missing' WHEN expected_unit IS NULL THEN 'unexpected' WHEN n > 1 THEN 'doubled' ELSE 'wrong content' END AS what,
+SELECT CASE WHEN actual_unit IS NULL THEN 'missing' WHEN expected_unit IS NOT NULL THEN 'wrong content'
+    WHEN any_expected IS NOT NULL THEN 'doubled' ELSE 'unexpected' END AS what,
   'units' AS source, id, place,
-  CASE WHEN actual_unit IS NULL THEN concat('no row from ', topic) WHEN expected_unit IS NULL THEN concat('the log gives no such unit in ', topic)
-    WHEN n > 1 THEN concat(n, ' rows from ', topic) ELSE wrong END AS detail
-FROM joined WHERE actual_unit IS NULL OR expected_unit IS NULL OR n > 1 OR wrong <> ''
+  CASE WHEN actual_unit IS NULL THEN concat('no row from ', topic) WHEN expected_unit IS NOT NULL THEN wrong
+    WHEN any_expected IS NOT NULL THEN concat('row ', k, ' of ', n, ' from ', topic) ELSE concat('the log gives no such unit in ', topic) END AS detail
+FROM joined WHERE actual_unit IS NULL OR expected_unit IS NULL OR wrong <> ''
 """.replace("{is_earlier}", _IS_EARLIER_RUN).replace("{is_new}", _IS_NEW)
+"""The same unit may lawfully come more than once, when its components were sent again after its id was forgotten: the k-th one that the log gives is
+the k-th row. What is more than these is doubled."""
+
+UNREADABLE: Final = """
+SELECT 'unreadable' AS what, 'unreadable' AS source, id, concat_ws('/', topic, partition, offset) AS place, reason AS detail FROM {unreadable}
+UNION ALL
+SELECT 'unreadable', 'rejected', id, concat_ws('/', topic, partition, offset), error_text FROM {rejected} WHERE topic = {units_topic}
+UNION ALL
+SELECT 'unreadable', topic, CAST(NULL AS STRING), place, detail FROM {closings} WHERE outcome = 'unreadable'
+"""
+"""Records that are not what their topic or their headers say; the first release kept such units among the rejected ones."""
 
 _IS_LARGE: Final = f"(e.held_bytes > {RECORD_LIMIT_BYTES // 8} OR e.header_count > {HEADERS_LIMIT} - 8)"
 _STRIPPED: Final = f"({_IS_LARGE} AND a.key IS NULL AND a.value IS NULL)"
 """What fits no record with its error headers is written without key, value and headers (W-115)."""
+
+_SOURCELESS: Final = "IF(source_offset IS NULL, concat_ws('/', partition, offset), NULL)"
+"""Tells rows apart that do not say where they come from: none is another one's double."""
 
 REFUSED: Final = """
 WITH actual AS (
   SELECT * FROM (
     SELECT *, count(*) OVER w AS n, row_number() OVER o AS k FROM {rejected}
     WHERE topic <> {units_topic} AND NOT (topic = {errors_topic} AND exists(headers, h -> h.name = 'uow-unit-id'))
-    WINDOW w AS (PARTITION BY topic, source_topic, source_partition, source_offset),
-      o AS (PARTITION BY topic, source_topic, source_partition, source_offset ORDER BY offset)
+    WINDOW w AS (PARTITION BY topic, source_topic, source_partition, source_offset, {sourceless}),
+      o AS (PARTITION BY topic, source_topic, source_partition, source_offset, {sourceless} ORDER BY offset)
   ) WHERE k = 1
 ),
 expected AS (
@@ -174,7 +194,8 @@ expected AS (
 ),
 joined AS (
   SELECT e.offset AS expected_offset, a.topic AS actual_topic, a.n, coalesce(e.id, a.id) AS id, coalesce(e.to_topic, a.topic) AS topic,
-    concat_ws('/', coalesce(a.source_topic, {topic}), coalesce(e.partition, a.source_partition), coalesce(e.offset, a.source_offset)) AS place,
+    IF(e.offset IS NULL AND a.source_offset IS NULL, concat_ws('/', a.topic, a.partition, a.offset),
+      concat_ws('/', coalesce(a.source_topic, {topic}), coalesce(e.partition, a.source_partition), coalesce(e.offset, a.source_offset))) AS place,
     concat_ws(', ', IF(e.error_class <=> a.error_class, NULL, concat('class ', e.error_class, ' but ', coalesce(a.error_class, 'none'))),
       IF(e.error_case <=> a.error_case, NULL, concat('case ', e.error_case, ' but ', coalesce(a.error_case, 'none'))),
       IF(IF(e.fate = 'rejected', NULL, e.fate) <=> a.failure_reason, NULL, 'failure reason'),
@@ -188,7 +209,7 @@ SELECT CASE WHEN actual_topic IS NULL THEN 'missing' WHEN expected_offset IS NUL
   CASE WHEN actual_topic IS NULL THEN concat('no row from ', topic) WHEN expected_offset IS NULL THEN concat('the log gives no reason to be in ', topic)
     WHEN n > 1 THEN concat(n, ' rows from ', topic) ELSE wrong END AS detail
 FROM joined WHERE actual_topic IS NULL OR expected_offset IS NULL OR n > 1 OR wrong <> ''
-""".replace("{stripped}", _STRIPPED)
+""".replace("{stripped}", _STRIPPED).replace("{sourceless}", _SOURCELESS)
 
 PASSED: Final = """
 WITH actual AS (

@@ -11,7 +11,7 @@ Belongs here: frames, schemas, the `CASE`, rows by table. Does not belong here: 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -19,15 +19,17 @@ from pyspark.sql import functions as sql
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import StructType
 
-from schemas import formats
+from schemas import codec, formats
 from schemas.errors import DecodeError
-from schemas.records import MAX_RANGES, Component, Source, Unit
+from schemas.records import MAX_RANGES, Source, Unit
 from spark_sink.tables import Table
 from topics import headers as names
 from topics.runs import Run, position_of, unit_of
 
 RUN: Final = "run"
 """A record of a unit of shape `consecutive`: it is decoded as a unit of its one component."""
+EARLIER_RUN: Final = "earlier run"
+"""The same of a worker of an earlier version, whose headers tell less."""
 JSON: Final = "json"
 XML: Final = "xml"
 SINGLE_OBJECT: Final = "single-object"
@@ -37,7 +39,8 @@ WriterOf = Callable[[int], str | None]
 """Schema text for a registry's id; None where the registry knows none that is Avro."""
 
 _FRAME = f"""
-CASE WHEN exists(headers, h -> h.name = '{names.POS}') THEN '{RUN}'
+CASE WHEN exists(headers, h -> h.name = '{names.POS}')
+       THEN IF(exists(headers, h -> h.name = '{names.OPENED_AT}'), '{RUN}', '{EARLIER_RUN}')
      WHEN length(value) > 10 AND startswith(value, X'C301') THEN '{SINGLE_OBJECT}:' || hex(substring(value, 1, 10))
      WHEN length(value) > 5 AND startswith(value, X'00') THEN '{REGISTRY}:' || conv(hex(substring(value, 2, 4)), 16, 10)
      WHEN startswith(value, X'7B') THEN '{JSON}'
@@ -47,10 +50,15 @@ CASE WHEN exists(headers, h -> h.name = '{names.POS}') THEN '{RUN}'
 _IS_UNIT = f"""
 exists(headers, h -> h.name = '{names.KIND}' AND h.value <=> CAST('unit' AS BINARY)) AND NOT exists(headers, h -> h.name = '{names.SEQ}')
 """
-_IS_WHOLE = (
-    "unit.id IS NOT NULL AND unit.unit_id IS NOT NULL AND unit.destination IS NOT NULL AND unit.components IS NOT NULL"
-)
-"""Malformed bytes give a struct of nulls, not a null struct: the required fields tell."""
+_IS_TIME = "{} BETWEEN TIMESTAMP'0001-01-02 00:00:00Z' AND TIMESTAMP'9999-12-31 23:59:59.999Z'"
+_IS_WHOLE = f"""
+is_valid_utf8(unit.id) AND is_valid_utf8(unit.unit_id) AND is_valid_utf8(unit.destination)
+AND {_IS_TIME.format("unit.opened_at")} AND {_IS_TIME.format("unit.closed_at")} AND coalesce({_IS_TIME.format("unit.expires_at")}, true)
+AND forall(unit.components, c -> is_valid_utf8(c.source.topic) AND coalesce(is_valid_utf8(c.component_id), true)
+  AND {_IS_TIME.format("c.timestamp")} AND forall(c.headers, h -> is_valid_utf8(h.name)))
+"""
+"""Malformed bytes give a struct of nulls, not a null struct: the required fields tell. Avro's reader takes any bytes for text, and times that
+most readers of the tables could not hold."""
 
 
 def with_frame(records: DataFrame, unit_topics: Sequence[str]) -> DataFrame:
@@ -80,117 +88,105 @@ class UnitDecoder:
         self._options = {"mode": "PERMISSIVE", "avroSchema": reader}
         self._writers = {header.hex().upper(): text for header, text in writers.items()}
         self._writer_of = writer_of
-        probe = spark.range(0).select(self._avro(reader, 1, sql.lit(b"")).alias("unit"))
+        self._reader = reader
+        probe = spark.range(0).select(from_avro(sql.lit(b""), reader, self._options).alias("unit"))
         kind = probe.schema["unit"].dataType
         assert isinstance(kind, StructType)
         self.kind = kind
 
     def decode(self, records: DataFrame) -> DataFrame:
-        """Adds `unit`: the decoded unit; null or with null fields where the value is no unit. `records` have a `frame`."""
-        unit = sql.lit(None).cast(self.kind)
+        """Adds `unit`, and `problem`: why the value is no unit that can be read; null where it is one. `records` have a `frame`."""
+        found = sql.struct(sql.lit(None).cast(self.kind).alias("unit"), sql.expr(self._unknown()).alias("problem"))
         for frame in frames(records):
-            column = self._column(frame)
-            if column is not None:
-                unit = sql.when(sql.col("frame") == frame, column).otherwise(unit)
-        return records.withColumn("unit", unit)
+            known = self._known(frame)
+            if known is not None:
+                found = sql.when(sql.col("frame") == frame, known).otherwise(found)
+        decoded = records.withColumn("found", sql.when(sql.col("frame").isNotNull(), found))
+        return (
+            decoded.select("*", "found.unit", "found.problem")
+            .drop("found")
+            .withColumn("problem", sql.when(~sql.coalesce(sql.expr(_IS_WHOLE), sql.lit(False)), sql.col("problem")))
+        )
 
-    def _column(self, frame: str) -> Column | None:
+    def _unknown(self) -> str:
+        """SQL for the problem with a frame that nobody knows. There may be as many of these as records: no branch of `CASE` for each."""
+        registry = "of the registry is no unit''s" if self._writer_of else "names a registry, and none is set"
+        return f"""CASE substring_index(frame, ':', 1)
+          WHEN '{SINGLE_OBJECT}' THEN concat('no released schema has its fingerprint, ', substring_index(frame, ':', -1))
+          WHEN '{REGISTRY}' THEN concat('schema id ', substring_index(frame, ':', -1), ' {registry}')
+          ELSE 'its value is neither Avro, JSON nor XML' END"""
+
+    def _known(self, frame: str) -> Column | None:
+        """The unit, and the problem should there be none; None where nobody knows the frame."""
         kind, _, name = frame.partition(":")
-        if kind == SINGLE_OBJECT:
-            return self._avro(self._writers[name], 11) if name in self._writers else None
-        if kind == REGISTRY:
-            text = self._writer_of(int(name)) if self._writer_of else None
-            return None if text is None else self._avro(text, 6)
-        if kind == RUN:
+        broken = sql.lit(f"{kind} bytes that are no unit")
+        if kind == SINGLE_OBJECT and name in self._writers:
+            return self._avro(self._writers[name], sql.expr("substring(value, 11)"), broken)
+        if kind == REGISTRY and self._writer_of is not None:
+            text = self._writer_of(int(name))
+            return None if text is None else self._avro(text, sql.expr("substring(value, 6)"), broken)
+        if kind in _MADE:
             record = sql.struct("key", "value", "headers", "topic", "partition", "offset")
-            return sql.udf(_from_run, self.kind)(sql.when(sql.col("frame") == frame, record))
-        if kind in (JSON, XML):
             # a Python function sees every row of the batch, whatever CASE it stands in
-            mine = sql.when(sql.col("frame") == frame, sql.col("value"))
-            return sql.udf(_from_json if kind == JSON else _from_xml, self.kind)(mine)
+            made = sql.udf(_MADE[kind], "STRUCT<body: BINARY, problem: STRING>")(
+                sql.when(sql.col("frame") == frame, record)
+            )
+            return self._avro(self._reader, made["body"], sql.coalesce(made["problem"], broken))
         return None
 
-    def _avro(self, writer: str, start: int, value: Column | None = None) -> Column:
-        body = sql.expr(f"substring(value, {start})") if value is None else value
-        return from_avro(body, writer, self._options)
+    def _avro(self, writer: str, body: Column, problem: Column) -> Column:
+        return sql.struct(from_avro(body, writer, self._options).alias("unit"), problem.alias("problem"))
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+def _made(unit: Callable[[Any], Unit]) -> Callable[[Any], tuple[bytes | None, str | None]]:
+    """From a record to its unit's Avro body, or why there is none: whatever a writer can say ends as a text, and never as a failed batch."""
+
+    def make(record: Any) -> tuple[bytes | None, str | None]:
+        if record is None:
+            return None, None
+        try:
+            made = unit(record)
+            _check_ints(made)
+            return codec.encode(made), None
+        except DecodeError as error:
+            return None, str(error)
+        except (ValueError, OverflowError, RecursionError) as error:
+            return None, f"{type(error).__name__}: {error}"[:_TOLD_CHARS]
+
+    return make
 
 
-def _moment(epoch_ms: int) -> datetime:
-    return _EPOCH + timedelta(milliseconds=epoch_ms)
+_TOLD_CHARS: Final = 500
 
 
-def _component_row(component: Component) -> tuple[Any, ...]:
-    source, reference = component.source, component.reference
-    return (
-        component.seq,
-        component.end,
-        component.component_id,
-        component.key,
-        component.value,
-        [*component.headers],
-        _moment(component.timestamp),
-        (source.topic, source.partition, source.offset),
-        None if reference is None else (reference.length, reference.crc32c),
-    )
+def _check_ints(unit: Unit) -> None:
+    """Raises `OverflowError` for a number that Avro's readers would cut to its lower bits."""
+    bounds = [number for gap in unit.missing for number in (gap.first, gap.last)]
+    parts = [number for part in unit.components for number in (part.seq, part.source.partition)]
+    if not all(-(2**31) <= number < 2**31 for number in (unit.count, *bounds, *parts)):
+        raise OverflowError("a number is too large for an int")
 
 
-def _unit_row(unit: Unit) -> tuple[Any, ...]:
-    return (
-        unit.id,
-        unit.unit_id,
-        unit.destination,
-        unit.generation,
-        unit.outcome.value,
-        unit.reason.value,
-        _moment(unit.opened_at),
-        _moment(unit.closed_at),
-        None if unit.expires_at is None else _moment(unit.expires_at),
-        unit.count,
-        unit.bytes,
-        [(item.first, item.last) for item in unit.missing],
-        [_component_row(component) for component in unit.components],
-    )
-
-
-def _read(read: Callable[[bytes], Unit], value: bytes | None) -> tuple[Any, ...] | None:
-    if value is None:
-        return None
-    try:
-        return _unit_row(read(bytes(value)))
-    except (DecodeError, OverflowError):
-        return None
-
-
-def _from_json(value: bytes | None) -> tuple[Any, ...] | None:
-    return _read(formats.from_json, value)
-
-
-def _from_xml(value: bytes | None) -> tuple[Any, ...] | None:
-    return _read(formats.from_xml, value)
-
-
-def _from_run(record: Any) -> tuple[Any, ...] | None:
-    """The unit of a run's record, with its one component; what headers of an earlier version do not tell is null."""
-    if record is None:
-        return None
+def _from_run(record: Any) -> Unit:
+    """The unit of a run's record, with its one component; number 0 stands for one that headers of an earlier version do not tell."""
     headers = [(header.name, None if header.value is None else bytes(header.value)) for header in record.headers]
     key, value = (None if each is None else bytes(each) for each in (record.key, record.value))
-    try:
-        position, _ = position_of(headers) or (1, 1)
-        unit = unit_of(headers, "", 0)
-        here = Source(record.topic, record.partition, record.offset)
-        component = Run(unit, record.offset, position - 1).take(headers, key, value, 0, here)
-        row, (part,) = _unit_row(unit), [_component_row(component)]
-    except (DecodeError, OverflowError):
-        return None
-    if names.OPENED_AT in dict(headers):
-        return *row[:12], [part]
+    position, _ = position_of(headers) or (1, 1)
+    unit = unit_of(headers, "", 0)
+    here = Source(record.topic, record.partition, record.offset)
+    component = Run(unit, record.offset, position - 1).take(headers, key, value, 0, here)
+    is_told = names.OPENED_AT in dict(headers)
     is_bounded = position > 1 and len(unit.missing) == MAX_RANGES and component.seq > unit.missing[-1].first
-    seq = None if is_bounded else part[0]
-    return *row[:6], None, None, *row[8:10], None, row[11], [(seq, None, *part[2:6], None, *part[7:])]
+    return replace(unit, components=(replace(component, seq=0) if is_bounded and not is_told else component,))
+
+
+_MADE: Final[Mapping[str, Callable[[Any], tuple[bytes | None, str | None]]]] = {
+    RUN: _made(_from_run),
+    EARLIER_RUN: _made(_from_run),
+    JSON: _made(lambda record: formats.from_json(bytes(record.value))),
+    XML: _made(lambda record: formats.from_xml(bytes(record.value))),
+}
+"""What Spark's Avro reader cannot read by itself is made into Avro, so that all units take the same way into columns."""
 
 
 REFERS: Final = "exists(unit.components, c -> c.reference IS NOT NULL)"
@@ -198,46 +194,49 @@ REFERS: Final = "exists(unit.components, c -> c.reference IS NOT NULL)"
 
 
 def with_components(decoded: DataFrame, fetch: Callable[[DataFrame], DataFrame]) -> DataFrame:
-    """Puts key, value and headers into units of shape `reference`; `unit` becomes null where a component is gone or another one.
+    """Puts key, value and headers into units of shape `reference`; where a component is gone or another one, `problem` says which.
 
     Args:
-        decoded: Units, with the coordinates of their records.
-        fetch: The records of `D.components` that lie where a frame's `source` says.
+        decoded: Records with `unit`, `problem` and `goes_to`.
+        fetch: The records of `D.components` that lie where a frame's `source` says, as far as they are there.
     """
     place = ("topic", "partition", "offset")
-    parts = decoded.where(REFERS).select(*place, sql.posexplode("unit.components").alias("index", "c"))
+    ours = decoded.where((sql.col("goes_to") == Table.UNITS.value) & sql.expr(REFERS))
+    parts = ours.select(*place, sql.posexplode("unit.components").alias("index", "c"))
     parts = parts.withColumn("source", sql.col("c.source"))
     there = fetch(parts).select(
         sql.struct("topic", "partition", "offset").alias("source"),
         *(sql.col(name).alias(f"its_{name}") for name in ("key", "value", "headers", "timestamp")),
     )
-    is_it = "its_timestamp <=> c.timestamp AND coalesce(length(its_value), -1) <=> c.reference.length"
+    is_it = "(its_timestamp <=> c.timestamp AND coalesce(length(its_value), -1) <=> c.reference.length)"
     component = """named_struct('seq', c.seq, 'end', c.end, 'component_id', c.component_id, 'key', its_key, 'value', its_value,
       'headers', its_headers, 'timestamp', c.timestamp, 'source', c.source, 'reference', c.reference)"""
-    whole = (
+    told = "concat('component ', c.seq, ' is not, or no longer, at ', concat_ws('/', source.topic, source.partition, source.offset))"
+    found = (
         parts.join(there, "source", "left")
         .groupBy(*place)
         .agg(
-            sql.expr(f"bool_and({is_it})").alias("is_whole"),
+            sql.expr(f"min_by({told}, index) FILTER (WHERE NOT {is_it})").alias("lacking"),
             sql.expr(f"transform(array_sort(collect_list(struct(index, {component} AS c))), p -> p.c)").alias("parts"),
         )
     )
-    unit = sql.when(sql.col("is_whole").isNull(), sql.col("unit")).when(
-        sql.col("is_whole"), sql.col("unit").withField("components", sql.col("parts"))
+    unit = sql.when(sql.col("parts").isNull(), sql.col("unit")).otherwise(
+        sql.col("unit").withField("components", sql.col("parts"))
     )
-    return decoded.join(whole, [*place], "left").withColumn("unit", unit).drop("is_whole", "parts")
+    whole = decoded.join(found, [*place], "left").withColumn("unit", unit)
+    return whole.withColumn("problem", sql.coalesce("problem", "lacking")).drop("lacking", "parts")
 
 
 def with_table(decoded: DataFrame, destination: str, unit_topics: Sequence[str]) -> DataFrame:
     """Adds `goes_to`: the one table for each record, so that none is lost and none counted twice (W-216).
 
     A unit of another destination that was sent on here passed through (W-96): a worker renames its headers, one of an earlier version left
-    them as they were. A value that says it is a unit and cannot be read is kept in `rejected`, as it was.
+    them as they were. A record that says it is a unit and cannot be read is kept in `unreadable`, as it was, with the reason.
     """
     chosen = (
         sql.when(~sql.col("topic").isin(*unit_topics), Table.REJECTED.value)
         .when(sql.col("frame").isNull(), Table.PASSED.value)
-        .when(~sql.expr(_IS_WHOLE), Table.REJECTED.value)
+        .when(sql.col("problem").isNotNull(), Table.UNREADABLE.value)
         .when(sql.col("unit.destination") != destination, Table.PASSED.value)
         .otherwise(Table.UNITS.value)
     )
@@ -248,22 +247,33 @@ _POSITION: Final = f"try_cast(split(CAST(try_element_at(filter(headers, h -> h.n
 """Place of a run's record, null on any other."""
 
 
+_CURRENT: Final = "CAST(NULL AS STRING) AS superseded_by"
+
+
+def _unless_earlier(name: str) -> Column:
+    """A column that the headers of an earlier run do not tell."""
+    return sql.when(sql.col("frame") != EARLIER_RUN, sql.col(name)).alias(name.rpartition(".")[2])
+
+
 def unit_rows(routed: DataFrame) -> DataFrame:
     """Rows of `units`."""
     plain = ("unit_id", "id", "destination", "generation", "outcome")
-    rest = ("opened_at", "closed_at", "expires_at", "count", "bytes", "missing")
-    is_first = (sql.col("frame") != RUN) | (sql.expr(_POSITION) == 1)
+    is_first = ~sql.col("frame").isin(RUN, EARLIER_RUN) | (sql.expr(_POSITION) == 1)
     return routed.where((sql.col("goes_to") == Table.UNITS.value) & is_first).select(
         *(sql.col(f"unit.{name}") for name in plain),
         sql.translate("unit.reason", "_", "-").alias("reason"),
-        *(sql.col(f"unit.{name}") for name in rest),
-        *("key", "headers", "topic", "partition", "offset", "timestamp"),
+        *map(_unless_earlier, ("unit.opened_at", "unit.closed_at")),
+        *(sql.col(f"unit.{name}") for name in ("expires_at", "count")),
+        _unless_earlier("unit.bytes"),
+        *("unit.missing", "key", "headers", "topic", "partition", "offset", "timestamp"),
+        sql.expr(_CURRENT),
     )
 
 
 def component_rows(routed: DataFrame) -> DataFrame:
     """Rows of `components`: `position` counts from 1 in the order of the unit."""
     exploded = routed.where(sql.col("goes_to") == Table.UNITS.value).select(
+        "frame",
         "unit.unit_id",
         "unit.id",
         "unit.generation",
@@ -273,19 +283,22 @@ def component_rows(routed: DataFrame) -> DataFrame:
         sql.coalesce(sql.expr(_POSITION), sql.lit(1)).alias("first"),
         sql.posexplode("unit.components").alias("index", "component"),
     )
-    fields = ("seq", "end", "component_id", "key", "value", "headers", "timestamp")
     return exploded.select(
         "unit_id",
         "id",
         "generation",
         (sql.col("index") + sql.col("first")).cast("int").alias("position"),
-        *(sql.col(f"component.{name}") for name in fields),
+        sql.nullif("component.seq", sql.lit(0)).alias("seq"),
+        _unless_earlier("component.end"),
+        *(sql.col(f"component.{name}") for name in ("component_id", "key", "value", "headers")),
+        _unless_earlier("component.timestamp"),
         sql.col("component.source.topic").alias("source_topic"),
         sql.col("component.source.partition").alias("source_partition"),
         sql.col("component.source.offset").alias("source_offset"),
         "unit_topic",
         "unit_partition",
         "unit_offset",
+        sql.expr(_CURRENT),
     )
 
 
@@ -300,23 +313,27 @@ def header_text(name: str) -> Column:
 
 
 def rejected_rows(routed: DataFrame) -> DataFrame:
-    """Rows of `rejected`: what `D.rejected` and `D.errors` say (W-37, W-71), and units that cannot be read, as `DecodeError`."""
-    worker_says = sql.col("frame").isNull()
-
-    def told(name: str, else_: str | None = None) -> Column:
-        return sql.when(worker_says, header_text(name)).otherwise(sql.lit(else_).cast("string"))
-
-    source = sql.split(told(names.SOURCE), "/")
+    """Rows of `rejected`: what `D.rejected` and `D.errors` say (W-37, W-71)."""
+    source = sql.split(header_text(names.SOURCE), "/")
     return routed.where(sql.col("goes_to") == Table.REJECTED.value).select(
-        told(names.ERROR_CLASS, DecodeError.__name__).alias("error_class"),
-        told(names.ERROR_CASE, "unit").alias("error_case"),
-        told(names.ERROR_TEXT, "the value is no unit that can be read").alias("error_text"),
-        told(names.FAILURE_REASON).alias("failure_reason"),
-        told(names.MISSING).alias("missing"),
+        header_text(names.ERROR_CLASS).alias("error_class"),
+        header_text(names.ERROR_CASE).alias("error_case"),
+        header_text(names.ERROR_TEXT).alias("error_text"),
+        header_text(names.FAILURE_REASON).alias("failure_reason"),
+        header_text(names.MISSING).alias("missing"),
         header_text(names.ID).alias("id"),
         sql.try_element_at(source, sql.lit(1)).alias("source_topic"),
         sql.try_element_at(source, sql.lit(2)).try_cast("int").alias("source_partition"),
         sql.try_element_at(source, sql.lit(3)).try_cast("bigint").alias("source_offset"),
+        *("key", "value", "headers", "topic", "partition", "offset", "timestamp"),
+    )
+
+
+def unreadable_rows(routed: DataFrame) -> DataFrame:
+    """Rows of `unreadable`: records that say they are units and cannot be read, as they were, with the reason."""
+    return routed.where(sql.col("goes_to") == Table.UNREADABLE.value).select(
+        sql.col("problem").alias("reason"),
+        header_text(names.ID).alias("id"),
         *("key", "value", "headers", "topic", "partition", "offset", "timestamp"),
     )
 
@@ -333,6 +350,7 @@ ROWS: Final[Mapping[Table, Callable[[DataFrame], DataFrame]]] = {
     Table.COMPONENTS: component_rows,
     Table.REJECTED: rejected_rows,
     Table.PASSED: passed_rows,
+    Table.UNREADABLE: unreadable_rows,
 }
 """Rows by table, of what `with_table` gave."""
 

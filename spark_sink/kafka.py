@@ -6,7 +6,8 @@ Belongs here: from our settings (librdkafka's names) to Spark's Kafka source. Do
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -112,8 +113,10 @@ def between(
 ) -> DataFrame:
     """The records of a topic from `start` to before `end`, by partition; one Spark partition for each of Kafka's, in offset order.
 
-    Not `whole`: of some partitions, and without what retention has taken.
+    Not `whole`: of some partitions, or none, and without what retention has taken.
     """
+    if not start:
+        return spark.createDataFrame([], RECORD)
     options = source_options(cluster, [topic])
     options |= {"startingOffsets": _bounds(topic, start), "endingOffsets": _bounds(topic, end)}
     if not whole:
@@ -137,7 +140,7 @@ def _bounds(topic: str, offsets: Mapping[int, int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Offsets by partition: `start` is where the log begins, `end` the committed position of a consumer group, never below `start`."""
+    """A stretch of a topic: offsets by partition, from `start` to before `end`, which is never below it."""
 
     start: Mapping[int, int]
     end: Mapping[int, int]
@@ -149,6 +152,47 @@ def committed(cluster: Cluster, group: str, topic: str) -> Span:
     Raises:
         StateCorruptedError: There is no such topic.
     """
+    with _consumer(cluster, group) as consumer:
+        partitions = _partitions(consumer, topic)
+        positions = {each.partition: each.offset for each in consumer.committed(partitions, TIMEOUT_S)}
+        start = {each.partition: _watermarks(consumer, each)[0] for each in partitions}
+    return Span(start, {partition: max(first, positions[partition]) for partition, first in start.items()})
+
+
+def within(cluster: Cluster, topic: str, wanted: Mapping[int, tuple[int, int]]) -> Span:
+    """The part of some stretches of a topic that is there, by partition: anybody may name a partition or an offset that is not.
+
+    Args:
+        cluster: Where to ask.
+        topic: Name of the topic.
+        wanted: First offset, and the one behind the last, by partition.
+
+    Raises:
+        StateCorruptedError: There is no such topic.
+    """
+    with _consumer(cluster, "uow-sink") as consumer:
+        there = {
+            each.partition: _watermarks(consumer, each)
+            for each in _partitions(consumer, topic)
+            if each.partition in wanted
+        }
+    kept = {p: (max(low, wanted[p][0]), min(high, wanted[p][1])) for p, (low, high) in there.items()}
+    kept = {partition: (first, end) for partition, (first, end) in kept.items() if first < end}
+    return Span({p: first for p, (first, _) in kept.items()}, {p: end for p, (_, end) in kept.items()})
+
+
+def begins(cluster: Cluster, topic: str) -> dict[int, int]:
+    """Where the log of each partition begins.
+
+    Raises:
+        StateCorruptedError: There is no such topic.
+    """
+    with _consumer(cluster, "uow-sink") as consumer:
+        return {each.partition: _watermarks(consumer, each)[0] for each in _partitions(consumer, topic)}
+
+
+@contextmanager
+def _consumer(cluster: Cluster, group: str) -> Iterator[Consumer]:
     own = {
         "bootstrap.servers": cluster.bootstrap_servers,
         "group.id": group,
@@ -157,17 +201,30 @@ def committed(cluster: Cluster, group: str, topic: str) -> Span:
     }
     consumer = Consumer({**cluster.kafka, **own})
     try:
-        found = consumer.list_topics(topic, TIMEOUT_S).topics[topic]
-        if found.error is not None:
-            raise StateCorruptedError(
-                [], f"{topic}: {found.error}", "`uow topics create` makes the topics of a destination"
-            )
-        partitions = [TopicPartition(topic, partition) for partition in sorted(found.partitions)]
-        positions = {each.partition: each.offset for each in consumer.committed(partitions, TIMEOUT_S)}
-        start = {each.partition: consumer.get_watermark_offsets(each, TIMEOUT_S)[0] for each in partitions}
+        yield consumer
     finally:
         consumer.close()
-    return Span(start, {partition: max(first, positions[partition]) for partition, first in start.items()})
+
+
+def _partitions(consumer: Consumer, topic: str) -> list[TopicPartition]:
+    found = consumer.list_topics(topic, TIMEOUT_S).topics[topic]
+    if found.error is not None:
+        raise StateCorruptedError(
+            [], f"{topic}: {found.error}", "`uow topics create` makes the topics of a destination"
+        )
+    return [TopicPartition(topic, partition) for partition in sorted(found.partitions)]
+
+
+def _watermarks(consumer: Consumer, partition: TopicPartition) -> tuple[int, int]:
+    low, high = consumer.get_watermark_offsets(partition, TIMEOUT_S)
+    return low, high
+
+
+RECORD: Final = (
+    "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, key BINARY, value BINARY, "
+    "headers ARRAY<STRUCT<name: STRING, value: BINARY>>"
+)
+"""Columns of what this module reads."""
 
 
 def _named(records: DataFrame) -> DataFrame:

@@ -6,7 +6,7 @@ Belongs here: from batches to rows and back. Does not belong here: what the rows
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from pyspark.sql.types import DataType, StructType
 from processor.core.partition import Place
 from schemas.codec import decode, decode_as
 from schemas.errors import DecodeError
-from schemas.records import Answer, LedgerRecord, Outcome
+from schemas.records import Answer, LedgerRecord, Outcome, Record
 from schemas.registry import connect
 from spark_sink import recompute
 from spark_sink.recompute import Arrived, Order, Recomputation
@@ -31,13 +31,15 @@ ARRIVALS: Final = ("partition", "offset", "at", "key", "value", "headers", "cont
 
 CLOSINGS: Final = (
     "topic STRING, partition INT, id STRING, generation BIGINT, outcome STRING, before BIGINT, recorded_at BIGINT, "
-    "command_id STRING, command_at BIGINT"
+    "command_id STRING, command_at BIGINT, place STRING, detail STRING"
 )
 """Columns of what was recorded of closed groups; `before` is the input position then, null in an `Outcome`.
 
-A command that did something is one more row: outcome `COMMANDED`, no generation, and what it is known by.
+A command that did something is one more row: outcome `COMMANDED`, no generation, and what it is known by. A record that cannot be read is
+one, too: outcome `UNREADABLE`, no id, where it lies and what is wrong with it.
 """
 COMMANDED: Final = "command"
+UNREADABLE: Final = "unreadable"
 
 TRANSACTIONS: Final = "partition INT, offset BIGINT, start BIGINT, stop BIGINT, clock BIGINT, commands ARRAY<STRUCT<id: BINARY, at: BIGINT>>"
 """Columns of what the ledger tells of transactions: input positions before and after, the clock after, and the commands decided."""
@@ -81,7 +83,7 @@ def _arrived(
 
 
 def closing_reader(ledger_topic: str, registry_url: str) -> MapBatches:
-    """Makes the function that reads closed groups off the ledger and off `D.outcomes`, and commands; other records there are skipped.
+    """Makes the function that reads closed groups off the ledger and off `D.outcomes`, and commands.
 
     Args:
         ledger_topic: Name of the ledger; the rest is `D.outcomes`.
@@ -93,29 +95,16 @@ def closing_reader(ledger_topic: str, registry_url: str) -> MapBatches:
         registry = connect(registry_url) if registry_url else None
 
         def closings(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-            columns = (batch.column(name).to_pylist() for name in ("topic", "partition", "at", "value"))
-            for topic, partition, at, value in zip(*columns, strict=True):
+            columns = (batch.column(name).to_pylist() for name in ("topic", "partition", "offset", "at", "value"))
+            for topic, partition, offset, at, value in zip(*columns, strict=True):
                 try:
                     record = decode(value or b"", registry=None if topic == ledger_topic else registry)
-                except DecodeError:
+                except DecodeError as error:
+                    place = f"{topic}/{partition}/{offset}"
+                    yield topic, partition, None, None, UNREADABLE, None, at, None, None, place, str(error)
                     continue
-                if isinstance(record, Outcome):
-                    yield topic, partition, record.id, record.generation, record.outcome.value, None, at, None, None
-                elif isinstance(record, Answer) and record.done:
-                    yield topic, partition, record.id, None, COMMANDED, None, at, record.command_id, record.at
-                elif isinstance(record, LedgerRecord):
-                    for one in record.closed:
-                        yield (
-                            topic,
-                            partition,
-                            one.id.decode(),
-                            one.generation,
-                            one.outcome.value,
-                            one.closed_before,
-                            at,
-                            None,
-                            None,
-                        )
+                for told in _told(record):
+                    yield topic, partition, *told[:4], at, *told[4:], None, None
 
         for batch in batches:
             yield from _batches(closings(batch), schema)
@@ -123,22 +112,41 @@ def closing_reader(ledger_topic: str, registry_url: str) -> MapBatches:
     return run
 
 
+def _told(record: Record) -> Iterator[tuple[str, int | None, str, int | None, str | None, int | None]]:
+    """What a record tells of closed groups: id, generation, outcome, input position then, command and its time."""
+    if isinstance(record, Outcome):
+        yield record.id, record.generation, record.outcome.value, None, None, None
+    elif isinstance(record, Answer) and record.done:
+        yield record.id, None, COMMANDED, None, record.command_id, record.at
+    elif isinstance(record, LedgerRecord):
+        for one in record.closed:
+            yield _text(one.id), one.generation, one.outcome.value, one.closed_before, None, None
+
+
+def _text(id: bytes) -> str:
+    """A group id; the ledger has bytes, of whoever wrote it."""
+    return id.decode("utf-8", "backslashreplace")
+
+
 def transaction_reader() -> MapBatches:
-    """Makes the function that reads transactions off the ledger."""
+    """Makes the function that reads transactions off the ledger; what is none is skipped here, and told by `closing_reader`."""
     schema = arrow_schema(TRANSACTIONS)
 
     def run(batches: Batches) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             columns = (batch.column(name).to_pylist() for name in ("partition", "offset", "value"))
-            yield from _batches(map(_transaction, *columns), schema)
+            yield from _batches(chain.from_iterable(map(_transaction, *columns)), schema)
 
     return run
 
 
-def _transaction(partition: int, offset: int, value: bytes) -> tuple[Any, ...]:
-    record = decode_as(LedgerRecord, value)
+def _transaction(partition: int, offset: int, value: bytes | None) -> Iterator[tuple[Any, ...]]:
+    try:
+        record = decode_as(LedgerRecord, value or b"")
+    except DecodeError:
+        return
     commands = [{"id": each.id, "at": each.at} for each in record.commands]
-    return partition, offset, record.from_offset, record.to_offset, record.clock, commands
+    yield partition, offset, record.from_offset, record.to_offset, record.clock, commands
 
 
 def arrow_schema(ddl: str) -> pa.Schema:

@@ -78,7 +78,7 @@ class Row(NamedTuple):
         kind: `record` or `group`.
         fate: See `Fate`.
         partition: Of `D.components`.
-        offset: Of the record; None on a group.
+        offset: Of the record; of a group the last one that it held.
         id: Group id, None where none can be read.
         generation: Of the group.
         unit_id: Of the group; on a passed record what its own header says.
@@ -465,17 +465,18 @@ class Recomputation:
             missing=ranges_text(missing if is_unit else bounded_ranges(missing)),
             topics=None if headers is None else topics_of(routes, matching, self._units, headers),
         )
+        rows: Iterable[Row] = [*self._records(group, fate, shared)]
         row = shared._replace(
             outcome=closed.outcome.value,
             reason=closed.reason.value,
             opened_at=group.opened_at,
             closed_at=closed.at,
             expires_at=group.expires_at or None,
+            offset=max((each.offset for each in rows if each.offset is not None), default=None),
             size=len(group.held),
             held_bytes=group.bytes,
             headers=headers,
         )
-        rows = self._records(group, fate, shared)
         if is_unit and self._shape(group, closed) is Shape.CONSECUTIVE:
             run = [*self._run(group, closed)]
             row = row._replace(headers=[*run[0][1]])

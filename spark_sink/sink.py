@@ -5,9 +5,11 @@ A batch holds records of `D.units` and the topics of its routes, of `D.rejected`
 1. read what is committed, up to `MAX_RECORDS` records, and keep it;
 2. decode, and choose for each record the one table it goes to;
 3. append to each table under the name of the stream and the number of the batch;
-4. the checkpoint notes the batch as done.
+4. mark the rows of units that came once more (`spark_sink.superseded`);
+5. the checkpoint notes the batch as done.
 
-A crash before 4 runs the same batch again, with the same records; tables that step 3 had reached know its number and stay as they are.
+A crash before 5 runs the same batch again, with the same records; tables that step 3 had reached know its number and stay as they are.
+Under a new checkpoint everything is read from the beginning, and rows that the tables have are left out (`spark_sink.overlap`).
 
 Belongs here: starting, watching and stopping the streams. Does not belong here: what a record means (`spark_sink.decode`), signals and
 what is printed (`uow.commands.sink`).
@@ -29,7 +31,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from schemas.errors import UowError
 from spark_sink.decode import REFERS, ROWS, UnitDecoder, tables_of, with_components, with_frame, with_table
-from spark_sink.kafka import Cluster, between, stream
+from spark_sink.kafka import Cluster, between, stream, within
+from spark_sink.overlap import Overlap
+from spark_sink.superseded import KnownUnits, known_units, mark
 from spark_sink.tables import Table, Tables, append_once
 from spark_sink.writers import unit_schema, unit_writers, writer_of
 from topics.catalogue import DestinationTopics
@@ -111,14 +115,17 @@ class Sink:
             progress: Told after each batch.
 
         Raises:
-            StateCorruptedError: Tables and checkpoint do not belong together.
+            StateCorruptedError: Tables are missing.
         """
-        self.tables.check(self.spark)
+        self.tables.upgrade(self.spark)
+        self.tables.check()
         topics = [*self.unit_topics, self.names.rejected, self.names.errors]
+        overlap = Overlap.of(self.spark, self.cluster, self.tables, topics)
+        known = known_units(self.spark, self.tables)
         decoder = UnitDecoder(self.spark, unit_schema(), unit_writers(), writer_of(self.cluster.registry_url))
 
         def batch(records: DataFrame, number: int) -> None:
-            progress(self.names.destination, self.write(records, number, decoder))
+            progress(self.names.destination, self.write(records, number, decoder, overlap, known))
 
         writer = (
             stream(self.spark, self.cluster, topics, MAX_RECORDS)
@@ -128,13 +135,15 @@ class Sink:
         )
         return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=TRIGGER)).start()
 
-    def write(self, records: DataFrame, number: int, decoder: UnitDecoder) -> int:
+    def write(self, records: DataFrame, number: int, decoder: UnitDecoder, overlap: Overlap, known: KnownUnits) -> int:
         """Appends one batch to the tables, each at most once.
 
         Args:
             records: Records of the destination's topics.
             number: Number of the batch.
             decoder: Decodes the units.
+            overlap: What the tables have of a checkpoint before.
+            known: The units that the tables have.
 
         Returns:
             How many records the batch had.
@@ -150,11 +159,14 @@ class Sink:
             routed = keep(self._routed(decoder.decode(kept)))
             counts, refer = _counts(routed)
             if refer:
-                routed = keep(self._routed(with_components(routed.drop("goes_to"), self._fetch)))
+                routed = keep(self._routed(with_components(routed, self._fetch)))
                 counts, _ = _counts(routed)
             wanted = tables_of(counts)
+            lacking = overlap.filter(kept)
             for table in (each for each in Table if each in wanted or not self.tables.is_made(each)):
-                append_once(ROWS[table](routed), self.tables.path(table), self._writer(), number)
+                append_once(lacking(table, ROWS[table](routed)), self.tables.path(table), self._writer(), number)
+            if Table.UNITS in wanted and known.add(units := ROWS[Table.UNITS](routed)):
+                mark(self.spark, self.tables, units)
             return sum(counts.values())
         finally:
             for frame in reversed(frames):
@@ -164,11 +176,11 @@ class Sink:
         return with_table(decoded, self.names.destination, self.unit_topics)
 
     def _fetch(self, parts: DataFrame) -> DataFrame:
-        """The stretch of `D.components` that units of shape `reference` refer to, as far as it is there."""
+        """The stretch of `D.components` that units of shape `reference` refer to, as far as it is there; they refer nowhere else."""
         spans = parts.where(sql.col("source.topic") == self.names.components).groupBy("source.partition")
         found = spans.agg(sql.min("source.offset"), sql.max("source.offset")).collect()
-        start, end = ({row[0]: row[n] + n - 1 for row in found} for n in (1, 2))
-        return between(self.spark, self.cluster, self.names.components, start, end, whole=False)
+        there = within(self.cluster, self.names.components, {row[0]: (row[1], row[2] + 1) for row in found})
+        return between(self.spark, self.cluster, self.names.components, there.start, there.end, whole=False)
 
     def _writer(self) -> str:
         """Name of the stream in the tables: that of its checkpoint, since a new checkpoint counts batches from 0 again."""

@@ -137,8 +137,15 @@ class Stage:
 
     def put(self, topic: str, key: bytes | None, value: bytes | None, headers: Headers, partition: int = 0) -> None:
         """Writes one record to an output topic."""
+        self.put_all(topic, [(key, value, headers)], partition)
+
+    def put_all(
+        self, topic: str, records: Iterable[tuple[bytes | None, bytes | None, Headers]], partition: int = 0
+    ) -> None:
+        """Writes records to an output topic, in one transaction."""
         self._producer.begin_transaction()
-        self._producer.produce(topic, value, key, partition, headers=headers)
+        for key, value, headers in records:
+            self._producer.produce(topic, value, key, partition, headers=headers)
         self._producer.commit_transaction(DEADLINE_S)
 
     # -- what the worker does ---------------------------------------------------------------------------------------

@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from processor.core.partition import Place
-from spark_sink.recompute import GROUP, RECORD, Arrived, Fate, Row, digest, recompute
+from spark_sink.recompute import COLUMNS, GROUP, RECORD, Arrived, Fate, Row, digest, recompute
+from tests.engine.test_hostile import policies as hostile_policies
+from tests.engine.test_hostile import records as hostile_records
 from topics.catalogue import HEADERS_LIMIT
 from topics.policies import DestinationPolicy, ExpirationPolicy, HandlingPolicy, Oversize, Shape, ValueFormat
 
@@ -215,3 +219,28 @@ def test_what_claims_to_be_a_unit_is_expected_under_other_names_w96() -> None:
     assert [row.content for row in rows(whole) if row.kind == RECORD] == [b"as it came"]
     unchanged = rows(passes, handling_policy=HandlingPolicy.PASS_THROUGH)
     assert [row.content for row in unchanged] == [b"as it came"]
+
+
+def as_spark_reads(offset: int, headers: Any, key: bytes | None, value: bytes | None, at: int) -> Arrived:
+    """A record as Java's client and Arrow give it: no null headers, and U+FFFD where a name is no UTF-8."""
+    pairs = [("\ufffd", b"")] if isinstance(headers, UnicodeDecodeError) else headers or []
+    return Arrived(offset, at, key, value, pairs, digest(key, value, pairs))
+
+
+LONGS = {name for part in COLUMNS.split(", ") for name, kind in [part.split()[-2:]] if kind == "BIGINT"}
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(hostile_records, min_size=1, max_size=10), hostile_policies)
+def test_no_record_gets_an_exception_out_of_the_audit_and_each_has_a_fate_that_fits_its_columns_w216(
+    sent: list[Any], policy: DestinationPolicy
+) -> None:
+    arrivals = [as_spark_reads(offset, *record) for offset, record in enumerate(sent)]
+    found = list(recompute(PLACE, policy, [arrivals]))
+    assert sorted(row.offset for row in found if row.kind == RECORD) == list(range(len(sent)))
+    for row in found:
+        for name, value in row._asdict().items():
+            if isinstance(value, str):
+                value.encode()
+            if isinstance(value, int):
+                assert abs(value) < (2**63 if name in LONGS else 2**31), name

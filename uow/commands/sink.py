@@ -12,7 +12,7 @@ import click
 from schemas.errors import ConfigError
 from uow.config import Settings
 from uow.options import config_option, json_option
-from uow.printing import Progress, print_json, print_table
+from uow.printing import Progress, print_json, print_table, say
 
 if TYPE_CHECKING:
     from spark_sink.kafka import Cluster
@@ -40,13 +40,14 @@ if TYPE_CHECKING:
 def command(settings: Settings, root: Path, once: bool, chosen: tuple[str, ...], as_json: bool) -> None:
     """Carry units into Delta tables below DIR, a folder for each destination.
 
-    Each has the tables units, components, rejected and passed. Every record goes in exactly once, however often this is stopped, killed
-    and started again with the same DIR.
+    Each has the tables units, components, rejected, passed and unreadable. Every record goes in exactly once, however often this is stopped,
+    killed and started again with the same DIR, and none stops it: what says it is a unit and is none goes to unreadable, with the reason.
     """
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
     from spark_sink import sink
     from spark_sink.session import session
+    from spark_sink.tables import Table
 
     destinations = chosen_destinations(settings, chosen)
     with SinkProgress() as progress:
@@ -58,6 +59,9 @@ def command(settings: Settings, root: Path, once: bool, chosen: tuple[str, ...],
         except KeyboardInterrupt:
             stop.set()
         rows = sink.rows(sinks)
+    for destination, tables in rows.items():
+        if count := tables[Table.UNREADABLE]:
+            say(f"uow: {destination}: {count} records cannot be read: table {Table.UNREADABLE} says why")
     if as_json:
         print_json(rows)
     else:
