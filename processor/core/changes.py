@@ -71,7 +71,7 @@ class Amended(NamedTuple):
     Attributes:
         id: Of the group.
         declared_end: The end as declared, 0 for none.
-        waived: Numbers that are not needed; none of them is held.
+        waived: Numbers that are not needed, those among them that came all the same included.
         extended: Age and idle deadlines are not before this, epoch ms; 0 for none.
     """
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from processor.core.changes import Amended, Change, Closed, Decision, Delivered, GivenUp, Removed, TakenOut
 from processor.core.decide import close_of, delivered, unopened
 from processor.core.group import NEVER, UNKNOWN_END, Group
-from processor.core.ranges import Ranges, count_up_to, first_in, union
+from processor.core.ranges import Ranges, those_in, union, without
 from schemas.component import decode_component
 from schemas.errors import UowError
 from schemas.records import Component, Reason, UnitOutcome, bounded_ranges, ranges_text
@@ -158,7 +158,7 @@ def _declare_end(case: Case) -> Verdict:
 def _waive(case: Case) -> Verdict:
     """Numbers that are missing are not needed."""
     group, numbers = case.group, case.command.numbers
-    held = first_in(numbers, group.held)
+    held = min(those_in(numbers, group.held), default=None)
     if held is not None:
         return _refused(f"number {held} is held: cancel the group, or leave it")
     if group.end_known and numbers[-1].last > group.end:
@@ -167,12 +167,13 @@ def _waive(case: Case) -> Verdict:
     if waived == group.waived:
         return _refused("waived already")
     if len(waived) > MAX_WAIVED_RANGES:
-        return _refused(
-            f"the group would have {len(waived)} separate ranges of waived numbers, and at most {MAX_WAIVED_RANGES} are kept: waive what lies "
-            "between as well, or release or cancel the group"
-        )
+        return _refused(f"{_too_many(waived)}: waive what lies between as well, or release or cancel the group")
     text = f"waives {ranges_text(numbers)}"
     return _told(case, text, _amended(group, waived=waived), group.end, waived)
+
+
+def _too_many(waived: Ranges) -> str:
+    return f"the group would have {len(waived)} separate ranges of waived numbers, and at most {MAX_WAIVED_RANGES} are kept"
 
 
 def _remove(case: Case) -> Verdict:
@@ -182,6 +183,9 @@ def _remove(case: Case) -> Verdict:
         return _refused(f"number {seq} is not held")
     if len(group.held) == 1:
         return _refused(f"number {seq} is all that is held: cancel the group")
+    waived = without(group.waived, (seq,))
+    if len(waived) > MAX_WAIVED_RANGES:
+        return _refused(f"{_too_many(waived)}: release or cancel the group")
     removed = _without(group, seq, Reading.of(case.policy))
     after = Group(group.id, group.generation, group.opened_at)
     after.held, after.end = {each: body for each, body in group.held.items() if each != seq}, removed.end
@@ -229,7 +233,7 @@ def _amended(group: Group, **said: object) -> Decision:
 def _told(case: Case, text: str, amended: Decision, end: int, waived: Ranges) -> Verdict:
     """A group that is complete by what a command said is delivered, unless it waits for `uow-deliver-at`."""
     group = case.group
-    spared = count_up_to(waived, end)
+    spared = group.spared(waived, end)
     if len(group.held) + spared != end:
         return Verdict(True, text, amended)
     if group.waits:

@@ -27,7 +27,6 @@ from processor.core.changes import (
 )
 from processor.core.digest import agrees
 from processor.core.group import UNKNOWN_END, Group
-from processor.core.ranges import count_up_to, without
 from schemas.component import component_id_of
 from schemas.errors import (
     BadSequenceNumberError,
@@ -324,7 +323,7 @@ def _hold(now: Situation) -> Decision:
             now.clock,
         )
 
-    waived = count_up_to(without(group.waived, (marks.seq,)), end) if group.waived else 0
+    waived = group.spared(group.waived, end) - group.is_waived(marks.seq) if group.waived else 0
     effect: Delivered | GivenUp | None = None
     if marks.expires_at and marks.expires_at < now.clock:  # line 13
         effect = GivenUp(close(UnitOutcome.EXPIRED, Reason.COMPONENT_EXPIRED), ComponentExpiredError)

@@ -11,7 +11,7 @@ Belongs here: the state of a group and what can be read off it. Does not belong 
 from __future__ import annotations
 
 from processor.core.changes import Amended, Closed, Held, Removed, Tail
-from processor.core.ranges import count_up_to, without
+from processor.core.ranges import Ranges, count_up_to, those_in, without
 from schemas.component import component_id_of
 from schemas.records import MAX_SEQ, Range, Reason, UnitOutcome
 from schemas.stayed import stays
@@ -44,7 +44,9 @@ class Group:
         free_at: When the last earlier one closed, epoch ms.
         special: Whether a component carries, or left behind, or a command said, what only `decide` can judge; the shelf leaves the group alone then.
         declared_end: The end that a command declared, 0 for none.
-        waived: Numbers that a command said are not needed; none of them is held.
+        waived: Numbers that a command said are not needed, also those that came all the same: one range that components split number by
+            number would cost each of them all the pieces.
+        waived_held: How many of these are held.
         extended: Before this moment it is not given up for age or idleness, epoch ms; 0 for none.
         tail: See `Tail`; None after a restore or a removal.
         promoted: How many of the first held components have a row in the changelog.
@@ -82,6 +84,7 @@ class Group:
         "tail",
         "waits",
         "waived",
+        "waived_held",
     )
 
     def __init__(self, group_id: bytes, generation: int, opened_at: int) -> None:
@@ -101,7 +104,8 @@ class Group:
         self.free_at = 0
         self.special = False
         self.declared_end = 0
-        self.waived: tuple[Range, ...] = ()
+        self.waived: Ranges = ()
+        self.waived_held = 0
         self.extended = 0
         self.tail: Tail | None = None
         self.promoted = 0
@@ -144,7 +148,7 @@ class Group:
                 self.expires_at = min(self.expires_at or NEVER, attributes.expires_at)
             self.deliver_at = max(self.deliver_at, attributes.deliver_at)
         if self.waived:
-            self.waived = without(self.waived, (seq,))
+            self.waived_held += self.is_waived(seq)
 
     def leave(self, stays: int) -> None:
         """A component is held without its value; so much stays in `D.components`."""
@@ -155,6 +159,7 @@ class Group:
         self.special = True
         self.declared_end, self.extended = change.declared_end, change.extended
         self.waived = change.waived
+        self.waived_held = len(list(those_in(self.waived, self.held)))
         if change.declared_end:
             self.end = change.declared_end
 
@@ -165,6 +170,8 @@ class Group:
         self.stays -= left
         self.bytes -= len(body) + left
         self.highest = max(self.held)
+        if self.is_waived(change.seq):  # it is missing now, and may be sent again
+            self.waived, self.waived_held = without(self.waived, (change.seq,)), self.waived_held - 1
         self.tail = None
         self.end, self.marked, self.last_at = change.end, change.marked, change.last_at
         self.expires_at, self.deliver_at = change.expires_at, change.deliver_at
@@ -182,11 +189,19 @@ class Group:
     def complete(self) -> bool:
         """Every number from 1 to the end is held or waived (W-15, W-203)."""
         count = len(self.held)
-        return count == self.end or (bool(self.waived) and count + count_up_to(self.waived, self.end) == self.end)
+        return count == self.end or (bool(self.waived) and count + self.spared(self.waived, self.end) == self.end)
+
+    def is_waived(self, seq: int) -> bool:
+        """Whether a command said that the number is not needed."""
+        return any(those_in(self.waived, (seq,)))
+
+    def spared(self, waived: Ranges, end: int) -> int:
+        """How many numbers up to an end are neither held nor needed, if these, of which no more are held, are waived."""
+        return count_up_to(waived, end) - self.waived_held
 
     def closing(self) -> tuple[UnitOutcome, Reason]:
         """How a complete group closes: with numbers waived it is `partial`; the reason is what made the end known (W-203, W-204)."""
-        if count_up_to(self.waived, self.end):
+        if self.spared(self.waived, self.end):
             return UnitOutcome.PARTIAL, Reason.COMMAND
         if self.marked:
             return UnitOutcome.COMPLETE, Reason.END

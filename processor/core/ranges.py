@@ -6,7 +6,7 @@ Belongs here: arithmetic on `Range`. Does not belong here: what the numbers mean
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from schemas.records import Range
 
@@ -26,25 +26,32 @@ def union(one: Ranges, other: Ranges) -> Ranges:
 
 def without(ranges: Ranges, numbers: Iterable[int]) -> Ranges:
     """The same without these numbers."""
-    left = list(ranges)
-    for number in numbers:
-        for at, each in enumerate(left):
-            if each.first <= number <= each.last:
-                parts = Range(each.first, number - 1), Range(number + 1, each.last)
-                left[at : at + 1] = [part for part in parts if part.first <= part.last]
-                break
+    left: list[Range] = []
+    taken = sorted(those_in(ranges, numbers), reverse=True)
+    for each in ranges:
+        first = each.first
+        while taken and taken[-1] <= each.last:
+            number = taken.pop()
+            if first < number:
+                left.append(Range(first, number - 1))
+            first = number + 1
+        if first <= each.last:
+            left.append(Range(first, each.last))
     return tuple(left)
 
 
-def first_in(ranges: Ranges, numbers: Iterable[int]) -> int | None:
-    """The least of the numbers that one of the ranges has, or None."""
-    lasts = [each.last for each in ranges]
+def those_in(ranges: Ranges, numbers: Iterable[int]) -> Iterator[int]:
+    """Those of the numbers that one of the ranges has."""
 
     def is_in(number: int) -> bool:
-        at = bisect_left(lasts, number)
+        at = bisect_left(ranges, number, key=_last)
         return at < len(ranges) and ranges[at].first <= number
 
-    return min(filter(is_in, numbers), default=None)
+    return filter(is_in, numbers)
+
+
+def _last(numbers: Range) -> int:
+    return numbers.last
 
 
 def count_up_to(ranges: Ranges, last: int) -> int:

@@ -18,7 +18,6 @@ from itertools import islice
 from processor.core.changes import Amended, Closed, Delivered, GivenUp
 from processor.core.group import NEVER, Group
 from processor.core.partition import Counts, HeldRow, Outward, Partition
-from processor.core.ranges import without
 from processor.engine.context import TaskContext
 from processor.engine.outputs import (
     Written,
@@ -454,8 +453,7 @@ class PartitionTask:
         group = self.partition.groups.get(group_id)
         if group is None:
             raise DecodeError("changelog", f"a group row of {group_id.decode()!r}, and no component of it")
-        waived = without(row.waived, group.held) if row.waived else ()
-        group.apply(Amended(group_id, row.declared_end or 0, waived, row.extended_deadline or 0))
+        group.apply(Amended(group_id, row.declared_end or 0, row.waived, row.extended_deadline or 0))
         group.has_group_row = True
 
     def replay(self, components: Iterable[Replayed]) -> None:

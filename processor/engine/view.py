@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from processor.core.group import Group
+from processor.core.ranges import without
 from schemas.component import decode_component
 from schemas.records import Component, Range, ranges_text
 from topics.headers import HOPS
@@ -30,7 +31,7 @@ class OpenGroup:
         generation: How many groups of this id the destination has opened, from 1.
         held: Numbers held.
         missing: Numbers lacking; the last range has an open end while the end is unknown.
-        waived: Which of them a command said are not needed.
+        waived: Which of those not held a command said are not needed.
         end: The highest number, or None while unknown.
         count: Components held.
         bytes: Bytes held.
@@ -95,7 +96,7 @@ def seen(group: Group, partition: int, policy: DestinationPolicy) -> OpenGroup:
         generation=group.generation,
         held=group.held_ranges(),
         missing=group.missing(),
-        waived=group.waived,
+        waived=without(group.waived, group.held),
         end=group.end if group.end_known else None,
         count=len(group.held),
         bytes=group.bytes,

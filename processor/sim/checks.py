@@ -71,6 +71,7 @@ def state_of(task: PartitionTask, *, by_idle: bool) -> dict[str, Any]:
                 group.special,
                 group.declared_end,
                 group.waived,
+                group.waived_held,
                 group.extended,
                 group.has_group_row,
             )

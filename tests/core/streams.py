@@ -251,6 +251,7 @@ def groups_of(task: PartitionTask) -> dict[bytes, Any]:
             group.special,
             group.declared_end,
             group.waived,
+            group.waived_held,
             group.extended,
             group.has_group_row,
             group.promoted,

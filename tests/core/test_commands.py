@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from processor.core import command
 from processor.core.closed import CommandMemory
 from processor.core.command import VERBS
-from processor.core.ranges import count_up_to, first_in, union, without
+from processor.core.ranges import count_up_to, those_in, union, without
 from processor.engine.rows import group_row
+from processor.engine.view import seen
 from schemas.errors import DuplicateSequenceNumberError, OutOfSequenceRangeError, UnitClosedError, UowError
 from schemas.records import Range, Reason, UnitOutcome
 from tests.core.script import (
@@ -407,13 +409,37 @@ def test_waived_numbers_of_a_group_are_bounded_and_the_answer_says_so_w203() -> 
     assert played.send(c(60_001, end=True)) == [unit(1, 60_001, outcome="partial", missing="2-60000")]
 
 
-def test_first_number_in_ranges_is_the_least_of_them() -> None:
-    ranges = (Range(2, 3), Range(7, 7), Range(9, 12))
+def test_one_range_that_components_come_into_number_by_number_stays_one_range_w203() -> None:
+    """Each of them split it: their row, and what each one more cost, grew with those that were there."""
+    played = story(c(1), told("waive", seq="2-2147483646"), **AGE)
+    played.send(*[c(number) for number in range(3, 6_000, 2)])
+    group = played.task.groups[b"a"]
+    assert (group.waived, group.waived_held) == ((Range(2, 2147483646),), 2_999)
+    assert seen(group, 0, played.task.context.policy).waived[:2] == (Range(2, 2), Range(4, 4))
+    played.send(told("extend", until=200))
+    assert played.answers[-1].done
+    assert len(group_row(group)[1] or b"") < 100
+
+
+def test_numbers_taken_out_of_what_is_waived_make_no_more_ranges_than_a_command_may_w203(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(command, "MAX_WAIVED_RANGES", 2)
+    played = story(c(1), told("waive", seq="2-9"), c(4), c(6), told("remove", seq=4))
+    assert played.answers[-1].done
+    played.send(told("remove", seq=6))
+    assert played.answers[-1].text.startswith("the group would have 3 separate ranges of waived numbers")
+    assert played.send(c(4), c(10, end=True)) == [unit(1, 4, 6, 10, outcome="partial", missing="2-3,5,7-9")]
+
+
+def test_ranges_without_numbers_are_what_sets_make_of_them() -> None:
+    ranges, whole = (Range(2, 3), Range(7, 7), Range(9, 12)), {2, 3, 7, 9, 10, 11, 12}
     rnd = Random(1)
     for _ in range(200):
         numbers = rnd.sample(range(15), 4)
-        inside = [each for each in numbers if any(one.first <= each <= one.last for one in ranges)]
-        assert first_in(ranges, numbers) == min(inside, default=None)
+        assert set(those_in(ranges, numbers)) == whole & set(numbers)
+        left = [each for one in without(ranges, numbers) for each in range(one.first, one.last + 1)]
+        assert left == sorted(whole - set(numbers))
 
 
 def test_numbers_waived_beyond_the_end_do_not_count_w203() -> None:
