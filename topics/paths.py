@@ -123,6 +123,11 @@ class PathMap:
         """Whether ways end before their time."""
         return self.memory_bytes > self.limit_bytes
 
+    @property
+    def is_leaving(self) -> bool:
+        """Whether we have ended ways and not read that they are."""
+        return bool(self._leaving)
+
     def read(self, key: bytes | None, value: bytes | None, at: int) -> None:
         """Takes one record of the log, whatever it is. What is none of ours is left alone.
 

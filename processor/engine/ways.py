@@ -50,6 +50,11 @@ class Ways:
         """About what the map takes."""
         return self._paths.memory_bytes
 
+    def read_on(self) -> None:
+        """Takes what we ended out of a map that is full, also while nothing arrives: else it stays full, and is ended again and again."""
+        if self._paths.is_full and self._paths.is_leaving:
+            self._log.catch_up()
+
     def settle(self, batches: Sequence[Batch]) -> None:
         """Sees to it that every id in these batches has a way.
 
@@ -140,9 +145,11 @@ class AllWays:
     def settle(self, batches: Sequence[Batch]) -> None:
         """Raises like `Ways.settle`."""
         for topic, ways in self._ways.items():
-            work = [batch for batch in batches if (batch.records or batch.commands) and batch.tp.topic == topic]
-            if work:
+            here = [batch for batch in batches if batch.tp.topic == topic]
+            if work := [batch for batch in here if batch.records or batch.commands]:
                 ways.settle(work)
+            elif here:
+                ways.read_on()
 
     def restoring(self, restore: Restore) -> Restore:
         """A restore that adopts what it restores; raises like `Ways.adopt`."""
