@@ -8,6 +8,7 @@ a log whose leader has just moved looks empty. A restore would find no state the
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -18,6 +19,9 @@ from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # le
 
 from processor.engine.ports import Tp
 from processor.kafka.clients import Clients
+
+REPLICAS_S = 300.0
+"""An operator may give a topic more of them."""
 
 _SIDE: Any = OffsetSpec
 Answers = dict[Tp, "Future[Any]"]
@@ -34,6 +38,7 @@ class LogOffsets:
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
         self._admin: Any = None
+        self._replicas: dict[str, tuple[float, dict[int, int]]] = {}
 
     def starts(self, tps: Sequence[Tp], timeout: float) -> Answers:
         """Offset of the first record that is left."""
@@ -47,11 +52,33 @@ class LogOffsets:
         """End offset as a `read_committed` reader sees it: before the first open transaction."""
         return self._ask(tps, _SIDE.latest(), IsolationLevel.READ_COMMITTED, timeout)
 
+    def newest(self, tps: Sequence[Tp], timeout: float) -> Answers:
+        """Offset of the record with the latest time stamp; -1 where there is none, or where it is not replicated yet."""
+        return self._ask(tps, _SIDE.max_timestamp(), IsolationLevel.READ_UNCOMMITTED, timeout)
+
+    def replicas(self, tp: Tp, timeout: float) -> int:
+        """How many a partition has; 0 where that is not known. Asked for once in `REPLICAS_S`, for all partitions of the topic.
+
+        Raises:
+            KafkaException: Nobody answers.
+        """
+        asked, counts = self._replicas.get(tp.topic, (-REPLICAS_S, {}))
+        now = time.monotonic()
+        if now - asked >= REPLICAS_S:
+            found = self._handle.list_topics(tp.topic, timeout).topics[tp.topic].partitions
+            counts = {number: len(each.replicas) for number, each in found.items()}
+            self._replicas[tp.topic] = now, counts
+        return counts.get(tp.partition, 0)
+
+    @property
+    def _handle(self) -> Any:
+        if self._admin is None:
+            self._admin = self._clients.admin()
+        return self._admin
+
     def _ask(self, tps: Sequence[Tp], side: Any, isolation: IsolationLevel, timeout: float) -> Answers:
         if not tps:
             return {}
-        if self._admin is None:
-            self._admin = self._clients.admin()
         wanted = {ck.TopicPartition(*tp): side for tp in tps}
-        found = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=timeout)
+        found = self._handle.list_offsets(wanted, isolation_level=isolation, request_timeout=timeout)
         return {Tp(asked.topic, asked.partition): answer for asked, answer in found.items()}

@@ -21,6 +21,7 @@ from processor.engine.ports import Blocked, Doubt, EndOffset, Poll, RawRecord, R
 from processor.kafka.clients import Clients
 from processor.kafka.clock import WorkerClock
 from processor.kafka.contact import Contact
+from processor.kafka.ends import Ends
 from processor.kafka.messages import apart, by_partition
 from processor.kafka.offsets import LogOffsets
 from processor.kafka.outage import Outage
@@ -35,7 +36,6 @@ GRACE_S = 0.002
 UNREADABLE = frozenset({ck.KafkaError._BAD_COMPRESSION, ck.KafkaError._BAD_MSG})
 """The library would ask for the same batch again for ever: one that inflates to more than `receive.message.max.bytes`, or is damaged."""
 
-END_OFFSET_S = 2.0
 SEEK_S = 5.0
 
 
@@ -59,7 +59,7 @@ class KafkaSource:
         self._outage = Outage()
         self._fill_s = settings.commit_interval_ms / 1000
         self._consumer: ck.Consumer | None = None
-        self._ends = LogOffsets(clients)
+        self._ends = Ends(LogOffsets(clients))
         self._stash: list[Any] = []
         self._was_full = False
         self._owned: set[Tp] = set()
@@ -212,15 +212,14 @@ class KafkaSource:
         return self._group.consumer_group_metadata()
 
     def end(self, tp: Tp) -> int | None:
-        """Asks the broker; None while it does not answer."""
+        """Asks the broker; None while it does not answer, or holds back what is appended but not replicated yet (decision 23)."""
         if self._is_cut_off():
             return None
         try:
-            end = self._ends.ends([tp], END_OFFSET_S)[tp].result().offset
+            return self._ends.end(tp)
         except ck.KafkaException as failure:
             self._grumble(f"end offset of {tp.topic}/{tp.partition}: {failure.args[0].str()}")
             return None
-        return int(end)
 
     def has_read(self, tp: Tp, position: int, end: int) -> bool:
         """Takes what the last fetch said for where the partition is read to, unless records were handed over that lie above `position`."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ElectionType
+from confluent_kafka import ElectionType, Producer
 
 from tests.broker.cluster import Cluster
 from tests.broker.worker_places import Place
+from tests.conftest import QUIET
 from tests.processes import Child, wait_for
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -136,3 +138,75 @@ def test_units_come_out_once_while_leaders_move_and_replicas_are_slow(weather: W
 def test_units_come_out_once_in_a_long_storm_over_three_brokers(weather: Weather) -> None:
     kinds = [Weather.slow_replica, Weather.leaders_stand_still, Weather.kill_worker, Weather.restart]
     play(weather, weather.rnd.choices(kinds, k=int(os.environ.get("UOW_DRILL_TIMES", "1000")) // 25))
+
+
+def test_component_in_time_that_a_slow_replica_holds_back_makes_its_unit(
+    cluster: Cluster, unique: str, tmp_path: Path, spawn: Callable[..., Child]
+) -> None:
+    """W-82: brokers tell an end offset below what is not replicated yet; the deadline passes meanwhile."""
+    place = Place(cluster.bootstrap, unique, tmp_path, spawn, partitions=1)
+    place.create(incomplete_expiration_ms=IN_TIME_MS, expiration_policy="redirect")
+    place.worker()
+    place.send([("first", 1, True)])
+    place.wait_delivered(1, 60)
+    with follower(cluster) as slow:
+        for attempt in range(5):
+            name = f"u{attempt}"
+            before = place.committed()
+            place.send([(name, 1, False)])
+            wait_for(lambda before=before: place.committed() > before, 30)
+            with cluster.frozen(slow):
+                appended_at = unreplicated(place, name, 2)
+                wait_for(lambda name=name: name.encode() in place.delivered() or errors(place, name), 60)
+            opened_at = next(
+                record.timestamp()[1] for record in place.read(place.components) if record.key() == name.encode()
+            )
+            if appended_at - opened_at < IN_TIME_MS:
+                assert name.encode() in place.delivered()
+                assert not errors(place, name)
+                return
+    raise AssertionError("no second component was in time: this machine is too slow")
+
+
+IN_TIME_MS = 3_000
+"""Shorter than `replica.lag.time.max.ms`: the deadline passes while the record is held back."""
+
+
+@contextmanager
+def follower(cluster: Cluster) -> Iterator[int]:
+    """A node that leads nothing and has everything: stopped in order, and back. Only what is replicated waits for it, nobody's questions do."""
+
+    def is_back() -> bool:
+        topics = cluster.admin.list_topics(timeout=20).topics.values()
+        return all(3 in found.isrs for topic in topics for found in topic.partitions.values())
+
+    cluster.nodes[3].stop()
+    cluster.nodes[3].start()
+    wait_for(is_back, 60, "everything on the node that was stopped")
+    try:
+        yield 3
+    finally:
+        cluster.admin.elect_leaders(ElectionType.PREFERRED, None).result(30)
+
+
+def unreplicated(place: Place, name: str, seq: int) -> int:
+    """Appends the last component, acknowledged by the leader alone. When."""
+    at: list[int] = []
+    producer = Producer({"bootstrap.servers": place.bootstrap, "acks": "1", "linger.ms": 0}, logger=QUIET)
+    headers = [("uow-id", name.encode()), ("uow-seq", b"%d" % seq), ("uow-end", b"true")]
+    place.sent[name.encode()][seq], place.ends[name.encode()] = b"late", seq
+    producer.produce(
+        place.components,
+        b"late",
+        name.encode(),
+        0,
+        headers=headers,
+        on_delivery=lambda _, sent: at.append(sent.timestamp()[1]),
+    )
+    assert not producer.flush(30)
+    return at[0]
+
+
+def errors(place: Place, name: str) -> bool:
+    """Whether the group was given up."""
+    return any(record.key() == name.encode() for record in place.read(f"{place.name}.errors"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -15,6 +17,8 @@ from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 from processor.engine.ports import EndOffset, Tp
 from processor.kafka.clients import Clients
 from processor.kafka.clock import WorkerClock
+from processor.kafka.ends import HELD_BACK_S, Ends
+from processor.kafka.offsets import LogOffsets
 from processor.kafka.settings import WorkerSettings
 from processor.kafka.source import KafkaSource
 from processor.sim.memory import MemoryRecord
@@ -41,6 +45,7 @@ class Answering:
 
     def __init__(self) -> None:
         self.now, self.start, self.end, self.newest = 10_000, 0, 3, 1
+        self.copies, self.asked = 3, Counter[str]()
         self.waiting: list[Message] = []
 
     def group_consumer(self, on_statistics: Any) -> Any:
@@ -54,10 +59,17 @@ class Answering:
         self.now += 500
         answers = {}
         for tp, side in wanted.items():
-            offset = {"latest": self.end, "earliest": self.start, "max_timestamp": self.newest}[SIDES[type(side)]]
+            name = SIDES[type(side)]
+            self.asked[name] += 1
+            offset = {"latest": self.end, "earliest": self.start, "max_timestamp": self.newest}[name]
             answers[tp] = Future[Any]()
             answers[tp].set_result(SimpleNamespace(offset=offset))
         return answers
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        self.asked["replicas"] += 1
+        partition = SimpleNamespace(replicas=list(range(self.copies)))
+        return SimpleNamespace(topics={topic: SimpleNamespace(partitions={INPUT.partition: partition})})
 
     def poll(self, timeout: float) -> Message | None:
         return self.waiting.pop(0) if self.waiting else None
@@ -103,6 +115,50 @@ def check_time_is_taken_before_the_question() -> None:
     assert bench.kafka.now > before
 
 
+def check_an_end_below_the_newest_record_is_none() -> None:
+    """What is not replicated yet lies above the end offset that brokers tell; the newest record tells that there is something (decision 23)."""
+    bench = Bench()
+    assert bench.get(Message(0), Message(1), at_the_end(3)) == [0, 1]
+    for newest in (-1, 3, 4):  # held back; replicated between the two answers
+        bench.kafka.newest = newest
+        assert bench.source.drained(INPUT, 2) is None
+        assert bench.source.end(INPUT) is None
+    bench.kafka.newest = 2
+    assert bench.source.end(INPUT) == 3
+    bench.kafka.newest, bench.kafka.start = -1, 3  # retention has taken all
+    assert bench.source.end(INPUT) == 3
+
+
+def check_one_replica_holds_nothing_back() -> None:
+    """Nobody is waited for: the newest record is not asked for, and how many replicas there are once."""
+    bench = Bench()
+    bench.kafka.copies, bench.kafka.newest = 1, -1
+    assert [bench.source.end(INPUT) for _ in range(3)] == [3, 3, 3]
+    assert bench.kafka.asked == {"latest": 3, "replicas": 1}
+
+
+def check_an_end_is_asked_for_by_two_requests() -> None:
+    """One for the end, one for the newest record."""
+    bench = Bench()
+    assert [bench.source.end(INPUT) for _ in range(3)] == [3, 3, 3]
+    assert bench.kafka.asked == {"latest": 3, "max_timestamp": 3, "replicas": 1}
+
+
+def check_an_end_is_not_doubted_for_ever() -> None:
+    """A log in tiered storage of which nothing is left on the broker's disk has no newest record: its groups must end all the same."""
+    kafka, now = Answering(), 100.0
+    kafka.newest = -1
+    ends = Ends(LogOffsets(cast(Clients, kafka)), lambda: now)
+    assert ends.end(INPUT) is None
+    now += HELD_BACK_S - 1
+    assert ends.end(INPUT) is None
+    kafka.end = 4  # something was replicated: what lies above now is another record
+    now += 1
+    assert ends.end(INPUT) is None
+    now += HELD_BACK_S
+    assert ends.end(INPUT) == 4
+
+
 def check_what_was_fetched_before_a_seek_is_dropped() -> None:
     """What a rebalance left over must not come before what is read again (ER-05)."""
     bench = Bench()
@@ -123,6 +179,10 @@ def check_an_end_that_was_reached_before_a_seek_is_forgotten() -> None:
 
 CHECKS = [
     check_time_is_taken_before_the_question,
+    check_an_end_below_the_newest_record_is_none,
+    check_an_end_is_not_doubted_for_ever,
+    check_an_end_is_asked_for_by_two_requests,
+    check_one_replica_holds_nothing_back,
     check_what_was_fetched_before_a_seek_is_dropped,
     check_an_end_that_was_reached_before_a_seek_is_forgotten,
 ]
@@ -146,6 +206,14 @@ def time_of_an_end_offset_is_taken_after_its_answer() -> Any:
     return patch.object(KafkaSource, "drained", wrong)
 
 
+def high_watermark_is_taken_for_the_end() -> Any:
+    return patch.object(Ends, "_is_held_back", lambda self, tp, end: False)
+
+
+def end_is_doubted_for_ever() -> Any:
+    return patch("processor.kafka.ends.HELD_BACK_S", math.inf)
+
+
 def seek_keeps_what_was_fetched() -> Any:
     return patch.object(KafkaSource, "_forget", lambda self, tp, position: self._reached.pop(tp, None))
 
@@ -165,6 +233,8 @@ def seek_keeps_the_end_that_was_reached() -> Any:
     ("defect", "check"),
     [
         (time_of_an_end_offset_is_taken_after_its_answer, check_time_is_taken_before_the_question),
+        (high_watermark_is_taken_for_the_end, check_an_end_below_the_newest_record_is_none),
+        (end_is_doubted_for_ever, check_an_end_is_not_doubted_for_ever),
         (seek_keeps_what_was_fetched, check_what_was_fetched_before_a_seek_is_dropped),
         (seek_keeps_the_end_that_was_reached, check_an_end_that_was_reached_before_a_seek_is_forgotten),
     ],
