@@ -172,7 +172,7 @@ def test_a_unit_that_swallows_the_error_of_a_send_is_not_committed(
 
     def checkout() -> None:
         with connection.unit(destination) as unit:
-            unit.send(b"x" * 2_000_000)
+            unit.send(b"x" * 11_000_000)  # more than the client itself takes
             with pytest.raises(errors.SendRejectedError):
                 unit.send("2")
 
