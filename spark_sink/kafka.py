@@ -6,19 +6,37 @@ Belongs here: from our settings (librdkafka's names) to Spark's Kafka source. Do
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from schemas.errors import StateCorruptedError
 
 TIMEOUT_S: Final = 30.0
+ASK_AGAIN_S: Final = 0.1
+
+_PASSING: Final = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+    }
+)
+"""A leader moves, a disk has failed: asked again."""
 
 _SAME: Final = ("security.protocol", "client.dns.lookup", "ssl.endpoint.identification.algorithm")
 _LOGIN: Final = {
@@ -155,7 +173,7 @@ def committed(cluster: Cluster, group: str, topic: str) -> Span:
     with _consumer(cluster, group) as consumer:
         partitions = _partitions(consumer, topic)
         positions = {each.partition: each.offset for each in consumer.committed(partitions, TIMEOUT_S)}
-        start = {each.partition: _watermarks(consumer, each)[0] for each in partitions}
+        start = _offsets(consumer, partitions, OFFSET_BEGINNING)
     return Span(start, {partition: max(first, positions[partition]) for partition, first in start.items()})
 
 
@@ -171,12 +189,9 @@ def within(cluster: Cluster, topic: str, wanted: Mapping[int, tuple[int, int]]) 
         StateCorruptedError: There is no such topic.
     """
     with _consumer(cluster, "uow-sink") as consumer:
-        there = {
-            each.partition: _watermarks(consumer, each)
-            for each in _partitions(consumer, topic)
-            if each.partition in wanted
-        }
-    kept = {p: (max(low, wanted[p][0]), min(high, wanted[p][1])) for p, (low, high) in there.items()}
+        partitions = [each for each in _partitions(consumer, topic) if each.partition in wanted]
+        low, high = (_offsets(consumer, partitions, side) for side in (OFFSET_BEGINNING, OFFSET_END))
+    kept = {p: (max(low[p], first), min(high[p], end)) for p, (first, end) in wanted.items() if p in low}
     kept = {partition: (first, end) for partition, (first, end) in kept.items() if first < end}
     return Span({p: first for p, (first, _) in kept.items()}, {p: end for p, (_, end) in kept.items()})
 
@@ -188,7 +203,7 @@ def begins(cluster: Cluster, topic: str) -> dict[int, int]:
         StateCorruptedError: There is no such topic.
     """
     with _consumer(cluster, "uow-sink") as consumer:
-        return {each.partition: _watermarks(consumer, each)[0] for each in _partitions(consumer, topic)}
+        return _offsets(consumer, _partitions(consumer, topic), OFFSET_BEGINNING)
 
 
 @contextmanager
@@ -215,9 +230,30 @@ def _partitions(consumer: Consumer, topic: str) -> list[TopicPartition]:
     return [TopicPartition(topic, partition) for partition in sorted(found.partitions)]
 
 
-def _watermarks(consumer: Consumer, partition: TopicPartition) -> tuple[int, int]:
-    low, high = consumer.get_watermark_offsets(partition, TIMEOUT_S)
-    return low, high
+def _offsets(consumer: Consumer, partitions: Sequence[TopicPartition], side: int) -> dict[int, int]:
+    """Where logs begin (`OFFSET_BEGINNING`) or end (`OFFSET_END`), by partition.
+
+    One side at a time: the library's own question for both (`get_watermark_offsets`, 2.16) says that a log begins at its end where the broker
+    refuses the first for a moment, and records would be taken for lost.
+
+    Raises:
+        KafkaException: Refused, or not answered in time.
+    """
+    until = time.monotonic() + TIMEOUT_S
+    while partitions:
+        try:
+            found = consumer.offsets_for_times(
+                [TopicPartition(p.topic, p.partition, side) for p in partitions], TIMEOUT_S
+            )
+            for each in found:
+                if each.error is not None:
+                    raise KafkaException(each.error)
+            return {each.partition: each.offset for each in found}
+        except KafkaException as failure:
+            if failure.args[0].code() not in _PASSING or time.monotonic() > until:
+                raise
+        time.sleep(ASK_AGAIN_S)
+    return {}
 
 
 RECORD: Final = (

@@ -30,7 +30,7 @@ from uow.errors import (
     SubscriptionExpiredError,
     read_error,
 )
-from uow.handles import BLOCKING_S, ConsumedRecord, ConsumerHandle, LogWatch, check_topic, coordinates
+from uow.handles import BLOCKING_S, ConsumedRecord, ConsumerHandle, LogWatch, check_topic, coordinates, log_start
 from uow.ownership import Due, Ownership, Tp
 from uow.transaction import StaleGeneration
 from uow.unfetchable import UNFETCHABLE, Gap
@@ -325,11 +325,12 @@ class Consumption:
         if ownership.gap is not None:
             self._look_further(ownership, ownership.gap, can_be_read=False)
             return
-        bounds: Any = None
+        start, bounds = 0, None
         with suppress(KafkaException):
+            start = log_start(self._handle, ownership.tp)
             bounds = self._handle.get_watermark_offsets(TopicPartition(*ownership.tp), BLOCKING_S)
         if bounds is not None:  # else it fails again soon
-            ownership.gap = Gap(max(ownership.next, bounds[0]), bounds[1], error.str())
+            ownership.gap = Gap(max(ownership.next, start), bounds[1], error.str())
             self._look_further(ownership, ownership.gap, can_be_read=False)
 
     def _look_further(self, ownership: Ownership, gap: Gap, can_be_read: bool) -> None:

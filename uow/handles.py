@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Final, Protocol, cast
 
 import confluent_kafka
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
 from processor.kafka.bounded import BoundedProducer
 from processor.kafka.doubt import LOG_LEVEL, Suspicion
@@ -96,6 +96,7 @@ class ConsumerHandle(Protocol):
     def resume(self, partitions: list[TopicPartition]) -> None: ...
     def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]: ...
     def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> tuple[int, int]: ...
+    def offsets_for_times(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]: ...
     def list_topics(self, topic: str | None, timeout: float) -> Any: ...
     def consumer_group_metadata(self) -> Any: ...
     def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> Any: ...
@@ -304,6 +305,18 @@ def check_topic(handle: ProducerHandle | ConsumerHandle, topic: str, wait_s: flo
     if found.error is not None or not found.partitions:
         raise DestinationUnavailableError(f"topic {topic!r} is not available: {found.error}")
     return len(found.partitions)
+
+
+def log_start(handle: ConsumerHandle, tp: tuple[str, int]) -> int:
+    """Offset of the first record that is left. What `get_watermark_offsets` says of it may be the end (librdkafka 2.16, after a refusal).
+
+    Raises:
+        KafkaException: Refused, or not answered in time.
+    """
+    (found,) = handle.offsets_for_times([TopicPartition(*tp, OFFSET_BEGINNING)], BLOCKING_S)
+    if found.error is not None:
+        raise KafkaException(found.error)
+    return found.offset
 
 
 def coordinates(record: ConsumedRecord) -> tuple[str, int, int]:

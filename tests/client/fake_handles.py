@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
 import uow
 
@@ -255,8 +255,19 @@ class FakeConsumer:
             for row in partitions
         ]
 
+    def offsets_for_times(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        assert all(row.offset == OFFSET_BEGINNING for row in partitions)
+        if self._start_is_refused():
+            raise KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
+        return [TopicPartition(row.topic, row.partition, 0) for row in partitions]
+
     def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
-        return (0, len(self.broker.records))
+        end = len(self.broker.records)
+        return (end if self._start_is_refused() else 0, end)  # as the library does (2.16)
+
+    def _start_is_refused(self) -> bool:
+        self.broker.refused_starts -= 1
+        return self.broker.refused_starts >= 0
 
     def list_topics(self, topic: str | None, timeout: float) -> Any:
         if topic is None:
@@ -300,6 +311,7 @@ class FakeBroker:
         log_lines: What the library logs at the next poll.
         lost_answers: How many commits of transactions take place and are not answered.
         answers: Whether delivery reports come.
+        refused_starts: How many times a leader that moves does not tell where a partition begins.
         starts: Where partitions begin whose oldest records are gone.
         unfetchable: Offsets that the library fails to read, by partition.
         assigned: Offsets of each assignment by hand.
@@ -318,6 +330,7 @@ class FakeBroker:
         self.topics: dict[str, int] = {}
         self.visible: list[FakeSent] = []
         self.records: list[FakeRecord] = []
+        self.refused_starts = 0
         self.starts: dict[tuple[str, int], int] = {}
         self.assigned: list[list[int]] = []
         self.unfetchable: dict[tuple[str, int], range] = {}

@@ -48,6 +48,17 @@ def test_a_reader_goes_on_behind_what_cannot_be_fetched(
     assert reader.given_up == {"failed": 1}
 
 
+def test_a_leader_that_moves_makes_no_gap_longer(fake: FakeBroker, connection: uow.Connection) -> None:
+    """The library then says that the partition begins at its end: all of it would be given up."""
+    fake.unfetchable[UNITS, 0] = range(3, 5)
+    reader = connection.units("megazon", group="g")
+    for offset in range(3):
+        assert next(reader).offset == offset
+    fake.refused_starts = 2
+    units = [reader.receive(0) for _ in range(30)]
+    assert [unit.offset for unit in units if unit is not None] == list(range(5, 12))
+
+
 def test_what_cannot_be_fetched_at_the_end_waits_for_what_comes_behind_it(
     fake: FakeBroker, connection: uow.Connection
 ) -> None:
