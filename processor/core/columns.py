@@ -49,8 +49,8 @@ class Unreadable:
         raise UnicodeDecodeError("utf-8", b"", 0, 1, "a header name is no UTF-8")
 
 
-_HEAVY = 1_000
-"""A record with more headers ends its portion: nobody has two such in hand at a time."""
+_MANY = 64
+"""A record with more headers ends its portion, so that nobody has two such in hand at a time, and is kept packed."""
 
 
 def look_at_headers(records: Sequence[Record]) -> Iterator[tuple[list[Any], Sequence[Record]]]:
@@ -89,7 +89,7 @@ def _take(looks: Iterator[Any], found: list[Any]) -> bool:
         try:
             for pairs in looks:
                 add(pairs)
-                if len(pairs) > _HEAVY:
+                if len(pairs) > _MANY:
                     return True
         except UNREADABLE:
             return False
@@ -134,7 +134,7 @@ class Seen:
 
     def __init__(self, record: Any, headers: Any) -> None:
         self._record, self._headers = record, headers
-        if headers is not None and len(headers) > _PACKED_FROM:
+        if headers is not None and len(headers) > _MANY:
             self._record, self._headers = _Kept(record), marshal.dumps(headers, 2)
 
     def topic(self) -> str:
@@ -160,9 +160,6 @@ class Seen:
         if isinstance(self._record, Unreadable):
             return self._record.headers()
         return marshal.loads(self._headers) if isinstance(self._headers, bytes) else self._headers  # noqa: S302 - our own
-
-
-_PACKED_FROM = 64
 
 
 class _Kept:
@@ -204,12 +201,14 @@ class Columns:
         offsets: Source offsets.
         bodies: Avro bodies.
         tails: By offset, for end components only; None where it is read from the body later.
+        header_count: Headers of the last record, if it has many; else 0.
         records: The raw records.
     """
 
     __slots__ = (
         "bodies",
         "ends",
+        "header_count",
         "ids",
         "offsets",
         "records",
@@ -227,6 +226,7 @@ class Columns:
         self.offsets: Sequence[int] = ()
         self.bodies: Sequence[bytes] = ()
         self.tails: dict[int, Tail | None] = {}
+        self.header_count = 0
 
 
 _LAYOUTS_BYTES = 262_144
@@ -260,7 +260,11 @@ class ColumnReader:
         begin = 0
         for headers, seen in look_at_headers(records):
             portion = records if len(seen) == len(records) else records[begin : begin + len(seen)]
-            yield self._columns(headers, seen, portion)
+            columns = self._columns(headers, seen, portion)
+            last = headers[-1]
+            if last is not None and len(last) > _MANY:
+                columns.header_count = len(last)
+            yield columns
             begin += len(seen)
 
     def _columns(self, headers: list[Any], seen: Sequence[Record], records: Sequence[Record]) -> Columns:

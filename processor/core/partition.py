@@ -184,7 +184,6 @@ class Partition:
         self._deadlines: list[tuple[int, bytes, int, Group]] = []  # of equal deadlines the id decides, not the past
         self._serial = 0
         self._is_freed = False
-        self._header_count = 0
 
     # -- events -----------------------------------------------------------------------------------------------------
 
@@ -219,6 +218,7 @@ class Partition:
                 self.position, self.is_cut = columns.offsets[0], True
                 break
             shelf.judge(self, columns)
+            self.room -= HEADER_BYTES * columns.header_count
             here = bisect_left(columns.offsets, self.position) if self.is_cut else len(columns.offsets)
             self.fed_bytes += sum(map(len, columns.bodies[:here]))
             if max(columns.times, default=0) > self.latest:
@@ -236,8 +236,8 @@ class Partition:
                     self.position, self.is_cut = record.offset(), True
                     return bisect_left(records, self.position, key=_OFFSET)
                 self.clock = max(self.clock, self._believed(record.timestamp()[1]))
-                self._header_count = len(pairs or ())
                 # what cannot be shown cannot be passed on untouched
+                self.room -= HEADER_BYTES * len(pairs or ())
                 self._concerning(record, Rejected(_NO_UTF8) if isinstance(record, Unreadable) else Passed())
         return len(records)
 
@@ -326,12 +326,11 @@ class Partition:
         self._deliver_freed()
 
     def _marks(self, record: Record) -> Marks | Refusal | None:
-        self._header_count = 0
         try:
             headers = record.headers()
         except UNREADABLE:
             return _NO_UTF8
-        count = self._header_count = len(headers or ())
+        count = len(headers or ())
         marks = self.reading.read(headers, record.value())
         if marks is not None and self.reader.caps.are_exceeded([name for name, _ in headers or ()]):
             text = f"{count} headers; most are {self.policy.max_headers}, with {self.policy.max_header_name_bytes} bytes of names"
@@ -494,7 +493,6 @@ class Partition:
                 counts.duplicate += 1
             case _:
                 assert_never(effect)
-        self.room -= HEADER_BYTES * self._header_count
         self.happened.not_held.append(record.offset())
         self.happened.effects.append((effect, record, None))
 

@@ -25,4 +25,5 @@ ENTRY_BYTES: Final = MAX_ID_BYTES + 45
 CLOSE_BYTES: Final = 6_400
 """Beside its bytes, for a group and for each of its components that leaves by time or command: some ten thousand a plan, a second of work."""
 HEADER_BYTES: Final = 600
-"""For each header of a record that is not held: four times what it takes until the plan is written, though it is five bytes on the wire."""
+"""For each header of a record with many: four times what it takes until the plan is written, though it is five bytes on the wire. A hundred
+thousand a plan, half a second of work."""

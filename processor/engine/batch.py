@@ -6,7 +6,7 @@ here: what a task does, and the loop that makes batches (`processor.engine.drive
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import TracebackType
@@ -110,11 +110,16 @@ class Batch:
 
     def apply(self, task: Task, at_a_time: int = SLICE) -> None:
         """Lets the partition's task do the work, with so many records at a time. Call it inside `with batch:`, once."""
+        for _ in self.steps(task, at_a_time):
+            pass
+
+    def steps(self, task: Task, at_a_time: int = SLICE) -> Iterator[None]:
+        """The same, and between any two steps others may have a turn."""
         match self.work:
             case Work.RECORDS:
                 task.believe(self.latest)
                 if not self.commands:
-                    self._feed_ahead(task, at_a_time)
+                    yield from self._feed_ahead(task, at_a_time)
                 self.outcome = task.process(self.records, self.commands)
             case Work.TICK:
                 self.outcome = task.tick(self.asked_at)
@@ -122,12 +127,13 @@ class Batch:
                 self.outcome = task.drain()
         self._applied = True
 
-    def _feed_ahead(self, task: Task, at_a_time: int) -> None:
+    def _feed_ahead(self, task: Task, at_a_time: int) -> Iterator[None]:
         """All but the last slice, and lets go of each: its memory is free for the next one."""
         records = self.records
         while len(records) > at_a_time:
             task.feed(records[:at_a_time])
             del records[:at_a_time]
+            yield
 
     def settle(self, outcome: Plan | BaseException | None) -> None:
         """Makes `outcome` final; only the first call counts."""

@@ -14,6 +14,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import closing
+from time import monotonic
 from types import MappingProxyType
 from typing import Any
 
@@ -45,6 +46,9 @@ from topics.headers import Reading
 from topics.paths import PARTITION, PathMap
 
 log = logging.getLogger("uow.worker")
+
+TURN_S = 0.1
+"""How long a batch works before the pages have their turn, and a slice of records longer at most."""
 
 NewPorts = Callable[[WorkerStatus], Ports]
 """Makes the driver's ports; the status is for what they count."""
@@ -166,7 +170,11 @@ def _agent(table: Any) -> Any:
         """Lets the partition's task work; an exception inside blocks the partition (ER-03)."""
         async for batch in batches:
             with batch:
-                batch.apply(table.tasks[batch.tp.partition])
+                turn_ends = monotonic() + TURN_S
+                for _ in batch.steps(table.tasks[batch.tp.partition]):
+                    if monotonic() > turn_ends:
+                        await asyncio.sleep(0)
+                        turn_ends = monotonic() + TURN_S
 
     return assemble
 

@@ -232,6 +232,22 @@ def test_records_with_thousands_of_headers_are_taken_in_portions_and_plans_of_bo
     check_counts(task.counts, task.groups)
 
 
+def test_components_with_hundreds_of_headers_make_plans_of_bounded_size_though_they_are_held() -> None:
+    """5,000 of 900 each were half a minute's work, and a worker's pages did not answer meanwhile."""
+    task = PartitionTask(INPUT, context_of(policy_of()))
+    more: Any = [("x", b"")] * 900
+    sent = [
+        FakeRecord(at, [("uow-id", b"%d" % at), ("uow-seq", b"1"), *more[: 900 if at % 2 else 0]], b"v", b"k")
+        for at in range(400)
+    ]
+    plans = []
+    while task.position < 400:
+        plans.append(task.process(sent[task.position :]))
+    assert [plan.is_cut for plan in plans] == [True, False]
+    assert len(task.groups) == 400
+    check_counts(task.counts, task.groups)
+
+
 def test_huge_headers_are_not_kept_for_look_up() -> None:
     reader = ColumnReader("D.components", 0, Reading())
     layout._MARKS.clear()

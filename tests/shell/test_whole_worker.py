@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from contextlib import AsyncExitStack
 from typing import Any
@@ -11,9 +12,11 @@ import pytest
 
 from processor.engine import driver
 from processor.engine.agreement import Agreement
-from processor.engine.batch import Batch
+from processor.engine.batch import SLICE, Batch
 from processor.engine.ports import Doubt, EndOffset, Refused, StaleGeneration, Tp
+from processor.engine.task import PartitionTask
 from processor.kafka.sink import STEPS
+from processor.shell import app as app_module
 from processor.shell.monitor import FATES
 from processor.sim.memory import Faults, MemoryKafka, MemorySink, MemorySource, State
 from schemas.errors import ConfigError, FencedError
@@ -434,6 +437,30 @@ async def test_agent_that_dies_outside_its_with_block_does_not_hang_the_driver()
         async with running(kafka) as app:
             await until(lambda: app.crashed)
     assert kafka.committed == {}
+
+
+@in_a_loop
+async def test_pages_have_their_turn_between_slices_of_a_batch_that_takes_long() -> None:
+    turns = 0
+    seen: list[int] = []
+
+    async def pages() -> None:
+        nonlocal turns
+        while len(seen) < 4:
+            turns += 1
+            await asyncio.sleep(0)
+
+    def feed(task: PartitionTask, records: Any) -> None:
+        seen.append(turns)
+
+    kafka = MemoryKafka(partitions=1)
+    send(kafka, "u", *[(number, False) for number in range(1, 4 * SLICE + 1)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(app_module, "TURN_S", -1)
+        patch.setattr(PartitionTask, "feed", feed)
+        async with running(kafka):
+            await pages()
+    assert seen[:4] == sorted(set(seen[:4]))
 
 
 @in_a_loop
