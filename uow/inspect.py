@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import confluent_kafka as ck
+
 from processor.core.changes import Closed
 from processor.core.group import Group
 from processor.engine.context import TaskContext
@@ -24,6 +26,7 @@ from processor.engine.restore import restore
 from processor.engine.rows import read_ledger
 from processor.engine.task import PartitionTask
 from processor.engine.view import OpenGroup, arrivals, seen
+from processor.kafka.source import UNREADABLE
 from schemas.errors import DecodeError
 from schemas.records import Component, UnitOutcome
 from topics.partitioner import partition_for
@@ -110,7 +113,7 @@ def waiting(reader: StableReader, positions: Mapping[Tp, int]) -> dict[Tp, int]:
     """How many records wait to be read from these positions on.
 
     Offsets do not tell: the marker of each transaction has one, and so has what was aborted. So the records are read, up to `COUNTED` in a
-    partition; where there are more, as many are told as there are offsets.
+    partition; where there are more, or a batch that cannot be fetched, as many are told as there are offsets.
     """
     bounds = reader.stable_bounds([*positions])
     return {tp: _waiting(reader, tp, max(position, bounds[tp][0]), bounds[tp][1]) for tp, position in positions.items()}
@@ -118,10 +121,15 @@ def waiting(reader: StableReader, positions: Mapping[Tp, int]) -> dict[Tp, int]:
 
 def _waiting(reader: LogReader, tp: Tp, start: int, end: int) -> int:
     count = 0
-    for _, records in reader.read({tp: (start, end)}):
-        count += len(records)
-        if count > COUNTED:
-            return end - start
+    try:
+        for _, records in reader.read({tp: (start, end)}):
+            count += len(records)
+            if count > COUNTED:
+                return end - start
+    except ck.KafkaException as failure:
+        if failure.args[0].code() not in UNREADABLE:
+            raise
+        return end - start  # what nobody can fetch nobody can count
     return count
 
 

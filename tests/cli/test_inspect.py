@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from processor.engine.context import TaskContext
 from processor.engine.ports import Committed, Plan, Stretch, Tp
@@ -291,3 +292,22 @@ def test_markers_at_the_end_are_nothing_that_waits_and_many_records_are_told_by_
     assert waiting(kafka, {tp: position}) == {tp: COUNTED}
     kafka.logs[tp].append(Record(tp, position + 2 + COUNTED, None, b"x"))
     assert waiting(kafka, {tp: position}) == {tp: COUNTED + 3}
+
+
+@pytest.mark.parametrize("code", [KafkaError._BAD_COMPRESSION, KafkaError.TOPIC_AUTHORIZATION_FAILED])
+def test_a_batch_that_nobody_can_fetch_counts_by_its_offsets_and_another_error_is_told(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    kafka = logs()
+    tp = Tp(TOPICS.components, 0)
+    kafka.logs[tp] += [Record(tp, number, None, b"x") for number in range(3)]
+
+    def read(ranges: object) -> Iterator[Stretch]:
+        raise KafkaException(KafkaError(code))
+
+    monkeypatch.setattr(kafka, "read", read)
+    if code == KafkaError._BAD_COMPRESSION:
+        assert waiting(kafka, {tp: 0}) == {tp: 3}
+    else:
+        with pytest.raises(KafkaException):
+            waiting(kafka, {tp: 0})
