@@ -32,6 +32,8 @@ GROUP_CONSUMER = {
     "enable.partition.eof": "true",  # the only sign that a partition is read to its end when markers end it (W-82)
     "fetch.wait.max.ms": "100",
     "queued.max.messages.kbytes": "4096",  # per partition; beside memory_limit_bytes, and more is read back from main memory
+    "queued.min.messages": "8",  # the next fetch then: that limit counts values only, and headers of a megabyte take ten when unpacked
+    "fetch.queue.backoff.ms": "4",  # so that it comes in time
 }
 
 LOG_CONSUMER = {
@@ -136,9 +138,6 @@ class Clients:
                 "statistics.interval.ms": str(settings.session_timeout_ms // 10),
                 "session.timeout.ms": str(settings.session_timeout_ms),
                 "heartbeat.interval.ms": str(max(100, min(1000, settings.session_timeout_ms // 3))),
-                "queued.min.messages": str(
-                    4 * settings.poll_records
-                ),  # the library counts values only, not keys and headers
             },
         )
 
@@ -206,6 +205,8 @@ class Clients:
 _NEVER_OVERRIDDEN = frozenset(GROUP_CONSUMER) - {
     "fetch.wait.max.ms",
     "queued.max.messages.kbytes",
+    "queued.min.messages",
+    "fetch.queue.backoff.ms",
 } | {"stats_cb", "statistics.interval.ms", "max.poll.interval.ms"}
 
 

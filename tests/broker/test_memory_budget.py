@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Self
 
 import psutil
 import pytest
@@ -19,18 +19,19 @@ from topics.catalogue import DestinationTopics
 from topics.paths import claim_key
 
 LIMIT_BYTES = 64 * 1024 * 1024
-BESIDES_BYTES = 1024 * 1024 * 1024
-"""The program itself, queues of the Kafka client, and one poll in hand (docs/operations.md)."""
-ANSWER_S = 10.0
-"""Two seconds are promised on a machine of its own."""
-SLOW = 120.0
-pytestmark = pytest.mark.timeout(400)
+BESIDES_BYTES = 384 * 1024 * 1024
+"""A worker of four partitions without work takes 81 MiB. Under these floods 185 to 260 were seen, limit included: the rest is one poll in hand, above all
+records with tens of thousands of headers, each of which the Kafka client unpacks to some ninety bytes. With a read-ahead of 20,000 records they were 784."""
+ANSWER_S = 2.0
+"""Seen: 0.1 to 1.5 s, the longest on a busy machine; 6.9 s while one batch was one stretch of work."""
+SLOW = 60.0
+pytestmark = pytest.mark.timeout(180)
 
 Headers = list[tuple[str, bytes | None]]
 
 
 class Watch:
-    """Looks at a worker again and again: the most memory it had, and whether its page answered every time."""
+    """Looks at a worker again and again: the most memory it had, and the longest that its page took to answer."""
 
     def __init__(self, worker: Worker) -> None:
         self._process = psutil.Process(worker.child.pid)
@@ -38,18 +39,26 @@ class Watch:
         self._metrics = line.partition("pages on ")[2].partition("/groups/")[0] + "/metrics"
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
-        self.peak_bytes = 0
+        self.idle_bytes = self.peak_bytes = self._process.memory_info().rss
+        self.longest_s = 0.0
         self.text = ""
         self.failures: list[str] = []
 
     def _look(self) -> None:
-        while not self._ended.wait(0.05):
+        while not self._ended.wait(0.02):
             self.peak_bytes = max(self.peak_bytes, self._process.memory_info().rss)
+            asked_at, worked = time.monotonic(), self._worked_s()
             try:
-                with urllib.request.urlopen(self._metrics, timeout=ANSWER_S) as answer:
+                with urllib.request.urlopen(self._metrics, timeout=5 * ANSWER_S) as answer:
                     self.text = answer.read().decode()
             except OSError as failure:
                 self.failures.append(str(failure))
+            self.longest_s = max(self.longest_s, min(time.monotonic() - asked_at, self._worked_s() - worked))
+
+    def _worked_s(self) -> float:
+        """CPU time of all its threads: an answer that takes long while the worker does nothing waits for the machine."""
+        times = self._process.cpu_times()
+        return float(times.user + times.system)
 
     def total(self, name: str) -> float:
         """Sum of a metric's rows, as of the last look."""
@@ -61,7 +70,7 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._thread.join(2 * ANSWER_S)
+        self._thread.join(10 * ANSWER_S)
 
 
 @contextmanager
@@ -133,38 +142,70 @@ def claims(place: Place, send: Callable[..., None]) -> None:
         )
 
 
-def test_no_flood_of_anything_takes_more_memory_than_the_limit_and_others_are_served_meanwhile(place: Place) -> None:
-    """Four floods, each of which took gigabytes or grew for ever, and innocents on every partition behind each."""
+@contextmanager
+def attacked(place: Place, flood: Callable[[Place, Callable[..., None]], None]) -> Iterator[Watch]:
+    """A worker under a flood, and innocents on every partition, before it and behind it: they are delivered, its memory stays within bounds, its page answers."""
     place.create(
         {"memory_limit_bytes": LIMIT_BYTES}, routing="path", fingerprints="always", closed_retention_ms=3_600_000
     )
     worker = place.worker()
-    serial = itertools.count()
-    seen: dict[str, Any] = {}
+    innocents = {number: [f"innocent-{number}-{each}" for each in range(3)] for number in range(place.partitions)}
     with Watch(worker) as watch:
-        for flood in (layouts, tails, closed_ids, claims):
-            watch.peak_bytes = 0
-            with sender(place) as send:
-                flood(place, send)
-            innocents = [f"innocent-{next(serial)}" for _ in range(12)]
-            for partition in range(4):
-                place.send(
-                    [(name, seq, seq == 2) for name in innocents[partition::4] for seq in (1, 2)], partition=partition
-                )
-            wait_for(
-                lambda: not set(map(str.encode, innocents)) - set(place.delivered()),  # noqa: B023
-                SLOW,
-                lambda: f"{flood.__name__}: {watch.text}",  # noqa: B023
-            )
-            seen[flood.__name__] = watch.peak_bytes >> 20
-        print("peak MiB:", seen)
-        assert max(seen.values()) << 20 < LIMIT_BYTES + BESIDES_BYTES, seen
-        assert watch.failures == []
-        wait_for(lambda: watch.total("uow_path_map_bytes") < LIMIT_BYTES / 4, SLOW, "ways that nobody uses end early")
+        for number, names in innocents.items():
+            place.send([(name, 1, False) for name in names], partition=number)
+        with sender(place) as send:
+            flood(place, send)
+        for number, names in innocents.items():
+            place.send([(name, 2, True) for name in names], partition=number)
+        wanted = {name.encode() for names in innocents.values() for name in names}
+        wait_for(lambda: not wanted - set(place.delivered()), SLOW, lambda: watch.text)
+        yield watch
+    print(
+        f"{flood.__name__}: MiB idle {watch.idle_bytes >> 20}, peak {watch.peak_bytes >> 20}; longest {watch.longest_s:.2f} s"
+    )
+    assert worker.child.terminate(90) == 0
+    assert watch.failures == []
+    assert watch.longest_s < ANSWER_S
+    assert watch.peak_bytes < LIMIT_BYTES + BESIDES_BYTES
+
+
+def refused(place: Place) -> list[bytes]:
+    """Cases of what was refused."""
+    return [dict(each.headers())["uow-error-case"] for each in place.read(f"{place.name}.rejected")]
+
+
+def test_header_names_made_up_per_record_take_no_more_memory_than_the_limit(place: Place) -> None:
+    """Tables by header names took 2.3 GB."""
+    with attacked(place, layouts) as watch:
+        pass
+    assert refused(place) == [b"headers"] * 2_000
+    assert sum(name.startswith(b"layout-") for name in place.delivered()) == 2_000
+    assert watch.total("uow_memory_bytes") < LIMIT_BYTES
+
+
+def test_open_groups_with_headers_by_the_thousand_take_no_more_memory_than_the_limit(place: Place) -> None:
+    """110 of them took 3 GB."""
+    with attacked(place, tails):
+        pass
+    assert refused(place) == [b"headers"] * 110
+
+
+def test_long_ids_that_are_remembered_take_their_share_of_the_limit_and_the_oldest_are_forgotten_w19(
+    place: Place,
+) -> None:
+    """With fingerprints; they were counted as nothing."""
+    with attacked(place, closed_ids) as watch:
         assert 0 < watch.total("uow_remembered_bytes") <= LIMIT_BYTES / 4
         assert watch.total("uow_closed_groups_forgotten_total") > 0
-    assert "the oldest are forgotten before closed_retention_ms" in worker.child.output
-    assert "the oldest that nobody uses end early" in worker.child.output
-    refused = [dict(each.headers())["uow-error-case"] for each in place.read(f"{place.name}.rejected")]
-    assert refused == [b"headers"] * (2_000 + 110)
-    assert worker.child.terminate(90) == 0
+    assert "the oldest are forgotten before closed_retention_ms" in place.workers[0].child.output
+
+
+def test_claims_for_ids_that_never_come_take_their_share_of_the_limit_and_end_early_w106(place: Place) -> None:
+    """The path map goes back below its share."""
+    with attacked(place, claims) as watch:
+        wait_for(
+            lambda: watch.total("uow_path_claims") > 0 and watch.total("uow_path_map_bytes") < LIMIT_BYTES / 4,
+            SLOW,
+            lambda: watch.text,
+        )
+    assert "the oldest that nobody uses end early" in place.workers[0].child.output
