@@ -81,7 +81,13 @@ def test_second_create_changes_nothing(run: Run, destination: str) -> None:
 
 def test_create_follows_the_partition_count_of_the_input(run: Run, client: AdminClient, destination: str) -> None:
     """W-107."""
-    make(client, f"{destination}.components", 6, message_timestamp_type="LogAppendTime")
+    make(
+        client,
+        f"{destination}.components",
+        6,
+        message_timestamp_type="LogAppendTime",
+        compression_type="uncompressed",
+    )
     assert run("topics", "create").exit_code == 0
     assert admin.partition_counts(client)[f"{destination}.errors"] == 6
 
@@ -96,6 +102,7 @@ def test_check_reports_every_deviation_and_alters_nothing(run: Run, client: Admi
     found = {(row["topic"].removeprefix(destination), row["what"]) for row in json.loads(result.stdout)["deviations"]}
     assert found == {
         (".components", "cleanup.policy"),
+        (".components", "compression.type"),
         (".components", "message.timestamp.type"),
         (".components", "retention.ms"),
         (".errors", "partitions"),
@@ -370,7 +377,7 @@ def test_doctor_sees_input_and_commands_that_wait_and_state_that_does_not_agree(
     assert not producer.flush(30)
     said = findings(run("doctor", "--json"))
     (wrong,) = [each for each in said if each["verdict"] == "wrong"]
-    assert "has no committed offset, but its changelogs hold state" in wrong["what"]
+    assert "has no committed offset, but its changelog holds 1 components" in wrong["what"]
     producer.produce(topics.groups_changelog, None, b"k")
     assert not producer.flush(30)
     texts = [each["what"] for each in findings(run("doctor", "--json")) if each["verdict"] == "look"]
