@@ -50,7 +50,8 @@ _AVRO_LIMITS: Final = (
 )
 """A few malformed bytes can claim a string or an array of gigabytes, and Avro allocates that before it finds the end of the data. The
 limits lie above anything that fits a record of a topic."""
-_QUICK_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_QUICK_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:ReservedCodeCacheSize=256m")
+"""With one compiler the JVM keeps a fifth of the room for code: some hundred queries later it is full, and Spark ends."""
 _QUICK_SPARK: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",

@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from processor.engine.ports import Committed, Tp
 from processor.kafka.clients import Clients
+from processor.kafka.offsets import LogOffsets
 from processor.kafka.reader import KafkaLogReader
 from processor.kafka.settings import WorkerSettings
 from tests.conftest import QUIET
@@ -126,10 +127,8 @@ def test_a_restore_waits_for_the_transaction_of_a_dead_worker_until_it_times_out
 
 
 @contextmanager
-def isolation(level: str) -> Iterator[None]:
-    """Every question is asked under this level."""
-    asker = KafkaLogReader._asker
-    with patch.object(KafkaLogReader, "_asker", lambda self, _: asker(self, level)):
+def last_stable_offset_as_end() -> Iterator[None]:
+    with patch.object(LogOffsets, "ends", LogOffsets.stable_ends):
         yield
 
 
@@ -157,9 +156,7 @@ def last_record_as_end() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("defect", "check"),
     [
-        pytest.param(
-            lambda: isolation("read_committed"), check_end_lies_behind, id="restore-ends-at-last-stable-offset"
-        ),
+        pytest.param(last_stable_offset_as_end, check_end_lies_behind, id="restore-ends-at-last-stable-offset"),
         pytest.param(lambda: offsets_of("read_uncommitted"), check_offsets_wait, id="offsets-are-not-stable"),
         pytest.param(last_record_as_end, check_end_lies_behind, id="restore-ends-at-last-record"),
     ],
