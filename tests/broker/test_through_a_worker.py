@@ -358,7 +358,7 @@ def test_fifty_plain_records_and_twenty_units_all_come_out_w121(shared: tuple[Pl
 
     def out() -> tuple[list[Any], set[bytes]]:
         records = place.read(place.units)
-        plain = [record for record in records if ("letter", mark) in record.headers()]
+        plain = [record for record in records if ("letter", mark) in (record.headers() or ())]
         return plain, {key for record in records if (key := record.key() or b"").startswith(b"among-letters-")}
 
     wait_for(lambda: (len(out()[0]), len(out()[1])) == (50, 20), 60)
