@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import ElectionType, Producer
+from confluent_kafka import ElectionType, KafkaException, Producer
 
 from tests.broker.cluster import Cluster
 from tests.broker.worker_places import Place
@@ -79,8 +80,16 @@ class Weather:
         self.send()
 
     def led_by(self, number: int) -> set[tuple[str, int]]:
-        """Partitions that a node leads."""
-        topics = self.cluster.admin.list_topics(timeout=20).topics
+        """Partitions that a node leads. Who is asked may be the node that stands still: another one is asked then."""
+        found: list[Any] = []
+
+        def are_told() -> bool:
+            with suppress(KafkaException):
+                found.append(self.cluster.admin.list_topics(timeout=5).topics)
+            return bool(found)
+
+        wait_for(are_told, 90, "a broker that answers")
+        topics = found[0]
         return {
             (name, partition)
             for name, topic in topics.items()
