@@ -1,4 +1,4 @@
-# Two images from one file: `--target worker` and `--target sink`. Packages come by hash locks, jars by jvm/jars.lock.
+# Two images from one file: `--target worker` and `--target sink`. Packages come by hash locks, jars by uow/jvm/jars.lock.
 # Everything is installed into /opt/uow in stages that have the build tools; the images have neither those nor sources.
 FROM python:3.11-slim AS tools
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
@@ -21,11 +21,12 @@ COPY requirements/spark.lock requirements/
 RUN pip wheel --quiet --require-hashes --only-binary :all: --no-binary pyspark --no-build-isolation \
         --wheel-dir /wheels -r requirements/spark.lock \
     && pip --python /opt/uow/bin/python install --quiet --no-index --no-deps /wheels/*.whl && rm -r /wheels
-COPY jvm jvm
+COPY uow/__init__.py uow/
+COPY uow/jvm uow/jvm
 ENV UOW_JARS=/opt/uow/jars
 # the second line prepares what a read-only image cannot make when it runs
-RUN /opt/uow/bin/python -m jvm.jars spark && rm /opt/uow/jars/.lock \
-    && /opt/uow/bin/python -c "from jvm import java; java.spark_home()"
+RUN /opt/uow/bin/python -m uow.jvm.jars spark && rm /opt/uow/jars/.lock \
+    && /opt/uow/bin/python -c "from uow.jvm import java; java.spark_home()"
 
 FROM python:3.11-slim AS base
 ENV PATH=/opt/uow/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1

@@ -7,7 +7,7 @@ BIN     = $(VENV)/bin
 export VENV
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-docker bench drill sim ci lint format types arch mutants docs lock clean distclean
+.PHONY: help setup demo test test-docker test-clients bench drill sim ci lint format types arch mutants docs lock clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,13 +19,20 @@ setup: ## .venv and jars by their locks; does nothing when both are up to date
 demo: setup ## the whole story on an embedded broker, in under three minutes
 	@$(BIN)/uow demo $(ARGS)
 
-# Two processes, each with a broker of its own; PARALLEL= for one.
-PARALLEL ?= -n 2 --no-loadscope-reorder
+# Four processes, each with a broker of its own, also on two cores: they wait more than they work. PARALLEL= for one.
+PARALLEL ?= -n 4 --no-loadscope-reorder
 test: setup ## every test but the docker tier and the drills; ARGS='-k name' selects
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 test-docker: setup ## the docker tier: compose and testcontainers; skips where no engine answers
 	@UOW_TEST_BROKER=docker $(BIN)/python -m pytest -m docker $(ARGS)
+
+# Fetched once, by their locks; where a tool is missing, or its registry cannot be reached, the test of that language is skipped and says so.
+PRODUCERS = examples/producers
+test-clients: setup ## the example programs in Java, Go and Node, through a broker and a worker
+	@if command -v npm >/dev/null && [ ! -d $(PRODUCERS)/node/node_modules ]; then npm ci --no-audit --no-fund --prefix $(PRODUCERS)/node || true; fi
+	@if command -v go >/dev/null; then cd $(PRODUCERS)/go/kafka && GOFLAGS=-mod=readonly go mod download || true; fi
+	@$(BIN)/python -m pytest -m clients $(ARGS)
 
 bench: setup ## cost per component against the two comparison loops
 	@$(BIN)/python -m bench $(ARGS)
@@ -37,9 +44,9 @@ drill: setup ## uow prove, the long version; MINUTES= SEED= TIMES= ARGS='--worke
 	@$(BIN)/uow prove --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 sim: setup ## simulated clusters under faults: SEEDS=0..9999, ARGS='-j 2'
-	@$(BIN)/python -m processor.sim --seeds $(or $(SEEDS),0..9999) $(ARGS)
+	@$(BIN)/python -m uow.processor.sim --seeds $(or $(SEEDS),0..9999) $(ARGS)
 
-ci: lint types arch test ## what CI runs
+ci: lint types arch test-clients test ## what CI runs
 
 lint: setup ## ruff: rules and formatting
 	@$(BIN)/ruff check .

@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import hot, latency, takeover
-from bench.drain import Drain, Place, scratch
-from bench.load import WORKLOADS, Workload, produce
-from bench.restore import Restores
-from uow.broker import EmbeddedBroker, Tier
+from bench.drain import BenchBroker, Drain, scratch
+from bench.restore_times import Restores
+from bench.workloads import WORKLOADS, Workload, produce
+from uow.embedded.broker import EmbeddedBroker, Tier
 
 Numbers = Mapping[str, float]
 
@@ -28,8 +28,8 @@ FAUST_RECORDS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What the command line asks for."""
+class BenchOptions:
+    """Options of the command line."""
 
     what: Sequence[str]
     rounds: int
@@ -69,7 +69,7 @@ class Results:
 Say = Callable[[str], None]
 
 
-def drains(place: Place, asked: Asked, results: Results, say: Say) -> None:
+def drains(place: BenchBroker, asked: BenchOptions, results: Results, say: Say) -> None:
     """Comparison loops and worker by turns; ratios are between neighbours, so that both met the same machine."""
     for name in ("w5", "w100", "w10k", "w1"):
         if name not in asked.what:
@@ -88,7 +88,7 @@ def drains(place: Place, asked: Asked, results: Results, say: Say) -> None:
             say(f"{name} round {number + 1}: bare {bare.cpu_us:.2f} µs, worker {worker.cpu_us:.2f} µs a component")
 
 
-def _prices(place: Place, asked: Asked, results: Results, cpu_us: float) -> dict[str, float]:
+def _prices(place: BenchBroker, asked: BenchOptions, results: Results, cpu_us: float) -> dict[str, float]:
     """The worker's CPU to that of workers that promise less; and beside them the one that writes every survivor at once."""
     units = _preloaded_w5(place, asked).units
     forgetful = _drain(place, "forgetful", "w5", units)
@@ -100,21 +100,21 @@ def _prices(place: Place, asked: Asked, results: Results, cpu_us: float) -> dict
     return {"price": cpu_us / forgetful.cpu_us, "transactions": cpu_us / untransacted.cpu_us}
 
 
-def _preloaded_w5(place: Place, asked: Asked) -> Workload:
+def _preloaded_w5(place: BenchBroker, asked: BenchOptions) -> Workload:
     workload = WORKLOADS["w5"] if asked.records is None else WORKLOADS["w5"].of(asked.records)
     if "w5" not in place.preloaded:
         place.preload(workload)
     return workload
 
 
-def _drain(place: Place, kind: str, name: str, units: int) -> Drain:
+def _drain(place: BenchBroker, kind: str, name: str, units: int) -> Drain:
     done = place.drain(kind, place.destination(name))
     if done.units != units:
         raise RuntimeError(f"{kind} made {done.units} units of {name}, not {units}")
     return done
 
 
-def plain_faust(place: Place, asked: Asked, results: Results, say: Say) -> None:
+def plain_faust(place: BenchBroker, asked: BenchOptions, results: Results, say: Say) -> None:
     """On few records, as it is slow; the worker by turns on all of W5."""
     workload = _preloaded_w5(place, asked)
     topics = place.create(place.application(), place.destination("faust"))
@@ -126,7 +126,7 @@ def plain_faust(place: Place, asked: Asked, results: Results, say: Say) -> None:
         say(f"w5 round {number + 1}: plain Faust {plain.cpu_us:.1f} µs, worker {worker.cpu_us:.2f} µs a component")
 
 
-def restores(place: Place, asked: Asked, results: Results, say: Say) -> None:
+def restores(place: BenchBroker, asked: BenchOptions, results: Results, say: Say) -> None:
     say("restore: filling changelogs")
     each = Restores(place, asked.records or 100_000)
     for number in range(asked.rounds):
@@ -136,28 +136,28 @@ def restores(place: Place, asked: Asked, results: Results, say: Say) -> None:
             say(f"restore {case} round {number + 1}: {done['per_s']:,.0f} held components/s")
 
 
-def latencies(place: Place, asked: Asked, results: Results, say: Say) -> None:
+def latencies(place: BenchBroker, asked: BenchOptions, results: Results, say: Say) -> None:
     for number in range(asked.rounds):
         done = latency.measure(place, asked.seconds, asked.rate)
         results.add(f"latency at {asked.rate}/s", done)
         say(f"latency round {number + 1}: p50 {done['p50_ms']:.1f} ms, p99 {done['p99_ms']:.1f} ms")
 
 
-def takeovers(place: Place, asked: Asked, results: Results, say: Say) -> None:
+def takeovers(place: BenchBroker, asked: BenchOptions, results: Results, say: Say) -> None:
     for number, case in itertools.product(range(asked.rounds), takeover.CASES):
         seconds = takeover.measure(place, asked.records or 100_000, case)
         results.add(f"takeover, {case}", {"takeover_s": seconds})
         say(f"takeover round {number + 1}, {case}: {seconds:.1f} s")
 
 
-def hot_path(asked: Asked, results: Results, say: Say) -> None:
+def hot_path(asked: BenchOptions, results: Results, say: Say) -> None:
     for name in ("w5", "w100", "w10k", "w1"):
         done = hot.measure(min(asked.records or 50_000, 50_000), 2 + 2 * asked.rounds, name)
         results.add(f"hot {name}", done)
         say(f"hot {name}: {done['process']:.2f} µs a component, {done['ratio']:.2f} x a dictionary loop")
 
 
-ON_BROKER: dict[str, Callable[[Place, Asked, Results, Say], None]] = {
+ON_BROKER: dict[str, Callable[[BenchBroker, BenchOptions, Results, Say], None]] = {
     "faust": plain_faust,
     "restore": restores,
     "latency": latencies,
@@ -166,7 +166,7 @@ ON_BROKER: dict[str, Callable[[Place, Asked, Results, Say], None]] = {
 WHAT = ("hot", "w5", "w100", "w10k", "w1", *ON_BROKER)
 
 
-def run(asked: Asked, say: Say, heap: str = "1g", tier: Tier = Tier.FULL) -> Results:
+def run(asked: BenchOptions, say: Say, heap: str = "1g", tier: Tier = Tier.FULL) -> Results:
     """Everything asked for, on one broker."""
     results = Results()
     if "hot" in asked.what:
@@ -181,7 +181,7 @@ def run(asked: Asked, say: Say, heap: str = "1g", tier: Tier = Tier.FULL) -> Res
             jvm_flags=[f"-Xms{heap}"],  # of one size, as Kafka's own start script has it
         ) as broker,
     ):
-        place = Place(broker.bootstrap, Path(folder), broker.data)
+        place = BenchBroker(broker.bootstrap, Path(folder), broker.data)
         drains(place, asked, results, say)
         for name, measure in ON_BROKER.items():
             if name in asked.what:
@@ -247,7 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if unknown := set(given.what) - set(WHAT):
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
-    asked = Asked(given.what or WHAT, given.rounds, given.records, given.seconds, given.rate)
+    asked = BenchOptions(given.what or WHAT, given.rounds, given.records, given.seconds, given.rate)
     console = Console(stderr=True)
     results = run(asked, lambda line: console.print(line, highlight=False))
     if given.json:

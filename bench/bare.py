@@ -1,7 +1,8 @@
 """Comparison (a): consume, assemble, produce, with the worker's transactions and librdkafka settings, and no changelog.
 
-The least a correct-looking program can do: units in a dictionary, joined values out, positions in the transaction. It forgets everything
-when it ends, checks nothing, and has no answer to what the worker has answers to. Run it as a process: `python -m bench.bare BOOTSTRAP APPLICATION DESTINATION`.
+The minimum that a program needs to look correct: units in a dictionary, joined values as output, positions in the transaction. It forgets
+everything when it ends, checks nothing, and handles none of the faults that a worker handles. Run it as a process:
+`python -m bench.bare BOOTSTRAP APPLICATION DESTINATION`.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from typing import Any
 
 import confluent_kafka as ck
 
-from bench.load import PARTITIONS
-from processor.kafka.clients import Clients
-from processor.kafka.settings import WorkerSettings
-from processor.kafka.source import GRACE_S
-from topics.catalogue import DestinationTopics
-from topics.partitioner import partition_for
+from bench.workloads import PARTITIONS
+from uow.processor.kafka.clients import Clients
+from uow.processor.kafka.source import GRACE_S
+from uow.processor.kafka.worker_settings import WorkerSettings
+from uow.topics.catalogue import DestinationTopics
+from uow.topics.partitioner import partition_for
 
 
 class Assembly:

@@ -1,6 +1,6 @@
 """One preloaded topic, drained by one process: CPU and time from readiness to the last committed position.
 
-Belongs here: the place on the broker (topics, groups, end offsets), one drain, and whether its outputs are right. Does not belong here:
+Belongs here: the topics, groups and end offsets on the broker, one drain, and the check of its outputs. Does not belong here:
 repeating and comparing (`bench.__main__`).
 """
 
@@ -18,18 +18,23 @@ from uuid import uuid4
 
 import confluent_kafka as ck
 
-from bench.load import PARTITIONS, QUIET, Workload, produce
-from bench.processes import Program, Usage
-from topics import admin
-from topics.catalogue import DestinationTopics, expected
-from topics.policies import DestinationPolicy, HandlingPolicy
+from bench.programs import Program, Usage
+from bench.workloads import (
+    PARTITIONS,
+    QUIET,
+    Workload,
+    produce,
+)
+from uow.topics import admin
+from uow.topics.catalogue import DestinationTopics, expected
+from uow.topics.policies import DestinationPolicy, HandlingPolicy
 
 POLICY = DestinationPolicy(handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY)
 DRAIN_S = 600.0
 LEAST_CPU_S = 0.1
 """The kernel counts a process's CPU in hundredths of a second."""
 WARM = 0.1
-"""Share of the records before the first look: start-up and first fetches are no cost of a component."""
+"""Share of the records before the first measurement: start-up and first fetches are not part of a component's cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,7 @@ class Drain:
         return asdict(self)
 
 
-class Place:
+class BenchBroker:
     """A broker, and how the bench looks at it.
 
     Args:
@@ -82,7 +87,7 @@ class Place:
         return f"bench-{self._mark}-{self._runs}"
 
     def create(self, application: str, destination: str) -> DestinationTopics:
-        """Topics of the destination as `uow topics create` makes them."""
+        """Creates the destination's topics with the settings of `uow topics create`."""
         admin.create_missing(self.admin, expected(application, destination, POLICY, PARTITIONS))
         return DestinationTopics(application, destination)
 
@@ -171,7 +176,7 @@ class Place:
         return Program(self.folder / f"{application}.log", *command)
 
     def run_through(self, application: str, destination: str, kill: bool) -> None:
-        """Lets a worker process the whole input: killed then, it leaves young groups; else each row it ever had to write is there."""
+        """Lets a worker process the whole input: killed then, it leaves replayable groups; else every row that it had to write is there."""
         topics = DestinationTopics(application, destination)
         ends = self.ends(topics.components)
         with (

@@ -1,7 +1,7 @@
-"""Comparison (c): the worker that keeps nothing, no changelog and no ledger: `python -m bench.forgetful UOW_TOML`.
+"""Comparison (c): the worker without changelog and ledger: `python -m bench.forgetful UOW_TOML`.
 
-All the rest is `uow worker`: poll, groups, units, the transaction with its positions. What the default worker costs beyond it is the price of
-surviving a restart. For the bench alone: killed, it loses whatever is open.
+Everything else is as in `uow worker`: poll, groups, units, the transaction with its positions. The difference to the default worker is the price of
+surviving a restart. Only for this benchmark: when it is killed, all open groups are lost.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from unittest.mock import patch
 
-from processor.core.group import Group
-from processor.core.partition import HeldRow
-from processor.engine import restore
-from processor.engine.ports import Plan
-from processor.engine.task import PartitionTask
-from processor.shell.worker import run_worker
-from uow.config import load
+from uow.config.loading import load
+from uow.processor.core.group import Group
+from uow.processor.core.happened import HeldRow
+from uow.processor.engine import restore
+from uow.processor.engine.ports import Plan
+from uow.processor.engine.task import PartitionTask
+from uow.processor.shell.worker import run_worker
 
 
 class ForgetfulTask(PartitionTask):

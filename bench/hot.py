@@ -13,14 +13,14 @@ from dataclasses import replace
 from typing import Any
 
 from bench.drain import POLICY
-from bench.load import PARTITIONS, WORKLOADS, Record
-from processor.core import shelf
-from processor.engine.context import TaskContext
-from processor.engine.outputs import Written
-from processor.engine.ports import Tp
-from processor.engine.task import PartitionTask
-from schemas.framing import single_object_header
-from topics.catalogue import DestinationTopics
+from bench.workloads import PARTITIONS, WORKLOADS, Record
+from uow.processor.core.fast_path import process_rows
+from uow.processor.engine.context import TaskContext
+from uow.processor.engine.outputs import WrittenOutputs
+from uow.processor.engine.ports import Tp
+from uow.processor.engine.task import PartitionTask
+from uow.schemas.framing import single_object_header
+from uow.topics.catalogue import DestinationTopics
 
 POLL = 1_250
 """Records of one partition in a poll of 5,000 over four."""
@@ -66,7 +66,7 @@ def _new_task() -> PartitionTask:
 
 
 def _dictionary(records: Sequence[Fake], took: dict[str, float]) -> None:
-    """What `bench.bare` does with records, less Kafka."""
+    """The work of `bench.bare` on records, without Kafka."""
     began = time.thread_time()
     groups: dict[bytes, dict[int, Any]] = {}
     closed: set[bytes] = set()
@@ -105,15 +105,15 @@ def _steps(records: Sequence[Fake], took: dict[str, float]) -> None:
     """The steps of `PartitionTask.process`, one by one."""
     task, clock = _new_task(), time.thread_time
     partition = task.partition
-    for step in ("columns", "judge", "units", "rows and ledger"):
+    for step in ("columns", "fast path", "units", "rows and ledger"):
         took[step] = 0.0
     for at in range(0, len(records), POLL):
         begin = clock()
         (columns,) = partition.reader.read(records[at : at + POLL])
         took["columns"] += (done := clock()) - begin
-        shelf.judge(partition, columns)
-        took["judge"] += (begin := clock()) - done
-        happened, written = partition.happened, Written()
+        process_rows(partition, columns, partition.on_record)
+        took["fast path"] += (begin := clock()) - done
+        happened, written = partition.happened, WrittenOutputs()
         for effect in happened.effects:
             task.writer.write(effect, written)
         took["units"] += (done := clock()) - begin

@@ -1,6 +1,6 @@
-"""Latency at a given rate: from the broker's append of a unit's last component to the unit in the hands of a `read_committed` reader.
+"""Latency at a given rate: from the broker's append of a unit's last component until a `read_committed` consumer has the unit.
 
-Three processes besides the broker: a producer in step with the clock, the worker, a reader. The append time is the broker's, in whole
+Three processes besides the broker: a producer that follows the clock, the worker, a reader. The append time is the broker's, in whole
 milliseconds and rounded down, the reader's clock is the same machine's: a latency is at most 1 ms too long.
 
     python -m bench.latency send BOOTSTRAP TOPIC RECORDS RATE
@@ -16,12 +16,17 @@ from typing import Any
 
 import confluent_kafka as ck
 
-from bench.drain import Place
-from bench.load import PARTITIONS, QUIET, WORKLOADS, Workload
-from bench.processes import Program
-from schemas import codec
-from schemas.records import Unit
-from topics.partitioner import partition_for
+from bench.drain import BenchBroker
+from bench.programs import Program
+from bench.workloads import (
+    PARTITIONS,
+    QUIET,
+    WORKLOADS,
+    Workload,
+)
+from uow.schemas import codec
+from uow.schemas.records import Unit
+from uow.topics.partitioner import partition_for
 
 STEP_S = 0.005
 WARM = 0.5
@@ -81,7 +86,7 @@ def read(bootstrap: str, topic: str, units: int) -> None:
     print(json.dumps({"units": len(seen), "latencies": sorted(latencies)}), flush=True)
 
 
-def measure(place: Place, seconds: float, rate: int) -> dict[str, float]:
+def measure(place: BenchBroker, seconds: float, rate: int) -> dict[str, float]:
     """p50 and p99 in milliseconds."""
     records = int(seconds * rate)
     load = workload(records)

@@ -1,7 +1,7 @@
-"""Comparison (b): plain Faust on `kafka://` with `app.Table`, as its documentation teaches it, at least once.
+"""Comparison (b): plain Faust on `kafka://` with `app.Table`, as in its documentation, with at-least-once delivery.
 
-Its tables keep each group, and each closed id, in changelogs, as ours do: a set of closed ids in memory would be empty after a restart, and
-a late duplicate open a group. Run it as a process: `python -m bench.plain_faust BOOTSTRAP APPLICATION DESTINATION FOLDER`.
+Its tables keep each group and each closed id in changelogs, as the worker does: a set of closed ids in memory would be empty after a restart,
+and a late duplicate would open a group. Run it as a process: `python -m bench.plain_faust BOOTSTRAP APPLICATION DESTINATION FOLDER`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 import faust
 
-from bench.load import PARTITIONS
-from topics.catalogue import DestinationTopics
+from bench.workloads import PARTITIONS
+from uow.topics.catalogue import DestinationTopics
 
 
 def create_app(bootstrap: str, application: str, destination: str, folder: str) -> Any:

@@ -1,7 +1,7 @@
-"""Take-over: how long the partitions of a worker that leaves stand still, with components held in all of them.
+"""Take-over: the time for which the partitions of a worker that leaves stand still, with components held in all of them.
 
-Two workers share four partitions. One is told to end, or killed; when it is gone a unit of one component is sent to each partition.
-Measured is from the signal until a `read_committed` reader has seen all of them.
+Two workers share four partitions. One is stopped or killed; when it has ended, a unit of one component is sent to each partition.
+The time is measured from the signal until a `read_committed` consumer has seen all of them.
 """
 
 from __future__ import annotations
@@ -16,18 +16,24 @@ from pathlib import Path
 
 import confluent_kafka as ck
 
-from bench.drain import Place
-from bench.load import PARTITIONS, QUIET, WORKLOADS, Record, produce
-from bench.processes import Program
-from topics.catalogue import DestinationTopics
-from topics.partitioner import partition_for
+from bench.drain import BenchBroker
+from bench.programs import Program
+from bench.workloads import (
+    PARTITIONS,
+    QUIET,
+    WORKLOADS,
+    Record,
+    produce,
+)
+from uow.topics.catalogue import DestinationTopics
+from uow.topics.partitioner import partition_for
 
 PATIENCE_S = 90.0
 CASES: Mapping[str, str] = {"stopped": "", "killed": "", "killed in a transaction": "offsets:1:9"}
 """`UOW_CRASH` of the worker that ends: the last one has its transaction open, which only its time-out ends."""
 
 
-def measure(place: Place, records: int, case: str) -> float:
+def measure(place: BenchBroker, records: int, case: str) -> float:
     """Seconds until the other worker has delivered from every partition."""
     application = place.application()
     destination = f"{application}-takeover"
@@ -53,13 +59,13 @@ def measure(place: Place, records: int, case: str) -> float:
         return time.perf_counter() - began
 
 
-def _worker(place: Place, application: str, destination: str, name: str, crash: str = "") -> Program:
+def _worker(place: BenchBroker, application: str, destination: str, name: str, crash: str = "") -> Program:
     command = [str(Path(sys.executable).with_name("uow")), "worker", "-c", str(place.config(application, destination))]
     environment = {**os.environ, "UOW_CRASH": crash}
     return Program(place.folder / f"{application}-{name}.log", *command, "--name", name, env=environment)
 
 
-def _send(place: Place, topics: DestinationTopics, name: str) -> set[bytes]:
+def _send(place: BenchBroker, topics: DestinationTopics, name: str) -> set[bytes]:
     """A unit of one component for each partition; their ids."""
     ids = [
         next(
@@ -77,7 +83,7 @@ def _send(place: Place, topics: DestinationTopics, name: str) -> set[bytes]:
     return set(ids)
 
 
-def _seen(place: Place, topics: DestinationTopics, ids: set[bytes], stack: ExitStack) -> Callable[[], bool]:
+def _seen(place: BenchBroker, topics: DestinationTopics, ids: set[bytes], stack: ExitStack) -> Callable[[], bool]:
     reader = place.consumer("bench-takeover", **{"isolation.level": "read_committed"})
     stack.callback(reader.close)
     reader.assign([ck.TopicPartition(topics.units, number, 0) for number in range(PARTITIONS)])

@@ -1,7 +1,7 @@
 """Comparison (d): the worker without transactions: `python -m bench.untransacted UOW_TOML`.
 
-The same rows, ledger and units by an idempotent producer, flushed; positions are committed by the consumer, afterwards. What the default
-worker costs beyond it is the price of a transaction. For the bench alone: killed, it doubles units.
+The same rows, ledger and units are sent by an idempotent producer and flushed; the consumer commits positions afterwards. The difference to
+the default worker is the price of a transaction. Only for this benchmark: when it is killed, units are doubled.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from unittest.mock import patch
 
 import confluent_kafka as ck
 
-from processor.engine.ports import Meanwhile, Plan
-from processor.kafka.clients import CONNECTION, PRODUCER
-from processor.kafka.sink import KafkaSink
-from processor.kafka.source import KafkaSource
-from processor.shell import app
-from processor.shell.worker import run_worker
-from uow.config import load
+from uow.config.loading import load
+from uow.processor.engine.ports import Meanwhile, Plan
+from uow.processor.kafka.clients import CONNECTION, PRODUCER
+from uow.processor.kafka.sink import KafkaSink
+from uow.processor.kafka.source import KafkaSource
+from uow.processor.shell import app
+from uow.processor.shell.worker import run_worker
 
 FLUSH_S = 30.0
 WRITTEN: dict[tuple[str, int], int] = {}
@@ -33,11 +33,10 @@ class PlainSink(KafkaSink):
     def open(self, meanwhile: Meanwhile = lambda: None) -> None:
         settings = self._settings
         properties: dict[str, Any] = {**CONNECTION, **PRODUCER, "bootstrap.servers": settings.bootstrap_servers}
-        self._producer = ck.Producer({**properties, "enable.idempotence": True})
+        self._producer._handle = ck.Producer({**properties, "enable.idempotence": True})
 
     def write(self, plans: Sequence[Plan], token: Any) -> None:
-        producer = self._producer
-        assert producer is not None
+        producer = self._producer.handle
         for plan in plans:
             self._produce(producer, plan)
         if producer.flush(FLUSH_S):

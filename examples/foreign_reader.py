@@ -1,8 +1,9 @@
-"""Units read with nothing of ours: a Kafka client, an Avro library, and the published definition.
+"""Units read without the `uow` library: with a Kafka client, an Avro library, and the published definition.
 
+    pip install confluent-kafka avro
     python examples/foreign_reader.py schemas/definitions/unit.avsc
 
-Prints COUNT units (default 10), a line of JSON each, and stops. Say `read_committed`: what a transaction has not committed is not there.
+Prints COUNT units (default 10), a line of JSON each, and stops. It must read `read_committed`, so that it sees no record of an aborted transaction.
 """
 
 import io

@@ -1,6 +1,6 @@
-"""The words on the wire: Avro definitions, records, codecs, framing, errors.
+"""The records on the wire: Avro definitions, values, codecs, framing, errors.
 
-Belongs here: what bytes mean, for every part of uow and in every version ever released. Pure but for
-`schemas.registry`, which may ask a schema registry. Does not belong here: topics, policies, decisions; this package
-knows no other of ours.
+Belongs here: the meaning of bytes, for every part of the project and every released version. Pure, except
+`uow.schemas.registry`, which may ask a schema registry. Does not belong here: topics, policies, decisions; this package
+imports no other package of the project.
 """

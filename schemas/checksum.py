@@ -1,13 +1,13 @@
-"""The checksum of values that stay where they are: CRC-32C, as Kafka has it (contract section 11, `Reference`).
+"""The checksum of values that are referred to: CRC-32C, as Kafka uses it (`Reference` in `definitions/component.avsc`).
 
-Belongs here: that one function. Does not belong here: digests of units (`schemas.digest`).
+Belongs here: that one function. Does not belong here: digests of units (`uow.schemas.digest`).
 """
 
 from __future__ import annotations
 
 import google_crc32c
 
-from schemas.records import Component, Reference
+from uow.schemas.records import ComponentRecord, Reference
 
 
 def reference_to(value: bytes | None) -> Reference:
@@ -15,9 +15,9 @@ def reference_to(value: bytes | None) -> Reference:
     return Reference(-1, 0) if value is None else Reference(len(value), google_crc32c.value(value))
 
 
-def by_reference(component: Component) -> Component:
-    """The component without key, value and headers: they stay at its source, where its value may have stayed already."""
-    return Component(
+def by_reference(component: ComponentRecord) -> ComponentRecord:
+    """The component without key, value and headers, which are left at its source; the value may have been left there already."""
+    return ComponentRecord(
         component.seq,
         component.end,
         component.component_id,

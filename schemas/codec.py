@@ -1,9 +1,9 @@
-"""Records to framed Avro and back, by fastavro, for whatever is not the worker's hot path.
+"""Encoding of records as framed Avro, and decoding, with fastavro, for everything outside the worker's hot path.
 
-Belongs here: encoding and decoding of every record of `schemas.records`, resolution of a writer's schema to today's,
+Belongs here: encoding and decoding of every record of `uow.schemas.records`, resolution of a writer's schema to today's,
 and the promise that bad bytes end as `DecodeError`, quickly and in memory bounded by the input. Does not belong here:
-frames (`schemas.framing`), the encoder by hand (`schemas.component`), asking a registry (`schemas.registry`), JSON and
-XML (`schemas.formats`).
+frames (`uow.schemas.framing`), the encoder by hand (`uow.schemas.component`), asking a registry (`uow.schemas.registry`), JSON and
+XML (`uow.schemas.formats`).
 
 Logical types are dropped before fastavro sees a schema: a time is a plain number of milliseconds, and no number is out
 of range for it.
@@ -24,13 +24,13 @@ import fastavro
 from fastavro.read import SchemaResolutionError
 from fastavro.schema import SchemaParseException, UnknownType
 
-from schemas import framing
-from schemas.errors import DecodeError
-from schemas.framing import FrameKind, Framer, SingleObjectFramer
-from schemas.records import (
+from uow.schemas import framing
+from uow.schemas.error_classes import DecodeError
+from uow.schemas.framing import FrameKind, Framer, SingleObjectFramer
+from uow.schemas.records import (
     Answer,
     ChangelogRow,
-    Component,
+    ComponentRecord,
     GroupRow,
     LedgerRecord,
     Outcome,
@@ -45,7 +45,7 @@ R = TypeVar("R", bound=Record)
 
 
 class SchemaSource(Protocol):
-    """Gives the schema that a registry's id stands for."""
+    """Looks up the schema of a registry's id."""
 
     def schema(self, schema_id: int) -> str:
         """Avro definition as JSON text.
@@ -80,10 +80,10 @@ def decode(data: bytes, *, registry: SchemaSource | None = None) -> Record:
 
     Args:
         data: Framing and body.
-        registry: Who knows the ids of Confluent framing; without one that framing cannot be read.
+        registry: Looks up the ids of Confluent framing; without it that framing cannot be read.
 
     Raises:
-        DecodeError: Whatever else is wrong with the bytes. Case `framing`, `schema` or `body`; the bytes are kept.
+        DecodeError: The bytes are wrong. Case `framing`, `schema` or `body`; the bytes are kept.
         UowError: The registry does not answer.
     """
     taken = framing.split(data)
@@ -104,10 +104,10 @@ def decode(data: bytes, *, registry: SchemaSource | None = None) -> Record:
 
 
 def decode_as(kind: type[R], data: bytes, *, registry: SchemaSource | None = None) -> R:
-    """Like `decode`, where only one kind of record can stand.
+    """Like `decode`, for a place where only one kind of record is allowed.
 
     Raises:
-        DecodeError: Also for any other record of ours; case `schema`.
+        DecodeError: Also for any other record of the project; case `schema`.
     """
     record = decode(data, registry=registry)
     if not isinstance(record, kind):
@@ -115,18 +115,18 @@ def decode_as(kind: type[R], data: bytes, *, registry: SchemaSource | None = Non
     return record
 
 
-class Writer(NamedTuple):
-    """A schema that something was written with: the record's name with us, and fastavro's form of the schema."""
+class AvroWriter(NamedTuple):
+    """A writer's schema: the record's name in the project, and fastavro's form of the schema."""
 
     name: str
     schema: Any
 
 
 _BROKEN_BODY: Final = (EOFError, LookupError, ValueError, TypeError, OverflowError, MemoryError)
-"""What fastavro raises on bytes that are no record: it checks lengths against the data before it keeps anything."""
+"""Exceptions of fastavro for bytes that are not a record. It checks lengths against the data before it allocates memory."""
 
 
-def _decode_body(body: bytes, writer: Writer) -> Record:
+def _decode_body(body: bytes, writer: AvroWriter) -> Record:
     """The record in a body, which must be used up."""
     reader = _current(writer.name)
     source = BytesIO(body)
@@ -151,7 +151,7 @@ def _current(name: str) -> Any:
     return fastavro.parse_schema(without_logical_types(json.loads(framing.definition_text(name))))
 
 
-def _released_writer(fingerprint: int) -> Writer:
+def _released_writer(fingerprint: int) -> AvroWriter:
     schema = framing.known().get(fingerprint)
     if schema is None:
         raise DecodeError(
@@ -161,18 +161,18 @@ def _released_writer(fingerprint: int) -> Writer:
 
 
 @cache
-def _released(name: str, version: int) -> Writer:
+def _released(name: str, version: int) -> AvroWriter:
     if version == framing.DEFINITIONS[name][1]:
-        return Writer(name, _current(name))
+        return AvroWriter(name, _current(name))
     return foreign_writer(framing.definition_text(name, version))
 
 
 @lru_cache(maxsize=256)
-def foreign_writer(text: str) -> Writer:
+def foreign_writer(text: str) -> AvroWriter:
     """A writer's schema from JSON text: of an older version, or from a registry.
 
     Raises:
-        DecodeError: It is no Avro, it is no record of ours, or a few bytes of it could claim any amount of time or
+        DecodeError: It is not Avro, not a record of the project, or a few bytes of data could claim any amount of time or
             memory; case `schema`.
     """
     try:
@@ -193,7 +193,7 @@ def foreign_writer(text: str) -> Writer:
     short = name.rpartition(".")[2]
     if name != f"{framing.NAMESPACE}.{short}" or short not in _TYPES:
         raise DecodeError("schema", f"{name[:80]} is no record of ours")
-    return Writer(short, parsed)
+    return AvroWriter(short, parsed)
 
 
 def without_logical_types(schema: Any) -> Any:
@@ -251,7 +251,7 @@ def _check_record_bounded(schema: Any, namespace: str, inside: frozenset[str]) -
         _check_bounded(field["type"], name.rpartition(".")[0], inside | {name})
 
 
-# -- what fastavro takes and gives, told by the fields of a record ------------------------------------------------------
+# -- conversion between records and fastavro's data, derived from the fields of a record --------------------------------
 
 
 def _same(value: Any) -> Any:
@@ -259,7 +259,7 @@ def _same(value: Any) -> Any:
 
 
 class _Mapping(NamedTuple):
-    """How values of one type go to fastavro and come back."""
+    """Conversion of values of one type to fastavro's data, and back."""
 
     out: Callable[[Any], Any] = _same
     back: Callable[[Any], Any] = _same
@@ -281,7 +281,7 @@ def _mapping(kind: Any) -> _Mapping:
 
 
 def _mapping_of(kind: Any) -> _Mapping:
-    """The mapping of a record, or of a part of one. What stays the same is not called for: these are most fields."""
+    """The mapping of a record, or of a part of one. Fields that need no conversion, which are most, cost no call."""
     fields = [(name, *_mapping(hint)) for name, hint in get_type_hints(kind).items()]
 
     def out(record: Any) -> Datum:
@@ -317,7 +317,7 @@ _PAIRS = _Mapping(
 
 
 _TYPES: Final[Mapping[str, type[Record]]] = {
-    "Component": Component,
+    "Component": ComponentRecord,
     "Unit": Unit,
     "Outcome": Outcome,
     "Answer": Answer,

@@ -1,10 +1,10 @@
 """Avro by hand for what the worker writes per record: components, units, changelog rows. Standard library only.
 
 A component is encoded once, on arrival; those bytes are the state, the changelog value and its place in the unit, so a unit is a head, a
-join of held bytes and a zero byte. The general codec (`schemas.codec`) takes 119 microseconds for a unit of five where this takes about
-ten; tests hold the two, and the official `avro` package, to the same bytes. Field order: `schemas/definitions/*.avsc`.
+join of held bytes and a zero byte. The general codec (`uow.schemas.codec`) takes 119 microseconds for a unit of five, this module about
+ten; tests require the same bytes of both and of the official `avro` package. Field order: `schemas/definitions/*.avsc`.
 
-Belongs here: bytes of the records on the hot path. Does not belong here: framing (`schemas.framing`) and anything read or written rarely.
+Belongs here: bytes of the records on the hot path. Does not belong here: framing (`uow.schemas.framing`) and anything read or written rarely.
 """
 
 from __future__ import annotations
@@ -13,8 +13,15 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
-from schemas.errors import DecodeError
-from schemas.records import Component, Range, Reason, Reference, Source, UnitOutcome
+from uow.schemas.error_classes import DecodeError
+from uow.schemas.records import (
+    ComponentRecord,
+    Range,
+    Reason,
+    Reference,
+    Source,
+    UnitOutcome,
+)
 
 
 def varint(number: int) -> bytes:
@@ -45,17 +52,17 @@ def long(number: int) -> bytes:
 
 
 BLOCK_BITS = 13
-"""Numbers that are equal above these bits are coded from one `block`."""
+"""Number of low bits within a block: numbers that are equal in all higher bits are encoded from one `block`."""
 
 
 def block(number: int) -> tuple[list[bytes], bytes]:
-    """Beginnings of `long` by `number & (1 << BLOCK_BITS) - 1`, and the end that all not negative numbers of a block have in common."""
+    """First bytes of `long` by `number & (1 << BLOCK_BITS) - 1`, and the last bytes that all non-negative numbers of a block have in common."""
     above = number >> BLOCK_BITS
     return (_BEGINNINGS, varint(above)) if above else (LENGTHS, b"")
 
 
 def longs(numbers: Sequence[int]) -> list[bytes]:
-    """`long` of each of some rising numbers, none of them negative."""
+    """`long` of each of several rising, non-negative numbers."""
     coded: list[bytes] = []
     begin, within = 0, (1 << BLOCK_BITS) - 1
     while begin < len(numbers):
@@ -67,7 +74,7 @@ def longs(numbers: Sequence[int]) -> list[bytes]:
 
 
 LENGTHS = _SMALL[::2]
-"""Zigzag lengths of what is usually short: a list look-up instead of a call."""
+"""Zigzag lengths of short data: a list look-up instead of a call."""
 
 
 def sized(data: bytes) -> bytes:
@@ -97,11 +104,11 @@ def optional(data: bytes | None) -> bytes:
 
 
 def source_head(topic: str, partition: int) -> bytes:
-    """What comes before the offset in a `Source`."""
+    """The bytes before the offset in a `Source`."""
     return sized(topic.encode()) + long(partition)
 
 
-def encode_component(component: Component) -> bytes:
+def encode_component(component: ComponentRecord) -> bytes:
     """A component's Avro body, without framing."""
     cid, source, reference = (
         component.component_id,
@@ -125,7 +132,7 @@ def encode_component(component: Component) -> bytes:
 
 
 class Cursor:
-    """Reads Avro's primitive types from bytes. Raises `DecodeError` for whatever is not there."""
+    """Reads Avro's primitive types from bytes. Raises `DecodeError` if they are wrong or incomplete."""
 
     __slots__ = ("at", "data")
 
@@ -171,7 +178,7 @@ class Cursor:
             raise DecodeError("body", "a string is no UTF-8") from None
 
     def branch(self) -> bool:
-        """The branch of a union of null and something: whether something follows."""
+        """The branch of a union of null and another type. True if a value of that type follows."""
         branch = self.long()
         if branch not in (0, 1):
             raise DecodeError("body", f"a union has no branch {branch}")
@@ -195,7 +202,7 @@ def items(cursor: Cursor) -> Iterator[None]:
             yield None
 
 
-def read_component(cursor: Cursor) -> Component:
+def read_component(cursor: Cursor) -> ComponentRecord:
     """The component at the cursor, as `encode_component` and the worker write it."""
     seq, end = cursor.long(), cursor.boolean()
     component_id = cursor.text() if cursor.branch() else None
@@ -205,7 +212,7 @@ def read_component(cursor: Cursor) -> Component:
     timestamp = cursor.long()
     source = Source(cursor.text(), cursor.long(), cursor.long())
     reference = Reference(cursor.long(), cursor.long()) if cursor.branch() else None
-    return Component(seq, end, component_id, key, value, headers, timestamp, source, reference)
+    return ComponentRecord(seq, end, component_id, key, value, headers, timestamp, source, reference)
 
 
 def value_of(body: bytes) -> bytes | None:
@@ -227,8 +234,8 @@ def component_id_of(body: bytes) -> bytes | None:
     return cursor.bytes() if cursor.branch() else None
 
 
-def decode_component(body: bytes) -> Component:
-    """The component in `body`. Raises `DecodeError` if the bytes are no component, or more than one."""
+def decode_component(body: bytes) -> ComponentRecord:
+    """The component in `body`. Raises `DecodeError` if the bytes are not exactly one component."""
     cursor = Cursor(body)
     component = read_component(cursor)
     if cursor.at != len(body):
@@ -240,7 +247,7 @@ _MOMENTS: dict[int, bytes] = {}
 
 
 def moment(at: int) -> bytes:
-    """`long` of a time; times repeat within a poll, so the last ones are remembered."""
+    """`long` of a time, with a cache of the latest ones, since times repeat within a poll."""
     chunk = _MOMENTS.get(at)
     if chunk is None:
         if len(_MOMENTS) > 65_536:
@@ -261,7 +268,7 @@ def encode_ranges(ranges: Sequence[Range]) -> bytes:
 
 
 class Closing(Protocol):
-    """How a group closed, as far as its unit says so."""
+    """The facts about a group's closing that its unit contains."""
 
     @property
     def generation(self) -> int: ...
@@ -285,10 +292,10 @@ def unit_body(
     missing: Sequence[Range],
     bodies: Sequence[bytes],
 ) -> bytes:
-    """A unit's Avro body around components that are encoded already.
+    """A unit's Avro body around components that are already encoded.
 
     Args:
-        framing: What goes before it.
+        framing: Framing in front of the body.
         group_id: UTF-8 bytes of the id, at most 4095, as is `unit_id`.
         unit_id: W-90.
         sized_destination: Name of the destination, with its length.

@@ -1,6 +1,6 @@
-"""`uow-digest`: what a producer says about a whole unit's content (W-212). Standard library only.
+"""`uow-digest`: a producer's checksum over a unit's whole content (W-212). Standard library only.
 
-Belongs here: how it is computed. Does not belong here: who sends it (`uow.unit`) and who compares (`processor.core.unit`).
+Belongs here: computing it. Does not belong here: sending it (`uow.client.unit_writer`) and comparing it (`uow.processor.core.virtual_message`).
 """
 
 from __future__ import annotations

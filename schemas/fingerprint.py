@@ -1,9 +1,9 @@
-"""Fingerprints of a unit's components: what is remembered of their ids and values once the unit is delivered (W-40).
+"""Fingerprints of a unit's components: short checksums of their ids and values, remembered after the unit's delivery (W-40).
 
-A component that comes after the delivery is told apart by them as before it: `resend`, `duplicate` or `conflict`. A fingerprint is the
-CRC-32C of a value, 4 bytes little-endian, in number order; where a component has an id, as many of the ids follow, 0 for none.
+With them a component that comes after the delivery is classified as before it: `resend`, `duplicate` or `conflict`. A fingerprint is the
+CRC-32C of a value, 4 bytes little-endian, in number order; if any component has an id, as many fingerprints of ids follow, 0 for none.
 
-Belongs here: making and comparing them. Does not belong here: what a case leads to (`processor.core.decide`), and the ledger's bytes.
+Belongs here: making and comparing them. Does not belong here: the treatment of each case (`uow.processor.core.decide`), and the ledger's bytes.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from struct import Struct
 
 import google_crc32c
 
-from schemas.component import component_id_of
-from schemas.stayed import checksum_of
+from uow.schemas.claim_check import checksum_of
+from uow.schemas.component import component_id_of
 
 MOST = 1_000
-"""Units of more components are remembered without fingerprints."""
+"""Units with more components are remembered without fingerprints."""
 
 _NULL = 0xFFFF_FFFF
 """Of a null value."""
@@ -34,7 +34,7 @@ def _numbers(count: int) -> Struct:
 
 
 def fingerprints(bodies: Mapping[int, bytes]) -> bytes:
-    """Of a complete unit's components, by number from 1; empty for one of more than `MOST`."""
+    """Fingerprints of a complete unit's components, given by number from 1; empty if there are more than `MOST`."""
     count = len(bodies)
     if count > MOST:
         return b""
@@ -51,15 +51,18 @@ def fingerprints(bodies: Mapping[int, bytes]) -> bytes:
 
 
 def _alike(bodies: Sequence[bytes], at: int, values: list[int], ids: list[int]) -> bool:
-    """Whether all have one key, ids of one length or none, and short values, as most units do; then theirs are added.
+    """Adds the fingerprints of components that all have one key, ids of one length or none, and short values, as in most units.
 
-    A value as long as a digest may stand for another one (`schemas.stayed`).
+    A value as long as a digest may be the digest of an external value (`uow.schemas.claim_check`).
 
     Args:
         bodies: Components whose number is encoded in `at - 1` bytes.
-        at: Where what follows number and end mark begins.
-        values: Of those before them.
-        ids: The same; none where components have no id.
+        at: Position after number and end mark.
+        values: Fingerprints of the values of earlier components; new ones are appended.
+        ids: The same of their ids; empty if components have no id.
+
+    Returns:
+        True if the components are alike; otherwise nothing was added.
     """
     if not bodies:
         return True
@@ -95,11 +98,11 @@ def case_of(prints: bytes, count: int, number: int, component_id: bytes | None, 
     """Case of `DuplicateSequenceNumberError` for a component that comes after the delivery (W-31).
 
     Args:
-        prints: Of the unit; not empty.
-        count: Its components.
-        number: Of the component, one of the unit's.
-        component_id: Of the component.
-        value: Of the component.
+        prints: Fingerprints of the unit; not empty.
+        count: Number of its components.
+        number: Sequence number of the component, one of the unit's.
+        component_id: Id of the component.
+        value: Value of the component.
     """
     known = _numbers(len(prints) // 4).unpack(prints)
     if component_id is not None and len(known) == 2 * count and known[count + number - 1] == _crc(component_id):

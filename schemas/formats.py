@@ -1,11 +1,11 @@
 """Units as JSON and as XML (`value_format`), without loss: bytes, nulls, header order and repeats survive (W-95).
 
 Bytes are written as text where that is safe, else in base64: in JSON `{"text": "..."}` or `{"base64": "..."}`, in XML
-an element with its text, or with `encoding="base64"`. Null is `null`, or the element is left out. `docs/wire-format.md`
+an element with its text, or with `encoding="base64"`. Null is `null`, or an absent element. `docs/wire-format.md`
 shows both shapes.
 
-Belongs here: the two formats, written and read. Does not belong here: Avro (`schemas.codec`). What is read may be
-hostile: whatever is no unit ends as `DecodeError`; in XML, document types and with them entities are refused.
+Belongs here: the two formats, written and read. Does not belong here: Avro (`uow.schemas.codec`). The input may be
+hostile: everything that is not a unit raises `DecodeError`; XML document types, and so entities, are refused.
 """
 
 from __future__ import annotations
@@ -17,20 +17,29 @@ from collections.abc import Callable
 from typing import Any, Final, NoReturn, TypeVar
 from xml.etree import ElementTree as ET
 
-from schemas.errors import DecodeError
-from schemas.records import Component, Header, Range, Reason, Reference, Source, Unit, UnitOutcome
+from uow.schemas.error_classes import DecodeError
+from uow.schemas.records import (
+    ComponentRecord,
+    Header,
+    Range,
+    Reason,
+    Reference,
+    Source,
+    Unit,
+    UnitOutcome,
+)
 
 FORMAT_VERSION: Final = 1
-"""Of both shapes; stands in each value.
+"""Version of both formats; it is part of each value.
 
-Fields may be added under the same version, and readers pass over what they do not know.
+Fields may be added without a new version, and readers ignore unknown ones.
 """
 
 T = TypeVar("T")
 
 
 def _clean(text: str) -> bool:
-    """Whether a text survives JSON, XML and people as it is: printable, or a line end or tab in between."""
+    """True if JSON, XML and people leave a text unchanged: it is printable, with line ends and tabs only in between."""
     return text.isprintable() or text.replace("\n", "").replace("\t", "").isprintable()
 
 
@@ -90,7 +99,7 @@ def to_json(unit: Unit) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _component_json(component: Component) -> dict[str, Any]:
+def _component_json(component: ComponentRecord) -> dict[str, Any]:
     source, reference = component.source, component.reference
     return {
         "seq": component.seq,
@@ -116,7 +125,7 @@ def from_json(data: bytes) -> Unit:
     """The unit that `to_json` wrote.
 
     Raises:
-        DecodeError: No unit; case `json`.
+        DecodeError: It is not a unit; case `json`.
     """
     return _read("json", data, lambda: _unit_of_json(json.loads(data, parse_constant=_no_number)))
 
@@ -141,7 +150,7 @@ def _int(value: Any) -> int:
 
 def _str(value: Any) -> str:
     text = _expect(str, value)
-    text.encode()  # a lone surrogate is no text
+    text.encode()  # raises on a lone surrogate
     return text
 
 
@@ -172,10 +181,10 @@ def _check_version(schema: Any, version: Any) -> None:
         )
 
 
-def _component_of_json(value: Any) -> Component:
+def _component_of_json(value: Any) -> ComponentRecord:
     fields = _expect(dict, value)
     source = _expect(dict, fields["source"])
-    return Component(
+    return ComponentRecord(
         seq=_int(fields["seq"]),
         end=_expect(bool, fields["end"]),
         component_id=_or_none(_str, fields["component_id"]),
@@ -217,7 +226,7 @@ def to_xml(unit: Unit) -> bytes:
     return b"<?xml version='1.0' encoding='UTF-8'?>\n" + body
 
 
-def _add_component(parent: ET.Element, component: Component) -> None:
+def _add_component(parent: ET.Element, component: ComponentRecord) -> None:
     element = ET.SubElement(parent, "component")
     _add_plain(element, "seq", component.seq)
     _add_plain(element, "end", "true" if component.end else "false")
@@ -260,7 +269,7 @@ def _add_bytes(parent: ET.Element, name: str, data: bytes | None) -> None:
 
 
 class _Tree(ET.TreeBuilder):
-    """Builds a tree of what is no document type: entities, external or nested, cannot be declared."""
+    """Builds an element tree and refuses document types, so that no entity can be declared."""
 
     def doctype(self, name: str, pubid: str | None, system: str | None) -> NoReturn:
         raise DecodeError("xml", f"a document type ({name[:40]}) is refused")
@@ -270,7 +279,7 @@ def from_xml(data: bytes) -> Unit:
     """The unit that `to_xml` wrote.
 
     Raises:
-        DecodeError: No unit, or a document with a document type; case `xml`.
+        DecodeError: It is not a unit, or it has a document type; case `xml`.
     """
     return _read("xml", data, lambda: _unit_of_xml(_parse(data)))
 
@@ -344,12 +353,12 @@ def _unit_of_xml(root: ET.Element) -> Unit:
     )
 
 
-def _component_of_xml(element: ET.Element) -> Component:
+def _component_of_xml(element: ET.Element) -> ComponentRecord:
     source, reference = _child(element, "source"), element.find("reference")
     end = _plain(element, "end")
     if end not in ("true", "false"):
         raise ValueError(f"end is neither true nor false: {end[:40]!r}")
-    return Component(
+    return ComponentRecord(
         seq=_xml_int(element, "seq"),
         end=end == "true",
         component_id=_optional(_xml_text, element, "component_id"),

@@ -1,11 +1,11 @@
-"""What stands before a record's Avro body, and which schema it names. Standard library only.
+"""The bytes in front of a record's Avro body, which name its schema. Standard library only.
 
-Two framings are written and both are read everywhere (contract section 11): Avro single-object encoding (`C3 01`, the
+Two framings are written and both are read everywhere (`docs/wire-format.md#framing`): Avro single-object encoding (`C3 01`, the
 schema's CRC-64-AVRO fingerprint as 8 bytes little-endian, body), and Confluent's (`00`, schema id as 4 bytes
 big-endian, body).
 
-Belongs here: the frames, the definitions on disk with their versions, parsing canonical form and fingerprint. Does not
-belong here: bodies (`schemas.codec`, `schemas.component`), and asking a registry (`schemas.registry`).
+Belongs here: framing, the definitions on disk with their versions, parsing canonical form and fingerprint. Does not
+belong here: bodies (`uow.schemas.codec`, `uow.schemas.component`), and asking a registry (`uow.schemas.registry`).
 
 Nothing is read or computed on import; each answer is computed once.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
-from schemas.errors import DecodeError
+from uow.schemas.error_classes import DecodeError
 
 SINGLE_OBJECT_MARK: Final = b"\xc3\x01"
 CONFLUENT_MARK: Final = b"\x00"
@@ -49,14 +49,14 @@ _FOLDER = Path(__file__).parent / "definitions"
 
 
 class FrameKind(Enum):
-    """Which of the two framings."""
+    """The two framings."""
 
     SINGLE_OBJECT = "single-object"
     CONFLUENT = "confluent"
 
 
 class Frame(NamedTuple):
-    """A framed record taken apart; `schema` is a fingerprint or a registry's id, by `kind`."""
+    """The parts of a framed record; `schema` is a fingerprint or a registry's id, depending on `kind`."""
 
     kind: FrameKind
     schema: int
@@ -72,10 +72,10 @@ class SchemaVersion(NamedTuple):
 
 @cache
 def definition_text(name: str, version: int | None = None) -> str:
-    """The Avro definition of a record as JSON text; the current version if none is given.
+    """The Avro definition of a record as JSON text, by default of the current version.
 
     Raises:
-        KeyError: No record of ours, or no such version.
+        KeyError: There is no such record or version.
     """
     stem, current = DEFINITIONS[name]
     if version is None or version == current:
@@ -86,10 +86,10 @@ def definition_text(name: str, version: int | None = None) -> str:
 
 
 def canonical_form(schema: Any) -> str:
-    """Avro's parsing canonical form of a definition, as far as ours go: no maps, fixed types or aliases.
+    """Avro's parsing canonical form of a definition without maps, fixed types and aliases.
 
     Raises:
-        ValueError: A type that our definitions do not use.
+        ValueError: The definition uses another type.
     """
     return _canonical(schema, "")
 
@@ -151,7 +151,7 @@ def fingerprint(name: str, version: int | None = None) -> int:
 
 @cache
 def known() -> Mapping[int, SchemaVersion]:
-    """Fingerprint to schema, of every version ever released: what can be read without a registry."""
+    """Schema by fingerprint, of every released version: these can be read without a registry."""
     versions = (
         SchemaVersion(name, version) for name, (_, current) in DEFINITIONS.items() for version in range(1, current + 1)
     )
@@ -160,20 +160,20 @@ def known() -> Mapping[int, SchemaVersion]:
 
 @cache
 def single_object_header(name: str, version: int | None = None) -> bytes:
-    """The 10 bytes before a body, by record name (`Unit`); of the current version if none is given."""
+    """The 10 bytes in front of a body, by record name (`Unit`), by default of the current version."""
     return SINGLE_OBJECT_MARK + fingerprint(name, version).to_bytes(8, "little")
 
 
 def confluent_header(schema_id: int) -> bytes:
-    """The 5 bytes before a body whose schema a registry knows by this id."""
+    """The 5 bytes in front of a body whose schema has this id in a registry."""
     return CONFLUENT_MARK + schema_id.to_bytes(4, "big")
 
 
 class Framer(Protocol):
-    """Gives the bytes before a body."""
+    """Gives the bytes in front of a body."""
 
     def header(self, name: str, topic: str) -> bytes:
-        """For a record by name (`Unit`), on its way to `topic`."""
+        """The bytes for a record, by name (`Unit`), and the topic that it is sent to."""
         ...
 
 
@@ -185,10 +185,10 @@ class SingleObjectFramer:
 
 
 def split(data: bytes) -> Frame:
-    """Takes a framed record apart.
+    """Splits a framed record into its parts.
 
     Raises:
-        DecodeError: Neither framing; case `framing`.
+        DecodeError: It has neither framing; case `framing`.
     """
     if data[:2] == SINGLE_OBJECT_MARK and len(data) >= 10:
         return Frame(FrameKind.SINGLE_OBJECT, int.from_bytes(data[2:10], "little"), data[10:])

@@ -1,8 +1,8 @@
 """The records on the wire as Python values.
 
-Belongs here: frozen values with the field names of contract section 11, the two enumerations, and the two texts that
+Belongs here: frozen values with the field names of the Avro definitions, the two enumerations, and the two texts that
 are part of the wire: ranges (`3,5-7,9-`) and changelog keys. Standard library only. Does not belong here: encoding
-(`schemas.codec`, `schemas.component`), and what happens to a group (`processor.core`).
+(`uow.schemas.codec`, `uow.schemas.component`), and the rules of groups (`uow.processor.core`).
 
 Times are epoch milliseconds, as int, everywhere. An enumeration's value is the text of its header; in Avro a `-`
 becomes a `_`.
@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from schemas.errors import DecodeError
+from uow.schemas.error_classes import DecodeError
 
 MAX_SEQ: Final = 2_147_483_647
-"""Highest legal sequence number (W-20); as the last number of a range it means an open end."""
+"""Highest legal sequence number (W-20); as the last number of a range it stands for an open end."""
 
 Header = tuple[str, bytes | None]
 """Name and raw value."""
 
 
 class UnitOutcome(StrEnum):
-    """How a group closed (`uow-outcome`). The order is the order in Avro."""
+    """Outcome of a group (`uow-outcome`), in the order of the Avro enumeration."""
 
     COMPLETE = "complete"
     PARTIAL = "partial"
@@ -38,7 +38,7 @@ class UnitOutcome(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a group closed (`uow-reason`). The order is the order in Avro."""
+    """Reason for which a group closed (`uow-reason`), in the order of the Avro enumeration."""
 
     END = "end"
     COUNT = "count"
@@ -75,28 +75,28 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Coordinates of the record a component came in."""
+    """Coordinates of a component's record."""
 
     topic: str
     partition: int
     offset: int
 
     def __str__(self) -> str:
-        """As people, headers and logs are told of it: topic/partition/offset."""
+        """The form for people, headers and logs: topic/partition/offset."""
         return f"{self.topic}/{self.partition}/{self.offset}"
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """In shape `reference`: length in bytes and CRC-32C of the value that stayed where it was."""
+    """In shape `reference`: length in bytes and CRC-32C of a value that is left in the input."""
 
     length: int
     crc32c: int
 
 
 @dataclass(frozen=True, slots=True)
-class Component:
-    """One message of a group, with everything it came with (W-95). Headers keep order, repeats and raw bytes."""
+class ComponentRecord:
+    """One message of a group, complete (W-95). Headers keep order, repeats and raw bytes."""
 
     seq: int
     end: bool
@@ -113,7 +113,7 @@ class Component:
 class Unit:
     """A delivered unit: its components in number order (W-10).
 
-    `bytes` is the sum of the sizes counted against `max_bytes`.
+    `bytes` is the sum of the sizes that count towards `max_bytes`.
     """
 
     id: str
@@ -128,12 +128,12 @@ class Unit:
     count: int
     bytes: int
     missing: tuple[Range, ...]
-    components: tuple[Component, ...]
+    components: tuple[ComponentRecord, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LastArrived:
-    """The component of a group that arrived last: what a finished unit had been waiting for (W-213)."""
+    """The component of a group that arrived last, which a finished unit had been waiting for (W-213)."""
 
     seq: int
     component_id: str | None
@@ -141,7 +141,7 @@ class LastArrived:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a group closed, for `D.outcomes` (W-214)."""
+    """The outcome of a closed group, for `D.outcomes` (W-214)."""
 
     id: str
     unit_id: str
@@ -161,7 +161,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command did, to what, why and by whom, for `D.outcomes` (W-203)."""
+    """The answer to a command, for `D.outcomes`: its effect, its reason and its sender (W-203)."""
 
     command_id: str
     verb: str
@@ -176,7 +176,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """What the headers of a held component say beyond id, number and end; 0 is none."""
+    """Further facts from a held component's headers, besides id, number and end; 0 means none."""
 
     expires_at: int = 0
     deliver_at: int = 0
@@ -188,12 +188,12 @@ class ChangelogRow:
     """One held component in `A-D-groups-changelog` (Avro `ChangelogComponent`).
 
     Attributes:
-        generation: Of its group.
+        generation: Generation of its group.
         opened_at: Append time of the group's first component.
         source_offset: Offset in the partition of `D.components`.
         end: The end mark.
-        attributes: None where all of them are 0.
-        payload: The component's Avro body, as it will stand in the unit.
+        attributes: None if all of them are 0.
+        payload: The component's Avro body, exactly as in the unit.
     """
 
     generation: int
@@ -206,12 +206,12 @@ class ChangelogRow:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceRow(ChangelogRow):
-    """The same for a component whose value stays in `D.components` (Avro `ChangelogReference`, `schemas.stayed`)."""
+    """The same for a component whose value stays in `D.components` (Avro `ChangelogReference`, `uow.schemas.claim_check`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """What component rows cannot say of a group (Avro `ChangelogGroup`): written only when one of these is not plain."""
+    """Facts about a group that are not in its component rows (Avro `ChangelogGroup`); written only when one differs from its default."""
 
     generation: int
     opened_at: int
@@ -223,10 +223,10 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class SettingsRow:
-    """What the workers of a destination were told (Avro `ChangelogSettings`): equal for all of them (W-68).
+    """The settings record of a destination's workers (Avro `ChangelogSettings`), the same for all of them (W-68).
 
     Attributes:
-        settings: Name and value of each setting that is not at its default, by name.
+        settings: Name and value of each setting that differs from its default, sorted by name.
     """
 
     settings: tuple[tuple[str, str], ...] = ()
@@ -238,13 +238,13 @@ class ClosedGroup:
 
     Attributes:
         id: Raw bytes of the group id.
-        generation: Of the closed group.
-        outcome: How it closed.
-        reason: Why.
+        generation: Generation of the closed group.
+        outcome: Its outcome.
+        reason: Its reason.
         highest: The unit's end, or the highest number held.
-        closed_before: Input position at that moment: what replay must not hold again lies before it.
-        closed_at: The partition's clock at that moment.
-        prints: Fingerprints of a complete unit's components (`schemas.fingerprint`), or empty.
+        closed_before: Input position when it closed: a replay must not hold its components before that position again.
+        closed_at: The partition's clock when it closed.
+        prints: Fingerprints of a complete unit's components (`uow.schemas.fingerprint`), or empty.
     """
 
     id: bytes
@@ -259,19 +259,19 @@ class ClosedGroup:
 
 @dataclass(frozen=True, slots=True)
 class DecidedCommand:
-    """A command that was decided; `at` is its append time. The same id does nothing more (W-203)."""
+    """A decided command; `at` is its append time. Another command with the same id has no effect (W-203)."""
 
     id: bytes
     at: int
 
 
 LEDGER_LAYOUT: Final = 1
-"""Layout of `LedgerRecord` written today; another one refuses to start."""
+"""Current layout of `LedgerRecord`; a worker refuses to start with any other."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerRecord:
-    """What one transaction did to one partition, in `A-D-closed-changelog` (Avro `Ledger`).
+    """The effects of one transaction on one partition, in `A-D-closed-changelog` (Avro `Ledger`).
 
     Attributes:
         layout: `LEDGER_LAYOUT`.
@@ -297,8 +297,8 @@ class LedgerRecord:
     commands: tuple[DecidedCommand, ...] = ()
 
 
-Record = Unit | Component | Outcome | Answer | ChangelogRow | GroupRow | SettingsRow | LedgerRecord
-"""What can be framed."""
+Record = Unit | ComponentRecord | Outcome | Answer | ChangelogRow | GroupRow | SettingsRow | LedgerRecord
+"""Records that can be framed."""
 
 
 def ranges_text(ranges: Iterable[Range]) -> str:
@@ -313,11 +313,11 @@ def _range_text(numbers: Range) -> str:
 
 
 MAX_RANGES: Final = 256
-"""Ranges in a `uow-missing` header: a group with a gap behind every number must not make a header of megabytes, once for each component."""
+"""Largest number of ranges in a `uow-missing` header: a group with a gap after every number must not get a header of megabytes on each component."""
 
 
 def bounded_ranges(ranges: tuple[Range, ...]) -> tuple[Range, ...]:
-    """At most `MAX_RANGES` ranges, for a header; the last one then spans all that is left. A unit's value has them all."""
+    """At most `MAX_RANGES` ranges, for a header; the last one then spans all the remaining ones. A unit's value has all ranges."""
     if len(ranges) <= MAX_RANGES:
         return ranges
     return (*ranges[: MAX_RANGES - 1], Range(ranges[MAX_RANGES - 1].first, ranges[-1].last))
@@ -327,10 +327,10 @@ _RANGES = re.compile(r"([0-9]{1,10})(-([0-9]{1,10})?)?", re.ASCII)
 
 
 def parse_ranges(text: str) -> tuple[Range, ...]:
-    """Reads what `ranges_text` wrote; an empty text is no range.
+    """Parses a text from `ranges_text`; an empty text gives no range.
 
     Raises:
-        DecodeError: Not of that form, or not rising, or outside 1..2147483647; case `uow-missing`.
+        DecodeError: It is not of that form, not rising, or outside 1..2147483647; case `uow-missing`.
     """
     found = []
     previous = 0
@@ -361,7 +361,7 @@ _KEY_PREFIX = bytes([CHANGELOG_KEY_VERSION])
 def changelog_key(id: bytes, seq: int) -> bytes:
     """Key of a row in `A-D-groups-changelog`: version byte 1, group id, 0, sequence number as 4 bytes big-endian.
 
-    Number 0 is the group row; that of the empty id, which no group has, is `SETTINGS_KEY`. Ids may hold a zero byte themselves: a key is read from its end.
+    Number 0 is the group row; that of the empty id, which no group has, is `SETTINGS_KEY`. Ids may contain zero bytes: a key is read from its end.
     """
     return b"%b%b\0%b" % (_KEY_PREFIX, id, seq.to_bytes(4, "big"))
 
@@ -371,10 +371,10 @@ SETTINGS_KEY: Final = changelog_key(b"", GROUP_ROW)
 
 
 def parse_changelog_key(key: bytes) -> tuple[bytes, int]:
-    """(group id, sequence number) of a key made by `changelog_key`.
+    """(group id, sequence number) of a key from `changelog_key`.
 
     Raises:
-        DecodeError: No key of ours; case `changelog-key`.
+        DecodeError: It is not such a key; case `changelog-key`.
     """
     if len(key) < 7 or key[0] != CHANGELOG_KEY_VERSION or key[-5] != 0:
         raise DecodeError("changelog-key", "no changelog key of version 1", data=key)

@@ -1,7 +1,7 @@
-"""A schema registry with Confluent's HTTP interface: what we write is registered there, what we read is looked up.
+"""A schema registry with Confluent's HTTP interface: schemas of written records are registered, schemas of read records looked up.
 
-Belongs here: the two calls we make, the framer that uses them, and a registry in memory for tests. Does not belong
-here: frames (`schemas.framing`) and bodies (`schemas.codec`). Used only when `[schemas] registry_url` is set; internal
+Belongs here: the two calls, the framer that uses them, and a registry in memory for tests. Does not belong
+here: frames (`uow.schemas.framing`) and bodies (`uow.schemas.codec`). Used only when `[schemas] registry_url` is set; internal
 topics never use a registry.
 
 Standard library only, see `docs/decisions/0003-schema-registry-client.md`. An answer about a schema id or a
@@ -19,9 +19,9 @@ from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from schemas import framing
-from schemas.errors import ConfigError, DecodeError, UowError
-from schemas.framing import Framer, SingleObjectFramer
+from uow.schemas import framing
+from uow.schemas.error_classes import ConfigError, DecodeError, UowError
+from uow.schemas.framing import Framer, SingleObjectFramer
 
 __all__ = [
     "Framer",
@@ -40,10 +40,10 @@ TIMEOUT_S: Final = 10.0
 """Longest wait for one answer."""
 
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
-"""A longer answer is no schema."""
+"""Largest answer; a longer one cannot be a schema."""
 
 _NO_SUCH_ID: Final = (400, 404, 422)
-"""Of registries that are asked for an id they do not know, or that can be none: anybody may write one into a record."""
+"""HTTP statuses with which registries refuse an id that they do not know or that is impossible; any sender can write any id into a record."""
 
 _CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 
@@ -51,11 +51,11 @@ _CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 class RegistryError(UowError):
     """The registry does not answer, or refuses a registration.
 
-    The record was not written or read: try again, or mend the registry.
+    The record was not written or read: try again, or repair the registry.
 
     Attributes:
         url: Without credentials.
-        status: HTTP status, or 0 where there was no answer.
+        status: HTTP status; 0 if there was no answer.
     """
 
     def __init__(self, url: str, detail: str, *, status: int = 0) -> None:
@@ -69,18 +69,18 @@ class RegistryError(UowError):
 
 
 class Registry(Protocol):
-    """What we need of a registry."""
+    """The calls to a registry that are used."""
 
     def register(self, subject: str, schema: str) -> int:
-        """The id of an Avro definition (JSON text) under a subject; registers it if it is new.
+        """The id of an Avro definition (JSON text) in a subject; registers it if it is new.
 
         Raises:
-            RegistryError: No answer, or refused.
+            RegistryError: There is no answer, or the registration was refused.
         """
         ...
 
     def schema(self, schema_id: int) -> str:
-        """The definition an id stands for.
+        """The definition with an id.
 
         Raises:
             DecodeError: There is no such id; case `schema`.
@@ -92,10 +92,10 @@ class Registry(Protocol):
 def connect(url: str) -> Registry:
     """The registry at a URL.
 
-    `mock://NAME` is one in memory, shared by everybody in this process who says the same name.
+    `mock://NAME` is a registry in memory, shared by all users of the same name in this process.
 
     Raises:
-        ConfigError: No such URL; setting `schemas.registry_url`.
+        ConfigError: It is not such a URL; setting `schemas.registry_url`.
     """
     try:
         parts = urlsplit(url)
@@ -136,7 +136,7 @@ _mocks: dict[str, MemoryRegistry] = {}
 
 
 class _Redirects(HTTPRedirectHandler):
-    """Follows a redirect, but tells user and password to nobody else than the registry."""
+    """Follows a redirect, but sends user and password only to the registry itself."""
 
     def redirect_request(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
@@ -150,7 +150,7 @@ class _Redirects(HTTPRedirectHandler):
 class HttpRegistry:
     """A registry behind HTTP.
 
-    User and password may stand in the URL (`https://user:password@host`). Safe to share between threads.
+    The URL may contain user and password (`https://user:password@host`). Safe to share between threads.
     """
 
     def __init__(self, url: str, timeout_s: float = TIMEOUT_S) -> None:
@@ -212,28 +212,28 @@ class HttpRegistry:
 
 
 def subject_for(name: str, topic: str) -> str:
-    """Where a definition is registered: `TOPIC-value`, or `TOPIC-uow.NAME` for the two that share `D.outcomes`."""
+    """The subject of a definition: `TOPIC-value`, or `TOPIC-uow.NAME` for the two that share `D.outcomes`."""
     return f"{topic}-{framing.NAMESPACE}.{name}" if name in ("Outcome", "Answer") else f"{topic}-value"
 
 
 class RegistryFramer:
     """Confluent framing: registers a definition when the first record of it goes to a topic, and keeps the id.
 
-    Also gives the schemas to read with (`schemas.codec.SchemaSource`), so one object serves both directions. Safe to
+    Also gives the schemas to read with (`uow.schemas.codec.SchemaSource`), so one object serves both directions. Safe to
     share between threads.
     """
 
     def __init__(self, registry: str | Registry) -> None:
-        """Takes a URL as `connect` does, or a registry. Nothing is asked yet."""
+        """Takes a URL as `connect` does, or a registry. No request is made yet."""
         self.registry: Registry = connect(registry) if isinstance(registry, str) else registry
         self._headers: dict[tuple[str, str], bytes] = {}
         self._lock = threading.Lock()
 
     def header(self, name: str, topic: str) -> bytes:
-        """The 5 bytes before a body.
+        """The 5 bytes in front of a body.
 
         Raises:
-            RegistryError: No answer, or the definition was refused.
+            RegistryError: There is no answer, or the definition was refused.
         """
         with self._lock:
             known = self._headers.get((name, topic))
@@ -247,7 +247,7 @@ class RegistryFramer:
 
 
 def framer_for(registry_url: str) -> Framer:
-    """The framer that `[schemas] registry_url` asks for; an empty text means single-object encoding.
+    """The framer for `[schemas] registry_url`; an empty text means single-object encoding.
 
     Raises:
         ConfigError: As `connect`.

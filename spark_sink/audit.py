@@ -1,27 +1,27 @@
-"""Proof that nothing was lost, doubled or mixed: every unit is computed again from `D.components` and compared with the tables.
+"""Audit of the tables: every unit is computed again from `D.components` and compared, so that lost, doubled or mixed records show.
 
 Steps:
 
-1. the range: from the log's start to the offsets that the workers' consumer group has committed, `read_committed` (W-49);
-2. `spark_sink.recompute` gives each record of it one fate, one Spark task for each partition of the topic;
-3. groups that only a wall clock can have closed (`due`) count as closed where a record says so: their unit, their components in
-   `D.errors`, the ledger, or `D.outcomes`; that record must not be older than the deadline. Else they are open;
-4. fates and tables are joined by source coordinates, groups and units by `unit_id`, in both directions. Plain records carry no
+1. determine the range: from the log's start to the offsets that the workers' consumer group has committed, `read_committed` (W-49);
+2. compute one fate for each record in the range (`uow.spark_sink.recompute`), with a Spark task for each partition of the topic;
+3. decide about groups that only a wall clock can have closed (`due`): they count as closed if a record says so, which is their unit, their
+   components in `D.errors`, the ledger, or `D.outcomes`; that record must not be older than the deadline. Otherwise they are open;
+4. join fates and tables by source coordinates, groups and units by `unit_id`, in both directions. Plain records have no
    coordinates: they are compared by content and order, partition by partition.
 
-Time cannot be computed again from the log alone: a worker may close a group by its wall clock once the partition is read to its end, and
-where nothing was appended afterwards no record says when. But whether it may is in the log. A recorded closing is lawful when the
-deadline, counted from append times, had passed when it was written, when the group was incomplete then, and when no component that was
-appended in time is missing from it (such a one shows up as rejected where it should have been held).
+Wall clocks cannot be computed again from the log: a worker may close a group by its wall clock once the partition is read to its end, and
+if nothing was appended afterwards no record says when. But the log shows if that was right. A recorded closing is right if the
+deadline, counted from append times, had passed when it was written, if the group was incomplete then, and if no component that was
+appended in time is missing from it (such a component would show up as rejected although it should have been held).
 
-Commands are computed again where the ledger says that they were decided (W-203): `spark_sink.recompute`. That takes the command in `D.commands`,
-and its transaction and the one before it in the ledger. Where `D.outcomes` says that a command did something, and it cannot be computed again because
-retention took one of these, or because it was decided since step 1, its id cannot be judged. Nor can ids of which a table knows components outside
-the range (cut off by retention, or processed since step 1). They are left out on both sides and counted. The sink must have caught up: what it has
-not carried yet is reported as missing.
+Commands are computed again at the point where the ledger says that they were decided (W-203). That needs the command in `D.commands`, and its
+transaction and the one before it in the ledger. If `D.outcomes` says that a command did something, but it cannot be computed again because
+one of these was deleted, or because it was decided after step 1, its id cannot be judged. Neither can ids of which a table has components outside
+the range (deleted by retention, or processed after step 1). Such ids are left out on both sides and counted. The sink must have caught up: records
+that it has not written yet are reported as missing.
 
-Belongs here: the steps and the report's data. Does not belong here: fates (`spark_sink.recompute`), queries (`spark_sink.comparison`),
-printing (`uow.commands.audit`).
+Belongs here: the steps and the report's data. Does not belong here: fates (`uow.spark_sink.recompute`), queries (`uow.spark_sink.comparison`),
+printing (`uow.cli.audit_command`).
 """
 
 from __future__ import annotations
@@ -34,12 +34,24 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
 
-from processor.core.partition import Place
-from schemas.errors import StateCorruptedError
-from spark_sink import comparison, recompute
-from spark_sink.comparison import READABLE_HEADERS, What, compare, content
-from spark_sink.kafka import LATEST, Cluster, Span, between, committed, everything
-from spark_sink.readers import (
+from uow.processor.core.partition_state import PartitionAddress
+from uow.schemas.error_classes import StateCorruptedError
+from uow.spark_sink import comparison, recompute
+from uow.spark_sink.comparison import (
+    READABLE_HEADERS,
+    DifferenceKind,
+    compare,
+    content,
+)
+from uow.spark_sink.kafka import (
+    LATEST,
+    Cluster,
+    OffsetSpan,
+    between,
+    committed,
+    everything,
+)
+from uow.spark_sink.readers import (
     CLOSINGS,
     COMMANDED,
     TRANSACTIONS,
@@ -47,29 +59,36 @@ from spark_sink.readers import (
     recomputer,
     transaction_reader,
 )
-from spark_sink.recompute import Arrived, Decided, Fate, Known, Order, orders_of
-from spark_sink.tables import Table, Tables
-from topics import headers as names
-from topics.catalogue import DestinationTopics
-from topics.policies import DestinationPolicy
+from uow.spark_sink.recompute import (
+    Arrived,
+    Decided,
+    Fate,
+    Known,
+    Order,
+    orders_of,
+)
+from uow.spark_sink.tables import DeltaTables, Table
+from uow.topics import headers as names
+from uow.topics.catalogue import DestinationTopics
+from uow.topics.policies import DestinationPolicy
 
 EXAMPLES: Final = 20
-"""Differences of each kind that a report shows."""
+"""Number of differences of each kind that a report shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that is not as it should be.
+    """One difference between the log and the tables.
 
     Attributes:
         what: Its kind.
-        source: The table or topic where it shows.
-        id: Group id, where there is one.
+        source: The table or topic with the difference.
+        id: Group id, if there is one.
         place: Coordinates, `topic/partition/offset`, or a unit's id.
-        detail: What was expected and found.
+        detail: The expected and the actual state.
     """
 
-    what: What
+    what: DifferenceKind
     source: str
     id: str | None
     place: str
@@ -77,18 +96,18 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What an audit found (W-216).
+class AuditReport:
+    """The result of an audit (W-216).
 
     Attributes:
-        destination: Its name.
-        expected: Records of each partition by fate: their sum is what was received.
-        found: Records by fate as tables and ledger have them; without fates that leave no trace.
-        units: Units by outcome, as recomputed.
-        left_out: Ids that could not be judged.
-        unread: Records that no worker has committed yet.
-        totals: Differences by kind.
-        examples: Some of them.
+        destination: Name of the destination.
+        expected: Number of records of each partition by fate; their sum is the number of records received.
+        found: Number of records by fate in tables and ledger, without fates that leave no trace.
+        units: Number of recomputed units by outcome.
+        left_out: Number of ids that could not be judged.
+        unread: Number of records that no worker has committed yet.
+        totals: Number of differences by kind.
+        examples: Some of the differences.
     """
 
     destination: str
@@ -97,17 +116,17 @@ class Report:
     units: Mapping[str, int]
     left_out: int
     unread: int
-    totals: Mapping[What, int]
+    totals: Mapping[DifferenceKind, int]
     examples: tuple[Difference, ...] = ()
 
     @property
     def is_clean(self) -> bool:
-        """Whether there is no difference."""
+        """True if there is no difference."""
         return not self.totals
 
     @property
     def received(self) -> int:
-        """Records in the range."""
+        """Number of records in the range."""
         return sum(sum(counts.values()) for counts in self.expected.values())
 
     @property
@@ -116,7 +135,7 @@ class Report:
         return [fate for fate in Fate if self.count(fate) or self.found.get(fate)]
 
     def count(self, fate: Fate) -> int:
-        """Records of a fate, over all partitions."""
+        """Number of records with a fate, over all partitions."""
         return sum(counts.get(fate, 0) for counts in self.expected.values())
 
 
@@ -126,9 +145,9 @@ class Audit:
 
     Attributes:
         spark: The session.
-        cluster: Where the topics are.
-        names: The topics, and the application whose committed offsets count.
-        policy: Of the destination.
+        cluster: The cluster of the topics.
+        names: Names of the topics, and the application whose committed offsets count.
+        policy: Settings of the destination.
         tables: The tables.
     """
 
@@ -136,10 +155,10 @@ class Audit:
     cluster: Cluster
     names: DestinationTopics
     policy: DestinationPolicy
-    tables: Tables
+    tables: DeltaTables
 
-    def run(self) -> Report:
-        """Audits.
+    def run(self) -> AuditReport:
+        """Makes the audit.
 
         Raises:
             StateCorruptedError: There are no tables, or no topics.
@@ -166,8 +185,8 @@ class Audit:
             for frame in kept:
                 frame.unpersist()
 
-    def _orders(self, span: Span) -> dict[Known, Order]:
-        """The commands that were decided within the range and can be computed again."""
+    def _orders(self, span: OffsetSpan) -> dict[Known, Order]:
+        """Commands that were decided within the range and can be computed again."""
         records = everything(self.spark, self.cluster, [self.names.commands]).orderBy("partition", "offset")
         at = sql.expr("unix_millis(timestamp)").alias("at")
         commands = [
@@ -194,19 +213,21 @@ class Audit:
         )
 
     def _unknown(self, closings: DataFrame, orders: Mapping[Known, Order]) -> set[str]:
-        """Ids that a command changed which cannot be computed again."""
+        """Ids changed by a command that cannot be computed again."""
         done = closings.where(sql.col("outcome") == COMMANDED)
         rows = done.select("partition", "id", "command_id", "command_at").collect()
         return {row.id for row in rows if (row.partition, row.command_id.encode(), row.command_at) not in orders}
 
-    def _fates(self, span: Span, orders: Mapping[Known, Order]) -> DataFrame:
-        """Rows of `spark_sink.recompute` for the range."""
+    def _fates(self, span: OffsetSpan, orders: Mapping[Known, Order]) -> DataFrame:
+        """Rows of `uow.spark_sink.recompute` for the range."""
         if span.start == span.end:
             return self.spark.createDataFrame([], recompute.COLUMNS)
         of_partition: dict[int, list[Order]] = {}
         for (partition, *_), order in orders.items():
             of_partition.setdefault(partition, []).append(order)
-        places = {p: Place(self.names.destination, self.names.components, p, len(span.end)) for p in span.end}
+        places = {
+            p: PartitionAddress(self.names.destination, self.names.components, p, len(span.end)) for p in span.end
+        }
         arrivals = between(self.spark, self.cluster, self.names.components, span.start, span.end).select(
             "partition",
             "offset",
@@ -219,29 +240,34 @@ class Audit:
         return arrivals.mapInArrow(recomputer(places, self.policy, of_partition), recompute.COLUMNS)
 
     def _closings(self) -> DataFrame:
-        """What ledger and `D.outcomes` tell of closed groups."""
+        """Closed groups as recorded in ledger and `D.outcomes`."""
         topics = [self.names.closed_changelog, self.names.outcomes]
-        told = everything(self.spark, self.cluster, topics).select(
+        records = everything(self.spark, self.cluster, topics).select(
             "topic", "partition", "offset", sql.expr("unix_millis(timestamp)").alias("at"), "value"
         )
-        return told.mapInArrow(closing_reader(self.names.closed_changelog, self.cluster.registry_url), CLOSINGS)
+        return records.mapInArrow(closing_reader(self.names.closed_changelog, self.cluster.registry_url), CLOSINGS)
 
     def _reroutes(self) -> DataFrame:
-        """Records that were sent on to their partition, wherever they are, by the content they had before."""
+        """Records that were sent on to their partition, by the content that they had before."""
         records = everything(self.spark, self.cluster, [self.names.components])
         before = f"filter(headers, h -> h.name <> '{names.REROUTED}')"
         return records.where(sql.expr(f"size({before}) < size(headers)")).select(
             sql.expr(content(before)).alias("content")
         )
 
-    def _unread(self, span: Span) -> int:
-        """Records behind the range, processed since or not yet."""
+    def _unread(self, span: OffsetSpan) -> int:
+        """Number of records after the range, processed since then or not yet."""
         latest = dict.fromkeys(span.end, LATEST)
         return between(self.spark, self.cluster, self.names.components, span.end, latest).count()
 
     def _report(
-        self, span: Span, settled: DataFrame, closings: DataFrame, unknown: set[str], tables: Mapping[str, DataFrame]
-    ) -> Report:
+        self,
+        span: OffsetSpan,
+        settled: DataFrame,
+        closings: DataFrame,
+        unknown: set[str],
+        tables: Mapping[str, DataFrame],
+    ) -> AuditReport:
         bounds = self.spark.createDataFrame(
             [(p, span.start[p], end) for p, end in span.end.items()], "partition INT, start BIGINT, stop BIGINT"
         )
@@ -255,7 +281,7 @@ class Audit:
 
         inputs: dict[str, Any] = {
             name: judged(frame) if "id" in frame.columns else frame for name, frame in tables.items()
-        } | {"unreadable": tables["unreadable"]}  # their ids say what they like
+        } | {"unreadable": tables["unreadable"]}  # ids of unreadable records cannot be trusted
         expected = judged(settled)
         inputs |= {
             "fates": expected.where(sql.col("kind") == recompute.RECORD),
@@ -285,7 +311,7 @@ class Audit:
             DataFrame.unionAll, (compare(self.spark, query, content=text, **inputs) for query, text in queries)
         )
         totals, examples = _summary(differences)
-        return Report(
+        return AuditReport(
             self.names.destination,
             expected_counts,
             self._found(tables, bounds, settled),
@@ -317,17 +343,17 @@ class Audit:
 
 
 def _pairs(headers: Iterable[Row]) -> list[tuple[str, bytes | None]]:
-    """Headers as Kafka's client gives them."""
+    """Headers in the form of Kafka's client."""
     return [(name, None if value is None else bytes(value)) for name, value in headers]
 
 
-def _summary(differences: DataFrame) -> tuple[dict[What, int], tuple[Difference, ...]]:
-    """How many differences of each kind there are, and some of them."""
+def _summary(differences: DataFrame) -> tuple[dict[DifferenceKind, int], tuple[Difference, ...]]:
+    """The number of differences of each kind, and examples."""
     numbered = differences.select(
         "*",
         sql.expr("count(*) OVER (PARTITION BY what)").alias("total"),
         sql.expr("row_number() OVER (PARTITION BY what ORDER BY source, place, detail)").alias("k"),
     )
     rows = sorted(numbered.where(sql.col("k") <= EXAMPLES).collect(), key=lambda row: (row.what, row.k))
-    examples = tuple(Difference(What(row.what), row.source, row.id, row.place, row.detail) for row in rows)
-    return {What(row.what): row.total for row in rows}, examples
+    examples = tuple(Difference(DifferenceKind(row.what), row.source, row.id, row.place, row.detail) for row in rows)
+    return {DifferenceKind(row.what): row.total for row in rows}, examples

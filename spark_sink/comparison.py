@@ -1,8 +1,8 @@
-"""What should be and what is, joined: each query gives rows of `what, source, id, place, detail`, one for each difference.
+"""Comparison of the expected with the actual: each query gives rows of `what, source, id, place, detail`, one for each difference.
 
-Belongs here: the queries. Does not belong here: how their inputs are made (`spark_sink.audit`).
+Belongs here: the queries. Does not belong here: making their inputs (`uow.spark_sink.audit`).
 
-Inputs by name: `fates` and `groups` (rows of `spark_sink.recompute`, closings settled), the tables, `bounds` (partition, start, stop).
+Inputs by name: `fates` and `groups` (rows of `uow.spark_sink.recompute`, closings settled), the tables, `bounds` (partition, start, stop).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from topics import headers as names
-from topics.catalogue import HEADERS_LIMIT, RECORD_LIMIT_BYTES
+from uow.topics import headers as names
+from uow.topics.catalogue import HEADERS_LIMIT, RECORD_LIMIT_BYTES
 
 
-class What(StrEnum):
+class DifferenceKind(StrEnum):
     """Kinds of difference."""
 
     MISSING = "missing"
@@ -30,7 +30,7 @@ class What(StrEnum):
 
 
 def content(headers: str = "headers", of: str = "") -> str:
-    """SQL for the digest of key, value and headers, told apart from each other and from null.
+    """SQL for a digest of key, value and headers, which distinguishes them from each other and from null.
 
     Args:
         headers: SQL for the headers.
@@ -46,7 +46,7 @@ def content(headers: str = "headers", of: str = "") -> str:
 READABLE_HEADERS: Final = (
     f"IF(size(headers) > {HEADERS_LIMIT} OR exists(headers, h -> contains(h.name, '\ufffd')), array(), headers)"
 )
-"""The headers as the worker saw them: none at all where a name is no UTF-8, or where there are too many."""
+"""The headers as the worker saw them: none if a name is not UTF-8, or if there are too many."""
 
 SETTLED: Final = """
 WITH evidence AS (
@@ -67,7 +67,7 @@ closed AS (
 SELECT r.* EXCEPT (fate), IF(r.due IS NOT NULL AND c.recorded_at IS NULL, 'open', r.fate) AS fate, c.recorded_at
 FROM {rows} r LEFT JOIN closed c ON r.due IS NOT NULL AND c.partition = r.partition AND c.id = r.id AND c.generation = r.generation
 """
-"""Rows of the recomputation; what time alone closes keeps its fate where a record says that it happened (`recorded_at`), else it is open."""
+"""Rows of the recomputation. A group that only time closes keeps its fate if a record says that it closed (`recorded_at`); otherwise it is open."""
 
 OUT_OF_RANGE: Final = """
 WITH seen AS (
@@ -77,13 +77,13 @@ WITH seen AS (
 SELECT DISTINCT s.id FROM seen s JOIN {bounds} b ON b.partition = s.source_partition
 WHERE s.source_offset < b.start OR s.source_offset >= b.stop
 """
-"""Ids that cannot be judged: a table knows components of them outside the range."""
+"""Ids that cannot be judged, because a table has components of them outside the range."""
 
 DECIDED: Final = """
 SELECT * FROM (SELECT *, lag(clock) OVER (PARTITION BY partition ORDER BY offset) AS before FROM {transactions})
 WHERE size(commands) > 0 AND before IS NOT NULL ORDER BY partition, offset
 """
-"""Transactions that decided commands, with the clock before them; not the oldest one known: its clock may have come from one before it."""
+"""Transactions that decided commands, with the clock before them; without the oldest one, as the clock before it is unknown."""
 
 UNACCOUNTED: Final = """
 SELECT 'unaccounted' AS what, {topic} AS source, id, concat_ws('/', {topic}, partition, offset) AS place, 'the recomputation gave it no fate' AS detail
@@ -125,7 +125,7 @@ _IS_NEW: Final = f"(startswith(h.name, '{names.OWN}') OR h.name IN ({', '.join(m
 _IS_EARLIER_RUN: Final = (
     f"(exists(a.headers, h -> h.name = '{names.POS}') AND NOT exists(a.headers, h -> h.name = '{names.OPENED_AT}'))"
 )
-"""Whether a unit of shape `consecutive` was written by a worker of an earlier version, which told less."""
+"""SQL that is true for a unit of shape `consecutive` by a worker of an earlier version, with fewer headers."""
 
 UNITS: Final = """
 WITH actual AS (
@@ -160,8 +160,8 @@ SELECT CASE WHEN actual_unit IS NULL THEN 'missing' WHEN expected_unit IS NOT NU
     WHEN any_expected IS NOT NULL THEN concat('row ', k, ' of ', n, ' from ', topic) ELSE concat('the log gives no such unit in ', topic) END AS detail
 FROM joined WHERE actual_unit IS NULL OR expected_unit IS NULL OR wrong <> ''
 """.replace("{is_earlier}", _IS_EARLIER_RUN).replace("{is_new}", _IS_NEW)
-"""The same unit may lawfully come more than once, when its components were sent again after its id was forgotten: the k-th one that the log gives is
-the k-th row. What is more than these is doubled."""
+"""The same unit may rightly occur more than once, if its components were sent again after its id was forgotten: the k-th one by the log is the
+k-th row. Further rows are doubled."""
 
 UNREADABLE: Final = """
 SELECT 'unreadable' AS what, 'unreadable' AS source, id, concat_ws('/', topic, partition, offset) AS place, reason AS detail FROM {unreadable}
@@ -170,14 +170,14 @@ SELECT 'unreadable', 'rejected', id, concat_ws('/', topic, partition, offset), e
 UNION ALL
 SELECT 'unreadable', topic, CAST(NULL AS STRING), place, detail FROM {closings} WHERE outcome = 'unreadable'
 """
-"""Records that are not what their topic or their headers say; the first release kept such units among the rejected ones."""
+"""Records that are not what their topic or their headers claim; the first release kept such units among the rejected ones."""
 
 _IS_LARGE: Final = f"(e.held_bytes > {RECORD_LIMIT_BYTES // 8} OR e.header_count > {HEADERS_LIMIT} - 8)"
 _STRIPPED: Final = f"({_IS_LARGE} AND a.key IS NULL AND a.value IS NULL)"
-"""What fits no record with its error headers is written without key, value and headers (W-115)."""
+"""A record that is too large together with its error headers is written without key, value and headers (W-115)."""
 
 _SOURCELESS: Final = "IF(source_offset IS NULL, concat_ws('/', partition, offset), NULL)"
-"""Tells rows apart that do not say where they come from: none is another one's double."""
+"""Distinguishes rows without source coordinates, which are never doubles of each other."""
 
 REFUSED: Final = """
 WITH actual AS (
@@ -237,7 +237,7 @@ SELECT CASE WHEN actual_offset IS NULL THEN 'missing' WHEN expected_offset IS NO
 FROM joined
 WHERE actual_offset IS NULL OR (expected_offset IS NULL AND NOT {is_moving}) OR (expected_offset IS NOT NULL AND same_count AND rank <> expected_rank)
 """
-"""Plain records have no source coordinates: the k-th with this content in, the k-th with this content out, and in the same order (W-121, W-123)."""
+"""Plain records have no source coordinates: the k-th record with a content in the input is the k-th with it in the output, in the same order (W-121, W-123)."""
 
 REROUTED: Final = """
 WITH sent AS (SELECT content, count(*) AS n, min(concat_ws('/', {topic}, partition, offset)) AS place FROM {fates} WHERE fate = 'rerouted' GROUP BY content),
@@ -255,7 +255,7 @@ UNION ALL
 SELECT 'unlawful closing', 'closings', id, unit_id, concat(outcome, ' ', due - recorded_at, ' ms before it was due')
 FROM {groups} WHERE due IS NOT NULL AND recorded_at < due
 """
-"""What was recorded of a group must follow from the log, and nothing closes by time before it is due (W-70, W-82, W-84)."""
+"""The recorded outcome of a group must follow from the log, and no group may close by time before it is due (W-70, W-82, W-84)."""
 
 
 FOUND: Final = """
@@ -274,11 +274,11 @@ WHERE i.source_offset >= b.start AND i.source_offset < b.stop AND fate IN ('deli
 UNION ALL
 SELECT 'passed', (SELECT count(*) FROM {passed}) + (SELECT count(*) FROM {rejected} WHERE topic = {units_topic})
 """
-"""Records by fate, as the tables have them. What goes to several topics by its routes counts once, what is twice in one of them twice."""
+"""Number of records by fate in the tables. A record that routes send to several topics counts once; one that is twice in one topic counts twice."""
 
 
 def compare(spark: SparkSession, query: str, **inputs: DataFrame | str | bool) -> DataFrame:
-    """Runs a query of this module; frames are bound as views, texts and truth values as literals, SQL where the name says `content`."""
+    """Runs a query of this module. Frames are bound as views, texts and truth values as literals; inputs with `content` in their name are SQL."""
     frames: dict[str, Any] = {name: value for name, value in inputs.items() if isinstance(value, DataFrame)}
     for name, value in inputs.items():
         if name == "content":

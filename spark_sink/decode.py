@@ -1,11 +1,11 @@
-"""From Kafka records to rows: what a record of `D.units`, of a route's topic, of `D.rejected` or `D.errors` is, and its columns.
+"""From Kafka records to rows: the table and the columns for each record of `D.units`, of a route's topic, of `D.rejected` and of `D.errors`.
 
-A unit's value says by its first bytes how it was written (contract section 11): Avro single-object encoding names its writer's schema by
-fingerprint, Confluent framing by a registry's id, JSON and XML begin with `{` and `<`. A batch is asked once which of these it has; one
+A unit's value says by its first bytes how it was written (`docs/wire-format.md#framing`): Avro single-object encoding names its writer's schema by
+fingerprint, Confluent framing by a registry's id, JSON and XML begin with `{` and `<`. Each batch is examined once for the kinds that it has; one
 `CASE` over them decodes it in one pass, each Avro branch resolving writer to reader.
 
-Belongs here: frames, schemas, the `CASE`, rows by table. Does not belong here: reading Kafka (`spark_sink.kafka`) and writing tables
-(`spark_sink.tables`).
+Belongs here: frames, schemas, the `CASE`, rows by table. Does not belong here: reading Kafka (`uow.spark_sink.kafka`) and writing tables
+(`uow.spark_sink.tables`).
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from pyspark.sql import functions as sql
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import StructType
 
-from schemas import codec, formats
-from schemas.errors import DecodeError
-from schemas.records import MAX_RANGES, Source, Unit
-from spark_sink.tables import Table
-from topics import headers as names
-from topics.runs import Run, position_of, unit_of
+from uow.schemas import codec, formats
+from uow.schemas.error_classes import DecodeError
+from uow.schemas.records import MAX_RANGES, Source, Unit
+from uow.spark_sink.tables import Table
+from uow.topics import headers as names
+from uow.topics.runs import Run, position_of, unit_of
 
 RUN: Final = "run"
-"""A record of a unit of shape `consecutive`: it is decoded as a unit of its one component."""
+"""A record of a unit of shape `consecutive`, decoded as a unit with this one component."""
 EARLIER_RUN: Final = "earlier run"
-"""The same of a worker of an earlier version, whose headers tell less."""
+"""The same by a worker of an earlier version, with fewer headers."""
 JSON: Final = "json"
 XML: Final = "xml"
 SINGLE_OBJECT: Final = "single-object"
 REGISTRY: Final = "registry"
 
 WriterOf = Callable[[int], str | None]
-"""Schema text for a registry's id; None where the registry knows none that is Avro."""
+"""Schema text for a registry's id; None if the registry has no Avro schema with it."""
 
 _FRAME = f"""
 CASE WHEN exists(headers, h -> h.name = '{names.POS}')
@@ -57,12 +57,12 @@ AND {_IS_TIME.format("unit.opened_at")} AND {_IS_TIME.format("unit.closed_at")} 
 AND forall(unit.components, c -> is_valid_utf8(c.source.topic) AND coalesce(is_valid_utf8(c.component_id), true)
   AND {_IS_TIME.format("c.timestamp")} AND forall(c.headers, h -> is_valid_utf8(h.name)))
 """
-"""Malformed bytes give a struct of nulls, not a null struct: the required fields tell. Avro's reader takes any bytes for text, and times that
-most readers of the tables could not hold."""
+"""SQL that is true for a unit that was decoded completely. Malformed bytes give a struct of nulls, not a null struct, so the required fields are
+checked. Avro's reader accepts any bytes as text, and times that most readers of the tables could not represent."""
 
 
 def with_frame(records: DataFrame, unit_topics: Sequence[str]) -> DataFrame:
-    """Adds `frame`: how the value of a unit is written; null on records that are no unit."""
+    """Adds `frame`, the encoding of a unit's value; null for records that are not units."""
     return records.withColumn(
         "frame", sql.when(sql.col("topic").isin(*unit_topics) & sql.expr(_IS_UNIT), sql.expr(_FRAME))
     )
@@ -77,7 +77,7 @@ class UnitDecoder:
     """Decodes units by their frames.
 
     Args:
-        reader: Our schema of a unit, as JSON text.
+        reader: The current schema of a unit, as JSON text.
         writers: Frame header (the first ten bytes) to schema text, of every released version.
         writer_of: Schema by registry id; None when no registry is set.
     """
@@ -95,7 +95,7 @@ class UnitDecoder:
         self.kind = kind
 
     def decode(self, records: DataFrame) -> DataFrame:
-        """Adds `unit`, and `problem`: why the value is no unit that can be read; null where it is one. `records` have a `frame`."""
+        """Adds `unit`, and `problem`, the reason why the value cannot be read as a unit, or null. `records` have a `frame`."""
         found = sql.struct(sql.lit(None).cast(self.kind).alias("unit"), sql.expr(self._unknown()).alias("problem"))
         for frame in frames(records):
             known = self._known(frame)
@@ -109,7 +109,7 @@ class UnitDecoder:
         )
 
     def _unknown(self) -> str:
-        """SQL for the problem with a frame that nobody knows. There may be as many of these as records: no branch of `CASE` for each."""
+        """SQL for the problem with an unknown frame. There may be as many of these as records, so they get no `CASE` branches of their own."""
         registry = "of the registry is no unit''s" if self._writer_of else "names a registry, and none is set"
         return f"""CASE substring_index(frame, ':', 1)
           WHEN '{SINGLE_OBJECT}' THEN concat('no released schema has its fingerprint, ', substring_index(frame, ':', -1))
@@ -117,7 +117,7 @@ class UnitDecoder:
           ELSE 'its value is neither Avro, JSON nor XML' END"""
 
     def _known(self, frame: str) -> Column | None:
-        """The unit, and the problem should there be none; None where nobody knows the frame."""
+        """The unit, and the problem if it cannot be read; None for an unknown frame."""
         kind, _, name = frame.partition(":")
         broken = sql.lit(f"{kind} bytes that are no unit")
         if kind == SINGLE_OBJECT and name in self._writers:
@@ -127,7 +127,7 @@ class UnitDecoder:
             return None if text is None else self._avro(text, sql.expr("substring(value, 6)"), broken)
         if kind in _MADE:
             record = sql.struct("key", "value", "headers", "topic", "partition", "offset")
-            # a Python function sees every row of the batch, whatever CASE it stands in
+            # Spark calls a Python function for every row of the batch, even inside a CASE
             made = sql.udf(_MADE[kind], "STRUCT<body: BINARY, problem: STRING>")(
                 sql.when(sql.col("frame") == frame, record)
             )
@@ -139,7 +139,7 @@ class UnitDecoder:
 
 
 def _made(unit: Callable[[Any], Unit]) -> Callable[[Any], tuple[bytes | None, str | None]]:
-    """From a record to its unit's Avro body, or why there is none: whatever a writer can say ends as a text, and never as a failed batch."""
+    """From a record to its unit's Avro body, or the reason why there is none. No input can make the batch fail."""
 
     def make(record: Any) -> tuple[bytes | None, str | None]:
         if record is None:
@@ -160,7 +160,7 @@ _TOLD_CHARS: Final = 500
 
 
 def _check_ints(unit: Unit) -> None:
-    """Raises `OverflowError` for a number that Avro's readers would cut to its lower bits."""
+    """Raises `OverflowError` for a number that Avro's readers would truncate to its lower bits."""
     bounds = [number for gap in unit.missing for number in (gap.first, gap.last)]
     parts = [number for part in unit.components for number in (part.seq, part.source.partition)]
     if not all(-(2**31) <= number < 2**31 for number in (unit.count, *bounds, *parts)):
@@ -168,16 +168,16 @@ def _check_ints(unit: Unit) -> None:
 
 
 def _from_run(record: Any) -> Unit:
-    """The unit of a run's record, with its one component; number 0 stands for one that headers of an earlier version do not tell."""
+    """The unit of a run's record, with its one component; its number is 0 if the headers of an earlier version do not give it."""
     headers = [(header.name, None if header.value is None else bytes(header.value)) for header in record.headers]
     key, value = (None if each is None else bytes(each) for each in (record.key, record.value))
     position, _ = position_of(headers) or (1, 1)
     unit = unit_of(headers, "", 0)
     here = Source(record.topic, record.partition, record.offset)
     component = Run(unit, record.offset, position - 1).take(headers, key, value, 0, here)
-    is_told = names.OPENED_AT in dict(headers)
+    is_complete = names.OPENED_AT in dict(headers)
     is_bounded = position > 1 and len(unit.missing) == MAX_RANGES and component.seq > unit.missing[-1].first
-    return replace(unit, components=(replace(component, seq=0) if is_bounded and not is_told else component,))
+    return replace(unit, components=(replace(component, seq=0) if is_bounded and not is_complete else component,))
 
 
 _MADE: Final[Mapping[str, Callable[[Any], tuple[bytes | None, str | None]]]] = {
@@ -186,19 +186,19 @@ _MADE: Final[Mapping[str, Callable[[Any], tuple[bytes | None, str | None]]]] = {
     JSON: _made(lambda record: formats.from_json(bytes(record.value))),
     XML: _made(lambda record: formats.from_xml(bytes(record.value))),
 }
-"""What Spark's Avro reader cannot read by itself is made into Avro, so that all units take the same way into columns."""
+"""Functions that convert other encodings into Avro, so that all units become columns in the same way."""
 
 
 REFERS: Final = "exists(unit.components, c -> c.reference IS NOT NULL)"
-"""Whether components of a unit stayed in `D.components` (W-117)."""
+"""SQL that is true for a unit with components left in `D.components` (W-117)."""
 
 
 def with_components(decoded: DataFrame, fetch: Callable[[DataFrame], DataFrame]) -> DataFrame:
-    """Puts key, value and headers into units of shape `reference`; where a component is gone or another one, `problem` says which.
+    """Adds key, value and headers to units of shape `reference`; if a component is missing or a different one, `problem` says which.
 
     Args:
         decoded: Records with `unit`, `problem` and `goes_to`.
-        fetch: The records of `D.components` that lie where a frame's `source` says, as far as they are there.
+        fetch: Reads the records of `D.components` at the coordinates in a frame's `source`, as far as they exist.
     """
     place = ("topic", "partition", "offset")
     ours = decoded.where((sql.col("goes_to") == Table.UNITS.value) & sql.expr(REFERS))
@@ -211,12 +211,12 @@ def with_components(decoded: DataFrame, fetch: Callable[[DataFrame], DataFrame])
     is_it = "(its_timestamp <=> c.timestamp AND coalesce(length(its_value), -1) <=> c.reference.length)"
     component = """named_struct('seq', c.seq, 'end', c.end, 'component_id', c.component_id, 'key', its_key, 'value', its_value,
       'headers', its_headers, 'timestamp', c.timestamp, 'source', c.source, 'reference', c.reference)"""
-    told = "concat('component ', c.seq, ' is not, or no longer, at ', concat_ws('/', source.topic, source.partition, source.offset))"
+    problem = "concat('component ', c.seq, ' is not, or no longer, at ', concat_ws('/', source.topic, source.partition, source.offset))"
     found = (
         parts.join(there, "source", "left")
         .groupBy(*place)
         .agg(
-            sql.expr(f"min_by({told}, index) FILTER (WHERE NOT {is_it})").alias("lacking"),
+            sql.expr(f"min_by({problem}, index) FILTER (WHERE NOT {is_it})").alias("lacking"),
             sql.expr(f"transform(array_sort(collect_list(struct(index, {component} AS c))), p -> p.c)").alias("parts"),
         )
     )
@@ -228,10 +228,10 @@ def with_components(decoded: DataFrame, fetch: Callable[[DataFrame], DataFrame])
 
 
 def with_table(decoded: DataFrame, destination: str, unit_topics: Sequence[str]) -> DataFrame:
-    """Adds `goes_to`: the one table for each record, so that none is lost and none counted twice (W-216).
+    """Adds `goes_to`, the one table for each record, so that none is lost and none counted twice (W-216).
 
-    A unit of another destination that was sent on here passed through (W-96): a worker renames its headers, one of an earlier version left
-    them as they were. A record that says it is a unit and cannot be read is kept in `unreadable`, as it was, with the reason.
+    A unit of another destination that was sent on to this one has passed through (W-96): a worker renames its headers, one of an earlier version
+    left them unchanged. A record that claims to be a unit and cannot be read is kept in `unreadable`, unchanged, with the reason.
     """
     chosen = (
         sql.when(~sql.col("topic").isin(*unit_topics), Table.REJECTED.value)
@@ -244,14 +244,14 @@ def with_table(decoded: DataFrame, destination: str, unit_topics: Sequence[str])
 
 
 _POSITION: Final = f"try_cast(split(CAST(try_element_at(filter(headers, h -> h.name = '{names.POS}'), 1).value AS STRING), '/')[0] AS INT)"
-"""Place of a run's record, null on any other."""
+"""Position of a run's record in the run; null for other records."""
 
 
 _CURRENT: Final = "CAST(NULL AS STRING) AS superseded_by"
 
 
 def _unless_earlier(name: str) -> Column:
-    """A column that the headers of an earlier run do not tell."""
+    """A column that is null for a run of an earlier version, whose headers do not give it."""
     return sql.when(sql.col("frame") != EARLIER_RUN, sql.col(name)).alias(name.rpartition(".")[2])
 
 
@@ -303,9 +303,9 @@ def component_rows(routed: DataFrame) -> DataFrame:
 
 
 def header_text(name: str) -> Column:
-    """The last header of a name as text; null where there is none or it is no UTF-8.
+    """The last header with a name, as text; null if there is none or it is not UTF-8.
 
-    The last, since the worker adds its own behind whatever the record brought along.
+    The last one, since the worker adds its own headers after those of the record.
     """
     return sql.expr(
         f"try_validate_utf8(CAST(try_element_at(filter(headers, h -> h.name = '{name}'), -1).value AS STRING))"
@@ -313,7 +313,7 @@ def header_text(name: str) -> Column:
 
 
 def rejected_rows(routed: DataFrame) -> DataFrame:
-    """Rows of `rejected`: what `D.rejected` and `D.errors` say (W-37, W-71)."""
+    """Rows of `rejected`, from `D.rejected` and `D.errors` (W-37, W-71)."""
     source = sql.split(header_text(names.SOURCE), "/")
     return routed.where(sql.col("goes_to") == Table.REJECTED.value).select(
         header_text(names.ERROR_CLASS).alias("error_class"),
@@ -330,7 +330,7 @@ def rejected_rows(routed: DataFrame) -> DataFrame:
 
 
 def unreadable_rows(routed: DataFrame) -> DataFrame:
-    """Rows of `unreadable`: records that say they are units and cannot be read, as they were, with the reason."""
+    """Rows of `unreadable`: records that claim to be units and cannot be read, unchanged, with the reason."""
     return routed.where(sql.col("goes_to") == Table.UNREADABLE.value).select(
         sql.col("problem").alias("reason"),
         header_text(names.ID).alias("id"),
@@ -339,7 +339,7 @@ def unreadable_rows(routed: DataFrame) -> DataFrame:
 
 
 def passed_rows(routed: DataFrame) -> DataFrame:
-    """Rows of `passed`: records that are no unit of this destination, as they were (W-121)."""
+    """Rows of `passed`: records that are not units of this destination, unchanged (W-121)."""
     return routed.where(sql.col("goes_to") == Table.PASSED.value).select(
         "key", "value", "headers", "topic", "partition", "offset", "timestamp"
     )
@@ -352,7 +352,7 @@ ROWS: Final[Mapping[Table, Callable[[DataFrame], DataFrame]]] = {
     Table.PASSED: passed_rows,
     Table.UNREADABLE: unreadable_rows,
 }
-"""Rows by table, of what `with_table` gave."""
+"""Function for the rows of each table, from the result of `with_table`."""
 
 
 def tables_of(chosen: Iterable[str]) -> list[Table]:

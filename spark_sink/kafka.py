@@ -1,6 +1,6 @@
-"""Kafka as Spark sees it: connection properties of Java's clients, and the options that every read of ours has.
+"""Reading Kafka with Spark: connection properties of Java's clients, and the options of every read.
 
-Belongs here: from our settings (librdkafka's names) to Spark's Kafka source. Does not belong here: what the records mean.
+Belongs here: from the settings (with librdkafka's names) to Spark's Kafka source. Does not belong here: the meaning of records.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from schemas.errors import StateCorruptedError
+from uow.schemas.error_classes import StateCorruptedError
 
 TIMEOUT_S: Final = 30.0
 ASK_AGAIN_S: Final = 0.1
@@ -36,7 +36,7 @@ _PASSING: Final = frozenset(
         KafkaError.UNKNOWN_LEADER_EPOCH,
     }
 )
-"""A leader moves, a disk has failed: asked again."""
+"""Errors after which the request is repeated: a leader has moved, a disk has failed."""
 
 _SAME: Final = ("security.protocol", "client.dns.lookup", "ssl.endpoint.identification.algorithm")
 _LOGIN: Final = {
@@ -58,7 +58,7 @@ _PEM_TEXTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where to read.
+    """The cluster to read from.
 
     Attributes:
         bootstrap_servers: `host:port`, comma-separated.
@@ -72,7 +72,7 @@ class Cluster:
 
 
 def java_properties(kafka: Mapping[str, str]) -> dict[str, str]:
-    """Security properties of librdkafka in the spelling of Java's clients; tuning properties mean nothing to Spark and are left out.
+    """Security properties of librdkafka in the spelling of Java's clients; tuning properties have no meaning for Spark and are left out.
 
     Args:
         kafka: librdkafka properties.
@@ -103,7 +103,7 @@ def _quoted(text: str) -> str:
 
 
 def source_options(cluster: Cluster, topics: Iterable[str]) -> dict[str, str]:
-    """Options of every read: committed records only (W-49), from the beginning, and never past a hole in the log."""
+    """Options of every read: committed records only (W-49), from the beginning, and failing if records are lost."""
     return {f"kafka.{name}": value for name, value in java_properties(cluster.kafka).items()} | {
         "kafka.bootstrap.servers": cluster.bootstrap_servers,
         "kafka.isolation.level": "read_committed",
@@ -115,7 +115,7 @@ def source_options(cluster: Cluster, topics: Iterable[str]) -> dict[str, str]:
 
 
 def stream(spark: SparkSession, cluster: Cluster, topics: Iterable[str], max_records: int) -> DataFrame:
-    """The topics as a stream of at most `max_records` a batch."""
+    """The topics as a stream with at most `max_records` in a batch."""
     options = source_options(cluster, topics) | {"maxOffsetsPerTrigger": str(max_records)}
     return _named(spark.readStream.format("kafka").options(**options).load())
 
@@ -131,7 +131,7 @@ def between(
 ) -> DataFrame:
     """The records of a topic from `start` to before `end`, by partition; one Spark partition for each of Kafka's, in offset order.
 
-    Not `whole`: of some partitions, or none, and without what retention has taken.
+    If not `whole`, `start` and `end` may name only some partitions, or none, and records deleted by retention are skipped.
     """
     if not start:
         return spark.createDataFrame([], RECORD)
@@ -144,12 +144,12 @@ def between(
 
 
 def everything(spark: SparkSession, cluster: Cluster, topics: Iterable[str]) -> DataFrame:
-    """All records of some topics, as of now."""
+    """All present records of some topics."""
     return _named(spark.read.format("kafka").options(**source_options(cluster, topics)).load())
 
 
 LATEST: Final = -1
-"""As an end: whatever is there when it is read."""
+"""As an end: the end offset at the time of reading."""
 
 
 def _bounds(topic: str, offsets: Mapping[int, int]) -> str:
@@ -157,15 +157,15 @@ def _bounds(topic: str, offsets: Mapping[int, int]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """A stretch of a topic: offsets by partition, from `start` to before `end`, which is never below it."""
+class OffsetSpan:
+    """A range of a topic: offsets by partition, from `start` to before `end`, which is never smaller."""
 
     start: Mapping[int, int]
     end: Mapping[int, int]
 
 
-def committed(cluster: Cluster, group: str, topic: str) -> Span:
-    """What a consumer group has behind it.
+def committed(cluster: Cluster, group: str, topic: str) -> OffsetSpan:
+    """The range from the log start to a consumer group's committed offsets.
 
     Raises:
         StateCorruptedError: There is no such topic.
@@ -174,16 +174,16 @@ def committed(cluster: Cluster, group: str, topic: str) -> Span:
         partitions = _partitions(consumer, topic)
         positions = {each.partition: each.offset for each in consumer.committed(partitions, TIMEOUT_S)}
         start = _offsets(consumer, partitions, OFFSET_BEGINNING)
-    return Span(start, {partition: max(first, positions[partition]) for partition, first in start.items()})
+    return OffsetSpan(start, {partition: max(first, positions[partition]) for partition, first in start.items()})
 
 
-def within(cluster: Cluster, topic: str, wanted: Mapping[int, tuple[int, int]]) -> Span:
-    """The part of some stretches of a topic that is there, by partition: anybody may name a partition or an offset that is not.
+def within(cluster: Cluster, topic: str, wanted: Mapping[int, tuple[int, int]]) -> OffsetSpan:
+    """The existing part of some ranges of a topic, by partition; a range may name partitions or offsets that do not exist.
 
     Args:
-        cluster: Where to ask.
+        cluster: The cluster.
         topic: Name of the topic.
-        wanted: First offset, and the one behind the last, by partition.
+        wanted: First offset, and the one after the last, by partition.
 
     Raises:
         StateCorruptedError: There is no such topic.
@@ -193,11 +193,11 @@ def within(cluster: Cluster, topic: str, wanted: Mapping[int, tuple[int, int]]) 
         low, high = (_offsets(consumer, partitions, side) for side in (OFFSET_BEGINNING, OFFSET_END))
     kept = {p: (max(low[p], first), min(high[p], end)) for p, (first, end) in wanted.items() if p in low}
     kept = {partition: (first, end) for partition, (first, end) in kept.items() if first < end}
-    return Span({p: first for p, (first, _) in kept.items()}, {p: end for p, (_, end) in kept.items()})
+    return OffsetSpan({p: first for p, (first, _) in kept.items()}, {p: end for p, (_, end) in kept.items()})
 
 
 def begins(cluster: Cluster, topic: str) -> dict[int, int]:
-    """Where the log of each partition begins.
+    """The log start offset of each partition.
 
     Raises:
         StateCorruptedError: There is no such topic.
@@ -224,20 +224,18 @@ def _consumer(cluster: Cluster, group: str) -> Iterator[Consumer]:
 def _partitions(consumer: Consumer, topic: str) -> list[TopicPartition]:
     found = consumer.list_topics(topic, TIMEOUT_S).topics[topic]
     if found.error is not None:
-        raise StateCorruptedError(
-            [], f"{topic}: {found.error}", "`uow topics create` makes the topics of a destination"
-        )
+        raise StateCorruptedError([], f"{topic}: {found.error}", "create the topics with `uow topics create`")
     return [TopicPartition(topic, partition) for partition in sorted(found.partitions)]
 
 
 def _offsets(consumer: Consumer, partitions: Sequence[TopicPartition], side: int) -> dict[int, int]:
-    """Where logs begin (`OFFSET_BEGINNING`) or end (`OFFSET_END`), by partition.
+    """Log start offsets (`OFFSET_BEGINNING`) or end offsets (`OFFSET_END`), by partition.
 
-    One side at a time: the library's own question for both (`get_watermark_offsets`, 2.16) says that a log begins at its end where the broker
-    refuses the first for a moment, and records would be taken for lost.
+    They are asked for separately: the library's call for both (`get_watermark_offsets`, 2.16) returns the end offset as the log start when the
+    broker refuses that request for a moment, and records would seem to be lost.
 
     Raises:
-        KafkaException: Refused, or not answered in time.
+        KafkaException: The request was refused, or not answered in time.
     """
     until = time.monotonic() + TIMEOUT_S
     while partitions:
@@ -260,7 +258,7 @@ RECORD: Final = (
     "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, key BINARY, value BINARY, "
     "headers ARRAY<STRUCT<name: STRING, value: BINARY>>"
 )
-"""Columns of what this module reads."""
+"""Columns of the records that this module reads."""
 
 
 def _named(records: DataFrame) -> DataFrame:

@@ -1,10 +1,10 @@
-"""What the tables have already when their checkpoint is new: it was lost, and everything is read from the beginning again (W-127).
+"""Leaving out rows that the tables already have, after their checkpoint was lost and everything is read from the beginning again (W-127).
 
-How far the tables reach is noted in the new checkpoint's folder before its first batch. Of records up to there a row is appended only where
-the table has none that was made of the same record: same place, same timestamp. Records behind cost nothing.
+The last offsets in the tables are saved in the new checkpoint's folder before its first batch. Of records up to there a row is appended only if
+the table has none from the same record: same coordinates, same timestamp. Later records cost nothing.
 
-Belongs here: that note, and leaving rows out. Does not belong here: a batch that is run again under its own checkpoint
-(`spark_sink.tables.append_once`).
+Belongs here: these offsets, and leaving rows out. Does not belong here: a batch that is repeated with its own checkpoint
+(`uow.spark_sink.tables.append_once`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from functools import reduce
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from spark_sink.kafka import Cluster, begins
-from spark_sink.tables import PLACE, Table, Tables
+from uow.spark_sink.kafka import Cluster, begins
+from uow.spark_sink.tables import PLACE, DeltaTables, Table
 
 LOG = logging.getLogger(__name__)
 
@@ -29,31 +29,31 @@ Reach = dict[str, dict[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Rows that the tables have of records which are read again.
+    """Rows in the tables from records that are read again.
 
     Attributes:
         spark: The session.
         tables: The tables.
-        reach: How far they reached when the checkpoint was new.
+        reach: The last offsets in the tables when the checkpoint was new.
     """
 
     spark: SparkSession
-    tables: Tables
+    tables: DeltaTables
     reach: Reach
 
     @classmethod
-    def of(cls, spark: SparkSession, cluster: Cluster, tables: Tables, topics: Sequence[str]) -> Overlap:
-        """What is noted with the checkpoint of these topics; noted now, where it is new."""
+    def of(cls, spark: SparkSession, cluster: Cluster, tables: DeltaTables, topics: Sequence[str]) -> Overlap:
+        """The overlap saved with the checkpoint of these topics; it is determined and saved now if the checkpoint is new."""
         note = tables.checkpoint / "reach.json"
         if not (tables.checkpoint / "metadata").exists():
             reach = {topic: found for topic, found in _reach(spark, tables).items() if topic in topics}
-            _tell_gaps(cluster, reach)
+            _warn_of_gaps(cluster, reach)
             note.parent.mkdir(parents=True, exist_ok=True)
             note.write_text(json.dumps(reach))
         return cls(spark, tables, json.loads(note.read_text()) if note.exists() else {})
 
     def filter(self, records: DataFrame) -> Callable[[Table, DataFrame], DataFrame]:
-        """What leaves out the rows that a table has already, for one batch of records."""
+        """A function that leaves out the rows that a table already has, for one batch of records."""
         if not self.reach:
             return lambda table, rows: rows
         noted = [(topic, int(p), last) for topic, found in self.reach.items() for p, last in found.items()]
@@ -73,7 +73,7 @@ class Overlap:
         return lacking
 
 
-def _reach(spark: SparkSession, tables: Tables) -> Reach:
+def _reach(spark: SparkSession, tables: DeltaTables) -> Reach:
     made = [
         tables.read(spark, table).select("topic", "partition", "offset")
         for table in Table
@@ -87,14 +87,14 @@ def _reach(spark: SparkSession, tables: Tables) -> Reach:
     return found
 
 
-def _tell_gaps(cluster: Cluster, reach: Reach) -> None:
-    """Says where retention has taken records that no table may have: the lost checkpoint alone knew."""
+def _warn_of_gaps(cluster: Cluster, reach: Reach) -> None:
+    """Warns about records deleted by retention that may be in no table; only the lost checkpoint knew."""
     for topic, found in reach.items():
         for partition, first in begins(cluster, topic).items():
             last = found.get(str(partition), -1)
             if first > last + 1:
                 LOG.warning(
-                    "the checkpoint is new, and retention has taken %s/%d up to offset %d: "
-                    "records behind offset %d, if there were any, are in no table",
+                    "the checkpoint is new, and %s/%d was deleted up to offset %d by retention: "
+                    "records after offset %d, if there were any, are in no table",
                     *(topic, partition, first, last),
                 )

@@ -1,6 +1,6 @@
 """Functions that Spark runs over Arrow batches of Kafka records: fates of the input, and closings that the workers recorded.
 
-Belongs here: from batches to rows and back. Does not belong here: what the rows mean (`spark_sink.recompute`, `spark_sink.comparison`).
+Belongs here: from batches to rows and back. Does not belong here: the meaning of rows (`uow.spark_sink.recompute`, `uow.spark_sink.comparison`).
 """
 
 from __future__ import annotations
@@ -14,14 +14,19 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
-from processor.core.partition import Place
-from schemas.codec import decode, decode_as
-from schemas.errors import DecodeError
-from schemas.records import Answer, LedgerRecord, Outcome, Record
-from schemas.registry import connect
-from spark_sink import recompute
-from spark_sink.recompute import Arrived, Order, Recomputation
-from topics.policies import DestinationPolicy
+from uow.processor.core.partition_state import PartitionAddress
+from uow.schemas.codec import decode, decode_as
+from uow.schemas.error_classes import DecodeError
+from uow.schemas.records import (
+    Answer,
+    LedgerRecord,
+    Outcome,
+    Record,
+)
+from uow.schemas.registry import connect
+from uow.spark_sink import recompute
+from uow.spark_sink.recompute import Arrived, Order, Recomputation
+from uow.topics.policies import DestinationPolicy
 
 Batches = Iterable[pa.RecordBatch]
 MapBatches = Callable[[Batches], Iterator[pa.RecordBatch]]
@@ -33,28 +38,28 @@ CLOSINGS: Final = (
     "topic STRING, partition INT, id STRING, generation BIGINT, outcome STRING, before BIGINT, recorded_at BIGINT, "
     "command_id STRING, command_at BIGINT, place STRING, detail STRING"
 )
-"""Columns of what was recorded of closed groups; `before` is the input position then, null in an `Outcome`.
+"""Columns of recorded closed groups; `before` is the input position at that time, null in an `Outcome`.
 
-A command that did something is one more row: outcome `COMMANDED`, no generation, and what it is known by. A record that cannot be read is
-one, too: outcome `UNREADABLE`, no id, where it lies and what is wrong with it.
+A command that did something is a row too: outcome `COMMANDED`, no generation, and the key of the command. So is a record that cannot be read:
+outcome `UNREADABLE`, no id, its coordinates and the reason.
 """
 COMMANDED: Final = "command"
 UNREADABLE: Final = "unreadable"
 
 TRANSACTIONS: Final = "partition INT, offset BIGINT, start BIGINT, stop BIGINT, clock BIGINT, commands ARRAY<STRUCT<id: BINARY, at: BIGINT>>"
-"""Columns of what the ledger tells of transactions: input positions before and after, the clock after, and the commands decided."""
+"""Columns of transactions in the ledger: input positions before and after, the clock after, and the commands decided."""
 
 _FEED_RECORDS: Final = 2_000
 
 
 def recomputer(
-    places: Mapping[int, Place], policy: DestinationPolicy, orders: Mapping[int, Sequence[Order]]
+    places: Mapping[int, PartitionAddress], policy: DestinationPolicy, orders: Mapping[int, Sequence[Order]]
 ) -> MapBatches:
-    """Makes the function that gives each record its fate; its input is one or more whole partitions, each in offset order.
+    """Makes the function that computes the fate of each record; its input is one or more complete partitions, each in offset order.
 
     Args:
-        places: By partition.
-        policy: Of the destination.
+        places: Addresses by partition.
+        policy: Settings of the destination.
         orders: Commands by partition, in the order in which they were decided.
     """
     schema = arrow_schema(recompute.COLUMNS)
@@ -69,7 +74,7 @@ def recomputer(
                 for partition, group in groupby(rows, itemgetter(0)):
                     if partition not in under_way:
                         under_way[partition] = Recomputation(places[partition], policy, orders.get(partition, ()))
-                    yield from _batches(under_way[partition].feed([_arrived(*row[1:]) for row in group]), schema)
+                    yield from _batches(under_way[partition].on_records([_arrived(*row[1:]) for row in group]), schema)
         for recomputation in under_way.values():
             yield from _batches(recomputation.finish(), schema)
 
@@ -83,10 +88,10 @@ def _arrived(
 
 
 def closing_reader(ledger_topic: str, registry_url: str) -> MapBatches:
-    """Makes the function that reads closed groups off the ledger and off `D.outcomes`, and commands.
+    """Makes the function that reads closed groups and commands from the ledger and from `D.outcomes`.
 
     Args:
-        ledger_topic: Name of the ledger; the rest is `D.outcomes`.
+        ledger_topic: Name of the ledger; records of other topics are those of `D.outcomes`.
         registry_url: Schema registry; empty for none.
     """
     schema = arrow_schema(CLOSINGS)
@@ -103,8 +108,8 @@ def closing_reader(ledger_topic: str, registry_url: str) -> MapBatches:
                     place = f"{topic}/{partition}/{offset}"
                     yield topic, partition, None, None, UNREADABLE, None, at, None, None, place, str(error)
                     continue
-                for told in _told(record):
-                    yield topic, partition, *told[:4], at, *told[4:], None, None
+                for closing in _closings_of(record):
+                    yield topic, partition, *closing[:4], at, *closing[4:], None, None
 
         for batch in batches:
             yield from _batches(closings(batch), schema)
@@ -112,8 +117,8 @@ def closing_reader(ledger_topic: str, registry_url: str) -> MapBatches:
     return run
 
 
-def _told(record: Record) -> Iterator[tuple[str, int | None, str, int | None, str | None, int | None]]:
-    """What a record tells of closed groups: id, generation, outcome, input position then, command and its time."""
+def _closings_of(record: Record) -> Iterator[tuple[str, int | None, str, int | None, str | None, int | None]]:
+    """Closed groups and commands in a record: id, generation, outcome, input position at that time, command and its time."""
     if isinstance(record, Outcome):
         yield record.id, record.generation, record.outcome.value, None, None, None
     elif isinstance(record, Answer) and record.done:
@@ -124,12 +129,12 @@ def _told(record: Record) -> Iterator[tuple[str, int | None, str, int | None, st
 
 
 def _text(id: bytes) -> str:
-    """A group id; the ledger has bytes, of whoever wrote it."""
+    """A group id as text; the ledger has raw bytes, which may be anything."""
     return id.decode("utf-8", "backslashreplace")
 
 
 def transaction_reader() -> MapBatches:
-    """Makes the function that reads transactions off the ledger; what is none is skipped here, and told by `closing_reader`."""
+    """Makes the function that reads transactions from the ledger. Unreadable records are skipped here; `closing_reader` reports them."""
     schema = arrow_schema(TRANSACTIONS)
 
     def run(batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -150,14 +155,14 @@ def _transaction(partition: int, offset: int, value: bytes | None) -> Iterator[t
 
 
 def arrow_schema(ddl: str) -> pa.Schema:
-    """Columns as Arrow has them. Asks Spark's parser, so it is for the driver only."""
+    """Columns as an Arrow schema. It uses Spark's parser, so it works in the driver only."""
     kind = DataType.fromDDL(ddl)
     assert isinstance(kind, StructType)
     return to_arrow_schema(kind)
 
 
 def _batches(rows: Iterable[Sequence[Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Rows as one Arrow batch; none for no rows."""
+    """Rows as one Arrow batch; no batch if there are no rows."""
     columns = list(zip(*rows, strict=True))
     if columns:
         yield pa.RecordBatch.from_arrays(

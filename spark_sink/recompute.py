@@ -1,18 +1,18 @@
-"""What should have become of every record of `D.components`, computed again from the log with the project's own core.
+"""The expected fate of every record of `D.components`, computed again from the log with the project's own core.
 
-The records of a partition go through `processor.core.partition` in offset order, and each comes out with exactly one *fate*: part of a
+The records of a partition go through `uow.processor.core.partition` in offset order, and each gets exactly one *fate*: part of a
 unit, rejected, dropped as a duplicate, passed, sent on to another partition, given up with its group, or still open.
 
-Time. A group's deadline is a matter of its components' append times, and what closes by time closes *at* its deadline, whenever a worker
-noticed. An arriving record moves the clock first, so everything that was due before the last record of a partition is decided by the
-log alone. What falls due after it was, or will be, closed by a worker's wall clock, which no log tells. Such a group is computed as it
-closes then, and its rows carry `due`: the audit takes what was recorded as fact, and checks that it is legal.
+Time. A group's deadline follows from its components' append times, and a group that closes by time closes *at* its deadline, whenever a worker
+noticed it. An arriving record moves the clock first, so every group that was due before the last record of a partition is decided by the
+log alone. A group that became due later was, or will be, closed by a worker's wall clock, which is in no log. Such a group is computed as if it
+had closed at its deadline, and its rows have `due`: the audit accepts the recorded outcome, and checks that it was allowed.
 
-Commands come from a log of their own. Behind which record one was decided, and what the clock had closed by then, follows from the
-ledger record of its transaction: which part of the input the poll had read, and the clock before it. Within a poll append times decide, as
-in the worker. What the clock closed by then carries `due` as well.
+Commands come from a log of their own. The position at which a command was decided, and the groups that the clock had closed by then, follow from
+the ledger record of its transaction: the part of the input that the poll had read, and the clock before it. Within a poll append times
+decide, as in the worker. Groups that the clock had closed by then also have `due`.
 
-Belongs here: fates and groups as rows, from records alone. Does not belong here: Spark's reading and comparing (`spark_sink.audit`).
+Belongs here: fates and groups as rows, from records alone. Does not belong here: Spark's reading and comparing (`uow.spark_sink.audit`).
 """
 
 from __future__ import annotations
@@ -25,29 +25,57 @@ from hashlib import sha256
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
-from processor.core.changes import Answered, Closed, Delivered, Dropped, GivenUp, Passed, Rejected, Rerouted, TakenOut
-from processor.core.decide import decide_due
-from processor.core.group import NEVER, Group
-from processor.core.partition import Partition, Place
-from processor.core.unit import UnitMaker
-from schemas import formats
-from schemas.checksum import by_reference
-from schemas.component import decode_component, encode_component
-from schemas.errors import DecodeError, MisroutedComponentError, UnitTooLargeError, UowError
-from schemas.records import Component, Reason, UnitOutcome, bounded_ranges, ranges_text
-from schemas.stayed import stays
-from topics import headers as names
-from topics.catalogue import HEADERS_LIMIT, RECORD_LIMIT_BYTES, DestinationTopics
-from topics.commands import Command, read_command
-from topics.policies import DestinationPolicy, ExpirationPolicy, Shape, ValueFormat
-from topics.routes import topics_of
-from topics.runs import first_of_many_gaps, record_headers, unit_part
+from uow.processor.core.changes import (
+    Answered,
+    Closed,
+    Delivered,
+    Dropped,
+    Passed,
+    Rejected,
+    Rerouted,
+    TakenOut,
+    Undelivered,
+)
+from uow.processor.core.decide import Situation, decide_due
+from uow.processor.core.group import NEVER, Group
+from uow.processor.core.partition import Partition
+from uow.processor.core.partition_state import PartitionAddress
+from uow.processor.core.virtual_message import UnitMaker
+from uow.schemas import formats
+from uow.schemas.checksum import by_reference
+from uow.schemas.claim_check import external_bytes
+from uow.schemas.component import decode_component, encode_component
+from uow.schemas.error_classes import (
+    DecodeError,
+    MisroutedComponentError,
+    UnitTooLargeError,
+    UowError,
+)
+from uow.schemas.records import (
+    ComponentRecord,
+    Reason,
+    UnitOutcome,
+    bounded_ranges,
+    ranges_text,
+)
+from uow.topics import headers as names
+from uow.topics.catalogue import HEADERS_LIMIT, RECORD_LIMIT_BYTES, DestinationTopics
+from uow.topics.commands import Command, read_command
+from uow.topics.policies import (
+    DestinationPolicy,
+    ExpirationPolicy,
+    Shape,
+    ValueFormat,
+)
+from uow.topics.record_size import INPUT_LIMIT_BYTES, RecordLimit, record_size
+from uow.topics.routes import topics_of
+from uow.topics.runs import first_of_many_gaps, record_headers, unit_part
 
 Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Fate(StrEnum):
-    """What became of a record (W-216). `partial` units count as delivered; a rerouted record counts as passed on the partition it leaves."""
+    """The fate of a record (W-216). `partial` units count as delivered; a rerouted record counts as passed on the partition that it leaves."""
 
     DELIVERED = "delivered"
     EXPIRED = "expired"
@@ -59,7 +87,7 @@ class Fate(StrEnum):
     PASSED = "passed"
     REROUTED = "rerouted"
     UNACCOUNTED = "unaccounted"
-    """The core lost it: our bug."""
+    """The core lost it, which is a bug of the project."""
 
 
 FATE_OF: Final = {
@@ -72,38 +100,38 @@ FATE_OF: Final = {
 
 
 class Row(NamedTuple):
-    """One row of the result: of a record (`kind` = `record`) or of a closed group (`kind` = `group`).
+    """One row of the result, for a record (`kind` = `record`) or a closed group (`kind` = `group`).
 
     Attributes:
         kind: `record` or `group`.
         fate: See `Fate`.
         partition: Of `D.components`.
         offset: Of the record; of a group the last one that it held.
-        id: Group id, None where none can be read.
+        id: Group id; None if none can be read.
         generation: Of the group.
-        unit_id: Of the group; on a passed record what its own header says.
+        unit_id: Unit id of the group; for a passed record that in its own header.
         position: Place in the unit, from 1.
         seq: Sequence number.
         end: End mark.
         component_id: `uow-component-id`.
         at: Append time, epoch ms.
         content: Digest of key, value and headers.
-        content_before: Of a component of a unit of shape `consecutive`: the same of what an earlier version told of it.
-        header_count: How many headers the record has.
-        error_class: Of a refused record, or of a given-up group.
-        error_case: The same.
-        to_errors: Whether the group's components go to `D.errors`.
-        due: Where the log alone does not tell whether the group closed: the clock value from which it may. Else None.
-        outcome: How the group closed.
-        reason: Why.
+        content_before: The same digest as an earlier version would give, for a component of a unit of shape `consecutive`.
+        header_count: Number of headers of the record.
+        error_class: Error class of a refused record or of a given-up group.
+        error_case: Its error case.
+        to_errors: True if the group's components go to `D.errors`.
+        due: The clock value from which the group may be closed, if the log alone does not decide it; else None.
+        outcome: Outcome of the group.
+        reason: Reason of the outcome.
         opened_at: Epoch ms, as the other times.
-        closed_at: The partition's clock.
+        closed_at: The partition's clock at that time.
         expires_at: None for never.
-        size: Components held.
-        held_bytes: Sum of their sizes; of a record, its own.
+        size: Number of components held.
+        held_bytes: Sum of their sizes; for a record its own size.
         missing: Ranges as text.
         headers: The unit's headers.
-        topics: Where the unit goes by its routes; of a component, where its unit does.
+        topics: Topics that the unit goes to by its routes; for a component those of its unit.
     """
 
     kind: str
@@ -150,7 +178,7 @@ GROUP: Final = "group"
 
 
 class Arrived:
-    """A record of `D.components` as the core reads it, and a digest to know it by.
+    """A record of `D.components` as the core reads it, with a digest of its content.
 
     Args:
         offset: Its offset.
@@ -182,9 +210,9 @@ class Arrived:
         return 2, self._at
 
     def headers(self) -> Headers:
-        """The headers, as the worker's client gives them: it cannot give any where a name is no UTF-8.
+        """The headers as the worker's client gives them, which cannot give any if a name is not UTF-8.
 
-        Java puts U+FFFD where a name cannot be read. Too many headers are to the client like none.
+        Java replaces unreadable bytes of a name by U+FFFD. If there are too many headers, the client gives none.
         """
         if len(self._headers) > HEADERS_LIMIT:
             return ()
@@ -194,26 +222,26 @@ class Arrived:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the worker's client cannot show the headers: a name that is no UTF-8, or too many of them."""
+        """True if the worker's client cannot give the headers: a name is not UTF-8, or there are too many."""
         return len(self._headers) > HEADERS_LIMIT or any("\ufffd" in name for name, _ in self._headers)
 
     @property
     def header_count(self) -> int:
-        """How many headers the worker saw."""
+        """Number of headers that the worker saw."""
         return 0 if self.is_broken else len(self._headers)
 
     @property
     def unit_id(self) -> str | None:
-        """What the record says if it is a finished unit that was sent on."""
+        """The unit id in the headers, if the record is a finished unit that was sent on."""
         found = [value for name, value in self._headers if name == names.UNIT_ID and value is not None]
         return found[-1].decode("utf-8", "replace") if found else None
 
 
 class Decided(NamedTuple):
-    """What a ledger record tells of the commands that its transaction decided.
+    """The commands that one transaction decided, from its ledger record.
 
     Attributes:
-        partition: Of `D.components`, as of `D.commands`.
+        partition: Partition number of both `D.components` and `D.commands`.
         start: Input position before it.
         stop: Input position after it.
         clock: The partition's clock before it.
@@ -228,7 +256,7 @@ class Decided(NamedTuple):
 
 
 class Order(NamedTuple):
-    """A command where it was decided; the attributes are those of `Decided`."""
+    """A command with the position at which it was decided; the attributes are those of `Decided`."""
 
     start: int
     stop: int
@@ -236,13 +264,13 @@ class Order(NamedTuple):
     record: Arrived
 
     def follows(self, other: Arrived) -> bool:
-        """Whether the worker had judged a record of the input when it decided this."""
+        """True if the worker had judged a record of the input before it decided this command."""
         arrived = other.timestamp()[1] <= self.record.timestamp()[1]
         return other.offset() < self.start or (other.offset() < self.stop and arrived)
 
 
 Known = tuple[int, bytes, int]
-"""What a command is known by in ledger and answers: partition, its id, append time."""
+"""Key of a command in ledger and answers: partition, its id, append time."""
 
 
 def orders_of(decided: Iterable[Decided], commands: Iterable[tuple[int, Arrived]]) -> dict[Known, Order]:
@@ -269,12 +297,12 @@ class Recomputation:
     """Computes the fates of one partition's records.
 
     Args:
-        place: Which partition.
+        place: Address of the partition.
         policy: Of the destination.
         orders: The commands that were decided, in order.
     """
 
-    def __init__(self, place: Place, policy: DestinationPolicy, orders: Iterable[Order] = ()) -> None:
+    def __init__(self, place: PartitionAddress, policy: DestinationPolicy, orders: Iterable[Order] = ()) -> None:
         self._place = place
         self._policy = policy
         self._partition = Partition(place, policy)
@@ -283,8 +311,8 @@ class Recomputation:
         self._arrived: dict[int, tuple[bytes | None, bytes | None, int]] = {}
         self._orders = deque(orders)
 
-    def feed(self, records: Sequence[Arrived]) -> Iterator[Row]:
-        """What the next records, in offset order, bring about: rows of records whose fate is now known, and of groups now closed."""
+    def on_records(self, records: Sequence[Arrived]) -> Iterator[Row]:
+        """Takes the next records, in offset order. Yields rows of records whose fate is now known, and of groups now closed."""
         if not records:
             return
         assert records[0].offset() >= self._partition.position, "records come in offset order"
@@ -300,7 +328,7 @@ class Recomputation:
         yield from self._judge(records)
 
     def _elsewhere(self, record: Arrived) -> tuple[bytes | None, bytes | None, Headers]:
-        """Key, value and headers of a record where it must not look like a unit: on `D.units` and `D.errors` (line 2)."""
+        """Key, value and headers of a record as on `D.units` and `D.errors`, where it must not look like a unit (line 2)."""
         headers = record.headers() if not record.is_broken else ()
         return record.key(), record.value(), names.as_origin(headers) if self._policy.forms_units else headers
 
@@ -309,21 +337,21 @@ class Recomputation:
         return record.content if record.is_broken or there[2] == [*record.headers()] else digest(*there)
 
     def _judge(self, records: Sequence[Arrived]) -> Iterator[Row]:
-        self._partition.feed(records)
+        self._partition.on_records(records)
         yield from self._happened({each.offset(): each for each in records})
 
     def _obey(self, order: Order) -> Iterator[Row]:
         self._partition.advance(order.clock)
         yield from self._happened({}, by_clock=True)
-        self._partition.obey([order.record], lambda at: True)
+        self._partition.on_commands([order.record], lambda at: True)
         yield from self._happened({})
 
     def _happened(self, here: Mapping[int, Arrived], by_clock: bool = False) -> Iterator[Row]:
-        for effect, record, group in self._partition.settle().effects:
+        for effect, record, group in self._partition.take_happened().effects:
             match effect:
-                case GivenUp() if group is None:
-                    pass  # nothing was held of it
-                case Delivered() | GivenUp():
+                case Undelivered() if group is None:
+                    pass  # none of its components was held
+                case Delivered() | Undelivered():
                     assert group is not None
                     amended = self._amended(group, effect)
                     yield from self._closed(group, amended, amended.closed.at if by_clock else None)
@@ -337,7 +365,7 @@ class Recomputation:
                     yield self._alone(here[record.offset()], effect)
 
     def finish(self) -> Iterator[Row]:
-        """The last commands, and the groups that are open then: those that time may have closed since carry `due`."""
+        """Takes the last commands. Yields their rows and those of the groups still open; groups that time may have closed since have `due`."""
         while self._orders:
             yield from self._obey(self._orders.popleft())
         for group in self._partition.groups.values():
@@ -345,24 +373,24 @@ class Recomputation:
             if due == NEVER:
                 yield from self._records(group, Fate.OPEN)
                 continue
-            for effect in decide_due(group, due, self._partition.position, self._policy).effects:
-                assert isinstance(effect, Delivered | GivenUp)
+            for effect in decide_due(Situation(group, None, None, due, self._partition.position, self._policy)).effects:
+                assert isinstance(effect, Delivered | Undelivered)
                 yield from self._closed(group, self._amended(group, effect), due)
         for offset, (content, _, header_count) in self._arrived.items():
             yield Row(
                 RECORD, Fate.UNACCOUNTED, self._place.partition, offset, content=content, header_count=header_count
             )
 
-    def _amended(self, group: Group, effect: Delivered | GivenUp) -> Delivered | GivenUp:
-        """A unit that fits its records in no way fails while it is written (W-115)."""
-        if isinstance(effect, GivenUp) or self._shape(group, effect.closed) is not None:
+    def _amended(self, group: Group, effect: Delivered | Undelivered) -> Delivered | Undelivered:
+        """The effect as a worker writes it: a unit that does not fit into records in any shape fails (W-115)."""
+        if isinstance(effect, Undelivered) or self._shape(group, effect.closed) is not None:
             return effect
         failed = effect.closed._replace(outcome=UnitOutcome.FAILED, reason=Reason.LIMIT)
         self._partition.amend(effect.closed, failed, len(group.held))
-        return GivenUp(failed, UnitTooLargeError)
+        return Undelivered(failed, UnitTooLargeError)
 
     def _shape(self, group: Group, closed: Closed) -> Shape | None:
-        """The shape that a worker writes the unit in; None where it fits in none (W-115, W-208)."""
+        """The shape in which a worker writes the unit; None if it fits in none (W-115, W-208)."""
         shape = self._policy.shape
         if group.bytes <= HEADERS_LIMIT and len(group.held) <= _SURELY_LISTED:
             return shape
@@ -371,7 +399,7 @@ class Recomputation:
         otherwise = self._policy.oversize.value if shape is Shape.ENVELOPE else shape.value
         if otherwise == Shape.CONSECUTIVE:
             run = self._run(group, closed)
-            fits = all(fits_record(record_bytes(group.id, part.value, said), said) for part, said in run)
+            fits = all(_LIMIT.fits(group.id, part.value, said) for part, said in run)
             return Shape.CONSECUTIVE if fits else None
         if otherwise == Shape.REFERENCE:
             places = [encode_component(by_reference(decode_component(body))) for body in group.in_order()]
@@ -389,9 +417,9 @@ class Recomputation:
             unit = self._maker.record(group, closed, unit_id, missing)
             length = len(to_text(replace(unit, components=tuple(map(decode_component, bodies)))))
         headers = self._maker.headers(group, closed, unit_id, tail, missing)
-        return fits_record(length + record_bytes(group.id, None, headers), headers)
+        return _LIMIT.fits(group.id, None, headers, length)
 
-    def _run(self, group: Group, closed: Closed) -> Iterator[tuple[Component, Headers]]:
+    def _run(self, group: Group, closed: Closed) -> Iterator[tuple[ComponentRecord, Headers]]:
         """Components and headers of the records of a unit of shape `consecutive`."""
         tail = self._maker.tail(group)
         unit_id = self._maker.unit_id(group.id, group.generation, tail)
@@ -405,7 +433,7 @@ class Recomputation:
 
     def _alone(self, record: Arrived, effect: Any) -> Row:
         content, elsewhere, header_count = self._arrived.pop(record.offset())
-        size = record_bytes(record.key(), record.value(), () if record.is_broken else record.headers())
+        size = record_size(record.key(), record.value(), () if record.is_broken else record.headers())
         row = Row(
             RECORD,
             "",
@@ -424,17 +452,17 @@ class Recomputation:
                     error_case=refusal.case,
                 )
             case Passed() if record.is_broken:
-                # the worker's client shows such headers as none; whether they are is found out before it passes
+                # the worker's client shows such headers as none; the worker looks again before it passes the record on
                 return row._replace(fate=Fate.REJECTED, error_class=DecodeError.__name__, error_case="headers")
-            case Passed() if record_bytes(*self._elsewhere(record)) > RECORD_LIMIT_BYTES:
-                # small enough for the input only while it was compressed
+            case Passed() if record_size(*self._elsewhere(record)) > RECORD_LIMIT_BYTES:
+                # only its compressed form was small enough for the input
                 return row._replace(fate=Fate.REJECTED, error_class=UnitTooLargeError.__name__, error_case="bytes")
             case Passed():
                 return row._replace(fate=Fate.PASSED, unit_id=record.unit_id, content=elsewhere)
             case Rerouted() if (
-                size + len(names.REROUTED) + 17 > _INPUT_LIMIT_BYTES or record.header_count >= HEADERS_LIMIT
+                size + len(names.REROUTED) + 17 > INPUT_LIMIT_BYTES or record.header_count >= HEADERS_LIMIT
             ):
-                # with one more header it would not fit the input again
+                # with one more header it would be too large for the input
                 return row._replace(fate=Fate.REJECTED, error_class=MisroutedComponentError.__name__, error_case="")
             case Rerouted():
                 return row._replace(fate=Fate.REROUTED)
@@ -442,7 +470,7 @@ class Recomputation:
                 return row._replace(fate=Fate.DROPPED, error_case=case)
         raise AssertionError(effect)
 
-    def _closed(self, group: Group, effect: Delivered | GivenUp, due: int | None) -> Iterator[Row]:
+    def _closed(self, group: Group, effect: Delivered | Undelivered, due: int | None) -> Iterator[Row]:
         closed = effect.closed
         tail = self._maker.tail(group)
         unit_id = self._maker.unit_id(group.id, group.generation, tail)
@@ -458,8 +486,8 @@ class Recomputation:
             id=group.id.decode(),
             generation=group.generation,
             unit_id=unit_id.decode(),
-            error_class=effect.error.__name__ if isinstance(effect, GivenUp) else None,
-            error_case=closed.reason.value if isinstance(effect, GivenUp) else None,
+            error_class=effect.error.__name__ if isinstance(effect, Undelivered) else None,
+            error_case=closed.reason.value if isinstance(effect, Undelivered) else None,
             to_errors=not is_unit and goes_to_errors(closed, self._policy),
             due=due,
             missing=ranges_text(missing if is_unit else bounded_ranges(missing)),
@@ -484,8 +512,8 @@ class Recomputation:
         yield row
         yield from rows
 
-    def _in_run(self, row: Row, component: Component) -> Row:
-        """What a record of a run told of a component before runs told all: its user headers, under the group id."""
+    def _in_run(self, row: Row, component: ComponentRecord) -> Row:
+        """The component's row with the content that a run of an earlier version has: its user headers, with the group id as key."""
         own = [pair for pair in component.headers if self._maker.reading.is_user_header(pair[0])]
         return row._replace(content_before=digest((row.id or "").encode(), component.value, own))
 
@@ -523,12 +551,12 @@ class Recomputation:
             at=component.timestamp,
             content=elsewhere if shared.to_errors else content,
             header_count=header_count,
-            held_bytes=len(body) + stays(body),
+            held_bytes=len(body) + external_bytes(body),
         )
 
 
 def digest(key: bytes | None, value: bytes | None, headers: Headers) -> bytes:
-    """What `spark_sink.comparison.content` makes of key, value and headers."""
+    """The same digest of key, value and headers as by `uow.spark_sink.comparison.content`."""
     pairs = ",".join(
         f"{name.encode().hex().upper()}={'-' if raw is None else raw.hex().upper()}" for name, raw in headers
     )
@@ -537,40 +565,30 @@ def digest(key: bytes | None, value: bytes | None, headers: Headers) -> bytes:
 
 
 _SURELY_LISTED: Final = 10_000
-"""So many components are surely no too long list of references."""
+"""Up to this number of components, a list of references always fits into one record."""
 _FRAME_BYTES: Final = 10
-_INPUT_LIMIT_BYTES: Final = 1_048_588
-"""Record limit of `D.components`: Kafka's default, which we leave as it is."""
-_OVERHEAD_BYTES: Final = 1024
-"""Room that a worker leaves for a record's own fields."""
-
-
-def record_bytes(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """Bytes of a record as a worker reckons them, generously, against the limit of every topic that it writes."""
-    named = sum(len(name) + len(raw or b"") + 16 for name, raw in headers)
-    return len(key or b"") + len(value or b"") + named + _OVERHEAD_BYTES
-
-
-def fits_record(size_bytes: int, headers: Headers) -> bool:
-    """Whether a record of so many bytes holds these headers."""
-    return size_bytes <= RECORD_LIMIT_BYTES and len(headers) <= HEADERS_LIMIT
+_LIMIT: Final = RecordLimit()
+"""Of every topic that a worker writes."""
 
 
 def goes_to_errors(closed: Closed, policy: DestinationPolicy) -> bool:
-    """Whether the components of a group that was given up go to `D.errors` (W-71, W-78 to W-80, W-207)."""
+    """True if the components of a given-up group go to `D.errors` (W-71, W-78 to W-80, W-207)."""
     leaves_nothing = policy.expiration_policy in (ExpirationPolicy.DISCARD, ExpirationPolicy.LOG)
     return closed.outcome is not UnitOutcome.EXPIRED or not leaves_nothing
 
 
 def recompute(
-    place: Place, policy: DestinationPolicy, batches: Iterable[Sequence[Arrived]], orders: Iterable[Order] = ()
+    place: PartitionAddress,
+    policy: DestinationPolicy,
+    batches: Iterable[Sequence[Arrived]],
+    orders: Iterable[Order] = (),
 ) -> Iterator[Row]:
-    """Rows of one partition, from all of its records in offset order, in as many batches as one likes, and its commands.
+    """Rows of one partition, from all of its records in offset order, in any number of batches, and its commands.
 
     Raises:
-        UowError: Our bug (`InvariantViolation`), with the state that shows it.
+        UowError: A bug of the project (`InvariantViolation`), with the state that shows it.
     """
     recomputation = Recomputation(place, policy, orders)
     for batch in batches:
-        yield from recomputation.feed(batch)
+        yield from recomputation.on_records(batch)
     yield from recomputation.finish()

@@ -1,7 +1,7 @@
 """A local Spark session on the project's Java and jars, quiet.
 
-Here: everything between "Python is installed" and a `SparkSession` with Kafka, Avro and Delta. On a cluster the session
-comes from `spark-submit` instead, and the jobs take it as an argument.
+Belongs here: everything needed to get from an installed Python to a `SparkSession` with Kafka, Avro and Delta. On a cluster the
+session comes from `spark-submit` instead, and the jobs take it as an argument.
 """
 
 import atexit
@@ -14,9 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jvm import jars, java
+from uow.jvm import jars, java
 
-if TYPE_CHECKING:  # importing pyspark takes its time: only who starts a session pays
+if TYPE_CHECKING:  # importing pyspark takes long, so it is imported only to start a session
     from pyspark.sql import SparkSession
 
 __all__ = ["SETTINGS", "session"]
@@ -31,7 +31,7 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    # small data on one machine: the defaults are for a cluster
+    # for small data on one machine; the defaults are for a cluster
     "spark.sql.shuffle.partitions": "4",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -48,19 +48,19 @@ def session(
 ) -> "SparkSession":
     """The process's Spark session, started if there is none yet (5 to 9 seconds).
 
-    The JVM ends with this process. Environment variables that would bring in another Spark, Java or Python are
+    The JVM ends with this process. Environment variables that would select another Spark, Java or Python are
     overwritten for this process.
 
     Args:
         name: the application's name.
         cores: threads for tasks.
         memory: the driver's heap.
-        settings: Spark properties over `SETTINGS`.
+        settings: Spark properties that override `SETTINGS`.
 
     Raises:
-        jvm.jars.JarsMissing, jvm.java.JavaMissing: what the message says to install.
+        uow.jvm.jars.JarsMissing, uow.jvm.java.JavaMissing: the message says what to install.
     """
-    # spark.jars and the driver's memory act on the command line of the JVM only, so it gets them there
+    # spark.jars and the driver's memory take effect only on the JVM's command line
     at_launch = {"spark.jars": ",".join(map(str, jars.class_path("spark"))), "spark.driver.memory": memory}
     if settings and JVM_OPTIONS in settings:
         at_launch[JVM_OPTIONS] = settings[JVM_OPTIONS]
@@ -78,7 +78,7 @@ def session(
 
 @cache
 def _jvm(at_launch: tuple[tuple[str, str], ...]) -> tuple[Any, str]:
-    """The process's JVM, in a scratch folder of its own, which goes when the process ends.
+    """The process's JVM, in a temporary folder of its own, which is deleted when the process ends.
 
     Spark 4.0.0 makes a folder `artifacts` in the JVM's working folder (SPARK-52396): users would find it beside their
     files, and a read-only folder would fail. Relative paths still mean the folder of this process.
@@ -90,7 +90,7 @@ def _jvm(at_launch: tuple[tuple[str, str], ...]) -> tuple[Any, str]:
         SPARK_LOCAL_IP="127.0.0.1",
         SPARK_CONF_DIR=str(CONF_FOLDER),
     )
-    os.environ.pop("SPARK_HOME", None)  # somebody else's Spark would be taken instead of ours
+    os.environ.pop("SPARK_HOME", None)  # another installed Spark would be used instead
     from pyspark import SparkConf
     from pyspark.java_gateway import launch_gateway
 
@@ -98,7 +98,7 @@ def _jvm(at_launch: tuple[tuple[str, str], ...]) -> tuple[Any, str]:
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     launch: Callable[..., Any] = launch_gateway
     gateway = launch(SparkConf().setAll(list(at_launch)), popen_kwargs={"cwd": scratch})
-    # one file system was made while launching, and is cached; later ones look at the property
+    # one file system was created at launch, and is cached; later ones use the property
     here, hadoop = str(Path.cwd()), gateway.jvm.org.apache.hadoop
     gateway.jvm.java.lang.System.setProperty("user.dir", here)
     hadoop.fs.FileSystem.getLocal(hadoop.conf.Configuration()).setWorkingDirectory(hadoop.fs.Path(here))

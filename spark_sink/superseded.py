@@ -1,14 +1,14 @@
-"""Which row stands for a unit that was written to its topic more than once (W-127).
+"""Marking the rows of a unit that was written to its topic more than once: the latest one is current (W-127).
 
-The same `uow-unit-id` twice in one topic is the same unit, emitted again: after the memory of closed ids ran out and its components were sent
-again, after a worker's state was removed and the input read anew, or by `uow rebuild` into a topic of a route. Every such record is a fact and keeps
-its row. The latest, by Kafka's timestamp, is *current*: its `superseded_by` is null; each of the others names the next one. Topics of routes are
-judged one by one: a copy in another topic supersedes nothing.
+The same `uow-unit-id` twice in one topic is the same unit, emitted again: because its components were sent again after its id was forgotten,
+because a worker's state was deleted and the input was read again, or by `uow rebuild` into a topic of a route. Every such record keeps its row.
+The latest, by Kafka's timestamp, is *current*: its `superseded_by` is null; each of the others names the next one. Topics of routes are
+independent: a copy in another topic supersedes nothing.
 
-Which units a table has is known in memory, eight bytes each, so that a batch without a repeated one, and that is almost every batch, costs no
-look into the table. What is marked follows from the table alone: it may be done again at any time.
+The units in a table are known in memory, by eight bytes each, so that a batch without a repeated unit, which is almost every batch, needs no
+query of the table. The marks follow from the table alone and may be made again at any time.
 
-Belongs here: noticing and marking. Does not belong here: writing rows (`spark_sink.sink`).
+Belongs here: finding and marking repeated units. Does not belong here: writing rows (`uow.spark_sink.delta_sink`).
 """
 
 from __future__ import annotations
@@ -19,35 +19,37 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from spark_sink.tables import Table, Tables
+from uow.spark_sink.tables import DeltaTables, Table
 
 UNIT: Final = ("unit_id", "topic")
 
 
 class KnownUnits:
-    """Hashes of the units that a table has."""
+    """Hashes of the units in a table."""
 
     def __init__(self) -> None:
         self._hashes = np.empty(0, np.int64)
 
     def add(self, units: DataFrame) -> bool:
-        """Takes note of units.
+        """Adds units.
 
         Args:
-            units: With the columns `UNIT`.
+            units: Frame with the columns `UNIT`.
 
         Returns:
-            Whether one of them was known, or is there twice; once in many billions of times only its hash was.
+            True if one of them was known, or occurs twice. With a chance of one in many billions, only its hash was known.
         """
         found: Any = units.select(sql.xxhash64(*UNIT)).toArrow().column(0).to_numpy()
-        both = np.sort(np.concatenate([self._hashes, found]), kind="stable")  # sorted but for its end: quick
+        both = np.sort(
+            np.concatenate([self._hashes, found]), kind="stable"
+        )  # already sorted except for its end, so this is fast
         is_first = np.append(True, both[1:] != both[:-1])[: len(both)]
         self._hashes = both[is_first]
         return not is_first.all()
 
 
-def known_units(spark: SparkSession, tables: Tables) -> KnownUnits:
-    """The units that a destination's tables have; what was not marked before a crash is marked."""
+def known_units(spark: SparkSession, tables: DeltaTables) -> KnownUnits:
+    """The units in a destination's tables. Marks that are missing because of a crash are made."""
     known = KnownUnits()
     if tables.is_made(Table.UNITS):
         current = tables.read(spark, Table.UNITS).where("superseded_by IS NULL")
@@ -79,13 +81,13 @@ WHEN MATCHED THEN UPDATE SET superseded_by = r.by
 """
 
 
-def mark(spark: SparkSession, tables: Tables, units: DataFrame) -> None:
-    """Marks the superseded rows of some units and their components; the units last, since they tell what is left to do.
+def mark(spark: SparkSession, tables: DeltaTables, units: DataFrame) -> None:
+    """Marks the superseded rows of some units and their components. The units come last, since their marks show that the work is done.
 
     Args:
         spark: The session.
         tables: The tables.
-        units: Which, with the columns `UNIT`.
+        units: The units, with the columns `UNIT`.
     """
     wanted = units.select(*UNIT).distinct()
     rows = tables.read(spark, Table.UNITS).join(wanted, [*UNIT], "left_semi")

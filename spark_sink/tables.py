@@ -1,7 +1,7 @@
 """The Delta tables of a destination: where they are, their columns, and how a batch is appended exactly once.
 
-Belongs here: table names, columns, creation, the idempotent append, row counts. Does not belong here: what a Kafka record means
-(`spark_sink.decode`) and when batches run (`spark_sink.sink`).
+Belongs here: table names, columns, creation, the idempotent append, row counts. Does not belong here: decoding Kafka records
+(`uow.spark_sink.decode`) and running batches (`uow.spark_sink.delta_sink`).
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StructType
 
-from schemas.errors import StateCorruptedError
+from uow.schemas.error_classes import StateCorruptedError
 
 HEADERS: Final = "ARRAY<STRUCT<name: STRING, value: BINARY>>"
 """Headers as they are on the record: order, repeats and raw bytes kept."""
 
 _OWN: Final = "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
-"""Coordinates of the record that a row was made of, and Kafka's timestamp of it."""
+"""Coordinates and Kafka timestamp of the record that a row was made from."""
 
 
 class Table(StrEnum):
     """The tables of a destination; the value is the folder's name.
 
     Every record of `D.units`, of a route's topic, of `D.rejected` and `D.errors` is in exactly one of `units`, `rejected`, `passed` and
-    `unreadable` (W-127, W-216); `components` are the components of the rows in `units`. `unreadable` has what says it is a unit and cannot
-    be read, as it came, so that no record stops the sink.
+    `unreadable` (W-127, W-216); `components` are the components of the rows in `units`. `unreadable` has records that claim to be units and
+    cannot be read, unchanged, so that no record stops the sink.
     """
 
     UNITS = "units"
@@ -58,25 +58,24 @@ COLUMNS: Final[dict[Table, str]] = {
 }
 """Columns of each table, as Spark DDL. Columns are added at the end only.
 
-`superseded_by` is where the record lies (`topic/partition/offset`) that gave the same unit once more, later; null on the row that stands for
-the unit now.
+`superseded_by` is the place (`topic/partition/offset`) of a later record with the same unit; it is null on the current row of the unit.
 """
 
 PLACE: Final[dict[Table, tuple[str, ...]]] = dict.fromkeys(Table, ("topic", "partition", "offset", "timestamp")) | {
     Table.COMPONENTS: ("unit_topic", "unit_partition", "unit_offset", "unit_id", "position")
 }
-"""Columns that say which record a row was made of, and which row of it: no two rows of a table have the same."""
+"""Columns that identify the record that a row was made from, and the row among its rows. They are unique in a table."""
 
 
 def columns(table: Table) -> StructType:
-    """Columns of a table as Spark has them."""
+    """Columns of a table as a Spark schema."""
     kind = DataType.fromDDL(COLUMNS[table])
     assert isinstance(kind, StructType)
     return kind
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class DeltaTables:
     """The tables of one destination below a folder.
 
     Attributes:
@@ -97,24 +96,24 @@ class Tables:
         return str(self.folder / table)
 
     def sql_name(self, table: Table) -> str:
-        """A table as SQL statements name it."""
+        """Name of a table in SQL statements."""
         return f"delta.`{self.path(table).replace('`', '``')}`"
 
     @property
     def checkpoint(self) -> Path:
-        """Folder where Structured Streaming keeps how far it has read."""
+        """Folder in which Structured Streaming stores its position."""
         return self.root / "_checkpoints" / self.destination
 
     def is_made(self, table: Table) -> bool:
-        """Whether a table has been made."""
+        """True if a table exists."""
         return (Path(self.path(table)) / "_delta_log").is_dir()
 
     def exist(self) -> bool:
-        """Whether every table has been made."""
+        """True if all tables exist."""
         return all(map(self.is_made, Table))
 
     def make(self, spark: SparkSession) -> None:
-        """Makes the tables that are missing, empty: for a destination that has had no record yet."""
+        """Creates the missing tables, empty: for a destination that has had no record yet."""
         for table in Table:
             self._make(spark, table)
 
@@ -123,21 +122,21 @@ class Tables:
             spark.createDataFrame([], COLUMNS[table]).write.format("delta").mode("ignore").save(self.path(table))
 
     def check(self) -> None:
-        """Checks that no table is missing of those that the checkpoint counts batches of.
+        """Checks that no table is missing although the checkpoint has counted batches for it.
 
         Raises:
-            StateCorruptedError: One is: it would never have the rows of batches that are counted already.
+            StateCorruptedError: A table is missing. It would never get the rows of batches that are already counted.
         """
         if any((self.checkpoint / "commits").glob("[0-9]*")) and not self.exist():
-            remedy = "remove the checkpoint: what the topics still have is carried again, and no row doubled"
+            remedy = "remove the checkpoint: everything that is still in the topics is then written again, and no row is doubled"
             raise StateCorruptedError(
                 [], f"{self.checkpoint} counts batches of tables that are missing below {self.folder}", remedy
             )
 
     def upgrade(self, spark: SparkSession) -> None:
-        """Gives tables of an earlier release what has been added since: columns, null on the rows that are there, and tables.
+        """Adds to tables of an earlier release what is new since then: columns, null on existing rows, and tables.
 
-        `units` comes last, and only where it lacks a column can a table be missing for this reason.
+        `units` is extended last, so a table can be missing for this reason only while `units` lacks a column.
         """
         for table in (Table.COMPONENTS, Table.UNITS):
             if not self.is_made(table):
@@ -150,7 +149,7 @@ class Tables:
                 spark.sql(f"ALTER TABLE {self.sql_name(table)} ADD COLUMNS ({added})")
 
     def read(self, spark: SparkSession, table: Table) -> DataFrame:
-        """A table as it is now."""
+        """The present content of a table."""
         return spark.read.format("delta").load(self.path(table))
 
     def rows(self, spark: SparkSession) -> dict[Table, int]:
@@ -161,12 +160,12 @@ class Tables:
 def append_once(rows: DataFrame, path: str, writer: str, version: int) -> None:
     """Appends `rows`, unless this `writer` has written this or a later `version` to the table before.
 
-    A batch that is run again after a crash finds the tables that it had reached already and leaves them alone (W-127).
+    A batch that is repeated after a crash skips the tables that it had already reached (W-127).
 
     Args:
         rows: Rows with the table's columns.
         path: Folder of the table.
-        writer: Names the sequence of versions; changes with the checkpoint, since that begins to count again.
+        writer: Name of the sequence of versions; it changes with the checkpoint, since a new checkpoint counts from 0 again.
         version: Number of the batch.
     """
     rows.write.format("delta").mode("append").option("txnAppId", writer).option("txnVersion", version).save(path)

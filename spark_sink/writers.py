@@ -1,22 +1,22 @@
-"""Schemas that units were written with: our released versions by fingerprint, and a registry's by id.
+"""Schemas that units were written with: released versions by fingerprint, and a registry's by id.
 
-Belongs here: finding a writer's schema. Does not belong here: decoding with it (`spark_sink.decode`).
+Belongs here: finding a writer's schema. Does not belong here: decoding with it (`uow.spark_sink.decode`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from schemas import framing
-from schemas.codec import foreign_writer
-from schemas.errors import DecodeError
-from schemas.registry import connect
+from uow.schemas import framing
+from uow.schemas.codec import foreign_writer
+from uow.schemas.error_classes import DecodeError
+from uow.schemas.registry import connect
 
 UNIT = "Unit"
 
 
 def unit_schema() -> str:
-    """Today's schema of a unit, which every writer's is resolved to."""
+    """The current schema of a unit, which every writer's schema is resolved to."""
     return framing.definition_text(UNIT)
 
 
@@ -30,10 +30,10 @@ def unit_writers() -> dict[bytes, str]:
 
 
 def writer_of(registry_url: str) -> Callable[[int], str | None] | None:
-    """Finds the schema of a unit by a registry's id; None when no registry is set.
+    """A function that finds the schema of a unit by a registry's id; None when no registry is set.
 
-    What it returns gives None where the registry knows no such id, or where the schema is no unit of ours, and raises `UowError` where
-    the registry does not answer: then the batch fails and is run again, and nothing is taken for undecodable.
+    The function returns None if the registry has no such id, or if the schema is not a unit's, and raises `UowError` if the registry does not
+    answer: then the batch fails and is repeated, so that no unit is considered unreadable for that reason.
     """
     if not registry_url:
         return None

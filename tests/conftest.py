@@ -15,7 +15,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.kafka_broker import Kafka, docker_answers, origin, running_broker
-from tests.processes import Child
+from tests.processes import Process
 
 # librdkafka writes to standard error by itself, reconnects after a broker's end included
 QUIET = logging.getLogger("tests.librdkafka")
@@ -31,15 +31,23 @@ def pytest_report_header() -> str:
     return f"kafka: {origin()}"
 
 
+SPARK_SESSIONS = (
+    {"test_audit.py", "test_hostile_records.py", "test_session.py", "test_sink.py"},
+    {"test_demo_end_to_end.py", "test_shapes_in_tables.py", "test_spark_commands.py", "test_superseded.py"},
+)
+"""Files whose tests share a Spark session. One would do, but its tests, one after the other, take longer than all others beside them."""
+
+
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]
-    """Shares tests out to processes file by file, and all of Spark's to one: brokers, demos and JVMs start once.
+    """Shares tests out to processes file by file, and those of a Spark session to one: brokers, demos and JVMs start once.
 
     Not `--dist loadgroup`: pytest 9.2 keeps node ids from it, and it spreads every test (pytest-xdist issue 1386).
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return "spark" if file.startswith("tests/spark/") else file
+        name = file.removeprefix("tests/spark/")
+        return next((f"spark {number}" for number, files in enumerate(SPARK_SESSIONS) if name in files), file)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
@@ -124,7 +132,7 @@ def create_topic(admin: Any, unique: str) -> Iterator[Callable[..., str]]:
 
 
 @pytest.fixture
-def spawn(tmp_path: Path) -> Iterator[Callable[..., Child]]:
+def spawn(tmp_path: Path) -> Iterator[Callable[..., Process]]:
     """Starts programs that end with the test, or with pytest: `spawn("uow", "worker", "-c", path, env={...})`.
 
     A first word `uow` or `python` means the one of this environment.
@@ -133,19 +141,19 @@ def spawn(tmp_path: Path) -> Iterator[Callable[..., Child]]:
 
 
 @pytest.fixture(scope="module")
-def spawn_shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Child]]:
+def spawn_shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Process]]:
     """The same for programs that end with the last test of the file."""
     yield from _spawning(tmp_path_factory.mktemp("shared"))
 
 
-def _spawning(folder: Path) -> Iterator[Callable[..., Child]]:
-    children: list[Child] = []
+def _spawning(folder: Path) -> Iterator[Callable[..., Process]]:
+    children: list[Process] = []
 
-    def start(*command: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Child:
+    def start(*command: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Process:
         first, *rest = map(str, command)
         if first in {"uow", "python"}:
             first = str(Path(sys.executable).with_name(first))
-        children.append(Child([first, *rest], folder / f"child-{len(children)}.log", env, cwd))
+        children.append(Process([first, *rest], folder / f"child-{len(children)}.log", env, cwd))
         return children[-1]
 
     yield start

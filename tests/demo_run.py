@@ -12,7 +12,7 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from tests.processes import Child
+from tests.processes import Process
 
 QUIET = logging.getLogger("tests.librdkafka")
 
@@ -66,7 +66,7 @@ class DemoRun:
     def __init__(self, uow: Path, tmp: Path, options: Sequence[str]) -> None:
         self.folder = tmp / "demo"
         command = [str(uow), "demo", "--json", "--dir", str(self.folder), *options]
-        self.child = Child(command, tmp / "demo.log")
+        self.child = Process(command, tmp / "demo.log")
 
     @property
     def report(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from uow.broker import EmbeddedBroker
+from uow.embedded.broker import EmbeddedBroker
 
 IMAGE = "apache/kafka:4.3.1"
 

@@ -1,4 +1,4 @@
-"""Programs under test as child processes that never outlive the tests (`uow.children`), and waiting."""
+"""Programs under test as child processes that never outlive the tests (`uow.embedded.child_processes`), and waiting."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from uow import children
+from uow.embedded import child_processes as children
 
 
-class Child(children.Child):
+class Process(children.ChildProcess):
     """A running program; its output, both streams, is in `log`."""
 
     def __init__(self, command: list[str], log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None):

@@ -1,14 +1,14 @@
-"""Write the generated pages of docs/ again, or say which have drifted: `python -m tools.docs [--check]`.
+"""Write the generated pages of docs/ again, or list those that are out of date: `python -m tools.docs [--check]`.
 
 | Page | Made from |
 | --- | --- |
-| docs/configuration.md | `uow.settings` |
-| docs/metrics.md | `processor.shell.monitor` |
-| docs/decision-table.md | the decision table's lines below, each played through `processor.core` |
+| docs/configuration.md | `uow.config.settings` |
+| docs/metrics.md | `uow.processor.shell.monitor` |
+| docs/decision-table.md | the decision table's lines below, each played through `uow.processor.core` |
 | docs/requirements.md | `tools.requirements` |
 | tables in docs/guarantees.md and docs/prove.md | `tools.measured` |
 
-Belongs here: which pages there are, the words around what is generated, and an example for each line of the decision table. Does not
+Belongs here: the list of pages, the text around the generated parts, and examples for each line of the decision table. Does not
 belong here: any setting, metric or rule.
 """
 
@@ -24,15 +24,27 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, assert_never
 
-from processor.core import decide
-from processor.core.changes import Answered, Delivered, Dropped, Effect, GivenUp, Passed, Rejected, Rerouted, TakenOut
-from processor.core.partition import Partition, Place
-from processor.shell.monitor import COMMIT_SECONDS, FATES, METRICS
-from schemas.records import ranges_text
 from tools import measured, requirements
-from topics import headers as names
-from topics.partitioner import partition_for
-from topics.policies import (
+from uow.config import settings_page
+from uow.processor.core import decide
+from uow.processor.core.changes import (
+    Answered,
+    Delivered,
+    Dropped,
+    Effect,
+    Passed,
+    Rejected,
+    Rerouted,
+    TakenOut,
+    Undelivered,
+)
+from uow.processor.core.partition import Partition
+from uow.processor.core.partition_state import PartitionAddress
+from uow.processor.shell.monitor import COMMIT_SECONDS, FATES, METRICS
+from uow.schemas.records import ranges_text
+from uow.topics import headers as names
+from uow.topics.partitioner import partition_for
+from uow.topics.policies import (
     DestinationPolicy,
     DuplicatePolicy,
     ExpirationPolicy,
@@ -40,7 +52,6 @@ from topics.policies import (
     LatePolicy,
     ViolationPolicy,
 )
-from uow import settings_page
 
 ROOT = Path(__file__).resolve().parent.parent
 WRITTEN_BY = "<!-- Written by `make docs` from `{source}`. Do not edit. -->"
@@ -52,9 +63,9 @@ METRICS_HEAD = f"""\
 
 {WRITTEN_BY.format(source="processor/shell/monitor.py")}
 
-Each worker serves them in Prometheus' text format on `/metrics` of its web address (`[worker] web`). A worker tells of the partitions it
-owns now, so sum over workers. Nothing is counted per record for them: they are read from the state when they are scraped. What to
-do about a number: [operations.md](operations.md).
+Each worker serves them in Prometheus' text format on `/metrics` of its web address (`[worker] web`). A worker reports the partitions that it
+owns at present, so sum over workers. They cost nothing per record, since they are read from the state when they are scraped.
+[operations.md](operations.md) says what to do about a value.
 
 | Metric | Type | Labels | Meaning |
 | --- | --- | --- | --- |
@@ -67,10 +78,10 @@ FATE_TEXTS = {
     "rejected": "refused for any other reason, to `D.rejected`",
     "passed": "plain traffic to `D.units`, or sent on to its right partition",
     "ignored": "read again after it was applied already",
-    "delivered": "left in a unit",
-    "expired": "left with a group that a deadline closed without a unit",
-    "cancelled": "left with a group that was cancelled",
-    "failed": "left with a group that a limit or a conflict closed",
+    "delivered": "delivered in a unit",
+    "expired": "components of a group that a deadline closed without a unit",
+    "cancelled": "components of a group that was cancelled",
+    "failed": "components of a group that a limit, a conflict or a digest closed",
     "open": "held in groups still open; scraped as `uow_open_components`",
 }
 
@@ -89,8 +100,8 @@ def metrics_page() -> str:
     )
     fates = "".join(f"| `{fate}` | {FATE_TEXTS[fate]} |\n" for fate in FATES)
     return (
-        f"{METRICS_HEAD}{table}\n## Fates\n\nWhere the records of a partition went. Two sums always hold: received = held + duplicate + "
-        f"rejected + passed + ignored, and\nheld = delivered + expired + cancelled + failed + open. Components that a restore brought back "
+        f"{METRICS_HEAD}{table}\n## Fates\n\nResults of the records of a partition. Two sums always hold: received = held + duplicate + "
+        f"rejected + passed + ignored, and\nheld = delivered + expired + cancelled + failed + open. Components that were restored "
         f"count as received and held.\n\n| `fate` | Records |\n| --- | --- |\n{fates}"
     )
 
@@ -102,7 +113,7 @@ PARTITIONS = 4
 
 
 class Sent(NamedTuple):
-    """A record of `D.components`, with the methods that the core asks for."""
+    """A record of `D.components`, with the methods that the core uses."""
 
     pairs: list[tuple[str, bytes | None]]
     content: bytes = b"x"
@@ -127,7 +138,7 @@ class Sent(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """The partition is read to its end, and the wall clock says so many seconds after noon."""
+    """An event: the partition is read to its end, and the wall clock is so many seconds after noon."""
 
     seconds: float
 
@@ -142,23 +153,23 @@ def c(seq: object, end: object = None, *, content: bytes = b"x", at: float = 0, 
 
 
 class Outcome(NamedTuple):
-    """What the last of some events came to: effects in order, and in words."""
+    """The result of the last of several events: its effects in order, and a description."""
 
     effects: tuple[Effect, ...]
     words: str
 
 
 def played(events: Iterable[Sent | Clock], policy: DestinationPolicy, misplaced: bool = False) -> Outcome:
-    """Events through `processor.core`; the unit `u` is on its own partition unless `misplaced`."""
+    """Events through `uow.processor.core`; the unit `u` is on its own partition unless `misplaced`."""
     home = partition_for(b"u", PARTITIONS)
     number = (home + 1) % PARTITIONS if misplaced else home
-    partition = Partition(Place("D", "D.components", number, PARTITIONS), policy)
+    partition = Partition(PartitionAddress("D", "D.components", number, PARTITIONS), policy)
     for offset, event in enumerate(events):
-        partition.settle()
+        partition.take_happened()
         if isinstance(event, Clock):
             partition.advance(NOON + round(event.seconds * 1000))
         else:
-            partition.feed([event if event.place is not None else event._replace(place=offset)])
+            partition.on_records([event if event.place is not None else event._replace(place=offset)])
     effects = tuple(effect for effect, _, _ in partition.happened.effects)
     if effects:
         return Outcome(effects, ", then ".join(map(_told, effects)))
@@ -173,7 +184,7 @@ def _told(effect: Effect) -> str:
     match effect:
         case Delivered(closed):
             return f"unit, outcome `{closed.outcome}`, reason `{closed.reason}`"
-        case GivenUp(closed, error):
+        case Undelivered(closed, error):
             return f"group closed, outcome `{closed.outcome}`, reason `{closed.reason}`, class `{error.__name__}`"
         case Rejected(refusal):
             return f"`{refusal.error.__name__}`" + (f" `{refusal.case}`" if refusal.case else "")
@@ -197,7 +208,7 @@ UNITS = DestinationPolicy(handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY
 
 
 class Example(NamedTuple):
-    """Events in words, the events, and what of the policy is other than the default."""
+    """Events in words, the events, and the settings that differ from the default."""
 
     words: str
     events: Sequence[Sent | Clock]
@@ -206,12 +217,12 @@ class Example(NamedTuple):
 
     @property
     def result(self) -> Outcome:
-        """By the core itself."""
+        """The outcome, computed by the core itself."""
         return played(self.events, replace(UNITS, **self.more), self.misplaced)
 
 
 class TableLine(NamedTuple):
-    """A line of the table: its condition, what it leads to, where it is read in the code, and examples."""
+    """A line of the table: its condition, its result, its place in the code, and examples."""
 
     number: str
     condition: str
@@ -241,7 +252,7 @@ TABLE: tuple[TableLine, ...] = (
     ),
     TableLine(
         "3",
-        "id empty, undecodable, longer than 255 bytes, repeated with different values",
+        "id empty, undecodable, longer than 255 bytes, repeated with different values or other than an accepted alias",
         "reject",
         HEADERS,
         (
@@ -270,8 +281,9 @@ TABLE: tuple[TableLine, ...] = (
     ),
     TableLine(
         "5b",
-        "`uow-expires-at`, `uow-deliver-at`, `uow-priority` or `uow-digest` unreadable",
-        "reject; the case is the header",
+        "`uow-expires-at`, `uow-deliver-at`, `uow-priority`, `uow-digest` or `uow-order-key` unreadable, or `uow-order-key` without path "
+        "routing; more or longer headers than `max_headers` and `max_header_name_bytes` allow",
+        "reject; the case is the header, or `headers`",
         HEADERS,
         (Example("`uow-priority` `high`", [c(1, priority="high")]),),
     ),
@@ -289,7 +301,7 @@ TABLE: tuple[TableLine, ...] = (
         "7",
         "same source offset already applied",
         "ignore: a replay",
-        Partition.feed,
+        Partition.on_records,
         (Example("offset 0 again", [c(1), c(1)._replace(place=0)]),),
     ),
     TableLine(
@@ -407,7 +419,7 @@ DECISION_HEAD = f"""\
 
 {WRITTEN_BY.format(source="tools/docs.py")}
 
-What one arriving record means for its group. The first line that matches decides. Every example is played through `processor.core` when
+The effect of one arriving record on its group. The first line that matches decides. Every example is played through `uow.processor.core` when
 this page is written: the last record of the example comes to what stands behind the arrow. Where nothing else is said the destination has
 the default policies; numbers are `uow-seq`, all of one id.
 
@@ -462,11 +474,11 @@ def _example(example: Example) -> str:
 
 
 def _closings() -> str:
-    """Edges of the diagram: each outcome that an example led to, with its reasons."""
+    """Edges of the diagram: each outcome of an example, with its reasons."""
     reasons: dict[str, list[str]] = {}
     examples = [*(example for line in TABLE for example in line.examples), *CLOCK]
     for effect in (effect for example in examples for effect in example.result.effects):
-        if isinstance(effect, Delivered | GivenUp):
+        if isinstance(effect, Delivered | Undelivered):
             found = reasons.setdefault(effect.closed.outcome.value, [])
             if effect.closed.reason.value not in found:
                 found.append(effect.closed.reason.value)
@@ -475,7 +487,7 @@ def _closings() -> str:
 
 
 def _code_row(lines: Sequence[TableLine]) -> str:
-    """Neighbouring lines that one function judges."""
+    """Neighbouring lines that the same function implements."""
     code = lines[0].code
     numbers = lines[0].number if len(lines) == 1 else f"{lines[0].number} to {lines[-1].number}"
     name = f"{code.__module__.rpartition('.')[2]}.{code.__qualname__}"
@@ -492,11 +504,11 @@ PAGES: dict[Path, Callable[[], str]] = {
     measured.GUARANTEES: measured.guarantees_page,
     measured.PROVE: measured.prove_page,
 }
-"""Each generated page, and what makes its text."""
+"""Each generated page, with the function that makes its text."""
 
 
 def drifted() -> list[Path]:
-    """Pages that are not what they would be now."""
+    """Pages that are out of date."""
     return [
         page
         for page, make in PAGES.items()

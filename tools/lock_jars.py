@@ -1,6 +1,6 @@
-"""Maintainers: resolve the coordinates of `jvm/jars.toml` with jgo and write `jvm/jars.lock`.
+"""Maintainers: resolve the coordinates of `uow/jvm/jars.toml` with jgo and write `uow/jvm/jars.lock`.
 
-jgo resolves well and does not enforce sums, so it makes the lock from an empty scratch folder, and `jvm.jars` fetches.
+jgo resolves well and does not enforce sums, so it makes the lock from an empty scratch folder, and `uow.jvm.jars` fetches.
 """
 
 import hashlib
@@ -14,11 +14,11 @@ from pathlib import Path
 from jgo.env import EnvironmentBuilder, EnvironmentSpec, LinkStrategy
 from jgo.maven import MavenContext
 
-from jvm.jars import LOCK, Jar
+from uow.jvm.jars import LOCK, Jar
 
 
 def resolve(name: str, wanted: dict[str, list[str]], scratch: Path) -> list[Jar]:
-    """The jars of one set: everything the coordinates need at run time, or of that only what `keep` names."""
+    """The jars of one set: everything that the coordinates need at run time, or only those of them that `keep` names."""
     spec, repository = scratch / f"{name}.toml", scratch / "m2"
     coordinates = json.dumps(wanted["coordinates"])
     spec.write_text(f'[environment]\nname = "{name}"\n[dependencies]\ncoordinates = {coordinates}\n')

@@ -1,8 +1,8 @@
-"""What long runs came to: `docs/measurements.csv`, one row for each, and the tables that `make docs` makes of it.
+"""Results of long runs: `docs/measurements.csv`, one row for each, and the tables that `make docs` makes from it.
 
     python -m tools.measured REPORT.json REVISION [REMARK]       adds the row of a `uow prove`
 
-Belongs here: the rows, and which promise a verb speaks for. Does not belong here: measuring.
+Belongs here: the rows, and the promise that each kind of run is evidence for. Does not belong here: measuring.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from uow.prove.faults import KILLS, Kind
+from uow.prove.faults import KILLS, FaultKind
 
 MEASUREMENTS = Path("docs") / "measurements.csv"
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,7 +31,7 @@ PROMISES: Mapping[str, Sequence[str]] = {
     "5. Deadlines are absolute": ("prove", "sim"),
     "6. Bad input is data": ("prove", "sim"),
 }
-"""Which runs judge which promise: the questions of `uow.prove.report`, the judges of `docs/simulator.md`."""
+"""Kinds of run that check each promise: by the checks of `uow.prove.proof_report`, and those of `docs/simulator.md`."""
 
 RUN_COLUMNS = {
     "date": "Date",
@@ -63,12 +63,12 @@ BEGIN, END = (
 
 
 def guarantees_page() -> str:
-    """The page with the promises' figures of now."""
+    """The page with the present figures of the promises."""
     return _filled(GUARANTEES, promises_table(rows()))
 
 
 def prove_page() -> str:
-    """The page with the runs of now."""
+    """The page with all present runs."""
     return _filled(PROVE, runs_table(rows()))
 
 
@@ -79,20 +79,20 @@ def _filled(page: Path, table: str) -> str:
 
 
 def rows() -> list[Row]:
-    """All that was measured, oldest first."""
+    """All measured runs, the oldest first."""
     with (ROOT / MEASUREMENTS).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
 def runs_table(measured: Sequence[Row]) -> str:
-    """Every `uow prove`."""
+    """All runs of `uow prove`."""
     lines = [_line(RUN_COLUMNS.values()), _line("---" for _ in RUN_COLUMNS)]
     lines += [_line(_shown(row, name) for name in RUN_COLUMNS) for row in measured if row["verb"] == "prove"]
     return "\n".join(lines) + "\n"
 
 
 def promises_table(measured: Sequence[Row]) -> str:
-    """For each promise what all runs that judge it came to."""
+    """For each promise the totals of all runs that check it."""
     lines = [
         "| Promise | Rounds on a broker | kill -9 of a worker | other faults | records | simulated runs | late ends | anomalies |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -128,11 +128,11 @@ def row_of(report: Mapping[str, Any], revision: str, remark: str = "") -> dict[s
         "verb": "prove",
         "seed": str(report["seed"]),
         "workers": str(report["workers"]),
-        "faults": ALL if kinds == {*Kind} else ", ".join(kind for kind in Kind if kind in kinds),
+        "faults": ALL if kinds == {*FaultKind} else ", ".join(kind for kind in FaultKind if kind in kinds),
         "rounds": str(len(report["rounds"])),
         "minutes": f"{report['seconds'] / 60:.0f}",
         "kills": str(report["kills"]),
-        "at_a_step": str(sum(count for name, count in report["faults"].items() if name.startswith(Kind.STEP))),
+        "at_a_step": str(sum(count for name, count in report["faults"].items() if name.startswith(FaultKind.STEP))),
         "others": ", ".join(f"{count} {kind}" for kind, count in sorted(others.items())),
         **{name: str(counts.get(name, 0)) for name in COUNTS},
         "anomalies": str(sum(report["anomalies"].values())),

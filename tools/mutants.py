@@ -1,13 +1,13 @@
-"""Mutation testing of `processor/core`: small faults, one at a time, and whether a test notices (`make mutants`).
+"""Mutation testing of `processor/core`: small faults, one at a time, and a search for a test that notices each (`make mutants`).
 
-Theory of operation. A fault turns round a comparison, a sign, a truth value, `and`/`or` or `min`/`max`, adds one to a number, or leaves a
-statement out. The tests are imported and collected once. Each fault is then tried in a fork: the code of the function that has it is put in
-place of the true one, and the tests run, the quickest first, until one fails. So most faults cost milliseconds. A fault that no test
-notices is a *survivor*: a test is missing, or the fault changes nothing that anybody could see. Only code inside functions is tried.
+Theory of operation. A fault inverts a comparison, a sign, a truth value, `and`/`or` or `min`/`max`, adds one to a number, or omits a
+statement. The tests are imported and collected once. Each fault is then tried in a fork: the function's code is replaced by the faulty
+one, and the tests run, the fastest first, until one fails. So most faults cost milliseconds. A fault that no test
+notices is a *survivor*: a test is missing, or the fault changes nothing visible. Only code inside functions is tried.
 
-Why a runner of our own: the kept ones bring a screenful of dependencies into the lock, and start the tests anew for each fault.
+Existing tools are not used, because they bring many dependencies into the lock, and start the tests again for each fault.
 
-`python -m tools.mutants decide group --part 1/4 -j 2`. What was found and looked at: docs/mutants.md.
+`python -m tools.mutants decide group --part 1/4 -j 2`. Results: docs/mutants.md.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ TESTS = (
     "tests/engine/test_replay.py",
     "tests/engine/test_commands_restored.py",
     "tests/engine/test_moved_groups.py",
-    "tests/engine/test_values_that_stay.py",
+    "tests/engine/test_claim_check.py",
     "tests/client/test_client_tracing.py",
 )
 CPU_LIMIT_S = 120
-"""A fault that makes a loop endless is noticed, too."""
+"""CPU time after which a fault counts as noticed, because it made a loop endless."""
 
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE,
@@ -62,7 +62,7 @@ NAMES = {"min": "max", "max": "min"}
 
 
 class Mutant(NamedTuple):
-    """A fault: where it is, what it does, and the function's code with it."""
+    """A fault: its place, its description, and the function's code with it."""
 
     module: str
     function: str
@@ -74,8 +74,8 @@ class Mutant(NamedTuple):
         return f"{self.module}.py:{self.line} {self.function}: {self.what}"
 
     def plant(self) -> None:
-        """Puts it in place of the true code, in this process."""
-        found: Any = import_module(f"processor.core.{self.module}")
+        """Replaces the true code by the faulty one, in this process."""
+        found: Any = import_module(f"uow.processor.core.{self.module}")
         for name in self.function.split("."):
             found = vars(found)[name]
         found = getattr(found, "fget", None) or getattr(found, "__func__", found)
@@ -115,7 +115,7 @@ def _put(parent: ast.AST, field: str, index: int | None, node: ast.AST) -> None:
 
 
 def _places(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AST]]:
-    """Every node that may be replaced, with where it hangs; not in signatures, annotations, texts, and what is there for mypy."""
+    """Every node that may be replaced, with its parent; without signatures, annotations, texts and code for mypy."""
     for field, value in ast.iter_fields(node):
         if field in ("args", "annotation", "returns", "decorator_list") and not isinstance(node, ast.Call):
             continue
@@ -155,7 +155,7 @@ class Runner:
 
     Attributes:
         survivors: Faults that no test noticed.
-        is_sound: Whether the tests pass without a fault.
+        is_sound: True if the tests pass without a fault.
     """
 
     def __init__(self, chosen: Sequence[Mutant], jobs: int) -> None:
@@ -164,7 +164,7 @@ class Runner:
         self.is_sound = False
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """In place of pytest's own loop."""
+        """Runs in place of pytest's own loop."""
         with tempfile.NamedTemporaryFile() as file:
             self.is_sound = os.waitpid(self._start(session, None, file.name), 0)[1] == 0
             seconds = json.loads(file.read() or "{}")
@@ -189,7 +189,7 @@ class Runner:
 
     @staticmethod
     def _start(session: pytest.Session, mutant: Mutant | None, durations: str = os.devnull) -> int:
-        """A fork that tries a fault; it ends with status 0 if nothing noticed."""
+        """A fork that tries a fault; it ends with status 0 if no test noticed it."""
         pid = os.fork()
         if pid:
             return pid

@@ -44,7 +44,7 @@ class Clause(NamedTuple):
         tests: That hold it: `core/test_deadlines.py::test_...`.
         tier: In which it must be tried; empty: any.
         why: Why there is nothing to try, where that is so.
-        not_yet: What is missing, where something is.
+        not_yet: The missing part, if any.
     """
 
     text: str
@@ -75,12 +75,12 @@ class Requirement(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether every clause does."""
+        """True if every clause has its tests."""
         return not any(each.missing() for each in (*self.clauses, *self.checks))
 
 
 def requirements() -> list[Requirement]:
-    """All of them, in order."""
+    """All requirements, in order."""
     return [one for path in sorted((ROOT / FOLDER).glob("*.toml")) for one in _section(path)]
 
 
@@ -102,7 +102,7 @@ def tier_of(test: str) -> str:
 
 
 def all_tests() -> Mapping[str, str]:
-    """Every test, `core/test_deadlines.py::test_...`, with where it may cite: its name and docstring."""
+    """Every test, `core/test_deadlines.py::test_...`, with its name and docstring, which may cite ids."""
     found: dict[str, str] = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         place = path.relative_to(ROOT / "tests").as_posix()
@@ -147,7 +147,7 @@ def _title(one: Requirement) -> str:
 
 
 def _anchor(one: Requirement) -> str:
-    """As Markdown pages make it of a heading."""
+    """The anchor of a heading in a Markdown page."""
     return re.sub(r"[^a-z0-9 -]", "", _title(one).lower()).replace(" ", "-")
 
 

@@ -5,9 +5,9 @@ Stages, each done once per state of the files it depends on:
 1. build tools with hashes: pyspark has no wheel, and pip's isolated build environment knows no lock;
 2. every package from `requirements/all.lock`, hashes required, built with the tools of stage 1;
 3. the project itself, editable;
-4. the jars of `jvm/jars.lock` (`python -m jvm.jars`).
+4. the jars of `uow/jvm/jars.lock` (`python -m uow.jvm.jars`).
 
-What belongs here: the order, the stamps, the lock against two setups at once, and the progress lines. When all
+Belongs here: the order, the stamps, the lock against two setups at once, and the progress lines. When all
 stages are up to date this starts no pip and touches no network.
 """
 
@@ -29,6 +29,7 @@ STAGES = VENV / ".stages"
 OK = VENV / ".ok"
 BUILD, ALL, PROJECT = "requirements/build.lock", "requirements/all.lock", "pyproject.toml"
 TESTED = ((3, 11), (3, 12))
+LINKED = ("processor", "schemas", "spark_sink", "topics")
 
 
 def say(text: str) -> None:
@@ -54,7 +55,7 @@ def alone() -> Iterator[None]:
 
 
 def digest(*names: str) -> str:
-    """Digest of files of the project: what a stage's result depends on. The stamps live in the environment itself."""
+    """Digest of the project's files that a stage's result depends on. The stamps are kept in the environment itself."""
     seen = hashlib.sha256()
     for name in names:
         seen.update((ROOT / name).read_bytes())
@@ -62,7 +63,7 @@ def digest(*names: str) -> str:
 
 
 def pip(*arguments: str) -> None:
-    """Run pip in the environment; show what it collects, and everything it said if it fails."""
+    """Run pip in the environment; show what it collects, and its whole output if it fails."""
     command = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "--no-input", "install", *arguments]
     # a user's own constraints or target folder must not leak into the environment of the project
     environment = {
@@ -98,7 +99,7 @@ def done() -> dict[str, str]:
 
 
 def stage(name: str, state: str, text: str, *arguments: str) -> None:
-    """Run pip once per `state`; what was completed is remembered when, and only when, pip succeeded."""
+    """Run pip once per `state`; a stage is recorded as completed only if pip succeeded."""
     completed = done()
     if completed.get(name) == state:
         return
@@ -125,15 +126,25 @@ def python_packages() -> None:
     stage("project", digest(PROJECT), "the project, editable", "--no-deps", "--no-build-isolation", "-e", ".")
 
 
+def check_links() -> None:
+    """Stop where git wrote the links in `uow/` as small text files, as it does where it may not make links."""
+    if not all((ROOT / "uow" / name).is_dir() for name in LINKED):
+        sys.exit(
+            "setup: uow/processor and others must be links to folders. "
+            "On Windows, allow links (developer mode), then `git config core.symlinks true` and `git checkout -- uow`"
+        )
+
+
 def main() -> None:
     """Bring the environment and the jars to the state that the locks describe."""
     if sys.version_info < (3, 11):  # noqa: UP036 - this very script is started with the Python of the machine
         sys.exit("setup: Python 3.11 or newer is needed (PYTHON=/path/to/python3.11 make ...)")
     if sys.version_info[:2] not in TESTED:
         say(f"note: tested with Python 3.11 and 3.12, this is {sys.version.split()[0]}")
+    check_links()
     with alone():
         python_packages()
-        fetched = subprocess.run([str(PYTHON), "-m", "jvm.jars", "--quick"], cwd=ROOT, check=False)
+        fetched = subprocess.run([str(PYTHON), "-m", "uow.jvm.jars", "--quick"], cwd=ROOT, check=False)
         if fetched.returncode:
             sys.exit(fetched.returncode)
         if not OK.exists():

@@ -1,4 +1,4 @@
-"""The places on the wire: topic names and settings, headers, the partitioner, destination policies.
+"""Topics and headers: topic names and settings, header names, the partitioner, the path map, destination policies.
 
 Pure, except `admin`, which talks to Kafka. Sees `schemas` and nothing else of the project.
 """

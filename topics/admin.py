@@ -1,7 +1,7 @@
-"""Topics as they are on a broker: created where they are missing, compared with what they must be like.
+"""Topics on a broker: missing ones are created, existing ones compared with the expected settings.
 
-Belongs here: the only talk with Kafka's admin interface about topics; nothing is ever deleted or altered. Does not
-belong here: what a topic must be like (`topics.catalogue`).
+Belongs here: all use of Kafka's admin interface for topics; nothing is ever deleted or altered. Does not
+belong here: the expected settings (`uow.topics.catalogue`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType, TopicMetadata  # type: ignore[attr-defined]
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_attempt, wait_fixed
 
-from topics.catalogue import TopicSpec, durability
+from uow.topics.catalogue import TopicSpec, durability
 
 TIMEOUT_S = 15.0
 MAX_REPLICATION = 3
@@ -25,15 +25,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """One thing that is not as it must be.
+    """One difference between a topic and its expected settings.
 
     Attributes:
         topic: Topic name.
         what: `topic`, `partitions`, or the name of a topic setting.
-        expected: What it must be.
-        actual: What it is.
-        reason: Why it must.
-        advised: Whether all works without it; told, and never a reason to refuse.
+        expected: The expected value.
+        actual: The actual value.
+        reason: The reason for the expected value.
+        advised: True for mere advice: it is reported, but nothing fails without it.
     """
 
     topic: str
@@ -50,7 +50,7 @@ class Deviation:
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """Topics that were created, and those that were there already."""
+    """Topics that were created, and topics that existed already."""
 
     created: tuple[str, ...]
     existing: tuple[str, ...]
@@ -60,7 +60,7 @@ def admin_client(bootstrap_servers: str, kafka: Mapping[str, str]) -> AdminClien
     """A client that writes its log lines to Python's `logging` instead of standard error.
 
     Args:
-        bootstrap_servers: Where the cluster is.
+        bootstrap_servers: Addresses of the cluster.
         kafka: Further librdkafka properties.
     """
     properties: dict[str, str | int | float | bool] = {**kafka, "bootstrap.servers": bootstrap_servers}
@@ -68,7 +68,7 @@ def admin_client(bootstrap_servers: str, kafka: Mapping[str, str]) -> AdminClien
 
 
 def default_replication(admin: AdminClient) -> int:
-    """3, or as many as there are brokers when they are fewer.
+    """The smaller of 3 and the number of brokers.
 
     Raises:
         KafkaException: No broker answers.
@@ -79,11 +79,11 @@ def default_replication(admin: AdminClient) -> int:
 def create_missing(admin: AdminClient, specs: Sequence[TopicSpec]) -> Created:
     """Creates the topics of one destination that do not exist; those that do stay as they are.
 
-    Where some exist, the others follow the partition count of the first that does, `D.components` before all (W-107).
+    If some exist, new ones get the partition count of the first that exists, starting with `D.components` (W-107).
 
     Args:
         admin: Connected client.
-        specs: From `topics.catalogue.expected`.
+        specs: From `uow.topics.catalogue.expected`.
 
     Raises:
         KafkaException: The broker refuses one, or does not answer.
@@ -102,7 +102,9 @@ def create_missing(admin: AdminClient, specs: Sequence[TopicSpec]) -> Created:
         try:
             done.result()
         except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:  # somebody else was faster: as good
+            if (
+                error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS
+            ):  # another client was faster, which is just as good
                 raise
         else:
             created.append(name)
@@ -111,10 +113,10 @@ def create_missing(admin: AdminClient, specs: Sequence[TopicSpec]) -> Created:
 
 
 def _wait_visible(admin: AdminClient, names: Sequence[str], partitions: int = 1) -> None:
-    """Returns once brokers tell of these topics, each partition with a leader: the controller answers a little earlier.
+    """Returns once brokers list these topics with a leader for each partition, which is a little after the controller's answer.
 
     Raises:
-        KafkaException: They never do.
+        KafkaException: They do not appear.
     """
 
     def are_there() -> bool:
@@ -124,7 +126,7 @@ def _wait_visible(admin: AdminClient, names: Sequence[str], partitions: int = 1)
     try:
         Retrying(stop=stop_after_attempt(300), wait=wait_fixed(0.05), retry=retry_if_result(operator.not_))(are_there)
     except RetryError as error:
-        text = f"no broker tells of the new topics {', '.join(names)}"
+        text = f"no broker lists the new topics {', '.join(names)}"
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, text)) from error
 
 
@@ -133,11 +135,11 @@ def _is_led(topic: TopicMetadata, partitions: int) -> bool:
 
 
 def check(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[Deviation]:
-    """Every deviation of the topics of one destination (W-70, W-88, W-120); empty when all is as it must be.
+    """Every deviation of the topics of one destination (W-70, W-88, W-120); empty if all is right.
 
     Args:
         admin: Connected client.
-        specs: From `topics.catalogue.expected`; the first names `D.components`.
+        specs: From `uow.topics.catalogue.expected`; the first names `D.components`.
 
     Raises:
         KafkaException: The broker does not answer, or may not be asked.
@@ -154,7 +156,7 @@ def check(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[Deviation]:
             continue
         exceeds = spec.may_exceed and counts[spec.name] > count
         if spec.counted and counts[spec.name] != count and not exceeds:
-            reason = f"all topics of a destination have the partitions of {specs[0].name} (W-88)"
+            reason = f"all topics of a destination have the partition count of {specs[0].name}"
             found.append(Deviation(spec.name, "partitions", str(count), str(counts[spec.name]), reason))
         replicas = min((len(each.replicas) for each in there[spec.name].partitions.values()), default=1)
         found.extend(_setting_deviations(spec, replicas, settings[spec.name]))
@@ -162,14 +164,16 @@ def check(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[Deviation]:
 
 
 def check_mirrors(counts: Mapping[str, int], components: str, prefixes: Sequence[str]) -> list[Deviation]:
-    """Mirrors of a destination's input that have another partition count, so that nobody could go on from them (W-111).
+    """Mirrors of a destination's input that have another partition count, so that no worker could continue from them (W-111).
 
     Args:
         counts: Partition count by topic name.
         components: Name of `D.components`.
-        prefixes: What names of mirrored topics begin with (`mirror_prefixes`).
+        prefixes: Prefixes of the names of mirrored topics (`mirror_prefixes`).
     """
-    reason = "a mirror has the partitions of its origin, or ids belong elsewhere there (W-111)"
+    reason = (
+        "a mirror must have the partition count of the original topic, otherwise ids belong to other partitions there"
+    )
     mirrors = [f"{prefix}{components}" for prefix in prefixes]
     return [
         Deviation(name, "partitions", str(counts[components]), str(counts[name]), reason)
@@ -188,10 +192,10 @@ def _setting_deviations(spec: TopicSpec, replicas: int, actual: Mapping[str, str
 
 
 def grow(admin: AdminClient, names: Sequence[str], partitions: int) -> None:
-    """Gives topics more partitions, one after another, and waits until brokers tell of them.
+    """Gives topics more partitions, one after another, and waits until brokers list them.
 
     Raises:
-        KafkaException: The broker refuses one, or they do not show up.
+        KafkaException: The broker refuses one, or they do not appear.
     """
     for name in names:
         for done in admin.create_partitions([NewPartitions(name, partitions)], operation_timeout=TIMEOUT_S).values():
@@ -200,7 +204,7 @@ def grow(admin: AdminClient, names: Sequence[str], partitions: int) -> None:
 
 
 def partition_counts(admin: AdminClient) -> dict[str, int]:
-    """Partition count of every topic there is.
+    """Partition count of every existing topic.
 
     Raises:
         KafkaException: No broker answers.

@@ -1,7 +1,7 @@
-"""The topics of a destination: their names and what each of them must be like (contract section 2). Pure.
+"""The topics of a destination: their names and their expected settings (`docs/wire-format.md#topics`). Pure.
 
 Belongs here: names, partition counts and topic settings as data, each with its reason. Does not belong here:
-talking to a broker (`topics.admin`) and the settings of destinations (`topics.policies`).
+talking to a broker (`uow.topics.admin`) and the settings of destinations (`uow.topics.policies`).
 """
 
 from __future__ import annotations
@@ -11,35 +11,35 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
-from topics.policies import NEVER_MS, DestinationPolicy, HandlingPolicy
-from topics.routes import unit_topics
+from uow.topics.policies import NEVER_MS, DestinationPolicy, HandlingPolicy
+from uow.topics.routes import unit_topics
 
 DEFAULT_PARTITIONS = 4
 
 RECORD_LIMIT_BYTES = 10_485_760
 """Record limit of every topic that a worker writes; its producer's `message.max.bytes` is the same.
 
-Larger than what the broker takes in on `D.components` (1 MiB by default): a refused component carries its error
-headers as well, a unit several components, a ledger record every id of a poll. Otherwise one large record would stop
+It is larger than the broker's limit for `D.components` (1 MiB by default), because a refused component has error
+headers too, a unit has several components, and a ledger record every id of a poll. Otherwise one large record would stop
 the worker (W-114, W-115).
 """
 
 HELD_LIMIT_BYTES = RECORD_LIMIT_BYTES - 65_536
-"""Most bytes of one component, whatever `max_bytes` says: it must fit a record of the changelog (what came compressed may be larger than the
-input's limit). Where a unit must fit one record, most bytes of a group as well."""
+"""Largest size of one component, whatever `max_bytes` is: it must fit into a changelog record (a compressed record may be larger than the
+input's limit). For units that must fit into one record, also the largest size of a group."""
 
 HEADERS_LIMIT = 100_000
-"""Most headers of a record: librdkafka reads no more, and its Python client then shows none at all. What we write has no more either."""
+"""Largest number of headers of a record: of a record with more, librdkafka's Python client shows none at all. Written records have no more either."""
 
 RETENTION_MARGIN_MS = 3_600_000
-"""How much longer than the policies ask the input and the ledger must be kept (W-120): an hour."""
+"""Time that input and ledger are kept beyond the policies' limits (W-120): an hour."""
 
 _DAY_MS = 86_400_000
 PATH_TOMBSTONES_MS = _DAY_MS
-"""How long the path map's tombstones are kept at least."""
+"""Shortest time that the path map's tombstones are kept."""
 
 READER_LAG_MS = _DAY_MS
-"""How far behind a reader of units of shape `reference` may be: their components must still be there (W-117)."""
+"""Time that a reader of units of shape `reference` may be behind, as their components must still exist (W-117)."""
 
 _FOR_EVER = -1
 
@@ -102,24 +102,24 @@ class DestinationTopics:
         return f"{self.application}-{self.destination}-path-map"
 
 
-class Rule(StrEnum):
-    """How a topic's setting is compared with what is expected."""
+class TopicRule(StrEnum):
+    """How a topic's setting is compared with the expected value."""
 
     EQUAL = "equal"
     AT_LEAST = "at least"
-    """A number; -1 counts as without limit."""
+    """Compares numbers; -1 means no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """One topic setting: what an existing topic is compared with, how, why; what a new one gets where that is more.
+    """The expected value of a topic setting, its comparison and reason, and a value for new topics if that is larger.
 
-    With `left_to_broker` a new topic gets the broker's default, which is then compared like any other. What is `advised` is told, and nobody
-    refuses to work without it: there are clusters where every producer is trusted, and topics of an older version.
+    With `left_to_broker` a new topic gets the broker's default, which is then compared like any other value. An `advised` setting is
+    reported, but nothing fails without it: there are clusters with trusted producers only, and topics of an older version.
     """
 
     value: str
-    rule: Rule
+    rule: TopicRule
     reason: str
     generous: str = ""
     left_to_broker: bool = False
@@ -132,12 +132,12 @@ class Expectation:
 
     @property
     def text(self) -> str:
-        """What an existing topic must have, in words."""
-        return self.value if self.rule is Rule.EQUAL else f"{self.rule} {self.value}"
+        """The expectation for an existing topic, in words."""
+        return self.value if self.rule is TopicRule.EQUAL else f"{self.rule} {self.value}"
 
     def accepts(self, actual: str) -> bool:
-        """Whether an existing topic's value will do."""
-        if self.rule is Rule.EQUAL:
+        """True if an existing topic's value meets the expectation."""
+        if self.rule is TopicRule.EQUAL:
             return actual == self.value
         return _is_number(actual) and _or_for_ever(int(actual)) >= _or_for_ever(int(self.value))
 
@@ -152,16 +152,16 @@ def _or_for_ever(value: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """What one topic must be like.
+    """The expected settings of one topic.
 
     Attributes:
         name: Topic name.
-        partitions: Count to create it with.
+        partitions: Number of partitions to create it with.
         replication: Replication factor to create it with; never compared.
         expectations: Settings by name that are set on creation and compared by `uow topics check`.
-        tuning: Settings by name that are set on creation only: good to have, nothing is lost without them.
-        counted: Whether `partitions` must be equal to that of `D.components`.
-        may_exceed: Whether it may have more of them: `uow topics repartition` gives it partitions first, and may be given up then (W-107).
+        tuning: Settings by name that are set on creation only: useful, but nothing is lost without them.
+        counted: True if its number of partitions must be that of `D.components`.
+        may_exceed: True if it may have more: `uow topics repartition` gives it partitions first, and may stop after that (W-107).
     """
 
     name: str
@@ -180,33 +180,40 @@ class TopicSpec:
         return told | dict(self.tuning)
 
 
-_DELETE = Expectation("delete", Rule.EQUAL, "records leave by age only")
+_DELETE = Expectation("delete", TopicRule.EQUAL, "records must be deleted by age only")
 _INPUT_DELETE = Expectation(
-    "delete", Rule.EQUAL, "all components of a unit share a key, compaction would lose them (W-120)"
+    "delete", TopicRule.EQUAL, "all components of a unit share a key, so compaction would lose them"
 )
-_COMPACT = Expectation("compact", Rule.EQUAL, "held components stay as long as their group is open (W-124)")
+_COMPACT = Expectation("compact", TopicRule.EQUAL, "held components must stay as long as their group is open")
 _APPEND_TIME = Expectation(
-    "LogAppendTime", Rule.EQUAL, "deadlines count from the broker's append time, never from the producer's clock (W-70)"
+    "LogAppendTime",
+    TopicRule.EQUAL,
+    "deadlines count from the broker's append time, never from the producer's clock",
 )
 _NO_SIZE_LIMIT = Expectation(
-    "-1", Rule.EQUAL, "units refer to components, which must not leave before their time (W-117)", left_to_broker=True
+    "-1",
+    TopicRule.EQUAL,
+    "units refer to components, which must not be deleted too early",
+    left_to_broker=True,
 )
 _AS_LARGE_AS_SENT = Expectation(
     "uncompressed",
-    Rule.EQUAL,
-    "a batch of 3 kB may inflate to 100 MB in whoever reads it: the broker inflates it first, and refuses what is larger than max.message.bytes",
+    TopicRule.EQUAL,
+    "a compressed batch of 3 kB may grow to 100 MB at its reader; with this setting the broker decompresses it first and enforces max.message.bytes",
     advised=True,
 )
 _RECORD_LIMIT = Expectation(
-    str(RECORD_LIMIT_BYTES), Rule.AT_LEAST, "must take whatever the worker makes of a record of D.components (W-115)"
+    str(RECORD_LIMIT_BYTES),
+    TopicRule.AT_LEAST,
+    "must accept every record that a worker makes from a record of D.components",
 )
 
 
 def durability(replication: int) -> dict[str, Expectation]:
-    """What keeps a record that was acknowledged, in a topic with so many replicas.
+    """Settings that keep an acknowledged record safe, in a topic with this number of replicas.
 
-    One replica has nothing to choose from. With two there is no good `min.insync.replicas`: 1 loses with the leader what the follower has not
-    got yet, 2 stops all work with either of them; so that is left to whoever has two brokers.
+    With one replica there is no choice. With two there is no good `min.insync.replicas`: with 1, records that the follower has not copied yet
+    are lost with the leader; with 2, the loss of either broker stops all work. So with two brokers the choice is left to the operator.
     """
     if replication < 2:
         return {}
@@ -215,12 +222,16 @@ def durability(replication: int) -> dict[str, Expectation]:
 
 
 _CLEAN_ELECTION = Expectation(
-    "false", Rule.EQUAL, "a leader that lags behind loses what was acknowledged, and with it units, offsets or state"
+    "false",
+    TopicRule.EQUAL,
+    "a leader that lags behind loses acknowledged records, and with them units, offsets or state",
 )
-_TWO_IN_SYNC = Expectation("2", Rule.AT_LEAST, "what is acknowledged must outlive the disk of one broker", advised=True)
+_TWO_IN_SYNC = Expectation(
+    "2", TopicRule.AT_LEAST, "acknowledged records must outlive the disk of one broker", advised=True
+)
 
 _QUICK_COMPACTION = MappingProxyType(
-    # A restore reads the whole changelog, tombstones included, so segments close soon and tombstones leave soon.
+    # A restore reads the whole changelog including tombstones, so segments close soon and tombstones are removed soon.
     {
         "segment.bytes": "33554432",
         "segment.ms": "600000",
@@ -231,12 +242,14 @@ _QUICK_COMPACTION = MappingProxyType(
 )
 _PATH_MAP = MappingProxyType(
     {
-        "cleanup.policy": Expectation("compact", Rule.EQUAL, "a way stays as long as its group is open (W-106)"),
+        "cleanup.policy": Expectation("compact", TopicRule.EQUAL, "a placement must stay as long as its group is open"),
         "message.timestamp.type": Expectation(
-            "LogAppendTime", Rule.EQUAL, "ways end by the age of their claims (W-106)"
+            "LogAppendTime", TopicRule.EQUAL, "placements end by the age of their claims"
         ),
         "delete.retention.ms": Expectation(
-            str(PATH_TOMBSTONES_MS), Rule.AT_LEAST, "who slept must still hear that a way has ended (W-105)"
+            str(PATH_TOMBSTONES_MS),
+            TopicRule.AT_LEAST,
+            "a reader that was away must still see that a placement has ended",
         ),
         "compression.type": _AS_LARGE_AS_SENT,
     }
@@ -255,22 +268,22 @@ def expected(
     replication: int = 1,
     replay_ms: int = 0,
 ) -> list[TopicSpec]:
-    """What the topics of a destination must be like (contract section 2, W-19, W-70, W-88, W-120).
+    """The expected settings of the topics of a destination (W-19, W-70, W-88, W-120).
 
     Args:
         application: `application.id`.
         destination: Name of the destination.
-        policy: Its settings; `closed_retention_ms` and `incomplete_expiration_ms` bound retention times, `routes` name further topics.
+        policy: Its settings; `closed_retention_ms` and `incomplete_expiration_ms` limit retention times, `routes` name further topics.
         partitions: Count for topics to be created.
         replication: Replication factor for topics to be created.
-        replay_ms: How old a group may be whose components are in no changelog: input and ledger are all there is of it.
+        replay_ms: Largest age of a group whose components are not in the changelog but only in input and ledger.
 
     Returns:
         `D.components` first; every topic with `counted` must have its partition count.
     """
     names = DestinationTopics(application, destination)
     if policy.handling_policy is HandlingPolicy.PASS_THROUGH:
-        replay_ms = 0  # nothing is ever held
+        replay_ms = 0  # no component is ever held
 
     def spec(
         name: str,
@@ -308,17 +321,17 @@ def expected(
 
 
 def _components_retention(incomplete_expiration_ms: int, replay_ms: int, lag_ms: int) -> Expectation:
-    """Input outlives every group that may still be open (W-120); a new topic keeps a week of it, unless groups may be open for ever."""
+    """Retention of the input, which must outlive every open group (W-120); a new topic keeps a week, unless groups may be open for ever."""
     needed = max(incomplete_expiration_ms, replay_ms, 0) + RETENTION_MARGIN_MS + lag_ms
-    reason = "components must outlive incomplete_expiration_ms and replay_limit_ms by an hour (W-120)"
+    reason = "components must outlive incomplete_expiration_ms and replay_limit_ms by an hour"
     if lag_ms:
-        reason += ", and where units refer to them by a day more for their readers (W-117)"
+        reason += ", and, because units refer to them, by another day for the readers"
     for_ever = incomplete_expiration_ms == NEVER_MS
-    return Expectation(str(needed), Rule.AT_LEAST, reason, str(max(needed, 7 * _DAY_MS)), left_to_broker=for_ever)
+    return Expectation(str(needed), TopicRule.AT_LEAST, reason, str(max(needed, 7 * _DAY_MS)), left_to_broker=for_ever)
 
 
 def _ledger_retention(closed_retention_ms: int, replay_ms: int) -> Expectation:
-    """Closed ids are remembered by the partition's clock, so a worker's downtime comes on top: a day in a new topic."""
+    """Retention of the ledger. Closed ids are remembered by the partition's clock, so downtime of the workers is added: a day in a new topic."""
     needed = max(closed_retention_ms, replay_ms)
-    reason = "closed ids must be known for closed_retention_ms, and what a replay takes for replay_limit_ms, and an hour (W-19)"
-    return Expectation(str(needed + RETENTION_MARGIN_MS), Rule.AT_LEAST, reason, str(needed + _DAY_MS))
+    reason = "closed ids must be kept for closed_retention_ms, records of a replay for replay_limit_ms, and both an hour longer"
+    return Expectation(str(needed + RETENTION_MARGIN_MS), TopicRule.AT_LEAST, reason, str(needed + _DAY_MS))

@@ -1,6 +1,6 @@
-"""Control records of `D.commands` (contract section 2): what their headers say, read and written. Pure.
+"""Control records of `D.commands` (`docs/wire-format.md#commands`): what their headers say, read and written. Pure.
 
-Belongs here: verbs, header names, reading and refusing. Does not belong here: what a command does (`processor.core.command`).
+Belongs here: verbs, header names, reading and refusing. Does not belong here: effects of commands (`uow.processor.core.command`).
 """
 
 from __future__ import annotations
@@ -9,9 +9,22 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from schemas.errors import DecodeError
-from schemas.records import MAX_SEQ, Range, parse_ranges, ranges_text
-from topics.headers import ENDS, ID, MAX_ID_BYTES, SEQ, USER_ID, decimal, is_text
+from uow.schemas.error_classes import DecodeError
+from uow.schemas.records import (
+    MAX_SEQ,
+    Range,
+    parse_ranges,
+    ranges_text,
+)
+from uow.topics.headers import (
+    ENDS,
+    ID,
+    MAX_ID_BYTES,
+    SEQ,
+    USER_ID,
+    decimal,
+    is_text,
+)
 
 COMMAND: Final = "uow-command"
 COMMAND_ID: Final = "uow-command-id"
@@ -22,17 +35,17 @@ DRY_RUN: Final = "uow-dry-run"
 KIND_ANSWER: Final = b"answer"
 
 DRY_RUN_WOULD: Final = "dry run, nothing is changed: "
-"""How the answer to a dry run begins that would have done something."""
+"""Prefix of the answer to a dry run that would have changed something."""
 MAX_WHY_BYTES: Final = 4_096
-"""Longest `uow-why` and `uow-user-id`: both stand in every answer, and the reason beside each component given up."""
+"""Longest `uow-why` and `uow-user-id`: both are part of every answer, and the reason of each component given up."""
 _LAST_MOMENT: Final = 253_402_300_799_999
-"""The year 9999: what a timestamp in a table can hold."""
+"""The year 9999, the largest timestamp that a table can hold."""
 
 Headers = list[tuple[str, bytes | None]]
 
 
 class Verb(StrEnum):
-    """What a command asks for (W-203)."""
+    """Verbs of commands (W-203)."""
 
     RELEASE = "release"
     CANCEL = "cancel"
@@ -44,17 +57,17 @@ class Verb(StrEnum):
 
 
 class Command(NamedTuple):
-    """A command that can be read.
+    """A command that was read.
 
     Attributes:
-        id: `uow-command-id`: what makes a repeated one harmless.
-        verb: What it asks for.
+        id: `uow-command-id`, which makes a repeated command harmless.
+        verb: Its verb.
         group_id: The id of the group it is about.
-        why: Reason given by whoever sent it.
+        why: The sender's reason.
         by: `uow-user-id`, or None.
         numbers: `uow-seq`: the end to declare, the numbers to waive, or the one to remove.
         until: `uow-until`, epoch ms; 0 where the verb needs none.
-        dry_run: Whether to say only what it would do.
+        dry_run: True to change nothing and only describe the effect.
     """
 
     id: bytes
@@ -68,7 +81,7 @@ class Command(NamedTuple):
 
 
 class BadCommand(NamedTuple):
-    """A record of `D.commands` that is no command: what could be read of it, as texts, and what is wrong."""
+    """A record of `D.commands` that is not a valid command: its readable fields, as texts, and the error."""
 
     id: str
     verb: str
@@ -79,7 +92,7 @@ class BadCommand(NamedTuple):
 
 
 class _Bad(Exception):
-    """What is wrong."""
+    """A value that cannot be read; the message says why."""
 
 
 def command_headers(command: Command) -> Headers:
@@ -102,7 +115,7 @@ def command_headers(command: Command) -> Headers:
 
 
 def read_command(headers: Sequence[tuple[str, bytes | None]]) -> Command | BadCommand:
-    """The command in a record's headers; a header that repeats with different values, or is no UTF-8, is refused."""
+    """The command in a record's headers. A header that repeats with different values, or is not UTF-8, is refused."""
     values: dict[str, list[bytes]] = {}
     for name, value in headers:
         values.setdefault(name, []).append(value or b"")
@@ -157,7 +170,7 @@ def _text(values: dict[str, list[bytes]], name: str, longest: int) -> bytes:
 
 
 def _numbers(verb: Verb, raw: bytes) -> tuple[Range, ...]:
-    """`uow-seq` of a command: one number for an end or what is removed, numbers and ranges (`3,5-7`) for what is waived."""
+    """`uow-seq` of a command: one number for `declare-end` and `remove`, numbers and ranges (`3,5-7`) for `waive`."""
     try:
         ranges = parse_ranges(raw.decode())
     except DecodeError as error:

@@ -1,6 +1,6 @@
 """Fields of a JSON value that stand in for headers, for clients that have none (W-24). Pure.
 
-Belongs here: finding them in any bytes at all. Does not belong here: what they mean (`topics.headers`).
+Belongs here: finding them in any bytes. Does not belong here: their meaning (`uow.topics.headers`).
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Collection
 from typing import Any, Final
 
 _NO_SCALAR: Final = b"\xff"
-"""Stands for an object or a list where a text or a number belongs: no UTF-8, no number and no mark, so it is refused as what it is."""
+"""Replaces an object or a list in a field that must be a text or a number. It is not UTF-8, so it is refused as any unreadable value."""
 
 
 class _Object(list[tuple[str, Any]]):
-    """A JSON object with its fields as they came, repeats included (W-23)."""
+    """A JSON object with its fields in their order, repeats included (W-23)."""
 
 
 def fields_of(value: bytes | None, names: Collection[str]) -> list[tuple[str, bytes | None]]:
-    """The fields of these names at the top of a JSON object, as header values would be; none of anything else.
+    """The fields with these names at the top level of a JSON object, as header values; empty if the value is not a JSON object.
 
     Texts and numbers are taken as they are written, true and false as words; null counts as absent.
     """

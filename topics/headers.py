@@ -1,6 +1,6 @@
-"""Header names of the contract (section 3), and how a record's headers are read: lines 1 to 5b of the decision table. Pure.
+"""Header names (`docs/wire-format.md`), and how a record's headers are read: lines 1 to 5b of the decision table. Pure.
 
-Belongs here: names, alias families, reading and refusing. Does not belong here: what happens to a group (`processor.core`).
+Belongs here: names, alias families, reading and refusing. Does not belong here: what happens to a group (`uow.processor.core`).
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from schemas.errors import (
+from uow.schemas.error_classes import (
     BadSequenceNumberError,
     BadUnitIdError,
     DecodeError,
     UnitConflictError,
     UowError,
 )
-from topics.fields import fields_of
-from topics.policies import AliasFamily, DestinationPolicy, FieldSource
+from uow.topics.fields import fields_of
+from uow.topics.policies import AliasFamily, DestinationPolicy, FieldSource
 
 ID: Final = "uow-id"
 SEQ: Final = "uow-seq"
@@ -64,31 +64,31 @@ COMPONENT_END: Final = "uow-component-end"
 COMPONENT_AT: Final = "uow-component-at"
 COMPONENT_KEY: Final = "uow-component-key"
 IN_RUN: Final = frozenset({OPENED_AT, CLOSED_AT, BYTES, COMPONENT_SEQ, COMPONENT_END, COMPONENT_AT, COMPONENT_KEY})
-"""What an envelope tells in its value, on the records of shape `consecutive`."""
+"""Headers on records of shape `consecutive` for facts that an envelope has in its value."""
 OWN: Final = "uow-own-"
-"""Before the name of a header that the component of such a record came with and that would be taken for the unit's."""
+"""Prefix for a header of such a record's component that would otherwise be taken for the unit's own."""
 
 ERROR_CLASS: Final = "uow-error-class"
 ERROR_CASE: Final = "uow-error-case"
 ERROR_TEXT: Final = "uow-error-text"
 ERROR_VALUE: Final = "uow-error-value"
-"""Why a value that its worker did not hold is not there, and where it was (W-117)."""
+"""The reason why an external value is missing, and the place where it was (W-117)."""
 SOURCE: Final = "uow-source"
 FAILURE_REASON: Final = "uow-failure-reason"
 
 UNIT_ONLY: Final = frozenset({KIND, UNIT_ID, GENERATION, OUTCOME, REASON, SIZE, MISSING, POS}) | IN_RUN
-"""Headers that only units carry, beside those under `OWN`."""
+"""Headers that only units have, besides those with the prefix `OWN`."""
 ORIGIN: Final = "uow-origin-"
-"""Takes the place of `uow-` in their names on a record that is no unit of the destination (line 2)."""
+"""Replaces `uow-` in their names on a record that is not a unit of the destination (line 2 of the decision table)."""
 ORIGIN_KIND: Final = "uow-origin-kind"
-"""A finished unit that passed through, and is still none of a component's making when it is sent on once more."""
+"""Kind of a finished unit that passed through; it is still not a component when it is sent on once more."""
 PARENTS: Final = (PARENT_ID, PARENT_SEQ, PARENT_END, PARENT_COUNT)
-"""What the component said that an inner unit stands for (W-205). Each repeats once per level of nesting, the nearest first."""
+"""Headers of the component that an inner unit replaces (W-205). Each repeats once per level of nesting, the nearest level first."""
 ON_UNIT: Final = frozenset(
     {ID, KIND, UNIT_ID, GENERATION, OUTCOME, REASON, SIZE, MISSING, EXPIRES_AT, DELIVERY_MODE}
     | {CORRELATION_ID, PRIORITY, USER_ID, TYPE, *PARENTS}
 )
-"""`uow-*` headers that a unit may have (contract section 3): what a route may ask for."""
+"""`uow-*` headers that a unit may have (`docs/wire-format.md#headers-of-a-unit`): what a route's condition may test."""
 ERROR_ONLY: Final = frozenset({ERROR_CLASS, ERROR_CASE, ERROR_TEXT, ERROR_VALUE, SOURCE, FAILURE_REASON})
 
 MAX_ID_BYTES: Final = 255
@@ -114,7 +114,7 @@ UNTREATED: Final = frozenset(
         *PARENTS,
     }
 )
-"""`uow-*` headers that do not change how a component is treated: a record with no others is *plain* (the shelf judges it in bulk)."""
+"""`uow-*` headers that do not change how a component is treated: a record with no others is *plain* (the fast path deals with it in bulk)."""
 
 _JMS_COMMON: Final = {
     "JMSMessageID": COMPONENT_ID,
@@ -153,7 +153,7 @@ ALIASES: Final[dict[AliasFamily, dict[str, str]]] = {
         "fragment.count": COUNT,
     },
 }
-"""Alias header -> the header it stands for, per family (contract section 3, W-17)."""
+"""Alias header -> the header it stands for, per family (W-17)."""
 _MQ_LAST_IN_GROUP: Final = 0x10
 
 _BEFORE: Final = {ORIGIN + name.removeprefix("uow-"): name for name in UNIT_ONLY}
@@ -163,18 +163,18 @@ Values = dict[str, list[bytes | None]]
 
 
 class Marks(NamedTuple):
-    """What a component's headers say.
+    """The content of a component's headers.
 
     Attributes:
         id: Group id, UTF-8 bytes, 1 to 255.
         seq: Sequence number, from 1.
-        end: Whether it carries the end mark.
+        end: True if it has the end mark.
         total: Number of components of the unit by `uow-count`, or None.
         component_id: `uow-component-id`, or None.
         expires_at: Epoch ms, 0 for never.
         deliver_at: Epoch ms, 0 for at once.
-        special: Whether a header changes its treatment, so that the shelf must not judge it.
-        rerouted: Whether it was sent on to its right partition already (line 6).
+        special: True if a header changes its treatment, so that the fast path must leave it alone.
+        rerouted: True if it was sent on to its right partition already (line 6).
         order_key: `uow-order-key`; empty for none (W-210).
     """
 
@@ -191,7 +191,7 @@ class Marks(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why a component is refused: class and case (contract sections 4 and 5), and what they cannot say. `id` is None where none could be read."""
+    """The refusal of a component: error class and case (W-34), and details. `id` is None if none could be read."""
 
     error: type[UowError]
     case: str
@@ -206,7 +206,7 @@ class _Refused(Exception):
 
 
 class Reading:
-    """Reads headers under a set of accepted alias families. Stateless after construction; part of what a replay repeats, hence `VERSION`."""
+    """Reads headers with a set of accepted alias families. Stateless after construction. A replay must read as before, hence `VERSION`."""
 
     VERSION: Final = 1
 
@@ -219,7 +219,7 @@ class Reading:
 
     @property
     def code(self) -> int:
-        """Version and families as one number: the ledger keeps it, so that a replay reads as the records were read then."""
+        """Version and families as one number, which the ledger keeps, so that a replay reads the records as they were read at first."""
         return self.VERSION | sum(1 << 8 + index for index, family in enumerate(AliasFamily) if family in self.families)
 
     @classmethod
@@ -233,7 +233,7 @@ class Reading:
         """The reading of a code.
 
         Raises:
-            DecodeError: Of a version this worker does not know.
+            DecodeError: The code is of a version that this worker does not know.
         """
         families = [family for index, family in enumerate(AliasFamily) if code >> 8 + index & 1]
         reading = ValueReading(families) if code & ValueReading.BIT else cls(families)
@@ -242,11 +242,11 @@ class Reading:
         return reading
 
     def is_user_header(self, name: str) -> bool:
-        """Whether a header is the application's own: neither `uow-*`, `uoo-*` nor an accepted alias (W-90)."""
+        """True for a header of the application: neither `uow-*`, `uoo-*` nor an accepted alias (W-90)."""
         return not name.startswith(("uow-", "uoo-")) and name not in self.names
 
     def properties(self, headers: Sequence[tuple[str, bytes | None]]) -> Values:
-        """Every header we know, under our name for it, with all its values; aliases translated."""
+        """Every known header with all its values, by its `uow-*` name; aliases are translated."""
         values: Values = {}
         for name, value in headers:
             meant = self.names.get(name)
@@ -257,7 +257,7 @@ class Reading:
     def read(
         self, headers: Sequence[tuple[str, bytes | None]] | None, value: bytes | None = None
     ) -> Marks | Refusal | None:
-        """Lines 1 to 5b for one record. Its value is not looked at, unless this is a `ValueReading`.
+        """Lines 1 to 5b of the decision table for one record. Its value is read only by a `ValueReading`.
 
         Returns:
             Marks for a component, a Refusal with its class and case, or None for plain traffic that passes through (line 2).
@@ -295,7 +295,7 @@ class Reading:
         _check_digest(values.get(DIGEST))
         component_id = (values.get(COMPONENT_ID) or [None])[0]
         if component_id is not None and not is_text(component_id):
-            component_id = None  # it decides nothing but the case of a duplicate; the raw header is kept
+            component_id = None  # it only decides the case of a duplicate; the raw header is kept
         special = any(name not in UNTREATED for name in values)
         return Marks(
             group_id,
@@ -312,7 +312,7 @@ class Reading:
 
 
 class ValueReading(Reading):
-    """Reads id, number and end mark off fields of a JSON value, named as the headers are, where no header gives an id (W-24)."""
+    """Reads id, number and end mark from fields of a JSON value, named like the headers, if no header gives an id (W-24)."""
 
     BIT: Final = 1 << 24
     """Part of `code`."""
@@ -324,7 +324,7 @@ class ValueReading(Reading):
     def read(
         self, headers: Sequence[tuple[str, bytes | None]] | None, value: bytes | None = None
     ) -> Marks | Refusal | None:
-        """Lines 1 to 5b for one record, headers and fields together; a finished unit is left alone, and what is no JSON object is plain."""
+        """Lines 1 to 5b for one record, headers and fields together. Finished units are left alone; a value that is not a JSON object is plain."""
         headers = headers or ()
         found = super().read(headers)
         if found is not None or (KIND, KIND_UNIT) in headers or (ORIGIN_KIND, KIND_UNIT) in headers:
@@ -348,7 +348,7 @@ _NATIVE: Final = UNTREATED | {
 
 
 def native_value(name: str, value: bytes | None) -> bytes | None:
-    """The value an alias would have under our own name: NiFi counts from 0, MQ ends by a flag bit and writes group ids in hex."""
+    """An alias's value translated to that of the `uow-*` header: NiFi counts from 0, MQ marks the end by a flag bit and writes group ids in hex."""
     if value is None:
         return None
     if name == "fragment.index":
@@ -398,25 +398,25 @@ def _why_unreadable(raws: list[bytes | None]) -> str:
 
 
 def only_units_carry(name: str) -> bool:
-    """Whether only the worker of a destination writes a header of this name, on units; never copied by a forwarder (W-56)."""
+    """True for a header that only the worker of a destination writes, on units; a forwarder never copies it (W-56)."""
     return name in UNIT_ONLY or name.startswith(OWN)
 
 
 def is_unit(headers: Sequence[tuple[str, bytes | None]]) -> bool:
-    """Whether a record is a finished unit by its headers (W-96). On `D.units` only the destination's own worker writes them."""
+    """True if a record is a finished unit by its headers (W-96), which on `D.units` only the destination's own worker writes."""
     return (KIND, KIND_UNIT) in headers and all(name != SEQ for name, _ in headers)
 
 
 def as_origin(headers: Iterable[tuple[str, bytes | None]]) -> list[tuple[str, bytes | None]]:
-    """The headers of a record that is no unit of the destination: what only its worker writes on units stands under `uow-origin-...`.
+    """The headers of a record that is not a unit of the destination: those that only its worker writes on units are renamed to `uow-origin-...`.
 
-    Names are compared as they are: `UOW-Kind` is nobody's but the application's, and no reader of ours takes it for `uow-kind`.
+    Names are case-sensitive: `UOW-Kind` belongs to the application, and no reader takes it for `uow-kind`.
     """
     return [(ORIGIN + name.removeprefix("uow-") if only_units_carry(name) else name, value) for name, value in headers]
 
 
 def from_origin(headers: Iterable[tuple[str, bytes | None]]) -> list[tuple[str, bytes | None]]:
-    """The headers of a passed record as its sender wrote them: `as_origin` undone."""
+    """The headers of a passed record as its sender wrote them: the inverse of `as_origin`."""
     return [
         (OWN + name.removeprefix(_OWN_BEFORE) if name.startswith(_OWN_BEFORE) else _BEFORE.get(name, name), value)
         for name, value in headers
@@ -424,7 +424,7 @@ def from_origin(headers: Iterable[tuple[str, bytes | None]]) -> list[tuple[str, 
 
 
 def is_text(raw: bytes) -> bool:
-    """Whether the bytes are UTF-8."""
+    """True if the bytes are UTF-8."""
     if raw.isascii():
         return True
     try:

@@ -1,6 +1,6 @@
-"""Which partition a key belongs to: murmur2, as Java's default partitioner has it (W-104, W-109).
+"""The partition of a key by murmur2, as in Java's default partitioner (W-104, W-109).
 
-Belongs here: the hash and the rule. Does not belong here: who sends a record on (`processor.engine`), or the
+Belongs here: the hash and the rule. Does not belong here: who sends a record on (`uow.processor.engine`), or the
 producers' own setting (`partitioner=murmur2_random`, which gives the same numbers).
 """
 

@@ -1,15 +1,15 @@
-"""What a destination is told to do: its settings as values, with their defaults (contract section 6). Pure; reading a file is `uow.config`."""
+"""The settings of a destination as values, with their defaults (`docs/configuration.md`). Pure; reading a file is `uow.config.loading`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from topics.routes import Route, RouteMatching
+from uow.topics.routes import Route, RouteMatching
 
 
 class HandlingPolicy(StrEnum):
-    """Whether a destination forms units (W-05, W-64)."""
+    """Forming units, or passing every record through (W-05, W-64)."""
 
     PASS_THROUGH = "pass_through"
     SINGLE_MESSAGE_DELIVERY = "single_message_delivery"
@@ -32,7 +32,7 @@ class ValueFormat(StrEnum):
 
 
 class ExpirationPolicy(StrEnum):
-    """What becomes of the held components of an expired group (W-78 to W-81, W-207)."""
+    """Treatment of the held components of an expired group (W-78 to W-81, W-207)."""
 
     DISCARD = "discard"
     LOG = "log"
@@ -41,35 +41,35 @@ class ExpirationPolicy(StrEnum):
 
 
 class DuplicatePolicy(StrEnum):
-    """What becomes of a resend or an equal duplicate; a conflict is always refused (W-44)."""
+    """Treatment of a resend or an equal duplicate; a conflict is always refused (W-44)."""
 
     REJECT = "reject"
     DROP_IDENTICAL = "drop_identical"
 
 
 class Fingerprints(StrEnum):
-    """Where fingerprints of delivered units are kept, by which a later component is told apart (W-40)."""
+    """When fingerprints of delivered units are kept, which classify a later duplicate (W-40)."""
 
     AS_NEEDED = "as_needed"
     ALWAYS = "always"
 
 
 class ViolationPolicy(StrEnum):
-    """Whether a violation costs the component or the group (W-35, W-39)."""
+    """Consequence of a violation: the component is refused, or the group fails (W-35, W-39)."""
 
     REJECT_COMPONENT = "reject_component"
     FAIL_GROUP = "fail_group"
 
 
 class LatePolicy(StrEnum):
-    """What a component of a group closed otherwise than complete meets (W-85)."""
+    """Treatment of a component whose group closed incomplete (W-85)."""
 
     REJECT = "reject"
     REOPEN = "reopen"
 
 
 class Oversize(StrEnum):
-    """What becomes of a unit that does not fit one record (W-115)."""
+    """Treatment of a unit that does not fit into one record (W-115)."""
 
     FAIL = "fail"
     CONSECUTIVE = "consecutive"
@@ -99,7 +99,7 @@ class OutcomesPolicy(StrEnum):
 
 
 class AliasFamily(StrEnum):
-    """Header families of other systems (contract section 3, W-17)."""
+    """Header families of other systems (W-17)."""
 
     WEBLOGIC = "weblogic"
     JMS = "jms"
@@ -109,7 +109,7 @@ class AliasFamily(StrEnum):
 
 
 NEVER_MS = -1
-"""A limit that never passes (W-72)."""
+"""A time limit that is never reached (W-72)."""
 NO_LIMIT = -1
 """Any number of redeliveries (W-87)."""
 
@@ -148,35 +148,35 @@ class DestinationPolicy:
 
     @property
     def forms_units(self) -> bool:
-        """Whether records become units; where they do not, `D.units` has what came, as it came (W-65)."""
+        """True if records become units; otherwise `D.units` gets every record unchanged (W-65)."""
         return self.handling_policy is HandlingPolicy.SINGLE_MESSAGE_DELIVERY
 
     @property
     def tells_duplicates_apart(self) -> bool:
-        """Whether fingerprints of delivered units are kept: needed where the kind of a duplicate decides what becomes of it (W-40)."""
+        """True if fingerprints of delivered units are kept: needed where the treatment of a duplicate depends on its case (W-40)."""
         return self.duplicate_policy is DuplicatePolicy.DROP_IDENTICAL or self.fingerprints is Fingerprints.ALWAYS
 
     @property
     def is_bound_to_count(self) -> bool:
-        """Whether another partition count would give an open group another partition (W-107)."""
+        """True if another partition count would give an open group another partition (W-107)."""
         return self.handling_policy is HandlingPolicy.SINGLE_MESSAGE_DELIVERY and self.routing is Routing.HASH
 
     @property
     def refers(self) -> bool:
-        """Whether a unit may need components that stayed in `D.components` (W-117)."""
+        """True if a unit may refer to components in `D.components` (W-117)."""
         return self.shape is Shape.REFERENCE or self.oversize is Oversize.REFERENCE
 
     @property
-    def leaves_values(self) -> bool:
-        """Whether values stay in `D.components` while their group is open (W-117). Not by `oversize`: most units are envelopes there."""
+    def has_external_values(self) -> bool:
+        """True if values stay in `D.components` while their group is open (W-117). With `oversize` alone they do not, as most units are envelopes then."""
         return self.shape is Shape.REFERENCE
 
     @property
     def fits_one_record(self) -> bool:
-        """Whether a unit must fit one record with all of its content."""
+        """True if a unit must fit into one record with all of its content."""
         return self.shape is Shape.ENVELOPE and self.oversize is Oversize.FAIL
 
     @property
     def has_paths(self) -> bool:
-        """Whether there is a path map (W-105)."""
+        """True if there is a path map (W-105)."""
         return self.handling_policy is HandlingPolicy.SINGLE_MESSAGE_DELIVERY and self.routing is Routing.PATH

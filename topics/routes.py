@@ -1,7 +1,7 @@
-"""Where a finished unit goes: the routes of a destination, asked once per unit, of the unit's own headers (W-98 to W-101). Pure.
+"""The routes of a destination, which decide by a finished unit's headers to which topics it goes (W-98 to W-101). Pure.
 
-Belongs here: what a route is, and which topics a unit goes to. Does not belong here: the language of conditions (`topics.selector`), reading
-routes from a file (`uow.routes`), writing units (`processor.engine.routed`).
+Belongs here: routes, and the choice of a unit's topics. Does not belong here: the language of conditions (`uow.topics.selector`), reading
+routes from a file (`uow.config.route_settings`), writing units (`uow.processor.engine.routed_units`).
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from topics.selector import Selector
+from uow.topics.selector import Selector
 
 
 class RouteMatching(StrEnum):
-    """What several routes mean that accept the same unit (W-100)."""
+    """Choice between several routes that accept the same unit (W-100)."""
 
     FIRST = "first"
     ALL = "all"
@@ -22,11 +22,11 @@ class RouteMatching(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One rule of a destination.
+    """One route of a destination.
 
     Attributes:
         when: The condition over the unit's headers.
-        to: Topic of the units that it accepts, in place of `D.units`.
+        to: Topic for the units that meet the condition, in place of `D.units`.
     """
 
     when: Selector
@@ -39,7 +39,7 @@ class Route:
 def topics_of(
     routes: Sequence[Route], matching: RouteMatching, units: str, headers: Iterable[tuple[str, bytes | None]]
 ) -> list[str]:
-    """The topics that a unit goes to, each once, in the order of the routes; `units` alone where no route accepts it (W-100)."""
+    """The topics that a unit goes to, each once, in the order of the routes; only `units` if no route accepts it (W-100)."""
     headers = list(headers)
     accepted = (route.to for route in routes if route.when.accepts(headers))
     if matching is RouteMatching.FIRST:

@@ -1,7 +1,7 @@
-"""Units of shape `consecutive`: what the headers of their records say, written and read (W-12, W-116). Pure.
+"""Units of shape `consecutive`: the headers of their records, written and read (W-12, W-116). Pure.
 
 A unit is a *run* of neighbours on one partition of `D.units`, one record per component, in number order. The group id is the key, the
-component's value is the value. The headers tell all that an envelope tells:
+component's value is the value. The headers contain everything that an envelope contains:
 
 | Headers | Of |
 | --- | --- |
@@ -10,11 +10,11 @@ component's value is the value. The headers tell all that an envelope tells:
 | `uow-source`, `uow-component-id`, `uow-component-seq`, `-end`, `-at`, `-key` | the component |
 | all others that do not begin with `uow-`, and those under `uow-own-` | what the component came with, in its order: a user header as it is, any other behind that prefix |
 
-Since every other `uow-*` header of a component is behind the prefix, nothing that a sender writes is taken for the worker's, a header `uow-own-x` neither: it
-is written as `uow-own-uow-own-x`. Runs of versions that did not know the prefix tell less, and are read as they were.
+Since every other `uow-*` header of a component gets the prefix, no header of a sender is taken for one of the worker. Even a header `uow-own-x`
+is safe: it is written as `uow-own-uow-own-x`. Runs of older versions, which did not know the prefix, contain less, and can still be read.
 
-Belongs here: headers of such records, and the check that a run is whole. Does not belong here: who writes them
-(`processor.engine.shapes`), who reads a topic (`uow.reader`).
+Belongs here: headers of such records, and the check that a run is complete. Does not belong here: writing them
+(`uow.processor.engine.shapes`), reading a topic (`uow.client.reader`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import count as numbers_from
 from typing import Final
 
-from schemas.errors import DecodeError
-from schemas.records import (
+from uow.schemas.error_classes import DecodeError
+from uow.schemas.records import (
     MAX_RANGES,
-    Component,
+    ComponentRecord,
     Range,
     Reason,
     Source,
@@ -36,15 +36,15 @@ from schemas.records import (
     parse_ranges,
     ranges_text,
 )
-from topics import headers as names
-from topics.catalogue import DestinationTopics
+from uow.topics import headers as names
+from uow.topics.catalogue import DestinationTopics
 
 Pairs = Sequence[tuple[str, bytes | None]]
 
 _OF_RECORD: Final = names.IN_RUN | {names.POS, names.SOURCE, names.COMPONENT_ID}
-"""Headers of a run's record that are neither the unit's nor what the component came with."""
+"""Headers of a run's record that belong neither to the unit nor to the component as it was sent."""
 _BROUGHT: Final = frozenset(names.OWN + name for name in names.PARENTS)
-"""What a unit takes over of its end component, beside user headers and properties."""
+"""Headers that a unit takes from its end component, besides user headers and properties."""
 
 COMPONENTS: Final = DestinationTopics("", "").components
 _POS: Final = re.compile(rb"([1-9][0-9]{0,9})/([1-9][0-9]{0,9})")
@@ -54,7 +54,7 @@ _SOURCE: Final = re.compile(r"(.+)/([0-9]{1,10})/([0-9]{1,19})", re.ASCII)
 def unit_part(
     headers: Pairs, opened_at: int, closed_at: int, size_bytes: int, is_user_header: Callable[[str], bool]
 ) -> list[tuple[str, bytes | None]]:
-    """What all records of a run have in common: the unit's headers without the end component's user headers, and what its value would say.
+    """The common headers of all records of a run: the unit's headers without the end component's user headers, and the facts of an envelope's value.
 
     Args:
         headers: Those of the unit as an envelope; the group id is among them.
@@ -72,7 +72,7 @@ def unit_part(
 
 
 def record_headers(
-    common: Pairs, component: Component, position: int, count: int, is_user_header: Callable[[str], bool]
+    common: Pairs, component: ComponentRecord, position: int, count: int, is_user_header: Callable[[str], bool]
 ) -> list[tuple[str, bytes | None]]:
     """Headers of one record of a run.
 
@@ -101,7 +101,7 @@ def record_headers(
 
 
 def own_headers(headers: Pairs) -> tuple[tuple[str, bytes | None], ...]:
-    """What the component of a run's record came with; in a run of a version without the prefix, its user headers."""
+    """The headers that the component of a run's record was sent with; in a run of a version without the prefix, only its user headers."""
     return tuple([(name.removeprefix(names.OWN), value) for name, value in headers if _is_own(name)])
 
 
@@ -110,26 +110,26 @@ def _is_own(name: str) -> bool:
 
 
 def said_of_unit(headers: Pairs) -> list[tuple[str, bytes | None]]:
-    """Headers of the unit, off any record of its run: without what its end component brought along."""
+    """Headers of the unit, from any record of its run: without those that come from its end component."""
     parents = () if names.OPENED_AT not in dict(headers) else names.PARENTS
     return [pair for pair in headers if not (pair[0] in _OF_RECORD or pair[0] in parents or _is_own(pair[0]))]
 
 
 def unit_headers(last: Pairs) -> list[tuple[str, bytes | None]]:
-    """Headers of the unit as an envelope has them, off the last record of its run, which is the end component's (W-90, W-91)."""
+    """Headers of the unit as on an envelope, from the last record of its run, which is the end component's (W-90, W-91)."""
     brought = [(name.removeprefix(names.OWN), value) for name, value in last if name in _BROUGHT or name[:4] != "uow-"]
     return said_of_unit(last) + brought
 
 
 def first_of_many_gaps(first: Pairs, missing: Sequence[Range]) -> list[tuple[str, bytes | None]]:
-    """Headers of a run's first record: it alone names every gap, where there are more than a header of each record should hold."""
+    """Headers of a run's first record, the only one that names all gaps if they are too many for a header of every record."""
     if len(missing) <= MAX_RANGES:
         return list(first)
     return [(name, ranges_text(missing).encode() if name == names.MISSING else value) for name, value in first]
 
 
 def position_of(headers: Pairs) -> tuple[int, int] | None:
-    """`uow-pos` as (place, number of components); None on a record that is no part of a run.
+    """`uow-pos` as (place, number of components); None on a record that is not part of a run.
 
     Raises:
         DecodeError: It cannot be read; case `uow-pos`.
@@ -144,7 +144,7 @@ def position_of(headers: Pairs) -> tuple[int, int] | None:
 
 
 def _told(headers: Pairs, name: str) -> str:
-    """Text of a header. Raises `DecodeError` where there is none."""
+    """Text of a header. Raises `DecodeError` if it is missing."""
     raw = next((value for each, value in headers if each == name), None)
     if raw is None:
         raise DecodeError(name, "a record of a unit of shape consecutive has no such header")
@@ -159,17 +159,17 @@ def _number(headers: Pairs, name: str) -> int:
 
 
 def _moment(headers: Pairs, name: str) -> int:
-    """Epoch ms; -1 where a record had no time."""
+    """Epoch ms; -1 for a record without a time."""
     return -1 if (name, b"-1") in headers else _number(headers, name)
 
 
 def unit_of(headers: Pairs, destination: str, at: int) -> Unit:
-    """The unit that a run's first record begins, as far as headers tell it: without components.
+    """The unit of a run, from its first record's headers, without components.
 
     Args:
         headers: Of the first record.
-        destination: Whose unit it is, where the first component's source does not tell.
-        at: When the record was written, epoch ms: in place of when the group opened and closed, where the headers do not tell.
+        destination: Name of the destination, used if the first component's source does not give it.
+        at: When the record was written, epoch ms: used for the opening and closing times if the headers do not give them.
 
     Raises:
         DecodeError: A header is missing, or cannot be read; its name is the case.
@@ -202,7 +202,7 @@ def unit_of(headers: Pairs, destination: str, at: int) -> Unit:
 
 
 def numbers_of(missing: Sequence[Range], place: int = 1) -> Iterator[int]:
-    """Sequence numbers of a unit that lacks these, from its component at `place` on, rising, without end."""
+    """Endless rising sequence numbers of a unit without the `missing` ones, from its component at `place` on."""
     after, skipped = 0, place - 1
     for gap in missing:
         here = gap.first - after - 1
@@ -214,15 +214,15 @@ def numbers_of(missing: Sequence[Range], place: int = 1) -> Iterator[int]:
 
 
 class Run:
-    """A run under way: checks that each record is the next one (W-12).
+    """A run that is being read: checks that each record is the next one (W-12).
 
     Args:
-        unit: What its first record said, by `unit_of`.
+        unit: The unit by its first record, from `unit_of`.
         first: Offset of that record.
-        taken: For whoever looks at a record in the middle by itself: how many come before it.
+        taken: Number of records before, to look at a single record in the middle.
 
     Attributes:
-        taken: How many records have come.
+        taken: Number of records read so far.
         last: Offset of the last one.
     """
 
@@ -234,11 +234,11 @@ class Run:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all records have come."""
+        """True if all records were read."""
         return self.taken == self.unit.count
 
     def breach(self, headers: Pairs) -> str | None:
-        """Why a record with these headers is not the next one, or None."""
+        """The reason why a record with these headers is not the next one; None if it is."""
         position = position_of(headers)
         expected = (self.taken + 1, self.unit.count)
         if position is None:
@@ -251,15 +251,15 @@ class Run:
             return None
         return f"{other} where place {expected[0]}/{expected[1]} of unit {self.unit.unit_id} should be"
 
-    def take(self, headers: Pairs, key: bytes | None, value: bytes | None, at: int, here: Source) -> Component:
+    def take(self, headers: Pairs, key: bytes | None, value: bytes | None, at: int, here: Source) -> ComponentRecord:
         """The next component.
 
         Args:
             headers: Of the record; `breach` finds nothing wrong with them.
             key: Its key.
             value: Its value.
-            at: Its timestamp, epoch ms: the component's, where no header tells it.
-            here: Its own place: the component's, where no header tells it.
+            at: Its timestamp, epoch ms, used for the component if no header gives it.
+            here: Its own coordinates, used for the component if no header gives them.
 
         Raises:
             DecodeError: A header cannot be read; its name is the case.
@@ -272,7 +272,7 @@ class Run:
         self.last = here.offset
         number = next(self._numbers)
         marked = self.unit.outcome is UnitOutcome.COMPLETE and self.unit.reason is Reason.END and self.is_whole
-        return Component(
+        return ComponentRecord(
             _number(headers, names.COMPONENT_SEQ) if is_told else number,
             names.COMPONENT_END in said if is_told else marked,
             None if component_id is None else component_id.decode("utf-8", "replace"),

@@ -13,13 +13,13 @@
 A name is a header's: letters, digits, `_`, `.` and `-`, any other in double quotes. A text stands in single quotes, a quote in it twice. In
 the text of LIKE `%` stands for any characters and `_` for one. Words are written large or small.
 
-A header's value is text. Beside a number it is read as a decimal number. As in SQL there are three answers: what is asked of a header that is
-not there, or is no UTF-8, or no number where one is needed, is unknown; NOT of unknown is unknown. Of repeated headers the first
-counts. `uow-priority` is 4 where nothing else is said (contract section 3).
+A header's value is text. Compared with a number it is read as a decimal number. As in SQL there are three results: a test of a header that is
+absent, or is not UTF-8, or not a number where one is needed, is unknown; NOT of unknown is unknown. Of repeated headers the first
+counts. `uow-priority` is 4 on a unit without it (`docs/wire-format.md#headers-of-a-component`).
 
-Nothing of Python can be reached, the text is parsed once, and a test costs no more than the product of its lengths.
+Conditions cannot reach Python, are parsed once, and evaluating LIKE takes at most time proportional to text length times pattern length.
 
-Belongs here: the language. Does not belong here: which topic a unit goes to (`topics.routes`).
+Belongs here: the language. Does not belong here: the choice of a topic (`uow.topics.routes`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _ORDERS: Final[Mapping[str, Callable[[Decimal, Decimal], bool]]] = {
 
 
 class SelectorError(ValueError):
-    """A text that is no condition; the message says where, and what was expected there."""
+    """A text that is not a condition; the message says at which character, and what was expected there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,10 @@ class Selector:
 
     Attributes:
         text: As it was written.
-        names: Headers that it asks for.
+        names: Headers that it tests.
 
     Raises:
-        SelectorError: The text is no condition.
+        SelectorError: The text is not a condition.
     """
 
     text: str
@@ -82,10 +82,10 @@ class Selector:
         object.__setattr__(self, "names", frozenset(parser.names))
 
     def __reduce__(self) -> tuple[type[Selector], tuple[str]]:
-        return Selector, (self.text,)  # the parsed form cannot be sent to another process, nor need it be
+        return Selector, (self.text,)  # the parsed form cannot be pickled, and need not be
 
     def accepts(self, headers: Iterable[tuple[str, bytes | None]]) -> bool:
-        """Whether the condition is true of a unit with these headers; false and unknown are not."""
+        """True if the condition is true for a unit with these headers; not if it is false or unknown."""
         said: dict[str, str] = {}
         for name, raw in headers:
             if name in self.names and name not in said and raw is not None:
@@ -245,7 +245,7 @@ def _tokens(text: str) -> list[_Token]:
 
 
 def _joined(tests: list[_Test], decisive: bool) -> _Test:
-    """OR, of which one true answer is enough (`decisive` True), or AND, of which one false one is."""
+    """OR, for which one true test is enough (`decisive` True), or AND, for which one false test is enough."""
 
     def test(said: Mapping[str, str]) -> bool | None:
         answers = [each(said) for each in tests]
@@ -286,7 +286,7 @@ def _ordered(name: str, compare: Callable[[Decimal, Decimal], bool], number: Dec
 
 
 def _is_like(text: str, pattern: str) -> bool:
-    """Whether a text matches a pattern of LIKE: only the last `%` is ever tried anew, which is enough."""
+    """True if a text matches a pattern of LIKE. Only the last `%` is ever retried, which is sufficient."""
     at = here = 0
     star, resume = -1, 0
     while at < len(text):

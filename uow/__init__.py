@@ -1,44 +1,117 @@
-"""Units of work for Apache Kafka: what users import and type.
+"""Units of work for Apache Kafka: the public names of the client.
 
-Belongs here: the public names of contract section 8. Does not belong here: any code.
+They are loaded when they are first used (PEP 562): whoever imports one room of this package, a Spark worker for one, loads no Kafka client.
+
+Belongs here: the names that applications import. Does not belong here: any other code.
 """
 
 from __future__ import annotations
 
-from schemas.errors import UowError
-from schemas.records import Answer, Outcome, Range, Reason, Source, Unit, UnitOutcome
-from topics.policies import AliasFamily
-from uow import errors
-from uow.answers import Cancellation
-from uow.client import Connection, connect
-from uow.component import Component
-from uow.consumption import Start
-from uow.forward import Forwarded
-from uow.reader import Reader
-from uow.received import InnerUnit, Message, ReceivedComponent, ReceivedUnit
-from uow.refusals import Rejection
-from uow.sending import Sent
-from uow.streaming import StreamedUnit, StreamReader
-from uow.tracing import Span
-from uow.unit import UnitWriter
-from uow.verdict import GivenUp, Unreadable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from uow import errors
+    from uow.client.answers import Cancellation
+    from uow.client.connection import Connection, connect
+    from uow.client.consumption import Start
+    from uow.client.forwarding import Forwarded, Keep
+    from uow.client.outgoing import Component, OutgoingRecord
+    from uow.client.reader import Reader
+    from uow.client.received import InnerUnit, Message, ReceivedComponent, ReceivedUnit
+    from uow.client.refusals import Rejection
+    from uow.client.rejected_records import RefusedRecord
+    from uow.client.sending import Sent
+    from uow.client.streaming import StreamedUnit, StreamReader
+    from uow.client.timely_messages import MessageReader
+    from uow.client.tracing import Span
+    from uow.client.unit_writer import UnitWriter
+    from uow.client.verdict import Failure, GivenUp, Unreadable
+    from uow.schemas.error_classes import UowError
+    from uow.schemas.records import (
+        Answer,
+        ComponentRecord,
+        LastArrived,
+        Outcome,
+        Range,
+        Reason,
+        Reference,
+        Source,
+        Unit,
+        UnitOutcome,
+    )
+    from uow.topics.commands import Command, Verb
+    from uow.topics.policies import AliasFamily, ExpirationPolicy
+
+_HOMES = {
+    "AliasFamily": "uow.topics.policies",
+    "Answer": "uow.schemas.records",
+    "Cancellation": "uow.client.answers",
+    "Command": "uow.topics.commands",
+    "Component": "uow.client.outgoing",
+    "ComponentRecord": "uow.schemas.records",
+    "Connection": "uow.client.connection",
+    "ExpirationPolicy": "uow.topics.policies",
+    "Failure": "uow.client.verdict",
+    "Forwarded": "uow.client.forwarding",
+    "GivenUp": "uow.client.verdict",
+    "InnerUnit": "uow.client.received",
+    "Keep": "uow.client.forwarding",
+    "LastArrived": "uow.schemas.records",
+    "Message": "uow.client.received",
+    "MessageReader": "uow.client.timely_messages",
+    "Outcome": "uow.schemas.records",
+    "OutgoingRecord": "uow.client.outgoing",
+    "Range": "uow.schemas.records",
+    "Reader": "uow.client.reader",
+    "Reason": "uow.schemas.records",
+    "Reference": "uow.schemas.records",
+    "ReceivedComponent": "uow.client.received",
+    "ReceivedUnit": "uow.client.received",
+    "RefusedRecord": "uow.client.rejected_records",
+    "Rejection": "uow.client.refusals",
+    "Sent": "uow.client.sending",
+    "Source": "uow.schemas.records",
+    "Span": "uow.client.tracing",
+    "Start": "uow.client.consumption",
+    "StreamReader": "uow.client.streaming",
+    "StreamedUnit": "uow.client.streaming",
+    "Unit": "uow.schemas.records",
+    "UnitOutcome": "uow.schemas.records",
+    "UnitWriter": "uow.client.unit_writer",
+    "Unreadable": "uow.client.verdict",
+    "UowError": "uow.schemas.error_classes",
+    "Verb": "uow.topics.commands",
+    "connect": "uow.client.connection",
+}
+"""The module that defines each name."""
 
 __all__ = [
     "AliasFamily",
     "Answer",
     "Cancellation",
+    "Command",
     "Component",
+    "ComponentRecord",
     "Connection",
+    "ExpirationPolicy",
+    "Failure",
     "Forwarded",
     "GivenUp",
     "InnerUnit",
+    "Keep",
+    "LastArrived",
     "Message",
+    "MessageReader",
     "Outcome",
+    "OutgoingRecord",
     "Range",
     "Reader",
     "Reason",
     "ReceivedComponent",
     "ReceivedUnit",
+    "Reference",
+    "RefusedRecord",
     "Rejection",
     "Sent",
     "Source",
@@ -51,6 +124,24 @@ __all__ = [
     "UnitWriter",
     "Unreadable",
     "UowError",
+    "Verb",
     "connect",
     "errors",
 ]
+
+
+if not TYPE_CHECKING:  # to a type checker, every name that is asked for would exist
+
+    def __getattr__(name: str) -> Any:
+        """Loads a public name, once; raises AttributeError for any other."""
+        if name == "errors":
+            return import_module("uow.errors")
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return found
+
+
+def __dir__() -> list[str]:
+    """The public names, loaded or not."""
+    return sorted({*globals(), *__all__})

@@ -1,8 +1,8 @@
-"""Every error that users of `uow` can meet: those of contract section 4, and those that concern a call and not a record.
+"""Every error that users of `uow` can meet: those that a refused record carries (W-34), and those that concern a call and not a record.
 
 ```text
 UowError
-|-- ...                              contract section 4: `schemas.errors`
+|-- ...                              those of refused records: `uow.schemas.error_classes`
 |-- EmptyUnitError                   a unit block was left without a component: send one, or raise to give the unit up
 |-- StaleConnectionError             the object cannot go on: make a new connection
 |   |-- ReconnectTimeoutError        no broker answered in time
@@ -14,22 +14,35 @@ UowError
 |-- TransactionRolledBackError       nothing of it is visible: repeat all of it
 |-- CommitOutcomeUnknownError        all of it is visible, or nothing: repeat with the same id
 |-- LostServerError                  not ours any more, it comes again: do not acknowledge
-`-- SubscriptionExpiredError         the committed offset is gone: the operator decides
+|-- SubscriptionExpiredError         the committed offset is gone: the operator decides
+|-- RegistryError                    the schema registry does not answer, or refuses: mend it
+|-- NoAnswerError                    commands: Kafka did not answer, or a topic is missing
+|-- UnansweredError                  commands: no worker answered in time; the command is decided all the same
+`-- RepartitionError                 `uow topics repartition`: nothing was moved
+
+RuntimeError
+|-- BrokerFailed                     the embedded broker ended, or was not ready in time: read its log
+|-- PortTaken, FolderInUse           another program has its port, another broker its folder
+|-- BrokerStopped                    its start was abandoned on request
+|-- JavaMissing, JarsMissing         the message says what to install
+`-- ChecksumMismatch                 a downloaded jar is not the one that was locked
 ```
 
-Belongs here: names, and which library error means which class (failover section 3). Does not belong here: handling them.
+The last eleven are loaded when they are first used: importing this module loads neither Kafka's client nor the command line's rooms.
+
+Belongs here: names. Does not belong here: which error of librdkafka means which of them (`uow.client.library_errors`), handling them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from confluent_kafka import KafkaError
-
-from schemas.errors import (
+from uow.schemas.error_classes import (
     BadSequenceNumberError,
     BadUnitIdError,
+    Complaint,
     ComponentExpiredError,
     ConfigError,
     DecodeError,
@@ -45,12 +58,40 @@ from schemas.errors import (
     UowError,
 )
 
+if TYPE_CHECKING:
+    from uow.embedded.broker import BrokerFailed, BrokerStopped, FolderInUse, PortTaken
+    from uow.jvm.jars import ChecksumMismatch, JarsMissing
+    from uow.jvm.java import JavaMissing
+    from uow.ops.destination_logs import NoAnswerError
+    from uow.ops.group_commands import UnansweredError
+    from uow.ops.repartition import RepartitionError
+    from uow.schemas.registry import RegistryError
+
+_HOMES: Mapping[str, str] = {
+    "BrokerFailed": "uow.embedded.broker",
+    "BrokerStopped": "uow.embedded.broker",
+    "ChecksumMismatch": "uow.jvm.jars",
+    "FolderInUse": "uow.embedded.broker",
+    "JarsMissing": "uow.jvm.jars",
+    "JavaMissing": "uow.jvm.java",
+    "NoAnswerError": "uow.ops.destination_logs",
+    "PortTaken": "uow.embedded.broker",
+    "RegistryError": "uow.schemas.registry",
+    "RepartitionError": "uow.ops.repartition",
+    "UnansweredError": "uow.ops.group_commands",
+}
+"""The module that defines each error that is loaded when it is first used."""
+
 __all__ = [
     "AmbiguousSendError",
     "BadSequenceNumberError",
     "BadUnitIdError",
+    "BrokerFailed",
+    "BrokerStopped",
+    "ChecksumMismatch",
     "ClientClosedError",
     "CommitOutcomeUnknownError",
+    "Complaint",
     "ComponentExpiredError",
     "ConfigError",
     "DecodeError",
@@ -58,17 +99,25 @@ __all__ = [
     "DuplicateSequenceNumberError",
     "EmptyUnitError",
     "FencedError",
+    "FolderInUse",
     "InvariantViolation",
+    "JarsMissing",
+    "JavaMissing",
     "LostServerError",
     "MisroutedComponentError",
+    "NoAnswerError",
     "OutOfSequenceRangeError",
+    "PortTaken",
     "ReconnectGivenUpError",
     "ReconnectTimeoutError",
+    "RegistryError",
+    "RepartitionError",
     "SendRejectedError",
     "StaleConnectionError",
     "StateCorruptedError",
     "SubscriptionExpiredError",
     "TransactionRolledBackError",
+    "UnansweredError",
     "UnitClosedError",
     "UnitConflictError",
     "UnitTooLargeError",
@@ -107,7 +156,7 @@ class SendRejectedError(UowError):
 
 
 class AmbiguousSendError(UowError):
-    """Nobody can say whether the record is in the log. Repeat with the same `Component`: a second copy is refused as `resend` (R-04)."""
+    """The record may be in the log or not. Repeat with the same `Component`: a second copy is refused as `resend` (R-04)."""
 
 
 class TransactionRolledBackError(UowError):
@@ -129,75 +178,16 @@ class SubscriptionExpiredError(UowError):
     """The committed offset is gone or out of range: records may be missing, so nothing is read until the operator decides (R-53)."""
 
 
-_REJECTED = frozenset(
-    {
-        KafkaError.MSG_SIZE_TOO_LARGE,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.TOPIC_EXCEPTION,
-        KafkaError.INVALID_RECORD,
-        KafkaError.POLICY_VIOLATION,
-        KafkaError._INVALID_ARG,
-        18,  # RECORD_LIST_TOO_LARGE
-    }
-)
-_UNAVAILABLE = frozenset(
-    {
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError.NOT_ENOUGH_REPLICAS,
-    }
-)
-_GIVEN_UP = frozenset(
-    {
-        KafkaError._AUTHENTICATION,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        KafkaError._SSL,
-    }
-)
-FENCED = frozenset(
-    {
-        KafkaError._FENCED,
-        KafkaError.INVALID_PRODUCER_EPOCH,
-        KafkaError.FENCED_INSTANCE_ID,
-        90,  # PRODUCER_FENCED
-    }
-)
-"""Somebody newer owns the transactional id or the group instance id."""
-STALE_GENERATION = frozenset(
-    {KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS}
-)
-"""The consumer group moved on: normal around joins (ER-14)."""
+if not TYPE_CHECKING:  # to a type checker, every name that is asked for would exist
+
+    def __getattr__(name: str) -> Any:
+        """Loads an error, once; raises AttributeError for a name that is none."""
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return found
 
 
-def sent_error(error: KafkaError, topic: str) -> UowError:
-    """The class for one record that a plain producer could not deliver (failover section 3)."""
-    told = f"{topic}: {error.str()}"
-    code = error.code()
-    if code in _REJECTED:
-        return SendRejectedError(told)
-    if code in _UNAVAILABLE:
-        return DestinationUnavailableError(told)
-    if code in FENCED:
-        return FencedError(told)
-    if code in _GIVEN_UP or error.fatal():
-        return ReconnectGivenUpError(told)
-    return AmbiguousSendError(told)
-
-
-def read_error(error: KafkaError, topic: str) -> UowError | None:
-    """The class for an error met while reading; None for one that passes by itself (R-01)."""
-    told = f"{topic}: {error.str()}"
-    code = error.code()
-    if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-        return SubscriptionExpiredError(told)
-    if code in _UNAVAILABLE:
-        return DestinationUnavailableError(told)
-    if code in FENCED:
-        return FencedError(told)
-    if code in _GIVEN_UP or code == KafkaError.TOPIC_AUTHORIZATION_FAILED or error.fatal():
-        return ReconnectGivenUpError(told)
-    return None
+def __dir__() -> list[str]:
+    """The errors, loaded or not."""
+    return sorted({*globals(), *__all__})

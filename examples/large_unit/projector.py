@@ -1,4 +1,4 @@
-"""A projector: frame by frame in order, without ever having a film in memory.
+"""A projector: it shows a film frame by frame in order, without ever having the whole film in memory.
 
 python examples/large_unit/projector.py --films 3
 """
@@ -13,7 +13,7 @@ import uow
 
 
 def show(film: uow.StreamedUnit) -> int:
-    """Shows a film; how many bytes it had. The next frame is read when it is asked for."""
+    """Shows a film and returns its size in bytes. Each frame is read when it is needed."""
     shown = 0
     for number, frame in enumerate(film.components, 1):
         value = frame.value or b""
@@ -23,13 +23,13 @@ def show(film: uow.StreamedUnit) -> int:
 
 
 def peak_bytes() -> int:
-    """The most memory this process ever had."""
+    """The peak memory of this process."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Show films, and what memory that takes.")
+    parser = argparse.ArgumentParser(description="Show films, and the memory that this needs.")
     parser.add_argument("--bootstrap", default="localhost:9092")
     parser.add_argument("--films", type=int, default=3)
     args = parser.parse_args()

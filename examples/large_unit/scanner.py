@@ -12,7 +12,7 @@ import uow
 
 
 def scan(connection: uow.Connection, film: str, frames: int, size: int) -> None:
-    """Sends the frames one by one under numbers of our own: a transaction would have to hold the whole film open."""
+    """Sends the frames one by one with explicit numbers, since one transaction for the whole film would stay open too long."""
     for number in range(1, frames + 1):
         frame = b"frame %d " % number + os.urandom(size)
         connection.send("films", frame, id=film, seq=number, end=number == frames)

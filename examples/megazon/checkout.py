@@ -3,7 +3,7 @@
     python examples/megazon/checkout.py --jill
     python examples/megazon/checkout.py --customers 300
 
-Each component travels its own way: gadgets over Gadget Planet and Widget World, housewares over Desperate Housewares, books
+Each component has its own way: gadgets over Gadget Planet and Widget World, housewares over Desperate Housewares, books
 straight to Megazon. Prices are texts, so that they stay exact decimals. Prints one JSON line for each order.
 """
 
@@ -42,7 +42,7 @@ FIRST_HOP = {
 
 @dataclass(frozen=True)
 class Order:
-    """What a customer wants."""
+    """A customer's order."""
 
     customer: str
     items: tuple[str, ...]
@@ -68,7 +68,7 @@ JILL = Order("Jill", ("flash drive", "MP3 player", "lava lamp", "book"))
 
 
 def place(connection: uow.Connection, order: Order) -> str:
-    """Sends an order as one unit; its id."""
+    """Sends an order as one unit and returns its id."""
     with connection.unit("megazon") as unit:
         for hop, goods in order.parts():
             unit.send({"customer": order.customer, "goods": goods, "packed": []}, to=hop)
@@ -76,7 +76,7 @@ def place(connection: uow.Connection, order: Order) -> str:
 
 
 def crowd(count: int, seed: int) -> Iterator[Order]:
-    """Customers who know what they want, the same ones for the same seed."""
+    """Customers with random orders, the same ones for the same seed."""
     chance = random.Random(seed)
     names = [item for item, _, _ in CATALOGUE]
     for number in range(1, count + 1):

@@ -1,10 +1,10 @@
-"""Megazon's invoicing: one whole order in, one invoice out.
+"""Megazon's invoicing: it writes one invoice for each complete order.
 
     python examples/megazon/invoicing.py
 
-A unit arrives once it is whole, its components in order, whatever way and however late each of them came. The invoice goes to
-the topic `invoices`; only then is the unit acknowledged. Should this program die in between, the unit comes again and so does
-its invoice, under the same key: `unit_id` is the same for the same unit, so whoever reads invoices can tell.
+A unit arrives when it is complete, with its components in order, however late and on whatever way each of them came. The invoice
+goes to the topic `invoices`; only then is the unit acknowledged. If this program dies in between, the unit is read again and its
+invoice written again, with the same key: `unit_id` is the same for the same unit, so a reader of invoices can recognise it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import uow
 
 
 def invoice(unit: uow.ReceivedUnit) -> dict[str, Any]:
-    """One list of all goods, and what they cost together."""
+    """The invoice: one list of all goods, with their total."""
     components = [component.json() for component in unit.components]
     lines = [{"item": row["item"], "price": row["price"]} for component in components for row in component["goods"]]
     total = sum((Decimal(line["price"]) for line in lines), Decimal())

@@ -4,8 +4,8 @@
     python examples/megazon/supplier.py widget-world --to megazon
     python examples/megazon/supplier.py desperate-housewares --to megazon
 
-It knows nothing of units: `forward` keeps the key and every header, and commits what is sent together with the position
-read. `--twice 10` makes it absent-minded: each tenth component goes out twice, and Megazon must not be fooled.
+It need not know about units: `forward` keeps the key and every header, and commits the sent messages together with the read
+position. With `--twice 10` it sends each tenth component twice by mistake, which Megazon must notice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import uow
 
 DESTINATION = "megazon"
 TOGETHER_MS = 50
-"""Forwarded messages share a transaction for so long."""
+"""Time in which forwarded messages share a transaction."""
 
 
 def packed(supplier: str, value: dict[str, Any]) -> dict[str, Any]:

@@ -1,18 +1,18 @@
-"""Megazon's five unhappy days, each with what must come of it.
+"""Megazon's five unhappy days, each with the required result.
 
     uow broker --port 9092
     uow topics create -c examples/megazon/uow.toml
     uow worker -c examples/megazon/uow.toml
     python examples/megazon/unhappy_days.py
 
-1. Widget World is closed. Jill's order is given up: what Megazon held of it is in megazon.errors, and she gets no invoice. What Widget World
-   sends when it opens again comes too late.
+1. Widget World is closed. Jill's order expires: the components that Megazon held are in megazon.errors, and she gets no invoice. The component
+   that Widget World sends when it opens again comes too late.
 2. Desperate Housewares forwards a component twice. One invoice.
-3. The checkout is left by an exception. Nothing is anywhere.
+3. The checkout ends with an exception. Nothing was sent.
 4. Two hundred customers at once, among newsletters. One invoice each.
 5. The order producer dies after its first component, outside a transaction; a second one completes the order. One invoice.
 
-Prints a line of JSON for each day, and ends with 1 unless all of them were as told.
+Prints a line of JSON for each day, and exits with 1 unless all of them had the required result.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class CardDeclinedError(Exception):
 
 
 class Megazon:
-    """The suppliers and the invoicing, and what one sees from outside."""
+    """The suppliers and the invoicing, and the topics as seen from outside."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -58,18 +58,18 @@ class Megazon:
         self.open(self._invoice)
 
     def open(self, work: Callable[..., None], *arguments: str) -> None:
-        """Somebody comes to work."""
+        """Starts a program in a thread."""
         self.at_work.append(threading.Thread(target=work, args=arguments))
         self.at_work[-1].start()
 
     def close(self) -> None:
-        """Everybody goes home."""
+        """Stops all programs."""
         self.closing.set()
         for thread in self.at_work:
             thread.join()
 
     def supply(self, name: str) -> None:
-        """A supplier packs and forwards, exactly once, except for what it forwards twice."""
+        """A supplier packs and forwards, exactly once, except for those that it forwards twice."""
         to = SUPPLIERS[name]
         where = {"destination": to} if to == "megazon" else {"to": to}
         with uow.connect(self.bootstrap) as connection, connection.messages(name, group=name) as inbox:
@@ -92,7 +92,7 @@ class Megazon:
         return sum(each["order"] == order for each in list(self.invoices))
 
     def records(self, topic: str, order: str) -> list[dict[str, str]]:
-        """Headers of all records of an order in a topic, by number: read to its end, by a plain Kafka client."""
+        """Headers of all records of an order in a topic, sorted by number; a plain Kafka client reads the topic to its end."""
         own = {"bootstrap.servers": self.bootstrap, "group.id": "looking", "enable.auto.commit": False}
         consumer = Consumer({**own, "isolation.level": "read_committed", "enable.partition.eof": True})
         partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
@@ -109,14 +109,14 @@ class Megazon:
         return sorted(found, key=lambda headers: int(headers["uow-seq"]))
 
     def wait(self, condition: Callable[[], object]) -> bool:
-        """Whether a condition comes to hold."""
+        """Waits for a condition. True if it holds in time."""
         deadline = time.monotonic() + PATIENCE_S
         while not condition() and time.monotonic() < deadline:
             time.sleep(0.1)
         return bool(condition())
 
 
-# Each day begins, lets the others begin (`yield`), and then looks at what came of it.
+# Each day begins, lets the others begin (`yield`), and then checks its result.
 
 
 def widget_world_is_closed(megazon: Megazon, connection: uow.Connection) -> Iterator[None]:
@@ -183,7 +183,7 @@ def the_producer_dies(megazon: Megazon, connection: uow.Connection) -> Iterator[
 
 @contextmanager
 def open_megazon(bootstrap: str) -> Iterator[Megazon]:
-    """Its topics, and everybody at work but Widget World."""
+    """Its topics, with every program running except Widget World."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     missing = SUPPLIERS.keys() - admin.list_topics(timeout=20).topics.keys()
     for made in admin.create_topics([NewTopic(name, 4, 1) for name in missing]).values() if missing else ():
@@ -212,14 +212,14 @@ def main() -> int:
             "everybody orders": everybody_orders(megazon, connection, args.customers),
         }
         for day in days.values():
-            next(day)  # all begin, since some take their time
+            next(day)  # all days begin before any is checked, since some take long
         for name, day in days.items():
             try:
                 next(day, None)
-                print(json.dumps({"day": name, "as told": True}), flush=True)
+                print(json.dumps({"day": name, "as required": True}), flush=True)
             except AssertionError as failure:
                 unhappy += 1
-                print(json.dumps({"day": name, "as told": False, "but": str(failure)}), flush=True)
+                print(json.dumps({"day": name, "as required": False, "but": str(failure)}), flush=True)
     return min(unhappy, 1)
 
 

@@ -1,1 +1,1 @@
-"""What happens to a group: decide, apply, replay. Pure, standard library only."""
+"""The rules of a group and the state of a partition: decide, apply, deliver. Pure, without Kafka."""

@@ -1,21 +1,26 @@
-"""What happens to a group, as values: changes are what the changelog will say, effects are what the world will be told.
+"""Changes and effects, as values: a change is written into a group, an effect becomes a record that others read.
 
 Both are closed unions; a `match` over them ends in `assert_never`. Belongs here: the values. Does not belong here: who decides
-(`decide`), who applies (`group`), and what an effect looks like on the wire (`processor.engine.outputs`).
+(`decide`), who applies (`group`), and what an effect looks like on the wire (`uow.processor.engine.outputs`).
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from schemas.errors import UowError
-from schemas.records import Attributes, Range, Reason, UnitOutcome
-from topics.commands import BadCommand, Command
-from topics.headers import Refusal
+from uow.schemas.error_classes import UowError
+from uow.schemas.records import (
+    Attributes,
+    Range,
+    Reason,
+    UnitOutcome,
+)
+from uow.topics.commands import BadCommand, Command
+from uow.topics.headers import Refusal
 
 
 class Tail(NamedTuple):
-    """What a unit takes from its end component (W-90), kept from its arrival; after a restore it is read from the bytes instead.
+    """The part of an end component that its unit takes over (W-90), kept from its arrival; after a restore it is read from the bytes instead.
 
     Attributes:
         component_id: `uow-component-id`, or None.
@@ -49,9 +54,9 @@ class Held(NamedTuple):
         at: Its append time, epoch ms.
         offset: Its source offset.
         body: Its Avro body.
-        attributes: What its headers say beyond id, number and end; None for a plain component.
+        attributes: Its headers beyond id, number and end; None for a plain component.
         tail: For an end component, see `Tail`.
-        stays: How much longer the body would be with its value, which stays in `D.components` (W-117).
+        external_bytes: How much longer the body would be with its value, which stays in `D.components` (W-117).
     """
 
     id: bytes
@@ -62,7 +67,7 @@ class Held(NamedTuple):
     body: bytes
     attributes: Attributes | None = None
     tail: Tail | None = None
-    stays: int = 0
+    external_bytes: int = 0
 
 
 class Amended(NamedTuple):
@@ -88,7 +93,7 @@ class Removed(NamedTuple):
         id: Of the group.
         seq: Number of the component.
         end: The highest number, by end mark, count or command; `UNKNOWN_END` if nothing that is left tells.
-        marked: Whether an end mark is held.
+        marked: True if an end mark is held.
         last_at: Append time of the last one held, epoch ms.
         expires_at: Earliest `uow-expires-at`, 0 for none.
         deliver_at: Latest `uow-deliver-at`, 0 for none.
@@ -137,7 +142,7 @@ class Delivered(NamedTuple):
     command: Command | None = None
 
 
-class GivenUp(NamedTuple):
+class Undelivered(NamedTuple):
     """The group ends without a unit; its held components, if there are any, go where the policy says, singly and in number order (W-71).
 
     Attributes:
@@ -179,7 +184,7 @@ class TakenOut(NamedTuple):
     Attributes:
         body: Its Avro body.
         missing: Numbers that the group lacks without it.
-        command: What took it out.
+        command: The command that took it out.
     """
 
     body: bytes
@@ -191,9 +196,9 @@ class Answered(NamedTuple):
     """A record of `D.commands` has its answer (W-203).
 
     Attributes:
-        command: What was asked, or what could be read of it.
-        done: Whether something was done.
-        text: What it did, or would do, or why nothing was done.
+        command: The command, or as much as could be read of it.
+        done: True if something was done.
+        text: A sentence: the effect, the effect it would have, or the reason why there is none.
         at: Its append time, epoch ms.
         offset: Its offset.
     """
@@ -205,11 +210,11 @@ class Answered(NamedTuple):
     offset: int
 
 
-Effect = Delivered | GivenUp | TakenOut | Rejected | Passed | Rerouted | Dropped | Answered
+Effect = Delivered | Undelivered | TakenOut | Rejected | Passed | Rerouted | Dropped | Answered
 
 
 class Decision(NamedTuple):
-    """What one event means: first the changes, in order, then the effects."""
+    """The meaning of one event: first the changes, in order, then the effects."""
 
     changes: tuple[Change, ...] = ()
     effects: tuple[Effect, ...] = ()

@@ -1,6 +1,6 @@
-"""What is remembered: closed groups, so that a late component is not taken for one of a new unit (W-19), and commands (W-203).
+"""Memory of a partition: closed groups, so that a late component is not taken for one of a new unit (W-19), and commands (W-203).
 
-Belongs here: what is remembered, how long and how much. Does not belong here: the ledger's bytes (`processor.engine.ledger`).
+Belongs here: what is remembered, how long and how much. Does not belong here: the ledger's bytes (`uow.processor.engine.rows`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice
 
-from processor.core.changes import Closed
+from uow.processor.core.changes import Closed
 
 
 class ClosedMemory:
@@ -88,7 +88,7 @@ class ClosedMemory:
         return oldest
 
     def _count(self) -> None:
-        """Counts those that came since the last time: the shelf adds them by itself."""
+        """Counts those that came since the last time: the fast path adds them by itself."""
         new = len(self.order) - self._counted
         if new:
             self.memory_bytes += sum(map(memory_of, islice(reversed(self.order), new)))

@@ -1,6 +1,6 @@
 """A batch of one partition as parallel columns; one object per record is made for odd rows only.
 
-Rows that are *plain* (`layout`) have their Avro body here. Every other row is *odd*: its id is None, and `Partition.arrive` judges the record
+Rows that are *plain* (`layout`) have their Avro body here. Every other row is *odd*: its id is None, and `Partition.on_record` judges the record
 itself.
 
 Belongs here: reading raw records into columns. Does not belong here: what a row says (`layout`), and any rule about groups.
@@ -13,13 +13,18 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from processor.core.changes import Tail
-from processor.core.layout import Layout, Pairs, Raw, by_header
-from schemas.component import encode_component, source_head
-from schemas.records import Component, Source
-from schemas.stayed import encode_without_value
-from topics.headers import Marks, Reading
-from topics.policies import DestinationPolicy
+from uow.processor.core.changes import Tail
+from uow.processor.core.layout import (
+    Layout,
+    Pairs,
+    Raw,
+    by_header,
+)
+from uow.schemas.claim_check import encode_without_value
+from uow.schemas.component import encode_component, source_head
+from uow.schemas.records import ComponentRecord, Source
+from uow.topics.headers import Marks, Reading
+from uow.topics.policies import DestinationPolicy
 
 
 class Record(Protocol):
@@ -33,11 +38,14 @@ class Record(Protocol):
 
 
 UNREADABLE: Final = (UnicodeDecodeError, SystemError)
-"""What a look at the headers raises when a name is no UTF-8. confluent_kafka means the first and raises the second."""
+"""Raised by a look at the headers when a name is no UTF-8. confluent_kafka means the first and raises the second."""
+UNREADABLE_TEXT: Final = (
+    "headers that cannot be read: a name is no UTF-8, there are more than 100,000, or they are broken"
+)
 
 
-class Unreadable:
-    """Stands in for a record with a header name that is no UTF-8; made by `look_at_headers`."""
+class UnreadableRecord:
+    """Stands in for a record whose headers cannot be read; made by `look_at_headers`, and by `uow.processor.engine.hidden_headers`."""
 
     __slots__ = ("key", "offset", "timestamp", "value")
 
@@ -46,7 +54,7 @@ class Unreadable:
 
     def headers(self) -> Any:
         """Raises UnicodeDecodeError, every time."""
-        raise UnicodeDecodeError("utf-8", b"", 0, 1, "a header name is no UTF-8")
+        raise UnicodeDecodeError("utf-8", b"", 0, 1, UNREADABLE_TEXT)
 
 
 _MANY = 64
@@ -71,9 +79,9 @@ def look_at_headers(records: Sequence[Record]) -> Iterator[tuple[list[Any], Sequ
     begin, count = 0, len(records)
     while begin < count:
         found: list[Any] = []
-        stand_ins: dict[int, Unreadable] = {}
+        stand_ins: dict[int, UnreadableRecord] = {}
         while begin + len(found) < count and not _take(looks, found):
-            stand_ins[len(found)] = Unreadable(records[begin + len(found)])
+            stand_ins[len(found)] = UnreadableRecord(records[begin + len(found)])
             found.append(None)
         seen = records if len(found) == count else records[begin : begin + len(found)]
         if stand_ins:
@@ -116,7 +124,7 @@ class Caps(NamedTuple):
         return cls(policy.max_headers, policy.max_header_name_bytes)
 
     def are_exceeded(self, heads: Sequence[str]) -> bool:
-        """Whether a component with these header names is refused."""
+        """True if a component with these header names is refused."""
         return len(heads) > self.headers or sum([len(name.encode()) for name in heads]) > self.name_bytes
 
 
@@ -157,13 +165,13 @@ class Seen:
 
     def headers(self) -> Any:
         """As the record's; raises what it would."""
-        if isinstance(self._record, Unreadable):
+        if isinstance(self._record, UnreadableRecord):
             return self._record.headers()
         return marshal.loads(self._headers) if isinstance(self._headers, bytes) else self._headers  # noqa: S302 - our own
 
 
 class _Kept:
-    """What a record says beside its headers."""
+    """A record without its headers."""
 
     __slots__ = ("_key", "_offset", "_partition", "_timestamp", "_topic", "_value")
 
@@ -230,10 +238,10 @@ class Columns:
 
 
 _LAYOUTS_BYTES = 262_144
-"""What a reader's layouts may take."""
+"""Most memory that a reader's layouts take."""
 _LAYOUT_BYTES = 1_000
 _HEAD_BYTES = 400
-"""What a layout costs, and each of its names beside its letters."""
+"""Memory of a layout, and of each of its names beside its letters."""
 
 
 class ColumnReader:
@@ -325,9 +333,9 @@ class ColumnReader:
         """The Avro body of an odd row that turned out to be a component, and how many bytes of it stay where they are."""
         return encode_component(self._component(record, marks)), 0
 
-    def _component(self, record: Record, marks: Marks) -> Component:
+    def _component(self, record: Record, marks: Marks) -> ComponentRecord:
         component_id = marks.component_id
-        return Component(
+        return ComponentRecord(
             marks.seq,
             marks.end,
             None if component_id is None else component_id.decode(),
@@ -339,7 +347,7 @@ class ColumnReader:
         )
 
 
-class LeavingReader(ColumnReader):
+class ExternalValueReader(ColumnReader):
     """Leaves values where they are (W-117). Every row is odd: what such values cost elsewhere is far more than the look at each record."""
 
     def _columns(self, headers: list[Any], seen: Sequence[Record], records: Sequence[Record]) -> Columns:
@@ -362,11 +370,11 @@ class LeavingReader(ColumnReader):
 
 def reader_of(policy: DestinationPolicy) -> type[ColumnReader]:
     """The reader that a destination needs; any but one of shape `reference` pays nothing for it."""
-    return LeavingReader if policy.leaves_values else ColumnReader
+    return ExternalValueReader if policy.has_external_values else ColumnReader
 
 
 def read_headers(record: Record) -> list[tuple[str, bytes | None]] | None:
-    """A record's headers; None where there are none, or for an `Unreadable` one."""
+    """A record's headers; None where there are none, or for an `UnreadableRecord` one."""
     try:
         headers: list[tuple[str, bytes | None]] | None = record.headers()
     except UNREADABLE:

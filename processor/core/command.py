@@ -1,11 +1,11 @@
-"""What a command means for a group, as a table: one row per verb (W-203). Pure; the other entrance beside `decide`.
+"""The meaning of commands, as a table: one row per verb (W-203). Pure, as `decide` is for components and the clock.
 
 Every command is answered. It acts on an open group of its id; what cannot be done is said and changes nothing. `cancel` alone also acts on an
 id of which nothing is known: it closes, so that components on their way are late when they come. A dry run is decided like any other, and
-then dropped. `uow-until` and numbers are read in `topics.commands`.
+then dropped. `uow-until` and numbers are read in `uow.topics.commands`.
 
 Belongs here: every rule about a command. Does not belong here: changing a group (`Group.apply`), remembering commands (`closed`), and
-what an answer looks like on the wire (`processor.engine.outputs`).
+what an answer looks like on the wire (`uow.processor.engine.outputs`).
 """
 
 from __future__ import annotations
@@ -13,28 +13,58 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from processor.core.changes import Amended, Change, Closed, Decision, Delivered, GivenUp, Removed, TakenOut
-from processor.core.decide import close_of, delivered, unopened
-from processor.core.group import NEVER, UNKNOWN_END, Group
-from processor.core.ranges import Ranges, those_in, union, without
-from schemas.component import decode_component
-from schemas.errors import UowError
-from schemas.records import Component, Reason, UnitOutcome, bounded_ranges, ranges_text
-from topics.commands import Command, Verb
-from topics.headers import ID, SEQ, Marks, Reading
-from topics.policies import DestinationPolicy, ExpirationPolicy, HandlingPolicy, LatePolicy
+from uow.processor.core.changes import (
+    Amended,
+    Change,
+    Closed,
+    Decision,
+    Delivered,
+    Removed,
+    TakenOut,
+    Undelivered,
+)
+from uow.processor.core.decide import Situation, delivered
+from uow.processor.core.group import NEVER, UNKNOWN_END, Group, is_complete, missing_numbers
+from uow.processor.core.ranges import (
+    Ranges,
+    those_in,
+    union,
+    without,
+)
+from uow.schemas.component import decode_component
+from uow.schemas.error_classes import UowError
+from uow.schemas.records import (
+    ComponentRecord,
+    Reason,
+    UnitOutcome,
+    bounded_ranges,
+    ranges_text,
+)
+from uow.topics.commands import Command, Verb
+from uow.topics.headers import (
+    ID,
+    SEQ,
+    Marks,
+    Reading,
+)
+from uow.topics.policies import (
+    DestinationPolicy,
+    ExpirationPolicy,
+    HandlingPolicy,
+    LatePolicy,
+)
 
 MAX_WAIVED_RANGES: Final = 1_000
 """Ranges of waived numbers that a group keeps at most: each later command writes them all once more, into one row (W-203)."""
 
 
-class Verdict(NamedTuple):
-    """What a command comes to.
+class CommandVerdict(NamedTuple):
+    """The decision about a command.
 
     Attributes:
-        obeyed: Whether it can be done.
-        text: What it does, or why it cannot be done.
-        decision: What to apply and to tell; empty where it cannot be done.
+        obeyed: True if it can be done.
+        text: Its effect, or the reason why it cannot be done.
+        decision: Changes and effects; empty where it cannot be done.
     """
 
     obeyed: bool
@@ -43,57 +73,66 @@ class Verdict(NamedTuple):
 
 
 class Case(NamedTuple):
-    """Everything a verb may look at."""
+    """Everything a verb may look at.
+
+    Attributes:
+        command: The command.
+        group: The open group of its id.
+        at: Its append time, epoch ms.
+        situation: The state that it meets.
+    """
 
     command: Command
     group: Group
     at: int
-    clock: int
-    position: int
-    policy: DestinationPolicy
+    situation: Situation
+
+    @property
+    def policy(self) -> DestinationPolicy:
+        """Of the destination."""
+        return self.situation.policy
 
     @property
     def now(self) -> int:
         """The command's moment."""
-        return max(self.at, self.clock)
+        return max(self.at, self.situation.clock)
 
     def close(self, outcome: UnitOutcome) -> Closed:
         """The group's close by this command."""
-        return close_of(self.group, outcome, Reason.COMMAND, self.position, self.now)
+        return self.situation.close(outcome, Reason.COMMAND, self.now)
 
 
-def _refused(why: str) -> Verdict:
-    return Verdict(False, why)
+def _refused(why: str) -> CommandVerdict:
+    return CommandVerdict(False, why)
 
 
 def _counted(group: Group) -> str:
     return f"{len(group.held)} component{'s' if len(group.held) > 1 else ''}"
 
 
-def _lacking(group: Group) -> str:
-    missing = ranges_text(bounded_ranges(group.missing()))
-    return f", missing {missing}" if missing else ""
+def _lacking(missing: Ranges) -> str:
+    return f", missing {ranges_text(bounded_ranges(missing))}" if missing else ""
 
 
-def _delivered(case: Case) -> Verdict:
+def _delivered(case: Case) -> CommandVerdict:
     group = case.group
     outcome = UnitOutcome.PARTIAL if group.missing() else UnitOutcome.COMPLETE
     effect = delivered(case.close(outcome), group.held, case.policy, case.command)
-    text = _differs(effect) or f"delivers {_counted(group)}, {outcome}{_lacking(group)}"
-    return Verdict(True, text, Decision((effect.closed,), (effect,)))
+    text = _differs(effect) or f"delivers {_counted(group)}, {outcome}{_lacking(group.missing())}"
+    return CommandVerdict(True, text, Decision((effect.closed,), (effect,)))
 
 
-def _differs(effect: Delivered | GivenUp) -> str:
-    return "fails the group: its components do not agree with uow-digest" if isinstance(effect, GivenUp) else ""
+def _differs(effect: Delivered | Undelivered) -> str:
+    return "fails the group: its components do not agree with uow-digest" if isinstance(effect, Undelivered) else ""
 
 
-def _given_up(case: Case, outcome: UnitOutcome, where: str) -> Verdict:
+def _given_up(case: Case, outcome: UnitOutcome, where: str) -> CommandVerdict:
     closed = case.close(outcome)
-    text = f"closes the group as {outcome}: {_counted(case.group)} {where}{_lacking(case.group)}"
-    return Verdict(True, text, Decision((closed,), (GivenUp(closed, UowError, case.command),)))
+    text = f"closes the group as {outcome}: {_counted(case.group)} {where}{_lacking(case.group.missing())}"
+    return CommandVerdict(True, text, Decision((closed,), (Undelivered(closed, UowError, case.command),)))
 
 
-def _release(case: Case) -> Verdict:
+def _release(case: Case) -> CommandVerdict:
     """Deliver now what is held; not what is not available yet (W-08)."""
     if case.group.waits:
         return _refused(_NOT_ITS_TURN)
@@ -104,12 +143,12 @@ def _release(case: Case) -> Verdict:
     return _delivered(case)
 
 
-def _cancel(case: Case) -> Verdict:
+def _cancel(case: Case) -> CommandVerdict:
     """Close as `cancelled`; the components go to `D.errors` (W-62)."""
     return _given_up(case, UnitOutcome.CANCELLED, "to the errors topic")
 
 
-_NOT_ITS_TURN: Final = "an earlier group of its order key is open: that one first (W-210)"
+_NOT_ITS_TURN: Final = "an earlier group of its order key is open and must be delivered first"
 
 _FATES: Final = {
     ExpirationPolicy.DISCARD: "discarded",
@@ -118,14 +157,14 @@ _FATES: Final = {
 }
 
 
-def _expire(case: Case) -> Verdict:
+def _expire(case: Case) -> CommandVerdict:
     """Close now, by `expiration_policy`."""
     if case.policy.expiration_policy is ExpirationPolicy.DELIVER_PARTIAL:
         return _release(case)
     return _given_up(case, UnitOutcome.EXPIRED, _FATES[case.policy.expiration_policy])
 
 
-def _extend(case: Case) -> Verdict:
+def _extend(case: Case) -> CommandVerdict:
     """Move the age or idle deadline later; a component's own expiry never moves."""
     group, until = case.group, case.command.until
     if group.complete:
@@ -140,10 +179,10 @@ def _extend(case: Case) -> Verdict:
     text = f"moves the {reason} deadline from {due - 1} to {until}"
     if group.expires_at and group.expires_at < until:
         text += f"; a component expires at {group.expires_at} all the same"
-    return Verdict(True, text, _amended(group, extended=until))
+    return CommandVerdict(True, text, _amended(group, extended=until))
 
 
-def _declare_end(case: Case) -> Verdict:
+def _declare_end(case: Case) -> CommandVerdict:
     """Set the end; the group may be complete by it."""
     group, end = case.group, case.command.numbers[0].first
     if end < group.highest:
@@ -152,10 +191,10 @@ def _declare_end(case: Case) -> Verdict:
         return _refused(f"the end component is held: the unit ends at {group.end}")
     if end == group.end:
         return _refused(f"the unit ends at {end} already")
-    return _told(case, f"the unit ends at {end}", _amended(group, declared_end=end), end, group.waived)
+    return _completed_by(case, f"the unit ends at {end}", _amended(group, declared_end=end), end, group.waived)
 
 
-def _waive(case: Case) -> Verdict:
+def _waive(case: Case) -> CommandVerdict:
     """Numbers that are missing are not needed."""
     group, numbers = case.group, case.command.numbers
     held = min(those_in(numbers, group.held), default=None)
@@ -169,14 +208,14 @@ def _waive(case: Case) -> Verdict:
     if len(waived) > MAX_WAIVED_RANGES:
         return _refused(f"{_too_many(waived)}: waive what lies between as well, or release or cancel the group")
     text = f"waives {ranges_text(numbers)}"
-    return _told(case, text, _amended(group, waived=waived), group.end, waived)
+    return _completed_by(case, text, _amended(group, waived=waived), group.end, waived)
 
 
 def _too_many(waived: Ranges) -> str:
     return f"the group would have {len(waived)} separate ranges of waived numbers, and at most {MAX_WAIVED_RANGES} are kept"
 
 
-def _remove(case: Case) -> Verdict:
+def _remove(case: Case) -> CommandVerdict:
     """Take one held component out; its number may be sent again (W-76)."""
     group, seq = case.group, case.command.numbers[0].first
     if seq not in group.held:
@@ -187,16 +226,15 @@ def _remove(case: Case) -> Verdict:
     if len(waived) > MAX_WAIVED_RANGES:
         return _refused(f"{_too_many(waived)}: release or cancel the group")
     removed = _without(group, seq, Reading.of(case.policy))
-    after = Group(group.id, group.generation, group.opened_at)
-    after.held, after.end = {each: body for each, body in group.held.items() if each != seq}, removed.end
-    effect = TakenOut(group.held[seq], after.missing(), case.command)
-    return Verdict(
-        True, f"takes number {seq} out, to the errors topic{_lacking(after)}", Decision((removed,), (effect,))
+    missing = missing_numbers(group.held.keys() - {seq}, removed.end)
+    effect = TakenOut(group.held[seq], missing, case.command)
+    return CommandVerdict(
+        True, f"takes number {seq} out, to the errors topic{_lacking(missing)}", Decision((removed,), (effect,))
     )
 
 
 def _without(group: Group, seq: int, reading: Reading) -> Removed:
-    """What the other components, and commands, say of the group."""
+    """The change that takes a component out: end and deadlines follow from the other components and from commands."""
     ends = [group.declared_end] if group.declared_end else []
     expiries: list[int] = []
     deliver_at = last_at = 0
@@ -215,8 +253,8 @@ def _without(group: Group, seq: int, reading: Reading) -> Removed:
     return Removed(group.id, seq, end, marked, last_at, min(expiries, default=0), deliver_at)
 
 
-def held_marks(group_id: bytes, component: Component, reading: Reading) -> Marks:
-    """What the headers of a held component say."""
+def held_marks(group_id: bytes, component: ComponentRecord, reading: Reading) -> Marks:
+    """The marks in the headers of a held component."""
     marks = reading.read(component.headers, component.value)
     if marks is None:  # they are in a value that stays in `D.components` (W-24, W-117)
         marks = reading.read([*component.headers, (ID, group_id), (SEQ, b"%d" % component.seq)])
@@ -230,25 +268,25 @@ def _amended(group: Group, **said: object) -> Decision:
     return Decision((Amended(group.id, **now),))  # type: ignore[arg-type]
 
 
-def _told(case: Case, text: str, amended: Decision, end: int, waived: Ranges) -> Verdict:
+def _completed_by(case: Case, text: str, amended: Decision, end: int, waived: Ranges) -> CommandVerdict:
     """A group that is complete by what a command said is delivered, unless it waits for `uow-deliver-at`."""
     group = case.group
     spared = group.spared(waived, end)
-    if len(group.held) + spared != end:
-        return Verdict(True, text, amended)
+    if not is_complete(len(group.held), spared, end):
+        return CommandVerdict(True, text, amended)
     if group.waits:
-        return Verdict(True, f"{text}; complete, waits for its turn", amended)
+        return CommandVerdict(True, f"{text}; complete, waits for its turn", amended)
     if group.deliver_at > case.now:
-        return Verdict(True, f"{text}; complete, waits until {group.deliver_at}", amended)
+        return CommandVerdict(True, f"{text}; complete, waits until {group.deliver_at}", amended)
     outcome = UnitOutcome.PARTIAL if spared else UnitOutcome.COMPLETE
     closed = case.close(outcome)._replace(highest=group.highest if spared else end)
     effect = delivered(closed, group.held, case.policy, case.command)
     changes: tuple[Change, ...] = (*amended.changes, effect.closed)
     text = f"{text}; {_differs(effect) or f'delivers {_counted(group)}, {outcome}'}"
-    return Verdict(True, text, Decision(changes, (effect,)))
+    return CommandVerdict(True, text, Decision(changes, (effect,)))
 
 
-VERBS: Final[Mapping[Verb, Callable[[Case], Verdict]]] = {
+VERBS: Final[Mapping[Verb, Callable[[Case], CommandVerdict]]] = {
     Verb.RELEASE: _release,
     Verb.CANCEL: _cancel,
     Verb.EXPIRE: _expire,
@@ -260,43 +298,29 @@ VERBS: Final[Mapping[Verb, Callable[[Case], Verdict]]] = {
 """The table."""
 
 
-def decide_command(
-    command: Command,
-    group: Group | None,
-    closed: Closed | None,
-    home: int | None,
-    at: int,
-    clock: int,
-    position: int,
-    policy: DestinationPolicy,
-) -> Verdict:
-    """What one command means.
+def decide_command(command: Command, at: int, now: Situation) -> CommandVerdict:
+    """The decision about one command.
 
     Args:
         command: The command, not seen before.
-        group: The open group of its id, or None.
-        closed: What is remembered of a closed group of its id, or None.
-        home: The partition its id belongs to if that is another one, else None.
         at: The command's moment, epoch ms: what it closes is closed, and remembered, from then on, however long the partition's clock stood
             still.
-        clock: The partition's clock; a command does not move it.
-        position: Input position, so that what was held lies before it.
-        policy: Of the destination.
+        now: The state that it meets; a command does not move the clock.
     """
-    if group is not None:
-        return VERBS[command.verb](Case(command, group, at, clock, position, policy))
-    if closed is not None:
-        return _refused(f"the group is closed already: {closed.outcome}, reason {closed.reason}")
-    if home is not None:
-        return _refused(f"the id belongs to partition {home}: the key of a command is the group id")
-    if command.verb is Verb.CANCEL and policy.handling_policy is HandlingPolicy.SINGLE_MESSAGE_DELIVERY:
-        return _cancelled_unopened(command, max(at, clock), position, policy)
+    if now.group is not None:
+        return VERBS[command.verb](Case(command, now.group, at, now))
+    if now.closed is not None:
+        return _refused(f"the group is closed already: {now.closed.outcome}, reason {now.closed.reason}")
+    if now.home is not None:
+        return _refused(f"the id belongs to partition {now.home}: the key of a command is the group id")
+    if command.verb is Verb.CANCEL and now.policy.handling_policy is HandlingPolicy.SINGLE_MESSAGE_DELIVERY:
+        return _cancelled_unopened(command, max(at, now.clock), now)
     return _refused("no open group of this id")
 
 
-def _cancelled_unopened(command: Command, at: int, position: int, policy: DestinationPolicy) -> Verdict:
+def _cancelled_unopened(command: Command, at: int, now: Situation) -> CommandVerdict:
     """A cancel is not lost because it comes before the components: the id is remembered like that of any closed group (W-62)."""
-    end = unopened(command.group_id, None, UnitOutcome.CANCELLED, Reason.COMMAND, position, at)
-    late = "is refused as late" if policy.late_policy is LatePolicy.REJECT else "opens a new group (late_policy)"
+    end = now.unopened(command.group_id, UnitOutcome.CANCELLED, Reason.COMMAND, at)
+    late = "is refused as late" if now.policy.late_policy is LatePolicy.REJECT else "opens a new group (late_policy)"
     text = f"closes the id as {end.outcome}: nothing of it is held; a component that comes after this {late}"
-    return Verdict(True, text, Decision((end,), (GivenUp(end, UowError, command),)))
+    return CommandVerdict(True, text, Decision((end,), (Undelivered(end, UowError, command),)))

@@ -1,26 +1,92 @@
-"""One open group: the numbers held, the end if known, and its deadlines. `apply` is the only code that changes it, beside the shelf.
+"""One open group: the numbers held, the end if known, and its deadlines. Its fields are assigned in this module alone.
 
 Theory of operation. A group exists from its first held component to its close. It is *complete* when its end is known and every
 number from 1 to the end is held once or waived (W-15): the numbers are distinct and none held lies above the end, so comparing counts is
-enough and nothing ever scans the group. It is *ready* when the latest `uow-deliver-at` has been reached (W-08) and no earlier group of its order key is open
-(W-210). Its next moment of interest is `due_at`: the earliest clock value at which it must be looked at, whether to deliver or to give up.
+enough and nothing ever scans the group; `is_complete` is the only place that asks. It is *ready* when the latest `uow-deliver-at` has been
+reached (W-08) and no earlier group of its order key is open (W-210). Its next moment of interest is `due_at`: the earliest clock value at
+which it must be looked at, be it to deliver it or to give it up.
+
+A group changes by `apply` (what `decide` says), the steps of a restore, its place in line, and `hold_rows`, the fast path: it does to a great
+many groups what `hold`, `mark_end` and `close` do to one, without a call for each component. The engine keeps what it needs of a group in `attachment`, which the core never reads.
 
 Belongs here: the state of a group and what can be read off it. Does not belong here: what to do with an event (`decide`).
 """
 
 from __future__ import annotations
 
-from processor.core.changes import Amended, Closed, Held, Removed, Tail
-from processor.core.ranges import Ranges, count_up_to, those_in, without
-from schemas.component import component_id_of
-from schemas.records import MAX_SEQ, Range, Reason, UnitOutcome
-from schemas.stayed import stays
-from topics.policies import NEVER_MS, DestinationPolicy, ExpirationPolicy
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from uow.processor.core.changes import (
+    Amended,
+    Closed,
+    Delivered,
+    Held,
+    Removed,
+    Tail,
+)
+from uow.processor.core.columns import Columns
+from uow.processor.core.plan_size import ENTRY_BYTES, LEDGER_SHARE
+from uow.processor.core.ranges import (
+    Ranges,
+    as_ranges,
+    count_up_to,
+    those_in,
+    without,
+)
+from uow.schemas.claim_check import external_bytes
+from uow.schemas.component import component_id_of, decode_component
+from uow.schemas.fingerprint import fingerprints
+from uow.schemas.records import (
+    MAX_SEQ,
+    Range,
+    Reason,
+    UnitOutcome,
+)
+from uow.topics.catalogue import HELD_LIMIT_BYTES
+from uow.topics.policies import NEVER_MS, DestinationPolicy, ExpirationPolicy
 
 UNKNOWN_END = MAX_SEQ + 1
 """Above every legal number, so that one comparison serves known and unknown ends."""
 NEVER = 1 << 62
 """Later than every clock."""
+
+
+def is_complete(count: int, spared: int, end: int) -> bool:
+    """True if a group has all it needs (W-15, W-203). Nobody else asks for it; conditions of other kinds belong here.
+
+    Args:
+        count: Components held; their numbers are distinct and not above the end.
+        spared: Numbers up to the end that are not held and not needed.
+        end: The highest number, or `UNKNOWN_END`: a group is never complete then, since it holds fewer components than that.
+    """
+    return count + spared == end
+
+
+def exceeds_limits(count: int, total_bytes: int, component_bytes: int, policy: DestinationPolicy) -> bool:
+    """True if a group is too large with its last component (line 14). The fast path asks the same in line, of bodies within the last limit.
+
+    Args:
+        count: Components held.
+        total_bytes: Bytes of all of them.
+        component_bytes: Bytes of the last one.
+        policy: Of the destination, with its `max_components` and `max_bytes`.
+    """
+    return count > policy.max_components or total_bytes > policy.max_bytes or component_bytes > HELD_LIMIT_BYTES
+
+
+def missing_numbers(held: Iterable[int], end: int) -> tuple[Range, ...]:
+    """Numbers lacking, as ranges, where these are held; the last range is open (`MAX_SEQ`) while the end is unknown (W-71)."""
+    gaps: list[Range] = []
+    after = 0
+    for each in as_ranges(held):
+        if each.first > after + 1:
+            gaps.append(Range(after + 1, each.first - 1))
+        after = each.last
+    last = min(end, MAX_SEQ)
+    if after < last:
+        gaps.append(Range(after + 1, last))
+    return tuple(gaps)
 
 
 class Group:
@@ -32,55 +98,50 @@ class Group:
         opened_at: Append time of the first component held, epoch ms.
         last_at: Append time of the last one held.
         end: The highest number, by end mark or count; `UNKNOWN_END` until known.
-        marked: Whether an end mark is held (else the end, if known, came by `uow-count`).
+        marked: True if an end mark is held; else the end, if known, came by `uow-count` or a command.
         highest: Highest number held.
         held: Number to Avro body, in order of arrival.
         bytes: Sum of the bodies' lengths, with all values: what `max_bytes` limits.
-        stays: How many of these bytes stay in `D.components` and are not held (W-117).
+        external_bytes: How many of these bytes stay in `D.components` and are not held (W-117).
         expires_at: Earliest `uow-expires-at` of the components held, 0 for none (W-92).
         deliver_at: Latest `uow-deliver-at`, 0 for none.
         order_key: Its place in line is among groups of this key; empty for none (W-210).
-        waits: Whether an earlier group of its order key is open, so that it is not delivered yet.
+        waits: True while an earlier group of its order key is open, so that it is not delivered yet.
         free_at: When the last earlier one closed, epoch ms.
-        special: Whether a component carries, or left behind, or a command said, what only `decide` can judge; the shelf leaves the group alone then.
+        special: True if it has seen a component without its value, one with attributes, or a command: only `decide` can judge it then, and
+            the fast path leaves it alone.
         declared_end: The end that a command declared, 0 for none.
         waived: Numbers that a command said are not needed, also those that came all the same: one range that components split number by
             number would cost each of them all the pieces.
         waived_held: How many of these are held.
         extended: Before this moment it is not given up for age or idleness, epoch ms; 0 for none.
         tail: See `Tail`; None after a restore or a removal.
-        promoted: How many of the first held components have a row in the changelog.
-        row_key: What the keys of these rows begin with; the engine's, made with the first row.
-        row_head: What their values begin with; likewise.
-        has_group_row: Whether the changelog says what commands changed; likewise.
         is_open: False from its close on.
-        is_young: Whether a restore would read it from the input again; the engine's.
+        lists_plain: False where nobody needs to know one by one which plain components it holds: `Happened.held` leaves them out.
+        attachment: The engine's, whatever it keeps of a group; the core neither reads it nor knows what it is.
     """
 
     __slots__ = (
+        "attachment",
         "bytes",
         "declared_end",
         "deliver_at",
         "end",
         "expires_at",
         "extended",
+        "external_bytes",
         "free_at",
         "generation",
-        "has_group_row",
         "held",
         "highest",
         "id",
         "is_open",
-        "is_young",
         "last_at",
+        "lists_plain",
         "marked",
         "opened_at",
         "order_key",
-        "promoted",
-        "row_head",
-        "row_key",
         "special",
-        "stays",
         "tail",
         "waits",
         "waived",
@@ -96,7 +157,7 @@ class Group:
         self.highest = 0
         self.held: dict[int, bytes] = {}
         self.bytes = 0
-        self.stays = 0
+        self.external_bytes = 0
         self.expires_at = 0
         self.deliver_at = 0
         self.order_key = b""
@@ -108,11 +169,9 @@ class Group:
         self.waived_held = 0
         self.extended = 0
         self.tail: Tail | None = None
-        self.promoted = 0
-        self.row_key = self.row_head = b""
-        self.has_group_row = False
         self.is_open = True
-        self.is_young = False
+        self.lists_plain = True
+        self.attachment: Any = None
 
     def __repr__(self) -> str:
         return f"Group({self.id!r}, generation={self.generation}, held={self.held_ranges()}, end={self.end if self.end_known else None})"
@@ -120,7 +179,7 @@ class Group:
     def apply(self, change: Held | Amended | Removed | Closed) -> None:
         """Writes one change into the group."""
         if isinstance(change, Closed):
-            self.is_open = False
+            self.close()
             return
         if isinstance(change, Amended):
             self._amend(change)
@@ -129,16 +188,11 @@ class Group:
             self._remove(change)
             return
         seq = change.seq
-        self.held[seq] = change.body
-        self.bytes += len(change.body) + change.stays
-        if change.stays:
-            self.leave(change.stays)
-        if change.at > self.last_at:
-            self.last_at = change.at
-        if seq > self.highest:
-            self.highest = seq
+        self.hold(seq, change.body, change.at)
         if change.end:
-            self.end, self.marked, self.tail = seq, True, change.tail
+            self.mark_end(seq, change.tail)
+        if change.external_bytes:
+            self.leave(change.external_bytes)
         attributes = change.attributes
         if attributes is not None:
             self.special = True
@@ -150,10 +204,73 @@ class Group:
         if self.waived:
             self.waived_held += self.is_waived(seq)
 
-    def leave(self, stays: int) -> None:
-        """A component is held without its value; so much stays in `D.components`."""
+    def hold(self, seq: int, body: bytes, at: int) -> None:
+        """Takes one component, of which nothing else is to be noted: its number is free and not above the end.
+
+        Args:
+            seq: Its number.
+            body: Its Avro body.
+            at: Its append time, epoch ms.
+        """
+        self.held[seq] = body
+        self.bytes += len(body)
+        if at > self.last_at:
+            self.last_at = at
+        if seq > self.highest:
+            self.highest = seq
+
+    def mark_end(self, end: int, tail: Tail | None) -> None:
+        """The component just held has the end mark: none above it is held, and nothing else says another end. `tail`: see `Tail`."""
+        self.end, self.marked, self.tail = end, True, tail
+
+    def leave(self, external_bytes: int) -> None:
+        """A component is held without its value; so much stays in `D.components`, and counts to the group's size."""
         self.special = True
-        self.stays += stays
+        self.bytes += external_bytes
+        self.external_bytes += external_bytes
+
+    def close(self) -> None:
+        """It is open no longer."""
+        self.is_open = False
+
+    def list_plain(self, wanted: bool) -> None:
+        """Sets `lists_plain`."""
+        self.lists_plain = wanted
+
+    def attach(self, attachment: object) -> None:
+        """Sets `attachment`."""
+        self.attachment = attachment
+
+    # -- restore ----------------------------------------------------------------------------------------------------
+
+    def hold_all(self, held: dict[int, bytes], end: int) -> None:
+        """Takes all its components at once, in order of arrival, into a group that is empty; the dictionary is the group's from now on.
+
+        Args:
+            held: Bodies by number; none of them has attributes or lacks its value.
+            end: Number of the one with the end mark, `UNKNOWN_END` if there is none.
+        """
+        self.held = held
+        self.bytes = sum(map(len, held.values()))
+        self.highest = max(held)
+        if end != UNKNOWN_END:
+            self.end, self.marked = end, True
+
+    def read_last_at(self) -> None:
+        """Takes `last_at` from the components' own append times."""
+        self.last_at = max(decode_component(body).timestamp for body in self.held.values())
+
+    # -- its place in line (W-210) ----------------------------------------------------------------------------------
+
+    def line_up(self, order_key: bytes, waits: bool) -> None:
+        """It is in the line of this order key, behind others if it waits; of none with an empty key."""
+        self.order_key, self.waits = order_key, waits
+
+    def free(self, at: int) -> None:
+        """It is first in line since this moment, epoch ms."""
+        self.waits, self.free_at = False, at
+
+    # -- commands ---------------------------------------------------------------------------------------------------
 
     def _amend(self, change: Amended) -> None:
         self.special = True
@@ -166,8 +283,8 @@ class Group:
     def _remove(self, change: Removed) -> None:
         self.special = True
         body = self.held.pop(change.seq)
-        left = stays(body) if self.stays else 0
-        self.stays -= left
+        left = external_bytes(body) if self.external_bytes else 0
+        self.external_bytes -= left
         self.bytes -= len(body) + left
         self.highest = max(self.held)
         if self.is_waived(change.seq):  # it is missing now, and may be sent again
@@ -188,15 +305,14 @@ class Group:
     @property
     def complete(self) -> bool:
         """Every number from 1 to the end is held or waived (W-15, W-203)."""
-        count = len(self.held)
-        return count == self.end or (bool(self.waived) and count + self.spared(self.waived, self.end) == self.end)
+        return is_complete(len(self.held), self.spared(self.waived, self.end) if self.waived else 0, self.end)
 
     def is_waived(self, seq: int) -> bool:
-        """Whether a command said that the number is not needed."""
+        """True if a command said that the number is not needed."""
         return any(those_in(self.waived, (seq,)))
 
     def spared(self, waived: Ranges, end: int) -> int:
-        """How many numbers up to an end are neither held nor needed, if these, of which no more are held, are waived."""
+        """How many numbers up to an end are neither held nor needed, if `waived` are waived: those waived now, or more of which none is held."""
         return count_up_to(waived, end) - self.waived_held
 
     def closing(self) -> tuple[UnitOutcome, Reason]:
@@ -238,7 +354,7 @@ class Group:
         return max(due, self.extended + 1) if self.extended else due
 
     def give_up_reason(self, policy: DestinationPolicy) -> Reason:
-        """Whether it is its age or its idleness that gives the group up."""
+        """Age or idleness, by which of the two the group is given up first."""
         age, idle = policy.incomplete_expiration_ms, policy.idle_expiration_ms
         by_age = age != NEVER_MS and (idle == NEVER_MS or self.opened_at + age <= self.last_at + idle)
         return Reason.AGE if by_age else Reason.IDLE
@@ -250,30 +366,11 @@ class Group:
 
     def held_ranges(self) -> tuple[Range, ...]:
         """Numbers held, as ranges. Costs a sort, so it is asked for on close and by people only."""
-        ranges: list[Range] = []
-        first = last = 0
-        for seq in sorted(self.held):
-            if seq != last + 1 or not first:
-                if first:
-                    ranges.append(Range(first, last))
-                first = seq
-            last = seq
-        if first:
-            ranges.append(Range(first, last))
-        return tuple(ranges)
+        return as_ranges(self.held)
 
     def missing(self) -> tuple[Range, ...]:
         """Numbers lacking, as ranges; the last one is open (`MAX_SEQ`) while the end is unknown (W-71)."""
-        gaps: list[Range] = []
-        after = 0
-        for held in self.held_ranges():
-            if held.first > after + 1:
-                gaps.append(Range(after + 1, held.first - 1))
-            after = held.last
-        last = self.end if self.end_known else MAX_SEQ
-        if after < last:
-            gaps.append(Range(after + 1, last))
-        return tuple(gaps)
+        return missing_numbers(self.held, self.end)
 
     def in_order(self) -> list[bytes]:
         """Bodies in number order, compared as integers (W-10)."""
@@ -281,3 +378,155 @@ class Group:
         if len(held) == self.end:
             return list(map(held.__getitem__, range(1, self.end + 1)))
         return [held[seq] for seq in sorted(held)]
+
+
+class RowTarget(NamedTuple):
+    """The part of a partition that `hold_rows` reads and writes.
+
+    Attributes:
+        groups: Open groups by id.
+        closed_ids: Closed groups that are remembered, by id.
+        max_components: Components that a group may have.
+        max_bytes: Bytes that they may have.
+        latest: An append time after this is not believed.
+        is_printed: True if fingerprints of delivered units are kept.
+        elsewhere: The partition an id belongs to if it is another one, else None.
+        schedule: Puts the deadline of a new group in line, and returns the earliest of all; None where no group has one from its start.
+        on_odd: Judges one row by the whole table. Takes its offset, its body, and the clock and `left_bytes` before it; returns the clock,
+            the earliest deadline and `left_bytes` after it.
+        note_held: Takes each component held, unless its group does not list them.
+        note_closed: Takes each group closed, with what is remembered of it.
+        note_order: Takes what is remembered.
+        note_effect: Takes each unit delivered.
+    """
+
+    groups: dict[bytes, Group]
+    closed_ids: dict[bytes, Closed]
+    max_components: int
+    max_bytes: int
+    latest: int
+    is_printed: bool
+    elsewhere: Callable[[bytes], int | None]
+    schedule: Callable[[Group], int] | None
+    on_odd: Callable[[int, bytes, int, int], tuple[int, int, int]]
+    note_held: Callable[[tuple[Group, int, bool, int, None]], None]
+    note_closed: Callable[[tuple[Group, Closed]], None]
+    note_order: Callable[[Closed], None]
+    note_effect: Callable[[tuple[Delivered, None, Group]], None]
+
+
+class BulkResult(NamedTuple):
+    """Result of `hold_rows`: the clock and `left_bytes` after it; components and bytes of the units that it delivered."""
+
+    clock: int
+    left_bytes: int
+    delivered: int
+    closed_bytes: int
+
+
+def hold_rows(target: RowTarget, columns: Columns, clock: int, due: int, left_bytes: int) -> BulkResult:
+    """Holds plain rows in offset order, and delivers the groups that are complete by them: `Group.hold`, `mark_end` and `close` in line.
+
+    True at the top of the loop, of all rows before this one:
+
+    - `clock` is the latest append time that is believed, and nothing is due by it, unless the plan is full.
+    - Once the plan is full (`left_bytes` below 0) `due` is not above 0, so that every row that follows is odd; `on_odd` leaves it then.
+    - A group that is not special is not complete: it would have been delivered with its last row.
+
+    A row that is plain, and whose group is open and not special, or opens with it, is held if its number is free and not above the end, no limit
+    is reached, no deadline has passed, and its end mark contradicts nothing: line 15. Every other row is odd. The tests of a row that meets a
+    group are those of lines 10, 11 and 14, the clock, and line 12; of one that meets none lines 8 and 9, 14 and 6.
+
+    Args:
+        target: The partition.
+        columns: The rows.
+        clock: The partition's clock.
+        due: A clock value before which no group needs to be looked at.
+        left_bytes: Bytes that the plan has left.
+    """
+    groups, closed_ids, elsewhere, schedule, on_odd = (
+        target.groups,
+        target.closed_ids,
+        target.elsewhere,
+        target.schedule,
+        target.on_odd,
+    )
+    max_components, max_bytes, latest, is_printed = (
+        target.max_components,
+        target.max_bytes,
+        target.latest,
+        target.is_printed,
+    )
+    note_held, note_closed, note_order, note_effect = (
+        target.note_held,
+        target.note_closed,
+        target.note_order,
+        target.note_effect,
+    )
+    tails = columns.tails
+    unknown, complete, by_end = UNKNOWN_END, UnitOutcome.COMPLETE, Reason.END
+    new = tuple.__new__  # a named tuple's own is a Python function
+    delivered = closed_bytes = 0
+    rows = zip(columns.ids, columns.seqs, columns.ends, columns.times, columns.offsets, columns.bodies, strict=True)
+    for group_id, seq, end, at, offset, body in rows:
+        before = clock
+        if clock < at <= latest:
+            clock = at
+        group = groups.get(group_id)  # None, an odd row, is no key of it
+        if group is not None:
+            held = group.held
+            total = group.bytes + len(body)
+            if (
+                seq in held
+                or seq > group.end
+                or total > max_bytes
+                or len(held) >= max_components
+                or clock >= due
+                or group.special
+                or (end and (group.end != unknown or seq < group.highest))
+            ):
+                clock, due, left_bytes = on_odd(offset, body, before, left_bytes)
+                due *= left_bytes >= 0
+                continue
+            group.bytes = total
+            if at > group.last_at:
+                group.last_at = at
+        else:
+            if (
+                group_id is None
+                or clock >= due
+                or group_id in closed_ids
+                or len(body) > max_bytes
+                or elsewhere(group_id) is not None
+            ):
+                clock, due, left_bytes = on_odd(offset, body, before, left_bytes)
+                due *= left_bytes >= 0
+                continue
+            group = groups[group_id] = Group(group_id, 1, at)
+            held = group.held
+            group.bytes = len(body)
+            if schedule is not None:
+                due = schedule(group)
+        held[seq] = body
+        if seq > group.highest:
+            group.highest = seq
+        if group.lists_plain:
+            note_held((group, seq, end, offset, None))
+        if end:
+            group.end, group.marked, group.tail = seq, True, tails[offset]
+        if group.end != unknown and is_complete(len(held), 0, group.end):
+            # its end came by its mark, and it waits for neither a moment nor its turn: anything else would have made it special
+            end_at = group.end
+            prints = fingerprints(held) if is_printed else b""
+            closed = new(Closed, (group_id, group.generation, complete, by_end, end_at, offset + 1, clock, prints))
+            del groups[group_id]
+            group.is_open = False
+            closed_ids[group_id] = closed
+            note_order(closed)
+            note_closed((group, closed))
+            note_effect((new(Delivered, (closed, None)), None, group))
+            delivered += end_at
+            closed_bytes += group.bytes
+            left_bytes -= group.bytes + LEDGER_SHARE * (ENTRY_BYTES + len(prints))
+            due *= left_bytes >= 0
+    return BulkResult(clock, left_bytes, delivered, closed_bytes)

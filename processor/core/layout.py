@@ -13,11 +13,20 @@ from itertools import repeat
 from operator import add
 from typing import Any, Final, NamedTuple
 
-from processor.core.changes import Tail
-from schemas.component import END_CHUNKS, LENGTHS, NULL, header_chunk, long, longs, optional, sized
-from topics import headers as names
-from topics.catalogue import HELD_LIMIT_BYTES
-from topics.headers import Reading, decimal, is_text
+from uow.processor.core.changes import Tail
+from uow.schemas.component import (
+    END_CHUNKS,
+    LENGTHS,
+    NULL,
+    header_chunk,
+    long,
+    longs,
+    optional,
+    sized,
+)
+from uow.topics import headers as names
+from uow.topics.catalogue import HELD_LIMIT_BYTES
+from uow.topics.headers import Reading, decimal, is_text
 
 Pairs = Sequence[tuple[str, bytes | None]]
 
@@ -46,7 +55,7 @@ class Raw(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What plain rows say, by column; the id is None where the component is too large to be held. `tails` by offset, for end components only."""
+    """Plain rows, by column; the id is None where the component is too large to be held. `tails` by offset, for end components only."""
 
     ids: Sequence[bytes | None]
     seqs: Sequence[int]
@@ -115,7 +124,7 @@ class _Marks(dict[tuple[bytes | None, bytes | None], _Mark | None]):
 
 _MARKS = _Marks()
 _NO_END = repeat(b"false")
-"""What an absent end mark means."""
+"""Stands for an absent end mark."""
 _ONCE = frozenset({names.ID, names.SEQ, names.END, names.COMPONENT_ID})
 _SHORT = len(LENGTHS)
 _SIZED = [b"\x02" + length for length in LENGTHS]
@@ -157,7 +166,7 @@ class Layout:
         return cls(heads, reading, source)
 
     def is_plain(self, raws: Sequence[bytes | None]) -> bool:
-        """Whether a record with these header values is plain."""
+        """True if a record with these header values is plain."""
         group_id = raws[self._id]
         raw_end = b"false" if self._end is None else raws[self._end]
         component_id = None if self._component_id is None else raws[self._component_id]
@@ -171,6 +180,16 @@ class Layout:
 
     def read(self, raw: Raw, columns: Sequence[Sequence[bytes | None]]) -> Rows | None:
         """All of the records, or None if one of them is not plain.
+
+        A component's Avro body is number, end mark, component id, key, value, headers, append time, source, no reference. `parts` has one
+        iterable for each piece of it, in this order, each with the pieces of all records; row `i` of their `zip` is the body of record `i`.
+
+        - Past the first `return` every row is plain: number and mark are legal, the id is text of 1 to 255 bytes, the component id is text.
+        - Pieces that are the same for all records, or for many, are made once: `_MARKS` has the Avro of each pair of number and mark, as
+          fields and as headers, `known` that of each append time; an id is encoded once and stands there as key and header where both are it.
+        - A header's piece is its name with the count of headers before it, for the first one; then its value. Number and mark are one piece
+          where they are neighbours (None in `_headers`).
+        - `repeat` never ends, so `zip` ends with the pieces that do: each of the others has one for each record.
 
         Args:
             raw: The records.
@@ -211,7 +230,7 @@ class Layout:
 
 
 def _are_ids(raws: Sequence[bytes | None]) -> bool:
-    """Whether each is a legal id: 1 to 255 bytes of text."""
+    """True if each is a legal id: 1 to 255 bytes of text."""
     try:
         lengths = list(map(len, raws))  # type: ignore[arg-type]
     except TypeError:  # there is none
@@ -220,7 +239,7 @@ def _are_ids(raws: Sequence[bytes | None]) -> bool:
 
 
 def _are_texts(raws: Sequence[bytes | None]) -> bool:
-    """Whether each is UTF-8, or there is none."""
+    """True if each is UTF-8 or None."""
     try:
         return all(map(bytes.isascii, raws)) or all(map(is_text, raws))  # type: ignore[arg-type]
     except TypeError:
@@ -241,7 +260,7 @@ _TAIL_BYTES = 1_024
 
 
 def tail_of(component_id: bytes | None, offset: int, headers: Pairs, reading: Reading) -> Tail | None:
-    """What a unit takes from an end component, kept aside while its group is open; None where that is much, and read from the body when it is asked for."""
+    """The `Tail` of an end component, kept while its group is open; None where it is large, and read from the body when it is needed."""
     if (
         len(headers) > _TAIL_HEADERS
         or sum([len(value or b"") for _, value in headers]) + len(component_id or b"") > _TAIL_BYTES
@@ -251,7 +270,7 @@ def tail_of(component_id: bytes | None, offset: int, headers: Pairs, reading: Re
 
 
 def unit_properties(headers: Pairs, reading: Reading) -> tuple[tuple[str, bytes | None], ...]:
-    """What a unit takes over from its end component: first of each property under our name; every user header, and what it stands for, as it is (W-90, W-97, W-205)."""
+    """Headers that a unit takes over from its end component: the first of each property, under its `uow-*` name; user headers and parents as they are (W-90, W-97, W-205)."""
     properties: dict[str, bytes | None] = {}
     user: list[tuple[str, bytes | None]] = []
     for name, value in headers:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 
-from schemas.records import Range
+from uow.schemas.records import Range
 
 Ranges = tuple[Range, ...]
 
@@ -22,6 +22,21 @@ def union(one: Ranges, other: Ranges) -> Ranges:
         else:
             joined.append(each)
     return tuple(joined)
+
+
+def as_ranges(numbers: Iterable[int]) -> Ranges:
+    """Numbers, each given once, as ranges."""
+    ranges: list[Range] = []
+    first = last = 0
+    for number in sorted(numbers):
+        if number != last + 1 or not first:
+            if first:
+                ranges.append(Range(first, last))
+            first = number
+        last = number
+    if first:
+        ranges.append(Range(first, last))
+    return tuple(ranges)
 
 
 def without(ranges: Ranges, numbers: Iterable[int]) -> Ranges:

@@ -1,1 +1,1 @@
-"""What happens to a partition: batch in, plan out, commit steps, restore. No I/O library."""
+"""The work on a partition: batch in, plan out, commit steps, restore. No I/O library."""

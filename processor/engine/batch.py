@@ -1,7 +1,7 @@
 """One hand-over to a partition's task: the records of one partition of one poll, a tick, or the drain of a clean stop.
 
 Belongs here: `Batch`, the one event that crosses into Faust per partition and poll, and what it needs of a task. Does not belong
-here: what a task does, and the loop that makes batches (`processor.engine.driver`).
+here: the work of a task, and the loop that makes batches (`uow.processor.engine.driver`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from enum import Enum
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from processor.core.group import NEVER
-from processor.engine.ports import Blocked, Plan, RawRecord, Tp
+from uow.processor.core.group import NEVER
+from uow.processor.engine.ports import Blocked, Plan, RawRecord, Tp
 
 
 class Work(Enum):
-    """What a batch asks of its task."""
+    """The kinds of work that a batch asks of its task."""
 
     RECORDS = "records"
     TICK = "tick"
@@ -25,11 +25,11 @@ class Work(Enum):
 
 
 SLICE = 128
-"""Records that a task is fed at a time: what is read, made and freed of so few stays in a processor's cache."""
+"""Records that a task is fed at a time: all objects made for so few fit into a processor's cache."""
 
 
 class Task(Protocol):
-    """What the driver and the shell use of `processor.engine.task.PartitionTask`."""
+    """The part of `uow.processor.engine.task.PartitionTask` that the driver and the shell use."""
 
     @property
     def position(self) -> int: ...
@@ -63,7 +63,7 @@ class Task(Protocol):
     @property
     def context(self) -> Any: ...
     def believe(self, latest_ms: int, /) -> None: ...
-    def feed(self, records: Sequence[RawRecord], /) -> object: ...
+    def on_records(self, records: Sequence[RawRecord], /) -> object: ...
     def process(self, records: Sequence[RawRecord], commands: Sequence[RawRecord] = (), /) -> Plan: ...
     def tick(self, now_ms: int, /) -> Plan | None: ...
     def count_at_risk(self, now_ms: int, /) -> int: ...
@@ -75,22 +75,22 @@ class Task(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Batch:
-    """Work for one partition's task, and what came of it.
+    """Work for one partition's task, and its result.
 
-    A context manager: leaving it settles the batch. An exception inside blocks the partition and is never an acknowledgement (ER-03);
-    it does not reach the agent, so a record cannot kill a worker. What is no `Exception` (the agent is cancelled) goes on outwards.
+    A context manager: leaving it finishes the batch. An exception inside blocks the partition and is never an acknowledgement (ER-03);
+    it does not reach the agent, so a record cannot kill a worker. Other exceptions (the agent is cancelled) are passed on.
 
     Attributes:
         tp: The partition of `D.components`.
-        work: What is asked.
+        work: The kind of work.
         records: In offset order; empty unless `work` is RECORDS. Once applied, the last slice of them.
-        commands: Those of the same partition of `D.commands`, likewise.
-        count: How many records there were.
+        commands: Records of the same partition of `D.commands`, in offset order.
+        count: The number of records at first.
         latest: Append times after it are not believed, epoch ms.
         asked_at: For a tick: wall clock just before the end offset was asked for (W-82).
-        outcome: The plan; None when there is nothing to write; `Blocked` when the task raised; any other exception when the agent died.
-        settled: Whether `outcome` stands.
-        on_settled: Called once, when it does.
+        outcome: The plan; None if there is nothing to write; `Blocked` when the task raised; any other exception when the agent died.
+        is_finished: True once `outcome` is final.
+        on_finish: Called once, at that moment.
     """
 
     tp: Tp
@@ -100,8 +100,8 @@ class Batch:
     latest: int = NEVER
     asked_at: int = 0
     outcome: Plan | BaseException | None = None
-    settled: bool = False
-    on_settled: Callable[[], None] | None = field(default=None, repr=False)
+    is_finished: bool = False
+    on_finish: Callable[[], None] | None = field(default=None, repr=False)
     count: int = field(init=False)
     _applied: bool = False
 
@@ -109,12 +109,12 @@ class Batch:
         self.count = len(self.records)
 
     def apply(self, task: Task, at_a_time: int = SLICE) -> None:
-        """Lets the partition's task do the work, with so many records at a time. Call it inside `with batch:`, once."""
+        """Lets the partition's task do the work, so many records at a time. Call it inside `with batch:`, once."""
         for _ in self.steps(task, at_a_time):
             pass
 
     def steps(self, task: Task, at_a_time: int = SLICE) -> Iterator[None]:
-        """The same, and between any two steps others may have a turn."""
+        """The same in steps, so that others may run between two of them."""
         match self.work:
             case Work.RECORDS:
                 task.believe(self.latest)
@@ -128,20 +128,20 @@ class Batch:
         self._applied = True
 
     def _feed_ahead(self, task: Task, at_a_time: int) -> Iterator[None]:
-        """All but the last slice, and lets go of each: its memory is free for the next one."""
+        """Feeds all but the last slice, and drops each: its memory is free for the next one."""
         records = self.records
         while len(records) > at_a_time:
-            task.feed(records[:at_a_time])
+            task.on_records(records[:at_a_time])
             del records[:at_a_time]
             yield
 
-    def settle(self, outcome: Plan | BaseException | None) -> None:
+    def finish(self, outcome: Plan | BaseException | None) -> None:
         """Makes `outcome` final; only the first call counts."""
-        if self.settled:
+        if self.is_finished:
             return
-        self.outcome, self.settled = outcome, True
-        if self.on_settled is not None:
-            self.on_settled()
+        self.outcome, self.is_finished = outcome, True
+        if self.on_finish is not None:
+            self.on_finish()
 
     @property
     def last_offset(self) -> int:
@@ -158,12 +158,12 @@ class Batch:
         trace: TracebackType | None,
     ) -> bool:
         if error is None:
-            self.settle(self.outcome if self._applied else Blocked("the agent left the batch without applying it"))
+            self.finish(self.outcome if self._applied else Blocked("the agent left the batch without applying it"))
             return False
         if isinstance(error, Exception):
-            self.settle(_as_blocked(error))
+            self.finish(_as_blocked(error))
             return True
-        self.settle(error)
+        self.finish(error)
         return False
 
 

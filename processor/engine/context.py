@@ -1,6 +1,6 @@
-"""What the tasks of one destination share.
+"""The settings and names that all tasks of one destination share.
 
-Belongs here: that one value. Does not belong here: what a task does with it (`task`, `outputs`, `shapes`, `restore`).
+Belongs here: that one value. Does not belong here: its use (`task`, `outputs`, `shapes`, `restore`).
 """
 
 from __future__ import annotations
@@ -9,23 +9,21 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from processor.core.partition import Place
-from processor.core.room import PLAN_BYTES
-from processor.engine.agreement import Agreement
-from processor.engine.young import NO_REPLAY, ReplayLimits
-from schemas.framing import single_object_header
-from topics.catalogue import RECORD_LIMIT_BYTES, DestinationTopics
-from topics.partitioner import partition_for
-from topics.paths import PathMap
-from topics.policies import DestinationPolicy
-
-INPUT_LIMIT_BYTES = 1_048_588
-"""The broker's default record limit."""
+from uow.processor.core.partition_state import PartitionAddress
+from uow.processor.core.plan_size import PLAN_BYTES
+from uow.processor.engine.replayable import NO_REPLAY, ReplayLimits
+from uow.processor.engine.settings_record import RecordedSettings
+from uow.schemas.framing import single_object_header
+from uow.topics.catalogue import RECORD_LIMIT_BYTES, DestinationTopics
+from uow.topics.partitioner import partition_for
+from uow.topics.path_map import PathMap
+from uow.topics.policies import DestinationPolicy
+from uow.topics.record_size import INPUT_LIMIT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class TaskContext:
-    """What the tasks of one destination share.
+    """The settings and names that all tasks of one destination share.
 
     Attributes:
         destination: Its name.
@@ -36,13 +34,13 @@ class TaskContext:
         outcome_header: The same for an `Outcome`.
         answer_header: The same for an `Answer`.
         record_limit_bytes: Largest record that producer and topics take (W-114).
-        input_limit_bytes: Largest record that `D.components` takes; what is sent on must fit it again.
-        partition_for: Which partition of how many a key belongs to (line 6).
-        replay: How much input a restore may read again.
-        agreement: What all workers of the destination are told alike; None where nothing is recorded: for who looks, and in tests.
+        input_limit_bytes: Largest record that `D.components` takes; a component that is sent on must fit it again.
+        partition_for: Returns the partition of a key, of so many (line 6).
+        replay: Bounds on the input that a restore may read again.
+        recorded_settings: The settings that all workers must share; None where nothing is recorded: in a reader, and in tests.
         paths: The path map, under path routing.
-        remembered_bytes: What closed ids may take in a restore; a running worker keeps those of all partitions within it.
-        plan_bytes: What the groups that one plan closes may weigh (`processor.core.room`).
+        remembered_bytes: Memory that closed ids may take in a restore; a running worker keeps those of all partitions together within it.
+        plan_bytes: Most bytes of the groups that one plan closes (`uow.processor.core.plan_size`).
     """
 
     destination: str
@@ -56,12 +54,12 @@ class TaskContext:
     input_limit_bytes: int = INPUT_LIMIT_BYTES
     partition_for: Callable[[bytes, int], int] = partition_for
     replay: ReplayLimits = NO_REPLAY
-    agreement: Agreement | None = None
+    recorded_settings: RecordedSettings | None = None
     paths: PathMap | None = None
     remembered_bytes: int = sys.maxsize
     plan_bytes: int = PLAN_BYTES
 
-    def place(self, partition: int) -> Place:
-        """The place of one of its partitions."""
+    def place(self, partition: int) -> PartitionAddress:
+        """The address of one of its partitions."""
         partition_for = self.partition_for if self.paths is None else self.paths.partition_for(partition)
-        return Place(self.destination, self.topics.components, partition, self.partitions, partition_for)
+        return PartitionAddress(self.destination, self.topics.components, partition, self.partitions, partition_for)

@@ -1,6 +1,6 @@
-"""What effects look like on the wire: records for `D.units`, `D.rejected`, `D.errors`, `D.outcomes`, and reroutes (contract sections 2, 3).
+"""Effects on the wire: records for `D.units`, `D.rejected`, `D.errors`, `D.outcomes`, and reroutes (`docs/wire-format.md`).
 
-Belongs here: topics, partitions, keys, headers and values of outputs. Does not belong here: whether something is put out (`processor.core`).
+Belongs here: topics, partitions, keys, headers and values of outputs. Does not belong here: whether something is put out (`uow.processor.core`).
 """
 
 from __future__ import annotations
@@ -8,46 +8,51 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
-from processor.core.changes import (
+from uow.processor.core.changes import (
     Answered,
     Closed,
     Delivered,
     Dropped,
-    GivenUp,
     Passed,
     Rejected,
     Rerouted,
     Tail,
     TakenOut,
+    Undelivered,
 )
-from processor.core.columns import Record, read_headers
-from processor.core.group import Group
-from processor.core.partition import Outward
-from processor.core.unit import UnitMaker
-from processor.engine.context import TaskContext
-from processor.engine.ports import Headers, Output
-from processor.engine.shapes import Reference, fits_record, record_size, unit_writer
-from schemas import codec
-from schemas.component import decode_component, outcome_body
-from schemas.errors import MisroutedComponentError, UnitTooLargeError, UowError
-from schemas.records import (
+from uow.processor.core.columns import Record, read_headers
+from uow.processor.core.group import Group
+from uow.processor.core.happened import Outward
+from uow.processor.core.virtual_message import UnitMaker
+from uow.processor.engine.context import TaskContext
+from uow.processor.engine.ports import Headers, Output
+from uow.processor.engine.shapes import (
+    ReferenceShape,
+    unit_writer,
+)
+from uow.schemas import codec
+from uow.schemas.component import decode_component, outcome_body
+from uow.schemas.error_classes import MisroutedComponentError, UnitTooLargeError, UowError
+from uow.schemas.records import (
     MAX_SEQ,
     Answer,
-    Component,
+    ComponentRecord,
     Range,
     Reason,
     UnitOutcome,
     bounded_ranges,
     ranges_text,
 )
-from topics import headers as names
-from topics.catalogue import HEADERS_LIMIT
-from topics.commands import COMMAND, COMMAND_ID, KIND_ANSWER, Command
-from topics.headers import Reading, Refusal
-from topics.policies import (
-    ExpirationPolicy,
-    OutcomesPolicy,
+from uow.topics import headers as names
+from uow.topics.commands import (
+    COMMAND,
+    COMMAND_ID,
+    KIND_ANSWER,
+    Command,
 )
+from uow.topics.headers import Reading, Refusal
+from uow.topics.policies import ExpirationPolicy, FieldSource, OutcomesPolicy
+from uow.topics.record_size import RecordLimit, record_size
 
 _FAILURES = {
     UnitOutcome.EXPIRED: b"expired",
@@ -57,14 +62,14 @@ _FAILURES = {
 
 
 @dataclass(slots=True)
-class Written:
-    """What the effects of a poll came to.
+class WrittenOutputs:
+    """Records and log lines of the effects of a poll.
 
     Attributes:
         mixed: How many units have components that are not uniform (W-133).
         refused_late: How many records were to be passed or sent on and are too large for it.
         too_large: Ids of commands whose unit fits no record.
-        stayed: By index in `outputs`: the component whose value is to be read back for it (W-117).
+        external: By index in `outputs`: the component whose value is to be read back for it (W-117).
         bare: By index in `outputs`: the source offset of what passes without headers.
     """
 
@@ -73,11 +78,11 @@ class Written:
     refused_late: int = 0
     mixed: int = 0
     too_large: set[bytes] = field(default_factory=set)
-    stayed: dict[int, Component] = field(default_factory=dict)
+    external: dict[int, ComponentRecord] = field(default_factory=dict)
     bare: dict[int, int] = field(default_factory=dict)
 
 
-class Writer:
+class OutputWriter:
     """Makes the outputs of one partition.
 
     Args:
@@ -100,11 +105,11 @@ class Writer:
         )
         self._source = f"{topics.components}/{partition}/".encode()
         self._deliver = unit_writer(context, partition, self.maker)
-        self._refer = Reference(context, partition, self.maker)
-        self._surely_fits_bytes = context.record_limit_bytes // 2
+        self._refer = ReferenceShape(context, partition, self.maker)
+        self._limit, self._input_limit = RecordLimit(context.record_limit_bytes), RecordLimit(context.input_limit_bytes)
         self._reports_complete = context.policy.outcomes is OutcomesPolicy.ALL
 
-    def write(self, outward: Outward, written: Written) -> None:
+    def write(self, outward: Outward, written: WrittenOutputs) -> None:
         """Adds the records of one effect.
 
         Raises:
@@ -116,12 +121,12 @@ class Writer:
                 closed, command = effect
                 assert group is not None
                 # what was held without values keeps its shape, whatever the setting is by now
-                (self._refer if group.stays else self._deliver)(group, closed, written.outputs)
+                (self._refer if group.external_bytes else self._deliver)(group, closed, written.outputs)
                 if group.special and self.maker.is_mixed(group):
                     written.mixed += 1
                 if self._reports_complete or closed.outcome is not UnitOutcome.COMPLETE:
                     self._outcome(group, closed, written, command)
-            case GivenUp(closed, error, command):
+            case Undelivered(closed, error, command):
                 if group is not None:
                     self._give_up(group, closed, error, command, written)
                 self._outcome(group, closed, written, command)
@@ -145,11 +150,11 @@ class Writer:
             case _:
                 assert_never(effect)
 
-    def _send_on(self, record: Record, partition: int, written: Written) -> None:
+    def _send_on(self, record: Record, partition: int, written: WrittenOutputs) -> None:
         """To the right partition, once (line 6); with its new header a record at the input's limit would be refused for ever."""
         headers = [*(read_headers(record) or []), (names.REROUTED, b"1")]
         key, value = record.key(), record.value()
-        if fits_record(key or b"", value or b"", headers, self.context.input_limit_bytes):
+        if self._input_limit.fits(key, value, headers):
             written.outputs.append(Output(self.components, partition, key, value, headers))
             return
         self._refuse(
@@ -159,14 +164,14 @@ class Writer:
         )
         written.refused_late += 1
 
-    def _pass(self, record: Record, written: Written) -> None:
+    def _pass(self, record: Record, written: WrittenOutputs) -> None:
         """As it came, but for what only units carry (line 2). What was small enough only while it was compressed is refused."""
         headers = read_headers(record) or []
         if self.context.policy.forms_units:
             headers = names.as_origin(headers)
         output = Output(self.units, self.partition, record.key(), record.value(), headers)
-        if self._fits(output):
-            if not headers:
+        if self._limit.fits_single(output.key, output.value, output.headers):
+            if not headers and self.context.policy.field_source is FieldSource.HEADERS:  # else it was asked about
                 written.bare[len(written.outputs)] = record.offset()
             written.outputs.append(output)
             return
@@ -177,7 +182,7 @@ class Writer:
         )
         written.refused_late += 1
 
-    def _refuse(self, record: Record, refusal: Refusal, written: Written) -> None:
+    def _refuse(self, record: Record, refusal: Refusal, written: WrittenOutputs) -> None:
         """To `D.rejected`, with everything it came with (W-37)."""
         error = refusal.error(detail=refusal.detail, case=refusal.case, id=refusal.id)
         error.seq = refusal.seq
@@ -186,34 +191,24 @@ class Writer:
             Output(self.rejected, -1, record.key(), record.value(), (read_headers(record) or []) + why), why, written
         )
 
-    def _put(self, output: Output, why: Headers, written: Written, stays: Component | None = None) -> None:
+    def _put(
+        self, output: Output, why: Headers, written: WrittenOutputs, external: ComponentRecord | None = None
+    ) -> None:
         """Adds a record with the reasons for it; of one that fits no record only the reasons are written, and where the rest stayed.
 
-        The value of `stays` is read back while the plan is written (W-117).
+        The value of `external` is read back while the plan is written (W-117).
         """
-        value_bytes = 0 if stays is None or stays.reference is None else stays.reference.length
-        if not self._fits(output, value_bytes):
-            size = record_size(output.key or b"", output.value or b"", output.headers) + value_bytes
-            stayed = f"; {size} bytes and {len(output.headers)} headers fit no record: key, value and headers stayed at {names.SOURCE}".encode()
+        value_bytes = 0 if external is None or external.reference is None else external.reference.length
+        if not self._limit.fits_single(output.key, output.value, output.headers, value_bytes):
+            size = record_size(output.key, output.value, output.headers) + value_bytes
+            elsewhere = f"; {size} bytes and {len(output.headers)} headers fit no record: key, value and headers stayed at {names.SOURCE}".encode()
             kept: Headers = [
-                (name, raw + stayed if name == names.ERROR_TEXT and raw is not None else raw) for name, raw in why
+                (name, raw + elsewhere if name == names.ERROR_TEXT and raw is not None else raw) for name, raw in why
             ]
             output = Output(output.topic, output.partition, None, None, kept)
-        elif stays is not None:
-            written.stayed[len(written.outputs)] = stays
+        elif external is not None:
+            written.external[len(written.outputs)] = external
         written.outputs.append(output)
-
-    def _fits(self, output: Output, value_bytes: int = 0) -> bool:
-        """Whether a record takes it, with so many bytes of value besides, and shows all of its headers."""
-        if len(output.headers) > HEADERS_LIMIT:
-            return False
-        value = output.value or b""
-        return (
-            value_bytes == 0
-            and len(value) <= self._surely_fits_bytes // 2
-            and sum(len(raw or b"") for _, raw in output.headers) <= self._surely_fits_bytes // 2
-            and len(output.key or b"") <= self._surely_fits_bytes // 2
-        ) or record_size(output.key or b"", value, output.headers) + value_bytes <= self.context.record_limit_bytes
 
     def _error_headers(self, error: type[UowError], case: str, text: str, source: bytes) -> Headers:
         return [
@@ -223,7 +218,7 @@ class Writer:
             (names.SOURCE, source),
         ]
 
-    def _answer(self, answered: Answered, written: Written) -> None:
+    def _answer(self, answered: Answered, written: WrittenOutputs) -> None:
         """Every command has its answer, whatever `outcomes` says (W-203)."""
         command, _, text, at, offset = answered
         if isinstance(command, Command):
@@ -250,7 +245,7 @@ class Writer:
         written.outputs.append(Output(self.outcomes, self.partition, group_id.encode(), value, headers))
 
     def _give_up(
-        self, group: Group, closed: Closed, error: type[UowError], command: Command | None, written: Written
+        self, group: Group, closed: Closed, error: type[UowError], command: Command | None, written: WrittenOutputs
     ) -> None:
         policy = self.context.policy.expiration_policy
         if closed.outcome is UnitOutcome.EXPIRED and policy is ExpirationPolicy.DISCARD:
@@ -268,22 +263,22 @@ class Writer:
 
     def _to_errors(
         self,
-        component: Component,
+        component: ComponentRecord,
         error: type[UowError],
         outcome: UnitOutcome,
         reason: Reason,
         text: str,
         missing: str,
-        written: Written,
+        written: WrittenOutputs,
     ) -> None:
         why = self._error_headers(error, reason.value, text, str(component.source).encode())
         why += [(names.FAILURE_REASON, _FAILURES[outcome]), (names.MISSING, missing.encode())]
         headers = [*names.as_origin(component.headers), *why]
-        stays = component if component.reference is not None else None
-        value = component.value if stays is None else None
-        self._put(Output(self.errors, self.partition, component.key, value, headers), why, written, stays)
+        external = component if component.reference is not None else None
+        value = component.value if external is None else None
+        self._put(Output(self.errors, self.partition, component.key, value, headers), why, written, external)
 
-    def _log_line(self, component: Component, group: Group, closed: Closed, missing: str) -> dict[str, Any]:
+    def _log_line(self, component: ComponentRecord, group: Group, closed: Closed, missing: str) -> dict[str, Any]:
         wanted = self.context.policy.expiration_log_headers
         return {
             "destination": self.context.destination,
@@ -301,7 +296,9 @@ class Writer:
             },
         }
 
-    def _outcome(self, group: Group | None, closed: Closed, written: Written, command: Command | None = None) -> None:
+    def _outcome(
+        self, group: Group | None, closed: Closed, written: WrittenOutputs, command: Command | None = None
+    ) -> None:
         if self.context.policy.outcomes is OutcomesPolicy.NONE:
             return
         maker = self.maker
@@ -347,8 +344,8 @@ def too_large(closed: Closed) -> Closed:
 
 
 __all__ = [
+    "OutputWriter",
     "Record",
-    "Writer",
-    "Written",
+    "WrittenOutputs",
     "too_large",
 ]

@@ -1,7 +1,8 @@
-"""What the engine needs from outside, as Protocols, and the values that cross.
+"""The engine's ports, as Protocols, and the values that cross them.
 
-Belongs here: the shapes of a poll, a plan and a committed position, and the ports that `processor.kafka` (librdkafka) and
-`processor.sim` (memory) implement. Does not belong here: anything that decides, and any I/O library.
+Belongs here: the shapes of a poll, a plan and a committed position, and the ports that `uow.processor.kafka` (librdkafka) and
+`uow.processor.sim` (memory) implement. Does not belong here: anything that decides, and any I/O library. The driver has further ports, which know batches:
+`uow.processor.engine.driver_ports`.
 """
 
 from __future__ import annotations
@@ -10,24 +11,24 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from schemas.records import Component
+from uow.schemas.records import ComponentRecord
 
 Headers = list[tuple[str, bytes | None]]
 
 
 class Doubt(Exception):
-    """The fate of a transaction is not plainly known (ER-11): abort, replace the producer, restore, go on."""
+    """It is uncertain if a transaction was committed (ER-11): abort, replace the producer, restore, continue."""
 
 
 class StaleGeneration(Doubt):
-    """The group moved on while a poll was in hand (ER-14): abort, throw the poll away, let the rebalance finish. Normal around joins."""
+    """The group moved on while a poll was in hand (ER-14): abort, discard the poll, let the rebalance finish. Normal when members join."""
 
 
 class Refused(Doubt):
     """A record of a plan can never be written: too large, not authorised (F20). Aborted, nothing is visible.
 
     Attributes:
-        tp: Whose plan; None when the broker's answer does not tell.
+        tp: The partition of the plan; None if the broker's answer does not tell which one it was.
     """
 
     def __init__(self, cause: str, tp: Tp | None = None) -> None:
@@ -40,11 +41,11 @@ class Stopped(Exception):
 
 
 class Abandoned(Exception):
-    """A restore that nobody wants any more: its partitions were taken away meanwhile."""
+    """A restore is not needed any more: all of its partitions were revoked meanwhile."""
 
 
 class Blocked(Exception):
-    """One partition cannot go on, the others can (engine rule 8). Carries the cause for people on call."""
+    """One partition cannot go on, the others can (EN-08). The text is the cause, for people on call."""
 
 
 class Tp(NamedTuple):
@@ -82,35 +83,28 @@ class Output(NamedTuple):
     headers: Headers
 
 
-class RowWrite(NamedTuple):
-    """One record for a changelog; a value of None is a tombstone."""
-
-    key: bytes
-    value: bytes | None
-
-
 @dataclass(slots=True)
 class Plan:
-    """What one poll does to one partition, all of it in the poll's single transaction (ER-01). A value: nothing is sent while it is made.
+    """All that one poll writes for one partition, in the poll's single transaction (ER-01). A value: nothing is sent while it is made.
 
     Attributes:
         tp: The partition of `D.components`.
         changelog_topic: `A-D-groups-changelog`; rows go to partition `tp.partition` of it.
         ledger_topic: `A-D-closed-changelog`; the ledger record goes to partition `tp.partition` of it.
-        commands_topic: `D.commands`; what was read of its partition `tp.partition` is decided in this plan.
+        commands_topic: `D.commands`; the commands read from its partition `tp.partition` are decided in this plan.
         next_command: Position there after this plan.
         changelog: Rows that survived the poll, and tombstones, in order.
         ledger: The ledger record's value; None when position and floor stay as they were.
         outputs: Records for `D.units`, `D.rejected`, `D.errors`, `D.outcomes`, and reroutes to `D.components`, in order.
         next_offset: Position after this plan: the offset to commit.
         metadata: Text for the committed offset (hints for restore: `1;F=<replay floor>;R=<changelog rows>;P=<partitions>;C=<clock>;S=<mark>`).
-        stayed: By index in `outputs`: the component whose value stayed in `D.components` and is read back while the plan is written
-            (W-117, `processor.engine.stayed`).
-        bare: By index in `outputs`, the source offset of what passes without headers: whether it has some that cannot be read is asked while
-            the plan is written (`processor.engine.hidden`).
+        external: By index in `outputs`: the component whose value stayed in `D.components` and is read back while the plan is written
+            (W-117, `uow.processor.engine.external_values`).
+        bare: By index in `outputs`, the source offset of each record that passes without headers. While the plan is written it is checked
+            for headers that the client cannot show (`uow.processor.engine.hidden_headers`).
         rejected_topic: `D.rejected`, where such a record goes.
         log_lines: Structured log lines by `expiration_policy = "log"` (W-79), written after the commit.
-        is_cut: Whether there is more to do at once: the groups that close would make the transaction too large (`processor.core.room`).
+        is_cut: True if there is more to do at once: the groups that close would make the transaction too large (`uow.processor.core.plan_size`).
     """
 
     tp: Tp
@@ -123,14 +117,14 @@ class Plan:
     changelog: list[tuple[bytes, bytes | None]] = field(default_factory=list)
     ledger: bytes | None = None
     outputs: list[Output] = field(default_factory=list)
-    stayed: dict[int, Component] = field(default_factory=dict)
+    external: dict[int, ComponentRecord] = field(default_factory=dict)
     bare: dict[int, int] = field(default_factory=dict)
     rejected_topic: str = ""
     log_lines: list[dict[str, Any]] = field(default_factory=list)
     is_cut: bool = False
 
     def positions(self) -> tuple[tuple[Tp, int, str], ...]:
-        """The offsets to commit, with their metadata. That of the commands goes along every time, or the group would forget it one day."""
+        """The offsets to commit, with their metadata. The position in the commands is committed every time, or it would expire one day."""
         return (
             (self.tp, self.next_offset, self.metadata),
             (Tp(self.commands_topic, self.tp.partition), self.next_command, ""),
@@ -139,7 +133,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Poll:
-    """What one `Source.read` gave.
+    """The result of one `RecordSource.read`.
 
     Attributes:
         records: Raw records by partition, in offset order.
@@ -167,15 +161,15 @@ class Committed(NamedTuple):
 
 
 Released = Callable[[list[Tp]], list[Tp]]
-"""Told which partitions of the group's topics go; answers all that go with them, themselves included."""
+"""Called with the partitions of the group's topics that are revoked; returns all that are read no longer: these, and the ones that go with them."""
 
 
 Meanwhile = Callable[[], object]
-"""Called by whoever waits or works for long, at least every few seconds: serves the group, so that we stay its member (ER-17). May raise, to
-end the waiting: that goes through."""
+"""To be called at least every few seconds while one waits or works for long: serves the group, so that we stay its member (ER-17). May raise to
+end the waiting: the exception is passed on."""
 
 
-class Source(Protocol):
+class RecordSource(Protocol):
     """The consumer group's side. All calls come from the driver's thread; rebalance callbacks run inside `control`, `read` and `close`."""
 
     def open(
@@ -187,20 +181,20 @@ class Source(Protocol):
     ) -> None:
         """Joins the group for these topics.
 
-        `on_assign` takes note: nothing of a partition is read before `begin`. `on_revoke` and `on_lost` settle what is open, and answer
-        every partition to read no longer.
+        `on_assign` only takes note: nothing of a partition is read before `begin`. `on_revoke` and `on_lost` return when nothing of the
+        partitions is in flight, with every partition to read no longer.
         """
         ...
 
     def begin(self, positions: Mapping[Tp, int]) -> None:
         """Reads these from now on, from these offsets: partitions that were assigned, and those of `D.commands` that go with them.
 
-        The group does not share the latter out, so that they always go along.
+        The group does not assign the latter: they are always read by the owner of their `D.components`.
         """
         ...
 
     def control(self, timeout: float) -> None:
-        """Serves rebalances and errors. Raises `UowError` for what cannot be mended."""
+        """Serves rebalances and errors. Raises `UowError` for an error that cannot be repaired."""
         ...
 
     def read(self, limit: int, timeout: float) -> Poll | None:
@@ -212,11 +206,11 @@ class Source(Protocol):
         ...
 
     def end(self, tp: Tp) -> int | None:
-        """The end offset of `tp`, asked for now, `read_uncommitted`; None if nobody answers."""
+        """The end offset of `tp`, asked for now, `read_uncommitted`; None if no broker answers."""
         ...
 
     def has_read(self, tp: Tp, position: int, end: int) -> bool:
-        """Whether `position` has reached `end`; markers after the last record count as reached."""
+        """True if `position` has reached `end`; markers after the last record count as reached."""
         ...
 
     def drained(self, tp: Tp, position: int) -> EndOffset | None:
@@ -233,7 +227,7 @@ class Sink(Protocol):
     """The transactional producer's side."""
 
     def open(self, meanwhile: Meanwhile) -> None:
-        """`init_transactions`: fences a predecessor in the same slot (ER-09)."""
+        """`init_transactions`: fences a predecessor with the same transactional id (ER-09)."""
         ...
 
     def write(self, plans: Sequence[Plan], token: Any) -> None:
@@ -243,7 +237,7 @@ class Sink(Protocol):
             StaleGeneration: The group moved on; nothing is visible.
             Refused: A record can never be written; nothing is visible.
             Doubt: The outcome is not plainly known, or the transaction was aborted.
-            FencedError: Our slot was taken over (ER-13).
+            FencedError: Another worker has taken over our transactional id (ER-13).
         """
         ...
 
@@ -255,7 +249,7 @@ class Sink(Protocol):
 
 
 class LogReader(Protocol):
-    """Reads for restore and for people who look (`uow groups`). Never joins the group; made with a `Meanwhile` of whoever did (ER-17)."""
+    """Reads for a restore, and for people (`uow groups`). Never joins the group; during a restore it is made with the `Meanwhile` of the member (ER-17)."""
 
     def committed(self, tps: Sequence[Tp]) -> Mapping[Tp, Committed]:
         """Stable committed offsets: waits for pending transactional commits (ER-06 step 1)."""
@@ -274,21 +268,21 @@ class LogReader(Protocol):
 
 
 class Contents(Protocol):
-    """Reads single records of `D.components` again, while a transaction is open: nobody else is heard meanwhile (W-117)."""
+    """Reads single records of `D.components` again. The group is not served meanwhile, and a transaction may be open (W-117)."""
 
-    def read(self, components: Sequence[Component]) -> Iterable[RawRecord]:
-        """The records of these that still lie at their places. The components are in order of place.
+    def read(self, components: Sequence[ComponentRecord]) -> Iterable[RawRecord]:
+        """The records of these components that are still in the log. The components are in order of partition and offset.
 
         Raises:
-            Doubt: Nobody answered in time.
+            Doubt: No broker answered in time.
         """
         ...
 
     def hidden(self, tp: Tp, offsets: Sequence[int]) -> Collection[int]:
-        """Which of these records, that came without headers, have some that the client cannot show. The offsets rise.
+        """Returns the offsets of those records that have headers which the client cannot show. All came without; the offsets rise.
 
         Raises:
-            Doubt: Nobody answered in time.
+            Doubt: No broker answered in time.
         """
         ...
 
@@ -299,7 +293,7 @@ class PathLog(Protocol):
     """The log of a destination's path map, and the map as far as it was read (W-105). Never joins the group."""
 
     def catch_up(self) -> None:
-        """Takes what is there; does not wait."""
+        """Reads what has arrived; does not wait."""
         ...
 
     def read_all(self, meanwhile: Meanwhile) -> None:
@@ -307,10 +301,10 @@ class PathLog(Protocol):
         ...
 
     def claim(self, wanted: Mapping[bytes, int]) -> None:
-        """Claims ids for partitions, and reads the log up to these claims: what the map says then is their way.
+        """Claims ids for partitions, and reads the log up to these claims: the map has their placement then.
 
         Raises:
-            Doubt: Nobody answered in time; claims may be in the log or not, which harms nothing.
+            Doubt: No broker answered in time; claims may be in the log or not, which harms nothing.
         """
         ...
 
@@ -318,16 +312,16 @@ class PathLog(Protocol):
 
 
 class Clock(Protocol):
-    """What time it is, for deadlines, and how much of it has gone by, for waiting."""
+    """The wall clock, for deadlines, and a monotonic one, for waiting."""
 
     def now_ms(self) -> int:
-        """Epoch ms. Somebody may set the clock behind it, in either direction."""
+        """Epoch ms. The clock behind it may be set at any moment, in either direction."""
         ...
 
     def latest_ms(self) -> int:
-        """An append time after this cannot be, epoch ms: a broker's clock has leapt."""
+        """Epoch ms. An append time after this is not believed: a broker's clock is wrong."""
         ...
 
-    def gone_by_ms(self) -> int:
-        """Milliseconds since some moment; nobody can set them."""
+    def monotonic_ms(self) -> int:
+        """Milliseconds since some fixed moment, which setting the wall clock does not change."""
         ...

@@ -1,4 +1,4 @@
-"""What a restore reads from the input again, and what it takes of it. Replay selects, it never decides.
+"""Replay: a restore reads a part of the input again, and selects the components that are held. It never decides.
 
 A record (offset o, id) of the window [floor, committed offset) is held again if and only if
 
@@ -9,7 +9,7 @@ A record (offset o, id) of the window [floor, committed offset) is held again if
 No rule about groups is asked, so policies, limits, clocks and expiry cannot come out differently. The only thing done again is reading id,
 number and end from a raw record, under the reading that the ledger names.
 
-Belongs here: the window and the selection. Does not belong here: when a group is young (`young`), the order of a restore (`restore`).
+Belongs here: the window and the selection. Does not belong here: when a group is replayable (`replayable`), the order of a restore (`restore`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,16 @@ from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from operator import itemgetter, methodcaller
 
-from processor.core.changes import Closed, Tail
-from processor.core.columns import ColumnReader, Columns, Record, read_headers
-from schemas.errors import StateCorruptedError
-from schemas.records import LedgerRecord
-from topics.headers import Marks, Reading
+from uow.processor.core.changes import Closed, Tail
+from uow.processor.core.columns import (
+    ColumnReader,
+    Columns,
+    Record,
+    read_headers,
+)
+from uow.schemas.error_classes import StateCorruptedError
+from uow.schemas.records import LedgerRecord
+from uow.topics.headers import Marks, Reading
 
 _REMEDY = (
     "the logs do not belong together: put the deleted records back, or, to begin anew, stop all workers and delete the destination's two "
@@ -32,7 +37,7 @@ _REMEDY = (
 
 
 Replayed = tuple[bytes, int, bool, int, int, bytes, Tail | None]
-"""A component of a young group: id of the group, number, end mark, append time, offset, Avro body, and what the unit takes from an end component."""
+"""A component of a replayable group: id of the group, number, end mark, append time, offset, Avro body, and of an end component its `Tail`."""
 
 _LAST, _OFFSET = itemgetter(1), methodcaller("offset")
 
@@ -88,14 +93,14 @@ class Window:
 
 
 class Selection:
-    """Selects the components of young groups from the input's records, in offset order; see the module's text for the rule.
+    """Selects the components of replayable groups from the input's records, in offset order; see the module's text for the rule.
 
     Args:
         topic: `D.components`.
         partition: Its number.
         window: The ledger records from the floor on, with the groups they close.
         promoted: Ids that have rows in the changelog.
-        kind: What reads records.
+        kind: Reads records.
     """
 
     def __init__(
@@ -115,7 +120,7 @@ class Selection:
         self._readers: dict[int, ColumnReader] = {}
 
     def select(self, records: Sequence[Record]) -> Iterator[Replayed]:
-        """The components that were held and belong to young groups.
+        """The components that were held and belong to replayable groups.
 
         Args:
             records: Of the window, in offset order.

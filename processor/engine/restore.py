@@ -1,8 +1,8 @@
-"""Restore: from committed offset, changelog and ledger back to the state of a partition (ER-06, ER-07, ER-20; architecture section 5).
+"""Restore: from committed offset, changelog and ledger back to the state of a partition (ER-06, ER-07, ER-20).
 
 The order is the barrier: stable committed offsets first, then the end offsets, asked `read_uncommitted`, then both topics are read
 `read_committed` until the position has reached those ends. Then the input is read again, from the replay floor to the committed offset,
-for the young groups. Replay selects, it never decides: no rule about groups is asked here.
+for the replayable groups. Replay selects, it never decides: no rule about groups is asked here.
 
 Belongs here: the steps and the checks that refuse to start on state that does not agree. Does not belong here: how a log is read
 (`LogReader`), the bytes of rows (`rows`).
@@ -15,19 +15,23 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from processor.core.changes import Closed
-from processor.core.closed import ClosedMemory, memory_of
-from processor.core.columns import reader_of
-from processor.engine.agreement import mark_in
-from processor.engine.context import TaskContext
-from processor.engine.ports import Committed, LogReader, RawRecord, Tp
-from processor.engine.replay import Window
-from processor.engine.rows import read_group_row, read_ledger, take_rows
-from processor.engine.task import PartitionTask
-from schemas.component import decode_component
-from schemas.errors import DecodeError, StateCorruptedError
-from schemas.records import SETTINGS_KEY, DecidedCommand, LedgerRecord
-from topics.policies import NEVER_MS, DestinationPolicy, HandlingPolicy
+from uow.processor.core.changes import Closed
+from uow.processor.core.closed import ClosedMemory, memory_of
+from uow.processor.core.columns import reader_of
+from uow.processor.engine.context import TaskContext
+from uow.processor.engine.ports import (
+    Committed,
+    LogReader,
+    RawRecord,
+    Tp,
+)
+from uow.processor.engine.replay import Window
+from uow.processor.engine.rows import read_group_row, read_ledger, take_rows
+from uow.processor.engine.settings_record import mark_in
+from uow.processor.engine.task import PartitionTask
+from uow.schemas.error_classes import DecodeError, StateCorruptedError
+from uow.schemas.records import SETTINGS_KEY, DecidedCommand, LedgerRecord
+from uow.topics.policies import NEVER_MS, DestinationPolicy, HandlingPolicy
 
 _REMEDY_OFFSETS = (
     "the group's committed offsets do not belong to this state: put the old offsets back, or, to begin anew, stop all workers and delete "
@@ -55,7 +59,7 @@ SPARE_CLOSED = 100_000
 
 @dataclass(slots=True)
 class _Found:
-    """What the logs hold for one partition.
+    """Content of the logs, for one partition.
 
     `ledger` is the log start and end offset of its ledger: above 0 once retention has taken from it, and once there was one; `oldest` the
     clock of its first record that is left; `sift_at` and `sift_bytes`, and the spare ones, how many closed groups are too many; `forgotten_at`
@@ -123,7 +127,7 @@ def _check_counts(contexts: Mapping[str, TaskContext], tps: Collection[Tp]) -> N
 
 
 def remedy_for_count(destination: str) -> str:
-    """What to do about a partition count that changed while groups were open (W-107)."""
+    """The remedy for a partition count that changed while groups were open (W-107)."""
     return f"stop all workers and run `uow topics repartition {destination}`, which moves what belongs elsewhere now"
 
 
@@ -137,17 +141,17 @@ def _restore(
     found = {tp: _Found(Window(*tp), bounds[ledger]) for ledger, tp in ledgers.items()}
     for log, records in reader.read({log: bounds[log] for log in (*changelogs, *ledgers)}):
         if log in changelogs:
-            _take_rows(found[changelogs[log]].rows, log, records)
+            _replace_rows(found[changelogs[log]].rows, log, records)
         else:
             tp = ledgers[log]
             for record in records:
-                _take_ledger(found[tp], log, record.offset(), record.value())
+                _add_ledger_record(found[tp], log, record.offset(), record.value())
             _sift(found[tp], contexts[tp.topic])
     tasks = {}
     for tp in tps:
         task = tasks[tp] = PartitionTask(tp, contexts[tp.topic])
-        told = commands[tp]
-        _fill(task, found[tp], committed[tp], bounds[tp], _command_position(committed[told], bounds[told]))
+        order = commands[tp]
+        _fill(task, found[tp], committed[tp], bounds[tp], _command_position(committed[order], bounds[order]))
     _replay(reader, tasks, found, bounds)
     for task in tasks.values():
         task.restored()
@@ -160,7 +164,7 @@ def _replay(
     found: Mapping[Tp, _Found],
     bounds: Mapping[Tp, tuple[int, int]],
 ) -> None:
-    """Reads the input from the replay floors to the positions, and takes what belongs to young groups."""
+    """Reads the input from the replay floors to the positions, and takes what belongs to replayable groups."""
     floors = {tp: found[tp].window.check(task.position, bounds[tp][0]) for tp, task in tasks.items()}
     ranges = {tp: (floor, tasks[tp].position) for tp, floor in floors.items() if floor < tasks[tp].position}
     selections = {
@@ -170,21 +174,21 @@ def _replay(
     for tp, records in reader.read(ranges):
         tasks[tp].replay(selections[tp].select(records))
     for tp in ranges:
-        again = tasks[tp].young.floor(tasks[tp].position)
+        again = tasks[tp].replayable.floor(tasks[tp].position)
         if again != floors[tp]:
             why = f"the replay floor is {floors[tp]}, but the first component found again is at {again}"
             raise StateCorruptedError([tp], why, _REMEDY_OFFSETS)
 
 
 def live_rows(reader: LogReader, logs: Sequence[Tp]) -> dict[Tp, dict[bytes, bytes]]:
-    """What the partitions of a groups' changelog say, by key."""
+    """Live rows of partitions of a groups' changelog, by key."""
     found: dict[Tp, dict[bytes, bytes]] = {log: {} for log in logs}
     for log, records in reader.read(reader.bounds(logs)):
-        _take_rows(found[log], log, records)
+        _replace_rows(found[log], log, records)
     return found
 
 
-def _take_rows(rows: dict[bytes, bytes], log: Tp, records: Sequence[RawRecord]) -> None:
+def _replace_rows(rows: dict[bytes, bytes], log: Tp, records: Sequence[RawRecord]) -> None:
     """Adds changelog records, in bulk: the last value of each key counts, a tombstone takes the key away."""
     kind: Any = type(records[0])
     keys: list[Any] = list(map(kind.key, records))
@@ -202,7 +206,7 @@ def _take_rows(rows: dict[bytes, bytes], log: Tp, records: Sequence[RawRecord]) 
             rows[key] = value
 
 
-def _take_ledger(found: _Found, log: Tp, offset: int, value: bytes | None) -> None:
+def _add_ledger_record(found: _Found, log: Tp, offset: int, value: bytes | None) -> None:
     try:
         ledger, closed = read_ledger(value or b"")
     except (DecodeError, IndexError, ValueError) as error:
@@ -257,7 +261,7 @@ def _fill(
         raise StateCorruptedError([task.tp], why, remedy_for_count(context.destination))
     position = _position(task.tp, found, committed, bounds, agreed is not None)
     if position < start:
-        task.blocked = f"records {position} to {start - 1} of {task.tp.topic}/{task.tp.partition} were deleted before they were read (W-120)"
+        task.blocked = f"records {position} to {start - 1} of {task.tp.topic}/{task.tp.partition} were deleted before they were read"
     elif position > end:
         raise StateCorruptedError(
             [task.tp],
@@ -280,7 +284,7 @@ def _fill(
             context.policy.idle_expiration_ms != NEVER_MS
         ):  # the only thing that asks for each component's own append time
             for group in task.groups.values():
-                group.last_at = max(decode_component(body).timestamp for body in group.held.values())
+                group.read_last_at()
     except (DecodeError, LookupError) as error:
         raise StateCorruptedError([task.tp], f"changelog: {error}", "start the version that wrote it") from error
 
@@ -339,7 +343,7 @@ def _position(tp: Tp, found: _Found, committed: Committed, bounds: tuple[int, in
 
 
 class Hints(NamedTuple):
-    """What a worker wrote beside a committed offset; None where it did not, or somebody else set the offset.
+    """The text that a worker wrote beside a committed offset, as values; None where it did not, or somebody else set the offset.
 
     Attributes:
         floor: The replay floor.
@@ -355,6 +359,6 @@ class Hints(NamedTuple):
 
 
 def hints(committed: Committed) -> Hints:
-    """What stands beside a committed offset."""
+    """The values beside a committed offset."""
     found = re.fullmatch(r"1;F=(\d+)(?:;R=(\d+))?(?:;P=(\d+))?(?:;C=(\d+))?(?:;S=[0-9a-f]+)?", committed.metadata)
     return Hints(*(None if each is None else int(each) for each in found.groups())) if found else Hints()

@@ -1,7 +1,7 @@
-"""Bytes of the two internal topics, by hand: changelog rows and ledger records (architecture section 5, `schemas/definitions`).
+"""Bytes of the two internal topics, by hand: changelog rows and ledger records (`schemas/definitions`).
 
 Belongs here: writing and reading what a restore needs, fast. Does not belong here: what a restore does with it (`restore`), and the
-general codec (`schemas.codec`), which tests hold to the same bytes.
+general codec (`uow.schemas.codec`), which tests hold to the same bytes.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
-from processor.core.changes import Closed, Held
-from processor.core.group import Group
-from schemas.component import (
+from uow.processor.core.changes import Closed, Held
+from uow.processor.core.group import UNKNOWN_END, Group
+from uow.processor.engine.group_storage import GroupStorage, storage_of
+from uow.schemas.claim_check import external_bytes
+from uow.schemas.component import (
     END_CHUNKS,
     LENGTHS,
     NULL,
@@ -26,9 +28,9 @@ from schemas.component import (
     moment,
     sized,
 )
-from schemas.errors import DecodeError
-from schemas.framing import single_object_header
-from schemas.records import (
+from uow.schemas.error_classes import DecodeError
+from uow.schemas.framing import single_object_header
+from uow.schemas.records import (
     GROUP_ROW,
     LEDGER_LAYOUT,
     Attributes,
@@ -41,7 +43,6 @@ from schemas.records import (
     Reason,
     UnitOutcome,
 )
-from schemas.stayed import stays
 
 ROW_HEADER = single_object_header("ChangelogComponent")
 ROW_WITHOUT_VALUE = single_object_header("ChangelogReference")
@@ -63,39 +64,44 @@ _REASONS = tuple(Reason)
 
 def tombstone_keys(group: Group) -> list[bytes]:
     """Keys of the rows of a group, for when it closes. Its group row goes first and came last: whoever looks meanwhile finds none alone."""
-    key, tails = group.row_key, _KEY_TAILS
-    keys = [key + (tails[seq] if seq < 4096 else seq.to_bytes(4, "big")) for seq in islice(group.held, group.promoted)]
-    return [key + tails[GROUP_ROW], *keys] if group.has_group_row else keys
+    storage = storage_of(group)
+    if storage is None:
+        return []
+    key, tails = storage.row_key, _KEY_TAILS
+    keys = [key + (tails[seq] if seq < 4096 else seq.to_bytes(4, "big")) for seq in islice(group.held, storage.rows)]
+    return [key + tails[GROUP_ROW], *keys] if storage.has_group_row else keys
 
 
-def tombstone_key(group: Group, seq: int) -> bytes:
+def tombstone_key(storage: GroupStorage, seq: int) -> bytes:
     """Key of the row of one component of a group that has rows."""
-    return group.row_key + seq.to_bytes(4, "big")
+    return storage.row_key + seq.to_bytes(4, "big")
 
 
 def component_row(group: Group, seq: int, end: bool, offset: int, attributes: Attributes | None) -> tuple[bytes, bytes]:
-    """Key and value of a held component's row (`schemas.records.changelog_key`, Avro `ChangelogComponent`)."""
-    if not group.row_head:
-        begin_rows(group)
+    """Key and value of a held component's row (`uow.schemas.records.changelog_key`, Avro `ChangelogComponent`), which it has from here on.
+
+    All components held before it must have their rows already.
+    """
+    storage: GroupStorage = group.attachment or begin_rows(group)
+    storage.rows += 1
     body = group.held[seq]
     length = len(body)
     said = _PLAIN[end] if attributes is None else END_CHUNKS[end] + _attributes(attributes)
-    head = group.row_head
-    if group.stays and stays(body):
+    head = storage.row_head
+    if group.external_bytes and external_bytes(body):
         head = ROW_WITHOUT_VALUE + head[len(ROW_HEADER) :]
     value = head + long(offset) + said + (LENGTHS[length] if length < 4096 else long(length)) + body
-    return group.row_key + (_KEY_TAILS[seq] if seq < 4096 else seq.to_bytes(4, "big")), value
+    return storage.row_key + (_KEY_TAILS[seq] if seq < 4096 else seq.to_bytes(4, "big")), value
 
 
 def promotion_rows(group: Group, attributes: Mapping[int, Attributes]) -> list[tuple[bytes, bytes | None]]:
-    """Rows of all components of a group that was young; what the rows say beyond the bodies is read off the bodies.
+    """Rows of all components of a group that has none yet; what the rows say beyond the bodies is read off the bodies.
 
     Args:
         group: None of its components has a row yet.
         attributes: Of components that came in this poll and are not plain, by number.
     """
-    group.promoted = len(group.held)
-    offset_of = _offset_before_reference if group.stays else _offset_of
+    offset_of = _offset_before_reference if group.external_bytes else _offset_of
     return [
         component_row(group, seq, _end_of(body), offset_of(body), attributes.get(seq))
         for seq, body in group.held.items()
@@ -104,7 +110,8 @@ def promotion_rows(group: Group, attributes: Mapping[int, Attributes]) -> list[t
 
 def group_row(group: Group) -> tuple[bytes, bytes]:
     """Key and value of the row that says what commands changed in a group (Avro `ChangelogGroup`)."""
-    group.has_group_row = True
+    storage: GroupStorage = group.attachment or begin_rows(group)
+    storage.has_group_row = True
     value = b"".join(
         (
             GROUP_ROW_HEADER,
@@ -116,7 +123,7 @@ def group_row(group: Group) -> tuple[bytes, bytes]:
             NULL,
         )
     )
-    return group.row_key + _KEY_TAILS[GROUP_ROW], value
+    return storage.row_key + _KEY_TAILS[GROUP_ROW], value
 
 
 def read_group_row(value: bytes) -> GroupRow:
@@ -165,10 +172,11 @@ def _offset_before_reference(body: bytes) -> int:
     return decode_component(body).source.offset
 
 
-def begin_rows(group: Group) -> None:
-    """Makes what all rows of a group have in common."""
-    group.row_key = b"\x01" + group.id + b"\x00"
-    group.row_head = ROW_HEADER + long(group.generation) + moment(group.opened_at)
+def begin_rows(group: Group) -> GroupStorage:
+    """The storage of a group that has no rows yet, with the beginning that all of them will share."""
+    storage = GroupStorage(b"\x01" + group.id + b"\x00", ROW_HEADER + long(group.generation) + moment(group.opened_at))
+    group.attach(storage)
+    return storage
 
 
 def _attributes(attributes: Attributes) -> bytes:
@@ -195,6 +203,13 @@ def take_rows(
 ) -> list[tuple[bytes, bytes]]:
     """Puts components back into their groups. The plain row is read in line: a restore takes hundreds of thousands a second.
 
+    Invariants: rows of one key stand once, and those of one group in order of arrival (`restore._replace_rows`). `found` has each group with the
+    dictionary that it will hold, filled in that order; a component that is not plain has its place there, empty, until `apply` fills it, once
+    the group has all plain ones.
+
+    A plain row is the group's beginning, offset, end mark, no attributes, and the length of a payload of two bytes that reaches to the end of
+    the value. So it is known by four looks: at the beginning, at the byte behind the mark, and at the length, which must be what is left.
+
     Args:
         rows: The last value of each key of a partition's changelog.
         restore_group: Makes the group with this id and generation that opened then (epoch ms).
@@ -208,6 +223,8 @@ def take_rows(
     group_rows: list[tuple[bytes, bytes]] = []
     found: dict[bytes, tuple[bytes, Group, dict[int, bytes]]] = {}  # rows of one group begin alike, and stand apart
     begins: dict[bytes, _RowBegin] = {}
+    ends: dict[Group, int] = {}
+    odd: list[tuple[Group, Held]] = []
     for key, value in rows.items():
         seq = _SEQS.get(key[-4:]) or int.from_bytes(key[-4:], "big")
         if seq == GROUP_ROW:
@@ -225,29 +242,32 @@ def take_rows(
             if value[at + 2] == 0 and 64 <= length < 4096 and value.startswith(LENGTHS[length], at + 3):
                 held[seq] = value[at + 5 :]
                 if value[at + 1]:
-                    group.end, group.marked = seq, True
+                    ends[group] = seq
                 continue
         row = read_row(value)
-        held_without = stays(row.payload) if value.startswith(ROW_WITHOUT_VALUE) else 0
-        group.apply(
-            Held(
-                group.id,
-                seq,
-                row.end,
-                group.opened_at,
-                row.source_offset,
-                row.payload,
-                row.attributes,
-                stays=held_without,
-            )
+        held_without = external_bytes(row.payload) if value.startswith(ROW_WITHOUT_VALUE) else 0
+        held[seq] = b""
+        change = Held(
+            group.id,
+            seq,
+            row.end,
+            group.opened_at,
+            row.source_offset,
+            row.payload,
+            row.attributes,
+            external_bytes=held_without,
         )
+        odd.append((group, change))
     for _, group, held in found.values():
-        group.promoted = len(held)
+        group.hold_all(held, ends.get(group, UNKNOWN_END))
+        group.attachment.rows = len(held)
+    for group, change in odd:
+        group.apply(change)
     return group_rows
 
 
 class _RowBegin(NamedTuple):
-    """What all rows of a group begin with."""
+    """The beginning of all rows of a group."""
 
     generation: int
     opened_at: int
@@ -260,7 +280,10 @@ def _begin_of(
     restore_group: Callable[[bytes, int, int], Group],
     begins: dict[bytes, _RowBegin],
 ) -> tuple[bytes, Group, dict[int, bytes]]:
-    """What plain rows of a group begin with, and the group, from one of its rows. `begins` remembers those read: many groups open in one moment."""
+    """The beginning of a group's plain rows, the group, and a place for its components, from one of its rows.
+
+    `begins` remembers those read: many groups open in one moment.
+    """
     if len(key) < 7 or key[0] != 1 or key[-5] != 0:
         raise DecodeError("changelog-key", "no component row of a known version", data=key)
     begin = begins.get(value[:_USUAL_HEAD_BYTES])
@@ -271,8 +294,8 @@ def _begin_of(
         if cursor.at <= _USUAL_HEAD_BYTES:
             begins[value[:_USUAL_HEAD_BYTES]] = begin
     group = restore_group(key[1:-5], begin.generation, begin.opened_at)
-    group.row_key, group.row_head = key[:-4], begin.head
-    return begin.head, group, group.held
+    group.attach(GroupStorage(key[:-4], begin.head))
+    return begin.head, group, {}
 
 
 def _row_cursor(value: bytes) -> Cursor:

@@ -3,12 +3,12 @@
 | Shape | Records of a unit |
 | --- | --- |
 | `envelope` | one; over the record limit, what `oversize` says |
-| `consecutive` | one per component, neighbours in number order (`topics.runs`) |
+| `consecutive` | one per component, neighbours in number order (`uow.topics.runs`) |
 | `reference` | one; instead of key, value and headers of each component, where they are, and the value's length and CRC-32C |
 
 A unit that fits in no way fails as if its group had been over a limit.
 
-Belongs here: records of `D.units` that are units. Does not belong here: what a unit is made of (`processor.core.unit`), any other output
+Belongs here: records of `D.units` that are units. Does not belong here: what a unit is made of (`uow.processor.core.virtual_message`), any other output
 (`outputs`).
 """
 
@@ -17,21 +17,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from processor.core.changes import Closed
-from processor.core.group import Group
-from processor.core.unit import UnitMaker
-from processor.engine.context import TaskContext
-from processor.engine.ports import Headers, Output
-from schemas import formats
-from schemas.checksum import by_reference
-from schemas.component import decode_component, encode_component
-from schemas.records import Range, Unit, UnitOutcome
-from topics.catalogue import HEADERS_LIMIT
-from topics.policies import Oversize, Shape, ValueFormat
-from topics.runs import first_of_many_gaps, record_headers, unit_part
-
-RECORD_OVERHEAD_BYTES = 1024
-"""Room for a record's own fields beside key, value and headers."""
+from uow.processor.core.changes import Closed
+from uow.processor.core.group import Group
+from uow.processor.core.virtual_message import UnitMaker
+from uow.processor.engine.context import TaskContext
+from uow.processor.engine.ports import Headers, Output
+from uow.schemas import formats
+from uow.schemas.checksum import by_reference
+from uow.schemas.component import decode_component, encode_component
+from uow.schemas.records import Range, Unit, UnitOutcome
+from uow.topics.policies import Oversize, Shape, ValueFormat
+from uow.topics.record_size import RecordLimit
+from uow.topics.runs import first_of_many_gaps, record_headers, unit_part
 
 _FORMATS: dict[ValueFormat, Callable[[Unit], bytes]] = {
     ValueFormat.JSON: formats.to_json,
@@ -46,25 +43,13 @@ class UnitTooLargeForRecordError(Exception):
     """A unit over the record limit in its shape: the group fails instead (W-115). Does not leave the engine."""
 
 
-def record_size(key: bytes, value: bytes, headers: Headers) -> int:
-    """Bytes of a record, generously."""
-    return (
-        len(key) + len(value) + sum(len(name) + len(raw or b"") + 16 for name, raw in headers) + RECORD_OVERHEAD_BYTES
-    )
-
-
-def fits_record(key: bytes, value: bytes, headers: Headers, limit_bytes: int) -> bool:
-    """Whether a record holds these, and whoever reads it sees all of its headers."""
-    return len(headers) <= HEADERS_LIMIT and record_size(key, value, headers) <= limit_bytes
-
-
 def refuse(group: Group, closed: Closed, outputs: list[Output]) -> None:
     """`oversize = "fail"`."""
     raise UnitTooLargeForRecordError
 
 
 class _Shape:
-    """What the shapes share.
+    """Base of the shapes.
 
     Args:
         context: Of the destination.
@@ -74,7 +59,7 @@ class _Shape:
 
     def __init__(self, context: TaskContext, partition: int, maker: UnitMaker) -> None:
         self.topic, self.partition, self.maker = context.topics.units, partition, maker
-        self.unit_header, self.limit = context.unit_header, context.record_limit_bytes
+        self.unit_header, self.limit = context.unit_header, RecordLimit(context.record_limit_bytes)
         self.format = _FORMATS.get(context.policy.value_format)
 
     def identity(self, group: Group, closed: Closed) -> tuple[bytes, tuple[Range, ...], Headers]:
@@ -85,17 +70,16 @@ class _Shape:
         return unit_id, missing, self.maker.headers(group, closed, unit_id, tail, missing)
 
 
-class Envelope(_Shape):
+class EnvelopeShape(_Shape):
     """One record with everything in it; what is too large for it is written by `oversize`."""
 
     def __init__(self, context: TaskContext, partition: int, maker: UnitMaker, oversize: UnitWriter) -> None:
         super().__init__(context, partition, maker)
         self._oversize = oversize
-        self._surely_fits_bytes = context.record_limit_bytes // 2
 
     def __call__(self, group: Group, closed: Closed, outputs: list[Output]) -> None:
         maker = self.maker
-        if group.bytes > self.limit:
+        if group.bytes > self.limit.limit_bytes:
             self._oversize(group, closed, outputs)
             return
         tail = maker.tail(group)
@@ -106,14 +90,13 @@ class Envelope(_Shape):
         else:
             value = self.format(maker.record(group, closed, unit_id, missing))
         headers = maker.headers(group, closed, unit_id, tail, missing)
-        surely_fits = len(value) <= self._surely_fits_bytes and len(headers) <= HEADERS_LIMIT
-        if not surely_fits and not fits_record(group.id, value, headers, self.limit):
+        if not self.limit.fits_unit(group.id, value, headers):
             self._oversize(group, closed, outputs)
             return
         outputs.append(Output(self.topic, self.partition, group.id, value, headers))
 
 
-class Consecutive(_Shape):
+class ConsecutiveShape(_Shape):
     """One record per component, one after the other: a plan's outputs go to their partition in order, and nobody else writes there (W-12)."""
 
     def __call__(self, group: Group, closed: Closed, outputs: list[Output]) -> None:
@@ -126,13 +109,13 @@ class Consecutive(_Shape):
             said = record_headers(common, component, position, count, is_user_header)
             if position == 1:
                 said = first_of_many_gaps(said, missing)
-            if not fits_record(group.id, component.value or b"", said, self.limit):
+            if not self.limit.fits(group.id, component.value, said):
                 raise UnitTooLargeForRecordError
             run.append(Output(self.topic, self.partition, group.id, component.value, said))
         outputs += run
 
 
-class Reference(_Shape):
+class ReferenceShape(_Shape):
     """One record that says where the components are."""
 
     def __call__(self, group: Group, closed: Closed, outputs: list[Output]) -> None:
@@ -150,7 +133,7 @@ class Reference(_Shape):
         else:
             unit = self.maker.record(group, closed, unit_id, missing)
             value = self.format(replace(unit, components=tuple(components)))
-        if not fits_record(group.id, value, headers, self.limit):
+        if not self.limit.fits(group.id, value, headers):
             raise UnitTooLargeForRecordError
         outputs.append(Output(self.topic, self.partition, group.id, value, headers))
 
@@ -160,13 +143,13 @@ def unit_writer(context: TaskContext, partition: int, maker: UnitMaker) -> UnitW
     policy = context.policy
     match policy.shape:
         case Shape.CONSECUTIVE:
-            return Consecutive(context, partition, maker)
+            return ConsecutiveShape(context, partition, maker)
         case Shape.REFERENCE:
-            return Reference(context, partition, maker)
+            return ReferenceShape(context, partition, maker)
         case Shape.ENVELOPE:
             otherwise: dict[Oversize, UnitWriter] = {
                 Oversize.FAIL: refuse,
-                Oversize.CONSECUTIVE: Consecutive(context, partition, maker),
-                Oversize.REFERENCE: Reference(context, partition, maker),
+                Oversize.CONSECUTIVE: ConsecutiveShape(context, partition, maker),
+                Oversize.REFERENCE: ReferenceShape(context, partition, maker),
             }
-            return Envelope(context, partition, maker, otherwise[policy.oversize])
+            return EnvelopeShape(context, partition, maker, otherwise[policy.oversize])

@@ -1,11 +1,11 @@
-"""The task of one partition: records in, a plan out. Pure; nothing is sent while a plan is made (engine rule 1).
+"""The task of one partition: records in, a plan out. Pure; nothing is sent while a plan is made (EN-01).
 
-A plan says what survived the poll and is to be promoted: a component whose group opened and closed inside it has no row in the changelog,
-nor has one of a young group (`young`). With replay bounds of 0 every survivor is promoted at once, so the changelog alone restores the open
+A plan has rows for what is still held after the poll and is to be promoted: a component whose group opened and closed inside it has no row in
+the changelog, nor has one of a replayable group (`replayable`). With replay bounds of 0 every group is promoted at once, so the changelog alone restores the open
 groups and the replay floor is the position.
 
-Belongs here: turning what happened in the core into a plan, and back into state. Does not belong here: rules (`processor.core`), bytes
-of single records (`rows`, `outputs`), and sending (`processor.kafka`).
+Belongs here: turning what happened in the core into a plan, and back into state. Does not belong here: rules (`uow.processor.core`), bytes
+of single records (`rows`, `outputs`), and sending (`uow.processor.kafka`).
 """
 
 from __future__ import annotations
@@ -15,40 +15,66 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 
-from processor.core.changes import Amended, Closed, Delivered, GivenUp
-from processor.core.group import NEVER, Group
-from processor.core.partition import Counts, HeldRow, Outward, Partition
-from processor.engine.context import TaskContext
-from processor.engine.outputs import (
-    Written,
-    too_large,
+from uow.processor.core.changes import (
+    Amended,
+    Closed,
+    Delivered,
+    Undelivered,
 )
-from processor.engine.ports import Output, Plan, RawRecord, Tp
-from processor.engine.replay import Replayed
-from processor.engine.routed import writer_of
-from processor.engine.rows import component_row, group_row, ledger_value, promotion_rows, tombstone_key, tombstone_keys
-from processor.engine.shapes import UnitTooLargeForRecordError
-from processor.engine.view import count_at_risk
-from processor.engine.young import YoungGroups
-from schemas.errors import DecodeError, UnitTooLargeError
-from schemas.records import SETTINGS_KEY, Attributes, DecidedCommand, GroupRow
-from schemas.stayed import stays
-from topics.paths import MOST_ENDED, PARTITION, line_of
-from topics.policies import HandlingPolicy
+from uow.processor.core.group import NEVER, Group
+from uow.processor.core.happened import Counts, HeldRow, Outward
+from uow.processor.core.partition import Partition
+from uow.processor.engine.context import TaskContext
+from uow.processor.engine.group_storage import (
+    has_group_row,
+    is_replayable,
+    rows_of,
+    storage_of,
+)
+from uow.processor.engine.group_view import count_at_risk
+from uow.processor.engine.outputs import WrittenOutputs, too_large
+from uow.processor.engine.ports import (
+    Output,
+    Plan,
+    RawRecord,
+    Tp,
+)
+from uow.processor.engine.replay import Replayed
+from uow.processor.engine.replayable import ReplayableGroups
+from uow.processor.engine.routed_units import writer_of
+from uow.processor.engine.rows import (
+    component_row,
+    group_row,
+    ledger_value,
+    promotion_rows,
+    tombstone_key,
+    tombstone_keys,
+)
+from uow.processor.engine.shapes import UnitTooLargeForRecordError
+from uow.schemas.claim_check import external_bytes
+from uow.schemas.error_classes import DecodeError, UnitTooLargeError
+from uow.schemas.records import (
+    SETTINGS_KEY,
+    Attributes,
+    DecidedCommand,
+    GroupRow,
+)
+from uow.topics.path_map import MOST_ENDED, PARTITION, line_of
+from uow.topics.policies import HandlingPolicy
 
 log = logging.getLogger("uow.partition")
 
 GROUP_BYTES = 800
 COMPONENT_BYTES = 100
-"""What an open group and a held component cost beside their bytes: objects, table entries, deadlines. `tests/engine/test_memory.py` measures it."""
+"""Memory of an open group and of a held component beside their bytes: objects, table entries, deadlines. `tests/engine/test_memory.py` measures it."""
 STALE_BYTES = 600
-"""What a closed group costs that is in the queue of young ones still, or in the line of deadlines: its components are let go."""
+"""Memory of a closed group that is still in the queue of replayable ones, or among the deadlines: its components are let go."""
 
 RISK_SAMPLE = 10_000
 """Groups looked at for those at risk: they stand in order of opening, and a scrape must not take long."""
 
 LEAVE_EVERY_MS = 5_000
-"""How often ways are ended (W-106): a transaction that ends some holds back the path map's readers until it is over."""
+"""How often placements are ended (W-106): a transaction that ends some holds back the path map's readers until it is over."""
 
 
 def offset_metadata(floor: int, rows: int, clock: int, context: TaskContext) -> str:
@@ -56,11 +82,11 @@ def offset_metadata(floor: int, rows: int, clock: int, context: TaskContext) -> 
 
     Also the partition count, where it binds groups (W-107).
     """
-    told = f"1;F={floor};R={rows}"
+    text = f"1;F={floor};R={rows}"
     if context.policy.is_bound_to_count:
-        told += f";P={context.partitions}"
-    told += f";C={clock}"
-    return f"{told};S={context.agreement.mark}" if context.agreement is not None else told
+        text += f";P={context.partitions}"
+    text += f";C={clock}"
+    return f"{text};S={context.recorded_settings.mark}" if context.recorded_settings is not None else text
 
 
 class PartitionTask:
@@ -71,7 +97,7 @@ class PartitionTask:
         context: Of its destination.
 
     Attributes:
-        blocked: Why the partition must not be read, or None (engine rule 8).
+        blocked: Why the partition must not be read, or None (EN-08).
         rows: Live rows of the changelog: components of promoted groups. Committed beside the offset, so that a restore misses none.
         forgets_until: Ids may come back until then (epoch ms) that nobody remembers, though they closed within `closed_retention_ms`: a
             part of the ledger was gone when this was restored (W-19), or memory was short. 0: there are none.
@@ -83,13 +109,13 @@ class PartitionTask:
         self.context = context
         self.partition = Partition(context.place(tp.partition), context.policy, context.plan_bytes)
         self.writer = writer_of(context, tp.partition, self.partition.reading)
-        self.young = YoungGroups(context.replay)
+        self.replayable = ReplayableGroups(context.replay)
         self.blocked: str | None = None
         self.rows = 0
         self.forgets_until = 0
         self.forgotten = 0
-        self._has_told = False
-        self._unrecorded = context.agreement
+        self._has_warned = False
+        self._unrecorded = context.recorded_settings
         self._leave_at = 0
         self._planned = 0
 
@@ -105,7 +131,7 @@ class PartitionTask:
 
     @property
     def counts(self) -> Counts:
-        """Where records went (engine rule 10)."""
+        """Where records went (EN-10)."""
         return self.partition.counts
 
     @property
@@ -145,7 +171,7 @@ class PartitionTask:
         """
         partition = self.partition
         opened = len(partition.groups)
-        stale = max(0, len(self.young) - opened) + max(0, partition.deadlines - opened)
+        stale = max(0, len(self.replayable) - opened) + max(0, partition.deadlines - opened)
         return (
             partition.held_bytes + GROUP_BYTES * opened + STALE_BYTES * stale + COMPONENT_BYTES * partition.counts.open
         )
@@ -161,7 +187,7 @@ class PartitionTask:
         return self.partition.closed.memory_bytes + self.partition.commands.memory_bytes
 
     def forget(self, spare_bytes: int) -> None:
-        """Forgets the oldest of what is remembered, before its time, until so many bytes are spared; what that means is told."""
+        """Forgets the oldest of what is remembered, before its time, until so many bytes are spared; logs once what follows from it."""
         partition = self.partition
         before = len(partition.closed.order)
         youngest = partition.closed.shrink(spare_bytes)
@@ -170,11 +196,11 @@ class PartitionTask:
             partition.commands.shrink(spare_bytes)
             return
         self.forgets_until = max(self.forgets_until, youngest.at + self.context.policy.closed_retention_ms)
-        if not self._has_told:
-            self._has_told = True
+        if not self._has_warned:
+            self._has_warned = True
             log.warning(
-                "%s/%d: closed ids take more than their part of memory_limit_bytes, and the oldest are forgotten before closed_retention_ms: "
-                "a late component of one opens a new group (W-19)",
+                "%s/%d: closed ids take more than their share of memory_limit_bytes, so the oldest are forgotten before closed_retention_ms: "
+                "a late component of one opens a new group",
                 *self.tp,
             )
 
@@ -182,7 +208,7 @@ class PartitionTask:
         """The wall clock must be strictly after this (epoch ms) before a tick can do anything; None: no deadline."""
         if self._unrecorded is not None:
             return 0
-        due = min(self.partition.due, self.young.due_at(), self._leave_due())
+        due = min(self.partition.due, self.replayable.due_at(), self._leave_due())
         return None if due == NEVER else due - 1
 
     @property
@@ -194,21 +220,21 @@ class PartitionTask:
         """An append time after this cannot be, and does not move the clock."""
         self.partition.latest = latest_ms
 
-    def feed(self, records: Sequence[RawRecord]) -> bool:
+    def on_records(self, records: Sequence[RawRecord]) -> bool:
         """Records of a poll before those that `process` gets: the plan is of all of them. False once the plan is full."""
         if self.forgets_until and records:
             self._look_back(records[0].timestamp()[1])
-        return self.partition.feed(records)
+        return self.partition.on_records(records)
 
     def _look_back(self, at: int) -> None:
         """Tells once, and only if a record was appended in time to belong to what is forgotten."""
         if at >= self.forgets_until:
             self.forgets_until = 0
-        elif not self._has_told:
-            self._has_told = True
+        elif not self._has_warned:
+            self._has_warned = True
             log.warning(
-                "%s/%d: a part of the ledger is gone, and with it ids that closed lately: of what was appended before %s a late component "
-                "opens a new group, and a unit that is sent again is delivered again (W-19)",
+                "%s/%d: a part of the ledger is gone, and with it ids that closed recently: until %s (append time) a late component "
+                "opens a new group, and a unit that is sent again is delivered again",
                 *self.tp,
                 datetime.fromtimestamp(self.forgets_until / 1000, UTC).isoformat(),
             )
@@ -216,7 +242,7 @@ class PartitionTask:
     @property
     def forgotten_until(self) -> int:
         """As `forgets_until`, once a record was read that may belong to what is forgotten; else 0."""
-        return self.forgets_until if self._has_told else 0
+        return self.forgets_until if self._has_warned else 0
 
     def process(self, records: Sequence[RawRecord], commands: Sequence[RawRecord] = ()) -> Plan:
         """One poll's records of this partition, and of the same partition of `D.commands`; both in offset order.
@@ -231,15 +257,15 @@ class PartitionTask:
         """Between the topics append times decide; a component goes before a command of the same moment."""
         fed = 0
 
-        def feed_until(at: int) -> bool:
+        def on_records_until(at: int) -> bool:
             nonlocal fed
             first = fed
             while fed < len(records) and records[fed].timestamp()[1] <= at:
                 fed += 1
-            return self.feed(records[first:fed])
+            return self.on_records(records[first:fed])
 
-        self.partition.obey(commands, feed_until)
-        self.feed(records[fed:])
+        self.partition.on_commands(commands, on_records_until)
+        self.on_records(records[fed:])
 
     def tick(self, now_ms: int) -> Plan | None:
         """The partition was read to an end offset that was asked for at `now_ms` (W-82): what is due then closes.
@@ -252,24 +278,40 @@ class PartitionTask:
         due = partition.first_due(now_ms) is not None or self._leave_due() <= now_ms
         if due:
             partition.is_cut = not partition.advance(now_ms)
-        aged = list(self.young.overdue(partition.position, partition.fed_bytes, now_ms))
+        aged = list(self.replayable.overdue(partition.position, partition.fed_bytes, now_ms))
         return self._plan(aged) if due or aged or self._unrecorded is not None else None
 
     def drain(self) -> Plan | None:
-        """A clean stop promotes every young group, so that whoever comes next need not read the input again.
+        """A clean stop promotes every replayable group, so that whoever comes next need not read the input again.
 
         Returns:
-            A plan, or None if there is no young group.
+            A plan, or None if there is no replayable group.
         """
-        groups = list(self.young.all())
+        groups = list(self.replayable.all())
         return self._plan(groups) if groups else None
 
     # -- plan -------------------------------------------------------------------------------------------------------
 
     def _plan(self, promoted: Iterable[Group] = ()) -> Plan:
+        """The plan of all that happened since the last one.
+
+        The order of the steps is that of what they change:
+
+        1. Outputs first: a unit that turns out to fit no record fails, and `closed` says so before the ledger does.
+        2. `removed` before the tombstones of closed groups, since these count on how many of the components held have rows.
+        3. A closed group lets go of its components once nothing asks for them: its outputs and its tombstones are made.
+        4. Tombstones before rows: an id that closed and opened again has rows under the same keys. `rows` counts live rows, so each
+           tombstone is one less, and each row one more.
+        5. A group's own row after those of its components: a restore that finds it finds them.
+        6. The replay floor after promotion: it is that of the groups which are still replayable.
+        7. The ledger record last, from the position of the plan before to that of this one: together they have no gap.
+
+        Args:
+            promoted: Groups that are to have rows from now on, whatever happened to them.
+        """
         partition, context = self.partition, self.context
         is_cut = partition.is_cut
-        happened = partition.settle()
+        happened = partition.take_happened()
         topics = context.topics
         plan = Plan(
             self.tp,
@@ -281,7 +323,7 @@ class PartitionTask:
             rejected_topic=topics.rejected,
             is_cut=is_cut,
         )
-        written = Written(plan.outputs, plan.log_lines, stayed=plan.stayed, bare=plan.bare)
+        written = WrittenOutputs(plan.outputs, plan.log_lines, external=plan.external, bare=plan.bare)
         closed = happened.closed
         write = self.writer.write
         for outward in happened.effects:
@@ -293,25 +335,26 @@ class PartitionTask:
         if written.refused_late:
             partition.counts.passed -= written.refused_late
             partition.counts.rejected += written.refused_late
+        removed = self._removed_rows(happened.removed) if happened.removed else []
         for group, _ in closed:
             if group is None:
                 continue
-            if group.promoted or group.has_group_row:
+            if group.attachment is not None:
                 plan.changelog += [(key, None) for key in tombstone_keys(group)]
             group.forget()
-        plan.changelog += [(tombstone_key(group, seq), None) for group, seq in happened.removed]
+        plan.changelog += removed
         if happened.amended:
-            promoted = [*promoted, *self._no_longer_young(happened.amended)]
-        buried = len(plan.changelog)
+            promoted = [*promoted, *self._no_longer_replayable(happened.amended)]
+        tombstones = len(plan.changelog)
         self._promote(happened.held, promoted, plan.changelog)
-        self.rows += len(plan.changelog) - 2 * buried
+        self.rows += len(plan.changelog) - 2 * tombstones
         for group in dict.fromkeys(happened.amended):
             if group.is_open:
-                self.rows += not group.has_group_row
+                self.rows += not has_group_row(group)
                 plan.changelog.append(group_row(group))
         if self._leave_due() <= partition.clock:
             plan.outputs += self._leave()
-        floor = self.young.floor(partition.position)
+        floor = self.replayable.floor(partition.position)
         plan.metadata = offset_metadata(floor, self.rows, partition.clock, context)
         if self._unrecorded is not None:
             plan.changelog.append((SETTINGS_KEY, self._unrecorded.value))
@@ -331,7 +374,7 @@ class PartitionTask:
         return max(self._leave_at, due if ignored is None else min(due, ignored))
 
     def _leave(self) -> list[Output]:
-        """Tombstones for the ways of ids that are neither open nor remembered (W-106), and for claims that nobody heeds."""
+        """Tombstones for the placements of ids that are neither open nor remembered (W-106), and for claims that nobody heeds."""
         partition, paths = self.partition, self.context.paths
         assert paths is not None
         clock, kept_ms = partition.clock, partition.policy.closed_retention_ms
@@ -346,33 +389,47 @@ class PartitionTask:
         keys += paths.leave_ignored(clock, kept_ms)
         return [Output(self.context.topics.path_map, PARTITION, key, None, []) for key in keys]
 
-    def _no_longer_young(self, amended: Iterable[Group]) -> list[Group]:
-        """What a command said cannot be told from the input: groups without rows yet get them, once (W-203)."""
-        whole = [group for group in dict.fromkeys(amended) if group.is_open and not group.promoted]
+    def _removed_rows(self, removed: Iterable[tuple[Group, int, int]]) -> list[tuple[bytes, bytes | None]]:
+        """Tombstones of components that commands took out of groups; one that came in this very poll has no row."""
+        tombstones: list[tuple[bytes, bytes | None]] = []
+        for group, seq, index in removed:
+            storage = storage_of(group)
+            if storage is not None and index < storage.rows:
+                storage.rows -= 1
+                tombstones.append((tombstone_key(storage, seq), None))
+        return tombstones
+
+    def _no_longer_replayable(self, amended: Iterable[Group]) -> list[Group]:
+        """Groups without rows that a command changed: the input alone does not tell what it said, so they get rows now (W-203)."""
+        whole = [group for group in dict.fromkeys(amended) if group.is_open and not rows_of(group)]
         for group in whole:
-            group.is_young = False
+            group.list_plain(True)
         return whole
 
     def _promote(
         self, held: Sequence[HeldRow], promoted: Iterable[Group], rows: list[tuple[bytes, bytes | None]]
     ) -> None:
-        """Adds the rows of what survived the poll and is not, or no longer, young (W-119)."""
-        young, allow_young, partition = self.young, self.context.replay.allow_young, self.partition
+        """Adds the rows of what is still held after the poll, unless its group is replayable and stays so (W-119).
+
+        Every group in `held` that is open has all of its rows but for those that follow here, or none; or it is replayable, and has none. So
+        one component after the other gets its row, or joins `whole`, whose groups get the rows of all their components at once, below.
+        """
+        replayable, allow_replay, partition = self.replayable, self.context.replay.allow_replay, self.partition
         whole: dict[Group, dict[int, Attributes]] = {group: {} for group in promoted}
         for group, seq, end, offset, attributes in held:
-            if not group.is_open or (group.is_young and attributes is None):
+            if not group.is_open or (attributes is None and not group.lists_plain):
                 continue
-            if group.promoted or not (allow_young or group.is_young or group in whole):
-                group.promoted += 1
+            storage = group.attachment
+            if (storage is not None and storage.rows) or not (allow_replay or group in whole or is_replayable(group)):
                 rows.append(component_row(group, seq, end, offset, attributes))
             elif attributes is None and group.generation == 1 and group not in whole:
-                young.add(group, offset, partition.fed_bytes)
+                replayable.add(group, offset, partition.fed_bytes)
             else:  # what a replay could not tell from the input alone
-                group.is_young = False
+                group.list_plain(True)
                 said = whole.setdefault(group, {})
                 if attributes is not None:
                     said[seq] = attributes
-        for group in young.overdue(partition.position, partition.fed_bytes, partition.clock):
+        for group in replayable.overdue(partition.position, partition.fed_bytes, partition.clock):
             whole.setdefault(group, {})
         for group, said in whole.items():
             rows += promotion_rows(group, said)
@@ -395,7 +452,7 @@ class PartitionTask:
         self,
         outward: Outward,
         closed: list[tuple[Group | None, Closed]],
-        written: Written,
+        written: WrittenOutputs,
     ) -> list[tuple[Group | None, Closed]]:
         """A unit does not fit its records: its group fails, as if it had been over a limit (W-115)."""
         effect, _, group = outward
@@ -405,7 +462,7 @@ class PartitionTask:
         self.partition.amend(effect.closed, failed, len(group.held))
         if effect.command is not None:
             written.too_large.add(effect.command.id)
-        self.writer.write((GivenUp(failed, UnitTooLargeError, effect.command), None, group), written)
+        self.writer.write((Undelivered(failed, UnitTooLargeError, effect.command), None, group), written)
         return [(of, failed if one is effect.closed else one) for of, one in closed]
 
     # -- restore ----------------------------------------------------------------------------------------------------
@@ -454,34 +511,32 @@ class PartitionTask:
         if group is None:
             raise DecodeError("changelog", f"a group row of {group_id.decode()!r}, and no component of it")
         group.apply(Amended(group_id, row.declared_end or 0, row.waived, row.extended_deadline or 0))
-        group.has_group_row = True
+        storage = storage_of(group)
+        assert storage is not None  # its components came by their rows
+        storage.has_group_row = True
 
     def replay(self, components: Iterable[Replayed]) -> None:
-        """Takes held components of young groups from the input; offsets rise."""
+        """Takes held components of replayable groups from the input; offsets rise."""
         partition, groups = self.partition, self.partition.groups
-        leaves_values = self.context.policy.leaves_values
+        has_external_values = self.context.policy.has_external_values
         for group_id, seq, end, at, offset, body, tail in components:
             group = groups.get(group_id)
             if group is None:
                 group = groups[group_id] = Group(group_id, 1, at)
-                self.young.add(group, offset, partition.fed_bytes)
+                self.replayable.add(group, offset, partition.fed_bytes)
             partition.fed_bytes += len(body)
-            if leaves_values and (left := stays(body)):
+            group.hold(seq, body, at)
+            if end:
+                group.mark_end(seq, tail)
+            if has_external_values and (left := external_bytes(body)):
                 partition.fed_bytes += left
                 group.leave(left)
-            group.held[seq] = body
-            if at > group.last_at:
-                group.last_at = at
-            if end:
-                group.end, group.marked, group.tail = seq, True, tail
 
     def restored(self) -> None:
         """All components are in: counts them, forgets what the ledger remembers too long, and puts deadlines in line."""
         partition = self.partition
         groups = partition.groups.values()
-        for group in groups:
-            group.bytes, group.highest = sum(map(len, group.held.values())) + group.stays, max(group.held)
-        partition.held_bytes = sum([group.bytes - group.stays for group in groups])
+        partition.held_bytes = sum([group.bytes - group.external_bytes for group in groups])
         partition.counts.held = partition.counts.received = sum([len(group.held) for group in groups])
         partition.closed.trim(partition.clock)
         if self.context.policy.has_paths:

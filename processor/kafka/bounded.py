@@ -1,11 +1,11 @@
 """librdkafka's producer, with a bound on the one transactional call that has none.
 
-Belongs here: that call. Does not belong here: what a time-out means (`processor.kafka.sink`, `uow.transaction`).
+Belongs here: that call. Does not belong here: the consequence of a time-out (`uow.processor.kafka.transactional_producer`).
 
 `send_offsets_to_transaction` does not keep its time-out while the group's coordinator cannot be found or reached: it waits for a change
 that may never come (librdkafka issue 5456, open in 2.16). A worker would stand still for ever, with its partitions. So the call is made
-in a thread of its own, and left behind when it is overdue. Its handle can do nothing more, which is what a time-out means to the callers:
-they throw it away, and the next epoch fences whatever it may still send.
+in a thread of its own, and left behind when it is overdue. Its handle can do nothing more: callers throw it away after a time-out,
+and the next epoch fences whatever it may still send.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class BoundedProducer(ck.Producer):
 
 
 def returns(call: Callable[[], None], within_s: float | None) -> bool:
-    """Whether a call returned in time; raises what it raised. One that does not is left behind in its thread."""
+    """True if a call returned in time; raises its exception. One that does not return is left behind in its thread."""
     outcome: SimpleQueue[BaseException | None] = SimpleQueue()
 
     def run() -> None:

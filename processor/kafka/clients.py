@@ -1,7 +1,7 @@
 """The one factory of librdkafka handles: every property that we set, with its reason, in one place.
 
-Belongs here: properties, and loggers of handles. Does not belong here: what is done with a handle (`source`, `sink`, `reader`).
-`[kafka]` of the user goes first and ours on top; what would break a promise is refused earlier, by name (`uow.config`).
+Belongs here: properties, and loggers of handles. Does not belong here: the use of a handle (`source`, `transactional_producer`, `log_reader`).
+`[kafka]` of the user goes first and ours on top; a property that would break a promise is refused earlier, by name (`uow.config.loading`).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 
-from processor.kafka.bounded import BoundedProducer
-from processor.kafka.doubt import LOG_LEVEL
-from processor.kafka.outage import Outage
-from processor.kafka.settings import WorkerSettings
-from topics.catalogue import RECORD_LIMIT_BYTES
+from uow.processor.kafka.bounded import BoundedProducer
+from uow.processor.kafka.doubt import LOG_LEVEL
+from uow.processor.kafka.outage import Outage
+from uow.processor.kafka.worker_settings import WorkerSettings
+from uow.topics.catalogue import RECORD_LIMIT_BYTES
 
 CONSUMER = {
-    "fetch.queue.backoff.ms": "20",  # else who empties a full queue waits for the rest of a second
+    "fetch.queue.backoff.ms": "20",  # else a reader that empties a full queue waits for the rest of a second
 }
 
 GROUP_CONSUMER = {
@@ -51,7 +51,7 @@ LOG_CONSUMER = {
 
 CONTENT_CONSUMER = {
     "isolation.level": "read_committed",
-    "auto.offset.reset": "error",  # what retention took is told, not skipped
+    "auto.offset.reset": "error",  # an offset that retention took is an error, not skipped
     "fetch.message.max.bytes": "1048576",
     "queued.max.messages.kbytes": "2048",
     "fetch.queue.backoff.ms": "2",  # each jump empties the queue
@@ -111,10 +111,10 @@ class HandleLog(logging.Handler):
 
 
 class Clients:
-    """Makes handles for one worker, or for a command that looks.
+    """Makes handles for one worker, or for a command that inspects.
 
     Args:
-        settings: Where, and who we are.
+        settings: Addresses of brokers, and our names.
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
@@ -154,7 +154,7 @@ class Clients:
         return self._consumer("contents", LOG_CONSUMER | CONTENT_CONSUMER)
 
     def content_properties(self) -> dict[str, Any]:
-        """Those of `content_consumer`, for a handle that is not the client's (`processor.kafka.hidden`)."""
+        """Those of `content_consumer`, for a handle that is not the client's (`uow.processor.kafka.header_lookup`)."""
         return self._consumer_properties(LOG_CONSUMER | CONTENT_CONSUMER)
 
     def path_consumer(self) -> ck.Consumer:
@@ -162,7 +162,7 @@ class Clients:
         return self._consumer("paths", LOG_CONSUMER | PATH_CONSUMER)
 
     def path_producer(self) -> ck.Producer:
-        """Claims ways, outside transactions."""
+        """Writes claims of the path map, outside transactions."""
         properties = {
             **self._common,
             "enable.idempotence": "true",

@@ -1,7 +1,7 @@
 """Values read back on librdkafka: single records of `D.components`, by place (W-117).
 
-Belongs here: getting from one record to the next. Does not belong here: which records, and what becomes of one that is gone
-(`processor.engine.stayed`). Not a member of the group.
+Belongs here: getting from one record to the next. Does not belong here: choosing the records, and handling one that is gone
+(`uow.processor.engine.external_values`). Not a member of the group.
 """
 
 from __future__ import annotations
@@ -12,19 +12,17 @@ from typing import Any, Final
 
 import confluent_kafka as ck
 
-from processor.engine.ports import Doubt, Tp
-from processor.kafka.clients import Clients
-from processor.kafka.hidden import HeaderLook, NoAnswerError
-from schemas.records import Component, Source
+from uow.processor.engine.ports import Doubt, Tp
+from uow.processor.kafka.clients import Clients
+from uow.processor.kafka.error_table import GONE
+from uow.processor.kafka.header_lookup import HeaderLookup, LookupTimeoutError
+from uow.schemas.records import ComponentRecord, Source
 
 JUMP_BYTES: Final = 524_288
-"""What lies between two components is read over up to about this much; a jump fetches anew."""
+"""About how many bytes between two components are read and dropped; over a larger distance the consumer jumps, which fetches anew."""
 RECORD_BYTES: Final = 200
-"""What a record has beside its value, about."""
+"""About how many bytes a record has beside its value."""
 STEP_S: Final = 0.1
-_GONE: Final = frozenset(
-    {ck.KafkaError._AUTO_OFFSET_RESET, ck.KafkaError.OFFSET_OUT_OF_RANGE, ck.KafkaError._PARTITION_EOF}
-)
 
 
 class KafkaContents:
@@ -40,16 +38,16 @@ class KafkaContents:
         self._consumer: ck.Consumer | None = None
         self._where: tuple[str, int] | None = None
         self._next = 0
-        self._look = HeaderLook(clients.content_properties(), answer_s)
+        self._lookup = HeaderLookup(clients.content_properties(), answer_s)
 
     def hidden(self, tp: Tp, offsets: Sequence[int]) -> set[int]:
-        """Which of these records have headers that the client does not show; raises `Doubt`."""
+        """Those of these records whose headers the client does not show; raises `Doubt`."""
         try:
-            return self._look.hidden(tp.topic, tp.partition, offsets)
-        except NoAnswerError as error:
-            raise Doubt(f"headers of a record cannot be looked at: {error}") from error
+            return self._lookup.hidden(tp.topic, tp.partition, offsets)
+        except LookupTimeoutError as error:
+            raise Doubt(f"headers of a record cannot be read again: {error}") from error
 
-    def read(self, components: Sequence[Component]) -> Iterator[Any]:
+    def read(self, components: Sequence[ComponentRecord]) -> Iterator[Any]:
         """The records of these that still lie at their places; raises `Doubt`."""
         lengths = [each.reference.length for each in components if each.reference is not None]
         each_bytes = sum(lengths) // len(components) + RECORD_BYTES
@@ -60,7 +58,7 @@ class KafkaContents:
                 yield record
 
     def _record(self, place: Source, each_bytes: int) -> Any:
-        """What lies there, or None; records about there have about so many bytes."""
+        """The record at that place, None if it is gone. `each_bytes` is the usual size of the records around it."""
         consumer, deadline = self._consumer_at(place, each_bytes), time.monotonic() + self._answer_s
         trouble = "no answer"
         while time.monotonic() < deadline:
@@ -73,7 +71,7 @@ class KafkaContents:
                 self._next = offset + 1
                 if offset >= place.offset:
                     return record if offset == place.offset else None
-            elif error.code() in _GONE:
+            elif error.code() in GONE:
                 self._where = None
                 return None
             else:
@@ -94,6 +92,6 @@ class KafkaContents:
 
     def close(self) -> None:
         """Closes the consumers."""
-        self._look.close()
+        self._lookup.close()
         if self._consumer is not None:
             self._consumer.close()

@@ -1,7 +1,7 @@
-"""What is said again and again while a broker is gone, said now and then, with how often.
+"""Repeated log lines while a broker is gone, thinned out: each kind now and then, with the number left out.
 
-Every handle tries every broker several times a second, and says so each time. Belongs here: which lines are alike, and when one is due again.
-Does not belong here: what a line means (`processor.kafka.doubt` sees each of them).
+Every handle tries every broker several times a second and logs each try. Belongs here: which lines are alike, and when one is due again.
+Does not belong here: the meaning of a line (`uow.processor.kafka.doubt` gets each of them).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 
 AGAIN_S = 30.0
-"""A line like one that was said is said again after so long."""
+"""After so many seconds a similar line is logged again."""
 
 KINDS = 1_000
-"""Kinds of lines that are told apart at most."""
+"""Most kinds of lines that are counted separately."""
 
 _NUMBERS = re.compile(r"\d+")
 
@@ -31,7 +31,7 @@ class Outage:
         self._said: dict[str, tuple[float, int]] = {}
 
     def line(self, text: str) -> str | None:
-        """What to say of it now, with how many like it were left out since the last one; None: nothing."""
+        """The text to log for this line, with the number of similar lines left out since the last one; None: log nothing."""
         kind, now = _NUMBERS.sub("#", text), self._monotonic()
         said, left_out = self._said.get(kind, (now - AGAIN_S, 0))
         if now - said < AGAIN_S:

@@ -1,7 +1,7 @@
 """The engine's source on librdkafka: a member of the consumer group.
 
-Belongs here: rebalances, polls, end offsets, what the consumer's errors mean. Does not belong here: what happens to records
-(`processor.engine.driver`), and reading logs for restore (`processor.kafka.reader`).
+Belongs here: rebalances, polls, end offsets, the consumer's errors. Does not belong here: handling records
+(`uow.processor.engine.driver`), and reading logs for restore (`uow.processor.kafka.log_reader`).
 
 A poll waits for its first record, takes what lies there and `GRACE_S` for company, and goes: a drained input is committed at once. Only
 when the poll before was full, that is under backlog, it may wait up to `commit_interval_ms` to fill.
@@ -17,24 +17,30 @@ from typing import Any
 
 import confluent_kafka as ck
 
-from processor.engine.ports import Blocked, Doubt, EndOffset, Poll, RawRecord, Released, Tp
-from processor.kafka.clients import Clients
-from processor.kafka.clock import WorkerClock
-from processor.kafka.contact import Contact
-from processor.kafka.ends import Ends
-from processor.kafka.messages import apart, by_partition
-from processor.kafka.offsets import LogOffsets
-from processor.kafka.outage import Outage
-from processor.kafka.settings import WorkerSettings
-from schemas.errors import FencedError
+from uow.processor.engine.ports import (
+    Blocked,
+    Doubt,
+    EndOffset,
+    Poll,
+    RawRecord,
+    Released,
+    Tp,
+)
+from uow.processor.kafka.clients import Clients
+from uow.processor.kafka.consumed import apart, by_partition
+from uow.processor.kafka.coordinator_liveness import CoordinatorLiveness
+from uow.processor.kafka.error_table import Meaning, meaning_of
+from uow.processor.kafka.log_offsets import LogOffsets
+from uow.processor.kafka.outage import Outage
+from uow.processor.kafka.replicated_ends import Ends
+from uow.processor.kafka.worker_clock import WorkerClock
+from uow.processor.kafka.worker_settings import WorkerSettings
+from uow.schemas.error_classes import FencedError
 
 log = logging.getLogger("uow.source")
 
 GRACE_S = 0.002
-"""How long a poll that is not under backlog waits for more after its first record."""
-
-UNREADABLE = frozenset({ck.KafkaError._BAD_COMPRESSION, ck.KafkaError._BAD_MSG})
-"""The library would ask for the same batch again for ever: one that inflates to more than `receive.message.max.bytes`, or is damaged."""
+"""Seconds that a poll without backlog waits for more records after its first one."""
 
 SEEK_S = 5.0
 
@@ -54,7 +60,7 @@ class KafkaSource:
     def __init__(self, clients: Clients, settings: WorkerSettings, clock: WorkerClock) -> None:
         self._clients, self._clock = clients, clock
         self.stable_lags: Mapping[Tp, int] = {}
-        self._contact = Contact(settings.session_timeout_ms)
+        self._liveness = CoordinatorLiveness(settings.session_timeout_ms)
         self._stands_still = False
         self._outage = Outage()
         self._fill_s = settings.commit_interval_ms / 1000
@@ -77,12 +83,12 @@ class KafkaSource:
         consumer = self._consumer = self._clients.group_consumer(self._on_statistics)
 
         def assign(_: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
-            self._contact.renew()
+            self._liveness.renew()
             on_assign([Tp(each.topic, each.partition) for each in partitions])
             consumer.incremental_assign([])  # accepted; what is read, and from where, is said in `begin`
 
-        def release(told: Released, partitions: list[ck.TopicPartition]) -> None:
-            tps = told([Tp(each.topic, each.partition) for each in partitions])
+        def release(notify: Released, partitions: list[ck.TopicPartition]) -> None:
+            tps = notify([Tp(each.topic, each.partition) for each in partitions])
             ours = [tp for tp in tps if tp in self._owned]  # one that is not restored, or cannot be, is not read yet
             self._owned.difference_update(tps)
             for tp in tps:
@@ -98,7 +104,7 @@ class KafkaSource:
 
     def _on_statistics(self, text: str) -> None:
         statistics = json.loads(text)
-        self._contact.on_statistics(statistics)
+        self._liveness.on_statistics(statistics)
         self.stable_lags = {
             Tp(name, int(number)): max(0, each["hi_offset"] - each["ls_offset"])
             for name, topic in statistics["topics"].items()
@@ -161,44 +167,41 @@ class KafkaSource:
 
     @property
     def complaint(self) -> str | None:
-        """Why nothing can be read just now; None where something can. Any thread may ask."""
-        return self._contact.complaint
+        """The reason why nothing can be read just now; None if reading works. Any thread may ask."""
+        return self._liveness.complaint
 
     def _is_cut_off(self) -> bool:
-        lost = self._contact.is_lost
+        lost = self._liveness.is_lost
         if lost != self._stands_still:
             self._stands_still = lost
             if lost:
-                log.warning("%s: standing still until it answers", self._contact.complaint)
+                log.warning("%s: standing still until it answers", self._liveness.complaint)
             else:
                 log.warning("the group's coordinator answers again")
         return lost
 
     def _on_error(self, message: Any, error: ck.KafkaError, trouble: dict[Tp, Blocked]) -> None:
-        code = error.code()
-        if code == ck.KafkaError._PARTITION_EOF:
+        meaning = meaning_of(error)
+        if meaning is Meaning.END:
             tp = Tp(message.topic(), message.partition())
             if tp in self._owned:
                 self._reached[tp] = message.offset()
-        elif code in (
-            ck.KafkaError._AUTO_OFFSET_RESET,
-            ck.KafkaError.OFFSET_OUT_OF_RANGE,
-        ):
+        elif meaning is Meaning.OUT_OF_RANGE:
             tp = Tp(message.topic(), message.partition())
             at = self._delivered.get(tp, -1)
             trouble[tp] = Blocked(
-                f"{tp.topic}/{tp.partition}: the committed position {at} is no longer in the log ({error.str()}): retention overtook it, records up "
-                "to the log's start are lost. Nothing was skipped; what to do: docs/operations.md, a partition is blocked (W-120)"
+                f"{tp.topic}/{tp.partition}: the committed position {at} is no longer in the log ({error.str()}): retention overtook it, and the "
+                "records up to the log's start are lost. Nothing was skipped. See the operations guide, section 'A partition is blocked'"
             )
-        elif code in UNREADABLE:
+        elif meaning is Meaning.UNFETCHABLE:
             tp = Tp(message.topic(), message.partition())
             trouble[tp] = Blocked(
-                f"{tp.topic}/{tp.partition}: what lies at {self._delivered.get(tp, -1)} cannot be fetched ({error.str()}); what to do: "
-                "docs/operations.md, a partition is blocked"
+                f"{tp.topic}/{tp.partition}: the records at offset {self._delivered.get(tp, -1)} cannot be fetched ({error.str()}). See the "
+                "operations guide, section 'A partition is blocked'"
             )
         elif error.fatal():
             raise FencedError(f"the consumer cannot go on: {error.name()}: {error.str()}")
-        elif code == ck.KafkaError._MAX_POLL_EXCEEDED:
+        elif error.code() == ck.KafkaError._MAX_POLL_EXCEEDED:
             log.warning("no poll for max.poll.interval.ms: the partitions are given away, the worker rejoins")
         else:
             self._grumble(f"consumer: {error.name()}: {error.str()}")  # the library goes on by itself
@@ -222,12 +225,12 @@ class KafkaSource:
             return None
 
     def has_read(self, tp: Tp, position: int, end: int) -> bool:
-        """Takes what the last fetch said for where the partition is read to, unless records were handed over that lie above `position`."""
+        """The last fetch also counts as a position that was read to, unless records above `position` were handed over."""
         reached = self._reached.get(tp, -1) if position >= self._delivered.get(tp, 0) else -1
         return max(position, reached) >= end
 
     def drained(self, tp: Tp, position: int) -> EndOffset | None:
-        """Looks at what the last fetch said first, and asks the broker only when that says "at the end"."""
+        """Asks the broker only if the last fetch reached the end."""
         if self._reached.get(tp, -1) < position:
             return None
         asked_at = self._clock.at(tp)
@@ -256,7 +259,7 @@ class KafkaSource:
                 time.sleep(0.01)
 
     def _forget(self, tp: Tp, position: int) -> None:
-        """What was read of a partition no longer counts."""
+        """Forgets everything that was read of a partition."""
         self._reached.pop(tp, None)
         if position >= 0:
             self._delivered[tp] = position

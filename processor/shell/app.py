@@ -1,7 +1,7 @@
 """The Faust app: one agent and one table per destination, on our transport; and the worker process around it.
 
-Belongs here: Faust's settings, how the parts are put together, what a worker checks before it starts. Does not belong here: the poll loop
-(`processor.engine.driver`), what Faust asks of a transport (`processor.shell.transport`), signals and exit (`processor.shell.worker`).
+Belongs here: Faust's settings, and how the parts are put together. Does not belong here: the poll loop
+(`uow.processor.engine.driver`), what Faust asks of a transport (`uow.processor.shell.transport`), signals and exit (`uow.processor.shell.worker`).
 
 `create_app(settings, new_ports)` serves tests too: give it ports in memory and call `app.start()`.
 """
@@ -21,37 +21,43 @@ from typing import Any
 import faust
 from mode import CrashingSupervisor
 
-from processor.engine.batch import Batch, Task
-from processor.engine.context import INPUT_LIMIT_BYTES, TaskContext
-from processor.engine.driver import Driver, Host, Ports, Wanted, remembered_share
-from processor.engine.ports import Meanwhile, Tp
-from processor.engine.restore import restore
-from processor.engine.ways import AllWays, Ways
-from processor.engine.young import ReplayLimits
-from processor.kafka.clients import Clients
-from processor.kafka.clock import WorkerClock, wall_ms
-from processor.kafka.partitioner import fastest_partition_for
-from processor.kafka.paths import KafkaPathLog
-from processor.kafka.reader import KafkaLogReader, Readiness
-from processor.kafka.settings import WorkerSettings
-from processor.kafka.sink import KafkaSink
-from processor.kafka.source import KafkaSource
-from processor.shell.monitor import WorkerStatus
-from processor.shell.pages import WebAddress, add_pages
-from processor.shell.table import GroupTable, Tables
-from processor.shell.transport import BatchSchema
-from schemas.registry import framer_for
-from topics.catalogue import DestinationTopics
-from topics.headers import Reading
-from topics.paths import PARTITION, PathMap
+from uow.processor.engine.batch import Batch, Task
+from uow.processor.engine.context import TaskContext
+from uow.processor.engine.driver import Driver
+from uow.processor.engine.driver_ports import Ports, TaskRunner, Wanted
+from uow.processor.engine.hidden_headers import HiddenHeaders
+from uow.processor.engine.memory_limit import remembered_limit
+from uow.processor.engine.placement import Placement, Placements
+from uow.processor.engine.ports import Meanwhile, Tp
+from uow.processor.engine.replayable import ReplayLimits
+from uow.processor.engine.restore import restore
+from uow.processor.kafka.clients import Clients
+from uow.processor.kafka.contents import KafkaContents
+from uow.processor.kafka.fast_partitioner import fastest_partition_for
+from uow.processor.kafka.log_reader import KafkaLogReader, Readiness
+from uow.processor.kafka.path_log import KafkaPathLog
+from uow.processor.kafka.sink import KafkaSink
+from uow.processor.kafka.source import KafkaSource
+from uow.processor.kafka.worker_clock import WorkerClock, wall_ms
+from uow.processor.kafka.worker_settings import WorkerSettings
+from uow.processor.shell.monitor import WorkerStatus
+from uow.processor.shell.pages import WebAddress, add_pages
+from uow.processor.shell.table import GroupTable, WorkerTables
+from uow.processor.shell.transport import BatchSchema
+from uow.schemas.registry import framer_for
+from uow.topics.catalogue import DestinationTopics
+from uow.topics.headers import Reading
+from uow.topics.path_map import PARTITION, PathMap
+from uow.topics.policies import FieldSource
+from uow.topics.record_size import INPUT_LIMIT_BYTES
 
 log = logging.getLogger("uow.worker")
 
 TURN_S = 0.1
-"""How long a batch works before the pages have their turn, and a slice of records longer at most."""
+"""Longest time that a batch works before the web pages have their turn; a slice of records may come on top."""
 
 NewPorts = Callable[[WorkerStatus], Ports]
-"""Makes the driver's ports; the status is for what they count."""
+"""Makes the driver's ports; they keep counts in the status."""
 
 IDLE_S = 1.0
 COLLECT_EVERY_S = 60.0
@@ -61,8 +67,8 @@ class UowApp(faust.App):
     """A Faust app whose records come from the driver.
 
     Attributes:
-        worker_settings: Of this worker.
-        status: What pages and metrics show.
+        worker_settings: Settings of this worker.
+        status: Shown by pages and metrics.
         new_ports: Makes the ports.
     """
 
@@ -70,13 +76,13 @@ class UowApp(faust.App):
     status: WorkerStatus
     new_ports: NewPorts
 
-    def new_driver(self, host: Host) -> Driver:
+    def new_driver(self, runner: TaskRunner) -> Driver:
         """The poll loop for this app, not started yet."""
         settings, stop = self.worker_settings, threading.Event()
         ports = self.new_ports(self.status)
         return Driver(
             ports,
-            host,
+            runner,
             {
                 topic: DestinationTopics(settings.application_id, name).commands
                 for topic, name in self.status.destinations.items()
@@ -93,12 +99,12 @@ class UowApp(faust.App):
         gc.disable()
 
     async def on_started_init_extra_tasks(self) -> None:
-        """Faust's own, and the collector's turn."""
+        """Faust's own tasks, and the garbage collector's."""
         await super().on_started_init_extra_tasks()
         self.add_future(self._collect_when_idle())
 
     async def _collect_when_idle(self) -> None:
-        """What cycles leave behind is collected when nothing has moved for a second, at most once a minute."""
+        """Collects garbage cycles when nothing has happened for a second, at most once a minute."""
         loop = asyncio.get_running_loop()
         collected_at = loop.time()
         while not self.should_stop:
@@ -126,16 +132,16 @@ def create_app(settings: WorkerSettings, new_ports: NewPorts, web: WebAddress | 
     """The app, not started.
 
     Args:
-        settings: Of the worker.
+        settings: Settings of the worker.
         new_ports: Makes the driver's ports.
-        web: Where the pages listen; None: no pages.
+        web: Address of the pages; None: no pages.
     """
     topics = {name: DestinationTopics(settings.application_id, name) for name in settings.destinations}
     app = UowApp(
         settings.application_id,
         broker=f"uow://{settings.bootstrap_servers.partition(',')[0]}",
         Table=GroupTable,
-        TableManager=Tables,
+        TableManager=WorkerTables,
         agent_supervisor=CrashingSupervisor,
         store="memory://",
         topic_allow_declare=False,
@@ -151,7 +157,7 @@ def create_app(settings: WorkerSettings, new_ports: NewPorts, web: WebAddress | 
         web_stats_enabled=False,
     )
     app.worker_settings, app.new_ports = settings, new_ports
-    app.status = WorkerStatus(settings.slot, {each.components: name for name, each in topics.items()})
+    app.status = WorkerStatus(settings.worker_name, {each.components: name for name, each in topics.items()})
     for name, each in topics.items():
         table = app.Table(
             name,
@@ -182,10 +188,10 @@ def _agent(table: Any) -> Any:
 def task_contexts(
     settings: WorkerSettings, partitions: Mapping[str, int], limits: Mapping[str, int] = MappingProxyType({})
 ) -> dict[str, TaskContext]:
-    """What the tasks of each destination share, by name of `D.components`.
+    """The context of each destination's tasks, by name of `D.components`.
 
     Args:
-        settings: Of the worker.
+        settings: Settings of the worker.
         partitions: Count by topic name.
         limits: Largest record by topic name, for `D.components`.
     """
@@ -208,7 +214,7 @@ def task_contexts(
             partition_for=partition_for,
             replay=ReplayLimits(settings.replay_limit_records, settings.replay_limit_bytes, settings.replay_limit_ms),
             paths=PathMap(partitions[topics.components], paths_bytes) if policy.has_paths else None,
-            remembered_bytes=remembered_share(settings.memory_limit_bytes),
+            remembered_bytes=remembered_limit(settings.memory_limit_bytes),
         )
     return contexts
 
@@ -219,14 +225,14 @@ def kafka_ports(
     on_step: Callable[[str], None] = lambda step: None,
     wall: Callable[[], int] = wall_ms,
 ) -> NewPorts:
-    """The ports on librdkafka; `on_step` and `wall` are drills' way in."""
+    """The ports on librdkafka; drills pass `on_step` and `wall`."""
 
     def new_ports(status: WorkerStatus) -> Ports:
         def on_replaced(cause: str) -> None:
             status.replaced += 1
 
         clients, clock = Clients(settings), WorkerClock(wall, lead_ms=settings.clock_lead_ms)
-        ways = _ways(clients, contexts)
+        placements = _placements(clients, contexts)
         status.paths = {each.destination: each.paths for each in contexts.values() if each.paths is not None}
 
         def restored(tps: Sequence[Tp], wanted: Wanted) -> Mapping[Tp, Task]:
@@ -234,6 +240,8 @@ def kafka_ports(
                 return restore(reader, contexts, tps, wanted)
 
         source = KafkaSource(clients, settings, clock)
+        contents = KafkaContents(clients, settings.transaction_timeout_ms / 2000)
+        by_value = [topic for topic, each in contexts.items() if each.policy.field_source is FieldSource.VALUE]
         status.read_stable_lags = lambda: source.stable_lags
         status.read_complaint = lambda: source.complaint
 
@@ -244,19 +252,20 @@ def kafka_ports(
 
         return Ports(
             source=source,
-            sink=KafkaSink(clients, settings, on_step, on_replaced),
+            sink=KafkaSink(clients, settings, on_step, on_replaced, contents=contents),
             clock=clock,
-            restore=ways.restoring(restored),
-            ways=ways or None,
+            restore=placements.restoring(restored),
+            placement=placements or None,
             ready=Readiness(clients, logs).ready,
+            hidden=HiddenHeaders(by_value, contents) if by_value else None,
         )
 
     return new_ports
 
 
-def _ways(clients: Clients, contexts: Mapping[str, TaskContext]) -> AllWays:
-    """The ways of the destinations under path routing."""
-    ways = {}
+def _placements(clients: Clients, contexts: Mapping[str, TaskContext]) -> Placements:
+    """The placements of all destinations under path routing."""
+    by_topic = {}
     for components, context in contexts.items():
         if context.paths is not None:
             tp = Tp(context.topics.path_map, PARTITION)
@@ -268,5 +277,5 @@ def _ways(clients: Clients, contexts: Mapping[str, TaskContext]) -> AllWays:
             path_log = KafkaPathLog(
                 context.topics, context.paths, clients.path_consumer, clients.path_producer, end_offset
             )
-            ways[components] = Ways(context.paths, path_log, Reading.of(context.policy))
-    return AllWays(ways)
+            by_topic[components] = Placement(context.paths, path_log, Reading.of(context.policy))
+    return Placements(by_topic)

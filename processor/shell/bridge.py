@@ -1,7 +1,7 @@
-"""Between the driver's thread and Faust's event loop: batches over, outcomes back.
+"""The bridge between the driver's thread and Faust's event loop: batches one way, outcomes the other.
 
-Belongs here: the driver's `Host`, and the two crossings (a call that waits, a note that does not). Does not belong here: any decision
-about records or transactions, and Faust's consumer interface (`processor.shell.transport`).
+Belongs here: the driver's `TaskRunner`, and the two kinds of crossing (a call that waits, a note that does not). Does not belong here: any decision
+about records or transactions, and Faust's consumer interface (`uow.processor.shell.transport`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,15 @@ from typing import Any
 import structlog
 from faust.types import TP, ConsumerMessage
 
-from processor.engine.batch import Batch, Task
-from processor.engine.driver import Driver
-from processor.engine.ports import Blocked, Doubt, Plan, Tp
-from processor.shell.monitor import WorkerStatus
+from uow.processor.engine.batch import Batch, Task
+from uow.processor.engine.driver import Driver
+from uow.processor.engine.ports import (
+    Blocked,
+    Doubt,
+    Plan,
+    Tp,
+)
+from uow.processor.shell.monitor import WorkerStatus
 
 log = logging.getLogger("uow.worker")
 expired_log = structlog.stdlib.get_logger("uow.expired")
@@ -36,10 +41,10 @@ Crash = Callable[[BaseException], Coroutine[Any, Any, None]]
 
 
 class Bridge:
-    """The driver's host on the event loop of a Faust app.
+    """The driver's task runner on the event loop of a Faust app.
 
     Args:
-        app: The Faust app; see `processor.shell.app.UowApp`.
+        app: The Faust app; see `uow.processor.shell.app.UowApp`.
         deliver: Hands a message to Faust's conductor.
         crash: Makes the worker crash.
     """
@@ -73,11 +78,11 @@ class Bridge:
             await self._crash(TimeoutError(f"not drained in {timeout_s:g} s, left without commit"))
 
     def on_agent_died(self, error: BaseException) -> None:
-        """Perhaps outside its ``with batch``: nothing may wait for it for ever."""
+        """It may have died outside its ``with batch``: its batches are finished here, so that the driver does not wait for ever."""
         for batch in self._waiting:
-            batch.settle(error)
+            batch.finish(error)
 
-    # -- Host: called by the driver's thread
+    # -- TaskRunner: called by the driver's thread
 
     def assigned(self, tasks: Mapping[Tp, Task]) -> None:
         self._call(self._adopt(tasks))
@@ -103,7 +108,7 @@ class Bridge:
         self._note(self._on_blocked, tp, cause)
 
     def unblocked(self, tp: Tp) -> None:
-        log.warning("partition goes on: %s/%d", tp.topic, tp.partition)
+        log.warning("partition no longer blocked: %s/%d", tp.topic, tp.partition)
         self._note(self._on_unblocked, tp)
 
     def paused(self, tps: Collection[Tp]) -> None:
@@ -133,7 +138,7 @@ class Bridge:
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def _note(self, fun: Callable[..., None], *args: Any) -> None:
-        """Tells the loop, does not wait."""
+        """Schedules it on the loop, does not wait."""
         with suppress(RuntimeError):  # the loop is closed: the driver was left behind by a stop that could not wait
             self._loop.call_soon_threadsafe(fun, *args)
 
@@ -169,7 +174,7 @@ class Bridge:
         everything: asyncio.Future[None] = self._loop.create_future()
         open_count = len(batches)
 
-        def on_settled() -> None:
+        def on_finish() -> None:
             nonlocal open_count
             open_count -= 1
             if not open_count and not everything.done():
@@ -178,7 +183,7 @@ class Bridge:
         self._waiting = batches
         messages = []
         for batch in batches:
-            batch.on_settled = on_settled
+            batch.on_finish = on_finish
             message = _message(batch, app.consumer_generation_id)
             app.sensors.on_message_in(
                 message.tp, message.offset, message

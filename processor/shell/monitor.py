@@ -1,7 +1,7 @@
-"""What a worker knows about itself, and its metrics: declared once, as data, with their texts.
+"""A worker's status, and its metrics: declared once, as data, with their texts.
 
 Belongs here: the worker's status, and how each metric is read from it at scrape time; nothing is counted per record. Does not belong
-here: counting components (the partition's task does, engine rule 10) and serving pages (`processor.shell.pages`).
+here: counting components (the partition's task does, EN-10) and serving pages (`uow.processor.shell.pages`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from processor.engine.batch import Task
-from processor.engine.ports import Tp
-from topics.paths import PathMap
+from uow.processor.engine.batch import Task
+from uow.processor.engine.ports import Tp
+from uow.topics.path_map import PathMap
 
 FATES = (
     "received",
@@ -38,11 +38,11 @@ FATES = (
     "failed",
     "open",
 )
-"""Where records of a partition went: received = held + duplicate + rejected + passed + ignored, and
-held = delivered + expired + cancelled + failed + open (engine rule 10). Since the partition was assigned; restored components count as held."""
+"""The counts of a partition's records: received = held + duplicate + rejected + passed + ignored, and
+held = delivered + expired + cancelled + failed + open (EN-10). Since the partition was assigned; restored components count as held."""
 
 AGE_SAMPLE = 10_000
-"""Groups looked at for the oldest one. Tasks keep them in order of opening, so the oldest stand first."""
+"""Groups looked at for the oldest one. Tasks keep them in order of opening, so the oldest come first."""
 
 
 @dataclass(slots=True)
@@ -50,26 +50,26 @@ class WorkerStatus:
     """One worker, as pages and metrics show it. Written on the event loop only.
 
     Attributes:
-        slot: Name of the slot.
+        worker_name: Its name, from which the transactional id is made.
         destinations: Name of the destination by its `D.components`.
-        tasks: Of the partitions owned.
+        tasks: Task by partition owned.
         blocked: Cause by partition that cannot go on.
-        blocks: How often one was blocked, tries that failed included.
-        paused: Partitions that stand still for want of memory.
+        blocks: Number of times a partition was blocked, tries that failed included.
+        paused: Partitions that are paused because memory is short.
         paths: The path map by name of the destination, where it has one.
-        read_complaint: Tells why nothing can be read just now; None where something can.
-        read_stable_lags: Tells how far the last stable offset is behind the end offset, by partition (W-50).
-        transactions: Committed.
-        polls: Handed over.
-        records: Handed over.
-        commit_seconds: Sum over the transactions, from the plans' being made to the commit's being known.
-        doubts: By kind of doubt.
+        read_complaint: Returns the reason why nothing can be read at present; None if records can be read.
+        read_stable_lags: Returns by how many records the last stable offset is behind the end offset, by partition (W-50).
+        transactions: Number committed.
+        polls: Number handed over to the tasks.
+        records: Number handed over to the tasks.
+        commit_seconds: Seconds from made plans to a known commit, summed over the transactions.
+        doubts: Number by kind of doubt.
         replaced: Producers replaced before a transaction, on suspicion.
         restores: Partitions restored.
         busy_at: Loop time of the last batch.
     """
 
-    slot: str
+    worker_name: str
     destinations: Mapping[str, str] = field(default_factory=dict)
     tasks: dict[Tp, Task] = field(default_factory=dict)
     blocked: dict[Tp, str] = field(default_factory=dict)
@@ -88,13 +88,13 @@ class WorkerStatus:
     busy_at: float = 0.0
 
     def counts(self, tp: Tp) -> dict[str, int]:
-        """By fate, for one partition."""
+        """The counts of one partition, by fate."""
         counts = self.tasks[tp].counts
         return {fate: getattr(counts, fate) for fate in FATES}
 
 
 def oldest_opened_at(groups: Mapping[bytes, Any]) -> int | None:
-    """When the oldest open group was opened, epoch ms."""
+    """The time at which the oldest open group was opened, epoch ms."""
     return min((group.opened_at for group in islice(groups.values(), AGE_SAMPLE)), default=None)
 
 
@@ -111,7 +111,7 @@ class MetricSpec:
     Attributes:
         name: As scraped; counters get `_total`.
         kind: `counter` or `gauge`.
-        text: What it tells.
+        text: Its description.
         labels: Names of its labels.
         read: Its rows.
     """
@@ -143,7 +143,7 @@ def _fates(status: WorkerStatus, now_ms: int) -> Rows:
 
 
 def unaccounted(counts: Mapping[str, int]) -> int:
-    """Records received of which no fate is told (engine rule 10)."""
+    """The number of records received that no other count includes (EN-10)."""
     return counts["received"] - sum(counts[fate] for fate in ("held", "duplicate", "rejected", "passed", "ignored"))
 
 
@@ -183,14 +183,14 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(
         "uow_components",
         "counter",
-        "Records by what became of them, since the partition was assigned.",
+        "Records received since the partition was assigned, by result.",
         (*PARTITION, "fate"),
         _fates,
     ),
     MetricSpec(
         "uow_unaccounted_components",
         "gauge",
-        "Records received of which no fate is told; anything but 0 is a bug.",
+        "Records received that no other count includes; anything but 0 is a bug.",
         PARTITION,
         _per_partition(lambda s, tp, task, now: unaccounted(s.counts(tp))),
     ),
@@ -204,7 +204,7 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(
         "uow_open_groups",
         "gauge",
-        "Groups that wait for components.",
+        "Open groups, which wait for components.",
         PARTITION,
         _per_partition(lambda s, tp, task, now: len(task.groups)),
     ),
@@ -218,42 +218,42 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(
         "uow_clock_lead_seconds",
         "gauge",
-        "How far the partition's clock is ahead of the worker's: groups that open meanwhile expire early.",
+        "Lead of the partition's clock over the worker's clock: groups that open until then expire early.",
         PARTITION,
         _per_partition(lambda s, tp, task, now: max(0.0, (task.clock - now) / 1000)),
     ),
     MetricSpec(
         "uow_disbelieved_append_times",
         "counter",
-        "Append times further ahead of the worker's clock than clock_lead_ms: they moved no deadline. Since the partition was assigned.",
+        "Append times that were ignored since they are further ahead of the worker's clock than clock_lead_ms, since the partition was assigned.",
         PARTITION,
         _per_partition(lambda s, tp, task, now: task.disbelieved),
     ),
     MetricSpec(
         "uow_groups_at_risk",
         "gauge",
-        "Open groups that have used up four fifths of their time, of the 10,000 that opened first (W-211).",
+        "Open groups that have used up four fifths of their time, among the 10,000 that opened first.",
         PARTITION,
         _per_partition(lambda s, tp, task, now: task.count_at_risk(now)),
     ),
     MetricSpec(
         "uow_rerouted_components",
         "counter",
-        "Of the records passed: components that came to a wrong partition and were sent on to theirs (W-110).",
+        "Components that came to a wrong partition and were sent on to the right one; they also count as passed.",
         PARTITION,
         _per_partition(lambda s, tp, task, now: task.counts.rerouted),
     ),
     MetricSpec(
         "uow_mixed_units",
         "counter",
-        "Units delivered whose components differ in expiry, priority or delivery mode (W-133).",
+        "Units delivered whose components differ in expiry, priority or delivery mode.",
         PARTITION,
         _per_partition(lambda s, tp, task, now: task.counts.mixed),
     ),
     MetricSpec(
         "uow_last_stable_offset_lag",
         "gauge",
-        "Records of D.components behind the oldest open transaction: nobody can read them until it ends (W-50).",
+        "Records of D.components after the start of the oldest open transaction: no consumer sees them until it ends.",
         PARTITION,
         _per_partition(lambda s, tp, task, now: s.read_stable_lags().get(tp, 0)),
     ),
@@ -267,7 +267,7 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(
         "uow_memory_bytes",
         "gauge",
-        "About the memory that open groups take, objects included. With uow_remembered_bytes and uow_path_map_bytes, all of a worker together, limited by memory_limit_bytes.",
+        "Approximate memory of open groups, including objects. The sum with uow_remembered_bytes and uow_path_map_bytes of a worker is limited by memory_limit_bytes.",
         PARTITION,
         _per_partition(lambda s, tp, task, now: task.memory_bytes),
     ),
@@ -281,21 +281,21 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(
         "uow_remembered_bytes",
         "gauge",
-        "About the memory that closed ids take, with their fingerprints, and commands; a quarter of memory_limit_bytes at most, all partitions together.",
+        "Approximate memory of closed ids with their fingerprints, and of commands; over all partitions at most a quarter of memory_limit_bytes.",
         PARTITION,
         _per_partition(lambda s, tp, task, now: task.remembered_bytes),
     ),
     MetricSpec(
         "uow_closed_groups_forgotten",
         "counter",
-        "Closed groups forgotten before closed_retention_ms, for want of memory: a late component opens a new group.",
+        "Closed groups forgotten before closed_retention_ms to save memory: a late component opens a new group.",
         PARTITION,
         _per_partition(lambda s, tp, task, now: task.forgotten),
     ),
     MetricSpec(
         "uow_path_map_bytes",
         "gauge",
-        "About the memory that the path map takes; above a quarter of memory_limit_bytes the oldest ways that nobody uses end early.",
+        "Approximate memory of the path map; above a quarter of memory_limit_bytes the oldest unused placements are removed early.",
         ("destination",),
         _per_map(lambda paths: paths.memory_bytes),
     ),
@@ -309,14 +309,14 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(
         "uow_path_claims_ignored",
         "counter",
-        "Claims that cannot be read, or are for a partition that does not exist; those behind them count.",
+        "Claims ignored because they cannot be read or name a partition that does not exist; later claims count instead.",
         ("destination",),
         _per_map(lambda paths: paths.ignored),
     ),
     MetricSpec(
         "uow_closed_forgotten_until_seconds",
         "gauge",
-        "Until then (epoch; append time) ids may come back that were forgotten too early, since a part of the ledger was gone; 0: none.",
+        "Append time (epoch) until which components may open groups again whose closing was forgotten too early, because a part of the ledger was deleted; 0: none.",
         PARTITION,
         _per_partition(lambda s, tp, task, now: task.forgotten_until / 1000),
     ),
@@ -344,7 +344,7 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(
         "uow_paused",
         "gauge",
-        "1 if the partition stands still for want of memory.",
+        "1 if the partition is paused because memory is short.",
         PARTITION,
         _per_partition(lambda s, tp, task, now: tp in s.paused),
     ),
@@ -394,7 +394,7 @@ METRICS: tuple[MetricSpec, ...] = (
 
 COMMIT_SECONDS = (
     "uow_commit_seconds",
-    "From the plans' being made to the commit's being known, per transaction.",
+    "Time from the finished plans to the known result of the commit, per transaction.",
 )
 
 
@@ -402,7 +402,7 @@ class WorkerCollector(Collector):
     """Makes a scrape from the status.
 
     Args:
-        status: Of the worker.
+        status: The worker's status.
         now_ms: Wall clock.
     """
 

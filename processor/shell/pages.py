@@ -1,7 +1,7 @@
 """The worker's web pages: `/` for probes, `/groups/` and `/group/` for people, `/metrics` for Prometheus.
 
 Belongs here: pages as views of the worker's status, and where they listen. Does not belong here: what they show
-(`processor.shell.monitor`).
+(`uow.processor.shell.monitor`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from processor.engine.ports import Tp
-from processor.engine.view import arrival, arrivals, seen
-from processor.shell.monitor import WorkerStatus, oldest_opened_at, registry_for
+from uow.processor.engine.group_view import arrival, arrivals, seen
+from uow.processor.engine.ports import Tp
+from uow.processor.shell.monitor import WorkerStatus, oldest_opened_at, registry_for
 
 CUT_OFF = "cut off"
 GROUPS_SHOWN = 20
@@ -26,7 +26,7 @@ GROUPS_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class WebAddress:
-    """Where the pages listen. `note` says why not where the settings say."""
+    """The address of the pages. `note` is the reason, if it is not the one of the settings."""
 
     host: str
     port: int
@@ -65,13 +65,13 @@ def _bindable(host: str, port: int) -> int:
 
 
 def groups_view(status: WorkerStatus, now_ms: int) -> dict[str, Any]:
-    """What `/groups/` shows, as JSON."""
+    """The content of `/groups/`, as JSON."""
     destinations: dict[str, dict[str, Any]] = {}
     for tp in sorted({*status.tasks, *status.blocked}):
         name = status.destinations.get(tp.topic, tp.topic)
         destinations.setdefault(name, {})[str(tp.partition)] = _partition_view(status, tp, now_ms)
     return {
-        "slot": status.slot,
+        "worker_name": status.worker_name,
         "destinations": destinations,
         "transactions": status.transactions,
         "records": status.records,
@@ -106,7 +106,7 @@ def _partition_view(status: WorkerStatus, tp: Tp, now_ms: int) -> dict[str, Any]
 
 
 def group_view(status: WorkerStatus, destination: str, group_id: str, now_ms: int) -> dict[str, Any] | None:
-    """What `/group/` shows of one open group: what `uow show --json` says, its timeline included (W-201); None if it is not open here."""
+    """The content of `/group/` for one open group: as by `uow show --json`, with its timeline (W-201); None if it is not open here."""
     for tp, task in status.tasks.items():
         if status.destinations.get(tp.topic) == destination and group_id.encode() in task.groups:
             group = task.groups[group_id.encode()]
@@ -116,7 +116,7 @@ def group_view(status: WorkerStatus, destination: str, group_id: str, now_ms: in
 
 
 def health_view(status: WorkerStatus) -> dict[str, Any]:
-    """What `/` shows: `OK`; `cut off` while no broker is heard; `blocked` where a partition stands still until somebody acts."""
+    """The content of `/`: `OK`; `cut off` while no broker answers; `blocked` if a partition cannot go on."""
     complaint = status.read_complaint()
     if complaint is not None:
         return {"status": CUT_OFF, "why": complaint}
@@ -133,13 +133,13 @@ def add_pages(app: Any, status: WorkerStatus, now_ms: Callable[[], int]) -> None
     # before Faust's own, which says OK whatever happens
     @app.page("/", name="health")  # type: ignore[untyped-decorator]
     async def health(web: Any, request: Any) -> Any:
-        """Whether this worker can work: 200, or 503 while no broker is heard."""
+        """For probes: 200 if this worker can work, 503 while no broker answers."""
         answer = health_view(status)
         return web.json(answer, status=503 if answer["status"] == CUT_OFF else 200)
 
     @app.page("/groups/")  # type: ignore[untyped-decorator]
     async def groups(web: Any, request: Any) -> Any:
-        """Partitions, counts, what is open and what is blocked."""
+        """Partitions, counts, open groups and blocked partitions."""
         return web.json(groups_view(status, now_ms()))
 
     @app.page("/group/")  # type: ignore[untyped-decorator]

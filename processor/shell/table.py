@@ -1,7 +1,7 @@
 """The table a Faust user sees: a read view of the partition tasks; and a table manager that recovers nothing itself.
 
-Belongs here: what `app.Table` and the setting `TableManager` stand for in this app. Does not belong here: state (the tasks), the
-changelog (written by the driver's transaction), restore (`processor.engine.restore`).
+Belongs here: the classes behind `app.Table` and the setting `TableManager` of this app. Does not belong here: state (the tasks), the
+changelog (written by the driver's transaction), restore (`uow.processor.engine.restore`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from faust.types.tables import CollectionT, TableManagerT
 from mode import Service
 from mode.utils.locks import Event
 
-from processor.engine.batch import Task
-from processor.engine.ports import Tp
+from uow.processor.engine.batch import Task
+from uow.processor.engine.ports import Tp
 
 
 class OpenGroups(Mapping[bytes, Any]):
@@ -42,7 +42,7 @@ class GroupTable(faust.Table[bytes, Any]):
     """`app.Table` of one destination. Its changelog is written by the driver's transaction: read it anywhere, write it through its task only.
 
     Attributes:
-        tasks: Of the partitions owned, by number.
+        tasks: Task by number of the partition owned.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -51,7 +51,7 @@ class GroupTable(faust.Table[bytes, Any]):
 
     @property
     def data(self) -> OpenGroups:  # type: ignore[override]
-        """What reading the table sees."""
+        """The open groups, as a reader of the table sees them."""
         return OpenGroups(self.tasks)
 
     async def on_start(self) -> None:
@@ -63,7 +63,7 @@ class GroupTable(faust.Table[bytes, Any]):
     on_key_set = on_key_del = on_clear = _read_only  # type: ignore[assignment]
 
 
-class Tables(Service, TableManagerT):
+class WorkerTables(Service, TableManagerT):
     """Faust's setting `TableManager`. With it the Recovery service, changelog channels and standbys take no part.
 
     The first assignment restored, an empty one too (a spare), is what Faust waits for before it is ready.

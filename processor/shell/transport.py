@@ -15,7 +15,7 @@ from faust import Schema
 from faust.transport import base
 from faust.types import TP
 
-from processor.shell.bridge import Bridge
+from uow.processor.shell.bridge import Bridge
 
 
 class BatchSchema(Schema[Any, Any]):
@@ -39,7 +39,7 @@ class Consumer(base.Consumer):
     # -- Faust calls
 
     async def subscribe(self, topics: Iterable[str]) -> None:
-        """Called when the agents' topics are known: start reading. What would need another subscription is refused."""
+        """Called when the agents' topics are known: start reading. Other topics would need another subscription and are refused."""
         known = set(self.app.status.destinations)
         if set(topics) != known:
             raise RuntimeError(f"this worker reads {sorted(known)} only, agents ask for {sorted(topics)}")

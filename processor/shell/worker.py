@@ -1,12 +1,12 @@
 """The worker process: checks, log, signals, exit status.
 
-Belongs here: everything between `uow worker` and a running app. Does not belong here: the app itself (`processor.shell.app`).
+Belongs here: everything between `uow worker` and a running app. Does not belong here: the app itself (`uow.processor.shell.app`).
 
 | End | Exit status |
 | --- | --- |
 | SIGTERM or SIGINT: the poll in hand is committed, the group left | 0 |
 | a second signal: at once, nothing more is committed | 128 + its number |
-| our slot was taken over, or anything that cannot be mended | 1 |
+| another worker with our name took over, or anything that cannot be repaired | 1 |
 | settings or topics that cannot be, or settings that other workers do not have | 2 |
 """
 
@@ -27,18 +27,24 @@ import faust
 import structlog
 from confluent_kafka.admin import AdminClient
 
-from processor.engine.restore import remedy_for_count
-from processor.kafka.clients import Clients
-from processor.kafka.clock import wall_ms
-from processor.kafka.reader import recorded_counts
-from processor.kafka.settings import WorkerSettings
-from processor.shell.agreement import agree
-from processor.shell.app import UowApp, create_app, kafka_ports, task_contexts
-from processor.shell.pages import web_address
-from schemas.errors import Complaint, ConfigError, FencedError
-from topics import admin
-from topics.catalogue import DestinationTopics, expected
-from topics.policies import NEVER_MS, HandlingPolicy
+from uow.processor.engine.restore import remedy_for_count
+from uow.processor.kafka.clients import Clients
+from uow.processor.kafka.error_table import Meaning, meaning_of
+from uow.processor.kafka.log_reader import recorded_counts
+from uow.processor.kafka.worker_clock import wall_ms
+from uow.processor.kafka.worker_settings import WorkerSettings
+from uow.processor.shell.app import (
+    UowApp,
+    create_app,
+    kafka_ports,
+    task_contexts,
+)
+from uow.processor.shell.pages import web_address
+from uow.processor.shell.settings_check import check_settings
+from uow.schemas.error_classes import Complaint, ConfigError, FencedError
+from uow.topics import admin
+from uow.topics.catalogue import DestinationTopics, expected
+from uow.topics.policies import NEVER_MS, HandlingPolicy
 
 log = logging.getLogger("uow.worker")
 
@@ -46,19 +52,6 @@ Answer = TypeVar("Answer")
 
 FAILED = 1
 BROKER_STEP_S = 1.0
-NOT_YET = frozenset(
-    {
-        ck.KafkaError.REQUEST_TIMED_OUT,
-        ck.KafkaError.NETWORK_EXCEPTION,
-        ck.KafkaError.NOT_CONTROLLER,
-        ck.KafkaError.BROKER_NOT_AVAILABLE,
-        ck.KafkaError.LEADER_NOT_AVAILABLE,
-        ck.KafkaError.NOT_COORDINATOR,
-        ck.KafkaError.COORDINATOR_NOT_AVAILABLE,
-        ck.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    }
-)
-"""What brokers say that are not ready themselves."""
 SAY_AFTER_S = 5.0
 RETRY_S = 0.05
 _REMEDIES = {"topic": "run `uow topics create`", "partitions": "run `uow topics repartition`"}
@@ -69,10 +62,10 @@ def run_worker(
     on_step: Callable[[str], None] = lambda step: None,
     wall: Callable[[], int] = wall_ms,
 ) -> int:
-    """Runs one worker until it is told to stop.
+    """Runs one worker until it is asked to stop.
 
     Args:
-        settings: Of the worker.
+        settings: Settings of the worker.
         on_step: Called at each commit step; for drills.
         wall: The wall clock, epoch ms; drills have one that jumps.
 
@@ -88,7 +81,7 @@ def run_worker(
     _warn(settings)
     partitions = check_topics(settings)
     web = web_address(settings.web)
-    contexts = agree(settings, task_contexts(settings, partitions, input_limits(settings)))
+    contexts = check_settings(settings, task_contexts(settings, partitions, input_limits(settings)))
     app = create_app(settings, kafka_ports(settings, contexts, on_step, wall), web)
     if web is not None:
         if web.note:
@@ -133,10 +126,10 @@ class UowWorker(faust.Worker):
         """Partitions are owned and restored, or we are a spare."""
         await super().on_startup_finished()
         if not self._signals:
-            print(f"worker {self.uow_app.status.slot} ready", flush=True)
+            print(f"worker {self.uow_app.status.worker_name} ready", flush=True)
 
     def install_signal_handlers(self) -> None:
-        """Faust's, behind a count."""
+        """Faust's handler, after counting the signal."""
         super().install_signal_handlers()
         for number, first in (
             (signal.SIGINT, self._on_sigint),
@@ -145,7 +138,7 @@ class UowWorker(faust.Worker):
             self.loop.add_signal_handler(number, self.on_signal, number, first)
 
     def on_signal(self, number: signal.Signals, first: Callable[[], None]) -> None:
-        """The first signal drains, the second leaves: what is open is left to the successor, as after kill -9."""
+        """The first signal drains; at the second the process exits, and its successor aborts the open transaction, as after kill -9."""
         self._signals += 1
         if self._signals > 1:
             os._exit(128 + number)
@@ -211,7 +204,8 @@ def _insist(settings: WorkerSettings, ask: Callable[[], Answer]) -> Answer:
             return ask()
         except ck.KafkaException as failure:
             error = failure.args[0]
-            is_answer = error.code() > 0 and error.code() not in NOT_YET  # librdkafka's own errors are below 0
+            # librdkafka's own errors are below 0
+            is_answer = error.code() > 0 and meaning_of(error) is not Meaning.PASSING
             waited = time.monotonic() - since
             if is_answer or 0 <= settings.broker_wait_ms < waited * 1000:
                 raise
@@ -232,12 +226,12 @@ def _warn(settings: WorkerSettings) -> None:
         if policy.handling_policy is HandlingPolicy.PASS_THROUGH:
             if not unlimited:
                 log.warning(
-                    "destination %s: expiration has no effect under handling_policy = pass_through (W-73)",
+                    "destination %s: expiration has no effect under handling_policy = pass_through",
                     name,
                 )
         elif unlimited:
             log.warning(
-                "destination %s: incomplete_expiration_ms = -1, groups may wait for ever (W-72)",
+                "destination %s: incomplete_expiration_ms = -1, groups may wait for ever",
                 name,
             )
 
@@ -282,5 +276,5 @@ def set_up_log(level: int = logging.INFO) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    for noisy in ("mode", "faust", "aiohttp", "asyncio", "processor.shell"):
+    for noisy in ("mode", "faust", "aiohttp", "asyncio", "uow.processor.shell"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

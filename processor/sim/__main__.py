@@ -1,4 +1,4 @@
-"""`python -m processor.sim --seeds 0..9999`: runs of the simulator for as long as one likes; `--seed N -v` plays one and prints its script.
+"""`python -m uow.processor.sim --seeds 0..9999`: runs of the simulator for as long as one likes; `--seed N -v` plays one and prints its script.
 
 Exit status 0: nothing found. 1: a seed found something; its number, what, and the end of its script are printed. 2: wrong usage.
 """
@@ -11,16 +11,16 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 
-from processor.sim.run import Report, play
+from uow.processor.sim.simulation import SimulationReport, play
 
 TAIL = 40
-SAY_EVERY_S = 30.0
+REPORT_EVERY_S = 30.0
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m processor.sim", description="Simulated clusters, decided by seeds."
+        prog="python -m uow.processor.sim", description="Simulated clusters, decided by seeds."
     )
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--seed", type=int, help="one run")
@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.seed is not None:
         report = play(given.seed)
-        _tell(report, len(report.script) if given.verbose else TAIL if report.violation else 0)
+        _print_report(report, len(report.script) if given.verbose else TAIL if report.violation else 0)
         return 1 if report.violation else 0
     return _many(given.seeds, given.jobs)
 
@@ -43,7 +43,7 @@ def _range(text: str) -> range:
 
 
 def _many(seeds: range, jobs: int) -> int:
-    began = said = time.monotonic()
+    began = reported = time.monotonic()
     found, runs, commits, units, crashes, zombies = [], 0, 0, 0, 0, 0
     for report in _reports(seeds, jobs):
         runs += 1
@@ -51,9 +51,9 @@ def _many(seeds: range, jobs: int) -> int:
         crashes, zombies = crashes + report.crashes, zombies + report.zombies
         if report.violation:
             found.append(report.seed)
-            _tell(report, TAIL)
-        if time.monotonic() - said > SAY_EVERY_S:
-            said = time.monotonic()
+            _print_report(report, TAIL)
+        if time.monotonic() - reported > REPORT_EVERY_S:
+            reported = time.monotonic()
             print(f"{runs} of {len(seeds)} runs, {len(found)} violations", flush=True)
     seconds = time.monotonic() - began
     print(
@@ -63,7 +63,7 @@ def _many(seeds: range, jobs: int) -> int:
     return 1 if found else 0
 
 
-def _reports(seeds: range, jobs: int) -> Iterable[Report]:
+def _reports(seeds: range, jobs: int) -> Iterable[SimulationReport]:
     if jobs < 2:
         yield from map(play, seeds)
         return
@@ -71,7 +71,7 @@ def _reports(seeds: range, jobs: int) -> Iterable[Report]:
         yield from pool.map(play, seeds, chunksize=20)
 
 
-def _tell(report: Report, lines: int) -> None:
+def _print_report(report: SimulationReport, lines: int) -> None:
     if lines:
         print(*report.script[-lines:], sep="\n")
     verdict = f"VIOLATION: {report.violation}" if report.violation else "nothing found"
@@ -80,7 +80,7 @@ def _tell(report: Report, lines: int) -> None:
         flush=True,
     )
     if report.violation:
-        print(f"again: python -m processor.sim --seed {report.seed} -v", flush=True)
+        print(f"again: python -m uow.processor.sim --seed {report.seed} -v", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""What must hold after every commit, and at the end of a run.
+"""The checks after every commit, and at the end of a run.
 
-**The oracle.** What a partition's ledger says is committed determines the rest: which records each poll took, and when a deadline was let
-pass. So one task per partition, which never fails, moves with the committed ledger: it is fed what the ledger says was read, and ticked
-when the ledger's clock says so. Every committed transaction must say exactly what the oracle says: the same outputs in the same order,
-the same closed groups, the same offsets not held. One worker without faults and any number of workers with faults are thereby the same.
+**The oracle.** The committed ledger of a partition determines the rest: which records each poll took, and when deadlines were applied. So one task
+per partition, which never fails, follows the committed ledger: it gets the records that the ledger says were read, and ticks at the ledger's
+clock. Every committed transaction must equal the oracle's: the same outputs in the same order, the same closed groups, the same offsets not
+held. So any number of workers with faults must have the same effect as one worker without.
 
 Beside the oracle, checks that share no code with the engine's rules: positions never go back and join without gap or overlap; rows and
 outputs never move without positions; a unit is whole, in order, and delivered once; no input record is delivered or refused twice; no
 deadline passes while records wait that came before it (W-82). The state that the logs hold is the oracle's state, and so is the live one.
 
-Belongs here: the judgement. Does not belong here: faults, and what is run (`run`).
+Belongs here: the checks. Does not belong here: faults, and the workers that are run (`simulation`).
 """
 
 from __future__ import annotations
@@ -19,30 +19,43 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from processor.engine.batch import Task
-from processor.engine.context import TaskContext
-from processor.engine.ports import Committed, Plan, RawRecord, Stretch, Tp
-from processor.engine.restore import restore
-from processor.engine.rows import read_ledger
-from processor.engine.stayed import whole_outputs
-from processor.engine.task import PartitionTask
-from processor.engine.young import NO_REPLAY, ReplayLimits
-from processor.sim.broker import Broker, Phase, Transaction
-from processor.sim.memory import MemoryRecord, State
-from processor.sim.traffic import LANES, lane_of, order_key_of
-from processor.sim.witness import Violation, Witness, require
-from schemas import codec
-from schemas.component import decode_component
-from schemas.records import Answer, Component, LedgerRecord, Source, Unit, UnitOutcome
-from topics import headers as names
-from topics.commands import KIND_ANSWER, Verb
-from topics.partitioner import partition_for
-from topics.paths import PARTITION, PathMap
-from topics.policies import NEVER_MS, DestinationPolicy, LatePolicy
-from topics.runs import Run, position_of, unit_of
+from uow.processor.engine.batch import Task
+from uow.processor.engine.context import TaskContext
+from uow.processor.engine.external_values import whole_outputs
+from uow.processor.engine.group_storage import has_group_row
+from uow.processor.engine.ports import (
+    Committed,
+    Plan,
+    RawRecord,
+    Stretch,
+    Tp,
+)
+from uow.processor.engine.replayable import NO_REPLAY, ReplayLimits
+from uow.processor.engine.restore import restore
+from uow.processor.engine.rows import read_ledger
+from uow.processor.engine.task import PartitionTask
+from uow.processor.sim.simulated_kafka import Broker, Phase, SimulatedTransaction, State, StoredRecord
+from uow.processor.sim.traffic import LANES, lane_of, order_key_of
+from uow.processor.sim.witness import Violation, Witness, require
+from uow.schemas import codec
+from uow.schemas.component import decode_component
+from uow.schemas.records import (
+    Answer,
+    ComponentRecord,
+    LedgerRecord,
+    Source,
+    Unit,
+    UnitOutcome,
+)
+from uow.topics import headers as names
+from uow.topics.commands import KIND_ANSWER, Verb
+from uow.topics.partitioner import partition_for
+from uow.topics.path_map import PARTITION, PathMap
+from uow.topics.policies import NEVER_MS, DestinationPolicy, LatePolicy
+from uow.topics.runs import Run, position_of, unit_of
 
 _NOT_CANCELLED = ("closed already", "belongs to partition", "a repeated command", "cannot be read", "dry run")
-"""How an answer begins, or goes on, to a cancel that closes nothing."""
+"""Parts of the answers to a cancel that closes nothing."""
 
 
 def state_of(task: PartitionTask, *, by_idle: bool) -> dict[str, Any]:
@@ -65,7 +78,7 @@ def state_of(task: PartitionTask, *, by_idle: bool) -> dict[str, Any]:
                 group.highest,
                 group.held,
                 group.bytes,
-                group.stays,
+                group.external_bytes,
                 group.expires_at,
                 group.deliver_at,
                 group.special,
@@ -73,7 +86,7 @@ def state_of(task: PartitionTask, *, by_idle: bool) -> dict[str, Any]:
                 group.waived,
                 group.waived_held,
                 group.extended,
-                group.has_group_row,
+                has_group_row(group),
             )
             for group_id, group in partition.groups.items()
         },
@@ -81,7 +94,7 @@ def state_of(task: PartitionTask, *, by_idle: bool) -> dict[str, Any]:
 
 
 def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """What two states differ in, in words."""
+    """The differences of two states, in words."""
     return "; ".join(f"{key}: {one[key]!r} against {other[key]!r}" for key in one if one[key] != other[key])
 
 
@@ -107,8 +120,8 @@ class DecidedReader:
             if rows:
                 yield tp, rows
 
-    def is_decided(self, record: MemoryRecord) -> bool:
-        """Whether it is committed, or will be as soon as a marker arrives."""
+    def is_decided(self, record: StoredRecord) -> bool:
+        """True if it is committed, or will be as soon as a marker arrives."""
         if record.state is not State.OPEN:
             return record.state is State.COMMITTED
         if record.owner == self._but:
@@ -123,7 +136,7 @@ class DecidedContents:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def read(self, components: Sequence[Component]) -> Iterator[MemoryRecord]:
+    def read(self, components: Sequence[ComponentRecord]) -> Iterator[StoredRecord]:
         for source in [each.source for each in components]:
             yield from self._broker.log(Tp(source.topic, source.partition)).visible(source.offset, source.offset + 1)
 
@@ -135,46 +148,46 @@ class DecidedContents:
 
 
 class RecordedPaths(PathMap):
-    """Path routing as a worker saw it when it made the plan that is judged; it ends no ways.
+    """Path routing as a worker saw it when it made the plan that is judged; it ends no placements.
 
     Attributes:
-        ways: Partition by id.
+        placed: Partition by id.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.ways: Mapping[bytes, int | None] = {}
+        self.placed: Mapping[bytes, int | None] = {}
 
     def get(self, group_id: bytes) -> int | None:
-        return self.ways.get(group_id)
+        return self.placed.get(group_id)
 
 
-def _told_late(row: Any) -> Any:
-    """What a worker writes in place of this record when it had no time to read its value back (W-117)."""
+def _without_value(row: Any) -> Any:
+    """The record that a worker writes in place of this one if it had no time to read its value back (W-117)."""
     key, value, headers = row
-    told = b"%d bytes were not read back in time from %b" % (len(value or b""), dict(headers).get(names.SOURCE, b""))
-    return key, None, [*headers, (names.ERROR_VALUE, told)]
+    text = b"%d bytes were not read back in time from %b" % (len(value or b""), dict(headers).get(names.SOURCE, b""))
+    return key, None, [*headers, (names.ERROR_VALUE, text)]
 
 
 class _Planned(NamedTuple):
-    """What a plan was made under.
+    """The conditions under which a worker made a plan.
 
-    It is known by the very object that is its ledger record: another worker in the same slot, under another policy, may have made an equal one.
+    The plan is identified by the object that is its ledger record: another worker of the same name, under another policy, may have made an equal one.
 
     Attributes:
-        ledger: The object; kept, so that no other gets its identity.
-        context: Under which the oracle judges it.
-        ways: Under path routing: what the worker knew.
-        at: When.
-        is_cut: Whether the worker had to leave something for its next plan.
+        ledger: That object; kept, so that no other gets its identity.
+        context: The context under which the oracle judges it.
+        placed: Under path routing: the partition of each id, as the worker knew it.
+        at: The simulated time.
+        is_cut: True if the worker had to leave something for its next plan.
         latest: The latest append time that the worker believed.
-        is_paused: Whether its partition stands still for want of memory, and commands do not wait for it.
+        is_paused: True if its partition is paused because memory is short, so that commands do not wait.
         limits: The replay bounds of the worker.
     """
 
     ledger: bytes
     context: TaskContext
-    ways: Mapping[bytes, int | None]
+    placed: Mapping[bytes, int | None]
     at: float
     is_cut: bool
     latest: int
@@ -186,14 +199,14 @@ class Checker:
     """Judges one run.
 
     Args:
-        broker: Where everything is.
-        context: Of the destination.
-        strict_clocks: Whether all clocks of the run agree, so that W-82 can be judged.
-        strict_order: Whether the append times of a run tell in which order records came.
-        latest_ms: What no partition's clock may be after; None where somebody sets the workers' clocks.
+        broker: The simulated brokers.
+        context: Context of the destination.
+        strict_clocks: True if all clocks of the run agree, so that W-82 can be judged.
+        strict_order: True if append times follow the order in which records came.
+        latest_ms: Returns the latest time that a partition's clock may have; None in runs that set the workers' clocks.
 
     Attributes:
-        lost: Partitions whose state somebody has destroyed, with the words in which a restore must refuse them.
+        lost: Partitions whose state was destroyed, each with the words in which a restore must refuse it.
     """
 
     def __init__(
@@ -236,22 +249,22 @@ class Checker:
         return self.oracle[tp]
 
     def _judging(self, context: TaskContext) -> TaskContext:
-        """The context under which the oracle judges what a worker did under its own."""
+        """The context under which the oracle judges a worker with this context."""
         return replace(context, replay=NO_REPLAY, paths=None if context.paths is None else self.recorded)
 
     def on_asked(self, tp: Tp, asked_at: int) -> None:
-        """A worker asks for an end offset. By a clock that is put back it may do so twice at one time."""
+        """A worker asks for an end offset. If its clock is put back it may do so twice at the same time."""
         self._asked.setdefault((tp, asked_at), self.broker.scheduler.now)
 
     def on_plan(self, plan: Plan, context: TaskContext, latest: int, *, is_paused: bool) -> None:
-        """A worker has made a plan, under this policy, and has believed no append time after `latest`; maybe for a partition that is paused."""
+        """A worker has made a plan under this context, and has believed no append time after `latest`; perhaps for a paused partition."""
         if plan.ledger is not None:
             paths = context.paths
-            ways = {} if paths is None else {each: paths.get(each) for each in paths}
+            placed = {} if paths is None else {each: paths.get(each) for each in paths}
             self._planned[id(plan.ledger)] = _Planned(
                 plan.ledger,
                 self._judging(context),
-                ways,
+                placed,
                 self.broker.scheduler.now,
                 plan.is_cut,
                 latest,
@@ -260,7 +273,7 @@ class Checker:
             )
 
     def _under(self, context: TaskContext, tp: Tp, transactional_id: str) -> PartitionTask:
-        """The oracle's task under the policy of whoever commits. Another one than before: as after a restart under it."""
+        """The oracle's task under the policy of the worker that commits. If that is another one than before: as after a restart under it."""
         task = self.task(tp)
         policy = context.policy
         self._forgetful |= policy.closed_retention_ms < 1_000_000 or policy.closed_max_groups < 1_000
@@ -279,7 +292,7 @@ class Checker:
 
     # -- a commit is decided
 
-    def on_commit(self, transaction: Transaction) -> None:
+    def on_commit(self, transaction: SimulatedTransaction) -> None:
         """Judges one transaction of a worker."""
         self.commits += 1
         ledgers: list[tuple[Tp, bytes]] = []
@@ -309,14 +322,14 @@ class Checker:
         for where in sorted({*actual, *expected}):
             found, wanted = actual.get(where, []), expected.get(where, [])
             if is_slow and where.topic == self.topics.errors:
-                wanted = [late if (late := _told_late(row)) in found else row for row in wanted]
+                wanted = [late if (late := _without_value(row)) in found else row for row in wanted]
             self._compare(where, found, wanted)
         for where, rows in actual.items():
             for key, value, headers in rows:
                 self._look_at(where, key, value, dict(headers))
         self._hear_witness(ledgers, actual)
         if self.context.paths is not None:
-            self._check_ways()
+            self._check_placements()
 
     def _hear_witness(self, ledgers: Sequence[tuple[Tp, bytes]], actual: Mapping[Tp, list[Any]]) -> None:
         for where, rows in actual.items():
@@ -327,28 +340,29 @@ class Checker:
             self._witness.bound(tp, said, self._planned[id(value)].limits)
 
     def _policy(self, where: Tp) -> DestinationPolicy:
-        """Of who works on the partition of that number."""
+        """The policy of the worker that owns the partition of that number."""
         return self.task(Tp(self.topics.components, where.partition)).context.policy
 
-    def _check_ways(self) -> None:
-        """Every open group lies where its way leads, so no group is in two places (W-105, W-106)."""
+    def _check_placements(self) -> None:
+        """Every open group lies where its id is placed, so no group is in two places (W-105, W-106)."""
         log = self.broker.log(Tp(self.topics.path_map, PARTITION))
         for record in log.visible(self._true_to, log.stable_end):
             self.truth.read(record.key(), record.value(), record.timestamp()[1])
         self._true_to = log.stable_end
         for tp, task in self.oracle.items():
             for group_id in task.groups:
-                way = self.truth.get(group_id)
+                placed = self.truth.get(group_id)
                 require(
-                    way == tp.partition, f"group {group_id!r} is open on {tp.partition}, its way leads to {way} (W-106)"
+                    placed == tp.partition,
+                    f"group {group_id!r} is open on {tp.partition}, and placed on {placed} (W-106)",
                 )
 
-    def _follow(self, tp: Tp, value: bytes, transaction: Transaction) -> list[Any]:
-        """Moves the oracle by one ledger record; what it puts out."""
-        position, told = transaction.offsets[tp], self._commands(tp)
+    def _follow(self, tp: Tp, value: bytes, transaction: SimulatedTransaction) -> list[Any]:
+        """Moves the oracle by one ledger record; returns its outputs."""
+        position, commands_tp = transaction.offsets[tp], self._commands(tp)
         planned = self._planned[id(value)]
         task = self._under(planned.context, tp, transaction.id)
-        task.partition.plan_bytes = task.partition.room = planned.context.plan_bytes
+        task.partition.plan_bytes = task.partition.left_bytes = planned.context.plan_bytes
         said, closed = read_ledger(value)
         require(
             said.from_offset == task.position,
@@ -358,15 +372,19 @@ class Checker:
             position.offset == said.to_offset and position.metadata.startswith(f"1;F={said.floor};R="),
             f"{tp.partition}: position {position} beside a ledger record up to {said.to_offset}",
         )
-        next_command = transaction.offsets[told].offset or 0
+        next_command = transaction.offsets[commands_tp].offset or 0
         require(next_command >= task.command_position, f"{tp.partition}: commands are read again")
-        self.positions[tp], self.positions[told], self.newest[tp] = position, transaction.offsets[told], value
+        self.positions[tp], self.positions[commands_tp], self.newest[tp] = (
+            position,
+            transaction.offsets[commands_tp],
+            value,
+        )
         log = self.broker.log(tp)
         require(log.stable_end >= said.to_offset, f"{tp.partition}: read above the last stable offset")
-        self.recorded.ways = planned.ways
+        self.recorded.placed = planned.placed
         plan: Plan | None = None
         records = log.visible(said.from_offset, said.to_offset)
-        commands = self.broker.log(told).visible(task.command_position, next_command)
+        commands = self.broker.log(commands_tp).visible(task.command_position, next_command)
         if self._latest_ms is not None:
             require(said.clock <= self._latest_ms(), f"{tp.partition}: its clock says {said.clock}, too far ahead")
         task.believe(planned.latest)
@@ -379,7 +397,7 @@ class Checker:
         elif said.clock > task.partition.clock or closed:
             if said.clock > task.partition.clock:
                 self._check_tick(tp, task, said, self._asked.get((tp, said.clock)))
-            if self.context.paths is not None:  # perhaps nothing was due but the end of a way
+            if self.context.paths is not None:  # perhaps nothing was due but the end of a placement
                 task.partition.advance(said.clock)
             plan = task.process([]) if self.context.paths is not None else task.tick(said.clock)
             require(plan is not None, f"{tp.partition}: a tick at {said.clock}, where nothing was due")
@@ -399,15 +417,15 @@ class Checker:
         )
         return [*whole_outputs(plan, DecidedContents(self.broker))]
 
-    def _check_waiting(self, tp: Tp, to_offset: int, commands: Sequence[MemoryRecord]) -> None:
+    def _check_waiting(self, tp: Tp, to_offset: int, commands: Sequence[StoredRecord]) -> None:
         """A command waits until what was appended before it is read (W-62, W-203)."""
-        log, told = self.broker.log(tp), self.broker.log(self._commands(tp))
+        log, command_log = self.broker.log(tp), self.broker.log(self._commands(tp))
         unread = [
             log.true_times[record.offset()]
             for record in log.records
             if record.offset() >= to_offset and record.state in (State.COMMITTED, State.OPEN)
         ]
-        last = max(told.true_times[command.offset()] for command in commands)
+        last = max(command_log.true_times[command.offset()] for command in commands)
         require(
             min(unread, default=last) >= last,
             f"{tp.partition}: a command was decided while a record waited that came before it (W-62)",
@@ -422,7 +440,7 @@ class Checker:
         records: Sequence[RawRecord],
         commands: Sequence[RawRecord],
     ) -> Plan:
-        """The plan was full on the way to the time of the record that comes next, or to that of a tick: the clock says how far it got."""
+        """The plan was full before the time of the next record, or of a tick, was reached: the clock says how far it came."""
         task.take(records, commands)
         task.partition.position = said.to_offset
         log = self.broker.log(tp)
@@ -436,7 +454,7 @@ class Checker:
         return task.process([])
 
     def _check_tick(self, tp: Tp, task: PartitionTask, said: LedgerRecord, asked: float | None) -> None:
-        """Nothing expires because of unread backlog (W-82, L4)."""
+        """Nothing expires because of unread backlog (W-82)."""
         if not self._strict_clocks:
             return
         require(asked is not None, f"{tp.partition}: a tick at {said.clock}, which nobody asked for")
@@ -480,7 +498,7 @@ class Checker:
                 self._once(key or b"", headers[names.GENERATION])
 
     def _check_lane(self, where: Tp, size: int) -> None:
-        """A unit comes out where the routes send it, and nowhere else (W-98, W-100)."""
+        """A unit is in the topic to which the routes send it, and in no other (W-98, W-100)."""
         lane = lane_of(size) if self.oracle[Tp(self.topics.components, where.partition)].context.policy.routes else None
         require(where.topic == (lane or self.topics.units), f"a unit of {size} components came out in {where} (W-98)")
 
@@ -513,7 +531,7 @@ class Checker:
         self._delivered.add((key, generation))
 
     def _check_runs(self, where: Tp) -> None:
-        """Records of a unit of shape `consecutive` are neighbours to whoever reads what is committed (W-12)."""
+        """Records of a unit of shape `consecutive` are neighbours for a `read_committed` reader (W-12)."""
         log = self.broker.log(where)
         run: Run | None = None
         for record in log.visible(log.start, log.end):
@@ -558,7 +576,7 @@ class Checker:
         self._compare_states(plan.tp, task, "live")
 
     def compare_restored(self) -> None:
-        """What a restore would find now."""
+        """The state that a restore would find now."""
         reader = DecidedReader(self.broker, self.positions)
         for tp in sorted(self.oracle.keys() - self.lost):
             self._compare_states(tp, self._restored(reader, tp, self.task(tp).context), "restored")
@@ -571,18 +589,20 @@ class Checker:
     # -- retention
 
     def floor(self, tp: Tp) -> int:
-        """Below it no restore asks for input any more."""
+        """The offset below which no restore reads input any more."""
         return read_ledger(self.newest[tp])[0].floor if tp in self.newest else 0
 
     def wanted(self, tp: Tp) -> int:
-        """Below it nobody asks for input any more, not even who gives up what was held without its value."""
-        bodies = [body for group in self.task(tp).groups.values() if group.stays for body in group.held.values()]
+        """The offset below which no input is read any more, not even for the values of components that are given up."""
+        bodies = [
+            body for group in self.task(tp).groups.values() if group.external_bytes for body in group.held.values()
+        ]
         return min([self.floor(tp), *(decode_component(body).source.offset for body in bodies)])
 
     def cut_ledger(self, tp: Tp) -> None:
-        """Retention takes what no restore needs: below the floor, and without a command or a closed group that is remembered or stands in line.
+        """Retention takes ledger records that no restore needs: below the floor, without a command or closed group that is remembered or still queued.
 
-        One that stands in line, of an id that has closed again since, still decides how long those behind it are remembered.
+        A queued one, of an id that has closed again since, still decides how long those behind it are remembered.
         """
         log = self.broker.log(Tp(self.topics.closed_changelog, tp.partition))
         if tp not in self.newest or tp in self.lost:
@@ -601,7 +621,7 @@ class Checker:
     # -- the end
 
     def lag(self, tp: Tp) -> int:
-        """Records that wait to be read; of a partition that is lost for good nothing does."""
+        """The number of records that wait to be read; none in a partition that is lost for good."""
         if Tp(self.topics.components, tp.partition) in self.lost:
             return 0
         log = self.broker.log(tp)
@@ -609,9 +629,9 @@ class Checker:
         return len(log.visible(position, log.end))
 
     def at_the_end(self) -> None:
-        """Nothing in flight, nothing forgotten."""
+        """Checks that nothing is in flight, and nothing forgotten."""
         if self.context.paths is not None:
-            self._check_ways()
+            self._check_placements()
         require(not any(log.open for log in self.broker.logs.values()), "a transaction is open after the end")
         for tp, position in self.positions.items():
             if Tp(self.topics.components, tp.partition) in self.lost:

@@ -1,33 +1,33 @@
-"""What may be taken away from a partition while all workers are down, and in which words a restore must refuse it then (ER-20).
+"""Losses of a partition while all workers are down, each with the words in which a restore must refuse it (ER-20).
 
-Belongs here: damage to logs and offsets. Does not belong here: when it is done (`run`), what retention may take without harm (`checks`).
+Belongs here: damage to logs and offsets. Does not belong here: its time (`simulation`), deletions that do no harm (`checks`).
 """
 
 from __future__ import annotations
 
 from random import Random
 
-from processor.engine.ports import Committed, Tp
-from processor.engine.restore import hints
-from processor.engine.rows import read_ledger
-from processor.sim.broker import Broker, Log
-from processor.sim.checks import Checker
+from uow.processor.engine.ports import Committed, Tp
+from uow.processor.engine.restore import hints
+from uow.processor.engine.rows import read_ledger
+from uow.processor.sim.checks import Checker
+from uow.processor.sim.simulated_kafka import Broker, Log
 
 
 class Losses:
-    """Takes things away.
+    """Destroys parts of logs and offsets.
 
     Args:
-        broker: Where they are.
-        checker: Knows which of them a restore needs.
-        rnd: Dice.
+        broker: The simulated brokers.
+        checker: Knows which parts a restore needs.
+        rnd: Random numbers.
     """
 
     def __init__(self, broker: Broker, checker: Checker, rnd: Random) -> None:
         self._broker, self._checker, self._rnd = broker, checker, rnd
 
     def draw(self, tps: list[Tp]) -> tuple[Tp, str] | None:
-        """A partition of the input, and what is lost of it; None if there is nothing to lose."""
+        """Chooses a partition of the input, and the part of it to destroy; None if there is nothing to destroy."""
         losses = [(tp, what) for tp in tps if tp in self._checker.positions for what in self._possible(tp)]
         if not losses:
             return None
@@ -43,11 +43,11 @@ class Losses:
         if end < self._broker.log(tp).stable_end:
             possible.append("unread input")
         if floor < end:
-            possible += ["young input", "ledger", "whole ledger"]
+            possible += ["replayable input", "ledger", "whole ledger"]
         return possible
 
     def inflict(self, tp: Tp, what: str) -> str:
-        """Takes it away; answers what a restore must say."""
+        """Destroys it; returns the words that the refusal of a restore must contain."""
         broker, rnd, log = self._broker, self._rnd, self._broker.log(tp)
         floor, end = self._checker.floor(tp), self._checker.positions[tp].offset or 0
         topics = self._checker.topics
@@ -68,8 +68,8 @@ class Losses:
                 return "it was cut, emptied or deleted"
             case "unread input":
                 log.cut(rnd.randint(end + 1, log.stable_end))
-                return "above the replay floor" if floor < end else "W-120"
-            case "young input":
+                return "above the replay floor" if floor < end else "deleted before they were read"
+            case "replayable input":
                 log.cut(rnd.randint(floor + 1, end))
                 return "above the replay floor"
             case "ledger":
@@ -80,6 +80,6 @@ class Losses:
                 return "has no record left"
 
     def _cut_ledger(self, ledger: Log, floor: int) -> None:
-        """At least one record that a replay needs goes."""
+        """Deletes at least one record that a replay needs."""
         needed = [row for row in ledger.visible(0, ledger.end) if read_ledger(row.value() or b"")[0].to_offset > floor]
         ledger.cut(needed[self._rnd.randrange(len(needed))].offset() + 1)

@@ -1,13 +1,13 @@
 """A deterministic scheduler: one actor runs at a time, a seed says which.
 
-Production code calls its ports from deep in its stack, so an actor must be able to stand still there while others go on. The standard
+Production code calls its ports from deep in its stack, so an actor must be able to wait there while others run. The standard
 library has no coroutine with a stack of its own but the thread; so each actor has a thread that runs only while it holds the baton. There
 is no parallelism, no lock to win and no wall clock, and a seed plays the same run every time.
 
-Who gives the baton away plays the *plot* on (a generator: faults, traffic, time) until it asks for somebody to go on, and chooses. If that
-is itself, no thread is switched at all: a run spends its time in the code under test.
+An actor that gives the baton away advances the *plot* (a generator: faults, traffic, time) until the plot yields, and chooses the next actor. If
+that is itself, no thread is switched: a run spends its time in the code under test.
 
-Belongs here: actors, the baton, simulated time. Does not belong here: what actors do, and faults.
+Belongs here: actors, the baton, simulated time. Does not belong here: the actors' work, and faults.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from random import Random
 Condition = Callable[[], bool]
 
 STAY = 0.5
-"""How often whoever gives the baton away gets it back at once, if it can go on."""
+"""Probability that an actor which gives the baton away gets it back at once, if it can run."""
 
 
 class Crash(BaseException):
-    """The process is gone (kill -9): unwinds its stack, nobody catches it."""
+    """The process is gone (kill -9): unwinds its stack; nothing may catch it."""
 
 
 class Actor:
     """A process of the simulation.
 
     Attributes:
-        name: In the script.
+        name: Its name in the script.
         alive: False once it crashed or ended.
-        paused_at: When it was stopped (SIGSTOP), or None.
-        silent_since: When it was stopped or died, or None.
+        paused_at: Time at which it was stopped (SIGSTOP), or None.
+        silent_since: Time at which it was stopped or died, or None.
     """
 
     def __init__(self, scheduler: Scheduler, name: str, body: Callable[[Actor], None]) -> None:
@@ -66,12 +66,12 @@ class Actor:
                 raise Crash
 
     def kill(self) -> None:
-        """It never goes on again; its stack is unwound when the run has ended."""
+        """It never runs again; its stack is unwound when the run has ended."""
         if self.alive:
             self.alive, self.paused_at, self._died_at = False, None, self._scheduler.now
 
     def is_ready(self, now: float) -> bool:
-        """Whether it can go on."""
+        """True if it can run."""
         return (
             self.alive
             and self.paused_at is None
@@ -84,7 +84,7 @@ class Actor:
 
     @property
     def wakes_at(self) -> float:
-        """When it goes on if nothing happens."""
+        """The time at which it runs if its condition does not hold before."""
         return self._deadline if self.alive and self.paused_at is None else float("inf")
 
     def _run(self) -> None:
@@ -106,13 +106,13 @@ class Scheduler:
     """Actors, time, and the script of what happened. Time is a number that the plot moves.
 
     Args:
-        rnd: Every choice of the run.
+        rnd: Random numbers for every choice of the run.
 
     Attributes:
-        now: Milliseconds, since a beginning long ago.
-        script: What happened, for people.
-        failures: What ended an actor that should not have ended.
-        is_idle: Nobody could go on when the plot asked last.
+        now: Simulated milliseconds.
+        script: The events, for people.
+        failures: Exceptions that ended an actor and should not have.
+        is_idle: True if no actor could run when the plot yielded last.
         is_over: The plot has ended.
     """
 
@@ -139,10 +139,10 @@ class Scheduler:
         return actor
 
     def play(self, plot: Iterator[None]) -> None:
-        """Plays a plot to its end. At each `yield` of it one actor goes on, if one can.
+        """Plays a plot to its end. At each `yield` of it one actor runs, if one can.
 
         Raises:
-            BaseException: Whatever the plot raised.
+            BaseException: Any exception of the plot.
         """
         self._plot = plot
         chosen = self.choose(None)
@@ -158,7 +158,7 @@ class Scheduler:
             raise self._error
 
     def choose(self, current: Actor | None) -> Actor | None:
-        """Plays the plot on until somebody is to go on, and says who; None at its end."""
+        """Advances the plot until an actor can run, and returns it; None at its end."""
         self._current = ""
         while not self.is_over:
             try:
@@ -178,9 +178,9 @@ class Scheduler:
         return None
 
     def pass_to(self, actor: Actor | None) -> None:
-        """Hands the baton over; None: back to where the plot began."""
+        """Hands the baton over; None: to the thread that called `play`."""
         (actor.go if actor is not None else self._back).release()
 
     def next_wake(self) -> float:
-        """The earliest time somebody waits for."""
+        """The earliest time that an actor waits for."""
         return min((actor.wakes_at for actor in self.actors), default=float("inf"))

@@ -1,7 +1,9 @@
-"""What a run is fed with: groups in pieces, shuffled, doubled, late, wrong, plain traffic between them, and commands.
+"""The input of a run: components, shuffled, doubled, late or wrong, plain records between them, and commands.
 
-Commands are of every verb, for groups that are open, closed, or were never there; some are repeated, and some nobody can read. Few ids and small numbers, so that most lines of the decision table meet most states of a group; enough groups that complete, so that
-units come out. Belongs here: records and policies, drawn. Does not belong here: when they are sent (`run`).
+Commands are of every verb, for groups that are open, closed, or were never there; some are repeated, and some cannot be read. There are few ids
+and small numbers, so that most lines of the decision table meet most states of a group, and enough groups that complete.
+
+Belongs here: records and policies, drawn. Does not belong here: sending them (`simulation`).
 """
 
 from __future__ import annotations
@@ -10,14 +12,19 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from random import Random
 
-from processor.engine.ports import Headers
-from processor.engine.young import ReplayLimits
-from processor.sim.broker import Row
-from schemas.records import Range
-from topics.catalogue import RECORD_LIMIT_BYTES
-from topics.commands import Command, Verb, command_headers
-from topics.headers import ALIASES, END, ORDER_KEY, SEQ
-from topics.policies import (
+from uow.processor.engine.ports import Headers
+from uow.processor.engine.replayable import ReplayLimits
+from uow.processor.sim.simulated_kafka import Row
+from uow.schemas.records import Range
+from uow.topics.catalogue import RECORD_LIMIT_BYTES
+from uow.topics.commands import Command, Verb, command_headers
+from uow.topics.headers import (
+    ALIASES,
+    END,
+    ORDER_KEY,
+    SEQ,
+)
+from uow.topics.policies import (
     AliasFamily,
     DestinationPolicy,
     DuplicatePolicy,
@@ -30,12 +37,12 @@ from topics.policies import (
     Shape,
     ViolationPolicy,
 )
-from topics.routes import Route
-from topics.selector import Selector
+from uow.topics.routes import Route
+from uow.topics.selector import Selector
 
 HUGE = 1 << 40
 ALIAS_SHARE = 0.4
-"""Of the runs: in so many some senders spell their headers as other systems do."""
+"""Share of the runs in which some senders spell their headers as other systems do."""
 _ODD: Sequence[Headers] = (
     [],
     [("x", b"1")],
@@ -49,11 +56,11 @@ _ODD: Sequence[Headers] = (
     [("uow-id", b"g1"), ("uow-seq", b"1"), ("uow-seq", b"2")],
 )
 LANES: Mapping[int, str] = {2: "D.large", 1: "D.middle"}
-"""Where routes send units of more than so many components, the largest first."""
+"""The topics to which routes send units of more than so many components, the largest first."""
 
 
 def lane_of(size: int) -> str | None:
-    """The topic of a unit of that many components where there are routes; None for that of the destination."""
+    """The topic of a unit of that many components under routes; None for that of the destination."""
     return next((topic for more_than, topic in LANES.items() if size > more_than), None)
 
 
@@ -82,12 +89,12 @@ def draw_policy(rnd: Random) -> DestinationPolicy:
 
 
 def draw_families(aside: Random) -> Sequence[AliasFamily]:
-    """In whose spelling some senders of a run write: mostly nobody's but ours."""
+    """The other spellings that some senders of a run use: in most runs none."""
     return aside.sample(list(AliasFamily), 2) if aside.random() < ALIAS_SHARE else ()
 
 
 def spelled(headers: Headers, family: AliasFamily) -> Headers:
-    """A component's headers as a sender of another system would write them; what that has no word for keeps ours."""
+    """A component's headers as a sender of another system would write them; those for which it has no name keep ours."""
     words = {meant: name for name, meant in reversed(ALIASES[family].items())}
     return [(words.get(name, name), _foreign(words.get(name, name), name, raw)) for name, raw in headers]
 
@@ -123,7 +130,7 @@ def draw_limits(rnd: Random) -> ReplayLimits:
 
 
 def order_key_of(group_id: bytes) -> bytes:
-    """Where groups have order keys: two of three do, of two keys."""
+    """The order key of a group: two of three groups have one, of two keys."""
     line = int(group_id[1:]) % 3
     return b"k%d" % line if line else b""
 
@@ -132,11 +139,11 @@ class Traffic:
     """Records of one run, a group at a time behind a window of open ones.
 
     Args:
-        rnd: Its dice.
-        groups: How many ids in use at a time.
-        ordered: Whether two of three groups have an order key (W-210).
-        aside: Dice for what was added later, so that seeds stay as they were.
-        families: In whose spelling some senders write.
+        rnd: Random numbers.
+        groups: Number of ids in use at a time.
+        ordered: True if two of three groups have an order key (W-210).
+        aside: Random numbers for later additions, so that seeds stay as they were.
+        families: Other spellings that some senders use.
     """
 
     def __init__(

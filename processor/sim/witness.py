@@ -1,10 +1,10 @@
-"""What came out beside what was sent: checks of a transaction that ask no rule of the engine, and so see what worker and oracle get wrong alike.
+"""Compares outputs with inputs, by no rule of the engine, and so finds mistakes that worker and oracle share.
 
-Every record that leaves names its sources. The witness looks them up in the log of the input, which forgets nothing here whatever retention
-takes, and compares. It counts what the ledger says has closed against units and outcomes, and the input that a restore would read again
-against the bounds of whoever wrote the plan.
+Every output names its sources. The witness looks them up in the log of the input, which here keeps everything in spite of retention, and
+compares. It compares the number of closed groups in the ledger with units and outcomes, and the input that a restore would read again with the
+bounds of the worker that wrote the plan.
 
-Belongs here: comparisons of bytes, places and counts. Does not belong here: what should have come out (the oracle, `checks`).
+Belongs here: comparisons of bytes, partitions and counts. Does not belong here: the outputs that a rule demands (the oracle, `checks`).
 """
 
 from __future__ import annotations
@@ -13,17 +13,23 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from processor.core.changes import Closed
-from processor.engine.ports import Headers, Tp
-from processor.engine.young import ReplayLimits
-from processor.sim.broker import Broker
-from processor.sim.memory import MemoryRecord
-from schemas import codec
-from schemas.records import Component, LedgerRecord, Outcome, Reason, Unit, UnitOutcome
-from topics import headers as names
-from topics.catalogue import DestinationTopics
-from topics.policies import DestinationPolicy, ExpirationPolicy, OutcomesPolicy
-from topics.runs import position_of
+from uow.processor.core.changes import Closed
+from uow.processor.engine.ports import Headers, Tp
+from uow.processor.engine.replayable import ReplayLimits
+from uow.processor.sim.simulated_kafka import Broker, StoredRecord
+from uow.schemas import codec
+from uow.schemas.records import (
+    ComponentRecord,
+    LedgerRecord,
+    Outcome,
+    Reason,
+    Unit,
+    UnitOutcome,
+)
+from uow.topics import headers as names
+from uow.topics.catalogue import DestinationTopics
+from uow.topics.policies import DestinationPolicy, ExpirationPolicy, OutcomesPolicy
+from uow.topics.runs import position_of
 
 Rows = Sequence[tuple[bytes | None, bytes | None, Headers]]
 
@@ -31,7 +37,7 @@ _DELIVERED = (UnitOutcome.COMPLETE, UnitOutcome.PARTIAL)
 
 
 class Violation(Exception):
-    """Something happened that must never happen."""
+    """The run has broken a promise."""
 
 
 def require(holds: bool, what: str) -> None:
@@ -41,18 +47,18 @@ def require(holds: bool, what: str) -> None:
 
 
 class Witness:
-    """Looks at transactions.
+    """Checks transactions.
 
     Args:
-        broker: Where everything is.
-        topics: Of the destination.
+        broker: The simulated brokers.
+        topics: Topics of the destination.
     """
 
     def __init__(self, broker: Broker, topics: DestinationTopics) -> None:
         self._broker, self._topics = broker, topics
 
     def look(self, where: Tp, rows: Rows, policy: DestinationPolicy) -> None:
-        """What one transaction wrote to one partition for the world; `policy` is that of who works on the partition of the same number."""
+        """Checks the outputs of one transaction in one partition; `policy` is that of the worker that owns the partition of the same number."""
         for key, value, headers in rows:
             said = dict(headers)
             if names.ERROR_CLASS in said:
@@ -61,7 +67,7 @@ class Witness:
                 self._look_at_unit(where, value, said)
 
     def count(self, tp: Tp, closed: Sequence[Closed], written: Mapping[Tp, Rows], policy: DestinationPolicy) -> None:
-        """Of each group that the ledger closes there is a unit if it was delivered, and an outcome as far as `outcomes` says (W-214)."""
+        """For each group that the ledger closes there is a unit if it was delivered, and an outcome as far as `outcomes` says (W-214)."""
         there = [row for where, rows in written.items() if where.partition == tp.partition for row in rows]
         units = Counter(
             (key, int(dict(headers)[names.GENERATION] or 0))
@@ -72,7 +78,7 @@ class Witness:
         )
         delivered = Counter((one.id, one.generation) for one in closed if one.outcome in _DELIVERED)
         require(units == delivered, f"{tp.partition}: units {units}, and the ledger says {delivered}")
-        told = Counter(
+        reported = Counter(
             (outcome.id.encode(), outcome.generation, outcome.outcome, outcome.reason)
             for _, value, headers in there
             if dict(headers).get(names.KIND) == b"outcome"
@@ -84,25 +90,25 @@ class Witness:
             if policy.outcomes is OutcomesPolicy.ALL
             or (policy.outcomes is OutcomesPolicy.EXCEPTIONS and one.outcome is not UnitOutcome.COMPLETE)
         )
-        require(told == due, f"{tp.partition}: outcomes {told}, and the ledger says {due} (W-214)")
+        require(reported == due, f"{tp.partition}: outcomes {reported}, and the ledger says {due} (W-214)")
 
     @staticmethod
     def bound(tp: Tp, said: LedgerRecord, limits: ReplayLimits) -> None:
-        """No restore reads more input again than whoever wrote the plan may leave it (W-119)."""
+        """No restore reads more input again than the replay bounds of the worker that wrote the plan allow (W-119)."""
         again = said.to_offset - said.floor
         require(
-            again <= (limits.records if limits.allow_young else 0),
+            again <= (limits.records if limits.allow_replay else 0),
             f"{tp.partition}: a restore would read {again} records again, and {limits} bound it (W-119)",
         )
 
-    def _sent(self, source: str) -> MemoryRecord:
+    def _sent(self, source: str) -> StoredRecord:
         topic, partition, offset = source.rsplit("/", 2)
         return self._broker.log(Tp(topic, int(partition))).everything[int(offset)]
 
     def _look_at_error(
         self, where: Tp, key: bytes | None, value: bytes | None, headers: Headers, policy: DestinationPolicy
     ) -> None:
-        """A record refused or given up has everything it came with (W-37, W-80), unless it fits no record with it."""
+        """A record refused or given up has all of its content (W-37, W-80), unless that fits no record."""
         said = dict(headers)
         source = (said[names.SOURCE] or b"").decode()
         if said.get(names.FAILURE_REASON) == b"expired" and said[names.ERROR_CASE] != Reason.COMPONENT_EXPIRED.encode():
@@ -137,7 +143,7 @@ class Witness:
         _, partition, _ = source.rsplit("/", 2)
         require(int(partition) == where.partition, f"{source} came out in {where}")
 
-    def _check_component(self, where: Tp, component: Component) -> None:
+    def _check_component(self, where: Tp, component: ComponentRecord) -> None:
         """Key, value, headers and time as they were sent (W-95)."""
         sent = self._sent(str(component.source))
         one = (component.key, component.value, [*component.headers], component.timestamp)

@@ -7,9 +7,15 @@ from collections.abc import Sequence
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from schemas import codec
-from schemas.records import Component, Reason, Source, Unit, UnitOutcome
-from topics.headers import ID, KIND
+from uow.schemas import codec
+from uow.schemas.records import (
+    ComponentRecord,
+    Reason,
+    Source,
+    Unit,
+    UnitOutcome,
+)
+from uow.topics.headers import ID, KIND
 
 
 class Topics:
@@ -27,7 +33,7 @@ class Topics:
         self, topic: str, *records: tuple[bytes | None, bytes | None, dict[str, bytes]], partition: int = 0
     ) -> None:
         """Records of key, value and headers."""
-        producer = Producer({"bootstrap.servers": self.bootstrap})
+        producer = Producer({"bootstrap.servers": self.bootstrap, "enable.idempotence": True})
         for key, value, headers in records:
             producer.produce(topic, value, key, partition, headers=headers)  # type: ignore[arg-type]
         assert not producer.flush(10)
@@ -79,7 +85,9 @@ def headers_of(record: Message) -> dict[str, bytes]:
 def a_unit(id: str, values: Sequence[bytes | None], destination: str = "megazon") -> Unit:
     """A complete unit as a worker would deliver it."""
     components = tuple(
-        Component(seq, seq == len(values), None, id.encode(), value, (), 1, Source(f"{destination}.components", 0, seq))
+        ComponentRecord(
+            seq, seq == len(values), None, id.encode(), value, (), 1, Source(f"{destination}.components", 0, seq)
+        )
         for seq, value in enumerate(values, 1)
     )
     size = sum(len(value or b"") for value in values)

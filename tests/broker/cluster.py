@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.conftest import QUIET
 from tests.processes import wait_for
-from uow.broker import CLUSTER_ID, HOST, EmbeddedBroker
+from uow.embedded.broker import CLUSTER_ID, HOST, EmbeddedBroker
 
 SETTINGS = {
     "default.replication.factor": "3",

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.worker_places import Place
+from tests.broker.worker_places import Destination
 from tests.kafka_broker import Kafka
-from tests.processes import Child
+from tests.processes import Process
 
 
 @pytest.fixture
-def place(broker: Kafka, unique: str, tmp_path: Path, spawn: Callable[..., Child]) -> Iterator[Place]:
+def place(broker: Kafka, unique: str, tmp_path: Path, spawn: Callable[..., Process]) -> Iterator[Destination]:
     """A destination of the test's own; in the end every record it was sent is accounted for."""
-    made = Place(broker.bootstrap, unique, tmp_path, spawn)
+    made = Destination(broker.bootstrap, unique, tmp_path, spawn)
     yield made
     if made.is_created and not made.is_damaged:
         made.check_account()

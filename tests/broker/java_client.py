@@ -9,7 +9,7 @@ from typing import Any
 
 from py4j.java_gateway import GatewayParameters, JavaGateway, find_jar_path, launch_gateway
 
-from jvm import jars, java
+from uow.jvm import jars, java
 
 SERIALIZER = "org.apache.kafka.common.serialization.ByteArraySerializer"
 

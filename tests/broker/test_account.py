@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.broker.worker_places import Place
+from tests.broker.worker_places import Destination
 
 
-def commit(place: Place, offset: int) -> None:
+def commit(place: Destination, offset: int) -> None:
     consumer = Consumer({"bootstrap.servers": place.bootstrap, "group.id": f"A-{place.name}"})
     consumer.commit(offsets=[TopicPartition(place.components, 0, offset)], asynchronous=False)
     consumer.close()
 
 
-def test_a_record_that_nobody_took_and_one_that_came_out_twice_are_told(place: Place) -> None:
+def test_a_record_that_nobody_took_and_one_that_came_out_twice_are_told(place: Destination) -> None:
     place.create()
     place.is_damaged = True
     (name,) = place.fitting(0, 1)
@@ -23,7 +23,7 @@ def test_a_record_that_nobody_took_and_one_that_came_out_twice_are_told(place: P
     commit(place, 1)
     with pytest.raises(AssertionError, match="1 received, 0 out"):
         place.check_account()
-    producer = Producer({"bootstrap.servers": place.bootstrap})
+    producer = Producer({"bootstrap.servers": place.bootstrap, "enable.idempotence": True})
     for times in (1, 2):
         source = f"{place.components}/0/0".encode()
         producer.produce(f"{place.name}.rejected", b"v", headers=[("uow-source", source)])

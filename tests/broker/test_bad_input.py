@@ -1,4 +1,4 @@
-"""No record stops a worker: each refusal says why, hostile records included, and the others go on (contract section 5, W-23, W-35, W-37).
+"""No record stops a worker: each refusal says why, hostile records included, and the others go on (W-23, W-35, W-37).
 
 One worker process serves all tests of this file; the last one looks whether it still does.
 """
@@ -6,6 +6,7 @@ One worker process serves all tests of this file; the last one looks whether it 
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,12 +18,12 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 from tests.broker.raw_producer import produce_raw
-from tests.broker.worker_places import Place, Worker, decoded
+from tests.broker.worker_places import Destination, Worker, decoded
 from tests.kafka_broker import Kafka
-from tests.processes import Child, wait_for
-from topics.headers import as_origin
-from topics.partitioner import partition_for
-from topics.policies import DestinationPolicy
+from tests.processes import Process, wait_for
+from uow.topics.headers import as_origin
+from uow.topics.partitioner import partition_for
+from uow.topics.policies import DestinationPolicy
 
 Pairs = tuple[tuple[str, bytes | None], ...]
 SLOW = 60.0
@@ -35,7 +36,7 @@ serials = itertools.count()
 class Desk:
     """The place under test, its worker, and a producer that tells where each record went."""
 
-    def __init__(self, place: Place, worker: Worker) -> None:
+    def __init__(self, place: Destination, worker: Worker) -> None:
         self.place, self.worker = place, worker
         settings = {
             "bootstrap.servers": place.bootstrap,
@@ -133,18 +134,18 @@ def header(record: Any, name: str) -> bytes:
 @pytest.fixture(scope="module")
 def desk(broker: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     folder: Path = tmp_path_factory.mktemp("bad-input")
-    children: list[Child] = []
+    children: list[Process] = []
 
-    def spawn(*command: str | Path, env: Any = None) -> Child:
+    def spawn(*command: str | Path, env: Any = None) -> Process:
         first, *rest = map(str, command)
         import sys
 
         children.append(
-            Child([str(Path(sys.executable).with_name(first)), *rest], folder / f"{len(children)}.log", env)
+            Process([str(Path(sys.executable).with_name(first)), *rest], folder / f"{len(children)}.log", env)
         )
         return children[-1]
 
-    place = Place(broker.bootstrap, f"bad-{uuid4().hex[:8]}", folder, spawn)
+    place = Destination(broker.bootstrap, f"bad-{uuid4().hex[:8]}", folder, spawn)
     place.create(
         accept_aliases=["weblogic"], max_components=MAX_COMPONENTS, expiration_policy="redirect", outcomes="all"
     )
@@ -162,7 +163,7 @@ def desk(broker: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[De
 
 
 @dataclass(frozen=True)
-class Case:
+class BadInput:
     """Records of which the last is refused. `{id}` in a header stands for an id of this case."""
 
     line: str
@@ -186,44 +187,46 @@ def c(seq: int, *more: tuple[str, bytes | None], end: bool = False) -> Pairs:
 
 SAME = ("uow-component-id", b"same")
 CASES = [
-    Case("1", "UnitConflictError", "", "uoo-name", one(ID, ("uow-seq", b"1"), ("uoo-name", b"o"))),
-    Case("3", "BadUnitIdError", "empty", "empty", one(("uow-id", b""), ("uow-seq", b"1"))),
-    Case("3", "BadUnitIdError", "empty", "empty", one(("uow-id", None), ("uow-seq", b"1"))),
-    Case("3", "BadUnitIdError", "undecodable", "xff", one(("uow-id", b"\xff\xfe"), ("uow-seq", b"1"))),
-    Case("3", "BadUnitIdError", "too-long", "", one(("uow-id", b"i" * 256), ("uow-seq", b"1"))),
-    Case("3", "BadUnitIdError", "repeated", "", one(ID, ("uow-id", b"other"), ("uow-seq", b"1"))),
-    Case("3", "BadUnitIdError", "alias", "", one(ID, ("JMS_BEA_UnitOfWork", b"other"), ("uow-seq", b"1"))),
-    Case("4", "BadSequenceNumberError", "a", "{id}", one(ID, ("uow-end", b"true"))),
-    Case("4", "BadSequenceNumberError", "b", "{id}", one(ID, ("uow-seq", b"0"))),
-    Case("4", "BadSequenceNumberError", "b", "-2147483648", one(ID, ("uow-seq", b"-2147483648"))),
-    Case("4", "BadSequenceNumberError", "malformed", "2147483648", one(ID, ("uow-seq", b"2147483648"))),
-    Case("4", "BadSequenceNumberError", "malformed", "9999", one(ID, ("uow-seq", b"9" * 5000))),
-    Case("4", "BadSequenceNumberError", "malformed", "", one(ID, ("uow-seq", "٣".encode()))),
-    Case("4", "BadSequenceNumberError", "malformed", "", one(ID, ("uow-seq", None))),
-    Case("4", "BadSequenceNumberError", "malformed", "repeated", one(ID, ("uow-seq", b"1"), ("uow-seq", b"2"))),
-    Case("5", "BadSequenceNumberError", "malformed-end", "yes", one(ID, ("uow-seq", b"1"), ("uow-end", b"yes"))),
-    Case("5", "BadSequenceNumberError", "malformed-end", "", one(ID, ("uow-seq", b"1"), ("uow-end", b""))),
-    Case("5", "BadSequenceNumberError", "malformed-count", "1e9", one(ID, ("uow-seq", b"1"), ("uow-count", b"1e9"))),
-    Case("5b", "DecodeError", "uow-expires-at", "soon", one(*c(1), ("uow-expires-at", b"soon"))),
-    Case("5b", "DecodeError", "uow-expires-at", "", one(*c(1), ("uow-expires-at", b"9" * 19))),
-    Case("5b", "DecodeError", "uow-deliver-at", "", one(*c(1), ("uow-deliver-at", b"\xff"))),
-    Case("5b", "DecodeError", "uow-priority", "11", one(*c(1), ("uow-priority", b"11"))),
-    Case("5b", "DecodeError", "uow-digest", "md5", one(*c(1), ("uow-digest", b"md5:00"))),
-    Case("6", "MisroutedComponentError", "", "partition", one(*c(1), ("uow-rerouted", b"1")), misplaced=True),
-    Case("8", "DuplicateSequenceNumberError", "duplicate", "delivered", (c(1, end=True), c(1))),
-    Case("8", "OutOfSequenceRangeError", "a", "1", (c(1, end=True), c(2))),
-    Case("9", "UnitClosedError", "expired", "component-expired", (c(1, ("uow-expires-at", b"1")), c(2))),
-    Case("10", "DuplicateSequenceNumberError", "resend", "", (c(1, SAME), c(1, SAME))),
-    Case("10", "DuplicateSequenceNumberError", "duplicate", "", (c(1), c(1))),
-    Case("11", "OutOfSequenceRangeError", "a", "3", (c(3, end=True), c(4))),
-    Case("11", "OutOfSequenceRangeError", "a", "3", (c(1, ("uow-count", b"3")), c(4))),
-    Case("12", "OutOfSequenceRangeError", "b", "5", (c(5), c(3, end=True))),
-    Case("12", "OutOfSequenceRangeError", "b", "5", (c(5), c(1, ("uow-count", b"3")))),
+    BadInput("1", "UnitConflictError", "", "uoo-name", one(ID, ("uow-seq", b"1"), ("uoo-name", b"o"))),
+    BadInput("3", "BadUnitIdError", "empty", "empty", one(("uow-id", b""), ("uow-seq", b"1"))),
+    BadInput("3", "BadUnitIdError", "empty", "empty", one(("uow-id", None), ("uow-seq", b"1"))),
+    BadInput("3", "BadUnitIdError", "undecodable", "xff", one(("uow-id", b"\xff\xfe"), ("uow-seq", b"1"))),
+    BadInput("3", "BadUnitIdError", "too-long", "", one(("uow-id", b"i" * 256), ("uow-seq", b"1"))),
+    BadInput("3", "BadUnitIdError", "repeated", "", one(ID, ("uow-id", b"other"), ("uow-seq", b"1"))),
+    BadInput("3", "BadUnitIdError", "alias", "", one(ID, ("JMS_BEA_UnitOfWork", b"other"), ("uow-seq", b"1"))),
+    BadInput("4", "BadSequenceNumberError", "a", "{id}", one(ID, ("uow-end", b"true"))),
+    BadInput("4", "BadSequenceNumberError", "b", "{id}", one(ID, ("uow-seq", b"0"))),
+    BadInput("4", "BadSequenceNumberError", "b", "-2147483648", one(ID, ("uow-seq", b"-2147483648"))),
+    BadInput("4", "BadSequenceNumberError", "malformed", "2147483648", one(ID, ("uow-seq", b"2147483648"))),
+    BadInput("4", "BadSequenceNumberError", "malformed", "9999", one(ID, ("uow-seq", b"9" * 5000))),
+    BadInput("4", "BadSequenceNumberError", "malformed", "", one(ID, ("uow-seq", "٣".encode()))),
+    BadInput("4", "BadSequenceNumberError", "malformed", "", one(ID, ("uow-seq", None))),
+    BadInput("4", "BadSequenceNumberError", "malformed", "repeated", one(ID, ("uow-seq", b"1"), ("uow-seq", b"2"))),
+    BadInput("5", "BadSequenceNumberError", "malformed-end", "yes", one(ID, ("uow-seq", b"1"), ("uow-end", b"yes"))),
+    BadInput("5", "BadSequenceNumberError", "malformed-end", "", one(ID, ("uow-seq", b"1"), ("uow-end", b""))),
+    BadInput(
+        "5", "BadSequenceNumberError", "malformed-count", "1e9", one(ID, ("uow-seq", b"1"), ("uow-count", b"1e9"))
+    ),
+    BadInput("5b", "DecodeError", "uow-expires-at", "soon", one(*c(1), ("uow-expires-at", b"soon"))),
+    BadInput("5b", "DecodeError", "uow-expires-at", "", one(*c(1), ("uow-expires-at", b"9" * 19))),
+    BadInput("5b", "DecodeError", "uow-deliver-at", "", one(*c(1), ("uow-deliver-at", b"\xff"))),
+    BadInput("5b", "DecodeError", "uow-priority", "11", one(*c(1), ("uow-priority", b"11"))),
+    BadInput("5b", "DecodeError", "uow-digest", "md5", one(*c(1), ("uow-digest", b"md5:00"))),
+    BadInput("6", "MisroutedComponentError", "", "partition", one(*c(1), ("uow-rerouted", b"1")), misplaced=True),
+    BadInput("8", "DuplicateSequenceNumberError", "duplicate", "delivered", (c(1, end=True), c(1))),
+    BadInput("8", "OutOfSequenceRangeError", "a", "1", (c(1, end=True), c(2))),
+    BadInput("9", "UnitClosedError", "expired", "component-expired", (c(1, ("uow-expires-at", b"1")), c(2))),
+    BadInput("10", "DuplicateSequenceNumberError", "resend", "", (c(1, SAME), c(1, SAME))),
+    BadInput("10", "DuplicateSequenceNumberError", "duplicate", "", (c(1), c(1))),
+    BadInput("11", "OutOfSequenceRangeError", "a", "3", (c(3, end=True), c(4))),
+    BadInput("11", "OutOfSequenceRangeError", "a", "3", (c(1, ("uow-count", b"3")), c(4))),
+    BadInput("12", "OutOfSequenceRangeError", "b", "5", (c(5), c(3, end=True))),
+    BadInput("12", "OutOfSequenceRangeError", "b", "5", (c(5), c(1, ("uow-count", b"3")))),
 ]
 
 
 @pytest.fixture(scope="module")
-def refusals(desk: Desk) -> list[tuple[Case, str, str, Any]]:
+def refusals(desk: Desk) -> list[tuple[BadInput, str, str, Any]]:
     """All cases sent, then answered: (case, id, source, record of D.rejected)."""
     sent = []
     for number, case in enumerate(CASES):
@@ -396,6 +399,29 @@ def test_more_headers_than_the_client_shows_are_refused_and_no_plain_traffic(des
     wait_for(lambda: passed() == [b"bare", b"bare too"], SLOW)
 
 
+def test_components_by_value_with_headers_that_the_client_does_not_show_are_refused(
+    broker: Kafka, spawn: Callable[..., Process], tmp_path: Path
+) -> None:
+    """W-24: held, the unit would be delivered without them, and nobody would know."""
+    place = Destination(broker.bootstrap, f"by-value-{uuid4().hex[:8]}", tmp_path, spawn, 1)
+    place.create(field_source="value")
+    worker = place.worker()
+    desk = Desk(place, worker)
+
+    def value(seq: int, end: bool) -> bytes:
+        return json.dumps({"uow-id": "a", "uow-seq": seq, "uow-end": end}).encode()
+
+    desk.put([], value(1, False), key=b"a")
+    hidden = desk.put([("h", b"")] * 100_001, value(2, True), key=b"a")
+    desk.put([("h", b"1")], value(2, True), key=b"a")
+    record = desk.wait_source("rejected", hidden)[hidden]
+    assert (record.key(), record.value()) == (b"a", value(2, True))
+    assert (header(record, "uow-error-class"), header(record, "uow-error-case")) == (b"DecodeError", b"headers")
+    first, last = desk.wait_unit("a")["components"]
+    assert (first["headers"], [each["name"] for each in last["headers"]]) == ([], ["h"])
+    assert worker.child.terminate() == 0
+
+
 def test_numbers_as_large_as_they_come_cost_nothing(desk: Desk) -> None:
     """W-20: a lone highest number opens a group like any other."""
     desk.component("highest", 2_147_483_647, end=True)
@@ -453,7 +479,7 @@ def test_unit_that_fits_no_record_fails_and_the_next_group_is_handled(desk: Desk
 
 def test_producer_with_librdkafkas_default_partitioner_is_put_right(desk: Desk) -> None:
     """W-110: CRC32 instead of murmur2; units complete, each on its right partition."""
-    producer = Producer({"bootstrap.servers": desk.place.bootstrap})
+    producer = Producer({"bootstrap.servers": desk.place.bootstrap, "enable.idempotence": True})
     names = [f"crc-{number}" for number in range(40)]
     produce: Any = producer.produce
     wrong = 0

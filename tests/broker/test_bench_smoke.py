@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 
 from bench import hot, latency, takeover
-from bench.__main__ import Asked, Results, drains, main, restores, table
-from bench.drain import Place
-from bench.load import WORKLOADS, produce
-from bench.restore import Restores
+from bench.__main__ import BenchOptions, Results, drains, main, restores, table
+from bench.drain import BenchBroker
+from bench.restore_times import Restores
+from bench.workloads import WORKLOADS, produce
 from tests.kafka_broker import Kafka
-from uow.broker import EmbeddedBroker
+from uow.embedded.broker import EmbeddedBroker
 
 RECORDS = 3_000
 
 
 @pytest.fixture
-def place(broker: Kafka, tmp_path: Path) -> Place:
-    return Place(broker.bootstrap, tmp_path, broker.data if isinstance(broker, EmbeddedBroker) else None)
+def place(broker: Kafka, tmp_path: Path) -> BenchBroker:
+    return BenchBroker(broker.bootstrap, tmp_path, broker.data if isinstance(broker, EmbeddedBroker) else None)
 
 
 @pytest.mark.parametrize("name", sorted(WORKLOADS))
@@ -35,9 +35,9 @@ def test_a_workload_is_the_same_every_time_and_every_group_gets_each_number(name
     assert all(seen == set(range(1, workload.components + 1 - workload.missing)) for seen in numbers.values())
 
 
-def test_worker_and_comparisons_make_every_unit_once_and_have_numbers(place: Place) -> None:
+def test_worker_and_comparisons_make_every_unit_once_and_have_numbers(place: BenchBroker) -> None:
     results = Results()
-    drains(place, Asked(["w5"], rounds=1, records=RECORDS, seconds=0, rate=0), results, lambda line: None)
+    drains(place, BenchOptions(["w5"], rounds=1, records=RECORDS, seconds=0, rate=0), results, lambda line: None)
     for run in ("w5 bare", "w5 worker", "w5 keeps nothing", "w5 no replay", "w5 no transactions"):
         assert all(one.median > 0 for name, one in results.series[run].items() if name != "internal")
         assert results.series[run]["units"].median == WORKLOADS["w5"].of(RECORDS).units
@@ -47,7 +47,7 @@ def test_worker_and_comparisons_make_every_unit_once_and_have_numbers(place: Pla
     assert table(results).row_count == 5
 
 
-def test_plain_faust_makes_every_unit(place: Place) -> None:
+def test_plain_faust_makes_every_unit(place: BenchBroker) -> None:
     destination = place.destination("faust")
     topics = place.create(place.application(), destination)
     workload = WORKLOADS["w5"].of(500)
@@ -58,13 +58,13 @@ def test_plain_faust_makes_every_unit(place: Place) -> None:
 
 
 @pytest.mark.drill  # a dozen seconds of starting workers
-def test_heir_of_a_worker_that_was_stopped_delivers_from_every_partition(place: Place) -> None:
+def test_heir_of_a_worker_that_was_stopped_delivers_from_every_partition(place: BenchBroker) -> None:
     assert takeover.measure(place, 200, "stopped") > 0
 
 
-def test_every_held_component_is_restored_with_an_old_changelog_as_well(place: Place) -> None:
+def test_every_held_component_is_restored_with_an_old_changelog_as_well(place: BenchBroker) -> None:
     results = Results()
-    restores(place, Asked(["restore"], rounds=1, records=RECORDS, seconds=0, rate=0), results, lambda line: None)
+    restores(place, BenchOptions(["restore"], rounds=1, records=RECORDS, seconds=0, rate=0), results, lambda line: None)
     assert {"changelog", "uncompacted", "input"} == set(Restores.CASES)
     for case in Restores.CASES:
         run = f"restore {case}"
@@ -72,7 +72,7 @@ def test_every_held_component_is_restored_with_an_old_changelog_as_well(place: P
         assert results.series[run]["per_s"].median > 0
 
 
-def test_latency_is_measured_on_every_unit(place: Place) -> None:
+def test_latency_is_measured_on_every_unit(place: BenchBroker) -> None:
     done = latency.measure(place, seconds=8, rate=200)
     assert done["units"] == latency.workload(1600).units
     assert 0 < done["p50_ms"] <= done["p99_ms"] <= done["max_ms"]

@@ -16,9 +16,15 @@ import pytest
 from client_places import Topics, headers_of
 
 import uow
-from topics.headers import END, HOPS, ID, ORIGIN_TS, SEQ
-from topics.partitioner import partition_for
 from uow import errors
+from uow.topics.headers import (
+    END,
+    HOPS,
+    ID,
+    ORIGIN_TS,
+    SEQ,
+)
+from uow.topics.partitioner import partition_for
 
 
 @pytest.fixture
@@ -187,7 +193,7 @@ with uow.connect(bootstrap, transactional_id=name, kafka={"session.timeout.ms": 
 
 @pytest.mark.parametrize("interval", ["0", "100"])
 def test_forwarders_that_join_and_die_forward_each_message_once(places: Topics, shop: str, interval: str) -> None:
-    """The simple loop of contract section 8, as it stands, through joins and kill -9."""
+    """The simple loop of P-13, as it stands there, through joins and kill -9."""
     count = 800
 
     def forwarder(name: str) -> subprocess.Popen[bytes]:

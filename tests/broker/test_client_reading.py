@@ -51,7 +51,7 @@ def taken(reader: uow.Reader[uow.ReceivedUnit], count: int, timeout: float = 20)
 def test_units_come_whole_and_acknowledging_moves_the_committed_offset(
     connection: uow.Connection, places: Topics, destination: str
 ) -> None:
-    """Contract section 8, W-52."""
+    """P-12, W-52."""
     places.deliver(destination, "a", "b", "c")
     seen = []
     for unit in connection.units(destination, group=destination):

@@ -16,9 +16,16 @@ import pytest
 from client_places import Topics, headers_of
 
 import uow
-from topics.headers import COMPONENT_ID, CORRELATION_ID, END, ID, PRIORITY, SEQ
-from topics.partitioner import partition_for
 from uow import errors
+from uow.topics.headers import (
+    COMPONENT_ID,
+    CORRELATION_ID,
+    END,
+    ID,
+    PRIORITY,
+    SEQ,
+)
+from uow.topics.partitioner import partition_for
 
 
 @pytest.fixture
@@ -224,7 +231,7 @@ bootstrap, destination = sys.argv[1:]
 with uow.connect(bootstrap, transactional_id=destination) as connection, connection.unit(destination, id="order-1") as unit:
     for _ in range(3):
         unit.send("first attempt")
-    unit._transaction._transaction._handle.flush(10)
+    unit._transaction._transaction._producer.handle.flush(10)
     os.kill(os.getpid(), signal.SIGKILL)
 """
 

@@ -135,7 +135,7 @@ def test_a_second_producer_completes_what_a_first_one_began(demo: DemoRun) -> No
 
 
 def test_the_counts_agree_though_a_worker_was_killed(demo: DemoRun) -> None:
-    """W-216, contract section 9."""
+    """W-216, P-20."""
     report = demo.report
     assert [check["text"] for check in report["checks"] if not check["good"]] == []
     received = report["records"].pop("received")
@@ -173,7 +173,7 @@ def rebuilt(demo: DemoRun, status: int, *options: str) -> Any:
 
 @pytest.mark.parametrize("moment", ["Apache Kafka on", "one invoice"])
 def test_everything_dies_with_a_killed_demo(tmp_path: Path, moment: str) -> None:
-    """Contract section 9: nothing outlives it."""
+    """P-21: nothing outlives it."""
     run = DemoRun(UOW, tmp_path, ["--without-spark", "--customers", "20"])
     try:
         run.child.wait_output(moment, PATIENCE_S)
@@ -186,7 +186,7 @@ def test_everything_dies_with_a_killed_demo(tmp_path: Path, moment: str) -> None
 
 
 def test_ctrl_c_ends_it_without_a_traceback(tmp_path: Path) -> None:
-    """Contract section 9."""
+    """P-20."""
     run = DemoRun(UOW, tmp_path, ["--without-spark", "--customers", "20"])
     try:
         run.child.wait_output("topics", PATIENCE_S)
@@ -201,7 +201,7 @@ def test_ctrl_c_ends_it_without_a_traceback(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
-    """Contract section 7: wrong usage is 2."""
+    """P-01: wrong usage is 2."""
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "mine").touch()
     run = DemoRun(UOW, tmp_path, [])

@@ -8,27 +8,27 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from schemas import codec
-from schemas.records import Answer
-from tests.broker.worker_places import Place
+from tests.broker.worker_places import Destination
 from tests.kafka_broker import Kafka
-from tests.processes import Child, wait_for
-from topics.commands import Command, Verb
+from tests.processes import Process, wait_for
 from uow import connect
-from uow.client import Connection
+from uow.client.connection import Connection
+from uow.schemas import codec
+from uow.schemas.records import Answer
+from uow.topics.commands import Command, Verb
 
 
 @pytest.fixture
-def place(broker: Kafka, unique: str, tmp_path: Path, spawn: Callable[..., Child]) -> Place:
-    return Place(broker.bootstrap, unique, tmp_path, spawn, partitions=2)
+def place(broker: Kafka, unique: str, tmp_path: Path, spawn: Callable[..., Process]) -> Destination:
+    return Destination(broker.bootstrap, unique, tmp_path, spawn, partitions=2)
 
 
-def cancel(connection: Connection, place: Place, group_id: str) -> None:
+def cancel(connection: Connection, place: Destination, group_id: str) -> None:
     raw = group_id.encode()
     connection.command(place.name, Command(b"cancel " + raw, Verb.CANCEL, raw, "the test says so"))
 
 
-def answers(place: Place) -> dict[str, str]:
+def answers(place: Destination) -> dict[str, str]:
     """Text of the answer by id."""
     records = [each for each in place.read(f"{place.name}.outcomes") if ("uow-kind", b"answer") in each.headers()]
     told = [codec.decode_as(Answer, each.value()) for each in records]
@@ -36,14 +36,14 @@ def answers(place: Place) -> dict[str, str]:
     return {each.id: each.text for each in told}
 
 
-def fates(place: Place) -> list[tuple[bytes, bytes, bytes]]:
+def fates(place: Destination) -> list[tuple[bytes, bytes, bytes]]:
     """Id, number and fate of every component that was refused or given up."""
     records = [each for topic in ("rejected", "errors") for each in place.read(f"{place.name}.{topic}")]
     said = [dict(each.headers()) for each in records]
     return sorted((each["uow-id"], each["uow-seq"], each.get("uow-failure-reason", b"late")) for each in said)
 
 
-def test_a_cancel_is_not_lost_whatever_lies_unread_w62_w203(place: Place) -> None:
+def test_a_cancel_is_not_lost_whatever_lies_unread_w62_w203(place: Destination) -> None:
     place.create(worker={"poll_records": 500})
     crowd, held = place.fitting(0, 5_002), place.fitting(1, 2)
     behind, unseen = crowd.pop(), crowd.pop()

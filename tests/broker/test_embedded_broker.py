@@ -19,8 +19,13 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.kafka_broker import Kafka
-from tests.processes import Child, is_alive, wait_for
-from uow.broker import BrokerFailed, EmbeddedBroker, FolderInUse, PortTaken
+from tests.processes import Process, is_alive, wait_for
+from uow.embedded.broker import (
+    BrokerFailed,
+    EmbeddedBroker,
+    FolderInUse,
+    PortTaken,
+)
 
 pytestmark = pytest.mark.broker
 
@@ -120,7 +125,7 @@ def test_a_taken_port_is_said_at_once(tmp_path: Path) -> None:
 def test_a_folder_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with EmbeddedBroker(tmp_path, heap="256m"):
         second = EmbeddedBroker(tmp_path)
-        monkeypatch.setattr("uow.broker.FOLDER_PATIENCE_SECONDS", 0.2)
+        monkeypatch.setattr("uow.embedded.broker.FOLDER_PATIENCE_SECONDS", 0.2)
         with pytest.raises(FolderInUse) as caught:
             second.start()
     assert caught.value.folder == tmp_path
@@ -174,7 +179,7 @@ def test_only_the_loopback_interface_listens(tmp_path: Path) -> None:
 @pytest.mark.parametrize("folder", ["kept", "scratch"])
 def test_a_killed_owner_takes_the_broker_along(tmp_path: Path, folder: str) -> None:
     code = (
-        "import sys, time; from uow.broker import EmbeddedBroker\n"
+        "import sys, time; from uow.embedded.broker import EmbeddedBroker\n"
         "broker = EmbeddedBroker(*sys.argv[1:], heap='256m').start()\n"
         "print(broker.pid, broker.folder, flush=True); time.sleep(600)"
     )
@@ -185,13 +190,13 @@ def test_a_killed_owner_takes_the_broker_along(tmp_path: Path, folder: str) -> N
         owner.kill()
     wait_for(lambda: not is_alive(int(pid)), 20, "the end of Kafka")
     if folder == "scratch":
-        wait_for(lambda: not Path(used).exists(), 10, "the scratch folder's removal")
+        wait_for(lambda: not Path(used).exists(), 30, "the scratch folder's removal")
     else:
         with EmbeddedBroker(used, heap="256m") as again:
             assert again.is_running
 
 
-SERVE = "import sys; from uow.broker import *; sys.exit(serve(0, *sys.argv[1:], heap='256m', tier=Tier.QUICK))"
+SERVE = "import sys; from uow.embedded.broker import *; sys.exit(serve(0, *sys.argv[1:], heap='256m', tier=Tier.QUICK))"
 
 
 def kafka_below(pid: int) -> int:
@@ -199,7 +204,7 @@ def kafka_below(pid: int) -> int:
     return next(each.pid for each in psutil.Process(pid).children(recursive=True) if "java" in each.name())
 
 
-def test_served_in_the_foreground_until_asked_to_end(spawn: Callable[..., Child], tmp_path: Path) -> None:
+def test_served_in_the_foreground_until_asked_to_end(spawn: Callable[..., Process], tmp_path: Path) -> None:
     child = spawn("python", "-c", SERVE, tmp_path / "data")
     ready = child.wait_output("broker ready on")
     host, port = ready.removeprefix("broker ready on ").split(":")
@@ -210,7 +215,7 @@ def test_served_in_the_foreground_until_asked_to_end(spawn: Callable[..., Child]
     assert not is_alive(kafka)
 
 
-def test_asked_to_end_while_starting_it_ends(spawn: Callable[..., Child], tmp_path: Path) -> None:
+def test_asked_to_end_while_starting_it_ends(spawn: Callable[..., Process], tmp_path: Path) -> None:
     child = spawn("python", "-c", SERVE, tmp_path / "data")
     log = tmp_path / "data" / "server.log"
     wait_for(lambda: log.exists(), 30, "a start")
@@ -219,7 +224,7 @@ def test_asked_to_end_while_starting_it_ends(spawn: Callable[..., Child], tmp_pa
     assert "ready" not in child.output
 
 
-def test_served_ends_with_status_1_when_kafka_dies(spawn: Callable[..., Child]) -> None:
+def test_served_ends_with_status_1_when_kafka_dies(spawn: Callable[..., Process]) -> None:
     child = spawn("python", "-c", SERVE)
     child.wait_output("broker ready on")
     os.kill(kafka_below(child.pid), signal.SIGKILL)
@@ -228,7 +233,7 @@ def test_served_ends_with_status_1_when_kafka_dies(spawn: Callable[..., Child]) 
 
 
 @pytest.mark.parametrize("killed", ["itself", "its parent"])
-def test_a_served_broker_leaves_no_kafka_behind(spawn: Callable[..., Child], killed: str) -> None:
+def test_a_served_broker_leaves_no_kafka_behind(spawn: Callable[..., Process], killed: str) -> None:
     # the shell stays the parent: a last command would replace it
     shell = f'"{sys.executable}" -c "{SERVE}" </dev/null; true'
     child = spawn("sh", "-c", shell)
@@ -239,7 +244,7 @@ def test_a_served_broker_leaves_no_kafka_behind(spawn: Callable[..., Child], kil
     wait_for(lambda: not is_alive(kafka) and not is_alive(served), 45, "the end of Kafka")
 
 
-def test_the_console_command_serves(spawn: Callable[..., Child], tmp_path: Path) -> None:
+def test_the_console_command_serves(spawn: Callable[..., Process], tmp_path: Path) -> None:
     child = spawn("uow", "broker", "--port", "0", "--dir", tmp_path / "data")
     child.wait_output("broker ready on 127.0.0.1:")
     assert child.terminate() == 0

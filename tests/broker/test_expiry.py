@@ -8,7 +8,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from tests.broker.worker_places import Place
+from tests.broker.worker_places import Destination
 from tests.processes import wait_for
 
 LIMIT_MS = 800
@@ -17,11 +17,11 @@ AHEAD_S = 8.0
 """Longer than it takes from the first look at the clock to being ready."""
 
 
-def outcomes(place: Place) -> list[dict[str, bytes]]:
+def outcomes(place: Destination) -> list[dict[str, bytes]]:
     return [dict(record.headers()) for record in place.read(f"{place.name}.outcomes")]
 
 
-def test_component_in_an_aborted_transaction_leaves_a_group_that_expires(place: Place) -> None:
+def test_component_in_an_aborted_transaction_leaves_a_group_that_expires(place: Destination) -> None:
     """W-74: cause A of a stuck group."""
     place.create(incomplete_expiration_ms=LIMIT_MS, expiration_policy="redirect", outcomes="all")
     worker = place.worker()
@@ -44,7 +44,7 @@ def test_component_in_an_aborted_transaction_leaves_a_group_that_expires(place: 
     assert worker.child.terminate() == 0
 
 
-def test_worker_whose_clock_is_put_right_expires_what_is_due(place: Place) -> None:
+def test_worker_whose_clock_is_put_right_expires_what_is_due(place: Destination) -> None:
     """W-83: it starts minutes ahead, and asks whether partitions are read to their ends; then somebody puts its clock right."""
     place.create(incomplete_expiration_ms=LIMIT_MS, expiration_policy="redirect", outcomes="all")
     worker = place.worker(UOW_CLOCK=f"0:{AHEAD_S}:1000")
@@ -57,7 +57,7 @@ def test_worker_whose_clock_is_put_right_expires_what_is_due(place: Place) -> No
     assert worker.child.terminate() == 0
 
 
-def test_log_policy_writes_one_line_per_component_and_no_record(place: Place) -> None:
+def test_log_policy_writes_one_line_per_component_and_no_record(place: Destination) -> None:
     """W-79, W-83: on a partition without traffic."""
     place.create(
         incomplete_expiration_ms=LIMIT_MS, expiration_policy="log", outcomes="all", expiration_log_headers=["shop"]
@@ -87,7 +87,7 @@ def test_log_policy_writes_one_line_per_component_and_no_record(place: Place) ->
     assert not place.read(f"{place.name}.errors")
 
 
-def test_redirected_components_are_as_they_were(place: Place) -> None:
+def test_redirected_components_are_as_they_were(place: Destination) -> None:
     """W-71, W-80: key, value and headers byte for byte, each component singly, in number order, same partition number."""
     place.create(incomplete_expiration_ms=LIMIT_MS, expiration_policy="redirect")
     worker = place.worker()
@@ -114,7 +114,7 @@ def test_redirected_components_are_as_they_were(place: Place) -> None:
     assert worker.child.terminate() == 0
 
 
-def test_redirect_without_its_topic_refuses_to_start_and_names_the_remedy(place: Place, admin: Any) -> None:
+def test_redirect_without_its_topic_refuses_to_start_and_names_the_remedy(place: Destination, admin: Any) -> None:
     """W-81: exit status 2; created again, it starts."""
     errors = f"{place.name}.errors"
     place.create(incomplete_expiration_ms=LIMIT_MS, expiration_policy="redirect")

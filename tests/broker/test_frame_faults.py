@@ -16,19 +16,25 @@ import confluent_kafka as ck
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from processor.engine.ports import Doubt, Meanwhile, Output, Plan, Tp
-from processor.kafka import sink
-from processor.kafka.clients import Clients
-from processor.kafka.doubt import Suspicion
-from processor.kafka.reader import KafkaLogReader
-from processor.kafka.settings import WorkerSettings
-from processor.kafka.sink import STEPS, KafkaSink
-from schemas.errors import FencedError
-from tests.broker.worker_places import Place
+from tests.broker.worker_places import Destination
 from tests.conftest import QUIET
-from tests.processes import Child
-from uow.broker import EmbeddedBroker
-from uow.prove.frames import MEMBERSHIP, TRANSACTION, Api, Fault, Proxy, Rule
+from tests.processes import Process
+from uow.embedded.broker import EmbeddedBroker
+from uow.processor.engine.ports import (
+    Doubt,
+    Meanwhile,
+    Output,
+    Plan,
+    Tp,
+)
+from uow.processor.kafka import transactional_producer
+from uow.processor.kafka.clients import Clients
+from uow.processor.kafka.doubt import Suspicion
+from uow.processor.kafka.log_reader import KafkaLogReader
+from uow.processor.kafka.sink import STEPS, KafkaSink
+from uow.processor.kafka.worker_settings import WorkerSettings
+from uow.prove.frames import MEMBERSHIP, TRANSACTION, Api, FrameFault, FrameRule, Proxy
+from uow.schemas.error_classes import FencedError
 
 pytestmark = [pytest.mark.timeout(90), pytest.mark.broker]
 
@@ -60,19 +66,18 @@ def proxied(house: Proxied) -> Iterator[Proxied]:
 class Careless(KafkaSink):
     """The control: goes on with the same producer after a doubt, unless librdkafka says that it is dead."""
 
-    def _certain_producer(self) -> ck.Producer:
-        assert self._producer is not None
-        return self._producer
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        setattr(self._producer, "_renew_in_doubt", lambda patience: None)  # noqa: B010
 
     def replace(self, meanwhile: Meanwhile = lambda: None) -> None:
-        assert self._producer is not None
         try:
-            self._producer.abort_transaction(30)
+            self._producer.handle.abort_transaction(30)
         except ck.KafkaException:
             super().replace(meanwhile)
 
 
-class Bench:
+class FrameBench:
     """A sink that reaches its broker through the proxy, and a judge that goes around it."""
 
     def __init__(self, proxied: Proxied, name: str, kind: type[KafkaSink], timeout_ms: int = 10_000) -> None:
@@ -95,8 +100,7 @@ class Bench:
 
     def flush(self) -> None:
         """Records leave now, not when the library likes."""
-        assert self.sink._producer is not None
-        self.sink._producer.flush(10)
+        self.sink._producer.handle.flush(10)
 
     def write(self, *values: bytes, next_offset: int, **at: Callable[[], object]) -> None:
         """One transaction, with something done at a commit step."""
@@ -146,15 +150,15 @@ class Bench:
         self.judge.close()
 
 
-Open = Callable[..., Bench]
+Open = Callable[..., FrameBench]
 
 
 @pytest.fixture
 def opened(proxied: Proxied, unique: str) -> Iterator[Open]:
-    benches: list[Bench] = []
+    benches: list[FrameBench] = []
 
-    def start(kind: type[KafkaSink], **more: Any) -> Bench:
-        benches.append(Bench(proxied, f"{unique}-{len(benches)}", kind, **more))
+    def start(kind: type[KafkaSink], **more: Any) -> FrameBench:
+        benches.append(FrameBench(proxied, f"{unique}-{len(benches)}", kind, **more))
         return benches[-1]
 
     yield start
@@ -167,7 +171,7 @@ def test_late_commit_makes_the_next_open_transaction_visible_unless_the_producer
 
     def seen(kind: type[KafkaSink]) -> list[bytes | None]:
         bench = opened(kind)
-        held = bench.proxy.add(Rule(Fault.HOLD, {Api.END_TXN}, times=1))
+        held = bench.proxy.add(FrameRule(FrameFault.HOLD, {Api.END_TXN}, times=1))
         bench.write(b"first", next_offset=1)
         held.wait()
         bench.give_up(b"never", 2, "offsets", bench.arrive)
@@ -179,7 +183,7 @@ def test_late_commit_makes_the_next_open_transaction_visible_unless_the_producer
     assert seen(KafkaSink) == [b"first", b"second"]
 
 
-class Trusting(Suspicion):
+class TrustingSuspicion(Suspicion):
     """Hears what is said, and takes it for all there is."""
 
     def on_line(self, line: str) -> None:
@@ -190,9 +194,9 @@ class Trusting(Suspicion):
 class Deaf(KafkaSink):
     """The control: takes a handle whose connections broke while it began, on which librdkafka keeps the next such line back."""
 
-    def _renew(self, meanwhile: Meanwhile) -> None:
-        with patch.object(sink, "Suspicion", Trusting):
-            super()._renew(meanwhile)
+    def open(self, meanwhile: Meanwhile = lambda: None) -> None:
+        with patch.object(transactional_producer, "Suspicion", TrustingSuspicion):
+            super().open(meanwhile)
 
 
 def test_a_break_that_the_library_does_not_log_any_more_is_no_gap_in_the_fence(opened: Open) -> None:
@@ -201,10 +205,10 @@ def test_a_break_that_the_library_does_not_log_any_more_is_no_gap_in_the_fence(o
     def seen(kind: type[KafkaSink]) -> list[bytes | None]:
         bench = opened(kind)
         bench.write(b"first", next_offset=1)
-        cuts = bench.proxy.add(Rule(Fault.CUT, {Api.INIT_PRODUCER_ID}, times=2))
+        cuts = bench.proxy.add(FrameRule(FrameFault.CUT, {Api.INIT_PRODUCER_ID}, times=2))
         bench.sink.replace()
         assert cuts.hits == 2
-        held = bench.proxy.add(Rule(Fault.HOLD, {Api.END_TXN}, times=1))
+        held = bench.proxy.add(FrameRule(FrameFault.HOLD, {Api.END_TXN}, times=1))
         bench.write(b"second", next_offset=2)
         held.wait()
         bench.give_up(b"never", 3, "offsets", bench.arrive)
@@ -221,7 +225,7 @@ def test_late_abort_takes_the_outputs_of_a_transaction_that_then_commits_its_off
     def seen(kind: type[KafkaSink]) -> tuple[list[bytes | None], int | None]:
         bench = opened(kind)
         bench.write(b"first", next_offset=1)
-        held = bench.proxy.add(Rule(Fault.HOLD, {Api.END_TXN}, times=1))
+        held = bench.proxy.add(FrameRule(FrameFault.HOLD, {Api.END_TXN}, times=1))
         bench.give_up(b"never", 2, "offsets")
         held.wait()
         bench.write(b"second", next_offset=2, produced=bench.arrive)
@@ -238,10 +242,10 @@ class LateEnds(NamedTuple):
     committed: int | None
 
     @classmethod
-    def of(cls, bench: Bench, pairs: int) -> LateEnds:
+    def of(cls, bench: FrameBench, pairs: int) -> LateEnds:
         """A commit and an abort by turns: held, repeated by the library, released while the next transaction is open."""
         for pair in range(pairs):
-            held, done = bench.proxy.add(Rule(Fault.HOLD, {Api.END_TXN}, times=1)), 2 * pair
+            held, done = bench.proxy.add(FrameRule(FrameFault.HOLD, {Api.END_TXN}, times=1)), 2 * pair
             if pair % 2:
                 bench.give_up(b"never", done + 1, "offsets")
                 late = {"produced": bench.arrive}
@@ -272,7 +276,7 @@ def test_late_offsets_put_the_position_back_in_the_next_transaction(opened: Open
 
     def committed(kind: type[KafkaSink]) -> int | None:
         bench = opened(kind)
-        held = bench.proxy.add(Rule(Fault.HOLD, {Api.TXN_OFFSET_COMMIT}, times=1))
+        held = bench.proxy.add(FrameRule(FrameFault.HOLD, {Api.TXN_OFFSET_COMMIT}, times=1))
         bench.write(b"first", next_offset=1)
         held.wait()
         bench.write(b"second", next_offset=2, offsets=bench.arrive)
@@ -288,9 +292,9 @@ def test_late_produce_of_an_aborted_transaction_takes_the_place_of_the_next_reco
     def seen(kind: type[KafkaSink]) -> list[bytes | None]:
         bench = opened(kind, timeout_ms=3000)
         bench.write(b"first", next_offset=1)
-        held = bench.proxy.add(Rule(Fault.HOLD, {Api.PRODUCE}, times=1))
+        held = bench.proxy.add(FrameRule(FrameFault.HOLD, {Api.PRODUCE}, times=1))
         bench.give_up(b"ghost", 2, "produced", held.wait)
-        bench.proxy.add(Rule(Fault.RELEASE, {Api.PRODUCE}, times=1))
+        bench.proxy.add(FrameRule(FrameFault.RELEASE, {Api.PRODUCE}, times=1))
         bench.at = {"produced": bench.flush}
         bench.deliver(b"first", b"second")
         return bench.visible()
@@ -305,7 +309,7 @@ def test_commit_that_times_out_is_settled_by_its_successor_and_its_late_frame_is
     """R-75, ER-12: EndTxn falls into a hole, the client's time-out runs out, the new epoch learns the outcome from the stable offsets."""
     bench = opened(KafkaSink, timeout_ms=1500)
     bench.deliver(b"first")
-    hole = bench.proxy.add(Rule(Fault.HOLE, {Api.END_TXN}, times=1))
+    hole = bench.proxy.add(FrameRule(FrameFault.HOLE, {Api.END_TXN}, times=1))
     bench.deliver(b"first", b"second")
     assert hole.hits == 1
     bench.at = {"offsets": bench.arrive}
@@ -313,14 +317,14 @@ def test_commit_that_times_out_is_settled_by_its_successor_and_its_late_frame_is
     assert bench.visible() == [b"first", b"second", b"third"]
 
 
-@pytest.mark.parametrize("fault", [Fault.LOSE_ANSWER, Fault.CUT, Fault.HOLD])
+@pytest.mark.parametrize("fault", [FrameFault.LOSE_ANSWER, FrameFault.CUT, FrameFault.HOLD])
 def test_every_request_of_a_transaction_may_fail_once_and_nothing_is_lost_or_doubled(
-    opened: Open, fault: Fault
+    opened: Open, fault: FrameFault
 ) -> None:
     """F5, ER-04, ER-11: each request in turn; what was held arrives in the transaction after it, before its commit."""
     bench, delivered = opened(KafkaSink, timeout_ms=2000), []
     for api in sorted(TRANSACTION):
-        rule = bench.proxy.add(Rule(fault, {api}, times=1))
+        rule = bench.proxy.add(FrameRule(fault, {api}, times=1))
         delivered += [api.name.encode(), b"after " + api.name.encode()]
         bench.deliver(*delivered[:-1])
         assert rule.hits == 1, api
@@ -333,7 +337,7 @@ def test_every_request_of_a_transaction_may_fail_once_and_nothing_is_lost_or_dou
 def test_group_coordinator_that_cannot_be_found_is_a_doubt_in_time(opened: Open) -> None:
     """ER-11, ER-17: the library asks three times, then waits without end, whatever time-out it was given."""
     bench = opened(KafkaSink, timeout_ms=1000)
-    bench.proxy.add(Rule(Fault.CUT, {Api.FIND_COORDINATOR}))
+    bench.proxy.add(FrameRule(FrameFault.CUT, {Api.FIND_COORDINATOR}))
     with pytest.raises(Doubt):
         bench.write(b"first", next_offset=1)
     bench.proxy.clear()
@@ -345,9 +349,9 @@ def test_group_coordinator_that_cannot_be_found_is_a_doubt_in_time(opened: Open)
 def test_late_initialisation_ends_the_worker_as_a_second_one_in_its_slot_would(opened: Open) -> None:
     """ER-13: to the broker it is one. Safe: nothing of the open transaction is visible, and the worker that is started next goes on."""
     bench = opened(KafkaSink)
-    bench.proxy.add(Rule(Fault.REPEAT, {Api.INIT_PRODUCER_ID}, times=1))
+    bench.proxy.add(FrameRule(FrameFault.REPEAT, {Api.INIT_PRODUCER_ID}, times=1))
     bench.sink.replace()
-    with pytest.raises(FencedError, match="slot '0'"):
+    with pytest.raises(FencedError, match="name '0'"):
         bench.write(b"first", next_offset=1, produced=bench.proxy.release)
     bench.sink.open()
     bench.deliver(b"first")
@@ -367,10 +371,10 @@ def test_connections_that_are_cut_at_a_commit_step_cost_nothing(opened: Open) ->
 
 
 def test_worker_that_loses_its_coordinator_alone_stands_still_before_its_partitions_are_given_away(
-    proxied: Proxied, unique: str, tmp_path: Path, spawn: Callable[..., Child]
+    proxied: Proxied, unique: str, tmp_path: Path, spawn: Callable[..., Process]
 ) -> None:
     """ER-18, F17: heartbeats fall into a hole; leaders, and the coordinator of transactions, answer as ever."""
-    place = Place(proxied.broker.bootstrap, unique, tmp_path, spawn)
+    place = Destination(proxied.broker.bootstrap, unique, tmp_path, spawn)
     place.create({"session_timeout_ms": 4000})
     heir = place.worker("heir", wait=False)
     heir.child.wait_output("pages on", 90)
@@ -380,7 +384,7 @@ def test_worker_that_loses_its_coordinator_alone_stands_still_before_its_partiti
         worker.wait_owns(2)
     place.send_units(200)
     place.wait_delivered(200)
-    proxied.proxy.add(Rule(Fault.HOLE, MEMBERSHIP))
+    proxied.proxy.add(FrameRule(FrameFault.HOLE, MEMBERSHIP))
     cut_off.child.wait_output("standing still")
     assert len(heir.partitions()) == 2, "nothing was given away yet"
     place.send_units(200, seed=1)

@@ -11,11 +11,11 @@ import pytest
 
 from tests.broker.client_places import Topics
 from tests.broker.java_client import JavaClient, java_client
-from tests.broker.worker_places import Place
+from tests.broker.worker_places import Destination
 from tests.golden.test_producer_vectors import FOLDER, IDS
 from tests.kafka_broker import Kafka
-from tests.processes import Child
-from topics.partitioner import partition_for
+from tests.processes import Process
+from uow.topics.partitioner import partition_for
 
 ROOT = Path(__file__).parents[2]
 COUNTS = ("1", "4", "12", "97")
@@ -40,10 +40,10 @@ def test_a_java_producer_sends_200_ids_where_we_would_w109(broker: Kafka, topic_
 
 
 def test_units_of_a_java_producer_are_read_by_a_program_that_imports_nothing_of_ours(
-    broker: Kafka, unique: str, tmp_path: Path, spawn: Callable[..., Child], java: JavaClient
+    broker: Kafka, unique: str, tmp_path: Path, spawn: Callable[..., Process], java: JavaClient
 ) -> None:
     """W-01, W-59, W-118: three headers and the raw id as key is all that is asked of a producer; a reader needs an Avro library."""
-    place = Place(broker.bootstrap, unique, tmp_path, spawn)
+    place = Destination(broker.bootstrap, unique, tmp_path, spawn)
     place.create()
     ids = [f"java-{number}" for number in range(40)]
     with java.producer(place.bootstrap) as producer:

@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import KafkaError, Producer
 
-from tests.broker.worker_places import Place, Worker, alter_topic
+from tests.broker.worker_places import Destination, Worker, alter_topic
 from tests.processes import wait_for
-from topics.partitioner import partition_for
-from uow.cli import main
+from uow.cli.main import main
+from uow.topics.partitioner import partition_for
 
 SLOW = 90.0
 MEMORY_BYTES = 16_777_216
@@ -28,7 +28,7 @@ def metric(worker: Worker, name: str) -> dict[str, float]:
     return {line.partition('partition="')[2].partition('"')[0]: float(line.rpartition(" ")[2]) for line in lines}
 
 
-def bomb(place: Place, codec: str, id: str, value: bytes, topic: str = "") -> str | None:
+def bomb(place: Destination, codec: str, id: str, value: bytes, topic: str = "") -> str | None:
     """Sends one record that is small only while it is compressed, a component unless told otherwise; what the broker says against it."""
     told: list[KafkaError | None] = []
     producer = Producer(
@@ -48,7 +48,7 @@ def bomb(place: Place, codec: str, id: str, value: bytes, topic: str = "") -> st
     return None if told[0] is None else str(told[0].name())
 
 
-def test_flood_of_open_groups_pauses_partitions_which_go_on_when_there_is_room(place: Place) -> None:
+def test_flood_of_open_groups_pauses_partitions_which_go_on_when_there_is_room(place: Destination) -> None:
     """10,000 groups of a kilobyte need more than the limit; some wait, all are delivered in the end, and a third partition never notices."""
     place.create({"memory_limit_bytes": MEMORY_BYTES, "poll_records": 500})
     floods = {str(partition): place.fitting(partition, FLOOD) for partition in (0, 1)}
@@ -71,7 +71,7 @@ def test_flood_of_open_groups_pauses_partitions_which_go_on_when_there_is_room(p
     place.verify()
 
 
-def trust_producers(place: Place, admin: Any) -> None:
+def trust_producers(place: Destination, admin: Any) -> None:
     """As topics were before `uow topics create` made them otherwise, or as somebody wants them."""
     alter_topic(admin, place.components, compression_type="producer")
     told = "compression.type is producer, should be uncompressed"
@@ -85,7 +85,7 @@ def trust_producers(place: Place, admin: Any) -> None:
 
 
 def test_components_that_inflate_to_much_more_than_they_were_fail_their_groups_and_no_other(
-    place: Place, admin: Any
+    place: Destination, admin: Any
 ) -> None:
     """A few kilobytes on the wire, 12 MB in the worker's hands."""
     place.create(outcomes="all")
@@ -105,7 +105,9 @@ def test_components_that_inflate_to_much_more_than_they_were_fail_their_groups_a
     assert worker.child.terminate(90) == 0
 
 
-def test_batch_that_the_library_will_not_inflate_blocks_its_partition_and_says_so(place: Place, admin: Any) -> None:
+def test_batch_that_the_library_will_not_inflate_blocks_its_partition_and_says_so(
+    place: Destination, admin: Any
+) -> None:
     """zstd ends at `receive.message.max.bytes`; the library would ask for the same batch for ever, and say nothing to anybody."""
     place.create()
     trust_producers(place, admin)
@@ -121,7 +123,7 @@ def test_batch_that_the_library_will_not_inflate_blocks_its_partition_and_says_s
     assert worker.child.terminate(90) == 0
 
 
-def test_broker_refuses_what_is_small_only_while_it_is_compressed(place: Place) -> None:
+def test_broker_refuses_what_is_small_only_while_it_is_compressed(place: Destination) -> None:
     """On every topic that others write and a worker reads, as `uow topics create` makes them."""
     place.create(routing="path")
     (name,) = place.fitting(0, 1)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.broker.worker_places import Place, Worker
+from tests.broker.worker_places import Destination, Worker
 from tests.drill import slow_restore
 from tests.processes import wait_for
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(200)
 
 
 @pytest.fixture
-def place(place: Place) -> Place:
+def place(place: Destination) -> Destination:
     """A destination whose changelog has as many components as make a slow restore last longer than the shortest interval."""
     place.create({"replay_limit_records": 0})
     place.send((f"open-{number}", 1, False) for number in range(OPEN))
@@ -26,7 +26,7 @@ def place(place: Place) -> Place:
     return place
 
 
-def slow_worker(place: Place, *how: str) -> Worker:
+def slow_worker(place: Destination, *how: str) -> Worker:
     command = (sys.executable, slow_restore.__file__, *how, "-c", place.config, "--name", "slow")
     worker = Worker(place.spawn(*command, env={"UOW_KAFKA__MAX_POLL_INTERVAL_MS": "6000"}), "slow")
     place.workers.append(worker)
@@ -34,7 +34,7 @@ def slow_worker(place: Place, *how: str) -> Worker:
 
 
 def test_restore_longer_than_the_poll_interval_keeps_its_partitions_and_is_done_once(
-    place: Place,
+    place: Destination,
 ) -> None:
     """ER-17."""
     worker = slow_worker(place)
@@ -47,7 +47,7 @@ def test_restore_longer_than_the_poll_interval_keeps_its_partitions_and_is_done_
 
 @pytest.mark.drill
 def test_worker_that_does_not_serve_its_group_while_it_restores_loses_the_partitions_it_has_just_restored(
-    place: Place,
+    place: Destination,
 ) -> None:
     """ER-17, the control: it begins again, for ever."""
     worker = slow_worker(place, "deaf")

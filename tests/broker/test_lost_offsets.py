@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_END, ConsumerGroupTopicPartitions, TopicPartition
 
-from tests.broker.worker_places import Place, Worker
-from tests.processes import Child, wait_for
+from tests.broker.worker_places import Destination, Worker
+from tests.processes import Process, wait_for
 
 SLOW = 90.0
 UNITS = 50
@@ -18,11 +18,11 @@ pytestmark = pytest.mark.timeout(200)
 
 
 @pytest.fixture
-def place(broker: Any, unique: str, tmp_path: Path, spawn: Callable[..., Child]) -> Place:
-    return Place(broker.bootstrap, unique, tmp_path, spawn, partitions=1)
+def place(broker: Any, unique: str, tmp_path: Path, spawn: Callable[..., Process]) -> Destination:
+    return Destination(broker.bootstrap, unique, tmp_path, spawn, partitions=1)
 
 
-def lose_offsets(place: Place, admin: Any) -> None:
+def lose_offsets(place: Destination, admin: Any) -> None:
     """What `offsets.retention.minutes` does to a group that nobody is in."""
 
     def is_deleted() -> bool:
@@ -35,7 +35,7 @@ def lose_offsets(place: Place, admin: Any) -> None:
     wait_for(is_deleted, SLOW)
 
 
-def empty_ledger(place: Place, admin: Any) -> None:
+def empty_ledger(place: Destination, admin: Any) -> None:
     """What retention does."""
     place.is_damaged = True
     whole = TopicPartition(f"A-{place.name}-{place.name}-closed-changelog", 0, OFFSET_END)
@@ -43,7 +43,7 @@ def empty_ledger(place: Place, admin: Any) -> None:
         future.result(20)
 
 
-def put_back(place: Place, admin: Any, offset: int) -> None:
+def put_back(place: Destination, admin: Any, offset: int) -> None:
     """As `kafka-consumer-groups.sh --reset-offsets` does."""
     group = ConsumerGroupTopicPartitions("A-" + place.name, [TopicPartition(place.components, 0, offset)])
     for future in admin.alter_consumer_group_offsets([group]).values():
@@ -56,7 +56,7 @@ def cause(worker: Worker) -> str:
     return str(worker.partitions()["0"]["blocked"])
 
 
-def stopped_after(place: Place, *ids: str) -> int:
+def stopped_after(place: Destination, *ids: str) -> int:
     """A worker delivers units of one component and is stopped. The position."""
     worker = place.worker()
     place.send([(each, 1, True) for each in ids])
@@ -65,13 +65,13 @@ def stopped_after(place: Place, *ids: str) -> int:
     return place.committed()
 
 
-def goes_on(place: Place, one: str, delivered: int) -> None:
+def goes_on(place: Destination, one: str, delivered: int) -> None:
     """A worker delivers one more unit, and nothing again."""
     stopped_after(place, one)
     assert place.delivered().total() == delivered + 1
 
 
-def test_lost_offsets_are_no_first_start_and_the_remedies_work(place: Place, admin: Any) -> None:
+def test_lost_offsets_are_no_first_start_and_the_remedies_work(place: Destination, admin: Any) -> None:
     """ER-20: nothing is open, and all that is left of the offsets is a trace: the whole input would be delivered again."""
     place.create()
     position = stopped_after(place, *(f"u{number}" for number in range(UNITS)))
@@ -99,7 +99,9 @@ def test_lost_offsets_are_no_first_start_and_the_remedies_work(place: Place, adm
     goes_on(place, "second", UNITS + 1)
 
 
-def test_ids_forgotten_with_the_ledger_are_told_of(place: Place, admin: Any, spawn: Callable[..., Child]) -> None:
+def test_ids_forgotten_with_the_ledger_are_told_of(
+    place: Destination, admin: Any, spawn: Callable[..., Process]
+) -> None:
     """W-19: a unit that is sent again is delivered again, and log, metric and doctor say that this may be."""
     place.create()
     stopped_after(place, "again")
@@ -107,7 +109,7 @@ def test_ids_forgotten_with_the_ledger_are_told_of(place: Place, admin: Any, spa
     place.send([("again", 1, True)])
     doctor = spawn("uow", "doctor", "-c", place.config)
     doctor.wait(SLOW)
-    assert "a part of the ledger is gone" in doctor.output
+    assert "the oldest part of the ledger was deleted" in doctor.output
     worker = place.worker()
     worker.child.wait_output("a part of the ledger is gone", SLOW)
     wait_for(lambda: place.delivered()[b"again"] == 2, SLOW)

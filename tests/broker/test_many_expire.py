@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from processor.engine.rows import read_ledger
-from tests.broker.worker_places import Place
+from tests.broker.worker_places import Destination
 from tests.processes import wait_for
-from topics.catalogue import RECORD_LIMIT_BYTES
+from uow.processor.engine.rows import read_ledger
+from uow.topics.catalogue import RECORD_LIMIT_BYTES
 
 GROUPS = 45_000
 """Their ids of 250 bytes alone are more than a record of the ledger's topic may have."""
@@ -19,7 +19,7 @@ LIMIT_MS = 8_000
 
 
 @pytest.mark.timeout(240)
-def test_what_expires_at_once_is_closed_in_parts_and_new_input_is_served_between(place: Place) -> None:
+def test_what_expires_at_once_is_closed_in_parts_and_new_input_is_served_between(place: Destination) -> None:
     place.partitions = 1
     place.create(incomplete_expiration_ms=LIMIT_MS, expiration_policy="discard", outcomes="none")
     place.send(((f"{number:0250}", 1, False) for number in range(GROUPS)), value=b"")

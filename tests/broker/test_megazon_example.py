@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from tests.processes import Child
+from tests.processes import Process
 
 MEGAZON = Path(__file__).parents[2] / "examples" / "megazon"
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
 
 
-def test_five_unhappy_days_end_as_told_w132(broker: Any, spawn: Callable[..., Child]) -> None:
+def test_five_unhappy_days_end_as_told_w132(broker: Any, spawn: Callable[..., Process]) -> None:
     env = {"UOW_APPLICATION__BOOTSTRAP_SERVERS": broker.bootstrap, "UOW_WORKER__WEB": "off"}
     config = MEGAZON / "uow.toml"
     assert spawn("uow", "topics", "create", "-c", config, env=env).wait(60) == 0
@@ -26,5 +26,5 @@ def test_five_unhappy_days_end_as_told_w132(broker: Any, spawn: Callable[..., Ch
     days = spawn(sys.executable, MEGAZON / "unhappy_days.py", "--bootstrap", broker.bootstrap)
     assert days.wait(300) == 0, days.output
     told = [json.loads(line) for line in days.output.splitlines() if line.startswith("{")]
-    assert [day["as told"] for day in told] == [True] * 5
+    assert [day["as required"] for day in told] == [True] * 5
     assert worker.terminate(60) == 0

@@ -13,10 +13,10 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 
-from tests.broker.worker_places import Place, Worker
+from tests.broker.worker_places import Destination, Worker
 from tests.processes import wait_for
-from topics.catalogue import DestinationTopics
-from topics.paths import claim_key
+from uow.topics.catalogue import DestinationTopics
+from uow.topics.path_map import claim_key
 
 LIMIT_BYTES = 64 * 1024 * 1024
 BESIDES_BYTES = 384 * 1024 * 1024
@@ -74,7 +74,7 @@ class Watch:
 
 
 @contextmanager
-def sender(place: Place) -> Iterator[Callable[..., None]]:
+def sender(place: Destination) -> Iterator[Callable[..., None]]:
     """Sends records with any headers."""
     producer = Producer(
         {
@@ -102,7 +102,7 @@ def component(name: str, seq: int, end: bool, user: Headers) -> Headers:
     return [("uow-id", name.encode()), ("uow-seq", b"%d" % seq), ("uow-end", b"true" if end else b"false"), *user]
 
 
-def layouts(place: Place, send: Callable[..., None]) -> None:
+def layouts(place: Destination, send: Callable[..., None]) -> None:
     """24 MB of records of 6 kB, no two with the same header names: some refused for their number, some units of one."""
     for number in range(4_000):
         many = 1_200 if number % 2 else 450
@@ -111,7 +111,7 @@ def layouts(place: Place, send: Callable[..., None]) -> None:
         send(place.components, number % 4, name.encode(), b"v", component(name, 1, True, names))
 
 
-def tails(place: Place, send: Callable[..., None]) -> None:
+def tails(place: Destination, send: Callable[..., None]) -> None:
     """Ends of open groups: 110 with 60,000 headers each, and 40 with as many bytes and as many headers as may be."""
     tiny: Headers = [("ab", b"cd")] * 60_000
     most: Headers = [("abc", b"x" * 600)] * 900
@@ -122,15 +122,15 @@ def tails(place: Place, send: Callable[..., None]) -> None:
         )
 
 
-def closed_ids(place: Place, send: Callable[..., None]) -> None:
+def closed_ids(place: Destination, send: Callable[..., None]) -> None:
     """Long ids that are remembered, with fingerprints."""
     for number in range(40_000):
         name = f"closed-{number}-" + "x" * 230
         send(place.components, number % 4, name.encode(), b"v", component(name, 1, True, []))
 
 
-def claims(place: Place, send: Callable[..., None]) -> None:
-    """Ways for ids that never come."""
+def claims(place: Destination, send: Callable[..., None]) -> None:
+    """Claims for ids that never come."""
     topic = DestinationTopics(f"A-{place.name}", place.name).path_map
     for number in range(100_000):
         send(
@@ -143,7 +143,7 @@ def claims(place: Place, send: Callable[..., None]) -> None:
 
 
 @contextmanager
-def attacked(place: Place, flood: Callable[[Place, Callable[..., None]], None]) -> Iterator[Watch]:
+def attacked(place: Destination, flood: Callable[[Destination, Callable[..., None]], None]) -> Iterator[Watch]:
     """A worker under a flood, and innocents on every partition, before it and behind it: they are delivered, its memory stays within bounds, its page answers."""
     place.create(
         {"memory_limit_bytes": LIMIT_BYTES}, routing="path", fingerprints="always", closed_retention_ms=3_600_000
@@ -169,12 +169,12 @@ def attacked(place: Place, flood: Callable[[Place, Callable[..., None]], None]) 
     assert watch.peak_bytes < LIMIT_BYTES + BESIDES_BYTES
 
 
-def refused(place: Place) -> list[bytes]:
+def refused(place: Destination) -> list[bytes]:
     """Cases of what was refused."""
     return [dict(each.headers())["uow-error-case"] for each in place.read(f"{place.name}.rejected")]
 
 
-def test_header_names_made_up_per_record_take_no_more_memory_than_the_limit(place: Place) -> None:
+def test_header_names_made_up_per_record_take_no_more_memory_than_the_limit(place: Destination) -> None:
     """Tables by header names took 2.3 GB."""
     with attacked(place, layouts) as watch:
         pass
@@ -183,7 +183,7 @@ def test_header_names_made_up_per_record_take_no_more_memory_than_the_limit(plac
     assert watch.total("uow_memory_bytes") < LIMIT_BYTES
 
 
-def test_open_groups_with_headers_by_the_thousand_take_no_more_memory_than_the_limit(place: Place) -> None:
+def test_open_groups_with_headers_by_the_thousand_take_no_more_memory_than_the_limit(place: Destination) -> None:
     """110 of them took 3 GB."""
     with attacked(place, tails):
         pass
@@ -191,7 +191,7 @@ def test_open_groups_with_headers_by_the_thousand_take_no_more_memory_than_the_l
 
 
 def test_long_ids_that_are_remembered_take_their_share_of_the_limit_and_the_oldest_are_forgotten_w19(
-    place: Place,
+    place: Destination,
 ) -> None:
     """With fingerprints; they were counted as nothing."""
     with attacked(place, closed_ids) as watch:
@@ -200,7 +200,7 @@ def test_long_ids_that_are_remembered_take_their_share_of_the_limit_and_the_olde
     assert "the oldest are forgotten before closed_retention_ms" in place.workers[0].child.output
 
 
-def test_claims_for_ids_that_never_come_take_their_share_of_the_limit_and_end_early_w106(place: Place) -> None:
+def test_claims_for_ids_that_never_come_take_their_share_of_the_limit_and_end_early_w106(place: Destination) -> None:
     """The path map goes back below its share."""
     with attacked(place, claims) as watch:
         wait_for(

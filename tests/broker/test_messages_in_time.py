@@ -7,7 +7,7 @@ import time
 from tests.broker.client_places import Topics
 from tests.kafka_broker import Kafka
 from uow import connect
-from uow.messages import MessageReader
+from uow.client.timely_messages import MessageReader
 
 SESSION = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 500}
 

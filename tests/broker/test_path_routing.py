@@ -9,17 +9,17 @@ from click.testing import CliRunner
 from confluent_kafka import Producer
 
 import uow
-from tests.broker.worker_places import Place
+from tests.broker.worker_places import Destination
 from tests.processes import wait_for
-from topics.catalogue import DestinationTopics
-from topics.partitioner import partition_for
-from topics.paths import PathMap, claim_key
-from uow.cli import main
+from uow.cli.main import main
+from uow.topics.catalogue import DestinationTopics
+from uow.topics.partitioner import partition_for
+from uow.topics.path_map import PathMap, claim_key
 
 pytestmark = pytest.mark.timeout(200)
 
 
-def path_map(place: Place) -> PathMap:
+def path_map(place: Destination) -> PathMap:
     """What the map's topic says, read by a plain consumer."""
     paths = PathMap(place.partitions)
     for record in place.read(DestinationTopics(f"A-{place.name}", place.name).path_map):
@@ -27,7 +27,7 @@ def path_map(place: Place) -> PathMap:
     return paths
 
 
-def send(place: Place, connection: uow.Connection, name: str, seq: int, *, end: bool = False) -> int:
+def send(place: Destination, connection: uow.Connection, name: str, seq: int, *, end: bool = False) -> int:
     """A component by a sender that claims; its partition."""
     value = f"{name}/{seq}".encode()
     place.sent[name.encode()][seq] = value
@@ -36,7 +36,7 @@ def send(place: Place, connection: uow.Connection, name: str, seq: int, *, end: 
     return connection.send(place.name, value, id=name, seq=seq, end=end).partition
 
 
-def test_ways_are_claimed_once_and_outlive_more_partitions_w105_w106_w215(place: Place) -> None:
+def test_ids_are_placed_once_and_outlive_more_partitions_w105_w106_w215(place: Destination) -> None:
     place.create({"web": "127.0.0.1:0"}, routing="path")
     with place.config.open("a") as config:  # so that the worker hears of new partitions soon
         config.write('\n[kafka]\n"topic.metadata.refresh.interval.ms" = "1000"\n')
@@ -62,9 +62,9 @@ def test_ways_are_claimed_once_and_outlive_more_partitions_w105_w106_w215(place:
     place.send([(name, 3, True) for name in raced])  # by a sender that hashes: the worker sends its components on
     place.send([(name, 1, False) for name in left_open])  # and claims for them where they came to
     place.wait_delivered(20)
-    ways = path_map(place)
+    placed = path_map(place)
     units = {record.key(): record.partition() for record in place.read(place.units)}
-    assert units == {name.encode(): ways.get(name.encode()) for name in raced}
+    assert units == {name.encode(): placed.get(name.encode()) for name in raced}
 
     grown = CliRunner().invoke(
         main, ["topics", "repartition", place.name, "--partitions", "8", "-c", str(place.config)]
@@ -76,7 +76,7 @@ def test_ways_are_claimed_once_and_outlive_more_partitions_w105_w106_w215(place:
     assert {partition_for(name.encode(), 8) for name in left_open} > {4, 5, 6, 7}
     with uow.connect(place.bootstrap, application=f"A-{place.name}") as connection:
         new = {send(place, connection, f"new-{number}", 1, end=True) for number in range(16)}
-    assert new == {4, 5, 6, 7}, "fewest ids have their way there"
+    assert new == {4, 5, 6, 7}, "fewest ids are placed there"
     place.wait_delivered(56)
     place.verify()
     units = {record.key(): record.partition() for record in place.read(place.units)}
@@ -89,12 +89,12 @@ def test_ways_are_claimed_once_and_outlive_more_partitions_w105_w106_w215(place:
     assert "groups lie where it says, not where a hash does" in refused.child.output
 
 
-def test_claims_that_no_worker_can_follow_stop_neither_workers_nor_senders_w105(place: Place) -> None:
+def test_claims_that_no_worker_can_follow_stop_neither_workers_nor_senders_w105(place: Destination) -> None:
     """Somebody writes what he likes into the path map, before and while everybody reads it."""
     place.create(routing="path")
     topic = DestinationTopics(f"A-{place.name}", place.name).path_map
     claimed, hashed, late = ([f"{kind}-{number}" for number in range(20)] for kind in ("claimed", "hashed", "late"))
-    hostile = Producer({"bootstrap.servers": place.bootstrap})
+    hostile = Producer({"bootstrap.servers": place.bootstrap, "enable.idempotence": True})
 
     def claim_nonsense(names: list[str]) -> None:
         for name in names:

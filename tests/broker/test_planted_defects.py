@@ -11,19 +11,19 @@ import pytest
 
 from tests.drill import defective
 from tests.kafka_broker import Kafka
-from uow.broker import EmbeddedBroker
-from uow.prove.faults import Fault, Kind
+from uow.embedded.broker import EmbeddedBroker
+from uow.prove.faults import Fault, FaultKind
 from uow.prove.frames import Api, Proxy
-from uow.prove.frames import Fault as How
-from uow.prove.round import Cluster, Round, Setup
+from uow.prove.frames import FrameFault as How
+from uow.prove.round import Round, RoundCluster, Setup
 
-KILLS = (Fault(Kind.STEP, step="committed", turn=9), Fault(Kind.STEP, step="produced", turn=9))
+KILLS = (Fault(FaultKind.STEP, step="committed", turn=9), Fault(FaultKind.STEP, step="produced", turn=9))
 
 
-ENDS = (Fault(Kind.FRAMES, after_s=4.0, lasts_s=16.0, way=How.HOLD, requests={Api.END_TXN}, share=0.5),)
+ENDS = (Fault(FaultKind.FRAMES, after_s=4.0, lasts_s=16.0, way=How.HOLD, requests={Api.END_TXN}, share=0.5),)
 """Late ends of transactions; meanwhile most beginnings of producers are cut off."""
 
-JUMP = (Fault(Kind.CLOCK, after_s=2.0, lasts_s=5.0, shift_s=300.0),)
+JUMP = (Fault(FaultKind.CLOCK, after_s=2.0, lasts_s=5.0, shift_s=300.0),)
 
 
 @pytest.mark.slow
@@ -44,17 +44,19 @@ def test_planted_defect_is_caught(
 ) -> None:
     command = [sys.executable, defective.__file__, defect]
     name = f"defect-{zlib.crc32(unique.encode()):x}"
-    setup = Setup(name, 7, faults, slots=("a",), expiration_ms=20_000 if faults is JUMP else -1, quiet_s=25, rate=600)
-    result = Round(Cluster(broker.bootstrap), tmp_path / "round", setup, command).run()
+    setup = Setup(
+        name, 7, faults, worker_names=("a",), expiration_ms=20_000 if faults is JUMP else -1, quiet_s=25, rate=600
+    )
+    result = Round(RoundCluster(broker.bootstrap), tmp_path / "round", setup, command).run()
     assert not result.is_good
     assert signs & result.findings.anomalies.keys(), result.findings.anomalies
 
 
 @pytest.fixture(scope="module")
-def proxied() -> Iterator[Cluster]:
+def proxied() -> Iterator[RoundCluster]:
     with Proxy(seed=12) as proxy, EmbeddedBroker(heap="384m", advertised=proxy.port) as broker:
         proxy.upstream = broker.behind
-        yield Cluster(broker.bootstrap, broker=broker, proxy=proxy)
+        yield RoundCluster(broker.bootstrap, broker=broker, proxy=proxy)
 
 
 @pytest.mark.slow
@@ -64,11 +66,11 @@ def proxied() -> Iterator[Cluster]:
     ["suppressed-lines", *(pytest.param(each, marks=pytest.mark.drill) for each in ("silent-connections", ""))],
 )
 def test_producer_that_goes_on_after_a_break_nobody_was_told_of_is_caught(
-    proxied: Cluster, tmp_path: Path, unique: str, defect: str
+    proxied: RoundCluster, tmp_path: Path, unique: str, defect: str
 ) -> None:
     """ER-11: librdkafka holds back what it has said often, or was told to say nothing; the worker as it is goes through the same."""
     command = [sys.executable, defective.__file__, defect] if defect else []
-    setup = Setup(f"defect-{zlib.crc32(unique.encode()):x}", 7, ENDS, slots=("a",), quiet_s=60, rate=300)
+    setup = Setup(f"defect-{zlib.crc32(unique.encode()):x}", 7, ENDS, worker_names=("a",), quiet_s=60, rate=300)
     result = Round(proxied, tmp_path / "round", setup, command).run()
     assert ("not fenced" in result.findings.anomalies) == bool(defect), result.findings.texts
     assert result.is_good != bool(defect), result.findings.texts

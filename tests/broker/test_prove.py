@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.kafka_broker import Kafka
-from tests.processes import Child
+from tests.processes import Process
 from uow.prove.faults import STEPS
 
 SHORT = ("--rounds", "1", "--seed", "8", "--faults", "kill,step,stop,storm", "--per-round", "8", "--rate", "800")
@@ -19,7 +19,7 @@ SHORT = ("--rounds", "1", "--seed", "8", "--faults", "kill,step,stop,storm", "--
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_no_unit_is_lost_doubled_or_mixed_by_kills(
-    broker: Kafka, admin: Any, spawn: Callable[..., Child], tmp_path: Path
+    broker: Kafka, admin: Any, spawn: Callable[..., Process], tmp_path: Path
 ) -> None:
     """W-125, W-126, W-216. The long version is `make drill`; the judge is `uow/prove/checker.py`."""
     before = {*admin.list_topics(timeout=20).topics}
@@ -44,7 +44,7 @@ def test_no_unit_is_lost_doubled_or_mixed_by_kills(
 @pytest.mark.slow
 @pytest.mark.drill
 @pytest.mark.timeout(600)
-def test_no_unit_is_lost_when_the_broker_fails_or_clocks_jump(spawn: Callable[..., Child], tmp_path: Path) -> None:
+def test_no_unit_is_lost_when_the_broker_fails_or_clocks_jump(spawn: Callable[..., Process], tmp_path: Path) -> None:
     """The broker is stopped, killed, frozen and out of disk, requests go astray; workers are restarted one by one, frozen, and have their clocks
     put forward or back."""
     faults = "freeze,clock,roll,broker-stop,broker-kill,broker-freeze,disk-full,frames"

@@ -10,19 +10,19 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 
-from tests.broker.worker_places import Place
-from tests.processes import Child, wait_for
+from tests.broker.worker_places import Destination
+from tests.processes import Process, wait_for
 
 SLOW = 90.0
 pytestmark = pytest.mark.timeout(200)
 
 
 @pytest.fixture
-def place(broker: Any, unique: str, tmp_path: Path, spawn: Callable[..., Child]) -> Place:
-    return Place(broker.bootstrap, unique, tmp_path, spawn)
+def place(broker: Any, unique: str, tmp_path: Path, spawn: Callable[..., Process]) -> Destination:
+    return Destination(broker.bootstrap, unique, tmp_path, spawn)
 
 
-def test_changelog_that_was_deleted_blocks_the_partitions_that_had_open_groups(place: Place, admin: Any) -> None:
+def test_changelog_that_was_deleted_blocks_the_partitions_that_had_open_groups(place: Destination, admin: Any) -> None:
     """F23: open groups that are gone are told of; a partition that held nothing goes on."""
     place.create()
     (lost,), (first, second) = place.fitting(0, 1), place.fitting(1, 2)
@@ -45,17 +45,17 @@ def test_changelog_that_was_deleted_blocks_the_partitions_that_had_open_groups(p
     worker.child.kill()
 
 
-def test_partitions_added_to_the_input_alone_end_the_worker_with_status_two(place: Place, admin: Any) -> None:
+def test_partitions_added_to_the_input_alone_end_the_worker_with_status_two(place: Destination, admin: Any) -> None:
     """F25, W-88: ids would belong elsewhere."""
     place.create()
     for future in admin.create_partitions([NewPartitions(place.components, 6)]).values():
         future.result(20)
     worker = place.worker(wait=False)
     assert worker.child.wait(SLOW) == 2
-    assert "all topics of a destination have the partitions of" in worker.child.output
+    assert "all topics of a destination have the partition count of" in worker.child.output
 
 
-def test_transaction_of_a_dead_worker_keeps_no_other_partition_waiting(place: Place) -> None:
+def test_transaction_of_a_dead_worker_keeps_no_other_partition_waiting(place: Destination) -> None:
     """ER-10: who restores the partition must wait until that transaction has ended; nobody else."""
     place.create()
     ledger = f"A-{place.name}-{place.name}-closed-changelog"

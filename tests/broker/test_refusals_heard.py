@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.worker_places import Place
+from tests.broker.worker_places import Destination
 from tests.kafka_broker import Kafka
-from tests.processes import Child, wait_for
+from tests.processes import Process, wait_for
 from uow import Rejection, connect
 
 
 @pytest.fixture
-def place(broker: Kafka, unique: str, tmp_path: Path, spawn: Callable[..., Child]) -> Place:
-    return Place(broker.bootstrap, unique, tmp_path, spawn, partitions=2)
+def place(broker: Kafka, unique: str, tmp_path: Path, spawn: Callable[..., Process]) -> Destination:
+    return Destination(broker.bootstrap, unique, tmp_path, spawn, partitions=2)
 
 
-def test_of_two_blocks_under_one_id_the_second_one_learns_it_w37(place: Place) -> None:
+def test_of_two_blocks_under_one_id_the_second_one_learns_it_w37(place: Destination) -> None:
     """And not the first one, nor somebody who sends without a wish to hear; over a hop as well."""
     place.create()
     worker = place.worker()

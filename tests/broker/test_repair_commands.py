@@ -11,42 +11,42 @@ import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from schemas import codec
-from schemas.records import Outcome
-from tests.broker.worker_places import Place, decoded
+from tests.broker.worker_places import Destination, decoded
 from tests.kafka_broker import Kafka
-from tests.processes import Child, wait_for
+from tests.processes import Process, wait_for
 from uow import connect
-from uow.cli import main
-from uow.component import OutgoingRecord
+from uow.cli.main import main
+from uow.client.outgoing import OutgoingRecord
+from uow.schemas import codec
+from uow.schemas.records import Outcome
 
 
 @pytest.fixture
-def place(broker: Kafka, unique: str, tmp_path: Path, spawn: Callable[..., Child]) -> Place:
-    return Place(broker.bootstrap, unique, tmp_path, spawn, partitions=3)
+def place(broker: Kafka, unique: str, tmp_path: Path, spawn: Callable[..., Process]) -> Destination:
+    return Destination(broker.bootstrap, unique, tmp_path, spawn, partitions=3)
 
 
-def run(place: Place, *arguments: str) -> Result:
+def run(place: Destination, *arguments: str) -> Result:
     return CliRunner().invoke(main, [*arguments, "-c", str(place.config)], catch_exceptions=False)
 
 
-def repair(place: Place, verb: str, *arguments: str) -> Result:
+def repair(place: Destination, verb: str, *arguments: str) -> Result:
     return run(place, verb, place.name, *arguments, "--why", "the test says so", "--by", "Jill")
 
 
-def open_groups(place: Place) -> set[str]:
+def open_groups(place: Destination) -> set[str]:
     return {group["id"] for group in json.loads(run(place, "groups", place.name, "--json").output)}
 
 
-def totals(place: Place) -> list[dict[str, int]]:
+def totals(place: Destination) -> list[dict[str, int]]:
     return json.loads(run(place, "groups", place.name, "--totals", "--json").output)
 
 
-def outcomes(place: Place) -> list[object]:
+def outcomes(place: Destination) -> list[object]:
     return [codec.decode(record.value()) for record in place.read(f"{place.name}.outcomes")]
 
 
-def test_what_people_see_counts_no_markers_and_says_when_a_command_closed_a_group_w201(place: Place) -> None:
+def test_what_people_see_counts_no_markers_and_says_when_a_command_closed_a_group_w201(place: Destination) -> None:
     """Each transaction leaves a marker at an offset of its own, an aborted one its records as well: nobody waits for them."""
     place.create(outcomes="all")
     worker = place.worker()
@@ -78,7 +78,7 @@ def test_what_people_see_counts_no_markers_and_says_when_a_command_closed_a_grou
     assert "up to 2 records wait to be read" in run(place, "doctor").output
 
 
-def test_every_verb_is_answered_by_the_worker_and_a_repeated_command_does_nothing_more_w203(place: Place) -> None:
+def test_every_verb_is_answered_by_the_worker_and_a_repeated_command_does_nothing_more_w203(place: Destination) -> None:
     place.create(incomplete_expiration_ms=3_600_000, expiration_policy="redirect", outcomes="all")
     early = repair(place, "cancel", "nobody", "--timeout", "200ms", "--command-id", "early")
     assert early.exit_code == 1
@@ -137,7 +137,7 @@ def test_every_verb_is_answered_by_the_worker_and_a_repeated_command_does_nothin
     assert len(sources) == len(set(sources)) == len(place.read(f"{place.name}.commands")) == 14
 
 
-def test_a_forwarder_gives_a_component_up_and_its_unit_with_it_w62(place: Place) -> None:
+def test_a_forwarder_gives_a_component_up_and_its_unit_with_it_w62(place: Destination) -> None:
     place.create()
     worker = place.worker()
     place.send([("order", 1, False), ("order", 3, True)])
@@ -162,7 +162,7 @@ def test_a_forwarder_gives_a_component_up_and_its_unit_with_it_w62(place: Place)
     assert worker.child.terminate() == 0
 
 
-def test_refused_and_given_up_components_are_corrected_and_sent_again_w202_w80(place: Place) -> None:
+def test_refused_and_given_up_components_are_corrected_and_sent_again_w202_w80(place: Destination) -> None:
     place.create(late_policy="reopen", expiration_policy="redirect")
     worker = place.worker()
     with connect(place.bootstrap) as connection:

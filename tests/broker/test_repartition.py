@@ -10,20 +10,20 @@ import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka.admin import NewPartitions
 
-from tests.broker.worker_places import Place, alter_topic
+from tests.broker.worker_places import Destination, alter_topic
 from tests.processes import wait_for
-from topics.catalogue import RECORD_LIMIT_BYTES
-from topics.partitioner import partition_for
-from uow.cli import main
+from uow.cli.main import main
+from uow.topics.catalogue import RECORD_LIMIT_BYTES
+from uow.topics.partitioner import partition_for
 
 pytestmark = pytest.mark.timeout(200)
 
 
-def repartition(place: Place, *options: str) -> Result:
+def repartition(place: Destination, *options: str) -> Result:
     return CliRunner().invoke(main, ["topics", "repartition", place.name, "-c", str(place.config), *options])
 
 
-def test_open_groups_complete_after_four_partitions_became_eight_w107(place: Place, admin: Any) -> None:
+def test_open_groups_complete_after_four_partitions_became_eight_w107(place: Destination, admin: Any) -> None:
     """The worker is killed, not drained, so some groups are in the input only; nothing but the command leads on from there."""
     place.create()
     worker = place.worker()
@@ -68,7 +68,7 @@ def test_open_groups_complete_after_four_partitions_became_eight_w107(place: Pla
 
 @pytest.mark.timeout(300)
 def test_more_closed_ids_than_a_record_holds_move_and_a_rehearsal_that_fails_changes_nothing_w107(
-    place: Place, admin: Any
+    place: Destination, admin: Any
 ) -> None:
     """Ids of 250 bytes: half of them, which is what moves, are more than the ledger's topic takes in one record."""
     place.partitions = 1

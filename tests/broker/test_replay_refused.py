@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from schemas.records import SETTINGS_KEY
-from tests.broker.worker_places import Place, alter_topic
+from tests.broker.worker_places import Destination, alter_topic
 from tests.processes import wait_for
-from topics.catalogue import DestinationTopics
+from uow.schemas.records import SETTINGS_KEY
+from uow.topics.catalogue import DestinationTopics
 
 SLOW = 90.0
 pytestmark = pytest.mark.timeout(240)
 
 
-def names(place: Place) -> DestinationTopics:
+def names(place: Destination) -> DestinationTopics:
     return DestinationTopics(f"A-{place.name}", place.name)
 
 
-def reset_offset(place: Place, partition: int, offset: int) -> None:
+def reset_offset(place: Destination, partition: int, offset: int) -> None:
     """As an administrator would, once the broker has noticed that the group's member is dead."""
     consumer = Consumer({"bootstrap.servers": place.bootstrap, "group.id": f"A-{place.name}"})
 
@@ -40,7 +40,7 @@ def delete_records(admin: Any, topic: str, partition: int, before: int) -> None:
         future.result(20)
 
 
-def test_each_loss_blocks_its_partition_with_a_remedy_and_the_others_go_on(place: Place, admin: Any) -> None:
+def test_each_loss_blocks_its_partition_with_a_remedy_and_the_others_go_on(place: Destination, admin: Any) -> None:
     """Ledger emptied, offset reset, input cut above the floor; the fourth partition has lost nothing."""
     place.create()
     place.is_damaged = True
@@ -50,7 +50,7 @@ def test_each_loss_blocks_its_partition_with_a_remedy_and_the_others_go_on(place
     wait_for(lambda: place.committed() == 8, SLOW)
     worker.child.kill()
     rows = [record for record in place.read(names(place).groups_changelog) if record.key() != SETTINGS_KEY]
-    assert not rows, "the groups are young"
+    assert not rows, "the groups are replayable"
     delete_records(admin, names(place).closed_changelog, 0, -1)
     reset_offset(place, 1, 1)
     delete_records(admin, place.components, 2, 1)
@@ -78,7 +78,7 @@ def test_each_loss_blocks_its_partition_with_a_remedy_and_the_others_go_on(place
 
 @pytest.mark.parametrize("which", ["ledger", "input"])
 def test_retention_shorter_than_a_replay_ends_the_worker_with_status_two_and_says_what_to_change(
-    place: Place, admin: Any, which: str
+    place: Destination, admin: Any, which: str
 ) -> None:
     """W-120; `uow topics check` reports the same."""
     place.create()

@@ -13,13 +13,13 @@ from unittest.mock import patch
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from processor.engine.ports import Committed, Tp
-from processor.kafka.clients import Clients
-from processor.kafka.offsets import LogOffsets
-from processor.kafka.reader import KafkaLogReader
-from processor.kafka.settings import WorkerSettings
 from tests.conftest import QUIET
 from tests.kafka_broker import Kafka
+from uow.processor.engine.ports import Committed, Tp
+from uow.processor.kafka.clients import Clients
+from uow.processor.kafka.log_offsets import LogOffsets
+from uow.processor.kafka.log_reader import KafkaLogReader
+from uow.processor.kafka.worker_settings import WorkerSettings
 
 LOOKS = 10
 """So often whoever waits looks around before the transaction ends: a hasty reader is done by then."""
@@ -113,7 +113,7 @@ def test_a_restore_reads_up_to_the_end_behind_an_open_transaction_er06_er07(barr
 def test_a_restore_waits_for_the_transaction_of_a_dead_worker_until_it_times_out_er10(
     broker: Kafka, create_topic: Callable[..., str], unique: str
 ) -> None:
-    """Its records are not read, its offsets are not taken; nobody of its slot comes to end it."""
+    """Its records are not read, its offsets are not taken; no worker of its name comes to end it."""
     barrier = Barrier(broker.bootstrap, Tp(create_topic(partitions=1), 0), unique, transaction_ms=1_000)
     barrier.patience = -1
     committed, read = restored(barrier)

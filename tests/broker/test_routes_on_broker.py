@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 import uow
-from tests.broker.worker_places import Place
+from tests.broker.worker_places import Destination
 from tests.processes import wait_for
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 
-def test_worker_sends_each_unit_to_its_lane_and_a_killed_one_doubles_none_w101(place: Place) -> None:
+def test_worker_sends_each_unit_to_its_lane_and_a_killed_one_doubles_none_w101(place: Destination) -> None:
     """W-125: the unit leaves for its lane in the transaction that moves the position."""
     urgent = f"{place.name}.urgent"
     place.create(routes={urgent: "uow-priority >= 7"})

@@ -14,10 +14,10 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 import uow
-from tests.broker.worker_places import Place, Worker
+from tests.broker.worker_places import Destination, Worker
 from tests.kafka_broker import Kafka
-from tests.processes import Child, wait_for
-from topics.commands import Command, Verb, command_headers
+from tests.processes import Process, wait_for
+from uow.topics.commands import Command, Verb, command_headers
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "large_unit"
 pytestmark = pytest.mark.timeout(300)
@@ -46,14 +46,14 @@ def runs_on(records: list[Any]) -> dict[str, int]:
     return found
 
 
-def test_every_run_is_whole_while_workers_come_and_go_and_plain_records_pass_w12_w122(place: Place) -> None:
+def test_every_run_is_whole_while_workers_come_and_go_and_plain_records_pass_w12_w122(place: Destination) -> None:
     """Workers join, leave and are killed; each unit comes once, its records neighbours on its partition."""
     place.create({"poll_records": 50}, shape="consecutive")
     one = place.worker("one")
-    for seed, slot in enumerate(("two", "three")):
+    for seed, worker_name in enumerate(("two", "three")):
         place.send_units(50, seed=seed)
         put_plain(place, 20)
-        other = place.worker(slot)
+        other = place.worker(worker_name)
         other.wait_owns(2)
         place.send_units(50, seed=10 + seed)  # while it works, it goes
         other.child.kill() if seed else other.child.terminate(90)
@@ -70,7 +70,7 @@ def test_every_run_is_whole_while_workers_come_and_go_and_plain_records_pass_w12
 
 
 def test_the_large_unit_example_streams_in_memory_that_does_not_grow_with_the_film_w116_w208(
-    broker: Kafka, tmp_path: Path, spawn: Callable[..., Child]
+    broker: Kafka, tmp_path: Path, spawn: Callable[..., Process]
 ) -> None:
     """`examples/large_unit` as its README tells it: 600 frames of 100 kB in less than 10 MB, small films as envelopes beside them."""
     config = tmp_path / "uow.toml"
@@ -89,15 +89,15 @@ def test_the_large_unit_example_streams_in_memory_that_does_not_grow_with_the_fi
     assert worker.terminate(90) == 0
 
 
-def put_plain(place: Place, count: int) -> None:
-    producer = Producer({"bootstrap.servers": place.bootstrap})
+def put_plain(place: Destination, count: int) -> None:
+    producer = Producer({"bootstrap.servers": place.bootstrap, "enable.idempotence": True})
     for number in range(count):
         producer.produce(place.components, b"plain", b"%d" % number)
     assert not producer.flush(10)
 
 
 def test_references_are_fetched_and_checked_and_a_deleted_component_moves_its_unit_away_w117(
-    place: Place, admin: AdminClient
+    place: Destination, admin: AdminClient
 ) -> None:
     """The plain CRC is compared by the reader; retention is played by deleting records."""
     place.partitions = 1
@@ -125,7 +125,7 @@ def test_references_are_fetched_and_checked_and_a_deleted_component_moves_its_un
 
 
 def test_what_was_held_without_its_values_is_read_back_when_it_expires_w117_w80(
-    place: Place, admin: AdminClient
+    place: Destination, admin: AdminClient
 ) -> None:
     """A group of 20 MB in a changelog of less than 80 kB, a restart, and a component that retention took meanwhile."""
     place.partitions = 1
@@ -146,7 +146,7 @@ def test_what_was_held_without_its_values_is_read_back_when_it_expires_w117_w80(
     for done in admin.delete_records([TopicPartition(place.components, 0, 1)]).values():
         done.result(20)
     command = Command(b"end", Verb.EXPIRE, b"film", "the test ends")
-    producer = Producer({"bootstrap.servers": place.bootstrap})
+    producer = Producer({"bootstrap.servers": place.bootstrap, "enable.idempotence": True})
     producer.produce(f"{place.name}.commands", None, b"film", headers=command_headers(command))
     assert not producer.flush(10)
     wait_for(lambda: len(place.read(f"{place.name}.errors")) == 200, 60)

@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka import ElectionType, KafkaException, Producer
 
 from tests.broker.cluster import Cluster
-from tests.broker.worker_places import Place
+from tests.broker.worker_places import Destination
 from tests.conftest import QUIET
-from tests.processes import Child, wait_for
+from tests.processes import Process, wait_for
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -35,7 +35,7 @@ class Weather:
         seed: Of the choices.
     """
 
-    def __init__(self, cluster: Cluster, place: Place, seed: int) -> None:
+    def __init__(self, cluster: Cluster, place: Destination, seed: int) -> None:
         self.cluster, self.place, self.rnd = cluster, place, random.Random(seed)
         self.sent = self.batch = 0
         self.moves = 0
@@ -76,7 +76,7 @@ class Weather:
         with self.cluster.frozen(self.rnd.choice((2, 3))):
             worker.child.kill()
             self.send(50)
-        self.place.worker(worker.slot, wait=False)
+        self.place.worker(worker.worker_name, wait=False)
         self.send()
 
     def led_by(self, number: int) -> set[tuple[str, int]]:
@@ -98,18 +98,22 @@ class Weather:
         }
 
     def lead_again(self) -> None:
-        """Every partition is led by its first replica again, as soon as that has caught up: once more leaders move."""
+        """Every partition is led by its first replica again, as soon as that has caught up: once more leaders move.
+
+        The client may ask over a connection of before, which ends meanwhile: it is asked again.
+        """
 
         def elected() -> bool:
-            self.cluster.admin.elect_leaders(ElectionType.PREFERRED, None).result(30)
+            with suppress(KafkaException):
+                self.cluster.admin.elect_leaders(ElectionType.PREFERRED, None).result(30)
             return bool(self.led_by(2) and self.led_by(3))
 
         wait_for(elected, 60, "preferred leaders")
 
 
-def play(weather: Weather, kinds: list[Callable[[Weather], None]]) -> None:
+def play(cluster_faults: Weather, kinds: list[Callable[[Weather], None]]) -> None:
     """Two workers, one kind of weather after another, then the account: every unit once, whole, in order, and nothing besides."""
-    place = weather.place
+    place = cluster_faults.place
     place.create(
         {
             "transaction_timeout_ms": 10_000,
@@ -118,42 +122,42 @@ def play(weather: Weather, kinds: list[Callable[[Weather], None]]) -> None:
             "replay_limit_ms": 2_000,
         }
     )
-    for slot in ("a", "b"):
-        place.worker(slot, wait=False)
-    weather.send()
-    place.wait_delivered(weather.sent, 120)
+    for worker_name in ("a", "b"):
+        place.worker(worker_name, wait=False)
+    cluster_faults.send()
+    place.wait_delivered(cluster_faults.sent, 120)
     for kind in kinds:
-        kind(weather)
-    place.wait_delivered(weather.sent, 180)
+        kind(cluster_faults)
+    place.wait_delivered(cluster_faults.sent, 180)
     place.verify()
-    assert weather.moves > 0
+    assert cluster_faults.moves > 0
     place.check_account()
 
 
 @pytest.fixture
-def weather(
-    cluster: Cluster, unique: str, tmp_path: Path, spawn: Callable[..., Child], request: pytest.FixtureRequest
+def cluster_faults(
+    cluster: Cluster, unique: str, tmp_path: Path, spawn: Callable[..., Process], request: pytest.FixtureRequest
 ) -> Weather:
-    return Weather(cluster, Place(cluster.bootstrap, unique, tmp_path, spawn), getattr(request, "param", 1))
+    return Weather(cluster, Destination(cluster.bootstrap, unique, tmp_path, spawn), getattr(request, "param", 1))
 
 
-def test_units_come_out_once_while_leaders_move_and_replicas_are_slow(weather: Weather) -> None:
-    play(weather, [Weather.slow_replica, Weather.leaders_stand_still, Weather.kill_worker, Weather.restart])
+def test_units_come_out_once_while_leaders_move_and_replicas_are_slow(cluster_faults: Weather) -> None:
+    play(cluster_faults, [Weather.slow_replica, Weather.leaders_stand_still, Weather.kill_worker, Weather.restart])
 
 
 @pytest.mark.drill
 @pytest.mark.timeout(3_600)
-@pytest.mark.parametrize("weather", [7], indirect=True)
-def test_units_come_out_once_in_a_long_storm_over_three_brokers(weather: Weather) -> None:
+@pytest.mark.parametrize("cluster_faults", [7], indirect=True)
+def test_units_come_out_once_in_a_long_storm_over_three_brokers(cluster_faults: Weather) -> None:
     kinds = [Weather.slow_replica, Weather.leaders_stand_still, Weather.kill_worker, Weather.restart]
-    play(weather, weather.rnd.choices(kinds, k=int(os.environ.get("UOW_DRILL_TIMES", "1000")) // 25))
+    play(cluster_faults, cluster_faults.rnd.choices(kinds, k=int(os.environ.get("UOW_DRILL_TIMES", "1000")) // 25))
 
 
 def test_component_in_time_that_a_slow_replica_holds_back_makes_its_unit(
-    cluster: Cluster, unique: str, tmp_path: Path, spawn: Callable[..., Child]
+    cluster: Cluster, unique: str, tmp_path: Path, spawn: Callable[..., Process]
 ) -> None:
     """W-82: brokers tell an end offset below what is not replicated yet; the deadline passes meanwhile."""
-    place = Place(cluster.bootstrap, unique, tmp_path, spawn, partitions=1)
+    place = Destination(cluster.bootstrap, unique, tmp_path, spawn, partitions=1)
     place.create(incomplete_expiration_ms=IN_TIME_MS, expiration_policy="redirect")
     place.worker()
     place.send([("first", 1, True)])
@@ -198,7 +202,7 @@ def follower(cluster: Cluster) -> Iterator[int]:
         cluster.admin.elect_leaders(ElectionType.PREFERRED, None).result(30)
 
 
-def unreplicated(place: Place, name: str, seq: int) -> int:
+def unreplicated(place: Destination, name: str, seq: int) -> int:
     """Appends the last component, acknowledged by the leader alone. When."""
     at: list[int] = []
     producer = Producer({"bootstrap.servers": place.bootstrap, "acks": "1", "linger.ms": 0}, logger=QUIET)
@@ -216,6 +220,6 @@ def unreplicated(place: Place, name: str, seq: int) -> int:
     return at[0]
 
 
-def errors(place: Place, name: str) -> bool:
+def errors(place: Destination, name: str) -> bool:
     """Whether the group was given up."""
     return any(record.key() == name.encode() for record in place.read(f"{place.name}.errors"))

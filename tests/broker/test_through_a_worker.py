@@ -18,20 +18,20 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 import uow
-from tests.broker.worker_places import Place, Worker, alter_topic, decoded
+from tests.broker.worker_places import Destination, Worker, alter_topic, decoded
 from tests.kafka_broker import Kafka
-from tests.processes import Child, wait_for
-from topics.partitioner import partition_for
+from tests.processes import Process, wait_for
+from uow.topics.partitioner import partition_for
 
 HOP_PARTITIONS = 7
 
 
 @pytest.fixture(scope="module")
 def shared(
-    broker: Kafka, tmp_path_factory: pytest.TempPathFactory, spawn_shared: Callable[..., Child]
-) -> Iterator[tuple[Place, Worker]]:
+    broker: Kafka, tmp_path_factory: pytest.TempPathFactory, spawn_shared: Callable[..., Process]
+) -> Iterator[tuple[Destination, Worker]]:
     """One destination with one worker for all tests that only need it to be there; accounted for in the end."""
-    place = Place(broker.bootstrap, "through", tmp_path_factory.mktemp("through"), spawn_shared)
+    place = Destination(broker.bootstrap, "through", tmp_path_factory.mktemp("through"), spawn_shared)
     place.create()
     yield place, place.worker()
     place.check_account()
@@ -42,14 +42,14 @@ def make_topic(admin: Any, name: str, partitions: int) -> str:
     return name
 
 
-def unit_of(place: Place, name: str) -> dict[str, Any] | None:
+def unit_of(place: Destination, name: str) -> dict[str, Any] | None:
     """The only unit of this id, once it is there."""
     found = [record for record in place.read(place.units) if record.key() == name.encode()]
     assert len(found) <= 1
     return decoded(found[0].value()) if found else None
 
 
-def test_four_producers_at_a_time_fill_one_unit_w03_w41(shared: tuple[Place, Worker]) -> None:
+def test_four_producers_at_a_time_fill_one_unit_w03_w41(shared: tuple[Destination, Worker]) -> None:
     """25 disjoint numbers each of 1..100, each producer a client of its own that knows nothing of the others; one unit of 100."""
     place, _ = shared
 
@@ -70,13 +70,13 @@ def test_four_producers_at_a_time_fill_one_unit_w03_w41(shared: tuple[Place, Wor
 
 
 def test_a_unit_forms_of_components_that_came_by_any_key_over_seven_partitions_w04_w53_w54(
-    shared: tuple[Place, Worker], admin: Any
+    shared: tuple[Destination, Worker], admin: Any
 ) -> None:
     """The hop is a topic that nobody registered; its consumer handles the only component that is there, and waits for no other."""
     place, _ = shared
     hop = make_topic(admin, f"{place.name}-hop", HOP_PARTITIONS)
     rng = random.Random(53)
-    producer = Producer({"bootstrap.servers": place.bootstrap})
+    producer = Producer({"bootstrap.servers": place.bootstrap, "enable.idempotence": True})
 
     def send(seq: int) -> None:
         headers: Any = [
@@ -108,7 +108,7 @@ def test_a_unit_forms_of_components_that_came_by_any_key_over_seven_partitions_w
 
 
 def test_a_transaction_over_three_topics_that_is_aborted_shows_nothing_in_any_w51(
-    shared: tuple[Place, Worker], admin: Any
+    shared: tuple[Destination, Worker], admin: Any
 ) -> None:
     """And one that is committed shows all three, so that there was something to take back."""
     place, _ = shared
@@ -132,7 +132,7 @@ def test_a_transaction_over_three_topics_that_is_aborted_shows_nothing_in_any_w5
         assert b"aborted" not in ids, topic
 
 
-def test_plain_records_keep_their_order_per_key_w123(shared: tuple[Place, Worker]) -> None:
+def test_plain_records_keep_their_order_per_key_w123(shared: tuple[Destination, Worker]) -> None:
     """1,000 numbered records of each of five keys, among units: same partition number in and out, arrival order."""
     place, _ = shared
     producer = Producer({"bootstrap.servers": place.bootstrap, "partitioner": "murmur2_random"})
@@ -157,7 +157,7 @@ def test_plain_records_keep_their_order_per_key_w123(shared: tuple[Place, Worker
         assert {record.partition() for record in records} == {partition_for(key, place.partitions)}
 
 
-def test_each_unit_goes_to_one_reader_of_a_group_and_lies_on_one_partition_w13(place: Place) -> None:
+def test_each_unit_goes_to_one_reader_of_a_group_and_lies_on_one_partition_w13(place: Destination) -> None:
     """Four partitions, three readers; written as runs of records, a unit could be torn, and is not."""
     place.create(shape="consecutive")
     place.worker()
@@ -199,15 +199,15 @@ def test_each_unit_goes_to_one_reader_of_a_group_and_lies_on_one_partition_w13(p
     assert {number for numbers in seen.values() for number in numbers} == {0, 1, 2}
 
 
-def place_values(place: Place, name: str) -> list[bytes]:
+def place_values(place: Destination, name: str) -> list[bytes]:
     return [place.sent[name.encode()][seq] for seq in (1, 2, 3)]
 
 
-def test_pass_through_gives_everything_on_as_it_came_and_says_that_nothing_expires_w65_w73(place: Place) -> None:
+def test_pass_through_gives_everything_on_as_it_came_and_says_that_nothing_expires_w65_w73(place: Destination) -> None:
     """Bytes, headers and count equal, in arrival order per partition; nothing waits, is ordered, refused or expires."""
     place.create(handling_policy="pass_through", incomplete_expiration_ms=500, expiration_policy="redirect")
     worker = place.worker()
-    producer = Producer({"bootstrap.servers": place.bootstrap})
+    producer = Producer({"bootstrap.servers": place.bootstrap, "enable.idempotence": True})
     rng = random.Random(65)
     for number in range(400):
         headers: Any = [
@@ -238,12 +238,14 @@ def test_pass_through_gives_everything_on_as_it_came_and_says_that_nothing_expir
     assert worker.child.terminate() == 0
 
 
-def test_the_worker_warns_at_start_that_groups_may_wait_for_ever_w72(shared: tuple[Place, Worker]) -> None:
+def test_the_worker_warns_at_start_that_groups_may_wait_for_ever_w72(shared: tuple[Destination, Worker]) -> None:
     place, worker = shared
     assert f"destination {place.name}: incomplete_expiration_ms = -1, groups may wait for ever" in worker.child.output
 
 
-def test_a_unit_spans_two_transactions_and_comes_when_the_second_commits_w48(shared: tuple[Place, Worker]) -> None:
+def test_a_unit_spans_two_transactions_and_comes_when_the_second_commits_w48(
+    shared: tuple[Destination, Worker],
+) -> None:
     """None comes while it is open, and none if it aborts."""
     place, _ = shared
 
@@ -281,7 +283,7 @@ def test_a_unit_spans_two_transactions_and_comes_when_the_second_commits_w48(sha
     assert unit_of(place, "torn") is None
 
 
-def test_the_block_of_a_producer_becomes_one_unit_w45(shared: tuple[Place, Worker]) -> None:
+def test_the_block_of_a_producer_becomes_one_unit_w45(shared: tuple[Destination, Worker]) -> None:
     """Numbers from 1, the end mark on the last one; one unit of the five."""
     place, _ = shared
     with uow.connect(place.bootstrap) as connection, connection.unit(place.name) as sent:
@@ -318,7 +320,7 @@ while True:
 
 @pytest.mark.parametrize(("policy", "refused"), [("reject", [b"resend"]), ("drop_identical", [])])
 def test_a_plain_forwarder_that_dies_between_send_and_commit_doubles_nothing_w44(
-    place: Place, admin: Any, tmp_path: Path, spawn: Callable[..., Child], policy: str, refused: list[bytes]
+    place: Destination, admin: Any, tmp_path: Path, spawn: Callable[..., Process], policy: str, refused: list[bytes]
 ) -> None:
     """Killed after it sent, before it committed: its successor sends the same component again, and the component id shows it."""
     place.create(duplicate_policy=policy)
@@ -343,10 +345,10 @@ def test_a_plain_forwarder_that_dies_between_send_and_commit_doubles_nothing_w44
     assert told == refused
 
 
-def test_fifty_plain_records_and_twenty_units_all_come_out_w121(shared: tuple[Place, Worker]) -> None:
+def test_fifty_plain_records_and_twenty_units_all_come_out_w121(shared: tuple[Destination, Worker]) -> None:
     """The plain ones one by one with their own key, value and headers; one that says it is a unit is none."""
     place, _ = shared
-    producer = Producer({"bootstrap.servers": place.bootstrap})
+    producer = Producer({"bootstrap.servers": place.bootstrap, "enable.idempotence": True})
     mark = b"letter-of-w121"
     for number in range(50):
         headers: Any = [("letter", mark), ("uow-kind", b"unit"), ("n", None)][: 1 + number % 3]
@@ -369,7 +371,7 @@ def test_fifty_plain_records_and_twenty_units_all_come_out_w121(shared: tuple[Pl
 
 
 def test_a_component_is_split_on_the_way_and_the_outer_unit_holds_the_inner_one_w205(
-    shared: tuple[Place, Worker], place: Place, admin: Any
+    shared: tuple[Destination, Worker], place: Destination, admin: Any
 ) -> None:
     """2 of 3 becomes four at another destination; the outer unit has three, the second of which is the unit of four."""
     orders, _ = shared
@@ -401,7 +403,7 @@ def test_a_component_is_split_on_the_way_and_the_outer_unit_holds_the_inner_one_
             assert [outer.components[at].text() for at in (0, 2)] == ["first", "third"]
 
 
-def test_ten_small_units_and_a_large_one_come_through_one_loop_w208(place: Place) -> None:
+def test_ten_small_units_and_a_large_one_come_through_one_loop_w208(place: Destination) -> None:
     """Twelve components of 900 kB fit no record: that unit is a run, the others are envelopes, and the reader tells none from the other."""
     place.create(oversize="consecutive")
     place.worker()
@@ -420,7 +422,7 @@ def test_ten_small_units_and_a_large_one_come_through_one_loop_w208(place: Place
 
 
 def test_an_input_that_loses_components_or_their_times_ends_the_worker_with_status_two_w70_w120(
-    place: Place, admin: Any
+    place: Destination, admin: Any
 ) -> None:
     """Compaction keeps one component of a unit, and the producer's clock counts for nothing."""
     place.create()

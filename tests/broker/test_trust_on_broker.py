@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka import Producer
 
 import uow
-from tests.broker.worker_places import Place
-from tests.processes import Child, wait_for
-from topics.headers import is_unit
+from tests.broker.worker_places import Destination
+from tests.processes import Process, wait_for
+from uow.topics.headers import is_unit
 
 pytestmark = pytest.mark.timeout(300)
 Pairs = list[tuple[str, bytes | None]]
@@ -51,7 +51,7 @@ SENT: list[tuple[bytes | None, bytes, Pairs]] = [
 
 @pytest.mark.parametrize("shape", ["envelope", "consecutive", "reference"])
 def test_what_is_forged_is_passed_to_every_reader_and_what_is_real_is_the_same_in_every_shape_w95_w96(
-    place: Place, spawn: Callable[..., Child], shape: str
+    place: Destination, spawn: Callable[..., Process], shape: str
 ) -> None:
     place.partitions = 1
     place.create(shape=shape)
@@ -87,14 +87,14 @@ def test_what_is_forged_is_passed_to_every_reader_and_what_is_real_is_the_same_i
     assert [json.loads(line)["id"] for line in printed.output.splitlines() if line.startswith("{")] == ["real", "last"]
 
 
-def put(place: Place, records: list[tuple[Any, Any, Any]]) -> None:
-    producer = Producer({"bootstrap.servers": place.bootstrap})
+def put(place: Destination, records: list[tuple[Any, Any, Any]]) -> None:
+    producer = Producer({"bootstrap.servers": place.bootstrap, "enable.idempotence": True})
     for key, value, headers in records:
         producer.produce(place.components, value, key, 0, headers=headers)
     assert not producer.flush(10)
 
 
-def wait_for_records(place: Place, count: int) -> list[Any]:
+def wait_for_records(place: Destination, count: int) -> list[Any]:
     found: list[Any] = []
 
     def there() -> bool:
@@ -106,7 +106,9 @@ def wait_for_records(place: Place, count: int) -> list[Any]:
     return sorted(found, key=lambda record: int(record.offset()))
 
 
-def test_a_destination_that_forms_no_units_hands_none_out_w65(place: Place, spawn: Callable[..., Child]) -> None:
+def test_a_destination_that_forms_no_units_hands_none_out_w65(
+    place: Destination, spawn: Callable[..., Process]
+) -> None:
     """What is sent there comes out unchanged; its readers know by the settings that its workers recorded."""
     place.partitions = 1
     place.configure()

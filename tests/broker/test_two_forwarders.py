@@ -8,12 +8,12 @@ import pytest
 
 import uow
 from tests.broker.client_places import Topics
-from tests.broker.worker_places import Place
+from tests.broker.worker_places import Destination
 
 pytestmark = pytest.mark.timeout(120)
 
 
-def test_two_forwarding_groups_double_every_component_and_the_unit_has_one_of_each_w61(place: Place) -> None:
+def test_two_forwarding_groups_double_every_component_and_the_unit_has_one_of_each_w61(place: Destination) -> None:
     """W-31, W-44: the component id travels along, so the second copy is known as a resend."""
     place.create()
     place.worker()

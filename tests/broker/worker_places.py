@@ -7,29 +7,32 @@ import json
 import random
 import urllib.request
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import fastavro
+from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from tests.processes import Child, wait_for
-from topics.partitioner import partition_for
-from topics.routes import unit_topics
-from uow.config import load
-from uow.inspect import totals
-from uow.logs import log_reader, task_context
+from tests.processes import Process, wait_for
+from uow.cli.main import main
+from uow.config.loading import load
+from uow.ops.destination_logs import log_reader, task_context
+from uow.ops.inspect import totals
+from uow.topics.partitioner import partition_for
+from uow.topics.routes import unit_topics
 
 DEFINITION = json.loads((Path(__file__).parents[2] / "schemas/definitions/unit.avsc").read_text())
 
 
-class Place:
+class Destination:
     """One application with one destination, named after the test."""
 
     def __init__(
-        self, bootstrap: str, name: str, folder: Path, spawn: Callable[..., Child], partitions: int = 4
+        self, bootstrap: str, name: str, folder: Path, spawn: Callable[..., Process], partitions: int = 4
     ) -> None:
         self.bootstrap, self.name, self.spawn, self.partitions = bootstrap, name, spawn, partitions
         self.config = folder / "uow.toml"
@@ -57,21 +60,24 @@ class Place:
     def create(self, worker: Mapping[str, Any] | None = None, **destination: Any) -> None:
         """Configuration and topics."""
         self.configure(worker, **destination)
-        made = self.spawn("uow", "topics", "create", "-c", self.config, "--partitions", str(self.partitions))
-        assert made.wait(90) == 0, made.output
+        asked = ["topics", "create", "-c", str(self.config), "--partitions", str(self.partitions)]
+        made = CliRunner().invoke(main, asked)
+        assert made.exit_code == 0, made.output
         self.is_created = True
 
-    def worker(self, slot: str = "0", *, wait: bool = True, **env: str) -> Worker:
+    def worker(self, worker_name: str = "0", *, wait: bool = True, **env: str) -> Worker:
         """A worker process."""
-        started = Worker(self.spawn("uow", "worker", "-c", self.config, "--name", slot, env=env), slot)
+        started = Worker(self.spawn("uow", "worker", "-c", self.config, "--name", worker_name, env=env), worker_name)
         self.workers.append(started)
         if wait:
-            started.child.wait_output(f"worker {slot} ready", 90)
+            started.child.wait_output(f"worker {worker_name} ready", 90)
         return started
 
     def send(self, components: Iterable[tuple[str, int, bool]], value: bytes = b"v" * 100, partition: int = -1) -> None:
         """Components (id, number, end), by a plain producer."""
-        producer = Producer({"bootstrap.servers": self.bootstrap, "partitioner": "murmur2_random", "linger.ms": 5})
+        # idempotent, so that a request that is sent again changes no order: the first may meet a topic without a leader
+        properties = {"partitioner": "murmur2_random", "linger.ms": 5, "enable.idempotence": True}
+        producer = Producer({"bootstrap.servers": self.bootstrap, **properties})
         for name, seq, end in components:
             key = name.encode()
             content = b"%s/%d/%s" % (key, seq, value)
@@ -81,7 +87,7 @@ class Place:
             if end:
                 self.ends[key] = seq
             producer.poll(0)
-        assert not producer.flush(30)
+        assert not producer.flush(90)  # brokers may stand still meanwhile
 
     def send_units(
         self, count: int, size: int = 5, seed: int = 0, prefix: str = "u", open_at_a_time: int = 200
@@ -108,8 +114,9 @@ class Place:
         fit = (name for name in names if partition_for(name.encode(), self.partitions) == partition)
         return list(itertools.islice(fit, count))
 
-    def read(self, topic: str) -> list[Any]:
-        """Everything a `read_committed` reader sees up to the end offsets of now."""
+    @contextmanager
+    def _reader(self, topic: str) -> Iterator[tuple[Consumer, set[int]]]:
+        """A `read_committed` reader at the start of a topic, and the partitions."""
         consumer = Consumer(
             {
                 "bootstrap.servers": self.bootstrap,
@@ -119,16 +126,21 @@ class Place:
                 "enable.partition.eof": True,
             }
         )
-        waiting = set(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
-        consumer.assign([TopicPartition(topic, number, 0) for number in waiting])
-        records = []
-        while waiting:
-            for record in consumer.consume(1000, 0.1):
-                if record.error() is not None:
-                    waiting.discard(record.partition())
-                else:
-                    records.append(record)
+        partitions = set(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+        yield consumer, partitions
         consumer.close()
+
+    def read(self, topic: str) -> list[Any]:
+        """Everything a `read_committed` reader sees up to the end offsets of now."""
+        records = []
+        with self._reader(topic) as (consumer, waiting):
+            while waiting:
+                for record in consumer.consume(1000, 0.1):
+                    if record.error() is not None:
+                        waiting.discard(record.partition())
+                    elif record.partition() in waiting:  # what comes after the end may be a part of a transaction
+                        records.append(record)
         return records
 
     def delivered(self) -> Counter[bytes]:
@@ -137,11 +149,15 @@ class Place:
 
     def wait_delivered(self, count: int, timeout: float = 90) -> None:
         """Waits for that many units, counting repeats."""
-        wait_for(
-            lambda: len(self.read(self.units)) >= count,
-            timeout,
-            lambda: f"{count} units; there are {len(self.read(self.units))}",
-        )
+        with self._reader(self.units) as (consumer, _):
+            seen = 0
+
+            def are_there() -> bool:
+                nonlocal seen
+                seen += sum(record.error() is None for record in consumer.consume(1000, 0.1))
+                return seen >= count
+
+            wait_for(are_there, timeout, lambda: f"{count} units; there are {seen}")
 
     def verify(self) -> None:
         """Every whole group once, with its components in order and unchanged, and nothing else."""
@@ -160,7 +176,7 @@ class Place:
         assert set(count) == whole
 
     def check_account(self) -> None:
-        """Each input record below the committed offsets is in exactly one place (engine rule 10, W-216).
+        """Each input record below the committed offsets is in exactly one place (EN-10, W-216).
 
         received = delivered + rejected + given up + passed on + sent on + open; what policy lets vanish is the rest.
         """
@@ -223,8 +239,8 @@ class Place:
 class Worker:
     """A worker process and its page."""
 
-    def __init__(self, child: Child, slot: str) -> None:
-        self.child, self.slot = child, slot
+    def __init__(self, child: Process, worker_name: str) -> None:
+        self.child, self.worker_name = child, worker_name
 
     def _get(self, path: str) -> bytes:
         line = self.child.wait_output("pages on http://")

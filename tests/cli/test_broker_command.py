@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from jvm import jars
-from uow.cli import FAILED, main
+from uow.cli.main import FAILED, main
+from uow.jvm import jars
 
 
 def failed(*arguments: str | Path) -> Result:

@@ -1,4 +1,4 @@
-"""The command line as a whole: lazy commands, exit statuses, errors in words (contract section 7)."""
+"""The command line as a whole: lazy commands, exit statuses, errors in words (P-01 to P-05)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from schemas.errors import ConfigError, DecodeError
-from uow import cli
+from uow.cli import main as cli
+from uow.schemas.error_classes import ConfigError, DecodeError
 
 
 def test_help_names_every_command_and_imports_none() -> None:
     program = (
-        "import sys; from click.testing import CliRunner; from uow.cli import main\n"
+        "import sys; from click.testing import CliRunner; from uow.cli.main import main\n"
         "result = CliRunner().invoke(main, ['--help']); assert not result.exit_code; print(result.output)\n"
         "heavy = ('pyspark', 'faust')\n"
-        "assert not [name for name in sys.modules if name.startswith('uow.commands') or name in heavy]"
+        "assert not [name for name in sys.modules if name.endswith('_command') or name in heavy]"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -29,8 +29,11 @@ def test_help_names_every_command_and_imports_none() -> None:
 
 
 def test_every_command_of_the_table_has_its_module() -> None:
-    folder = Path(cli.__file__).parent / "commands"
-    assert {path.stem for path in folder.glob("[a-z]*.py")} <= {*cli.COMMANDS, *cli.MODULES.values()}
+    folder = Path(cli.__file__).parent
+    assert {path.stem.removesuffix("_command") for path in folder.glob("*_command.py")} <= {
+        *cli.COMMANDS,
+        *cli.MODULES.values(),
+    }
 
 
 def test_unknown_command_is_wrong_usage() -> None:
@@ -65,7 +68,7 @@ def test_kafkas_errors_are_told_in_words_without_traceback() -> None:
     result = CliRunner().invoke(group, ["config"])
     assert (result.exit_code, result.stderr) == (
         1,
-        "uow: Kafka: nobody there; `uow config show` tells application.bootstrap_servers\n",
+        "uow: Kafka: nobody there; `uow config show` prints application.bootstrap_servers\n",
     )
 
 

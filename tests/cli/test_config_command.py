@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from uow.cli import main
+from uow.cli.main import main
 
 
 @pytest.fixture(autouse=True)

@@ -8,17 +8,28 @@ from dataclasses import dataclass, field
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from processor.engine.context import TaskContext
-from processor.engine.ports import Committed, Plan, Stretch, Tp
-from processor.engine.task import PartitionTask
-from processor.engine.view import OpenGroup, hops
-from schemas.errors import StateCorruptedError
-from schemas.records import Range, UnitOutcome, ranges_text
-from topics.catalogue import DestinationTopics
-from topics.commands import Command, Verb, command_headers
-from topics.partitioner import partition_for
-from topics.policies import DestinationPolicy, HandlingPolicy
-from uow.inspect import COUNTED, look, open_groups, totals, waiting
+from uow.ops.inspect import (
+    COUNTED,
+    inspect_group,
+    open_groups,
+    totals,
+    waiting,
+)
+from uow.processor.engine.context import TaskContext
+from uow.processor.engine.group_view import OpenGroup, hops
+from uow.processor.engine.ports import (
+    Committed,
+    Plan,
+    Stretch,
+    Tp,
+)
+from uow.processor.engine.task import PartitionTask
+from uow.schemas.error_classes import StateCorruptedError
+from uow.schemas.records import Range, UnitOutcome, ranges_text
+from uow.topics.catalogue import DestinationTopics
+from uow.topics.commands import Command, Verb, command_headers
+from uow.topics.partitioner import partition_for
+from uow.topics.policies import DestinationPolicy, HandlingPolicy
 
 TOPICS = DestinationTopics("shop", "megazon")
 PARTITIONS = 2
@@ -26,7 +37,7 @@ DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RecordInMemory:
     """A consumed record."""
 
     tp: Tp
@@ -58,12 +69,12 @@ class Record:
         return 2, self.time
 
 
-class Logs:
+class LogsInMemory:
     """Topics in memory with a worker at work: each plan leaves its rows, its ledger record and a marker in both logs."""
 
     def __init__(self, policy: DestinationPolicy) -> None:
         self.context = TaskContext("megazon", TOPICS, policy, PARTITIONS, b"", b"")
-        self.logs: dict[Tp, list[Record | None]] = {}
+        self.logs: dict[Tp, list[RecordInMemory | None]] = {}
         self.tasks: dict[int, PartitionTask] = {}
         self.committed_offsets: dict[Tp, int] = {}
         self.on_bounds = lambda: None
@@ -82,7 +93,7 @@ class Logs:
         for number in numbers:
             last = end and number == numbers[-1]
             marks = [("uow-id", id.encode()), ("uow-seq", b"%d" % number), *([("uow-end", b"true")] if last else [])]
-            record = Record(tp, len(log), id.encode(), b"value %d" % number, [*marks, *headers], at)
+            record = RecordInMemory(tp, len(log), id.encode(), b"value %d" % number, [*marks, *headers], at)
             log.append(record)
             records.append(record)
         self.commit(self.tasks[partition].process(records))
@@ -91,9 +102,9 @@ class Logs:
         assert plan is not None
         changelog = self.logs[Tp(TOPICS.groups_changelog, plan.tp.partition)]
         for key, value in plan.changelog:
-            changelog.append(Record(Tp(TOPICS.groups_changelog, plan.tp.partition), len(changelog), key, value))
+            changelog.append(RecordInMemory(Tp(TOPICS.groups_changelog, plan.tp.partition), len(changelog), key, value))
         ledger = self.logs[Tp(TOPICS.closed_changelog, plan.tp.partition)]
-        ledger.append(Record(Tp(TOPICS.closed_changelog, plan.tp.partition), len(ledger), None, plan.ledger))
+        ledger.append(RecordInMemory(Tp(TOPICS.closed_changelog, plan.tp.partition), len(ledger), None, plan.ledger))
         changelog.append(None)
         ledger.append(None)
         self.committed_offsets[plan.tp] = plan.next_offset
@@ -116,8 +127,8 @@ class Logs:
             yield from ((tp, [record]) for record in self.logs[tp][start:end] if record is not None)
 
 
-def logs(**policy: int) -> Logs:
-    return Logs(DestinationPolicy(handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY, **policy))
+def logs(**policy: int) -> LogsInMemory:
+    return LogsInMemory(DestinationPolicy(handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY, **policy))
 
 
 def only(groups: list[OpenGroup]) -> OpenGroup:
@@ -153,7 +164,9 @@ def test_what_commands_said_of_a_group_is_seen_w201_w203_w211() -> None:
             Command(b"3", Verb.EXTEND, b"order", "why", until=1400),
         )
     ):
-        record = Record(Tp(TOPICS.commands, task.tp.partition), offset, b"order", None, command_headers(command), 1050)
+        record = RecordInMemory(
+            Tp(TOPICS.commands, task.tp.partition), offset, b"order", None, command_headers(command), 1050
+        )
         kafka.commit(task.process([], [record]))
     group = only(open_groups(kafka, kafka.context))
     assert (ranges_text(group.missing), ranges_text(group.waived), group.end) == ("2,4", "2", 4)
@@ -193,7 +206,7 @@ def test_group_is_at_risk_from_80_percent_of_its_time() -> None:
 
 
 def test_totals_tell_what_each_partition_holds_and_remembers() -> None:
-    """Engine rule 10, as far as the logs know it."""
+    """EN-10, as far as the logs know it."""
     kafka = logs()
     kafka.arrive("order", 1, 3)
     kafka.arrive("whole", 1, 2, end=True)
@@ -213,7 +226,7 @@ def test_look_gives_components_in_order_of_arrival_with_their_hops() -> None:
     kafka = logs()
     kafka.arrive("order", 3, end=True, at=1000, headers=[("uow-hops", b"gadget-planet,widget-world")])
     kafka.arrive("order", 1, at=1005)
-    found = look(kafka, kafka.context, "order")
+    found = inspect_group(kafka, kafka.context, "order")
     assert found.open is not None
     assert found.closed is None
     assert [(each.seq, each.end, each.timestamp) for each in found.components] == [(3, True, 1000), (1, False, 1005)]
@@ -224,7 +237,7 @@ def test_look_gives_components_in_order_of_arrival_with_their_hops() -> None:
 def test_look_tells_how_a_group_closed() -> None:
     kafka = logs()
     kafka.arrive("order", 1, 2, end=True, at=1000)
-    found = look(kafka, kafka.context, "order")
+    found = inspect_group(kafka, kafka.context, "order")
     assert found.open is None
     assert found.closed is not None
     closed = found.closed.closed
@@ -235,7 +248,7 @@ def test_look_tells_how_a_group_expired() -> None:
     kafka = logs(incomplete_expiration_ms=100)
     kafka.arrive("order", 1, at=1000)
     kafka.commit(kafka.tasks[partition_for(b"order", PARTITIONS)].tick(1101))
-    found = look(kafka, kafka.context, "order")
+    found = inspect_group(kafka, kafka.context, "order")
     assert found.closed is not None
     assert (found.closed.closed.outcome, str(found.closed.closed.reason)) == (UnitOutcome.EXPIRED, "age")
 
@@ -243,7 +256,7 @@ def test_look_tells_how_a_group_expired() -> None:
 def test_look_finds_nothing_of_an_unknown_id() -> None:
     kafka = logs()
     kafka.arrive("order", 1)
-    found = look(kafka, kafka.context, "other")
+    found = inspect_group(kafka, kafka.context, "other")
     assert (found.open, found.closed) == (None, None)
 
 
@@ -275,7 +288,7 @@ def test_logs_that_do_not_agree_are_told() -> None:
     kafka = logs()
     kafka.arrive("order", 1)
     for log in (Tp(TOPICS.closed_changelog, p) for p in range(PARTITIONS)):
-        kafka.logs[log] = [record and Record(log, record.at, None, b"banana") for record in kafka.logs[log]]
+        kafka.logs[log] = [record and RecordInMemory(log, record.at, None, b"banana") for record in kafka.logs[log]]
     with pytest.raises(StateCorruptedError, match="ledger"):
         open_groups(kafka, kafka.context)
 
@@ -288,9 +301,9 @@ def test_markers_at_the_end_are_nothing_that_waits_and_many_records_are_told_by_
     position = len(kafka.logs[tp])
     kafka.logs[tp] += [None, None]
     assert waiting(kafka, {tp: position}) == {tp: 0}
-    kafka.logs[tp] += [Record(tp, position + 2 + number, None, b"x") for number in range(COUNTED)]
+    kafka.logs[tp] += [RecordInMemory(tp, position + 2 + number, None, b"x") for number in range(COUNTED)]
     assert waiting(kafka, {tp: position}) == {tp: COUNTED}
-    kafka.logs[tp].append(Record(tp, position + 2 + COUNTED, None, b"x"))
+    kafka.logs[tp].append(RecordInMemory(tp, position + 2 + COUNTED, None, b"x"))
     assert waiting(kafka, {tp: position}) == {tp: COUNTED + 3}
 
 
@@ -300,7 +313,7 @@ def test_a_batch_that_nobody_can_fetch_counts_by_its_offsets_and_another_error_i
 ) -> None:
     kafka = logs()
     tp = Tp(TOPICS.components, 0)
-    kafka.logs[tp] += [Record(tp, number, None, b"x") for number in range(3)]
+    kafka.logs[tp] += [RecordInMemory(tp, number, None, b"x") for number in range(3)]
 
     def read(ranges: object) -> Iterator[Stretch]:
         raise KafkaException(KafkaError(code))

@@ -8,9 +8,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from uow.cli import main
-from uow.commands.read import value_text
-from uow.printing import print_json, print_json_line, print_table, printable, say, span_text
+from uow.cli.main import main
+from uow.cli.read_command import value_text
+from uow.terminal.printing import (
+    print_json,
+    print_json_line,
+    print_table,
+    printable,
+    say,
+    span_text,
+)
 
 
 @pytest.mark.parametrize(

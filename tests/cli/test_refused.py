@@ -8,9 +8,15 @@ from typing import Any
 
 import pytest
 
-from processor.engine.ports import Stretch, Tp
-from tests.core.script import FakeRecord
-from uow.refused import Choice, Correction, Refused, corrected, refused
+from tests.fake_record import FakeRecord
+from uow.client.rejected_records import (
+    Choice,
+    Correction,
+    RefusedRecord,
+    corrected,
+    refused,
+)
+from uow.processor.engine.ports import Stretch, Tp
 
 NOW = 1_700_000_000_000
 CAME: list[tuple[str, bytes | None]] = [
@@ -28,11 +34,11 @@ WHY: list[tuple[str, bytes | None]] = [
     ("uow-failure-reason", b"expired"),
     ("uow-missing", b"3"),
 ]
-RECORD = Refused("D.rejected", 1, 5, NOW, b"foreign key", b"value", (*CAME, *WHY))
+RECORD = RefusedRecord("D.rejected", 1, 5, NOW, b"foreign key", b"value", (*CAME, *WHY))
 AS_IT_WAS = Correction({})
 
 
-def headers(record: Refused = RECORD, correction: Correction = AS_IT_WAS) -> list[tuple[str, bytes | None]]:
+def headers(record: RefusedRecord = RECORD, correction: Correction = AS_IT_WAS) -> list[tuple[str, bytes | None]]:
     return corrected(record, "D.components", correction, NOW).headers
 
 
@@ -54,11 +60,11 @@ def test_headers_are_set_in_their_place_added_or_taken_out_w202() -> None:
     assert corrected(RECORD, "t", Correction({}, None, with_value=True), NOW).value is None
 
 
-@pytest.mark.parametrize(("at", "stays"), [(NOW - 1, False), (NOW, True), (NOW + 1, True), (0, True)])
-def test_an_expiry_that_has_passed_is_left_behind_w80(at: int, stays: bool) -> None:
+@pytest.mark.parametrize(("at", "is_kept"), [(NOW - 1, False), (NOW, True), (NOW + 1, True), (0, True)])
+def test_an_expiry_that_has_passed_is_left_behind_w80(at: int, is_kept: bool) -> None:
     for name in ("uow-expires-at", "JMSExpiration"):
         expiring = replace(RECORD, headers=((name, b"%d" % at), *CAME, *WHY))
-        assert any(each == name for each, _ in headers(expiring)) == stays
+        assert any(each == name for each, _ in headers(expiring)) == is_kept
 
 
 def test_what_was_sent_again_before_tells_its_last_place_only() -> None:
@@ -102,7 +108,7 @@ def test_what_is_chosen(choice: Choice, taken: bool) -> None:
     assert choice.takes(RECORD) == taken
 
 
-class Reader:
+class RejectedLogs:
     """A `LogReader` of one topic."""
 
     def __init__(self, records: Sequence[FakeRecord]) -> None:
@@ -124,5 +130,5 @@ class Reader:
 def test_the_oldest_come_first_whatever_the_partition() -> None:
     places = [(0, 0, 5), (0, 1, 7), (1, 0, 6), (1, 2, 1)]
     records = [FakeRecord(offset, None, b"v", b"k", at, Tp("D.rejected", number)) for number, offset, at in places]
-    found = refused(Reader(records), "D.rejected", 2, Choice())
+    found = refused(RejectedLogs(records), "D.rejected", 2, Choice())
     assert [each.coordinates for each in found] == ["D.rejected/0/0", "D.rejected/1/0", "D.rejected/0/1"]

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from schemas.records import Answer, Range
-from topics.commands import Command, Verb
-from uow.cli import main
-from uow.commands import repair
-from uow.repair import UnansweredError
+from uow.cli import repair_command as repair
+from uow.cli.main import main
+from uow.ops.group_commands import UnansweredError
+from uow.schemas.records import Answer, Range
+from uow.topics.commands import Command, Verb
 
 CONFIGURATION = '[application]\nid = "A"\n[destinations.D]\nhandling_policy = "single_message_delivery"\n'
 NOW = 1_000_000
 AGES_S = {"order-1": 900, "order-2": 600, "order-3": 1, "parcel-1": 600}
 
 
-class Worker:
+class AnsweringWorker:
     """Answers every command; notes them."""
 
     def __init__(self) -> None:
@@ -43,10 +43,10 @@ class Worker:
 
 
 @pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
-    one = Worker()
+def worker(monkeypatch: pytest.MonkeyPatch) -> AnsweringWorker:
+    one = AnsweringWorker()
     groups = [SimpleNamespace(id=name, opened_at=NOW - age * 1000) for name, age in AGES_S.items()]
-    monkeypatch.setattr(repair, "desk", lambda *_: nullcontext(one))
+    monkeypatch.setattr(repair, "command_client", lambda *_: nullcontext(one))
     monkeypatch.setattr(repair, "log_reader", lambda _: nullcontext())
     monkeypatch.setattr(repair, "task_context", lambda *_: None)
     monkeypatch.setattr(repair, "open_groups", lambda *_: groups)
@@ -55,7 +55,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
 
 
 @pytest.fixture
-def uow(tmp_path: Path, worker: Worker) -> Callable[..., Result]:
+def uow(tmp_path: Path, worker: AnsweringWorker) -> Callable[..., Result]:
     file = tmp_path / "uow.toml"
     file.write_text(CONFIGURATION)
 
@@ -80,7 +80,7 @@ def uow(tmp_path: Path, worker: Worker) -> Callable[..., Result]:
     ids=lambda each: " ".join(sorted(each)),
 )
 def test_all_match_age_and_cut_off_choose_the_groups_together_w203(
-    uow: Callable[..., Result], worker: Worker, arguments: list[str], meant: set[str]
+    uow: Callable[..., Result], worker: AnsweringWorker, arguments: list[str], meant: set[str]
 ) -> None:
     done = uow("cancel", *arguments)
     assert (done.exit_code, len(done.stdout.splitlines())) == (0, len(meant)), done.output
@@ -89,7 +89,7 @@ def test_all_match_age_and_cut_off_choose_the_groups_together_w203(
 
 
 def test_asked_again_under_one_id_each_group_has_the_command_it_had_w203(
-    uow: Callable[..., Result], worker: Worker
+    uow: Callable[..., Result], worker: AnsweringWorker
 ) -> None:
     uow("cancel", "--all", "--command-id", "sweep")
     assert worker.ids == {name: f"sweep:{name}" for name in AGES_S}
@@ -100,7 +100,9 @@ def test_asked_again_under_one_id_each_group_has_the_command_it_had_w203(
     assert len(worker.ids[longest]) == len("sweep:") + 64
 
 
-def test_without_an_answer_the_id_to_ask_again_under_is_told_w203(uow: Callable[..., Result], worker: Worker) -> None:
+def test_without_an_answer_the_id_to_ask_again_under_is_told_w203(
+    uow: Callable[..., Result], worker: AnsweringWorker
+) -> None:
     worker.is_silent = True
     told = uow("cancel", "--all", "--command-id", "sweep")
     assert told.exit_code == 1
@@ -112,19 +114,19 @@ def test_without_an_answer_the_id_to_ask_again_under_is_told_w203(uow: Callable[
     "arguments", [[], ["order-1", "--all"], ["order-1", "--before", "+1h"], [""], ["x" * 256]], ids=str
 )
 def test_neither_nobody_nor_both_ways_of_naming_groups_are_taken(
-    uow: Callable[..., Result], worker: Worker, arguments: list[str]
+    uow: Callable[..., Result], worker: AnsweringWorker, arguments: list[str]
 ) -> None:
     assert uow("cancel", *arguments).exit_code == 2
     assert worker.commands == []
 
 
-def test_a_filter_that_nothing_matches_is_done_w203(uow: Callable[..., Result], worker: Worker) -> None:
+def test_a_filter_that_nothing_matches_is_done_w203(uow: Callable[..., Result], worker: AnsweringWorker) -> None:
     done = uow("cancel", "--match", "nobody*")
     assert (done.exit_code, worker.commands) == (0, [])
     assert "no open group of D matches" in done.stderr
 
 
-def test_remove_takes_one_id_and_one_number_w76(uow: Callable[..., Result], worker: Worker) -> None:
+def test_remove_takes_one_id_and_one_number_w76(uow: Callable[..., Result], worker: AnsweringWorker) -> None:
     done = uow("remove", "order-1", "2", "--command-id", "r")
     assert (done.exit_code, done.stdout) == (0, "remove order-1: done: it did\n")
     assert worker.commands == [Command(b"r", Verb.REMOVE, b"order-1", "w", "Jill", (Range(2, 2),))]

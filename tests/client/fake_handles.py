@@ -1,4 +1,4 @@
-"""Fakes at the client's port (`uow.handles`): a producer and a consumer in memory that do what a test's script says."""
+"""Fakes at the client's port (`uow.client.kafka_port`): a producer and a consumer in memory that do what a test's script says."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
 import uow
+from tests.fake_record import FakeRecord
+from uow.processor.engine.ports import Tp
 
 
 def failure(
@@ -18,47 +20,19 @@ def failure(
     return KafkaException(KafkaError(code, text, fatal, retriable, abort))
 
 
-class FakeRecord:
-    """A consumed record."""
-
-    def __init__(
-        self,
-        value: bytes | None = b"{}",
-        *,
-        key: bytes | None = b"k",
-        headers: list[tuple[str, bytes | None]] | None = None,
-        topic: str = "t",
-        partition: int = 0,
-        offset: int = 0,
-        timestamp: int = 1000,
-        error: KafkaError | None = None,
-    ) -> None:
-        self._value, self._key, self._headers, self._error = value, key, headers, error
-        self._topic, self._partition, self._offset, self._timestamp = topic, partition, offset, timestamp
-
-    def topic(self) -> str:
-        return self._topic
-
-    def partition(self) -> int:
-        return self._partition
-
-    def offset(self) -> int:
-        return self._offset
-
-    def key(self) -> bytes | None:
-        return self._key
-
-    def value(self) -> bytes | None:
-        return self._value
-
-    def headers(self) -> Any:
-        return self._headers
-
-    def timestamp(self) -> tuple[int, int]:
-        return (1, self._timestamp)
-
-    def error(self) -> KafkaError | None:
-        return self._error
+def consumed(
+    value: bytes | None = b"{}",
+    *,
+    key: bytes | None = b"k",
+    headers: Any = None,
+    topic: str = "t",
+    partition: int = 0,
+    offset: int = 0,
+    timestamp: int = 1000,
+    error: KafkaError | None = None,
+) -> FakeRecord:
+    """A record of some topic."""
+    return FakeRecord(offset, headers, value, key, timestamp, Tp(topic, partition), error_=error)
 
 
 def topic_metadata(partitions: int) -> Any:
@@ -213,13 +187,13 @@ class FakeConsumer:
         while self._events:
             self._events.pop(0)()
         if self.broker.read_errors:
-            return FakeRecord(error=self.broker.read_errors.pop(0))
+            return consumed(error=self.broker.read_errors.pop(0))
         for place, start in self.broker.starts.items():
             if self.positions.get(place, start) < start:
-                return FakeRecord(error=KafkaError(KafkaError._AUTO_OFFSET_RESET))
+                return consumed(error=KafkaError(KafkaError._AUTO_OFFSET_RESET))
         for place, position in self.positions.items():
             if place not in self.paused and position in self.broker.unfetchable.get(place, ()):
-                return FakeRecord(error=KafkaError(KafkaError._BAD_COMPRESSION), topic=place[0], partition=place[1])
+                return consumed(error=KafkaError(KafkaError._BAD_COMPRESSION), topic=place[0], partition=place[1])
         for record in self.broker.records:
             place = (record.topic(), record.partition())
             if place in self.paused:
@@ -235,7 +209,7 @@ class FakeConsumer:
             if place not in self.paused and self.told.get(place) != position:
                 self.told[place] = position
                 error = KafkaError(KafkaError._PARTITION_EOF)
-                return FakeRecord(error=error, topic=place[0], partition=place[1], offset=position)
+                return consumed(error=error, topic=place[0], partition=place[1], offset=position)
         return None
 
     def seek(self, partition: TopicPartition) -> None:
@@ -291,7 +265,7 @@ class FakeConsumer:
         self.closed = True
 
 
-class FakeHeaderLook:
+class FakeHeaderLookup:
     """Tells which records have headers that are to look at like none."""
 
     def __init__(self, offsets: set[int]) -> None:
@@ -356,9 +330,9 @@ class FakeBroker:
         """Consumers that have subscribed to it."""
         return [each for each in self.consumers if topic in each.subscribed]
 
-    def header_look(self, properties: dict[str, Any]) -> FakeHeaderLook:
+    def header_lookup_handle(self, properties: dict[str, Any]) -> FakeHeaderLookup:
         self.looks += 1
-        return FakeHeaderLook(self.hidden)
+        return FakeHeaderLookup(self.hidden)
 
     def connect(self, **options: Any) -> uow.Connection:
-        return uow.connect("fake:9092", handles=self, **options)
+        return uow.connect("fake:9092", kafka_port=self, **options)

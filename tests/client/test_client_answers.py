@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
-from fake_handles import FakeBroker, FakeRecord, failure
+from fake_handles import FakeBroker, consumed, failure
 
 import uow
-from schemas import codec
-from schemas.records import Answer
 from uow import Forwarded, errors
-from uow.following import Follower
-from uow.handles import LOOK_AGAIN_S
+from uow.client.following import Follower
+from uow.client.kafka_port import REFRESH_S
+from uow.schemas import codec
+from uow.schemas.records import Answer
 
 COMPONENT: list[tuple[str, bytes | None]] = [("uow-id", b"order-1"), ("uow-seq", b"2")]
 OUTCOMES = "D.outcomes"
@@ -25,7 +25,7 @@ OUTCOMES = "D.outcomes"
 def fake() -> FakeBroker:
     fake = FakeBroker()
     fake.topics = {"t": 1, OUTCOMES: 2, "D.commands": 2}
-    fake.records = [FakeRecord(headers=list(COMPONENT), offset=number) for number in range(3)]
+    fake.records = [consumed(headers=list(COMPONENT), offset=number) for number in range(3)]
     return fake
 
 
@@ -36,7 +36,7 @@ def answer_of(command_id: str, text: str = "closes the group as cancelled", done
 def answered(fake: FakeBroker, answer: Answer, value: bytes | None = None, kind: bytes = b"answer") -> None:
     headers: list[tuple[str, bytes | None]] = [("uow-kind", kind), ("uow-command-id", answer.command_id.encode())]
     data = codec.frame(answer) if value is None else value
-    fake.records.append(FakeRecord(data, headers=headers, topic=OUTCOMES, partition=1, offset=50 + len(fake.records)))
+    fake.records.append(consumed(data, headers=headers, topic=OUTCOMES, partition=1, offset=50 + len(fake.records)))
 
 
 def first(connection: uow.Connection, **options: Any) -> uow.Message:
@@ -115,7 +115,7 @@ def test_while_nobody_waits_nothing_is_kept_for_him(fake: FakeBroker, connection
         assert message is not None
         connection.cancel(message, destination="D", why="x")
         gc.collect()
-        fake.records.append(FakeRecord(topic=OUTCOMES, partition=0, offset=len(fake.records)))
+        fake.records.append(consumed(topic=OUTCOMES, partition=0, offset=len(fake.records)))
     assert fake.assigned == [[3, 3], [4, 4]], "the end, and the end again"
 
 
@@ -143,7 +143,7 @@ def test_end_offsets_that_nobody_tells_are_a_time_out_and_nothing_is_sent(
         "fake_handles.FakeConsumer.get_watermark_offsets",
         lambda *_: (_ for _ in ()).throw(failure(KafkaError._TRANSPORT)),
     )
-    with pytest.raises(errors.ReconnectTimeoutError, match=r"the end of D\.outcomes/0"):
+    with pytest.raises(errors.ReconnectTimeoutError, match=r"the end offset of D\.outcomes/0"):
         connection.cancel(message, destination="D", why="x")
     assert fake.visible == []
 
@@ -153,13 +153,13 @@ def test_partitions_that_are_added_are_followed_from_their_beginning_w215(fake: 
     follower = Follower(lambda logger: fake.consumer({}, logger), OUTCOMES, clock=lambda: now[0])
     fake.topics[OUTCOMES] = 3
     assert follower.poll(0) is None
-    now[0] = LOOK_AGAIN_S
+    now[0] = REFRESH_S
     fake.topics[OUTCOMES], gone = 0, fake.topics[OUTCOMES]
     assert follower.poll(0) is None, "a topic that cannot be seen now is looked for again later"
     fake.topics[OUTCOMES] = gone
-    fake.records.append(FakeRecord(topic=OUTCOMES, partition=2, offset=0))
+    fake.records.append(consumed(topic=OUTCOMES, partition=2, offset=0))
     assert follower.poll(0) is None
-    now[0] = 2 * LOOK_AGAIN_S
+    now[0] = 2 * REFRESH_S
     record = follower.poll(0)
     assert record is not None
     assert record.partition() == 2

@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from uow.deliveries import MAX_STEPS, Deliveries, read_steps, write_steps
+from uow.client.deliveries import (
+    MAX_STEPS,
+    Deliveries,
+    read_steps,
+    write_steps,
+)
 
 FAR = 2**63
 

@@ -6,28 +6,32 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
-from fake_handles import FakeBroker, FakeRecord, failure
+from fake_handles import FakeBroker, consumed, failure
 
 import uow
-from schemas.records import Range
 from tests.core.script import SeenUnit, bare, c, story
-from topics.commands import Command, Verb, read_command
-from topics.headers import END, HOPS, ID, ORIGIN_TS, SEQ
 from uow import Forwarded, errors
+from uow.schemas.records import Range
+from uow.topics.commands import Command, Verb, read_command
+from uow.topics.headers import (
+    END,
+    HOPS,
+    ID,
+    ORIGIN_TS,
+    SEQ,
+)
 
 COMPONENT: list[tuple[str, bytes | None]] = [("uow-id", b"order-1"), ("uow-seq", b"2"), ("uow-end", b"false")]
 
 
 def records(fake: FakeBroker, count: int, partition: int = 0) -> None:
     """`count` components in topic t."""
-    fake.records += [
-        FakeRecord(b"v%d" % n, headers=list(COMPONENT), partition=partition, offset=n) for n in range(count)
-    ]
+    fake.records += [consumed(b"v%d" % n, headers=list(COMPONENT), partition=partition, offset=n) for n in range(count)]
 
 
 def one(fake: FakeBroker, connection: uow.Connection, headers: Any, **options: Any) -> uow.Message:
     """The message of a topic that holds only this."""
-    fake.records = [FakeRecord(headers=headers, **options)]
+    fake.records = [consumed(headers=headers, **options)]
     fake.committed.clear()
     message = connection.messages("t", group="g").receive(0)
     assert message is not None

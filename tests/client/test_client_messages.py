@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fake_handles import FakeBroker, FakeRecord
+from fake_handles import FakeBroker, consumed
 
 import uow
-from uow import errors, messages
+from tests.fake_record import FakeRecord
+from uow import errors
+from uow.client import timely_messages as messages
 
 NOON = 1_700_000_000_000
 
@@ -34,7 +36,7 @@ def said(**times: int) -> list[tuple[str, bytes | None]]:
 
 def record(offset: int, headers: Any = None, partition: int = 0) -> FakeRecord:
     marks: list[tuple[str, bytes | None]] = [("uow-id", b"order-1"), ("uow-seq", b"%d" % (offset + 1))]
-    return FakeRecord(b"v%d" % offset, headers=[*marks, *(headers or [])], partition=partition, offset=offset)
+    return consumed(b"v%d" % offset, headers=[*marks, *(headers or [])], partition=partition, offset=offset)
 
 
 def offsets(reader: uow.Reader[uow.Message], count: int = 9) -> list[tuple[int, int]]:

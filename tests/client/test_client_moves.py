@@ -11,24 +11,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from fake_handles import FakeBroker, FakeConsumer, FakeRecord, failure
+from confluent_kafka import KafkaError
+from fake_handles import FakeBroker, FakeConsumer, consumed, failure
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_client_readers import a_unit, record_of
 
 import uow
+from tests.fake_record import FakeRecord
 from uow import errors
-from uow.errors import STALE_GENERATION
 
 UNITS, ERRORS = "megazon.units", "megazon.errors"
 PAST = 1_000
 FRESH, OLD, POISON, PLAIN = "fresh", "old", "poison", "plain"
-STALE = min(STALE_GENERATION)
+STALE = KafkaError.ILLEGAL_GENERATION
 
 Step = tuple[str, int]
 
 
-class World:
+class MovingReaders:
     """A destination with what was written, and one consumer of it at a time."""
 
     def __init__(self, layout: Sequence[Sequence[str]], unreadable: str = "redirect") -> None:
@@ -47,7 +48,7 @@ class World:
         name = f"{partition}/{offset}"
         unit = replace(a_unit(name), expires_at=PAST if kind == OLD else None)
         if kind == PLAIN:
-            return FakeRecord(b"plain", key=name.encode(), topic=UNITS, partition=partition, offset=offset)
+            return consumed(b"plain", key=name.encode(), topic=UNITS, partition=partition, offset=offset)
         return record_of(unit, offset, b"poison" if kind == POISON else None, partition)
 
     def begin(self) -> None:
@@ -156,15 +157,15 @@ STEPS = st.lists(st.tuples(st.sampled_from(VERBS), st.integers(0, 7)), max_size=
 def test_nothing_that_is_given_up_is_lost_or_doubled_in_any_interleaving_w86_w87_w117(
     layout: list[list[str]], steps: list[Step], unreadable: str
 ) -> None:
-    world = World(layout, unreadable)
+    world = MovingReaders(layout, unreadable)
     for step in steps:
         world.do(step)
         world.check()
     world.finish()
 
 
-def played(layout: Sequence[Sequence[str]], *verbs: Any) -> World:
-    world = World(layout)
+def played(layout: Sequence[Sequence[str]], *verbs: Any) -> MovingReaders:
+    world = MovingReaders(layout)
     for verb in verbs:
         world.do((verb, 0) if isinstance(verb, str) else verb)
         world.check()
@@ -215,7 +216,7 @@ def test_a_commit_that_was_not_answered_is_asked_for_before_anything_is_repeated
 
 
 def test_what_is_passed_over_moves_no_position_past_what_is_not_acknowledged() -> None:
-    world = World([[FRESH, POISON]], "log")
+    world = MovingReaders([[FRESH, POISON]], "log")
     for verb in ("receive", "receive", "receive", "close"):
         world.do((verb, 0))
         world.check()

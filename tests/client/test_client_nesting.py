@@ -6,28 +6,35 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
-from fake_handles import FakeBroker, FakeRecord, FakeSent, failure
+from fake_handles import FakeBroker, FakeSent, consumed, failure
 
 import uow
-from processor.engine.context import TaskContext
-from processor.engine.ports import Tp
-from processor.engine.task import PartitionTask
-from schemas import codec
-from schemas.framing import single_object_header
-from schemas.records import Component, UnitOutcome
-from tests.core.script import FakeRecord as InputRecord
-from topics.catalogue import DestinationTopics
-from topics.headers import PARENTS
-from topics.policies import AliasFamily, DestinationPolicy, ExpirationPolicy, HandlingPolicy, Shape, ValueFormat
+from tests.fake_record import FakeRecord as InputRecord
 from uow import errors
-from uow.received import MAX_DEPTH
+from uow.client.received import MAX_DEPTH
+from uow.processor.engine.context import TaskContext
+from uow.processor.engine.ports import Tp
+from uow.processor.engine.task import PartitionTask
+from uow.schemas import codec
+from uow.schemas.framing import single_object_header
+from uow.schemas.records import ComponentRecord, UnitOutcome
+from uow.topics.catalogue import DestinationTopics
+from uow.topics.headers import PARENTS
+from uow.topics.policies import (
+    AliasFamily,
+    DestinationPolicy,
+    ExpirationPolicy,
+    HandlingPolicy,
+    Shape,
+    ValueFormat,
+)
 
 Pairs = list[tuple[str, Any]]
 
 
 def message(fake: FakeBroker, connection: uow.Connection, sent: FakeSent) -> uow.Message:
     """A record that was sent, as its topic's reader gets it."""
-    fake.records = [FakeRecord(sent.value, key=sent.key, headers=sent.headers, topic=sent.name)]
+    fake.records = [consumed(sent.value, key=sent.key, headers=sent.headers, topic=sent.name)]
     fake.committed.clear()
     read = connection.messages(sent.name, group="g").receive(0)
     assert read is not None
@@ -36,7 +43,7 @@ def message(fake: FakeBroker, connection: uow.Connection, sent: FakeSent) -> uow
 
 def received(fake: FakeBroker, connection: uow.Connection, sent: FakeSent) -> uow.ReceivedUnit:
     """A unit, as its reader gets it."""
-    fake.records = [FakeRecord(sent.value, key=sent.key, headers=sent.headers, topic=sent.name)]
+    fake.records = [consumed(sent.value, key=sent.key, headers=sent.headers, topic=sent.name)]
     fake.committed.clear()
     unit = connection.units(sent.name.partition(".")[0], group="g").receive(0)
     assert unit is not None
@@ -213,7 +220,7 @@ def test_position_waits_for_what_its_reader_has_forwarded_before_w205(
     fake: FakeBroker, connection: uow.Connection
 ) -> None:
     marks: Pairs = [("uow-id", b"o"), ("uow-seq", b"1")]
-    fake.records = [FakeRecord(headers=list(marks), offset=at, topic="warehouse") for at in range(2)]
+    fake.records = [consumed(headers=list(marks), offset=at, topic="warehouse") for at in range(2)]
     reader = connection.messages("warehouse", group="g", commit_interval_ms=5000)
     first, second = reader.receive(0), reader.receive(0)
     assert first is not None
@@ -226,7 +233,7 @@ def test_position_waits_for_what_its_reader_has_forwarded_before_w205(
 
 
 def test_without_a_group_no_position_is_committed_w205(fake: FakeBroker, connection: uow.Connection) -> None:
-    fake.records = [FakeRecord(headers=[("uow-id", b"o"), ("uow-seq", b"1")], topic="warehouse")]
+    fake.records = [consumed(headers=[("uow-id", b"o"), ("uow-seq", b"1")], topic="warehouse")]
     alone = connection.messages("warehouse", None, start="earliest").receive(0)
     assert alone is not None
     with connection.unit("shipments", stands_for=alone) as unit:
@@ -237,7 +244,7 @@ def test_without_a_group_no_position_is_committed_w205(fake: FakeBroker, connect
 def test_block_that_raises_sends_nothing_and_the_message_comes_again_w205(
     fake: FakeBroker, connection: uow.Connection
 ) -> None:
-    fake.records = [FakeRecord(headers=[("uow-id", b"o"), ("uow-seq", b"1")], topic="warehouse")]
+    fake.records = [consumed(headers=[("uow-id", b"o"), ("uow-seq", b"1")], topic="warehouse")]
     reader = connection.messages("warehouse", group="g")
 
     def give_up_after(sent: int) -> None:
@@ -259,7 +266,7 @@ def test_partition_that_moved_before_or_inside_the_block_is_told_and_nothing_is_
     fake: FakeBroker, connection: uow.Connection
 ) -> None:
     """ER-14: the consumer group's metadata is that of the message."""
-    fake.records = [FakeRecord(headers=[("uow-id", b"o"), ("uow-seq", b"1")], topic="warehouse")]
+    fake.records = [consumed(headers=[("uow-id", b"o"), ("uow-seq", b"1")], topic="warehouse")]
     reader = connection.messages("warehouse", group="g")
     outer = reader.receive(0)
     assert outer is not None
@@ -348,7 +355,7 @@ def test_a_unit_that_passed_through_is_no_unit_there_and_is_opened_on_request_w9
         unit.send("b")
     (whole,) = assembled(fake, "shipments")
     passed = passed_through(fake, whole, "orders")
-    fake.records = [FakeRecord(passed.value, key=passed.key, headers=passed.headers, topic="orders.units")]
+    fake.records = [consumed(passed.value, key=passed.key, headers=passed.headers, topic="orders.units")]
     assert connection.units("orders", group="invoicing").receive(0) is None
     fake.committed.clear()
     found = connection.units("orders", group="all", include_plain=True).receive(0)
@@ -397,16 +404,16 @@ def test_a_passed_unit_that_stands_for_nothing_goes_on_as_it_came_w56(
     assert passed_through(fake, passed, "further").headers == passed.headers
 
 
-def inner(value: bytes, depth: int = 0) -> Component:
+def inner(value: bytes, depth: int = 0) -> ComponentRecord:
     """A component that says it is a unit."""
-    return Component(1, True, None, None, value, (("uow-inner-id", b"i"),), 1, uow.Source("t", 0, depth))
+    return ComponentRecord(1, True, None, None, value, (("uow-inner-id", b"i"),), 1, uow.Source("t", 0, depth))
 
 
 def test_value_that_should_be_a_unit_and_is_none_is_no_unit_w206(caplog: pytest.LogCaptureFixture) -> None:
     """Any sender can write the header: whoever looks must not stop at it."""
     received = uow.ReceivedComponent(inner(b"no unit"))
     assert (received.inner_id, received.unit) == ("i", None)
-    assert "what lies at t/0/0 is said to be a unit, and is none" in caplog.text
+    assert "the headers of the record at t/0/0 say that it is a unit, but it is none" in caplog.text
 
 
 def test_units_are_opened_to_a_depth_that_ends_w206() -> None:
@@ -420,5 +427,5 @@ def test_units_are_opened_to_a_depth_that_ends_w206() -> None:
     assert levels == MAX_DEPTH
 
 
-def unit_around(component: Component) -> uow.Unit:
+def unit_around(component: ComponentRecord) -> uow.Unit:
     return uow.Unit("i", "u", "D", 1, uow.UnitOutcome.COMPLETE, uow.Reason.END, 1, 1, None, 1, 0, (), (component,))

@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
-from fake_handles import FakeBroker, FakeRecord, failure
+from fake_handles import FakeBroker, consumed, failure
 
 import uow
-from processor.engine.ports import Doubt
-from topics.commands import Command, Verb
-from topics.partitioner import partition_for
-from topics.paths import PathMap, claim_key, claim_value
-from uow import client, errors, handles
-from uow.component import HASHED
+from uow import errors
+from uow.client import connection as client
+from uow.client import kafka_port
+from uow.client.outgoing import HASHED
+from uow.processor.engine.ports import Doubt
+from uow.topics.commands import Command, Verb
+from uow.topics.partitioner import partition_for
+from uow.topics.path_map import PathMap, claim_key, claim_value
 
 MAP = "shop-megazon-path-map"
 
@@ -76,7 +78,7 @@ def test_unit_is_claimed_once_and_all_of_it_goes_there_w105(fake: FakeBroker, co
     assert to(fake) == [partition_for(b"a", 4)] * 2 + [HASHED]
 
 
-def test_way_that_somebody_else_claimed_is_followed_w105(fake: FakeBroker, connection: uow.Connection) -> None:
+def test_placement_that_somebody_else_claimed_is_followed_w105(fake: FakeBroker, connection: uow.Connection) -> None:
     other = (partition_for(b"a", 4) + 1) % 4
     connection.send("megazon", "x", id="z", seq=1)
     FakeLog.claims += [(b"a", other), (b"a", 0)]
@@ -99,16 +101,16 @@ def test_new_ids_use_partitions_that_are_added_w215(
     for name in ("a", "b", "c", "d"):
         connection.send("megazon", "x", id=name, seq=1)
     fake.topics["megazon.components"] = 8
-    monkeypatch.setattr("uow.paths.LOOK_AGAIN_S", -1.0)
-    monkeypatch.setattr(handles, "LOOK_AGAIN_S", -1.0)
+    monkeypatch.setattr("uow.client.path_claims.REFRESH_S", -1.0)
+    monkeypatch.setattr(kafka_port, "REFRESH_S", -1.0)
     fake.script["produce"] = [failure(KafkaError._UNKNOWN_PARTITION)]  # the handle has not heard of it yet
     for name in ("e", "f", "g", "h"):
         connection.send("megazon", "x", id=name, seq=1)
     assert sorted(to(fake)[4:]) == [4, 5, 6, 7]
 
 
-def test_hop_and_commands_follow_the_way_w105(fake: FakeBroker, connection: uow.Connection) -> None:
-    fake.records = [FakeRecord(headers=[("uow-id", b"a"), ("uow-seq", b"1")]), FakeRecord(headers=[], offset=1)]
+def test_hop_and_commands_follow_the_placement_w105(fake: FakeBroker, connection: uow.Connection) -> None:
+    fake.records = [consumed(headers=[("uow-id", b"a"), ("uow-seq", b"1")]), consumed(headers=[], offset=1)]
     FakeLog.claims.append((b"a", 3))
     reader = connection.messages("t", group="g")
     component, plain = reader.receive(0), reader.receive(0)
@@ -162,7 +164,7 @@ def test_units_of_one_order_key_are_claimed_for_one_partition_w210(
         with connection.unit("megazon", id=name, headers={"uow-order-key": "jill"}) as unit:
             unit.send("x")
     connection.send("megazon", "x", id="c", seq=1, headers={"uow-order-key": "jill"})
-    fake.records = [FakeRecord(headers=[("uow-id", b"d"), ("uow-seq", b"1"), ("uow-order-key", b"jill")])]
+    fake.records = [consumed(headers=[("uow-id", b"d"), ("uow-seq", b"1"), ("uow-order-key", b"jill")])]
     message = connection.messages("t", group="g").receive(0)
     assert message is not None
     connection.forward(message, destination="megazon")

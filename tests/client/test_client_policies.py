@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from fake_handles import FakeBroker, FakeRecord, failure
+from confluent_kafka import KafkaError
+from fake_handles import FakeBroker, consumed, failure
 from test_client_readers import ERRORS, UNITS, a_unit, record_of
 
 import uow
-from processor.engine.agreement import row_of
-from schemas import codec
-from schemas.records import SETTINGS_KEY, SettingsRow
-from topics.policies import DestinationPolicy, ExpirationPolicy, HandlingPolicy
-from uow.errors import STALE_GENERATION
-from uow.policies import changelogs_of
+from uow.client.failure_policies import changelogs_of
+from uow.processor.engine.settings_record import row_of
+from uow.schemas import codec
+from uow.schemas.records import SETTINGS_KEY, SettingsRow
+from uow.topics.policies import DestinationPolicy, ExpirationPolicy, HandlingPolicy
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def record_settings(
     value = row if isinstance(row, bytes) else codec.frame(row)
     offset = sum(1 for each in fake.records if (each.topic(), each.partition()) == (topic, partition))
     place = {"topic": topic, "partition": partition, "offset": offset}
-    fake.records.append(FakeRecord(value, key=SETTINGS_KEY, timestamp=at, **place))  # type: ignore[arg-type]
+    fake.records.append(consumed(value, key=SETTINGS_KEY, timestamp=at, **place))  # type: ignore[arg-type]
 
 
 def told(**settings: object) -> SettingsRow:
@@ -95,7 +95,7 @@ def test_two_applications_are_told_apart_by_name_only(
     fake.topics["bank-megazon-groups-changelog"] = 1
     record_settings(fake, told(), 0, at=5)
     assert next(connection.units("megazon", group="g")).id == "fresh"
-    assert "bank-megazon-groups-changelog, shop-megazon-groups-changelog: say application=" in caplog.text
+    assert "bank-megazon-groups-changelog, shop-megazon-groups-changelog; give application=" in caplog.text
 
 
 @pytest.mark.parametrize("call", ["units", "stream"])
@@ -124,7 +124,7 @@ def test_a_unit_that_cannot_be_counted_in_a_rebalance_is_not_handed_out_until_it
     fake: FakeBroker, connection: uow.Connection
 ) -> None:
     fake.records = [record_of(a_unit("a"), 0)]
-    fake.script["commit"] = [failure(min(STALE_GENERATION))]
+    fake.script["commit"] = [failure(KafkaError.ILLEGAL_GENERATION)]
     reader = connection.units("megazon", group="g", redelivery_limit=3, expiration_policy="discard")
     assert reader.receive(0) is None
     unit = next(reader)

@@ -8,14 +8,22 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
-from fake_handles import FakeBroker, FakeRecord, failure
+from fake_handles import FakeBroker, consumed, failure
 
 import uow
-from schemas import codec, formats
-from schemas.records import Component, Range, Reason, Source, Unit, UnitOutcome
-from schemas.registry import RegistryFramer
-from schemas.registry import connect as registry_at
+from tests.fake_record import UNREADABLE_HEADERS, FakeRecord
 from uow import errors
+from uow.schemas import codec, formats
+from uow.schemas.records import (
+    ComponentRecord,
+    Range,
+    Reason,
+    Source,
+    Unit,
+    UnitOutcome,
+)
+from uow.schemas.registry import RegistryFramer
+from uow.schemas.registry import connect as registry_at
 
 UNITS = "megazon.units"
 ERRORS = "megazon.errors"
@@ -32,8 +40,8 @@ def fake() -> FakeBroker:
 def a_unit(id: str = "order-1") -> Unit:
     headers: tuple[tuple[str, bytes | None], ...] = (("colour", b"blue"), ("colour", None))
     components = (
-        Component(1, False, "c-1", b"k", b'{"item":"book"}', headers, 5, Source("megazon.components", 0, 3)),
-        Component(2, True, None, None, None, (), 6, Source("megazon.components", 0, 4)),
+        ComponentRecord(1, False, "c-1", b"k", b'{"item":"book"}', headers, 5, Source("megazon.components", 0, 3)),
+        ComponentRecord(2, True, None, None, None, (), 6, Source("megazon.components", 0, 4)),
     )
     missing = (Range(3, 3),)
     return Unit(id, "u-1", "megazon", 2, UnitOutcome.PARTIAL, Reason.AGE, 5, 9, FAR, 2, 15, missing, components)
@@ -44,7 +52,7 @@ def record_of(
 ) -> FakeRecord:
     headers: list[tuple[str, bytes | None]] = [("uow-id", unit.id.encode()), ("uow-kind", b"unit"), ("colour", b"blue")]
     data = codec.frame(unit) if value is None else value
-    return FakeRecord(data, key=unit.id.encode(), headers=headers, topic=topic, offset=offset, partition=partition)
+    return consumed(data, key=unit.id.encode(), headers=headers, topic=topic, offset=offset, partition=partition)
 
 
 def deliver(fake: FakeBroker, count: int, partition: int = 0) -> None:
@@ -58,7 +66,7 @@ def taken(reader: uow.Reader[uow.ReceivedUnit], count: int) -> list[uow.Received
 
 
 def test_a_unit_says_everything_it_carries(fake: FakeBroker, connection: uow.Connection) -> None:
-    """W-95, contract section 11."""
+    """W-95."""
     fake.records = [record_of(a_unit())]
     unit = next(connection.units("megazon", group="g"))
     assert (unit.id, unit.unit_id, unit.destination, unit.generation) == ("order-1", "u-1", "megazon", 2)
@@ -90,7 +98,7 @@ def test_every_value_format_is_read(fake: FakeBroker, connection: uow.Connection
 
 
 def test_confluent_framing_is_read_through_the_registry(fake: FakeBroker) -> None:
-    """Contract section 11: consumers of ours accept both framings."""
+    """W-95: our readers accept both framings."""
     framer = RegistryFramer(registry_at("mock://client"))
     fake.records = [record_of(a_unit(), 0, codec.frame(a_unit(), framer, UNITS)), record_of(a_unit(), 1)]
     with fake.connect(registry_url="mock://client") as connection:
@@ -118,7 +126,7 @@ def test_a_unit_that_cannot_be_read_goes_to_errors_and_the_next_one_is_handed_ou
     fake: FakeBroker, connection: uow.Connection, data: bytes | None, streamed: bool
 ) -> None:
     """A restart does not meet it again: the position is behind it before anything else is handed out."""
-    poison = FakeRecord(data, key=b"k", headers=[("uow-kind", b"unit"), ("uow-id", b"k")], topic=UNITS)
+    poison = consumed(data, key=b"k", headers=[("uow-kind", b"unit"), ("uow-id", b"k")], topic=UNITS)
     fake.records = [poison, record_of(a_unit(), 1)]
     told: list[uow.GivenUp] = []
     read = connection.stream if streamed else connection.units
@@ -176,7 +184,7 @@ def test_a_message_whose_headers_cannot_be_read_is_passed_over_or_put_aside(
 ) -> None:
     """W-23: it can be no message, and cannot be forwarded; the position goes along with the next one."""
     fake.topics = {"t": 1, "next": 1, "bin": 1}
-    fake.records = [Unreadable(b"1", offset=0), FakeRecord(b"2", offset=1)]
+    fake.records = [consumed(b"1", headers=UNREADABLE_HEADERS), consumed(b"2", offset=1)]
     reader = connection.messages("t", group="g", unreadable_to=topic)
     message = next(reader)
     assert (message.offset, reader.given_up) == (1, {"failed": 1})
@@ -187,13 +195,6 @@ def test_a_message_whose_headers_cannot_be_read_is_passed_over_or_put_aside(
     assert fake.committed["t", 0][0] == 2
 
 
-class Unreadable(FakeRecord):
-    """As the library has it for a header name that is no UTF-8."""
-
-    def headers(self) -> Any:
-        raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
-
-
 def test_a_registry_that_does_not_answer_is_asked_again(
     fake: FakeBroker, connection: uow.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,7 +202,7 @@ def test_a_registry_that_does_not_answer_is_asked_again(
     fake.records = [record_of(a_unit())]
     reader = connection.units("megazon", group="g")
     with monkeypatch.context() as patched:
-        patched.setattr("uow.decoding.decode_as", lambda *args, **options: _raise(errors.UowError("no answer")))
+        patched.setattr("uow.client.decoding.decode_as", lambda *args, **options: _raise(errors.UowError("no answer")))
         with pytest.raises(errors.UowError, match="no answer"):
             next(reader)
     assert next(reader).id == "order-1"
@@ -213,7 +214,7 @@ def _raise(error: Exception) -> None:
 
 def test_plain_records_are_passed_over(fake: FakeBroker, connection: uow.Connection) -> None:
     """W-121: the next unit's acknowledgement covers them."""
-    fake.records = [FakeRecord(b"news", topic=UNITS), record_of(a_unit(), 1)]
+    fake.records = [consumed(b"news", topic=UNITS), record_of(a_unit(), 1)]
     unit = next(connection.units("megazon", group="g"))
     unit.acknowledge()
     assert fake.committed[UNITS, 0][0] == 2
@@ -222,8 +223,8 @@ def test_plain_records_are_passed_over(fake: FakeBroker, connection: uow.Connect
 def test_plain_records_are_handed_out_on_request(fake: FakeBroker, connection: uow.Connection) -> None:
     component: list[tuple[str, bytes | None]] = [("uow-id", b"a"), ("uow-component-id", b"c")]
     fake.records = [
-        FakeRecord(b'{"n":1}', topic=UNITS, headers=component),
-        FakeRecord(None, topic=UNITS, offset=1),
+        consumed(b'{"n":1}', topic=UNITS, headers=component),
+        consumed(None, topic=UNITS, offset=1),
         record_of(a_unit(), 2),
     ]
     reader = connection.units("megazon", group="g", include_plain=True)
@@ -240,7 +241,7 @@ def test_receive_gives_up_in_time(fake: FakeBroker, connection: uow.Connection) 
 
 
 def test_readers_read_committed_and_commit_nothing_by_themselves(fake: FakeBroker, connection: uow.Connection) -> None:
-    """W-49, W-52; failover section 2."""
+    """W-49, W-52, R-81."""
     connection.units("megazon", group="g", kafka={"session.timeout.ms": 6000})
     properties = fake.consumers[0].properties
     assert properties["isolation.level"] == "read_committed"
@@ -439,7 +440,7 @@ def test_a_reader_without_a_group_begins_at_the_end_and_commits_nothing(
 def test_errors_while_reading_become_classes(
     fake: FakeBroker, connection: uow.Connection, code: int, fatal: bool, error: type[errors.UowError]
 ) -> None:
-    """Failover section 3."""
+    """R-82."""
     reader = connection.units("megazon", group="g")
     fake.read_errors = [KafkaError(code, "by script", fatal)]
     with pytest.raises(error):

@@ -8,14 +8,15 @@ from dataclasses import replace
 
 import pytest
 from confluent_kafka import KafkaError
-from fake_handles import FakeBroker, FakeRecord
+from fake_handles import FakeBroker, consumed
 from test_client_runs import UNITS, on_topic
 
 import uow
 from tests.core.script import TOPICS, Step, Story, c, plain, story
-from topics.policies import Oversize, Shape
-from uow import errors, references
-from uow.handles import ConsumerHandle
+from uow import errors
+from uow.client import references
+from uow.client.kafka_port import ConsumerHandle
+from uow.topics.policies import Oversize, Shape
 
 INPUT = TOPICS.components
 
@@ -41,7 +42,7 @@ def deliver(fake: FakeBroker, *steps: Step, **settings: object) -> Story:
     played = story(*steps, **settings)
     sent = story(*steps).records([step for step in steps if not isinstance(step, list)])  # type: ignore[misc]
     fake.records += [
-        FakeRecord(
+        consumed(
             record.value(),
             key=record.key(),
             headers=record.headers(),
@@ -81,7 +82,7 @@ def test_components_are_read_in_order_of_offsets_with_jumps_over_what_is_far_w11
 def test_a_stream_fetches_portions_in_number_order_w117(
     fake: FakeBroker, connection: uow.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("uow.streaming.PORTION_BYTES", 10)
+    monkeypatch.setattr("uow.client.streaming.PORTION_BYTES", 10)
     deliver(fake, *[c(number, value="12345", end=number == 6, id="a") for number in (4, 6, 2, 1, 3, 5)])
     unit = next(connection.stream("D", group="g"))
     assert [component.seq for component in unit.components] == [1, 2, 3, 4, 5, 6]
@@ -111,18 +112,18 @@ def gone_from_the_middle(fake: FakeBroker) -> None:
 
 
 def another_value(fake: FakeBroker) -> None:
-    fake.records[0]._value = b"tow"
+    fake.records[0].value_ = b"tow"
 
 
 def another_time(fake: FakeBroker) -> None:
-    fake.records[0]._timestamp += 1
+    fake.records[0].at += 1
 
 
 DAMAGES: dict[Callable[[FakeBroker], None], str] = {
     gone_by_retention: "component 2, D.components/0/0, is not there any more",
     gone_from_the_middle: "component 2, D.components/0/0, is not there any more",
-    another_value: "where component 2, D.components/0/0, was is another record",
-    another_time: "where component 2, D.components/0/0, was is another record",
+    another_value: "the record at the place of component 2, D.components/0/0, is another one",
+    another_time: "the record at the place of component 2, D.components/0/0, is another one",
 }
 
 
@@ -145,7 +146,7 @@ def test_a_component_that_is_gone_or_changed_moves_the_unit_to_errors_and_readin
         assert reader.receive(0) is None
     assert fake.visible == []
     before.acknowledge()
-    fake.starts, fake.records[-1]._offset = {}, 3
+    fake.starts, fake.records[-1].offset_ = {}, 3
     assert next(reader).id == "next"
     (found,) = fake.visible
     assert DAMAGES[damage].encode() in found.marks["uow-error-text"]
@@ -170,7 +171,7 @@ def test_a_broker_that_does_not_answer_is_no_fault_of_the_unit_which_comes_again
     deliver(fake, c(1, end=True))
     with fake.connect() as connection:
         reader = connection.units("D", group="g")
-        components, fake.records[0] = fake.records[0], FakeRecord(topic="elsewhere")
+        components, fake.records[0] = fake.records[0], consumed(topic="elsewhere")
         handle = references.References(INPUT, fake_consumer(fake), lambda: fake.now)
         reader._interpret._handling = replace(reader._interpret._handling, references=handle)  # type: ignore[attr-defined]
         with pytest.raises(errors.ReconnectTimeoutError, match="was not read within 30 s"):
@@ -194,7 +195,7 @@ def test_what_the_broker_refuses_is_told_w117(fake: FakeBroker) -> None:
 def test_a_component_behind_the_end_of_its_topic_is_gone_w117(fake: FakeBroker) -> None:
     """The topic was made anew."""
     components = story(c(1, end=True), shape=Shape.REFERENCE).units[0].components
-    found = references.References(INPUT, lambda logger: fake.consumer({**references.END_IS_TOLD}, logger))
+    found = references.References(INPUT, lambda logger: fake.consumer({**references.END_EVENTS}, logger))
     with pytest.raises(errors.DecodeError, match="is not there any more"):
         list(found.fetch(components))
 

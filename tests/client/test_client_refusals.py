@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fake_handles import FakeBroker, FakeRecord
+from fake_handles import FakeBroker, consumed
 
 import uow
+from tests.fake_record import UNREADABLE_HEADERS
 from uow import Rejection, errors
 
 HeardOf = list[Rejection]
@@ -46,7 +47,7 @@ def refused(connection: uow.Connection, *more: tuple[str, bytes | None], offset:
         ("uow-error-text", b"DuplicateSequenceNumberError (conflict)"),
         ("uow-source", b"D.components/0/17"),
     ]
-    return FakeRecord(value, key=b"order-1", headers=headers, topic="D.rejected", offset=offset)
+    return consumed(value, key=b"order-1", headers=headers, topic="D.rejected", offset=offset)
 
 
 def take(connection: uow.Connection, *records: Any) -> None:
@@ -84,20 +85,16 @@ def test_only_refusals_of_its_own_are_told_and_no_record_stops_the_listening_w37
 ) -> None:
     """What others write there: other ids, two of them, none, headers that nobody can read, reasons forged before the real ones."""
 
-    class Unreadable(FakeRecord):
-        def headers(self) -> Any:
-            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "by script")
-
     take(
         connection,
-        FakeRecord(topic="D.rejected", headers=None, value=None, key=None),
-        FakeRecord(topic="D.rejected", headers=[("uow-producer-id", None)]),
-        FakeRecord(topic="D.rejected", headers=[("uow-producer-id", b"somebody else")]),
+        consumed(topic="D.rejected", headers=None, value=None, key=None),
+        consumed(topic="D.rejected", headers=[("uow-producer-id", None)]),
+        consumed(topic="D.rejected", headers=[("uow-producer-id", b"somebody else")]),
         refused(connection, ("uow-producer-id", b"somebody else")),
-        Unreadable(topic="D.rejected"),
+        consumed(topic="D.rejected", headers=UNREADABLE_HEADERS),
     )
     assert heard == []
-    bare = FakeRecord(None, topic="D.rejected", headers=[("uow-producer-id", connection.id.encode())])
+    bare = consumed(None, topic="D.rejected", headers=[("uow-producer-id", connection.id.encode())])
     odd = refused(connection, ("uow-error-class", b"Forged"), ("x", b"\xff"), ("uow-id", b"\xff"))
     take(connection, bare, odd)
     assert [(each.error, each.id) for each in heard] == [

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from fake_handles import FakeBroker, FakeRecord
+from fake_handles import FakeBroker, consumed
 
 import uow
-from processor.engine.ports import Output
 from tests.core.script import Step, c, plain, story
-from topics.policies import Shape
+from tests.fake_record import FakeRecord
+from uow.processor.engine.ports import Output
+from uow.topics.policies import Shape
 
 UNITS = "D.units"
 
@@ -28,9 +29,7 @@ def written(*steps: Step, shape: Shape = Shape.CONSECUTIVE) -> list[Output]:
 
 def on_topic(outputs: Sequence[Output], first: int = 0, partition: int = 0) -> list[FakeRecord]:
     return [
-        FakeRecord(
-            output.value, key=output.key, headers=output.headers, topic=UNITS, partition=partition, offset=offset
-        )
+        consumed(output.value, key=output.key, headers=output.headers, topic=UNITS, partition=partition, offset=offset)
         for offset, output in enumerate(outputs, first)
     ]
 

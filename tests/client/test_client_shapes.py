@@ -13,12 +13,17 @@ from test_client_references import INPUT, deliver
 from test_client_runs import UNITS
 
 import uow
-from schemas import codec
-from schemas.records import Component, Unit
 from tests.core.script import Sent, c, plain, story
 from tests.schemas.wire_strategies import optional_bytes
-from topics.policies import AliasFamily, ExpirationPolicy, Oversize, Shape
-from topics.runs import position_of
+from uow.schemas import codec
+from uow.schemas.records import ComponentRecord, Unit
+from uow.topics.policies import (
+    AliasFamily,
+    ExpirationPolicy,
+    Oversize,
+    Shape,
+)
+from uow.topics.runs import position_of
 
 PAD = b"x" * 15_000
 LIMIT = 40_000
@@ -91,7 +96,7 @@ class Read:
 
     record: Unit
     headers: list[tuple[str, bytes | None]]
-    components: list[Component]
+    components: list[ComponentRecord]
     inner: list[Unit | None]
 
 

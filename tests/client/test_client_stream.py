@@ -10,8 +10,8 @@ from test_client_runs import UNITS, of, on_topic, written
 
 import uow
 from tests.core.script import plain
-from topics.policies import Shape
 from uow import errors
+from uow.topics.policies import Shape
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from fake_handles import FakeBroker, FakeRecord, FakeSent
+from fake_handles import FakeBroker, FakeSent, consumed
 
 import uow
-from processor.core.group import Group
 from tests.core.script import c, clock, story
-from topics.policies import ExpirationPolicy, OutcomesPolicy
+from uow.processor.core.group import Group
+from uow.topics.policies import ExpirationPolicy, OutcomesPolicy
 
 Spans = list[uow.Span]
 THEIRS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -35,7 +35,7 @@ def context(sent: FakeSent) -> str:
 
 def hop(fake: FakeBroker, connection: uow.Connection, sent: FakeSent, to: str) -> FakeSent:
     """Reads what was sent, and forwards it."""
-    fake.records = [FakeRecord(sent.value, key=sent.key, headers=sent.headers, topic=sent.name)]
+    fake.records = [consumed(sent.value, key=sent.key, headers=sent.headers, topic=sent.name)]
     fake.committed.clear()
     message = connection.messages(sent.name, group="g").receive(0)
     assert message is not None

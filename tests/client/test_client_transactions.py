@@ -1,4 +1,4 @@
-"""What becomes of a transaction that meets trouble (failover section 3, R-30, R-75 to R-78, ER-04)."""
+"""What becomes of a transaction that meets trouble (R-30, R-75 to R-78, R-82, ER-04)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from confluent_kafka import KafkaError
 from fake_handles import FakeBroker, failure
 
 import uow
-from uow import errors, handles, transaction
+from uow import errors
+from uow.client import kafka_port, transaction
+from uow.client.kafka_port import LOG_LEVEL, transactional_properties
 
 
 @pytest.fixture
@@ -133,8 +135,22 @@ def test_a_commit_that_is_never_answered_is_unknown(
     with pytest.raises(errors.CommitOutcomeUnknownError):
         send(connection, "a")
     assert "abort_transaction" not in fake.calls
+    assert fake.calls[-1] == "purge", "thrown away at once: the library would go on asking for the commit"
     send(connection, "b")
     assert len(fake.producers) == 2
+
+
+def test_a_commit_that_is_fenced_after_one_without_answer_is_unknown(
+    fake: FakeBroker, connection: uow.Connection
+) -> None:
+    """R-30: the first request may have gone well before somebody else took the id."""
+    fake.script["commit_transaction"] = [
+        failure(KafkaError._TIMED_OUT, retriable=True),
+        failure(KafkaError._FENCED, fatal=True),
+    ]
+    with pytest.raises(errors.CommitOutcomeUnknownError):
+        send(connection, "a")
+    assert "abort_transaction" not in fake.calls
 
 
 def test_a_young_transaction_that_is_fenced_was_taken_over(fake: FakeBroker, connection: uow.Connection) -> None:
@@ -195,7 +211,7 @@ def test_a_topic_is_asked_for_once(fake: FakeBroker, connection: uow.Connection)
 def test_a_destination_that_got_more_partitions_is_noticed_and_sent_to_no_longer_w107(
     fake: FakeBroker, connection: uow.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handles, "LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(kafka_port, "REFRESH_S", 0.0)
     fake.topics = {"megazon.components": 4, "gadget-planet": 1}
     send(connection, "a")
     connection.send("megazon", "b", to="gadget-planet")
@@ -211,7 +227,7 @@ def test_a_destination_that_got_more_partitions_is_noticed_and_sent_to_no_longer
 def test_a_look_that_finds_no_broker_stops_nobody(
     fake: FakeBroker, connection: uow.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handles, "LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(kafka_port, "REFRESH_S", 0.0)
     send(connection, "a")
     fake.script["list_topics"] = [failure(KafkaError._TRANSPORT)]
     send(connection, "b")
@@ -273,3 +289,11 @@ def test_other_system_errors_stay_what_they_are(fake: FakeBroker, connection: uo
         send(connection, "a")
     send(connection, "b")
     assert values(fake) == [b"b"]
+
+
+def test_what_a_transaction_depends_on_is_not_for_the_user_to_set() -> None:
+    """R-81: after a re-bootstrap the library would forget that a coordinator is gone, and wait for ever."""
+    asked = {"metadata.recovery.strategy": "rebootstrap", "log_level": 0, "linger.ms": 7}
+    properties = transactional_properties("b:9092", "c", "t", asked)
+    assert (properties["metadata.recovery.strategy"], properties["log_level"]) == ("none", LOG_LEVEL)
+    assert properties["linger.ms"] == 7

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from fake_handles import FakeBroker, FakeRecord
+from fake_handles import FakeBroker, consumed
 
 import uow
-from schemas.records import SettingsRow
 from tests.core.script import Step, c, story
-from topics.policies import ExpirationPolicy, Shape
-from uow.policies import UNKNOWN, Policies, RecordedPolicies, _policies_of
+from uow.client.failure_policies import (
+    UNKNOWN,
+    Policies,
+    RecordedPolicies,
+    _policies_of,
+)
+from uow.schemas.records import SettingsRow
+from uow.topics.policies import ExpirationPolicy, Shape
 
 UNITS = "D.units"
 NONE_FORMED = Policies(ExpirationPolicy.REDIRECT, -1, forms_units=False)
@@ -26,7 +31,7 @@ def lie(fake: FakeBroker, *steps: Step, shape: Shape) -> None:
     """What looks like units lies in the topic, as somebody sent it."""
     outputs = [output for output in story(*steps, shape=shape).outputs if output.topic == UNITS]
     fake.records = [
-        FakeRecord(output.value, key=output.key, headers=output.headers, topic=UNITS, offset=offset)
+        consumed(output.value, key=output.key, headers=output.headers, topic=UNITS, offset=offset)
         for offset, output in enumerate(outputs)
     ]
 

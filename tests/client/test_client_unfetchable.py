@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from fake_handles import FakeBroker, FakeRecord
+from fake_handles import FakeBroker, consumed
 from hypothesis import given
 from hypothesis import strategies as st
 from test_client_readers import ERRORS, UNITS, a_unit, record_of
 
 import uow
-from uow.unfetchable import Gap
+from uow.client.unfetchable import Gap
 
 
 @given(st.integers(0, 50), st.integers(1, 3000), st.integers(0, 50))
@@ -75,7 +75,7 @@ def test_what_cannot_be_fetched_at_the_end_waits_for_what_comes_behind_it(
 
 def test_a_hop_goes_on_as_well(fake: FakeBroker, connection: uow.Connection) -> None:
     fake.topics["t"] = 1
-    fake.records = [FakeRecord(b"%d" % offset, offset=offset) for offset in range(6)]
+    fake.records = [consumed(b"%d" % offset, offset=offset) for offset in range(6)]
     fake.unfetchable["t", 0] = range(1, 4)
     reader = connection.messages("t", group="g")
     for offset in (0, 4, 5):

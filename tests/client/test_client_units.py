@@ -13,8 +13,16 @@ from confluent_kafka import KafkaError
 from fake_handles import FakeBroker, failure
 
 import uow
-from topics.headers import COMPONENT_ID, DIGEST, END, EXPIRES_AT, ID, PRIORITY, SEQ
 from uow import errors
+from uow.topics.headers import (
+    COMPONENT_ID,
+    DIGEST,
+    END,
+    EXPIRES_AT,
+    ID,
+    PRIORITY,
+    SEQ,
+)
 
 
 def in_block(connection: uow.Connection, *values: Any, then: BaseException | None = None, **options: Any) -> str:
@@ -143,7 +151,7 @@ def test_components_are_sent_inside_the_block_only(connection: uow.Connection) -
     ],
 )
 def test_values_become_bytes(connection: uow.Connection, fake: FakeBroker, value: Any, bytes_: bytes | None) -> None:
-    """Contract section 8."""
+    """P-10."""
     in_block(connection, value)
     assert fake.visible[0].value == bytes_
 
@@ -335,7 +343,7 @@ def test_a_send_without_answer_is_waited_for_by_the_same_component(
     connection: uow.Connection, fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R-22: repeating attaches to the record under way and produces no second one."""
-    monkeypatch.setattr("uow.sending.BLOCKING_S", 0.0)
+    monkeypatch.setattr("uow.client.sending.BLOCKING_S", 0.0)
     component = uow.Component("x")
     fake.answers = False
     with pytest.raises(errors.ReconnectTimeoutError, match=component.component_id):
@@ -365,7 +373,7 @@ def test_a_send_without_answer_is_waited_for_by_the_same_component(
 def test_delivery_reports_become_classes(
     connection: uow.Connection, fake: FakeBroker, code: int, error: type[errors.UowError]
 ) -> None:
-    """Failover section 3."""
+    """R-82."""
     fake.delivery_errors = [KafkaError(code)]
     with pytest.raises(error, match=r"megazon\.components"):
         connection.send("megazon", "x", id="a", seq=1)
@@ -439,7 +447,7 @@ def test_a_dropped_connection_warns(fake: FakeBroker) -> None:
     ],
 )
 def test_properties_that_break_a_promise_are_refused_by_name(fake: FakeBroker, kafka: dict[str, Any]) -> None:
-    """W-49, W-109; failover section 2."""
+    """W-49, W-109, R-81."""
     (name,) = kafka
     with pytest.raises(errors.ConfigError, match=name):
         fake.connect(kafka=kafka)

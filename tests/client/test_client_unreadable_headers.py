@@ -5,22 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fake_handles import FakeBroker, FakeHeaderLook, FakeRecord
+from fake_handles import FakeBroker, FakeHeaderLookup, consumed
 
 import uow
-from processor.kafka.hidden import NoAnswerError
 from uow import errors
+from uow.client.kafka_port import raw_headers
 from uow.errors import DecodeError
-from uow.handles import raw_headers
+from uow.processor.kafka.header_lookup import LookupTimeoutError
 
 
-class Broken:
+class BrokenRecord:
     def headers(self) -> Any:
         raise SystemError("headers returned a result with an exception set")
 
 
 def test_unreadable_headers_are_a_decode_error() -> None:
-    record: Any = Broken()
+    record: Any = BrokenRecord()
     with pytest.raises(DecodeError) as caught:
         raw_headers(record)
     assert caught.value.case == "headers"
@@ -33,7 +33,7 @@ def test_a_message_whose_headers_are_hidden_is_given_up_and_the_next_one_handed_
     told: list[Any] = []
     marked: list[tuple[str, bytes | None]] = [("x", b"")]
     fake.records = [
-        FakeRecord(b"%d" % offset, offset=offset, headers=headers)
+        consumed(b"%d" % offset, offset=offset, headers=headers)
         for offset, headers in enumerate([marked, None, None, [], marked])
     ]
     reader = connection.messages("t", group="g", on_given_up=told.append)
@@ -48,12 +48,12 @@ def test_nobody_answering_is_no_loss(
     fake: FakeBroker, connection: uow.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def silent(*asked: Any) -> set[int]:
-        raise NoAnswerError("t/0/0 was not read again in 6 s")
+        raise LookupTimeoutError("t/0/0 was not read again in 6 s")
 
-    fake.records = [FakeRecord(b"plain", offset=0)]
+    fake.records = [consumed(b"plain", offset=0)]
     reader = connection.messages("t", group="g")
     with monkeypatch.context() as without_broker:
-        without_broker.setattr(FakeHeaderLook, "hidden", silent)
+        without_broker.setattr(FakeHeaderLookup, "hidden", silent)
         with pytest.raises(errors.ReconnectTimeoutError):
             reader.receive(0)
     assert next(reader).value == b"plain"

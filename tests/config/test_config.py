@@ -1,4 +1,4 @@
-"""Reading the configuration: rows "input, complaint", every complaint at once, origins (contract section 6)."""
+"""Reading the configuration: rows "input, complaint", every complaint at once, origins (`docs/configuration.md`)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from schemas.errors import ConfigError
-from topics.policies import AliasFamily, DestinationPolicy, ExpirationPolicy, HandlingPolicy, OutcomesPolicy, Shape
-from topics.routes import RouteMatching
-from uow.config import MASK, Settings, load
+from uow.config.loading import MASK, Settings, load
+from uow.schemas.error_classes import ConfigError
+from uow.topics.policies import (
+    AliasFamily,
+    DestinationPolicy,
+    ExpirationPolicy,
+    HandlingPolicy,
+    OutcomesPolicy,
+    Shape,
+)
+from uow.topics.routes import RouteMatching
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "uow.toml"
 
@@ -76,7 +83,7 @@ def test_values_of_every_kind_arrive_as_policy(read) -> None:
 def test_destination_on_mirrored_topics_is_refused_w112(read) -> None:
     text = '[templates.all]\nmirror_prefixes = ["west."]\n[destinations.NAME]\ntemplate = "all"\n'
     assert read(text.replace("NAME", "megazon")).policy("megazon").mirror_prefixes == ("west.",)
-    with pytest.raises(ConfigError, match="a mirror: its origin delivers each unit already"):
+    with pytest.raises(ConfigError, match="a mirror: the cluster it is copied from delivers"):
         read(text.replace("NAME", '"west.megazon"'))
 
 
@@ -160,12 +167,12 @@ ROWS = [
     (d("max_components = 2147483648"), "destinations.d.max_components", "1 to 2147483647"),  # W-20
     (d("closed_retention_ms = 0"), "destinations.d.closed_retention_ms", "at least 1"),
     ("[destinations.'a b']", "destinations.a b", "letters, digits"),
-    ("[destinations.'a.b']\n[destinations.a_b]", "destinations.a_b", "'.' and '_' only"),
+    ("[destinations.'a.b']\n[destinations.a_b]", "destinations.a_b", "only in '.' and '_'"),
     ("[worker]\nreplay_limit_records = -1", "worker.replay_limit_records", "0"),
     ("[worker]\nreplay_limit_bytes = -1", "worker.replay_limit_bytes", "0"),
     ("[worker]\nreplay_limit_ms = -1", "worker.replay_limit_ms", "0"),
     # not built yet: refused plainly
-    ("[client]", "client", "not built yet"),
+    ("[client]", "client", "not supported yet"),
     # templates and mirrors
     (d("template = 'slwo'") + "\n[templates.slow]", "destinations.d.template", "did you mean slow?"),
     ("[templates.slow]\nmax_bytes = 0", "templates.slow.max_bytes", "at least 1"),
@@ -173,12 +180,12 @@ ROWS = [
     ("templates.slow = 3", "templates.slow", "must be a section"),
     (d("shape = 'heap'"), "destinations.d.shape", "must be one of envelope, consecutive, reference"),
     (d("oversize = 'envelope'"), "destinations.d.oversize", "must be one of fail, consecutive, reference"),
-    (d("strict_order = true"), "destinations.d.strict_order", "not built yet"),
+    (d("strict_order = true"), "destinations.d.strict_order", "not supported yet"),
     (d("redelivery_limit = -2"), "destinations.d.redelivery_limit", "-1 (never) or at least 0"),
     # routes: W-98
-    (r("when = 7", "to = 'x'"), "destinations.d.routes", "route 1: has two settings, both texts: when and to"),
-    (r("to = 'x'"), "destinations.d.routes", "route 1: has two settings, both texts: when and to"),
-    (r("when = 'a = 1'", "to = 'a b'"), "destinations.d.routes", "to = 'a b' is no topic's name"),
+    (r("when = 7", "to = 'x'"), "destinations.d.routes", "route 1: must have two settings, both texts: when and to"),
+    (r("to = 'x'"), "destinations.d.routes", "route 1: must have two settings, both texts: when and to"),
+    (r("when = 'a = 1'", "to = 'a b'"), "destinations.d.routes", "to = 'a b' is not a legal topic name"),
     (
         r("when = 'a = 1'", "to = 'x'") + r("when = 'a ='", "to = 'x'"),
         "destinations.d.routes",
@@ -189,12 +196,12 @@ ROWS = [
     (
         r("when = 'uow-seq = 1'", "to = 'x'"),
         "destinations.d.routes",
-        "uow-seq is never on a unit; there are uow-correlation-id,",
+        "uow-seq is never on a unit; a unit may have uow-correlation-id,",
     ),
     (
         d("accept_aliases = ['jms']\n") + r("when = 'JMSPriority = 9'", "to = 'x'"),
         "destinations.d.routes",
-        "JMSPriority stands on a unit as uow-priority",
+        "JMSPriority is called uow-priority on a unit",
     ),
     (r("when = 'a = 1'", "to = 'd.errors'"), "destinations.d.routes", "'d.errors' is a topic of destination 'd'"),
     (r("when = 'a = 1'", "to = 'uow-d-groups-changelog'"), "destinations.d.routes", "a topic of destination 'd'"),
@@ -205,18 +212,18 @@ ROWS = [
         "'x' is a topic of destination 'd'",
     ),
     # librdkafka properties that would break a promise
-    ("[kafka]\n'isolation.level' = 'read_uncommitted'", "kafka.isolation.level", "W-49"),
-    ("[kafka]\nisolation.level = 'read_uncommitted'", "kafka.isolation.level", "W-49"),
-    ("[kafka]\n'log.connection.close' = false", "kafka.log.connection.close", "late requests harm"),
+    ("[kafka]\n'isolation.level' = 'read_uncommitted'", "kafka.isolation.level", "read_committed"),
+    ("[kafka]\nisolation.level = 'read_uncommitted'", "kafka.isolation.level", "read_committed"),
+    ("[kafka]\n'log.connection.close' = false", "kafka.log.connection.close", "late requests of a producer"),
     ("[kafka]\n'enable.auto.commit' = true", "kafka.enable.auto.commit", "ahead of the work"),
-    ("[kafka]\n'partitioner' = 'consistent_random'", "kafka.partitioner", "W-109"),
+    ("[kafka]\n'partitioner' = 'consistent_random'", "kafka.partitioner", "murmur2_random"),
     ("[kafka]\n'acks' = 1", "kafka.acks", "must be all"),
-    ("[kafka]\n'transactional.id' = 'x'", "kafka.transactional.id", "slot"),
+    ("[kafka]\n'transactional.id' = 'x'", "kafka.transactional.id", "worker's name"),
     ("[kafka]\n'bootstrap.servers' = 'h:1'", "kafka.bootstrap.servers", "application.bootstrap_servers"),
     ("[kafka]\n'socket.timeout.ms' = 60000", "kafka.socket.timeout.ms", "at most worker.transaction_timeout_ms"),
     ("[kafka]\n'debug' = ['a']", "kafka.debug", "must be a text or a number"),
     # no TOML
-    ("[worker", "file", "no TOML"),
+    ("[worker", "file", "is not TOML"),
 ]
 
 
@@ -304,7 +311,7 @@ def test_kafka_property_in_a_variable_has_underscores_for_dots(read) -> None:
         ("UOW_APPLICATION_ID", "UOW_APPLICATION_ID", "did you mean UOW_APPLICATION__ID?"),
         ("UOW_DESTINATIONS__SHAPE", "destinations.shape", "UOW_DESTINATIONS__NAME__SETTING"),
         ("UOW_WORKER__POLL_RECORDS", "worker.poll_records", "must be an integer (from UOW_WORKER__POLL_RECORDS)"),
-        ("UOW_KAFKA__ISOLATION_LEVEL", "kafka.isolation.level", "W-49"),
+        ("UOW_KAFKA__ISOLATION_LEVEL", "kafka.isolation.level", "read_committed"),
     ],
 )
 def test_wrong_variable_is_a_complaint(read, variable: str, setting: str, rule: str) -> None:
@@ -314,7 +321,7 @@ def test_wrong_variable_is_a_complaint(read, variable: str, setting: str, rule: 
 
 
 def test_two_variables_for_one_setting_are_a_complaint(read) -> None:
-    assert "as well" in complaints(read, "", {"UOW_WORKER__WEB": "off", "uow_worker__web": "off"})["worker.web"]
+    assert "also given by" in complaints(read, "", {"UOW_WORKER__WEB": "off", "uow_worker__web": "off"})["worker.web"]
 
 
 def test_variables_that_are_no_settings_are_left_alone(read) -> None:
@@ -370,14 +377,16 @@ def test_no_complaint_shows_what_is_in_the_wrong_place(read, document: str, envi
 
 def test_group_without_limit_is_warned_about(read) -> None:
     """W-72."""
-    assert "W-72" in "".join(read(d("handling_policy = 'single_message_delivery'")).warnings)
+    assert "may wait for ever" in "".join(read(d("handling_policy = 'single_message_delivery'")).warnings)
     assert not read(d("handling_policy = 'single_message_delivery'\nincomplete_expiration_ms = 5")).warnings
-    assert "W-117" in "".join(read(d("handling_policy = 'single_message_delivery'\nshape = 'reference'")).warnings)
+    assert "may be deleted before the unit" in "".join(
+        read(d("handling_policy = 'single_message_delivery'\nshape = 'reference'")).warnings
+    )
 
 
 def test_limit_under_pass_through_is_warned_about(read) -> None:
     """W-73."""
-    assert "W-73" in "".join(read(d("incomplete_expiration_ms = 5")).warnings)
+    assert "no effect under pass_through" in "".join(read(d("incomplete_expiration_ms = 5")).warnings)
     assert not read(d("")).warnings
 
 

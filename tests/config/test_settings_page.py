@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
-from topics.policies import DestinationPolicy
-from uow.settings import DESTINATION, SETTINGS
-from uow.settings_page import PAGE, page
+from uow.config.settings import DESTINATION, SETTINGS
+from uow.config.settings_page import PAGE, page
+from uow.topics.policies import DestinationPolicy
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_page_has_not_drifted_from_the_declarations() -> None:
-    assert (ROOT / PAGE).read_text(encoding="utf-8") == page(), "run: python -m uow.settings_page"
+    assert (ROOT / PAGE).read_text(encoding="utf-8") == page(), "run: python -m uow.config.settings_page"
 
 
 def test_every_setting_of_a_destination_is_declared_with_the_policys_default() -> None:

@@ -3,7 +3,7 @@
 What is sent: `c(number)` a component, `plain(value)` a record without id, `bare(headers)` any record, `clock(t)` the partition read to
 its end at wall clock t, `latest(t)` the latest append time that is believed, `redelivered(...)` the same source offsets again, `told(verb)` a command. What is seen, in order: `unit(...)`, `plain(...)`,
 `refused(...)`, `given_up(...)`, `sent_on(...)`. Times are seconds after `T0`, by the broker's append time. A script is played three times:
-in one poll, in polls of one record, and row by row through the whole decision table (`Partition.arrive`); all three must agree.
+in one poll, in polls of one record, and row by row through the whole decision table (`Partition.on_record`); all three must agree.
 """
 
 from __future__ import annotations
@@ -12,65 +12,42 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from processor.core.partition import Counts, Partition
-from processor.engine.context import TaskContext
-from processor.engine.ports import Headers, Output, Plan, Tp
-from processor.engine.stayed import whole_outputs
-from processor.engine.task import PartitionTask
-from schemas import codec, formats
-from schemas.errors import UowError
-from schemas.framing import single_object_header
-from schemas.records import MAX_SEQ, Answer, Component, Outcome, Range, Source, Unit, ranges_text
-from topics import runs
-from topics.catalogue import DestinationTopics
-from topics.policies import DestinationPolicy, HandlingPolicy
-from topics.runs import numbers_of, position_of
+from tests.fake_record import T0, FakeRecord
+from uow.processor.core.happened import Counts
+from uow.processor.core.partition import Partition
+from uow.processor.engine.context import TaskContext
+from uow.processor.engine.external_values import whole_outputs
+from uow.processor.engine.ports import (
+    Headers,
+    Output,
+    Plan,
+    Tp,
+)
+from uow.processor.engine.task import PartitionTask
+from uow.schemas import codec, formats
+from uow.schemas.error_classes import UowError
+from uow.schemas.framing import single_object_header
+from uow.schemas.records import (
+    MAX_SEQ,
+    Answer,
+    ComponentRecord,
+    Outcome,
+    Range,
+    Source,
+    Unit,
+    ranges_text,
+)
+from uow.topics import runs
+from uow.topics.catalogue import DestinationTopics
+from uow.topics.policies import DestinationPolicy, HandlingPolicy
+from uow.topics.runs import numbers_of, position_of
 
-T0 = 1_700_000_000_000
 TOPICS = DestinationTopics("app", "D")
-INPUT = Tp(TOPICS.components, 0)
 
 
 def ms(seconds: float) -> int:
     """A script's time as epoch milliseconds."""
     return T0 + round(seconds * 1000)
-
-
-@dataclass(slots=True)
-class FakeRecord:
-    """A consumed record, with the methods of `confluent_kafka.Message` that are used."""
-
-    offset_: int
-    headers_: Any
-    value_: bytes | None = None
-    key_: bytes | None = None
-    at: int = T0
-    tp: Tp = INPUT
-    is_hidden: bool = False
-    """Whether it has headers that the Kafka client does not show."""
-
-    def topic(self) -> str:
-        return self.tp.topic
-
-    def partition(self) -> int:
-        return self.tp.partition
-
-    def offset(self) -> int:
-        return self.offset_
-
-    def key(self) -> bytes | None:
-        return self.key_
-
-    def value(self) -> bytes | None:
-        return self.value_
-
-    def headers(self) -> Any:
-        if isinstance(self.headers_, Exception):
-            raise self.headers_
-        return self.headers_
-
-    def timestamp(self) -> tuple[int, int]:
-        return 2, self.at
 
 
 # -- what is sent ---------------------------------------------------------------------------------------------------
@@ -268,9 +245,9 @@ def context_of(policy: DestinationPolicy, partitions: int = 1, **more: Any) -> T
 
 
 class RowByRow(Partition):
-    """The same partition without the shelf: every record goes through the whole table."""
+    """The same partition without the fast path: every record goes through the whole table."""
 
-    def feed(self, records: Sequence[Any]) -> bool:
+    def on_records(self, records: Sequence[Any]) -> bool:
         for record in records:
             if self.is_full():
                 self.is_cut = True
@@ -279,10 +256,10 @@ class RowByRow(Partition):
                 self.counts.received += 1
                 self.counts.ignored += 1
             elif self.policy.handling_policy is HandlingPolicy.PASS_THROUGH:
-                super().feed([record])
+                super().on_records([record])
             else:
                 self.counts.received += 1
-                self.arrive(record)
+                self.on_record(record)
                 if self.is_cut:
                     self.counts.received -= 1
                     return False
@@ -291,7 +268,7 @@ class RowByRow(Partition):
 
 
 def row_by_row(task: PartitionTask) -> PartitionTask:
-    """The task with its partition replaced by one that has no shelf."""
+    """The task with its partition replaced by one that has no fast path."""
     task.partition = RowByRow(task.partition.place, task.partition.policy, task.partition.plan_bytes)
     return task
 
@@ -311,7 +288,7 @@ class Story:
     def outputs(self) -> list[Output]:
         return [output for plan in self.plans for output in whole_outputs(plan, self)]
 
-    def read(self, components: Sequence[Component]) -> list[FakeRecord]:
+    def read(self, components: Sequence[ComponentRecord]) -> list[FakeRecord]:
         """Port `Contents`, on what was sent."""
         return [self.lying[each.source.offset] for each in components if each.source.offset in self.lying]
 
@@ -450,8 +427,8 @@ def unit_of(output: Output) -> Unit:
     return formats.from_xml(value) if value.startswith(b"<") else codec.decode_as(Unit, value)
 
 
-def bare_component(number: int) -> Component:
-    return Component(number, False, None, None, None, (), 0, Source(TOPICS.components, 0, 0))
+def bare_component(number: int) -> ComponentRecord:
+    return ComponentRecord(number, False, None, None, None, (), 0, Source(TOPICS.components, 0, 0))
 
 
 def see(output: Output) -> Seen | None:
@@ -497,7 +474,7 @@ def story(*steps: Step | list[Sent], poll: int = MAX_SEQ, whole_table: bool = Fa
 
 
 def play(*steps: Step | list[Sent], **settings: Any) -> list[Seen]:
-    """Plays a script in one poll, in polls of one, and without the shelf; returns what all three let the world see."""
+    """Plays a script in one poll, in polls of one, and without the fast path; returns what all three let the world see."""
     whole = story(*steps, **settings)
     for other in (story(*steps, poll=1, **settings), story(*steps, whole_table=True, **settings)):
         assert other.seen == whole.seen

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from processor.engine.ports import Plan, Tp
-from processor.engine.rows import read_ledger
-from processor.engine.task import PartitionTask
-from schemas.component import BLOCK_BITS
-from tests.core.script import T0, TOPICS, FakeRecord, check_counts, context_of, policy_of, row_by_row
-from topics.partitioner import partition_for
-from topics.policies import (
+from tests.core.script import T0, TOPICS, check_counts, context_of, policy_of, row_by_row
+from tests.fake_record import FakeRecord
+from uow.processor.engine.group_storage import has_group_row, rows_of
+from uow.processor.engine.ports import Plan, Tp
+from uow.processor.engine.rows import read_ledger
+from uow.processor.engine.task import PartitionTask
+from uow.schemas.component import BLOCK_BITS
+from uow.topics.partitioner import partition_for
+from uow.topics.policies import (
     AliasFamily,
     DestinationPolicy,
     DuplicatePolicy,
@@ -30,8 +32,8 @@ from topics.policies import (
     Shape,
     ViolationPolicy,
 )
-from topics.routes import Route, RouteMatching
-from topics.selector import Selector
+from uow.topics.routes import Route, RouteMatching
+from uow.topics.selector import Selector
 
 PARTITIONS = 2
 TP = Tp(TOPICS.components, 0)
@@ -221,15 +223,15 @@ def call(task: PartitionTask, one: list[FakeRecord] | Tick) -> Plan | None:
     """Hands one call's work to a task; checks that nothing vanishes (W-216)."""
     plan = task.tick(one.now_ms) if isinstance(one, Tick) else task.process(one)
     check_counts(task.counts, task.groups)
-    assert task.held_bytes == sum(group.bytes - group.stays for group in task.groups.values())
+    assert task.held_bytes == sum(group.bytes - group.external_bytes for group in task.groups.values())
     due = min((group.due_at(task.context.policy) for group in task.groups.values()), default=1 << 62)
     assert task.partition.due <= due, "a deadline would be missed"
     return plan
 
 
-def new_task(policy: DestinationPolicy, *, shelf: bool = True, **more: Any) -> PartitionTask:
+def new_task(policy: DestinationPolicy, *, fast_path: bool = True, **more: Any) -> PartitionTask:
     task = PartitionTask(TP, context_of(policy, PARTITIONS, **more))
-    return task if shelf else row_by_row(task)
+    return task if fast_path else row_by_row(task)
 
 
 def groups_of(task: PartitionTask) -> dict[bytes, Any]:
@@ -245,7 +247,7 @@ def groups_of(task: PartitionTask) -> dict[bytes, Any]:
             group.highest,
             list(group.held.items()),
             group.bytes,
-            group.stays,
+            group.external_bytes,
             group.expires_at,
             group.deliver_at,
             group.special,
@@ -253,8 +255,8 @@ def groups_of(task: PartitionTask) -> dict[bytes, Any]:
             group.waived,
             group.waived_held,
             group.extended,
-            group.has_group_row,
-            group.promoted,
+            has_group_row(group),
+            rows_of(group),
         )
         for group_id, group in task.groups.items()
     }
@@ -290,7 +292,7 @@ class World:
             return
         for index, output in enumerate(plan.outputs):
             (self.outcomes if output.topic == TOPICS.outcomes else self.outputs).append(
-                (output, plan.stayed.get(index))
+                (output, plan.external.get(index))
             )
         self.log_lines += plan.log_lines
         for key, value in plan.changelog:

@@ -8,16 +8,7 @@ from typing import Any
 
 import pytest
 
-from processor.core import command
-from processor.core.closed import CommandMemory
-from processor.core.command import VERBS
-from processor.core.ranges import count_up_to, those_in, union, without
-from processor.engine.rows import group_row
-from processor.engine.view import seen
-from schemas.errors import DuplicateSequenceNumberError, OutOfSequenceRangeError, UnitClosedError, UowError
-from schemas.records import Range, Reason, UnitOutcome
 from tests.core.script import (
-    FakeRecord,
     Sent,
     Step,
     Story,
@@ -34,8 +25,33 @@ from tests.core.script import (
     told,
     unit,
 )
-from topics.commands import BadCommand, Command, Verb, command_headers, read_command
-from topics.policies import (
+from tests.fake_record import FakeRecord
+from uow.processor.core import command
+from uow.processor.core.closed import CommandMemory
+from uow.processor.core.command import VERBS
+from uow.processor.core.ranges import (
+    count_up_to,
+    those_in,
+    union,
+    without,
+)
+from uow.processor.engine.group_view import seen
+from uow.processor.engine.rows import group_row
+from uow.schemas.error_classes import (
+    DuplicateSequenceNumberError,
+    OutOfSequenceRangeError,
+    UnitClosedError,
+    UowError,
+)
+from uow.schemas.records import Range, Reason, UnitOutcome
+from uow.topics.commands import (
+    BadCommand,
+    Command,
+    Verb,
+    command_headers,
+    read_command,
+)
+from uow.topics.policies import (
     AliasFamily,
     ExpirationPolicy,
     HandlingPolicy,

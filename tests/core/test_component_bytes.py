@@ -6,18 +6,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processor.core.changes import Closed
-from processor.core.closed import ClosedMemory
-from processor.core.group import Group
-from processor.core.unit import UnitMaker
-from schemas import component
-from schemas.component import BLOCK_BITS, Cursor, block, decode_component, encode_component, long
-from schemas.errors import DecodeError
-from schemas.records import Component, Range, Reason, Reference, Source, UnitOutcome
 from tests.core.script import T0
-from topics.headers import Reading
+from uow.processor.core.changes import Closed
+from uow.processor.core.closed import ClosedMemory
+from uow.processor.core.group import Group
+from uow.processor.core.virtual_message import UnitMaker
+from uow.schemas import component
+from uow.schemas.component import (
+    BLOCK_BITS,
+    Cursor,
+    block,
+    decode_component,
+    encode_component,
+    long,
+)
+from uow.schemas.error_classes import DecodeError
+from uow.schemas.records import (
+    ComponentRecord,
+    Range,
+    Reason,
+    Reference,
+    Source,
+    UnitOutcome,
+)
+from uow.topics.headers import Reading
 
-ONE = Component(1, True, "m", b"k", b"v", (("h", None), ("h", b"x")), T0, Source("t", 0, 7), Reference(1, 2))
+ONE = ComponentRecord(1, True, "m", b"k", b"v", (("h", None), ("h", b"x")), T0, Source("t", 0, 7), Reference(1, 2))
 
 
 @settings(deadline=None)

@@ -6,18 +6,6 @@ from typing import Any
 
 import pytest
 
-from processor.core.changes import Closed
-from processor.core.closed import ClosedMemory
-from processor.core.decide import decide_due
-from processor.core.group import NEVER
-from schemas.errors import (
-    ComponentExpiredError,
-    DuplicateSequenceNumberError,
-    OutOfSequenceRangeError,
-    UnitClosedError,
-    UnitTooLargeError,
-)
-from schemas.records import Reason, UnitOutcome
 from tests.core.script import (
     Story,
     c,
@@ -33,7 +21,19 @@ from tests.core.script import (
     story,
     unit,
 )
-from topics.policies import (
+from uow.processor.core.changes import Closed
+from uow.processor.core.closed import ClosedMemory
+from uow.processor.core.decide import Situation, decide_due
+from uow.processor.core.group import NEVER
+from uow.schemas.error_classes import (
+    ComponentExpiredError,
+    DuplicateSequenceNumberError,
+    OutOfSequenceRangeError,
+    UnitClosedError,
+    UnitTooLargeError,
+)
+from uow.schemas.records import Reason, UnitOutcome
+from uow.topics.policies import (
     ExpirationPolicy,
     HandlingPolicy,
     LatePolicy,
@@ -239,7 +239,7 @@ def test_group_without_a_deadline_is_never_due() -> None:
     played = story(c(1))
     group = played.task.groups[b"a"]
     assert group.due_at(policy_of()) == NEVER
-    assert decide_due(group, ms(YEARS), 9, policy_of()).changes == ()
+    assert decide_due(Situation(group, None, None, ms(YEARS), 9, policy_of())).changes == ()
 
 
 def test_component_expiry_never_delivers_under_deliver_partial_w207() -> None:

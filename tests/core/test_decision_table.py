@@ -1,4 +1,4 @@
-"""Lines 1 to 15 of the decision table (contract section 5), one by one and where two apply at once (W-38)."""
+"""Lines 1 to 15 of the decision table (`docs/decision-table.md`), one by one and where two apply at once (W-38)."""
 
 from __future__ import annotations
 
@@ -12,25 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processor.core.decide import LINES
-from processor.engine.task import PartitionTask
-from schemas.errors import (
-    BadSequenceNumberError,
-    BadUnitIdError,
-    ComponentExpiredError,
-    DecodeError,
-    DuplicateSequenceNumberError,
-    MisroutedComponentError,
-    OutOfSequenceRangeError,
-    UnitClosedError,
-    UnitConflictError,
-    UnitTooLargeError,
-)
-from schemas.fingerprint import case_of
 from tests.core.script import (
-    INPUT,
     T0,
-    FakeRecord,
     Sent,
     bare,
     c,
@@ -47,8 +30,31 @@ from tests.core.script import (
     story,
     unit,
 )
-from topics.partitioner import partition_for
-from topics.policies import DuplicatePolicy, ExpirationPolicy, Fingerprints, HandlingPolicy, LatePolicy, ViolationPolicy
+from tests.fake_record import INPUT, FakeRecord
+from uow.processor.core.decide import LINES
+from uow.processor.engine.task import PartitionTask
+from uow.schemas.error_classes import (
+    BadSequenceNumberError,
+    BadUnitIdError,
+    ComponentExpiredError,
+    DecodeError,
+    DuplicateSequenceNumberError,
+    MisroutedComponentError,
+    OutOfSequenceRangeError,
+    UnitClosedError,
+    UnitConflictError,
+    UnitTooLargeError,
+)
+from uow.schemas.fingerprint import case_of
+from uow.topics.partitioner import partition_for
+from uow.topics.policies import (
+    DuplicatePolicy,
+    ExpirationPolicy,
+    Fingerprints,
+    HandlingPolicy,
+    LatePolicy,
+    ViolationPolicy,
+)
 
 FAIL_GROUP = ViolationPolicy.FAIL_GROUP
 REDIRECT = ExpirationPolicy.REDIRECT
@@ -396,7 +402,7 @@ LONG = "v" * 20_000
 def test_line_8_tells_duplicates_apart_as_before_the_delivery_w40_w31(
     value: str, ids: tuple[str | None, str | None], key: str | None
 ) -> None:
-    """Whatever the components look like: by id, then by value (contract section 5, lines 8 and 10)."""
+    """Whatever the components look like: by id, then by value (lines 8 and 10)."""
 
     def part(seq: int, value: str, component_id: str | None) -> Sent:
         said = {} if component_id is None else {"component_id": component_id}

@@ -1,4 +1,4 @@
-"""The shelf and the decision table are one: the same stream, in bulk and row by row, in one poll or cut anywhere, comes to the same.
+"""The fast path and the decision table are one: the same stream, in bulk and row by row, in one poll or cut anywhere, comes to the same.
 
 What is compared: open groups, memory of closed ones, clock, position, counts, held bytes, and everything put out, byte for byte.
 """
@@ -26,20 +26,20 @@ def assert_one_rule(rnd: Random, length: int, ids: int, longest: int) -> None:
     policy = draw_policy(rnd)
     events = draw_stream(rnd, length, ids)
     in_bulk = lived(new_task(policy), polls(rnd, events, 1 << 30))
-    for shelf, cut in ((False, 1 << 30), (True, longest), (False, longest), (True, 1)):
-        state, seen, counts = lived(new_task(policy, shelf=shelf), polls(rnd, events, cut))
+    for fast_path, cut in ((False, 1 << 30), (True, longest), (False, longest), (True, 1)):
+        state, seen, counts = lived(new_task(policy, fast_path=fast_path), polls(rnd, events, cut))
         for part, value in seen.items():
-            assert value == in_bulk[1][part], (part, shelf, cut, policy)
+            assert value == in_bulk[1][part], (part, fast_path, cut, policy)
         for part, value in state.items():
             if part == "groups":
                 value, expected = (
                     {k: v[:-1] for k, v in value.items()},
                     {k: v[:-1] for k, v in in_bulk[0][part].items()},
                 )
-                assert value == expected, (part, shelf, cut, policy)
+                assert value == expected, (part, fast_path, cut, policy)
             else:
-                assert value == in_bulk[0][part], (part, shelf, cut, policy)
-        assert counts == in_bulk[2], (shelf, cut, policy)
+                assert value == in_bulk[0][part], (part, fast_path, cut, policy)
+        assert counts == in_bulk[2], (fast_path, cut, policy)
 
 
 @settings(max_examples=50, deadline=None)

@@ -8,9 +8,9 @@ from itertools import permutations
 
 import pytest
 
-from schemas.errors import UnitClosedError
 from tests.core.script import Sent, c, clock, given_up, play, refused, story, unit
-from topics.policies import ExpirationPolicy
+from uow.schemas.error_classes import UnitClosedError
+from uow.topics.policies import ExpirationPolicy
 
 OF_THREE = b"sha256:4513545c9385ac7f231bf2d2b8463f7e82e01e2a6823e1378702073903503019"
 """Of `flash drive`, null and `book`: `tests/client/test_client_units.py` has it from the client."""

@@ -10,38 +10,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.engine.restore import restore
-from processor.engine.task import PartitionTask
-from processor.engine.young import ReplayLimits
-from schemas.errors import (
+from tests.core.script import TOPICS, Sent, Step, bare, c, context_of, passed, play, policy_of, refused, story, unit
+from tests.engine.restored_logs import Logs
+from tests.fake_record import INPUT, FakeRecord
+from uow.processor.engine.replayable import ReplayLimits
+from uow.processor.engine.restore import restore
+from uow.processor.engine.task import PartitionTask
+from uow.schemas.error_classes import (
     BadSequenceNumberError,
     BadUnitIdError,
     DecodeError,
     DuplicateSequenceNumberError,
     UnitConflictError,
 )
-from spark_sink.recompute import Arrived, recompute
-from tests.core.script import (
-    INPUT,
-    TOPICS,
-    FakeRecord,
-    Sent,
-    Step,
-    bare,
-    c,
-    context_of,
-    passed,
-    play,
-    policy_of,
-    refused,
-    story,
-    unit,
+from uow.spark_sink.recompute import Arrived, recompute
+from uow.topics.fields import fields_of
+from uow.topics.headers import (
+    ID,
+    Marks,
+    Reading,
+    ValueReading,
 )
-from tests.engine.logs import Logs
-from topics.fields import fields_of
-from topics.headers import ID, Marks, Reading, ValueReading
-from topics.partitioner import partition_for
-from topics.policies import AliasFamily, DestinationPolicy, FieldSource, OutcomesPolicy
+from uow.topics.partitioner import partition_for
+from uow.topics.policies import (
+    AliasFamily,
+    DestinationPolicy,
+    FieldSource,
+    OutcomesPolicy,
+)
 
 VALUE: dict[str, Any] = {"field_source": FieldSource.VALUE}
 NAMES = ("uow-id", "uow-seq", "uow-end")

@@ -15,7 +15,7 @@ import avro.schema
 import pytest
 
 from tests.core.script import c, ms, story
-from topics.policies import ValueFormat
+from uow.topics.policies import ValueFormat
 
 DEFINITION = Path(__file__).parents[2] / "schemas" / "definitions" / "unit.avsc"
 

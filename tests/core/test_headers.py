@@ -6,10 +6,21 @@ from typing import Any
 
 import pytest
 
-from schemas.errors import BadSequenceNumberError, BadUnitIdError, DecodeError, UnitConflictError
 from tests.core.script import Sent, bare, c, passed, play, refused, story, unit
-from topics.headers import ALIASES, Marks, Reading, Refusal, decimal
-from topics.policies import AliasFamily
+from uow.schemas.error_classes import (
+    BadSequenceNumberError,
+    BadUnitIdError,
+    DecodeError,
+    UnitConflictError,
+)
+from uow.topics.headers import (
+    ALIASES,
+    Marks,
+    Reading,
+    Refusal,
+    decimal,
+)
+from uow.topics.policies import AliasFamily
 
 
 def aliased(family: AliasFamily, seq: int, end: bool, id: str = "a") -> list[tuple[str, bytes | None]]:

@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 
-from processor.engine.restore import restore
-from schemas.errors import DecodeError
 from tests.core.script import (
-    INPUT,
     TOPICS,
     Seen,
     Sent,
@@ -27,8 +24,11 @@ from tests.core.script import (
     told,
     unit,
 )
-from tests.engine.logs import Logs
-from topics.policies import ExpirationPolicy, OutcomesPolicy, Routing
+from tests.engine.restored_logs import Logs
+from tests.fake_record import INPUT
+from uow.processor.engine.restore import restore
+from uow.schemas.error_classes import DecodeError
+from uow.topics.policies import ExpirationPolicy, OutcomesPolicy, Routing
 
 
 def k(seq: int, id: str, end: bool = False, key: str = "k", **more: Any) -> Sent:
@@ -125,7 +125,7 @@ def test_commands_do_not_jump_the_line_w203_w210() -> None:
     for verb in ("release", "expire"):
         told_it = told_story(*steps, told(verb, "b"), expiration_policy=ExpirationPolicy.DELIVER_PARTIAL)
         assert told_it.seen == []
-        assert told_it.answers[0].text == "an earlier group of its order key is open: that one first (W-210)"
+        assert told_it.answers[0].text == "an earlier group of its order key is open and must be delivered first"
     ended = told_story(*steps, told("declare-end", "b", seq=1))
     assert (ended.seen, ended.answers[0].done) == ([], True)
     assert ended.answers[0].text == "the unit ends at 1; complete, waits for its turn"

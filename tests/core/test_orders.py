@@ -10,7 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.script import SeenUnit, Sent, Story, c, clock, story
-from topics.policies import DuplicatePolicy, ExpirationPolicy, OutcomesPolicy, ViolationPolicy
+from uow.topics.policies import (
+    DuplicatePolicy,
+    ExpirationPolicy,
+    OutcomesPolicy,
+    ViolationPolicy,
+)
 
 LONGEST = 5
 VIOLATIONS = [*ViolationPolicy]

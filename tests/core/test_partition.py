@@ -6,12 +6,6 @@ from typing import Any
 
 import pytest
 
-from processor.core import columns, layout
-from processor.core.changes import Closed, Decision, Passed
-from processor.core.group import Group
-from processor.core.partition import Partition
-from schemas.errors import BadUnitIdError, InvariantViolation, MisroutedComponentError, UnitTooLargeError
-from schemas.records import Reason, UnitOutcome
 from tests.core.script import (
     T0,
     Sent,
@@ -29,9 +23,20 @@ from tests.core.script import (
     told,
     unit,
 )
-from topics.catalogue import HELD_LIMIT_BYTES
-from topics.partitioner import partition_for
-from topics.policies import Shape, ViolationPolicy
+from uow.processor.core import columns, layout
+from uow.processor.core.changes import Closed, Decision, Passed
+from uow.processor.core.group import Group
+from uow.processor.core.partition import Partition
+from uow.schemas.error_classes import (
+    BadUnitIdError,
+    InvariantViolation,
+    MisroutedComponentError,
+    UnitTooLargeError,
+)
+from uow.schemas.records import Reason, UnitOutcome
+from uow.topics.catalogue import HELD_LIMIT_BYTES
+from uow.topics.partitioner import partition_for
+from uow.topics.policies import Shape, ViolationPolicy
 
 
 def test_deadlines_that_became_stale_are_cleared_away() -> None:

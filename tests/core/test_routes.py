@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from processor.engine.outputs import Writer
-from processor.engine.ports import Output
-from processor.engine.routed import RoutedWriter
 from tests.core.script import TOPICS, Story, c, clock, plain, story, unit_of
-from topics.policies import ExpirationPolicy, OutcomesPolicy, ViolationPolicy
-from topics.routes import Route, RouteMatching, unit_topics
-from topics.selector import Selector
+from uow.processor.engine.outputs import OutputWriter
+from uow.processor.engine.ports import Output
+from uow.processor.engine.routed_units import RoutedWriter
+from uow.topics.policies import ExpirationPolicy, OutcomesPolicy, ViolationPolicy
+from uow.topics.routes import Route, RouteMatching, unit_topics
+from uow.topics.selector import Selector
 
 
 def routes(**conditions: str) -> tuple[Route, ...]:
@@ -103,5 +103,5 @@ def test_partition_number_and_plan_stay_the_units_w103() -> None:
 
 
 def test_destination_without_routes_has_the_plain_writer_w98() -> None:
-    assert type(story(c(1)).task.writer) is Writer
+    assert type(story(c(1)).task.writer) is OutputWriter
     assert type(story(c(1), routes=URGENT).task.writer) is RoutedWriter

@@ -9,10 +9,6 @@ from typing import Any
 
 import pytest
 
-from processor.engine.ports import Output
-from schemas.checksum import reference_to
-from schemas.errors import UnitTooLargeError
-from schemas.records import MAX_RANGES, Component, Reason, Reference, Source, Unit, UnitOutcome
 from tests.core.script import (
     TOPICS,
     Seen,
@@ -30,10 +26,28 @@ from tests.core.script import (
     unit,
     unit_of,
 )
-from topics import runs
-from topics.catalogue import HELD_LIMIT_BYTES
-from topics.policies import AliasFamily, ExpirationPolicy, Oversize, Shape, ValueFormat
-from topics.runs import Run, position_of
+from uow.processor.engine.ports import Output
+from uow.schemas.checksum import reference_to
+from uow.schemas.error_classes import UnitTooLargeError
+from uow.schemas.records import (
+    MAX_RANGES,
+    ComponentRecord,
+    Reason,
+    Reference,
+    Source,
+    Unit,
+    UnitOutcome,
+)
+from uow.topics import runs
+from uow.topics.catalogue import HELD_LIMIT_BYTES
+from uow.topics.policies import (
+    AliasFamily,
+    ExpirationPolicy,
+    Oversize,
+    Shape,
+    ValueFormat,
+)
+from uow.topics.runs import Run, position_of
 
 LIMIT = 8_000
 BIG = "x" * 3_000
@@ -43,7 +57,7 @@ HUGE = "x" * 9_000
 def runs_of(outputs: Sequence[Output]) -> list[Unit]:
     """The units of shape `consecutive` among what went to the terminal topic, each checked to be neighbours."""
     whole: list[Unit] = []
-    components: list[Component] = []
+    components: list[ComponentRecord] = []
     run: Run | None = None
     for offset, output in enumerate(output for output in outputs if output.topic == TOPICS.units):
         if position_of(output.headers) is None:

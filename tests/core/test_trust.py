@@ -8,11 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.engine.ports import Headers, Output
 from tests.core.script import TOPICS, bare, c, clock, story, told
 from tests.schemas.wire_strategies import optional_bytes
-from topics.headers import UNIT_ONLY, as_origin, from_origin, is_unit
-from topics.policies import AliasFamily, ExpirationPolicy, FieldSource, HandlingPolicy, Shape
+from uow.processor.engine.ports import Headers, Output
+from uow.topics.headers import (
+    UNIT_ONLY,
+    as_origin,
+    from_origin,
+    is_unit,
+)
+from uow.topics.policies import (
+    AliasFamily,
+    ExpirationPolicy,
+    FieldSource,
+    HandlingPolicy,
+    Shape,
+)
 
 FORGED: Headers = [
     ("uow-id", b"a"),

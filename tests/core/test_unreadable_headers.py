@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from processor.engine.context import TaskContext
-from processor.engine.ports import Tp
-from processor.engine.task import PartitionTask
-from topics.catalogue import DestinationTopics
-from topics.policies import DestinationPolicy, HandlingPolicy
+from uow.processor.engine.context import TaskContext
+from uow.processor.engine.ports import Tp
+from uow.processor.engine.task import PartitionTask
+from uow.topics.catalogue import DestinationTopics
+from uow.topics.policies import DestinationPolicy, HandlingPolicy
 
 
 class Broken:

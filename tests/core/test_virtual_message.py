@@ -8,14 +8,19 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from processor.core.changes import Tail
-from processor.core.unit import NAMESPACE, UnitMaker
-from schemas import codec
-from schemas.records import Component, Range, Unit
 from tests.core.script import TOPICS, Sent, Story, bare, c, clock, ms, play, redelivered, story, unit
-from topics.headers import Reading
-from topics.partitioner import partition_for
-from topics.policies import ExpirationPolicy, LatePolicy, OutcomesPolicy, ValueFormat
+from uow.processor.core.changes import Tail
+from uow.processor.core.virtual_message import NAMESPACE, UnitMaker
+from uow.schemas import codec
+from uow.schemas.records import ComponentRecord, Range, Unit
+from uow.topics.headers import Reading
+from uow.topics.partitioner import partition_for
+from uow.topics.policies import (
+    ExpirationPolicy,
+    LatePolicy,
+    OutcomesPolicy,
+    ValueFormat,
+)
 
 THREE = c(1, priority=1, user=[("color", "red")]), c(2, priority=9), c(3, end=True, priority=4, user=[("size", "xl")])
 
@@ -182,7 +187,7 @@ def test_body_holds_every_component_as_it_was_w95() -> None:
     two = c(2, end=True, component_id="m", value=b"\x00\xff", at=3)
     made = story(one, two).units[0]
     assert (made.id, made.destination, made.generation, made.count) == ("a", "D", 1, 2)
-    assert made.components[0] == Component(
+    assert made.components[0] == ComponentRecord(
         1, False, None, b"\x00", None, tuple(one.headers), ms(0), made.components[0].source
     )
     second = made.components[1]

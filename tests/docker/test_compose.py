@@ -24,10 +24,10 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient
 
-from tests.broker.worker_places import Place
+from tests.broker.worker_places import Destination
 from tests.kafka_broker import docker_answers
-from tests.processes import Child, wait_for
-from uow.cli import main
+from tests.processes import Process, wait_for
+from uow.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = ROOT / "examples" / "uow.toml"
@@ -119,13 +119,13 @@ def stack() -> Iterator[Stack]:
 
 
 @pytest.fixture(scope="module")
-def place(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Place:
+def place(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Destination:
     """The destination, seen by a client that shares no code with the worker."""
 
-    def spawn(*command: str | Path, **more: Any) -> Child:
+    def spawn(*command: str | Path, **more: Any) -> Process:
         raise AssertionError("the workers here are containers")
 
-    return Place(stack.bootstrap, "megazon", tmp_path_factory.mktemp("place"), spawn)
+    return Destination(stack.bootstrap, "megazon", tmp_path_factory.mktemp("place"), spawn)
 
 
 def test_broker_is_healthy_topics_are_made_and_both_workers_share_the_partitions(stack: Stack) -> None:
@@ -139,7 +139,7 @@ def test_broker_is_healthy_topics_are_made_and_both_workers_share_the_partitions
 
 
 def test_unit_sent_from_this_machine_is_read_and_an_open_group_is_listed(
-    stack: Stack, place: Place, tmp_path: Path
+    stack: Stack, place: Destination, tmp_path: Path
 ) -> None:
     parts = [tmp_path / name for name in ("book", "flash drive")]
     for part in parts:
@@ -157,7 +157,7 @@ def test_unit_sent_from_this_machine_is_read_and_an_open_group_is_listed(
 
 @pytest.mark.parametrize("how", ["compose kill", "its process alone"])
 def test_worker_killed_under_load_comes_back_and_nothing_is_lost_or_doubled(
-    stack: Stack, place: Place, how: str
+    stack: Stack, place: Destination, how: str
 ) -> None:
     """W-124. What `docker compose kill` ended stays down until it is started; a process that died is started again."""
     before = len(place.delivered())
@@ -195,7 +195,7 @@ def test_images_run_as_nobody_in_particular_and_can_write_to_nothing_of_theirs(s
     assert "CapEff:\t0000000000000000" in status
 
 
-def test_sink_has_every_unit_and_the_audit_finds_no_difference(stack: Stack, place: Place) -> None:
+def test_sink_has_every_unit_and_the_audit_finds_no_difference(stack: Stack, place: Destination) -> None:
     made = "ls /tables/_checkpoints/megazon/commits"
     wait_for(
         lambda: "0" in stack.compose("exec", "-T", "sink", "sh", "-c", made, check=False).stdout, START_S, "a batch"
@@ -210,7 +210,7 @@ def test_sink_has_every_unit_and_the_audit_finds_no_difference(stack: Stack, pla
     assert audit["megazon"]["clean"]
 
 
-def test_open_group_survives_down_and_up(stack: Stack, place: Place) -> None:
+def test_open_group_survives_down_and_up(stack: Stack, place: Destination) -> None:
     def is_listed() -> bool:
         return "over-night" in {group["id"] for group in json.loads(stack.uow("groups", "megazon", "--json"))}
 
@@ -225,7 +225,7 @@ def test_open_group_survives_down_and_up(stack: Stack, place: Place) -> None:
     place.verify()
 
 
-def test_destination_begun_anew_as_operations_md_says_goes_on(stack: Stack, place: Place) -> None:
+def test_destination_begun_anew_as_operations_md_says_goes_on(stack: Stack, place: Destination) -> None:
     """What is left after lost input. Open groups are forgotten."""
     admin = AdminClient({"bootstrap.servers": stack.bootstrap}, logger=QUIET)
     state = {"megazon-megazon-groups-changelog", "megazon-megazon-closed-changelog"}
@@ -233,7 +233,7 @@ def test_destination_begun_anew_as_operations_md_says_goes_on(stack: Stack, plac
     for future in admin.delete_topics([*state]).values():
         future.result(30)
     wait_for(lambda: not state & {*admin.list_topics(timeout=10).topics}, 60, "the topics' end")
-    assert "2 created, 6 there already" in stack.compose("run", "--rm", "-T", "topics").stdout
+    assert "2 created, 6 existed already" in stack.compose("run", "--rm", "-T", "topics").stdout
     stack.compose("start", *stack.pages)
     stack.wait_shared()
     place.send_units(20, prefix="anew")

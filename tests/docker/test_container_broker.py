@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.broker.worker_places import Place
+from tests.broker.worker_places import Destination
 from tests.kafka_broker import IMAGE, Kafka, origin, running_broker
-from tests.processes import Child
+from tests.processes import Process
 
 QUIET = logging.getLogger("tests.librdkafka")
 
@@ -44,9 +44,9 @@ def test_clients_of_this_machine_reach_it_and_topics_are_not_created_by_accident
 
 
 def test_worker_assembles_on_it_and_survives_a_kill(
-    container: Kafka, unique: str, tmp_path: Path, spawn: Callable[..., Child]
+    container: Kafka, unique: str, tmp_path: Path, spawn: Callable[..., Process]
 ) -> None:
-    place = Place(container.bootstrap, unique, tmp_path, spawn)
+    place = Destination(container.bootstrap, unique, tmp_path, spawn)
     place.create()
     place.send_units(300)
     place.worker(wait=False, UOW_CRASH="offsets:1:9").child.wait(60)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from processor.core.decide import LINES
-from processor.shell.monitor import FATES, METRICS
 from tools import docs
+from uow.processor.core.decide import LINES
+from uow.processor.shell.monitor import FATES, METRICS
 
 
 def test_no_generated_page_has_drifted() -> None:

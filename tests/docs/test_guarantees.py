@@ -9,7 +9,7 @@ import pytest
 
 from tests.sim import broken_rules
 from tests.sim.defects import DEFECTS
-from uow.settings import SETTINGS
+from uow.config.settings import SETTINGS
 
 TESTS = Path(__file__).resolve().parent.parent
 PAGE = (TESTS.parent / "docs" / "guarantees.md").read_text("utf-8")

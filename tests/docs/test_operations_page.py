@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from processor.shell.monitor import COMMIT_SECONDS, METRICS
-from uow.cli import COMMANDS
-from uow.settings import SETTINGS
+from uow.cli.main import COMMANDS
+from uow.config.settings import SETTINGS
+from uow.processor.shell.monitor import COMMIT_SECONDS, METRICS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""`python defective.py DEFECT -c FILE --name SLOT`: a worker with a planted defect, for proof that the checker sees it.
+"""`python defective.py DEFECT -c FILE --name NAME`: a worker with a planted defect, for proof that the checker sees it.
 
 Belongs here: subclasses of the worker's ports that do one thing wrong. The product knows nothing of them.
 """
@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import processor.kafka.sink as sink
-import processor.shell.app as app
-from processor.engine.ports import Plan, Tp
-from processor.kafka.clients import Clients
-from processor.kafka.clock import WorkerClock
-from processor.kafka.doubt import Suspicion
-from processor.kafka.reader import KafkaLogReader
-from processor.kafka.settings import WorkerSettings
-from processor.kafka.sink import KafkaSink
+import uow.processor.kafka.transactional_producer as transactional_producer
+import uow.processor.shell.app as app
+from uow.processor.engine.ports import Plan, Tp
+from uow.processor.kafka.clients import Clients
+from uow.processor.kafka.doubt import Suspicion
+from uow.processor.kafka.log_reader import KafkaLogReader
+from uow.processor.kafka.sink import KafkaSink
+from uow.processor.kafka.worker_clock import WorkerClock
+from uow.processor.kafka.worker_settings import WorkerSettings
 
 
 class Spoiled(KafkaSink):
@@ -108,7 +108,7 @@ DEFECTS: dict[str, Callable[[], None]] = {
     "no-ledger": _sink(NoLedger),
     "no-tombstones": _sink(NoTombstones),
     "doubled-outputs": _sink(DoubledOutputs),
-    "suppressed-lines": lambda: setattr(sink, "Suspicion", Trusting),
+    "suppressed-lines": lambda: setattr(transactional_producer, "Suspicion", Trusting),
     "silent-connections": lambda: setattr(app, "Clients", SilentClients),
     "credulous-clock": lambda: setattr(app, "WorkerClock", CredulousClock),
     "restore-without-barrier": lambda: setattr(app, "KafkaLogReader", ImpatientReader),
@@ -117,6 +117,6 @@ DEFECTS: dict[str, Callable[[], None]] = {
 
 if __name__ == "__main__":
     DEFECTS[sys.argv.pop(1)]()
-    from uow.commands.worker import command
+    from uow.cli.worker_command import command
 
     command()

@@ -5,23 +5,28 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from processor.engine.agreement import Agreement
-from processor.engine.context import TaskContext
-from processor.engine.ports import Output, Plan, Tp
-from processor.engine.task import PartitionTask
-from schemas.framing import single_object_header
-from topics.catalogue import DestinationTopics
-from topics.policies import DestinationPolicy, ExpirationPolicy, HandlingPolicy, OutcomesPolicy
+from uow.processor.engine.context import TaskContext
+from uow.processor.engine.ports import Output, Plan, Tp
+from uow.processor.engine.settings_record import RecordedSettings
+from uow.processor.engine.task import PartitionTask
+from uow.prove.ground_truth import GroundTruth, Headers, SentRecord
 from uow.prove.judge import murmur2
 from uow.prove.load import Script
-from uow.prove.records import Logs, Rec
-from uow.prove.truth import Headers, Sent, Truth
+from uow.prove.seen_records import Logs, Rec
+from uow.schemas.framing import single_object_header
+from uow.topics.catalogue import DestinationTopics
+from uow.topics.policies import (
+    DestinationPolicy,
+    ExpirationPolicy,
+    HandlingPolicy,
+    OutcomesPolicy,
+)
 
 APPLICATION, DESTINATION, PARTITIONS = "shop", "megazon", 3
 STEP_MS = 3
 
 
-class Message:
+class ConsumedRec:
     """A `Rec` with the methods of a consumed record."""
 
     def __init__(self, rec: Rec) -> None:
@@ -49,7 +54,7 @@ class Message:
         return 2, self._rec.timestamp
 
 
-class Worker:
+class TaskWorker:
     """All partitions of one destination, read in polls of random size; `logs` is what is committed."""
 
     def __init__(self, seed: int, expiration_ms: int = -1) -> None:
@@ -61,14 +66,16 @@ class Worker:
         )
         self.names = DestinationTopics(APPLICATION, DESTINATION)
         units, outcomes = single_object_header("Unit"), single_object_header("Outcome")
-        agreement = Agreement.of(DESTINATION, policy)
-        context = TaskContext(DESTINATION, self.names, policy, PARTITIONS, units, outcomes, agreement=agreement)
+        recorded_settings = RecordedSettings.of(DESTINATION, policy)
+        context = TaskContext(
+            DESTINATION, self.names, policy, PARTITIONS, units, outcomes, recorded_settings=recorded_settings
+        )
         self.random = random.Random(seed)
         self.logs = Logs(**{name: {n: [] for n in range(PARTITIONS)} for name in vars(Logs()) if name != "committed"})
         self.tasks = {n: PartitionTask(Tp(self.names.components, n), context) for n in range(PARTITIONS)}
         self.now = 1_000_000
 
-    def send(self, sent: Sent) -> None:
+    def send(self, sent: SentRecord) -> None:
         """The broker's part."""
         if sent.committed:
             number = sent.partition if sent.partition >= 0 else murmur2(sent.key or b"") % PARTITIONS
@@ -86,7 +93,7 @@ class Worker:
         for number, task in self.tasks.items():
             waiting = [rec for rec in self.logs.components[number] if rec.offset >= task.position]
             if waiting:
-                self._commit(task.process([Message(rec) for rec in waiting[: self.random.randrange(1, 80)]]))
+                self._commit(task.process([ConsumedRec(rec) for rec in waiting[: self.random.randrange(1, 80)]]))
                 worked = True
         return worked
 
@@ -114,9 +121,9 @@ class Worker:
         self._append(log, number, output.key, output.value, tuple(output.headers))
 
 
-def drained(seed: int, units: int, expiration_ms: int = -1) -> tuple[Logs, Truth]:
+def drained(seed: int, units: int, expiration_ms: int = -1) -> tuple[Logs, GroundTruth]:
     """A load, sent and processed to its end."""
-    script, worker = Script(seed, PARTITIONS, window=20), Worker(seed, expiration_ms)
+    script, worker = Script(seed, PARTITIONS, window=20), TaskWorker(seed, expiration_ms)
     sent = list(_records(script, units))
     for at, each in enumerate(sent):
         worker.send(each)
@@ -125,9 +132,9 @@ def drained(seed: int, units: int, expiration_ms: int = -1) -> tuple[Logs, Truth
     while worker.poll():
         pass
     worker.tick()
-    return worker.logs, Truth(sent, script.whole)
+    return worker.logs, GroundTruth(sent, script.whole)
 
 
-def _records(script: Script, units: int) -> Iterator[Sent]:
+def _records(script: Script, units: int) -> Iterator[SentRecord]:
     for step in script.steps(units):
         yield from step

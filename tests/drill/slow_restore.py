@@ -1,4 +1,4 @@
-"""`python slow_restore.py [deaf] -c FILE --name SLOT`: a worker whose restores take long, a quarter of a second for twenty records.
+"""`python slow_restore.py [deaf] -c FILE --name NAME`: a worker whose restores take long, a quarter of a second for twenty records.
 
 `deaf` is the control: it does not serve its group meanwhile (ER-17).
 """
@@ -9,8 +9,8 @@ import sys
 import time
 from typing import Any
 
-from processor.engine.driver import Driver
-from processor.kafka import reader
+from uow.processor.engine.driver import Driver
+from uow.processor.kafka import log_reader as reader
 
 RECORDS, PAUSE_S = 20, 0.25
 
@@ -28,7 +28,7 @@ if __name__ == "__main__":
     reader.KafkaLogReader._strike_off = slowed(reader.KafkaLogReader._strike_off)  # type: ignore[method-assign]
     if sys.argv[1] == "deaf":
         sys.argv.pop(1)
-        Driver._serve = Driver._heed_stop  # type: ignore[method-assign]
-    from uow.commands.worker import command
+        Driver._serve = Driver._check_stop  # type: ignore[method-assign]
+    from uow.cli.worker_command import command
 
     command()

@@ -15,25 +15,28 @@ from tests.drill.in_memory import DESTINATION, drained
 from uow.prove import checker
 from uow.prove.checker import check
 from uow.prove.definitions import SETTINGS_KEY, UNIT
+from uow.prove.ground_truth import GroundTruth, load_truth
 from uow.prove.load import Script
-from uow.prove.records import Findings, Logs
-from uow.prove.truth import Truth, load_truth
+from uow.prove.seen_records import Findings, Logs
 
 LIMIT_MS = 4000
 
 
 @pytest.fixture(scope="module")
-def run() -> tuple[Logs, Truth]:
+def run() -> tuple[Logs, GroundTruth]:
     return drained(seed=5, units=400)
 
 
-def verdict(logs: Logs, truth: Truth, expiration_ms: int = -1) -> Findings:
+def verdict(logs: Logs, truth: GroundTruth, expiration_ms: int = -1) -> Findings:
     return check(logs, truth, DESTINATION, expiration_ms)
 
 
 def test_checker_and_load_import_nothing_of_the_product() -> None:
     """The judge shares no code with the worker; the import contract says so as well, this names what is allowed."""
-    own = {f"uow.prove.{name}" for name in ("truth", "records", "judge", "definitions", "checker", "reading", "load")}
+    own = {
+        f"uow.prove.{name}"
+        for name in ("ground_truth", "seen_records", "judge", "definitions", "checker", "reading", "load")
+    }
     for name in own:
         path = Path(checker.__file__).with_name(f"{name.rpartition('.')[2]}.py")
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -62,7 +65,7 @@ def test_what_the_engine_expires_is_accepted(seed: int) -> None:
     assert report.counts["open"] == 0
 
 
-def test_truth_survives_its_file(run: tuple[Logs, Truth], tmp_path: Path) -> None:
+def test_truth_survives_its_file(run: tuple[Logs, GroundTruth], tmp_path: Path) -> None:
     _, truth = run
     truth.save(tmp_path / "truth.jsonl")
     assert load_truth(tmp_path / "truth.jsonl") == truth
@@ -237,7 +240,7 @@ def lose_an_input_record(logs: Logs) -> None:
         (lose_an_input_record, "input"),
     ],
 )
-def test_damage_is_seen(run: tuple[Logs, Truth], damage: Callable[[Logs], None], kind: str) -> None:
+def test_damage_is_seen(run: tuple[Logs, GroundTruth], damage: Callable[[Logs], None], kind: str) -> None:
     """The checker is able to fail."""
     logs, truth = run
     broken = deepcopy(logs)

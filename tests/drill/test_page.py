@@ -9,13 +9,13 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from uow.prove.events import Event, Notebook
-from uow.prove.faults import Fault, Kind
+from uow.prove.faults import Fault, FaultKind
 from uow.prove.page import page
-from uow.prove.proof import Proof, Wish
-from uow.prove.records import Findings
-from uow.prove.report import as_json
-from uow.prove.round import Cluster, Result, Setup
+from uow.prove.proof import Proof, ProofSettings
+from uow.prove.proof_report import as_json
+from uow.prove.round import Result, RoundCluster, Setup
+from uow.prove.seen_records import Findings
+from uow.prove.timeline import Event, EventLog
 
 EVENTS = [
     Event(1000.0, "a", "start"),
@@ -29,12 +29,14 @@ EVENTS = [
 
 
 def proof(tmp_path: Path, *findings: Findings) -> Proof:
-    made = Proof(Cluster("<here>:9092"), Wish(7, [Kind.STEP, Kind.KILL], rounds=len(findings)), tmp_path)
+    made = Proof(
+        RoundCluster("<here>:9092"), ProofSettings(7, [FaultKind.STEP, FaultKind.KILL], rounds=len(findings)), tmp_path
+    )
     for each in findings:
-        setup = Setup("prove", 1, [Fault(Kind.STEP, step="commit")], slots=("a",), expiration_ms=4000)
-        notebook = Notebook([*EVENTS], [(1000.0, 0), (1000.5, 40), (1004.0, 400)])
+        setup = Setup("prove", 1, [Fault(FaultKind.STEP, step="commit")], worker_names=("a",), expiration_ms=4000)
+        event_log = EventLog([*EVENTS], [(1000.0, 0), (1000.5, 40), (1004.0, 400)])
         delivered = [(1003.2, 5), (1003.9, 1), (1008.0, 3)]
-        result = Result(setup, 9.0, {"step:commit": 1, "kill": 1}, {"137": 1}, each, notebook, delivered, tmp_path)
+        result = Result(setup, 9.0, {"step:commit": 1, "kill": 1}, {"137": 1}, each, event_log, delivered, tmp_path)
         made.results.append(result)
     return made
 
@@ -82,7 +84,7 @@ def test_a_round_that_could_not_be_judged_proves_nothing(tmp_path: Path) -> None
     found = proof(tmp_path, good())
     found.failure = "round 1 could not be judged: no broker"
     assert not found.is_good
-    assert "nothing is proven: round 1 could not be judged" in page(found)
+    assert "nothing is proved: round 1 could not be judged" in page(found)
 
 
 @pytest.mark.parametrize("rounds", [0, 1])

@@ -11,13 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 import uow.prove
-from uow.cli import main
-from uow.commands.prove import _cluster
-from uow.config import load
-from uow.prove.faults import SHARES, STEPS, TEXTS, Kind, draw, parted
-from uow.prove.proof import Wish
+from uow.cli.main import main
+from uow.cli.prove_command import _cluster
+from uow.config.loading import load
+from uow.prove.faults import SHARES, STEPS, TEXTS, FaultKind, draw, parted
+from uow.prove.proof import ProofSettings
+from uow.prove.proof_report import QUESTIONS
 from uow.prove.reading import conservation
-from uow.prove.report import QUESTIONS
 
 METRICS = """\
 # HELP uow_components_total Records by what became of them
@@ -41,15 +41,15 @@ def test_every_anomaly_that_can_be_said_answers_exactly_one_question() -> None:
 
 
 def test_every_kind_of_fault_has_a_text_and_a_share() -> None:
-    assert {*TEXTS} == {*SHARES} == {*Kind}
+    assert {*TEXTS} == {*SHARES} == {*FaultKind}
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_seed_draws_each_kind_and_each_step(seed: int) -> None:
-    faults = draw(random.Random(seed), list(Kind), 30)
+    faults = draw(random.Random(seed), list(FaultKind), 30)
     assert len(faults) == 30
-    assert {fault.kind for fault in faults} == {*Kind}
-    assert {fault.step for fault in faults if fault.kind is Kind.STEP} == {*STEPS}
+    assert {fault.kind for fault in faults} == {*FaultKind}
+    assert {fault.step for fault in faults if fault.kind is FaultKind.STEP} == {*STEPS}
     mine, rest = parted(faults)
     assert len(mine) + len(rest) == 30
     assert all(fault.kind.is_of_worker for fault in mine)
@@ -57,16 +57,16 @@ def test_a_seed_draws_each_kind_and_each_step(seed: int) -> None:
 
 
 def test_the_same_seed_asks_for_the_same_rounds() -> None:
-    one, other = Wish(7, list(Kind)), Wish(7, list(Kind))
+    one, other = ProofSettings(7, list(FaultKind)), ProofSettings(7, list(FaultKind))
     assert replace(one.setup(3), name="") == replace(other.setup(3), name="")
     assert one.setup(3).name != other.setup(3).name
     assert replace(one.setup(4), name="") != replace(one.setup(3), name="")
 
 
 def test_command_to_have_it_again_names_everything_that_was_asked_for() -> None:
-    wish = Wish(7, [Kind.KILL, Kind.DISK_FULL], rounds=2, workers=3, per_round=9, rate=100)
+    settings = ProofSettings(7, [FaultKind.KILL, FaultKind.DISK_FULL], rounds=2, workers=3, per_round=9, rate=100)
     told = "uow prove --rounds 2 --seed 7 --workers 3 --per-round 9 --faults kill,disk-full --rate 100"
-    assert wish.command == told
+    assert settings.command == told
 
 
 def test_workers_get_the_clusters_properties_and_nothing_else_of_ours(
@@ -79,7 +79,7 @@ def test_workers_get_the_clusters_properties_and_nothing_else_of_ours(
         '[application]\nid = "mine"\nbootstrap_servers = "far:9092"\n'
         '[kafka]\n"security.protocol" = "SASL_SSL"\n"sasl.password" = "s3cret"\n[destinations.mine]\n'
     )
-    with _cluster(file, None, tmp_path, Wish(7, list(Kind))) as cluster:
+    with _cluster(file, None, tmp_path, ProofSettings(7, list(FaultKind))) as cluster:
         assert cluster.bootstrap == "far:9092"
         assert cluster.broker is None
         assert cluster.client["sasl.password"] == "s3cret"

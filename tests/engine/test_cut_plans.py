@@ -1,4 +1,4 @@
-"""A plan that would close too much is cut (`processor.core.room`); what all of them come to is what one plan would have been."""
+"""A plan that would close too much is cut (`uow.processor.core.plan_size`); what all of them come to is what one plan would have been."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from random import Random
 
 import pytest
 
-from processor.engine.ports import Plan
-from processor.engine.rows import read_ledger
-from processor.engine.task import PartitionTask
-from tests.core.script import FakeRecord, c, context_of, policy_of
+from tests.core.script import c, context_of, policy_of
 from tests.core.streams import TP, Tick, World, call, draw_policy, draw_stream, new_task, polls, state_of
-from topics.catalogue import RECORD_LIMIT_BYTES
+from tests.fake_record import FakeRecord
+from uow.processor.engine.ports import Plan
+from uow.processor.engine.rows import read_ledger
+from uow.processor.engine.task import PartitionTask
+from uow.topics.catalogue import RECORD_LIMIT_BYTES
 
 
 def in_cut_plans(task: PartitionTask, one: list[FakeRecord] | Tick) -> Iterator[Plan | None]:

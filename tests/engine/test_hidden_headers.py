@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from processor.engine import outputs, shapes
-from processor.engine.ports import Output
-from processor.engine.stayed import whole_outputs
-from tests.core.script import TOPICS, FakeRecord, Story, bare, c, plain, story
-from topics.partitioner import partition_for
-from topics.policies import HandlingPolicy, Oversize, Shape
+from tests.core.script import TOPICS, Story, bare, c, plain, story
+from tests.fake_record import FakeRecord
+from uow.processor.engine.batch import Batch
+from uow.processor.engine.external_values import whole_outputs
+from uow.processor.engine.hidden_headers import HiddenHeaders
+from uow.processor.engine.ports import Output, Tp
+from uow.topics import record_size
+from uow.topics.partitioner import partition_for
+from uow.topics.policies import (
+    FieldSource,
+    HandlingPolicy,
+    Oversize,
+    Shape,
+)
 
 
 def told(*records: FakeRecord, **settings: Any) -> list[Output]:
@@ -51,9 +60,49 @@ def test_only_what_passes_without_headers_is_asked_about() -> None:
         list(whole_outputs(plan, Nobody()))
 
 
+def by_value(unit: str, seq: int, end: bool = False) -> bytes:
+    return json.dumps({"uow-id": unit, "uow-seq": seq, "uow-end": end}).encode()
+
+
+def test_where_fields_are_in_the_value_hidden_headers_are_found_before_a_record_is_judged() -> None:
+    """Else a component is held, and delivered, without the headers that it has."""
+    played = Story(story(field_source=FieldSource.VALUE).task)
+    sent = [
+        FakeRecord(0, None, by_value("a", 1), b"a"),
+        FakeRecord(1, None, by_value("a", 2, True), b"a", is_hidden=True),
+        FakeRecord(2, [], b"plain", b"k"),
+        FakeRecord(3, None, b"hidden plain", b"k", is_hidden=True),
+        FakeRecord(4, [("x", b"")], by_value("a", 2, True), b"a"),
+    ]
+    played.lying = {record.offset(): record for record in sent}
+    batch = Batch(played.task.tp, records=list(sent))
+    HiddenHeaders([TOPICS.components], played).replace([batch])
+    played.plans.append(played.task.process(batch.records))
+    outputs = played.outputs
+    assert [output.value for output in outputs if output.topic == TOPICS.rejected] == [sent[1].value(), b"hidden plain"]
+    assert all(
+        dict(output.headers)["uow-error-case"] == b"headers" for output in outputs if output.topic == TOPICS.rejected
+    )
+    assert b"plain" in [output.value for output in outputs if output.topic == TOPICS.units]
+    assert [len(each.components) for each in played.units] == [2]
+    assert not played.plans[0].bare, "nobody is asked twice"
+
+
+def test_other_destinations_pay_nothing_for_hidden_headers_in_values() -> None:
+    class Nobody:
+        def hidden(self, *asked: Any) -> Any:
+            raise AssertionError
+
+        read = close = hidden
+
+    records: list[Any] = [FakeRecord(0, None, by_value("a", 1), b"a")]
+    batches = [Batch(Tp(TOPICS.components, 0), records=records), Batch(Tp("E.components", 0))]
+    HiddenHeaders(["E.components"], Nobody()).replace(batches)
+    assert batches[0].records is records
+
+
 def limited(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    for module in (outputs, shapes):
-        monkeypatch.setattr(module, "HEADERS_LIMIT", most)
+    monkeypatch.setattr(record_size, "HEADERS_LIMIT", most)
 
 
 def most_headers(played: Story) -> int:

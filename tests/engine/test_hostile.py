@@ -8,16 +8,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from processor.core import columns, layout
-from processor.core.columns import ColumnReader
-from processor.engine.task import PartitionTask
-from schemas import codec
-from schemas.component import decode_component
-from tests.core.script import INPUT, T0, TOPICS, FakeRecord, check_counts, context_of, policy_of, unit_of
+from tests.core.script import T0, TOPICS, check_counts, context_of, policy_of, unit_of
 from tests.engine.test_memory import traced
-from topics import headers as names
-from topics.headers import ALIASES, Reading
-from topics.policies import AliasFamily, ExpirationPolicy, HandlingPolicy, LatePolicy, ValueFormat, ViolationPolicy
+from tests.fake_record import INPUT, FakeRecord
+from uow.processor.core import columns, layout
+from uow.processor.core.columns import ColumnReader
+from uow.processor.engine.task import PartitionTask
+from uow.schemas import codec
+from uow.schemas.component import decode_component
+from uow.topics import headers as names
+from uow.topics.headers import ALIASES, Reading
+from uow.topics.policies import (
+    AliasFamily,
+    ExpirationPolicy,
+    HandlingPolicy,
+    LatePolicy,
+    ValueFormat,
+    ViolationPolicy,
+)
 
 OURS = sorted(
     {value for name, value in vars(names).items() if name.isupper() and isinstance(value, str)}

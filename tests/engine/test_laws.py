@@ -1,6 +1,6 @@
 """The laws of a unit as a state machine: any records, commands, time and restarts, against the plainest model that has them.
 
-Hypothesis chooses the steps. After each, what one partition put out and what it holds is what the model says: contract section 5 for
+Hypothesis chooses the steps. After each, what one partition put out and what it holds is what the model says: the decision table for
 components, W-203 for commands, W-70 to W-84 for deadlines, W-124 for restarts. The model keeps dictionaries and sets, and looks at one group
 and one record at a time; it shares no code with the worker.
 
@@ -15,12 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from processor.engine.ports import Plan
-from processor.engine.restore import restore
-from processor.engine.task import PartitionTask
-from processor.engine.young import ReplayLimits
 from tests.core.script import (
-    INPUT,
     TOPICS,
     Seen,
     SeenError,
@@ -38,15 +33,20 @@ from tests.core.script import (
     see,
     told,
 )
-from tests.engine.logs import Logs
-from topics.policies import ExpirationPolicy
+from tests.engine.restored_logs import Logs
+from tests.fake_record import INPUT
+from uow.processor.engine.ports import Plan
+from uow.processor.engine.replayable import ReplayLimits
+from uow.processor.engine.restore import restore
+from uow.processor.engine.task import PartitionTask
+from uow.topics.policies import ExpirationPolicy
 
 AGE = 60
 IDS, NUMBERS = st.sampled_from("abc"), st.integers(1, 5)
 
 
 @dataclass
-class OpenGroup:
+class ModelGroup:
     """What the model knows of an open group; times in seconds."""
 
     opened: float
@@ -84,7 +84,7 @@ class Model:
     """One destination with an age limit; what it gives up is redirected."""
 
     now: float = 0.0
-    groups: dict[str, OpenGroup] = field(default_factory=dict)
+    groups: dict[str, ModelGroup] = field(default_factory=dict)
     closed: dict[str, tuple[str, dict[int, str]]] = field(default_factory=dict)
 
     def pass_time(self, now: float) -> list[Seen]:
@@ -110,7 +110,7 @@ class Model:
         refusal = self.refusal(name, seq, end, value)
         if refusal is not None:
             return [SeenRefusal(*refusal, value.encode())]
-        group = self.groups.setdefault(name, OpenGroup(self.now))
+        group = self.groups.setdefault(name, ModelGroup(self.now))
         group.held[seq] = value
         group.waived.discard(seq)
         if end:
@@ -163,10 +163,12 @@ class Model:
 class Laws(RuleBasedStateMachine):
     """The partition's task beside the model."""
 
-    @initialize(young=st.booleans())
-    def begin(self, young: bool) -> None:
+    @initialize(replayable=st.booleans())
+    def begin(self, replayable: bool) -> None:
         policy = policy_of(incomplete_expiration_ms=AGE * 1000, expiration_policy=ExpirationPolicy.REDIRECT)
-        self.context = context_of(policy, replay=ReplayLimits(1 << 20, 1 << 30, 1 << 40) if young else ReplayLimits())
+        self.context = context_of(
+            policy, replay=ReplayLimits(1 << 20, 1 << 30, 1 << 40) if replayable else ReplayLimits()
+        )
         self.story = Story(PartitionTask(INPUT, self.context))
         self.model, self.logs, self.commands = Model(), Logs(INPUT), 0
 

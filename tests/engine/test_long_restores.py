@@ -7,13 +7,25 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import pytest
 
-from processor.engine.batch import Batch, Task
-from processor.engine.driver import Driver, Ports, Wanted
-from processor.engine.ports import Blocked, Doubt, Plan, Tp
-from processor.engine.task import PartitionTask
-from processor.sim.memory import ManualClock, MemoryKafka, MemorySink, MemorySource
-from schemas.errors import StateCorruptedError
 from tests.core.streams import context_of, policy_of
+from tests.shell.memory_kafka import (
+    ManualClock,
+    MemoryKafka,
+    MemorySink,
+    MemorySource,
+)
+from uow.processor.engine.batch import Batch, Task
+from uow.processor.engine.driver import Driver
+from uow.processor.engine.driver_ports import Ports, Wanted
+from uow.processor.engine.ports import (
+    Blocked,
+    Doubt,
+    Plan,
+    Tp,
+)
+from uow.processor.engine.task import PartitionTask
+from uow.processor.sim.simulated_kafka import Member
+from uow.schemas.error_classes import StateCorruptedError
 
 P0, P1 = Tp("D.components", 0), Tp("D.components", 1)
 
@@ -33,13 +45,15 @@ class Watched(MemorySource):
         super().begin(positions)
 
 
-class World:
+class RestoringDriver:
     """A driver on Kafka in memory whose restores are plays: each is given what it may do between two requests.
 
     It is stopped when the script of restores is at its end and what they restored was adopted.
     """
 
-    def __init__(self, *plays: Callable[[World, Sequence[Tp], Wanted], None], source: type[Watched] = Watched) -> None:
+    def __init__(
+        self, *plays: Callable[[RestoringDriver, Sequence[Tp], Wanted], None], source: type[Watched] = Watched
+    ) -> None:
         self.kafka = MemoryKafka()
         self.source = source(self.kafka, "a")
         self.plays = [*plays]
@@ -51,7 +65,7 @@ class World:
         ports = Ports(self.source, MemorySink(self.kafka, "A-worker-a"), ManualClock(), self._restore)
         self.driver = Driver(ports, self, {"D.components": "D.commands"}, 100, 1 << 30, self.stop)
 
-    def run(self) -> World:
+    def run(self) -> RestoringDriver:
         self.driver.run()
         if self.error is not None:
             raise self.error
@@ -63,11 +77,11 @@ class World:
         play(self, tps, wanted)
         return {tp: PartitionTask(tp, context_of(policy_of())) for tp in tps}
 
-    def join(self) -> int:
+    def join(self) -> Member:
         """Another member of the group; it gets partition 1 once we let go of it."""
         return self.kafka.join("b", ["D.components"])
 
-    # -- Host
+    # -- TaskRunner
 
     def assigned(self, tasks: Mapping[Tp, Task]) -> None:
         self.adopted.append([tp.partition for tp in tasks])
@@ -88,21 +102,21 @@ class World:
     def doubted(self, doubt: Doubt) -> None: ...
 
 
-def in_peace(world: World, tps: Sequence[Tp], wanted: Wanted) -> None:
+def in_peace(world: RestoringDriver, tps: Sequence[Tp], wanted: Wanted) -> None:
     assert list(wanted()) == list(tps)
 
 
 def test_group_is_served_between_any_two_requests_of_a_restore_and_nothing_is_read_before_its_end() -> None:
     """ER-17."""
 
-    def long(world: World, tps: Sequence[Tp], wanted: Wanted) -> None:
+    def long(world: RestoringDriver, tps: Sequence[Tp], wanted: Wanted) -> None:
         before = world.source.served
         for _ in range(50):
             assert list(wanted()) == [P0, P1]
             assert not world.source.position
         assert world.source.served == before + 50
 
-    world = World(long).run()
+    world = RestoringDriver(long).run()
     assert world.restored == world.adopted == [[0, 1]]
     assert world.source.began.keys() == {P0, P1, Tp("D.commands", 0), Tp("D.commands", 1)}
 
@@ -110,11 +124,11 @@ def test_group_is_served_between_any_two_requests_of_a_restore_and_nothing_is_re
 def test_partition_that_goes_during_a_restore_is_dropped_and_the_others_are_kept() -> None:
     """ER-08: what is restored already is not restored again."""
 
-    def overtaken(world: World, tps: Sequence[Tp], wanted: Wanted) -> None:
+    def overtaken(world: RestoringDriver, tps: Sequence[Tp], wanted: Wanted) -> None:
         world.join()
         assert list(wanted()) == [P0]
 
-    world = World(overtaken).run()
+    world = RestoringDriver(overtaken).run()
     assert world.restored == [[0, 1]]
     assert world.adopted == [[0]]
     assert P1 not in world.source.began
@@ -124,7 +138,7 @@ def test_restore_that_nobody_wants_any_more_ends_at_once() -> None:
     """ER-08: lost with the session; on the way back it begins anew."""
     ended = []
 
-    def lost(world: World, tps: Sequence[Tp], wanted: Wanted) -> None:
+    def lost(world: RestoringDriver, tps: Sequence[Tp], wanted: Wanted) -> None:
         world.kafka.expire("a")
         try:
             wanted()
@@ -132,7 +146,7 @@ def test_restore_that_nobody_wants_any_more_ends_at_once() -> None:
             ended.append(True)
             raise
 
-    world = World(lost, in_peace).run()
+    world = RestoringDriver(lost, in_peace).run()
     assert ended
     assert world.restored == [[0, 1], [0, 1]]
     assert world.adopted == [[], [0, 1]]
@@ -141,31 +155,31 @@ def test_restore_that_nobody_wants_any_more_ends_at_once() -> None:
 def test_partition_that_goes_and_comes_back_during_a_restore_is_restored_again() -> None:
     """ER-08: somebody else may have committed there meanwhile."""
 
-    def away_and_back(world: World, tps: Sequence[Tp], wanted: Wanted) -> None:
+    def away_and_back(world: RestoringDriver, tps: Sequence[Tp], wanted: Wanted) -> None:
         other = world.join()
         assert list(wanted()) == [P0]
         world.kafka.leave(other)
         assert list(wanted()) == [P0]
 
-    def back(world: World, tps: Sequence[Tp], wanted: Wanted) -> None:
+    def back(world: RestoringDriver, tps: Sequence[Tp], wanted: Wanted) -> None:
         assert world.source.paused == {P0, Tp("D.commands", 0)}, "polls give no records meanwhile"
 
-    world = World(away_and_back, back).run()
+    world = RestoringDriver(away_and_back, back).run()
     assert not world.source.paused
     assert world.restored == [[0, 1], [1]]
     assert world.adopted == [[0], [1]]
 
 
 def test_partition_that_went_is_not_blocked_for_what_its_restore_said() -> None:
-    def overtaken(world: World, tps: Sequence[Tp], wanted: Wanted) -> None:
+    def overtaken(world: RestoringDriver, tps: Sequence[Tp], wanted: Wanted) -> None:
         world.join()
         wanted()
         raise StateCorruptedError([P0, P1], "somebody commits", "")
 
-    def corrupted(world: World, tps: Sequence[Tp], wanted: Wanted) -> None:
+    def corrupted(world: RestoringDriver, tps: Sequence[Tp], wanted: Wanted) -> None:
         raise StateCorruptedError(tps, "no sense in it", "begin anew")
 
-    world = World(overtaken, in_peace, corrupted).run()
+    world = RestoringDriver(overtaken, in_peace, corrupted).run()
     assert world.restored == [[0, 1], [0], [1]]
     assert world.adopted == [[0]]
     assert not world.refused
@@ -174,12 +188,12 @@ def test_partition_that_went_is_not_blocked_for_what_its_restore_said() -> None:
 def test_stop_is_heard_in_the_middle_of_a_restore() -> None:
     """R-68: the worker leaves in order."""
 
-    def stopped(world: World, tps: Sequence[Tp], wanted: Wanted) -> None:
+    def stopped(world: RestoringDriver, tps: Sequence[Tp], wanted: Wanted) -> None:
         world.stop.set()
         wanted()
         pytest.fail("the restore went on")
 
-    world = World(stopped).run()
+    world = RestoringDriver(stopped).run()
     assert world.adopted == []
     assert not world.kafka.members
 
@@ -192,5 +206,5 @@ def test_assignment_that_comes_along_with_the_leaving_is_not_restored() -> None:
             self._on_assign([P1])
             super().close()
 
-    world = World(in_peace, source=Late).run()
+    world = RestoringDriver(in_peace, source=Late).run()
     assert world.restored == [[0, 1]]

@@ -9,14 +9,15 @@ from contextlib import contextmanager
 
 import pytest
 
-from processor.core.changes import Closed
-from processor.core.closed import ClosedMemory, CommandMemory, memory_of
-from processor.engine.task import PartitionTask
-from processor.engine.young import NO_REPLAY, ReplayLimits
-from schemas.records import Reason, UnitOutcome
-from tests.core.script import INPUT, T0, FakeRecord, Story, c, context_of, policy_of
-from topics.paths import PathMap, claim_key, claim_value
-from topics.policies import ExpirationPolicy
+from tests.core.script import T0, Story, c, context_of, policy_of
+from tests.fake_record import INPUT, FakeRecord
+from uow.processor.core.changes import Closed
+from uow.processor.core.closed import ClosedMemory, CommandMemory, memory_of
+from uow.processor.engine.replayable import NO_REPLAY, ReplayLimits
+from uow.processor.engine.task import PartitionTask
+from uow.schemas.records import Reason, UnitOutcome
+from uow.topics.path_map import PathMap, claim_key, claim_value
+from uow.topics.policies import ExpirationPolicy
 
 GROUPS = 5_000
 
@@ -131,7 +132,7 @@ def test_estimate_is_what_a_path_map_takes(length: int, claims: int) -> None:
 
 
 def test_groups_that_closed_and_wait_in_line_are_counted() -> None:
-    """One that stays open keeps all behind it in the queue of young ones."""
+    """One that stays open keeps all behind it in the queue of replayable ones."""
     task = PartitionTask(
         INPUT, context_of(policy_of(incomplete_expiration_ms=10_000_000), replay=ReplayLimits(100_000, 1 << 26, 60_000))
     )

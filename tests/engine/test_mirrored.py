@@ -13,12 +13,13 @@ from uuid import uuid4
 
 import pytest
 
-from processor.engine.ports import Output, Tp
-from processor.engine.task import PartitionTask
-from tests.core.script import T0, TOPICS, FakeRecord, context_of, is_unit, policy_of, unit_of
-from topics import admin
-from topics.partitioner import partition_for
-from topics.policies import DuplicatePolicy
+from tests.core.script import T0, TOPICS, context_of, is_unit, policy_of, unit_of
+from tests.fake_record import FakeRecord
+from uow.processor.engine.ports import Output, Tp
+from uow.processor.engine.task import PartitionTask
+from uow.topics import admin
+from uow.topics.partitioner import partition_for
+from uow.topics.policies import DuplicatePolicy
 
 PARTITIONS, LATER_MS = 3, 40_000
 Logs = dict[int, list[FakeRecord]]

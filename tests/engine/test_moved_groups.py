@@ -8,23 +8,34 @@ from random import Random
 
 import pytest
 
-from processor.engine.context import TaskContext
-from processor.engine.ports import Committed, Output, Stretch, Tp
-from processor.engine.repartition import Moved, move
-from processor.engine.restore import live_rows, restore
-from processor.engine.task import PartitionTask
-from processor.engine.young import ReplayLimits
-from schemas.errors import StateCorruptedError
-from tests.core.script import T0, TOPICS, FakeRecord, Sent, c, context_of, is_unit, policy_of, told, unit_of
-from tests.engine.logs import Logs
-from topics.partitioner import partition_for
-from topics.policies import DestinationPolicy, HandlingPolicy, LatePolicy, Routing
+from tests.core.script import T0, TOPICS, Sent, c, context_of, is_unit, policy_of, told, unit_of
+from tests.engine.restored_logs import Logs
+from tests.fake_record import FakeRecord
+from uow.processor.engine.context import TaskContext
+from uow.processor.engine.moved_groups import Moved, move
+from uow.processor.engine.ports import (
+    Committed,
+    Output,
+    Stretch,
+    Tp,
+)
+from uow.processor.engine.replayable import ReplayLimits
+from uow.processor.engine.restore import live_rows, restore
+from uow.processor.engine.task import PartitionTask
+from uow.schemas.error_classes import StateCorruptedError
+from uow.topics.partitioner import partition_for
+from uow.topics.policies import (
+    DestinationPolicy,
+    HandlingPolicy,
+    LatePolicy,
+    Routing,
+)
 
 WIDE = ReplayLimits(1000, 1 << 30, 1 << 30)
 NARROW = ReplayLimits(5, 1 << 30, 1 << 30)
 
 
-class Cluster:
+class GrowingCluster:
     """All partitions of a destination: logs, the tasks of its workers, and everything they put out."""
 
     def __init__(self, partitions: int, policy: DestinationPolicy, replay: ReplayLimits = WIDE) -> None:
@@ -129,13 +140,13 @@ def drawn(rnd: Random) -> list[Sent]:
     return sent
 
 
-@pytest.mark.parametrize("replay", [WIDE, NARROW, ReplayLimits()], ids=["young", "some-young", "promoted"])
+@pytest.mark.parametrize("replay", [WIDE, NARROW, ReplayLimits()], ids=["replayable", "some-replayable", "promoted"])
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 4), (3, 4), (2, 5)])
 def test_groups_open_before_and_completed_after_are_the_same_units_w107(
     before: int, after: int, replay: ReplayLimits
 ) -> None:
     sent = drawn(Random(before * 10 + after))
-    steady, grown = (Cluster(before, policy_of(), replay) for _ in range(2))
+    steady, grown = (GrowingCluster(before, policy_of(), replay) for _ in range(2))
     for each in sent[:90]:
         steady.send(each)
         grown.send(each)
@@ -159,7 +170,7 @@ def test_groups_open_before_and_completed_after_are_the_same_units_w107(
 
 def test_second_growth_finds_what_the_first_one_moved_w107() -> None:
     sent = drawn(Random(1))
-    cluster = Cluster(1, policy_of())
+    cluster = GrowingCluster(1, policy_of())
     for each in sent[:60]:
         cluster.send(each)
     cluster.repartition(3)
@@ -173,7 +184,7 @@ def test_second_growth_finds_what_the_first_one_moved_w107() -> None:
 
 def test_closed_ids_and_what_commands_said_move_along_w107() -> None:
     """W-19, W-203."""
-    cluster = Cluster(1, policy_of(incomplete_expiration_ms=60_000))
+    cluster = GrowingCluster(1, policy_of(incomplete_expiration_ms=60_000))
     ids = [f"g{number}" for number in range(20)]
     for name in ids:
         cluster.send(c(1, True, name))
@@ -198,7 +209,7 @@ def test_closed_ids_and_what_commands_said_move_along_w107() -> None:
 
 def test_late_component_on_the_old_partition_is_sent_on_even_if_its_id_is_remembered_there_w107() -> None:
     """By a producer that has not noticed the new count; under `reopen` its group must not open on the old partition."""
-    cluster = Cluster(1, policy_of(late_policy=LatePolicy.REOPEN))
+    cluster = GrowingCluster(1, policy_of(late_policy=LatePolicy.REOPEN))
     ids = [f"g{number}" for number in range(10)]
     for name in ids:
         cluster.send(c(1, False, name))
@@ -213,7 +224,7 @@ def test_late_component_on_the_old_partition_is_sent_on_even_if_its_id_is_rememb
 
 def test_given_up_components_name_where_they_lay_w107() -> None:
     """W-80: `uow-source` of a component that moved with its group is the old partition."""
-    cluster = Cluster(1, policy_of())
+    cluster = GrowingCluster(1, policy_of())
     for number in range(8):
         cluster.send(c(1, False, f"g{number}"))
     cluster.repartition(3)
@@ -227,7 +238,7 @@ def test_given_up_components_name_where_they_lay_w107() -> None:
 
 
 def test_restore_under_another_count_than_the_offsets_were_committed_with_is_refused_w107() -> None:
-    cluster = Cluster(2, policy_of())
+    cluster = GrowingCluster(2, policy_of())
     cluster.send(c(1, False, "a"))
     cluster.context = replace(cluster.context, partitions=3)
     with pytest.raises(
@@ -237,7 +248,7 @@ def test_restore_under_another_count_than_the_offsets_were_committed_with_is_ref
 
 
 def test_partition_that_was_added_under_a_running_worker_is_refused_w107() -> None:
-    cluster = Cluster(2, policy_of())
+    cluster = GrowingCluster(2, policy_of())
     with pytest.raises(
         StateCorruptedError, match=r"D\.components/5: the topic had 2 partitions when this worker started"
     ):
@@ -250,7 +261,7 @@ def test_partition_that_was_added_under_a_running_worker_is_refused_w107() -> No
     ids=["path", "pass_through"],
 )
 def test_count_means_nothing_where_no_group_hangs_on_it_w107(policy: DestinationPolicy) -> None:
-    cluster = Cluster(2, policy)
+    cluster = GrowingCluster(2, policy)
     cluster.send(c(1, False, "a"))
     cluster.context = replace(cluster.context, partitions=3)
     cluster.start()

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from processor.engine.ports import Plan
-from processor.engine.task import PartitionTask
-from schemas.records import MAX_RANGES, MAX_SEQ, Range, bounded_ranges, parse_ranges
-from tests.core.script import INPUT, TOPICS, FakeRecord, context_of, policy_of
+from tests.core.script import TOPICS, context_of, policy_of
 from tests.core.streams import check_counts
+from tests.fake_record import INPUT, FakeRecord
+from uow.processor.engine.ports import Plan
+from uow.processor.engine.task import PartitionTask
+from uow.schemas.records import (
+    MAX_RANGES,
+    MAX_SEQ,
+    Range,
+    bounded_ranges,
+    parse_ranges,
+)
 
 LIMIT = 10_000
 HUGE = b"\0" * 2 * LIMIT

@@ -1,4 +1,4 @@
-"""Young groups are not written, they are replayed: whatever the bounds, a restart changes nothing (notes on the ledger; W-124, W-125)."""
+"""Young groups are not written, they are replayed (notes on the ledger; W-124, W-125). Restarts at random moments: `test_commands_restored.py`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,25 @@ from typing import Any
 
 import pytest
 
-from processor.core.group import Group
-from processor.engine.ports import Plan
-from processor.engine.restore import restore
-from processor.engine.rows import read_ledger, read_row
-from processor.engine.task import PartitionTask
-from processor.engine.young import ReplayLimits
-from schemas.errors import StateCorruptedError
-from schemas.records import Attributes
-from tests.core.script import INPUT, TOPICS, FakeRecord, Story, c, context_of, policy_of, unit
-from tests.core.streams import PARTITIONS, TP, Tick, call, draw_policy, draw_stream, new_task, polls, state_of
-from tests.engine.logs import Logs
-from topics.policies import AliasFamily, DestinationPolicy, LatePolicy, ViolationPolicy
+from tests.core.script import TOPICS, Story, c, context_of, policy_of, unit
+from tests.core.streams import state_of
+from tests.engine.restored_logs import Logs
+from tests.fake_record import INPUT, FakeRecord
+from uow.processor.core.group import Group
+from uow.processor.engine.group_storage import is_replayable, rows_of
+from uow.processor.engine.ports import Plan
+from uow.processor.engine.replayable import ReplayLimits
+from uow.processor.engine.restore import restore
+from uow.processor.engine.rows import read_ledger, read_row
+from uow.processor.engine.task import PartitionTask
+from uow.schemas.error_classes import StateCorruptedError
+from uow.schemas.records import Attributes
+from uow.topics.policies import (
+    AliasFamily,
+    DestinationPolicy,
+    LatePolicy,
+    ViolationPolicy,
+)
 
 WIDE = ReplayLimits(1_000_000, 1 << 40, 1 << 40)
 
@@ -52,42 +59,6 @@ def groups_of(task: PartitionTask) -> dict[str, Any]:
     """The state but for how many components have rows: that is what the bounds are about."""
     state = state_of(task)
     return state | {"groups": {group_id: group[:-1] for group_id, group in state["groups"].items()}}
-
-
-def effects(plan: Plan | None) -> Any:
-    return None if plan is None else (plan.outputs, plan.stayed, plan.log_lines, plan.next_offset)
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_restart_under_any_bounds_changes_nothing_w124_w125(seed: int) -> None:
-    rnd = Random(seed)
-    policy = draw_policy(rnd)
-    calls = polls(rnd, draw_stream(rnd, rnd.choice([60, 400]), rnd.choice([3, 12, 60, 200])), rnd.choice([8, 40]))
-    steady, logs = new_task(policy), Logs(TP)
-    restarted = new_task(policy, replay=draw_limits(rnd))
-    replayed = 0
-    for one in calls:
-        if rnd.random() < 0.3 and logs.committed_offset is not None:
-            if rnd.random() < 0.2:
-                logs.add(restarted.drain())  # a clean stop: nothing is left to replay
-                assert restarted.young.floor(restarted.position) == restarted.position
-            if rnd.random() < 0.3:
-                logs.compact()
-            restarted = restored(logs, policy, draw_limits(rnd), PARTITIONS)
-            replayed += sum(group.is_young for group in restarted.groups.values())
-            assert groups_of(restarted) == groups_of(steady)
-            restarted.partition.counts.received = restarted.counts.held
-        if not isinstance(one, Tick):
-            logs.take_input(one)
-        plan, again = call(steady, one), call(restarted, one)
-        if again is not None and plan is None:
-            assert not again.outputs, "only young groups grew old"
-        else:
-            assert effects(again) == effects(plan)
-        logs.add(again)
-    assert groups_of(restarted) == groups_of(steady)
-    if seed == 0:
-        assert replayed, "the test replays nothing"
 
 
 def test_policies_do_not_matter_to_a_replay() -> None:
@@ -125,18 +96,18 @@ def test_a_replayed_group_is_promoted_whole_when_the_bounds_are_gone_and_a_speci
     )
     rows = {read_row(value or b"").attributes for _, value in plan.changelog}
     assert rows == {None, Attributes(count=3), Attributes(deliver_at=9_000_000_000_000)}
-    assert len(plan.changelog) == task.groups[b"a"].promoted == 3
+    assert len(plan.changelog) == rows_of(task.groups[b"a"]) == 3
 
 
-def test_a_group_that_opens_again_is_never_young() -> None:
+def test_a_group_that_opens_again_is_never_replayable() -> None:
     policy = policy_of(late_policy=LatePolicy.REOPEN, incomplete_expiration_ms=1_000)
     logs = Logs(INPUT)
     play(logs, PartitionTask(INPUT, context_of(policy, replay=WIDE)), [c(1, at=0), c(1, at=5)])
     group = restored(logs, policy, WIDE).groups[b"a"]
-    assert (group.generation, group.is_young, group.promoted) == (2, False, 1)
+    assert (group.generation, is_replayable(group), rows_of(group)) == (2, False, 1)
 
 
-def test_young_groups_leave_no_row_and_hold_the_floor_down() -> None:
+def test_replayable_groups_leave_no_row_and_hold_the_floor_down() -> None:
     task = PartitionTask(INPUT, context_of(policy_of(), replay=ReplayLimits(3, 1 << 40, 1 << 40)))
     played = Story(task)
     played.send(c(1), c(1, id="b"), c(2, end=True))
@@ -183,19 +154,19 @@ def floor_of(plan: Plan) -> int:
     return floor
 
 
-def young_logs() -> Logs:
+def replayable_logs() -> Logs:
     logs = Logs(INPUT)
     play(logs, PartitionTask(INPUT, context_of(policy_of(), replay=WIDE)), [c(1)], [c(1, id="b")], [c(2)])
     return logs
 
 
 def test_whole_logs_are_replayed() -> None:
-    groups = restored(young_logs(), policy_of(), ReplayLimits()).groups
+    groups = restored(replayable_logs(), policy_of(), ReplayLimits()).groups
     assert {group_id: sorted(group.held) for group_id, group in groups.items()} == {b"a": [1, 2], b"b": [1]}
 
 
 def test_input_deleted_above_the_floor_is_refused() -> None:
-    logs = young_logs()
+    logs = replayable_logs()
     logs.input_bounds = (1, 3)
     with pytest.raises(
         StateCorruptedError, match=r"begins at 1, above the replay floor 0; .*to begin anew, stop all workers"
@@ -206,7 +177,7 @@ def test_input_deleted_above_the_floor_is_refused() -> None:
 @pytest.mark.parametrize(("lost", "gap"), [(0, "0 to 1"), (1, "1 to 2")])
 def test_ledger_with_a_hole_is_refused(lost: int, gap: str) -> None:
     """Cut at its head by retention, or anywhere."""
-    logs = young_logs()
+    logs = replayable_logs()
     ledgers = [record for record in logs.written if record.tp.topic == TOPICS.closed_changelog]
     logs.written.remove(ledgers[lost])
     with pytest.raises(StateCorruptedError, match=f"no record of {gap}; the logs do not belong together: put"):
@@ -215,7 +186,7 @@ def test_ledger_with_a_hole_is_refused(lost: int, gap: str) -> None:
 
 def test_ledger_that_is_gone_beside_an_offset_that_somebody_else_set_is_refused() -> None:
     """Nothing is left that could tell whether the offset belongs to this state; begun anew, both topics are new and empty."""
-    logs = young_logs()
+    logs = replayable_logs()
     logs.written = [record for record in logs.written if record.tp == INPUT]
     logs.committed_offset, logs.metadata = 2, ""
     with pytest.raises(
@@ -228,14 +199,14 @@ def test_ledger_that_is_gone_beside_an_offset_that_somebody_else_set_is_refused(
 
 
 def test_emptied_input_is_refused_where_it_is_needed() -> None:
-    logs = young_logs()
+    logs = replayable_logs()
     logs.written = [record for record in logs.written if record.tp != INPUT]
     with pytest.raises(StateCorruptedError, match="the replay floor is 0"):
         restored(logs, policy_of(), WIDE)
 
 
 def test_offsets_reset_by_an_administrator_are_refused() -> None:
-    logs = young_logs()
+    logs = replayable_logs()
     logs.committed_offset = 1
     with pytest.raises(
         StateCorruptedError, match=r"the ledger ends at 3, the committed offset is 1; .*put the old offsets back"

@@ -10,16 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import processor.engine.restore as restoring
-from processor.engine.agreement import Agreement
-from processor.engine.ports import Plan, Tp
-from processor.engine.restore import restore
-from processor.engine.rows import LEDGER_HEADER, read_ledger, read_row
-from processor.engine.task import PartitionTask
-from schemas import codec
-from schemas.component import decode_component
-from schemas.errors import StateCorruptedError
-from schemas.records import (
+import uow.processor.engine.restore as restoring
+from tests.core.script import TOPICS, Story, c, context_of, latest, ms, plain, policy_of, unit
+from tests.core.streams import PARTITIONS, TP, Tick, call, draw_policy, draw_stream, new_task, polls, state_of
+from tests.engine.restored_logs import Logs
+from tests.fake_record import INPUT
+from uow.ops.doctor import CheckResult, clock_ahead
+from uow.processor.engine.ports import Plan, Tp
+from uow.processor.engine.restore import restore
+from uow.processor.engine.rows import LEDGER_HEADER, read_ledger, read_row
+from uow.processor.engine.settings_record import RecordedSettings
+from uow.processor.engine.task import PartitionTask
+from uow.schemas import codec
+from uow.schemas.component import decode_component
+from uow.schemas.error_classes import StateCorruptedError
+from uow.schemas.records import (
     Attributes,
     ChangelogRow,
     ClosedGroup,
@@ -28,12 +33,13 @@ from schemas.records import (
     UnitOutcome,
     changelog_key,
 )
-from tests.core.script import INPUT, TOPICS, Story, c, context_of, latest, ms, plain, policy_of, unit
-from tests.core.streams import PARTITIONS, TP, Tick, call, draw_policy, draw_stream, new_task, polls, state_of
-from tests.engine.logs import Logs
-from topics.policies import DestinationPolicy, ExpirationPolicy, HandlingPolicy, LatePolicy
-from uow.doctor import Verdict, clock_ahead
-from uow.printing import wall_clock_ms
+from uow.terminal.printing import wall_clock_ms
+from uow.topics.policies import (
+    DestinationPolicy,
+    ExpirationPolicy,
+    HandlingPolicy,
+    LatePolicy,
+)
 
 CHANGELOG = Tp(TOPICS.groups_changelog, 0)
 LEDGER = Tp(TOPICS.closed_changelog, 0)
@@ -48,7 +54,7 @@ def said(plan: Plan | None) -> Any:
     return (
         None
         if plan is None
-        else (plan.outputs, plan.stayed, plan.log_lines, plan.changelog, plan.ledger, plan.next_offset)
+        else (plan.outputs, plan.external, plan.log_lines, plan.changelog, plan.ledger, plan.next_offset)
     )
 
 
@@ -260,7 +266,7 @@ def test_state_without_a_committed_offset_is_refused_er20(keep: Tp) -> None:
 def test_first_start_where_only_the_settings_row_is_left_is_refused_er20() -> None:
     """Offsets and ledger age away with a long stop; what is in a compacted topic does not."""
     policy = policy_of()
-    context = replace(context_of(policy), agreement=Agreement.of("D", policy))
+    context = replace(context_of(policy), recorded_settings=RecordedSettings.of("D", policy))
     played, logs = Story(PartitionTask(INPUT, context)), Logs(INPUT)
     played.send(c(1, end=True))
     logs.add(played.plans[0])
@@ -480,5 +486,5 @@ def test_clock_that_leapt_before_is_told_by_the_doctor() -> None:
     assert not [*clock_ahead(task)]
     task.partition.clock = wall_clock_ms() + 3_600_000
     (told,) = clock_ahead(task)
-    assert told.verdict is Verdict.LOOK
+    assert told.verdict is CheckResult.LOOK
     assert "its clock is 1.0 h ahead" in told.what

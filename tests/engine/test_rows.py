@@ -1,4 +1,4 @@
-"""Changelog rows and ledger records by hand are what the general codec makes of the same values (architecture section 5)."""
+"""Changelog rows and ledger records by hand are what the general codec makes of the same values (`schemas/definitions`)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from processor.core.changes import Closed, Held
-from processor.core.group import Group
-from processor.engine.rows import component_row, ledger_value, ranges_of, read_ledger, read_row, tombstone_keys
-from schemas import codec
-from schemas.component import long
-from schemas.errors import DecodeError
-from schemas.records import (
+from uow.processor.core.changes import Closed, Held
+from uow.processor.core.group import Group
+from uow.processor.engine.rows import (
+    component_row,
+    ledger_value,
+    ranges_of,
+    read_ledger,
+    read_row,
+    tombstone_keys,
+)
+from uow.schemas import codec
+from uow.schemas.component import long
+from uow.schemas.error_classes import DecodeError
+from uow.schemas.records import (
     MAX_SEQ,
     Attributes,
     ChangelogRow,
@@ -66,7 +73,6 @@ def test_row_of_a_component_is_what_the_codec_writes(
     assert parse_changelog_key(key) == (id, seq)
     assert value == codec.frame(expected)
     assert read_row(value) == expected == codec.decode(value)
-    group.promoted = 1
     assert tombstone_keys(group) == [key]
 
 

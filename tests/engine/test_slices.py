@@ -6,9 +6,10 @@ from random import Random
 
 import pytest
 
-from processor.engine.batch import SLICE, Batch
-from tests.core.script import FakeRecord, c
+from tests.core.script import c
 from tests.core.streams import TP, Tick, call, draw_policy, draw_stream, new_task, polls, state_of
+from tests.fake_record import FakeRecord
+from uow.processor.engine.batch import SLICE, Batch
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from processor.engine.ports import Tp
-from processor.engine.waiting import WaitingCommands
-from tests.core.script import INPUT, TOPICS, FakeRecord, c, ms
+from tests.core.script import TOPICS, c, ms
+from tests.fake_record import INPUT, FakeRecord
+from uow.processor.engine.input_topics import InputTopics
+from uow.processor.engine.ports import Tp
+from uow.processor.engine.waiting_commands import WaitingCommands
 
 COMMANDS = Tp(TOPICS.commands, INPUT.partition)
 
 
-class Source:
+class WaitingSource:
     """Says where the components end, and is told what not to fetch."""
 
     def __init__(self, end: int | None) -> None:
@@ -45,8 +47,8 @@ def commands(*at: float, first: int = 0) -> list[Any]:
 
 
 def waiting(end: int | None, *at: float) -> tuple[WaitingCommands, Any]:
-    source: Any = Source(end)
-    waits = WaitingCommands(source, {INPUT.topic: COMMANDS.topic})
+    source: Any = WaitingSource(end)
+    waits = WaitingCommands(source, InputTopics({INPUT.topic: COMMANDS.topic}))
     waits.take(INPUT, commands(*at))
     return waits, source
 
@@ -99,10 +101,10 @@ def test_what_is_read_a_second_time_is_there_once_w203() -> None:
 
 def test_where_commands_wait_no_more_are_fetched_until_they_are_decided_w203() -> None:
     waits, source = waiting(7, 5, 6)
-    waits.settle({INPUT: 1})
+    waits.end_turn({INPUT: 1})
     assert (ready(waits, 7), waits.paused) == ([1], {COMMANDS})
-    waits.settle({INPUT: 1})
-    waits.settle({INPUT: 2})
+    waits.end_turn({INPUT: 1})
+    waits.end_turn({INPUT: 2})
     assert [told for told in source.told if told[1]] == [("pause", [COMMANDS]), ("resume", [COMMANDS])]
     assert not waits
 
@@ -115,7 +117,7 @@ def test_a_partition_that_stands_still_for_want_of_memory_obeys_at_once_w203() -
 
 def test_what_went_is_forgotten_and_may_come_back_w203() -> None:
     waits, _ = waiting(7, 5)
-    waits.settle({INPUT: 0})
+    waits.end_turn({INPUT: 0})
     waits.forget([INPUT])
     assert (ready(waits, 7), list(waits), waits.paused) == ([], [], frozenset())
     waits.take(INPUT, commands(5))

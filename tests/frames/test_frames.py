@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.frames.fake_broker import Client, FakeBroker, request
-from uow.prove.frames import Api, Fault, Fences, ProducerEpoch, Proxy, Request, Rule, parse, producer_of
+from uow.prove.frames import Api, Fences, FrameFault, FrameRule, ProducerEpoch, Proxy, Request, parse, producer_of
 
 ADD, END, FETCH = Api.ADD_PARTITIONS_TO_TXN, Api.END_TXN, Api.FETCH
 
@@ -42,7 +42,7 @@ def test_without_rules_everything_passes_in_order_and_is_counted(proxy: Proxy, b
 
 
 def test_held_request_arrives_late_and_its_answer_reaches_nobody(proxy: Proxy, behind: FakeBroker) -> None:
-    rule = proxy.add(Rule(Fault.HOLD, {END}, times=1))
+    rule = proxy.add(FrameRule(FrameFault.HOLD, {END}, times=1))
     with Client(proxy.address) as first, Client(proxy.address) as second:
         assert first.ask(request(FETCH, 1)) == 1
         assert first.ask(request(END, 2)) is None, "the client is cut"
@@ -56,7 +56,7 @@ def test_held_request_arrives_late_and_its_answer_reaches_nobody(proxy: Proxy, b
 
 
 def test_hole_swallows_both_ways_until_the_rules_are_cleared(proxy: Proxy, behind: FakeBroker) -> None:
-    proxy.add(Rule(Fault.HOLE, {END}))
+    proxy.add(FrameRule(FrameFault.HOLE, {END}))
     with Client(proxy.address) as client, Client(proxy.address) as other:
         client.send(request(END, 1))
         client.send(request(FETCH, 2))
@@ -69,21 +69,21 @@ def test_hole_swallows_both_ways_until_the_rules_are_cleared(proxy: Proxy, behin
 
 
 def test_cut_request_never_arrives(proxy: Proxy, behind: FakeBroker) -> None:
-    proxy.add(Rule(Fault.CUT, {END}))
+    proxy.add(FrameRule(FrameFault.CUT, {END}))
     with Client(proxy.address) as client:
         assert client.ask(request(END, 1)) is None
     assert behind.came == []
 
 
 def test_lost_answer_means_the_request_arrived(proxy: Proxy, behind: FakeBroker) -> None:
-    proxy.add(Rule(Fault.LOSE_ANSWER, {END}))
+    proxy.add(FrameRule(FrameFault.LOSE_ANSWER, {END}))
     with Client(proxy.address) as client:
         assert client.ask(request(END, 1)) is None
     assert behind.came == [request(END, 1)]
 
 
 def test_repeated_request_arrives_twice_and_is_answered_once(proxy: Proxy, behind: FakeBroker) -> None:
-    proxy.add(Rule(Fault.REPEAT, {END}, times=1))
+    proxy.add(FrameRule(FrameFault.REPEAT, {END}, times=1))
     with Client(proxy.address) as client:
         assert client.ask(request(END, 1)) == 1
         assert proxy.release() == 1
@@ -92,8 +92,8 @@ def test_repeated_request_arrives_twice_and_is_answered_once(proxy: Proxy, behin
 
 
 def test_request_that_releases_comes_behind_what_was_held(proxy: Proxy, behind: FakeBroker) -> None:
-    proxy.add(Rule(Fault.HOLD, {Api.PRODUCE}, times=1))
-    proxy.add(Rule(Fault.RELEASE, {Api.PRODUCE}, times=1))
+    proxy.add(FrameRule(FrameFault.HOLD, {Api.PRODUCE}, times=1))
+    proxy.add(FrameRule(FrameFault.RELEASE, {Api.PRODUCE}, times=1))
     with Client(proxy.address) as first, Client(proxy.address) as second:
         assert first.ask(request(Api.PRODUCE, 1)) is None
         assert second.ask(request(Api.PRODUCE, 2)) == 2
@@ -101,7 +101,7 @@ def test_request_that_releases_comes_behind_what_was_held(proxy: Proxy, behind: 
 
 
 def test_rules_choose_by_key_client_and_count(proxy: Proxy) -> None:
-    rule = proxy.add(Rule(Fault.CUT, {END}, client="w", skip=1, times=1))
+    rule = proxy.add(FrameRule(FrameFault.CUT, {END}, client="w", skip=1, times=1))
     with Client(proxy.address) as client, Client(proxy.address) as spared:
         assert [client.ask(request(END, 1, "w1")), client.ask(request(FETCH, 2, "w1"))] == [1, 2]
         assert spared.ask(request(END, 3, "other")) == 3
@@ -113,7 +113,7 @@ def test_rules_choose_by_key_client_and_count(proxy: Proxy) -> None:
 def test_chance_is_drawn_from_the_seed(behind: FakeBroker) -> None:
     def hits(seed: int) -> list[int]:
         with Proxy(behind.address, seed=seed) as proxy:
-            rule, found = proxy.add(Rule(Fault.REPEAT, chance=0.5)), []
+            rule, found = proxy.add(FrameRule(FrameFault.REPEAT, chance=0.5)), []
             with Client(proxy.address) as client:
                 for number in range(40):
                     client.ask(request(END, number))
@@ -138,8 +138,8 @@ def test_without_a_broker_connections_are_refused() -> None:
 
 
 def test_rule_that_nothing_fits_is_said() -> None:
-    with pytest.raises(TimeoutError, match="nothing fitted"):
-        Rule(Fault.CUT).wait(0.0)
+    with pytest.raises(TimeoutError, match="no request matched"):
+        FrameRule(FrameFault.CUT).wait(0.0)
 
 
 def _of(api: int, epoch: int = 4, name: bytes = b"app-worker-a") -> tuple[bytes, Request]:
@@ -157,16 +157,16 @@ def test_producer_of_a_request_is_read_where_it_begins_with_that() -> None:
 @pytest.mark.parametrize(
     ("seen", "goes_on"),
     [
-        ([(ADD, 4, None), (END, 4, Fault.HOLD), (END, 4, None), (ADD, 4, None)], True),
-        ([(ADD, 4, Fault.CUT), (ADD, 4, None), (END, 4, None), (ADD, 4, None)], True),
-        ([(ADD, 4, None), (END, 4, Fault.HOLD), (END, 4, None), (ADD, 5, None)], False),
-        ([(ADD, 4, Fault.HOLE), (ADD, 4, None), (END, 4, None)], False),
-        ([(ADD, 4, None), (END, 4, Fault.REPEAT), (ADD, 4, None)], False),
-        ([(ADD, 4, None), (END, 4, None), (ADD, 4, None), (END, 4, Fault.LOSE_ANSWER), (ADD, 5, None)], False),
+        ([(ADD, 4, None), (END, 4, FrameFault.HOLD), (END, 4, None), (ADD, 4, None)], True),
+        ([(ADD, 4, FrameFault.CUT), (ADD, 4, None), (END, 4, None), (ADD, 4, None)], True),
+        ([(ADD, 4, None), (END, 4, FrameFault.HOLD), (END, 4, None), (ADD, 5, None)], False),
+        ([(ADD, 4, FrameFault.HOLE), (ADD, 4, None), (END, 4, None)], False),
+        ([(ADD, 4, None), (END, 4, FrameFault.REPEAT), (ADD, 4, None)], False),
+        ([(ADD, 4, None), (END, 4, None), (ADD, 4, None), (END, 4, FrameFault.LOSE_ANSWER), (ADD, 5, None)], False),
     ],
 )
 def test_producer_that_begins_again_after_a_fault_is_told(
-    seen: list[tuple[int, int, Fault | None]], goes_on: bool
+    seen: list[tuple[int, int, FrameFault | None]], goes_on: bool
 ) -> None:
     """ER-11."""
     fences = Fences()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from processor.kafka.partitioner import fastest_partition_for
-from topics.partitioner import partition_for
+from uow.processor.kafka.fast_partitioner import fastest_partition_for
+from uow.topics.partitioner import partition_for
 
 FOLDER = Path(__file__).parent / "producers"
 IDS = [bytes.fromhex(each) for each in json.loads((FOLDER / "ids.json").read_text())]

@@ -9,11 +9,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-from processor.engine.ports import Output
-from schemas.records import Component, Source, Unit, ranges_text
 from tests.core.script import T0, TOPICS, Sent, c, clock, story
-from topics.policies import AliasFamily, ExpirationPolicy, Shape
-from topics.runs import Run, unit_headers, unit_of
+from uow.processor.engine.ports import Output
+from uow.schemas.records import (
+    ComponentRecord,
+    Source,
+    Unit,
+    ranges_text,
+)
+from uow.topics.policies import AliasFamily, ExpirationPolicy, Shape
+from uow.topics.runs import Run, unit_headers, unit_of
 
 FOLDER = Path(__file__).parent
 VERSION = 2
@@ -72,12 +77,12 @@ def raw(text: str | None) -> bytes | None:
     return None if text is None else bytes.fromhex(text)
 
 
-def read(version: int) -> tuple[Unit, list[Component], list[tuple[str, bytes | None]]]:
+def read(version: int) -> tuple[Unit, list[ComponentRecord], list[tuple[str, bytes | None]]]:
     """Unit, components and the unit's headers, as a reader has them."""
     records = stored(version)
     heads = [[(name, raw(value)) for name, value in record["headers"]] for record in records]
     run = Run(unit_of(heads[0], "D", 77), 5)
-    found: list[Component] = []
+    found: list[ComponentRecord] = []
     for offset, (record, headers) in enumerate(zip(records, heads, strict=True), 5):
         assert run.breach(headers) is None
         here = Source(TOPICS.units, 0, offset)
@@ -114,10 +119,10 @@ def test_version_1_is_read_as_it_was() -> None:
     assert ranges_text(unit.missing) == "2-3"
     place = "D.components", 0
     assert components == [
-        Component(
+        ComponentRecord(
             1, False, "c-1", b"order-1", b"book", (("trace", b"\x00\xff"), ("trace", None)), 78, Source(*place, 0)
         ),
-        Component(4, False, "c-4", b"order-1", b"value b'4'", (("colour", b"red"),), 78, Source(*place, 1)),
+        ComponentRecord(4, False, "c-4", b"order-1", b"value b'4'", (("colour", b"red"),), 78, Source(*place, 1)),
     ]
     assert [name for name, _ in headers[-5:]] == [
         "uow-parent-id",

@@ -9,11 +9,17 @@ import json
 
 import pytest
 
-from schemas import codec, framing
-from schemas.component import decode_component, encode_component
-from schemas.formats import FORMAT_VERSION, from_json, from_xml, to_json, to_xml
-from schemas.records import Component, changelog_key
 from tests.golden.wire_examples import EXAMPLES, FOLDER, UNIT_EXAMPLE, hex_lines, path, write_missing
+from uow.schemas import codec, framing
+from uow.schemas.component import decode_component, encode_component
+from uow.schemas.formats import (
+    FORMAT_VERSION,
+    from_json,
+    from_xml,
+    to_json,
+    to_xml,
+)
+from uow.schemas.records import ComponentRecord, changelog_key
 
 RELEASED = [(name, version) for name, (_, current) in framing.DEFINITIONS.items() for version in range(1, current + 1)]
 CURRENT = [(name, version) for name, (_, version) in framing.DEFINITIONS.items()]
@@ -64,7 +70,7 @@ def test_units_in_json_and_xml_are_those_of_the_current_format() -> None:
 
 def test_the_component_encoder_by_hand_writes_and_reads_the_golden_bytes() -> None:
     component = EXAMPLES["Component", 1]
-    assert isinstance(component, Component)
+    assert isinstance(component, ComponentRecord)
     body = framing.split(golden("Component", 1)).body
     assert encode_component(component) == body, BUMP
     assert decode_component(body) == component

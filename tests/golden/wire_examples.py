@@ -2,7 +2,7 @@
 
 `python -m tests.golden.wire_examples` writes the golden files of versions that have none yet; it never changes one that is there.
 A golden file stays for ever. When a definition changes: copy it to `schemas/definitions/released/`, raise its version in
-`schemas.framing.DEFINITIONS`, add the example of the new version below (the old one keeps its place, with new fields at their
+`uow.schemas.framing.DEFINITIONS`, add the example of the new version below (the old one keeps its place, with new fields at their
 defaults), run this file.
 """
 
@@ -11,15 +11,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from schemas import codec, framing
-from schemas.formats import FORMAT_VERSION, to_json, to_xml
-from schemas.records import (
+from uow.schemas import codec, framing
+from uow.schemas.formats import FORMAT_VERSION, to_json, to_xml
+from uow.schemas.records import (
     MAX_SEQ,
     Answer,
     Attributes,
     ChangelogRow,
     ClosedGroup,
-    Component,
+    ComponentRecord,
     DecidedCommand,
     GroupRow,
     LastArrived,
@@ -39,7 +39,7 @@ from schemas.records import (
 
 FOLDER = Path(__file__).parent
 
-_FIRST = Component(
+_FIRST = ComponentRecord(
     seq=1,
     end=False,
     component_id="0b8e6a1e-6a4e-4f0e-9f53-0d7ad53dbbc1",
@@ -49,7 +49,7 @@ _FIRST = Component(
     timestamp=1_700_000_000_000,
     source=Source("megazon.components", 3, 41),
 )
-_LAST = Component(
+_LAST = ComponentRecord(
     seq=MAX_SEQ,
     end=True,
     component_id=None,

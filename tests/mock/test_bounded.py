@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from processor.kafka.bounded import returns
+from uow.processor.kafka.bounded import returns
 
 
 def test_call_that_never_returns_is_left_behind() -> None:

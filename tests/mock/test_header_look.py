@@ -7,14 +7,19 @@ from collections.abc import Iterator
 import confluent_kafka as ck
 import pytest
 
-from processor.engine.ports import Doubt, Output, Plan, Tp
-from processor.kafka.clients import Clients
-from processor.kafka.contents import KafkaContents
-from processor.kafka.settings import WorkerSettings
-from processor.kafka.sink import KafkaSink
 from tests.mock.mock_cluster import MockCluster
 from tests.mock.test_values_read_back import read_all
-from topics.catalogue import HEADERS_LIMIT
+from uow.processor.engine.ports import (
+    Doubt,
+    Output,
+    Plan,
+    Tp,
+)
+from uow.processor.kafka.clients import Clients
+from uow.processor.kafka.contents import KafkaContents
+from uow.processor.kafka.sink import KafkaSink
+from uow.processor.kafka.worker_settings import WorkerSettings
+from uow.topics.catalogue import HEADERS_LIMIT
 
 HEADERS = (0, HEADERS_LIMIT + 1, 1, 0, HEADERS_LIMIT, HEADERS_LIMIT + 5, 0)
 

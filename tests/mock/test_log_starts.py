@@ -7,9 +7,15 @@ from collections.abc import Iterator
 import confluent_kafka as ck
 import pytest
 
-from spark_sink.kafka import Cluster, Span, begins, committed, within
 from tests.mock.mock_cluster import MockCluster
-from uow.handles import log_start
+from uow.client.kafka_port import log_start
+from uow.spark_sink.kafka import (
+    Cluster,
+    OffsetSpan,
+    begins,
+    committed,
+    within,
+)
 
 LIST_OFFSETS, TOPIC = 2, "D.components"
 REFUSALS = ["NOT_LEADER_FOR_PARTITION", "NETWORK_EXCEPTION", "OFFSET_NOT_AVAILABLE", "KAFKA_STORAGE_ERROR"]
@@ -34,14 +40,14 @@ def test_sink_and_audit_ask_again_where_a_log_begins(cluster: MockCluster, code:
     cluster.fail(LIST_OFFSETS, *refusals)
     assert begins(asked, TOPIC) == {0: 0}
     cluster.fail(LIST_OFFSETS, *refusals)
-    assert within(asked, TOPIC, {0: (1, 9), 7: (0, 1)}) == Span({0: 1}, {0: 3})
+    assert within(asked, TOPIC, {0: (1, 9), 7: (0, 1)}) == OffsetSpan({0: 1}, {0: 3})
     cluster.fail(LIST_OFFSETS, *refusals)
     assert committed(asked, "A", TOPIC).start == {0: 0}
 
 
 def test_nothing_is_there_of_a_partition_that_is_not(cluster: MockCluster) -> None:
     """Anybody may write a reference to one."""
-    assert within(Cluster(cluster.bootstrap), TOPIC, {7: (0, 1)}) == Span({}, {})
+    assert within(Cluster(cluster.bootstrap), TOPIC, {7: (0, 1)}) == OffsetSpan({}, {})
 
 
 def test_refusal_that_does_not_pass_is_raised(cluster: MockCluster) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from processor.kafka.messages import apart, by_partition
+from uow.processor.kafka.consumed import apart, by_partition
 
 
-class Message(SimpleNamespace):
+class PlacedMessage(SimpleNamespace):
     """A consumed message, as far as its place and its error go."""
 
     def topic(self) -> str:
@@ -23,8 +23,8 @@ class Message(SimpleNamespace):
         return self.said
 
 
-def message(topic: str, partition: int, said: KafkaError | None = None) -> Message:
-    return Message(at=(topic, partition), said=said)
+def message(topic: str, partition: int, said: KafkaError | None = None) -> PlacedMessage:
+    return PlacedMessage(at=(topic, partition), said=said)
 
 
 def test_events_are_told_from_records_and_each_keeps_its_order() -> None:

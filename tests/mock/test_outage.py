@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from processor.kafka.clients import HandleLog
-from processor.kafka.outage import AGAIN_S, Outage
+from uow.processor.kafka.clients import HandleLog
+from uow.processor.kafka.outage import AGAIN_S, Outage
 
 
 def test_lines_that_differ_in_numbers_are_said_once_and_counted() -> None:

@@ -11,9 +11,9 @@ from confluent_kafka import Consumer, TopicPartition
 
 import uow
 from tests.mock.mock_cluster import MockCluster
-from topics.partitioner import partition_for
 from uow import errors
-from uow.handles import Librdkafka, ProducerHandle
+from uow.client.kafka_port import Librdkafka, ProducerHandle
+from uow.topics.partitioner import partition_for
 
 TOPIC, UNIT_ID = "shop.components", "order-1"
 HOME = partition_for(UNIT_ID.encode(), 2)
@@ -36,7 +36,7 @@ def cluster() -> Iterator[MockCluster]:
 
 @pytest.fixture
 def connection(cluster: MockCluster) -> Iterator[uow.Connection]:
-    with uow.connect(cluster.bootstrap, handles=Impatient()) as opened:
+    with uow.connect(cluster.bootstrap, kafka_port=Impatient()) as opened:
         yield opened
 
 
@@ -66,12 +66,12 @@ def test_plain_send_to_a_partition_without_leader_is_not_given_up_by_time_w108(
     cluster: MockCluster, connection: uow.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R-20, S-30: the call returns, the record stays under way, and calling again waits for the same one."""
-    monkeypatch.setattr("uow.sending.BLOCKING_S", 1.5)
+    monkeypatch.setattr("uow.client.sending.BLOCKING_S", 1.5)
     component = uow.Component("x")
     cluster.lead(TOPIC, HOME, broker=-1)
     with pytest.raises(errors.ReconnectTimeoutError, match="still under way"):
         connection.send("shop", component, id=UNIT_ID, seq=1)
     cluster.lead(TOPIC, HOME)
-    monkeypatch.setattr("uow.sending.BLOCKING_S", 30.0)
+    monkeypatch.setattr("uow.client.sending.BLOCKING_S", 30.0)
     assert connection.send("shop", component, id=UNIT_ID, seq=1).partition == HOME
     assert ends(cluster) == {HOME: 1, 1 - HOME: 0}

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.kafka.partitioner import fastest_partition_for
-from topics.partitioner import partition_for
+from uow.processor.kafka.fast_partitioner import fastest_partition_for
+from uow.topics.partitioner import partition_for
 
 native = fastest_partition_for()
 

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import confluent_kafka as ck
 import pytest
 
-from processor.engine.ports import Doubt, Stopped
-from processor.kafka import paths as path_log
-from processor.kafka.clients import Clients
-from processor.kafka.paths import KafkaPathLog
-from processor.kafka.settings import WorkerSettings
 from tests.mock.mock_cluster import MockCluster
-from topics.catalogue import DestinationTopics
-from topics.paths import PathMap, claim_key
+from uow.processor.engine.ports import Doubt, Stopped
+from uow.processor.kafka import path_log
+from uow.processor.kafka.clients import Clients
+from uow.processor.kafka.path_log import KafkaPathLog
+from uow.processor.kafka.worker_settings import WorkerSettings
+from uow.topics.catalogue import DestinationTopics
+from uow.topics.path_map import PathMap, claim_key
 
 TOPICS = DestinationTopics("A", "D")
 TOPIC = TOPICS.path_map
@@ -30,9 +30,9 @@ def cluster() -> Iterator[MockCluster]:
 class Party:
     """Somebody with a map."""
 
-    def __init__(self, cluster: MockCluster, slot: str = "0") -> None:
+    def __init__(self, cluster: MockCluster, worker_name: str = "0") -> None:
         self.paths = PathMap()
-        clients = Clients(WorkerSettings("A", cluster.bootstrap, slot))
+        clients = Clients(WorkerSettings("A", cluster.bootstrap, worker_name))
         self.now = 1.0
         self.end = 0
         self.log = KafkaPathLog(
@@ -62,7 +62,7 @@ def other(cluster: MockCluster) -> Iterator[Party]:
     made.log.close()
 
 
-def test_who_races_for_an_id_agrees_with_everybody_on_its_way_w105(party: Party, other: Party) -> None:
+def test_who_races_for_an_id_agrees_with_everybody_on_its_placement_w105(party: Party, other: Party) -> None:
     ids = [b"g%d" % number for number in range(100)]
     at_once = threading.Barrier(2)
 
@@ -76,9 +76,9 @@ def test_who_races_for_an_id_agrees_with_everybody_on_its_way_w105(party: Party,
         racer.start()
     for racer in racers:
         racer.join(60)
-    ways = {each: party.paths.get(each) for each in ids}
-    assert ways == {each: other.paths.get(each) for each in ids}
-    assert None not in ways.values()
+    placed = {each: party.paths.get(each) for each in ids}
+    assert placed == {each: other.paths.get(each) for each in ids}
+    assert None not in placed.values()
 
 
 def test_what_is_there_is_read_to_the_end_that_was_asked_for_w105(party: Party, other: Party) -> None:
@@ -136,7 +136,7 @@ def test_full_send_buffer_is_waited_for(party: Party) -> None:
 
 
 def test_who_slept_through_the_life_of_a_tombstone_reads_the_map_anew_w105(party: Party, other: Party) -> None:
-    """Compaction may have taken it, and with it the news that a way has ended."""
+    """Compaction may have taken it, and with it the news that a placement has ended."""
     party.claim(b"a", partition=1)
     party.paths.read(claim_key(b"ghost", bytes(16)), b"3", 0)  # of a time that is over
     party.now += path_log.SLEEP_S + 1

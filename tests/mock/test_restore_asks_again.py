@@ -8,12 +8,12 @@ from contextlib import closing
 import confluent_kafka as ck
 import pytest
 
-from processor.engine.ports import Committed, Tp
-from processor.kafka.clients import Clients
-from processor.kafka.reader import KafkaLogReader, Readiness
-from processor.kafka.settings import WorkerSettings
 from tests.mock.mock_cluster import MockCluster
 from tests.processes import wait_for
+from uow.processor.engine.ports import Committed, Tp
+from uow.processor.kafka.clients import Clients
+from uow.processor.kafka.log_reader import KafkaLogReader, Readiness
+from uow.processor.kafka.worker_settings import WorkerSettings
 
 FETCH, LIST_OFFSETS, OFFSET_FETCH = 1, 2, 9
 LOG = Tp("A-D-groups-changelog", 0)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import confluent_kafka as ck
 
-from processor.engine.ports import Tp
-from processor.kafka.clients import Clients
-from processor.kafka.clock import WorkerClock
-from processor.kafka.settings import WorkerSettings
-from processor.kafka.source import KafkaSource
 from tests.conftest import QUIET
 from tests.mock.mock_cluster import MockCluster
 from tests.processes import wait_for
+from uow.processor.engine.ports import Tp
+from uow.processor.kafka.clients import Clients
+from uow.processor.kafka.source import KafkaSource
+from uow.processor.kafka.worker_clock import WorkerClock
+from uow.processor.kafka.worker_settings import WorkerSettings
 
 INPUT = "in"
 
 
-class Member:
+class SourceMember:
     """A source that begins to read what it is given, from the start."""
 
     def __init__(self, cluster: MockCluster) -> None:
@@ -46,10 +46,10 @@ class Member:
 def test_partition_that_was_paused_when_it_went_is_read_when_it_comes_back() -> None:
     """Librdkafka keeps in mind what was paused, over any number of assignments; the engine does not (ER-17, ER-19)."""
     with MockCluster(INPUT) as cluster:
-        one = Member(cluster)
+        one = SourceMember(cluster)
         wait_for(lambda: one.owns(2))
         one.source.pause(sorted(one.owned))
-        two = Member(cluster)
+        two = SourceMember(cluster)
         wait_for(lambda: one.owns(1) and two.owns(1))
         two.source.close()
         wait_for(lambda: one.owns(2))

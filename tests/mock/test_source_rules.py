@@ -14,19 +14,19 @@ import confluent_kafka as ck
 import pytest
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
-from processor.engine.ports import EndOffset, Tp
-from processor.kafka.clients import Clients
-from processor.kafka.clock import WorkerClock
-from processor.kafka.ends import HELD_BACK_S, Ends
-from processor.kafka.offsets import LogOffsets
-from processor.kafka.settings import WorkerSettings
-from processor.kafka.source import KafkaSource
-from processor.sim.memory import MemoryRecord
+from uow.processor.engine.ports import EndOffset, Tp
+from uow.processor.kafka.clients import Clients
+from uow.processor.kafka.log_offsets import LogOffsets
+from uow.processor.kafka.replicated_ends import HELD_BACK_S, Ends
+from uow.processor.kafka.source import KafkaSource
+from uow.processor.kafka.worker_clock import WorkerClock
+from uow.processor.kafka.worker_settings import WorkerSettings
+from uow.processor.sim.simulated_kafka import StoredRecord
 
 INPUT = Tp("D.components", 0)
 
 
-class Message(MemoryRecord):
+class ReadMessage(StoredRecord):
     """A record as librdkafka gives it, or an event."""
 
     def __init__(self, offset: int, code: int | None = None) -> None:
@@ -46,7 +46,7 @@ class Answering:
     def __init__(self) -> None:
         self.now, self.start, self.end, self.newest = 10_000, 0, 3, 1
         self.copies, self.asked = 3, Counter[str]()
-        self.waiting: list[Message] = []
+        self.waiting: list[ReadMessage] = []
 
     def group_consumer(self, on_statistics: Any) -> Any:
         return self
@@ -71,10 +71,10 @@ class Answering:
         partition = SimpleNamespace(replicas=list(range(self.copies)))
         return SimpleNamespace(topics={topic: SimpleNamespace(partitions={INPUT.partition: partition})})
 
-    def poll(self, timeout: float) -> Message | None:
+    def poll(self, timeout: float) -> ReadMessage | None:
         return self.waiting.pop(0) if self.waiting else None
 
-    def consume(self, count: int, timeout: float) -> list[Message]:
+    def consume(self, count: int, timeout: float) -> list[ReadMessage]:
         taken, self.waiting = self.waiting[:count], self.waiting[count:]
         return taken
 
@@ -87,7 +87,7 @@ class Answering:
     def resume(self, _: Any) -> None: ...
 
 
-class Bench:
+class SourceBench:
     def __init__(self) -> None:
         self.kafka = Answering()
         clock = WorkerClock(lambda: self.kafka.now, lambda: self.kafka.now)
@@ -95,21 +95,21 @@ class Bench:
         self.source.open([INPUT.topic], lambda tps: None, lambda tps: tps, lambda tps: tps)
         self.source.begin({INPUT: 0})
 
-    def get(self, *messages: Message) -> list[int]:
+    def get(self, *messages: ReadMessage) -> list[int]:
         """Offsets of what comes of these."""
         self.kafka.waiting += messages
         poll = self.source.read(10, 0.0)
         return [] if poll is None else [record.offset() for record in poll.records.get(INPUT, [])]
 
 
-def at_the_end(offset: int) -> Message:
-    return Message(offset, ck.KafkaError._PARTITION_EOF)
+def at_the_end(offset: int) -> ReadMessage:
+    return ReadMessage(offset, ck.KafkaError._PARTITION_EOF)
 
 
 def check_time_is_taken_before_the_question() -> None:
     """A record that arrives while the end offset is under way is not seen: the clock may not be later than the question (W-82)."""
-    bench = Bench()
-    assert bench.get(Message(0), Message(1), at_the_end(3)) == [0, 1]
+    bench = SourceBench()
+    assert bench.get(ReadMessage(0), ReadMessage(1), at_the_end(3)) == [0, 1]
     before = bench.kafka.now
     assert bench.source.drained(INPUT, 2) == EndOffset(3, before)
     assert bench.kafka.now > before
@@ -117,8 +117,8 @@ def check_time_is_taken_before_the_question() -> None:
 
 def check_an_end_below_the_newest_record_is_none() -> None:
     """What is not replicated yet lies above the end offset that brokers tell; the newest record tells that there is something (decision 23)."""
-    bench = Bench()
-    assert bench.get(Message(0), Message(1), at_the_end(3)) == [0, 1]
+    bench = SourceBench()
+    assert bench.get(ReadMessage(0), ReadMessage(1), at_the_end(3)) == [0, 1]
     for newest in (-1, 3, 4):  # held back; replicated between the two answers
         bench.kafka.newest = newest
         assert bench.source.drained(INPUT, 2) is None
@@ -131,7 +131,7 @@ def check_an_end_below_the_newest_record_is_none() -> None:
 
 def check_one_replica_holds_nothing_back() -> None:
     """Nobody is waited for: the newest record is not asked for, and how many replicas there are once."""
-    bench = Bench()
+    bench = SourceBench()
     bench.kafka.copies, bench.kafka.newest = 1, -1
     assert [bench.source.end(INPUT) for _ in range(3)] == [3, 3, 3]
     assert bench.kafka.asked == {"latest": 3, "replicas": 1}
@@ -139,7 +139,7 @@ def check_one_replica_holds_nothing_back() -> None:
 
 def check_an_end_is_asked_for_by_two_requests() -> None:
     """One for the end, one for the newest record."""
-    bench = Bench()
+    bench = SourceBench()
     assert [bench.source.end(INPUT) for _ in range(3)] == [3, 3, 3]
     assert bench.kafka.asked == {"latest": 3, "max_timestamp": 3, "replicas": 1}
 
@@ -161,18 +161,18 @@ def check_an_end_is_not_doubted_for_ever() -> None:
 
 def check_what_was_fetched_before_a_seek_is_dropped() -> None:
     """What a rebalance left over must not come before what is read again (ER-05)."""
-    bench = Bench()
-    assert bench.get(Message(0), Message(1)) == [0, 1]
-    bench.kafka.waiting.append(Message(2))
+    bench = SourceBench()
+    assert bench.get(ReadMessage(0), ReadMessage(1)) == [0, 1]
+    bench.kafka.waiting.append(ReadMessage(2))
     bench.source.control(0.0)
     bench.source.seek({INPUT: 0})
-    assert bench.get(Message(0)) == [0]
+    assert bench.get(ReadMessage(0)) == [0]
 
 
 def check_an_end_that_was_reached_before_a_seek_is_forgotten() -> None:
     """After a seek nothing is known of the partition's end (W-82)."""
-    bench = Bench()
-    assert bench.get(Message(0), Message(1), at_the_end(3)) == [0, 1]
+    bench = SourceBench()
+    assert bench.get(ReadMessage(0), ReadMessage(1), at_the_end(3)) == [0, 1]
     bench.source.seek({INPUT: 1})
     assert bench.source.drained(INPUT, 1) is None
 
@@ -211,7 +211,7 @@ def high_watermark_is_taken_for_the_end() -> Any:
 
 
 def end_is_doubted_for_ever() -> Any:
-    return patch("processor.kafka.ends.HELD_BACK_S", math.inf)
+    return patch("uow.processor.kafka.replicated_ends.HELD_BACK_S", math.inf)
 
 
 def seek_keeps_what_was_fetched() -> Any:

@@ -10,8 +10,8 @@ from typing import Any
 import confluent_kafka as ck
 import pytest
 
-from processor.engine.ports import Blocked, Stopped, Tp
-from processor.kafka.reader import KafkaLogReader
+from uow.processor.engine.ports import Blocked, Stopped, Tp
+from uow.processor.kafka.log_reader import KafkaLogReader
 
 LOG = Tp("A-D-groups-changelog", 0)
 
@@ -29,7 +29,7 @@ class Still:
     def close(self) -> None: ...
 
 
-class Clients:
+class StalledClients:
     """`end` is what is heard of every partition's end offsets."""
 
     def __init__(self, end: int | ck.KafkaException) -> None:
@@ -38,7 +38,7 @@ class Clients:
     def log_consumer(self, isolation: str) -> Still:
         return Still()
 
-    def admin(self) -> Clients:
+    def admin(self) -> StalledClients:
         return self
 
     def list_offsets(self, wanted: Any, **how: Any) -> dict[ck.TopicPartition, Future[Any]]:
@@ -57,7 +57,7 @@ def read(stable_end: int | ck.KafkaException, looks: int = 3) -> None:
         if next(left, None) is None:
             raise Stopped
 
-    clients: Any = Clients(stable_end)
+    clients: Any = StalledClients(stable_end)
     reader = KafkaLogReader(clients, meanwhile, stall_ms=0)
     list(reader.read({LOG: (0, 9)}))
 
@@ -85,7 +85,7 @@ def test_restore_waits_on_and_says_why_where_something_explains_it(
 @pytest.mark.parametrize("code", [ck.KafkaError._DESTROY_BROKER, ck.KafkaError._TRANSPORT, ck.KafkaError._TIMED_OUT])
 def test_question_that_met_a_broken_connection_is_asked_again(code: int) -> None:
     """Found by `uow prove --faults frames`: a broker's handle that was thrown away with its connections blocked the partition for ever."""
-    clients: Any = Clients(ck.KafkaException(ck.KafkaError(code)))
+    clients: Any = StalledClients(ck.KafkaException(ck.KafkaError(code)))
     asked: list[None] = []
 
     def meanwhile() -> None:

@@ -9,17 +9,22 @@ from typing import Any
 import confluent_kafka as ck
 import pytest
 
-from processor.engine import stayed
-from processor.engine.ports import Doubt, Output, Plan, Tp
-from processor.kafka.clients import Clients
-from processor.kafka.contents import KafkaContents
-from processor.kafka.settings import WorkerSettings
-from processor.kafka.sink import KafkaSink
-from schemas.component import decode_component
-from schemas.records import Component, Reference, Source
-from schemas.stayed import encode_without_value
-from tests.core.script import FakeRecord
+from tests.fake_record import FakeRecord
 from tests.mock.mock_cluster import MockCluster
+from uow.processor.engine import external_values as external
+from uow.processor.engine.ports import (
+    Doubt,
+    Output,
+    Plan,
+    Tp,
+)
+from uow.processor.kafka.clients import Clients
+from uow.processor.kafka.contents import KafkaContents
+from uow.processor.kafka.sink import KafkaSink
+from uow.processor.kafka.worker_settings import WorkerSettings
+from uow.schemas.claim_check import encode_without_value
+from uow.schemas.component import decode_component
+from uow.schemas.records import ComponentRecord, Reference, Source
 
 COUNT, LENGTH = 40, 50_000
 VALUE = b"value" * 100
@@ -36,8 +41,8 @@ def cluster() -> Iterator[MockCluster]:
         yield running
 
 
-def at(partition: int, offset: int) -> Component:
-    return Component(1, False, None, None, b"", (), 0, Source("in", partition, offset), Reference(LENGTH, 0))
+def at(partition: int, offset: int) -> ComponentRecord:
+    return ComponentRecord(1, False, None, None, b"", (), 0, Source("in", partition, offset), Reference(LENGTH, 0))
 
 
 def read(contents: KafkaContents, *places: tuple[int, int]) -> list[bytes]:
@@ -64,7 +69,7 @@ def test_a_broker_that_does_not_answer_is_a_doubt_and_no_loss(cluster: MockClust
     contents.close()
 
 
-class Watch:
+class ReadWatch:
     """Port `Contents` on a clock of its own: each portion takes a second."""
 
     def __init__(self) -> None:
@@ -73,7 +78,7 @@ class Watch:
     def monotonic(self) -> float:
         return self.now
 
-    def read(self, components: Sequence[Component]) -> list[FakeRecord]:
+    def read(self, components: Sequence[ComponentRecord]) -> list[FakeRecord]:
         self.now += 1.0
         return [FakeRecord(each.source.offset, [], VALUE, None, 0, Tp("in", 0)) for each in components]
 
@@ -85,7 +90,7 @@ def plan_without_values(count: int) -> Plan:
     plan = Plan(Tp("in", 0), "changelog", "ledger", 1, "commands", 0)
     for number in range(count):
         body, _ = encode_without_value(replace(at(0, number), value=VALUE, reference=None))
-        plan.stayed[number] = decode_component(body)
+        plan.external[number] = decode_component(body)
         plan.outputs.append(Output("errors", 0, None, None, [("uow-error-text", b"expired")]))
     return plan
 
@@ -94,10 +99,10 @@ def test_reading_back_longer_than_half_of_a_transaction_is_tried_twice_and_then_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A partition must not stand still for ever because too much is given up at once (W-115, W-117)."""
-    monkeypatch.setattr(stayed, "PORTION_BYTES", 1)
+    monkeypatch.setattr(external, "PORTION_BYTES", 1)
     with MockCluster("errors", "in", "commands", "changelog", "ledger") as cluster:
         settings = WorkerSettings("A", cluster.bootstrap, "0", transaction_timeout_ms=3000)
-        clients, watch = Clients(settings), Watch()
+        clients, watch = Clients(settings), ReadWatch()
         sink, group = KafkaSink(clients, settings, monotonic=watch.monotonic, contents=watch), clients.group_consumer()
         sink.open()
         for _ in range(2):  # what was late once is forgotten with the next commit

@@ -1,4 +1,4 @@
-"""Encoding and decoding of every record, old and foreign writers, and hostile bytes (W-95, contract section 11)."""
+"""Encoding and decoding of every record, old and foreign writers, and hostile bytes (W-95)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas import codec, framing
-from schemas.errors import DecodeError, UowError
-from schemas.records import Answer, Component, Record, Source, Unit
-from schemas.registry import MemoryRegistry, RegistryFramer
 from tests.schemas.wire_strategies import components, records, units
+from uow.schemas import codec, framing
+from uow.schemas.error_classes import DecodeError, UowError
+from uow.schemas.records import (
+    Answer,
+    ComponentRecord,
+    Record,
+    Source,
+    Unit,
+)
+from uow.schemas.registry import MemoryRegistry, RegistryFramer
 
 ANSWER = Answer("c-1", "cancel", "order-1", "megazon", True, "cancelled 3 components", "asked for", None, 1)
-COMPONENT = Component(1, True, None, b"k", None, (("a", b"1"), ("a", None)), 5, Source("t", 0, 7))
+COMPONENT = ComponentRecord(1, True, None, b"k", None, (("a", b"1"), ("a", None)), 5, Source("t", 0, 7))
 
 
 def definition(name: str) -> Any:
@@ -291,9 +297,9 @@ def test_other_avro_types_that_a_writer_added_are_passed_over() -> None:
 
 
 @given(components)
-def test_a_component_decodes_from_a_foreign_writer_that_is_equal_to_ours(component: Component) -> None:
+def test_a_component_decodes_from_a_foreign_writer_that_is_equal_to_ours(component: ComponentRecord) -> None:
     registry = RegistryFramer("mock://codec")
-    assert codec.decode_as(Component, codec.frame(component, registry, "t"), registry=registry) == component
+    assert codec.decode_as(ComponentRecord, codec.frame(component, registry, "t"), registry=registry) == component
 
 
 def test_an_array_of_plain_values_stays_one_though_no_record_has_it_yet() -> None:

@@ -1,4 +1,4 @@
-"""The error tree is stable and public (W-34, contract section 4)."""
+"""The error tree is stable and public (W-34)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from schemas import errors
-from schemas.errors import (
+from uow.schemas import error_classes as errors
+from uow.schemas.error_classes import (
     BadSequenceNumberError,
     BadUnitIdError,
     Complaint,
@@ -38,7 +38,7 @@ EVERY = [
     ComponentExpiredError(id=b"order-1", seq=1),
     ConfigError("worker.poll_records", 0, "at least 1"),
     DecodeError("uow-expires-at", "no number", topic="m.components", partition=2, offset=17, data=b"soon"),
-    FencedError("slot w-0 was taken over"),
+    FencedError("the worker name w-0 was taken over"),
     StateCorruptedError([("m.components", 2)], "the ledger ends at 5, the position is 7", "run uow doctor"),
     InvariantViolation("closed", "hold 3"),
 ]
@@ -99,7 +99,7 @@ def test_every_docstring_says_what_the_caller_does_next(error: UowError) -> None
         (EVERY[9], "worker.poll_records = 0: at least 1"),
         (EVERY[10], "uow-expires-at: no number at m.components/2/17"),
         (DecodeError("framing"), "framing"),
-        (EVERY[11], "slot w-0 was taken over"),
+        (EVERY[11], "the worker name w-0 was taken over"),
         (EVERY[12], "m.components/2: the ledger ends at 5, the position is 7; run uow doctor"),
         (StateCorruptedError([], "unreadable"), "unreadable"),
         (EVERY[13], "event 'hold 3' in state 'closed'"),
@@ -111,7 +111,7 @@ def test_the_message_is_derived_from_the_data(error: UowError, text: str) -> Non
 
 
 def test_every_case_of_the_contract_has_a_sentence() -> None:
-    """Contract section 4."""
+    """W-34."""
     assert {*BadSequenceNumberError.CASES} == {"a", "b", "malformed", "malformed-end", "malformed-count"}
     assert {*OutOfSequenceRangeError.CASES} == {"a", "b"}
     assert {*DuplicateSequenceNumberError.CASES} == {"duplicate", "resend", "conflict"}

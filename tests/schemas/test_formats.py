@@ -10,12 +10,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.errors import DecodeError
-from schemas.formats import from_json, from_xml, to_json, to_xml
-from schemas.records import Component, Range, Reason, Reference, Source, Unit, UnitOutcome
 from tests.schemas.wire_strategies import units
+from uow.schemas.error_classes import DecodeError
+from uow.schemas.formats import (
+    from_json,
+    from_xml,
+    to_json,
+    to_xml,
+)
+from uow.schemas.records import (
+    ComponentRecord,
+    Range,
+    Reason,
+    Reference,
+    Source,
+    Unit,
+    UnitOutcome,
+)
 
-COMPONENT = Component(
+COMPONENT = ComponentRecord(
     1, True, "c-1", b"order-1", b"caf\xc3\xa9\n", (("a", b"\xff"), ("a", None), ("b", b"")), 5, Source("t", 0, 7)
 )
 UNIT = Unit(

@@ -1,4 +1,4 @@
-"""Frames, definitions and fingerprints (contract section 11)."""
+"""Frames, definitions and fingerprints (`docs/wire-format.md#framing`)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fastavro.schema import to_parsing_canonical_form
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas import framing
-from schemas.codec import without_logical_types
-from schemas.errors import DecodeError
-from schemas.framing import Frame, FrameKind, SchemaVersion
-from schemas.records import Reason, UnitOutcome
+from uow.schemas import framing
+from uow.schemas.codec import without_logical_types
+from uow.schemas.error_classes import DecodeError
+from uow.schemas.framing import Frame, FrameKind, SchemaVersion
+from uow.schemas.records import Reason, UnitOutcome
 
 NAMES = [*framing.DEFINITIONS]
 
@@ -136,7 +136,7 @@ def test_other_bytes_have_no_frame(data: bytes) -> None:
 
 def test_importing_the_frames_brings_in_neither_an_avro_package_nor_a_file() -> None:
     script = (
-        "import sys, schemas.framing as f; "
+        "import sys, uow.schemas.framing as f; "
         "assert not {'fastavro', 'avro', 'confluent_kafka', 'urllib.request'} & {*sys.modules}; "
         "assert f.definition_text.cache_info().currsize == 0 and f.known.cache_info().currsize == 0"
     )

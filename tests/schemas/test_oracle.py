@@ -14,16 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.core.changes import Closed
-from schemas import codec, component, framing
-from schemas.errors import DecodeError
-from schemas.records import Component, Record, Unit
 from tests.schemas.wire_strategies import components, longs, records, units
+from uow.processor.core.changes import Closed
+from uow.schemas import codec, component, framing
+from uow.schemas.error_classes import DecodeError
+from uow.schemas.records import ComponentRecord, Record, Unit
 
 
 @cache
 def official_schema(name: str) -> avro.schema.Schema:
-    # Without logical types, as in schemas.codec: else every time is a datetime, and most longs are none.
+    # Without logical types, as in uow.schemas.codec: else every time is a datetime, and most longs are none.
     return avro.schema.parse(json.dumps(codec.without_logical_types(json.loads(framing.definition_text(name)))))
 
 
@@ -57,14 +57,14 @@ def test_the_official_package_reads_and_writes_the_same_bytes_for_every_record(r
 
 
 @given(components)
-def test_the_component_encoder_by_hand_gives_the_bytes_of_both_packages(held: Component) -> None:
+def test_the_component_encoder_by_hand_gives_the_bytes_of_both_packages(held: ComponentRecord) -> None:
     body = component.encode_component(held)
     assert body == codec.encode(held)
     assert body == official_bytes("Component", official_datum("Component", body))
 
 
 @given(components)
-def test_the_component_decoder_by_hand_reads_what_fastavro_wrote(held: Component) -> None:
+def test_the_component_decoder_by_hand_reads_what_fastavro_wrote(held: ComponentRecord) -> None:
     assert component.decode_component(codec.encode(held)) == held
 
 
@@ -108,7 +108,7 @@ def test_hostile_bytes_are_refused_by_the_decoder_by_hand(data: bytes) -> None:
 
 
 @given(components, st.data())
-def test_no_prefix_of_a_component_is_a_component(held: Component, data: st.DataObject) -> None:
+def test_no_prefix_of_a_component_is_a_component(held: ComponentRecord, data: st.DataObject) -> None:
     body = component.encode_component(held)
     cut = data.draw(st.integers(0, len(body) - 1))
     with pytest.raises(DecodeError):

@@ -7,12 +7,21 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.core.changes import Amended, Closed
-from processor.core.group import Group
-from processor.engine import rows
-from schemas import codec, component, framing
-from schemas.errors import DecodeError
-from schemas.records import (
+from tests.schemas.wire_strategies import (
+    attributes,
+    changelog_rows,
+    closed_groups,
+    ledgers,
+    longs,
+    outcome_records,
+    ranges,
+)
+from uow.processor.core.changes import Amended, Closed
+from uow.processor.core.group import Group
+from uow.processor.engine import rows
+from uow.schemas import codec, component, framing
+from uow.schemas.error_classes import DecodeError
+from uow.schemas.records import (
     GROUP_ROW,
     LEDGER_LAYOUT,
     MAX_SEQ,
@@ -25,15 +34,6 @@ from schemas.records import (
     OffsetRange,
     Outcome,
     changelog_key,
-)
-from tests.schemas.wire_strategies import (
-    attributes,
-    changelog_rows,
-    closed_groups,
-    ledgers,
-    longs,
-    outcome_records,
-    ranges,
 )
 
 offsets = st.integers(0, 2**62)
@@ -66,8 +66,7 @@ def test_changelog_rows_by_hand_have_the_codecs_bytes(
     id: bytes, seq: int, generation: int, opened_at: int, offset: int, end: bool, said: Attributes | None, body: bytes
 ) -> None:
     group = Group(id, generation, opened_at)
-    group.held[seq] = body
-    group.promoted = 1
+    group.hold(seq, body, opened_at)
     key, value = rows.component_row(group, seq, end, offset, said)
     assert key == changelog_key(id, seq)
     assert rows.tombstone_keys(group) == [key]

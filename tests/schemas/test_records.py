@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.errors import DecodeError
-from schemas.records import (
+from uow.schemas.error_classes import DecodeError
+from uow.schemas.records import (
     GROUP_ROW,
     MAX_SEQ,
     Range,

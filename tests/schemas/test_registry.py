@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from schemas import codec, framing
-from schemas.errors import ConfigError, DecodeError
-from schemas.records import Answer
-from schemas.registry import (
+from uow.schemas import codec, framing
+from uow.schemas.error_classes import ConfigError, DecodeError
+from uow.schemas.records import Answer
+from uow.schemas.registry import (
     MAX_ANSWER_BYTES,
     HttpRegistry,
     MemoryRegistry,

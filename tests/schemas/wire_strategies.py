@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from schemas.records import (
+from uow.schemas.records import (
     Answer,
     Attributes,
     ChangelogRow,
     ClosedGroup,
-    Component,
+    ComponentRecord,
     DecidedCommand,
     GroupRow,
     LastArrived,
@@ -39,7 +39,7 @@ names = st.sampled_from(["uow-id", "uow-seq", "trace", ""]) | texts
 headers = st.lists(st.tuples(names, optional_bytes), max_size=6).map(tuple)
 
 components = st.builds(
-    Component,
+    ComponentRecord,
     seq=ints,
     end=st.booleans(),
     component_id=st.none() | texts,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jvm import jars
+from uow.jvm import jars
 
 CONTENT = {"alpha": b"first jar" * 100, "beta": b"second jar" * 100}
 

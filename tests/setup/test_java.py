@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jvm import java
+from uow.jvm import java
 
 
 def fake_jdk(home: Path, version: str) -> Path:

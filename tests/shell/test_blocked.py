@@ -1,4 +1,4 @@
-"""A blocked partition is tried again by itself, and looks after its groups meanwhile (engine rule 8; W-82)."""
+"""A blocked partition is tried again by itself, and its groups get their upkeep meanwhile (EN-08; W-82)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from unittest.mock import patch
 
-import pytest
-
-from processor.engine.blockade import RETRY_MS, Blockade
-from processor.engine.ports import Blocked, Refused, Tp
-from processor.sim.memory import MemoryKafka, MemoryLogReader, MemorySink
+from tests.shell.memory_kafka import MemoryKafka, MemoryLogReader, MemorySink
 from tests.shell.test_whole_worker import EXPIRING, P0, belongs_to, ids, position
 from tests.shell.whole_worker import Poisonable, in_a_loop, rows, running, send, send_to, settings, until
+from uow.processor.engine.ports import Refused, Tp
+from uow.processor.engine.quarantine import RETRY_MS
 
 FIRST, SECOND = RETRY_MS[:2]
 
@@ -86,22 +84,22 @@ async def test_record_whose_output_was_refused_is_tried_again_and_alone() -> Non
 
 def stands(kafka: MemoryKafka) -> tuple[str, str]:
     """An old group whose deadline passed before a record that blocks came, and a younger one whose last component lies behind that."""
-    old, young = belongs_to(kafka, 0, "old"), belongs_to(kafka, 0, "young")
+    old, replayable = belongs_to(kafka, 0, "old"), belongs_to(kafka, 0, "young")
     send(kafka, old, (1, False))
     kafka.clock.now += 50
-    send(kafka, young, (1, False))
+    send(kafka, replayable, (1, False))
     kafka.clock.now += 60
     send_to(kafka, 0, belongs_to(kafka, 0, "bad"), 1, end=True, value=b"boom")
-    send(kafka, young, (2, True))
+    send(kafka, replayable, (2, True))
     kafka.clock.now += 1000
-    return old, young
+    return old, replayable
 
 
 @in_a_loop
 async def test_groups_of_a_blocked_partition_are_saved_and_expire_as_far_as_its_time_has_come() -> None:
     """W-82: what lies unread behind the record may have been in time for later deadlines, never for earlier ones."""
     kafka = MemoryKafka()
-    old, young = stands(kafka)
+    old, replayable = stands(kafka)
     async with running(kafka, settings(policy=EXPIRING)) as app:
         await until(lambda: ids(kafka, "D.errors") == [old])
         assert len(rows(kafka)) == 1, "what is held does not depend on the input's retention any more"
@@ -111,7 +109,7 @@ async def test_groups_of_a_blocked_partition_are_saved_and_expire_as_far_as_its_
         assert position(kafka, P0) == 2
         with healthy():
             kafka.clock.now += SECOND
-            await until(lambda: young in ids(kafka))
+            await until(lambda: replayable in ids(kafka))
     assert ids(kafka, "D.errors") == [old]
 
 
@@ -128,31 +126,3 @@ async def test_time_stands_still_in_a_blocked_partition_while_an_older_command_l
         kafka.clock.now += FIRST
         await until(lambda: app.status.blocks == 2)
         assert ids(kafka, "D.errors") == []
-
-
-def test_tries_become_seldom_and_start_anew_once_it_went_on() -> None:
-    blockade, tp, now = Blockade(), Tp("D.components", 0), 0
-    for wait in [*RETRY_MS, RETRY_MS[-1]]:
-        blockade.add(tp, Blocked("why"), now)
-        assert tp in blockade
-        assert not blockade.goes_on(tp)
-        assert blockade.due(now + wait - 1) == []
-        now += wait
-        assert blockade.due(now) == [tp]
-        assert tp not in blockade
-        assert blockade.due(now) == []
-    assert blockade.goes_on(tp)
-    assert not blockade.goes_on(tp)
-    blockade.add(tp, Blocked("why"), now)
-    assert blockade.due(now + FIRST) == [tp]
-
-
-@pytest.mark.parametrize("forget", [True, False])
-def test_what_a_partition_owes_is_taken_once_and_gone_with_it(forget: bool) -> None:
-    blockade, tp = Blockade(), Tp("D.components", 0)
-    blockade.add(tp, Blocked("why"), 0)
-    blockade.stand(tp, 17)
-    if forget:
-        blockade.forget(tp)
-    assert (blockade.take_unsaved(), blockade.take_heads()) == (([], {}) if forget else ([tp], {tp: 17}))
-    assert (blockade.take_unsaved(), blockade.take_heads()) == ([], {})

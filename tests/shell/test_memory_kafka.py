@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from processor.engine.ports import Plan, StaleGeneration, Tp
-from processor.sim.memory import MemoryKafka, MemoryLogReader, MemorySink, MemorySource, State
-from schemas.errors import FencedError
+from tests.shell.memory_kafka import (
+    MemoryKafka,
+    MemoryLogReader,
+    MemorySink,
+    MemorySource,
+)
+from uow.processor.engine.ports import Plan, StaleGeneration, Tp
+from uow.processor.sim.simulated_kafka import State
+from uow.schemas.error_classes import FencedError
 
 IN = Tp("in", 0)
 
@@ -86,6 +92,7 @@ def test_group_metadata_of_before_a_join_is_refused() -> None:
     source.control(0)
     token = source.token()
     member(kafka, "b", [])
+    source.control(0)
     with pytest.raises(StaleGeneration):
         sink.write([a_plan()], token)
     assert kafka.visible(Tp("changelog", 0)) == []

@@ -7,15 +7,16 @@ from contextlib import closing
 
 import aiohttp
 
-from processor.engine.ports import Headers, Tp
-from processor.engine.task import PartitionTask
-from processor.shell.monitor import METRICS, WorkerStatus, registry_for
-from processor.shell.pages import groups_view, web_address
-from processor.sim.memory import MemoryKafka
-from tests.core.script import INPUT, Story, c, context_of, ms, policy_of
+from tests.core.script import Story, c, context_of, ms, policy_of
+from tests.fake_record import INPUT
+from tests.shell.memory_kafka import MemoryKafka
 from tests.shell.whole_worker import c as marks
 from tests.shell.whole_worker import in_a_loop, running, send, until
-from topics.partitioner import partition_for
+from uow.processor.engine.ports import Headers, Tp
+from uow.processor.engine.task import PartitionTask
+from uow.processor.shell.monitor import METRICS, WorkerStatus, registry_for
+from uow.processor.shell.pages import groups_view, web_address
+from uow.topics.partitioner import partition_for
 
 
 @in_a_loop

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from processor.engine.context import TaskContext
-from processor.shell.app import task_contexts
-from processor.sim.memory import MemoryKafka, MemoryLogReader
+from tests.shell.memory_kafka import MemoryKafka, MemoryLogReader
 from tests.shell.whole_worker import UNITS, in_a_loop, running, send, settings, until
-from topics.commands import Command, Verb, command_headers
-from topics.policies import DestinationPolicy, Shape, ViolationPolicy
-from uow.rebuild import What, delivered, differences, rebuilt
+from uow.ops.rebuild import (
+    RebuildChange,
+    delivered,
+    differences,
+    rebuilt,
+)
+from uow.processor.engine.context import TaskContext
+from uow.processor.engine.ports import Tp
+from uow.processor.shell.app import task_contexts
+from uow.topics.commands import Command, Verb, command_headers
+from uow.topics.policies import DestinationPolicy, Shape, ViolationPolicy
 
 FAR = 1 << 60
 
@@ -21,7 +27,7 @@ def context_of(kafka: MemoryKafka, policy: DestinationPolicy) -> TaskContext:
 
 def differing(
     kafka: MemoryKafka, policy: DestinationPolicy, first_ms: int = 0, last_ms: int = FAR
-) -> list[tuple[str, What]]:
+) -> list[tuple[str, RebuildChange]]:
     reader = MemoryLogReader(kafka)
     again = rebuilt(reader, context_of(kafka, policy), FAR)
     before = delivered(reader, context_of(kafka, UNITS))
@@ -61,9 +67,9 @@ async def test_under_the_settings_of_the_workers_the_same_units_come_out_byte_fo
 async def test_under_other_rules_the_units_that_would_differ_are_listed_w209() -> None:
     kafka = await worked()
     strict = replace(UNITS, violation_policy=ViolationPolicy.FAIL_GROUP)
-    assert differing(kafka, strict) == [("twice", What.ONLY_DELIVERED)]
+    assert differing(kafka, strict) == [("twice", RebuildChange.ONLY_DELIVERED)]
     assert differing(kafka, replace(UNITS, max_components=1)) == [
-        (name, What.ONLY_DELIVERED) for name in ("early", "gap", "twice")
+        (name, RebuildChange.ONLY_DELIVERED) for name in ("early", "gap", "twice")
     ]
 
 
@@ -71,16 +77,19 @@ async def test_under_other_rules_the_units_that_would_differ_are_listed_w209() -
 async def test_in_another_shape_every_unit_differs_and_keeps_its_id_w209() -> None:
     kafka = await worked()
     neighbours = replace(UNITS, shape=Shape.CONSECUTIVE)
-    assert differing(kafka, neighbours) == [(name, What.CHANGED) for name in ("early", "gap", "twice")]
+    assert differing(kafka, neighbours) == [(name, RebuildChange.CHANGED) for name in ("early", "gap", "twice")]
     early = next(record for record in kafka.topic("D.units") if record.key() == b"early").timestamp()[1]
-    assert differing(kafka, neighbours, last_ms=early) == [("early", What.CHANGED)]
-    assert differing(kafka, neighbours, first_ms=early + 1) == [("gap", What.CHANGED), ("twice", What.CHANGED)]
+    assert differing(kafka, neighbours, last_ms=early) == [("early", RebuildChange.CHANGED)]
+    assert differing(kafka, neighbours, first_ms=early + 1) == [
+        ("gap", RebuildChange.CHANGED),
+        ("twice", RebuildChange.CHANGED),
+    ]
 
 
 @in_a_loop
 async def test_units_that_somebody_took_away_are_built_again_w209() -> None:
     kafka = await worked()
-    for tp, log in kafka.logs.items():
-        if tp.topic == "D.units":
-            log.clear()
-    assert differing(kafka, UNITS) == [(name, What.ONLY_REBUILT) for name in ("early", "gap", "twice")]
+    for partition in range(kafka.partitions):
+        units = Tp("D.units", partition)
+        kafka.cut(units, kafka.bounds(units)[1])
+    assert differing(kafka, UNITS) == [(name, RebuildChange.ONLY_REBUILT) for name in ("early", "gap", "twice")]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import confluent_kafka as ck
 import pytest
 
-from processor.kafka.settings import WorkerSettings
-from processor.shell.worker import _insist
+from uow.processor.kafka.worker_settings import WorkerSettings
+from uow.processor.shell.worker import _insist
 
 
 class Brokers:

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from processor.engine.ports import Tp
-from processor.kafka.clock import WorkerClock
+from uow.processor.engine.ports import Tp
+from uow.processor.kafka.worker_clock import WorkerClock
 
 BUSY, IDLE = Tp("megazon.components", 0), Tp("megazon.components", 1)
 START = 1_000_000

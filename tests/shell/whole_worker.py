@@ -11,21 +11,33 @@ from contextlib import asynccontextmanager
 from functools import wraps
 from typing import Any
 
-from processor.engine.batch import Task
-from processor.engine.driver import Ports, Wanted
-from processor.engine.ports import Blocked, Headers, Plan, RawRecord, Tp
-from processor.engine.restore import restore
-from processor.engine.task import PartitionTask
-from processor.kafka.settings import WorkerSettings
-from processor.shell.agreement import agreed
-from processor.shell.app import UowApp, create_app, task_contexts
-from processor.shell.monitor import WorkerStatus
-from processor.shell.pages import WebAddress
-from processor.sim.memory import Faults, MemoryKafka, MemoryLogReader, MemorySink, MemorySource
-from schemas import codec
-from schemas.records import SETTINGS_KEY, Answer
-from topics.commands import Command, Verb, command_headers
-from topics.policies import DestinationPolicy, HandlingPolicy
+from tests.shell.memory_kafka import (
+    Faults,
+    MemoryKafka,
+    MemoryLogReader,
+    MemorySink,
+    MemorySource,
+)
+from uow.processor.engine.batch import Task
+from uow.processor.engine.driver_ports import Ports, Wanted
+from uow.processor.engine.ports import (
+    Blocked,
+    Headers,
+    Plan,
+    RawRecord,
+    Tp,
+)
+from uow.processor.engine.restore import restore
+from uow.processor.engine.task import PartitionTask
+from uow.processor.kafka.worker_settings import WorkerSettings
+from uow.processor.shell.app import UowApp, create_app, task_contexts
+from uow.processor.shell.monitor import WorkerStatus
+from uow.processor.shell.pages import WebAddress
+from uow.processor.shell.settings_check import checked_contexts
+from uow.schemas import codec
+from uow.schemas.records import SETTINGS_KEY, Answer
+from uow.topics.commands import Command, Verb, command_headers
+from uow.topics.policies import DestinationPolicy, HandlingPolicy
 
 PARTITIONS = 2
 UNITS = DestinationPolicy(handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY)
@@ -42,9 +54,9 @@ class Poisonable:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._task, name)
 
-    def feed(self, records: Sequence[RawRecord]) -> None:
+    def on_records(self, records: Sequence[RawRecord]) -> None:
         self._look(records)
-        self._task.feed(records)
+        self._task.on_records(records)
 
     def process(self, records: Sequence[RawRecord], commands: Sequence[RawRecord] = ()) -> Plan:
         self._look(records)
@@ -59,9 +71,9 @@ class Poisonable:
                 raise Blocked(f"cannot go on at {record.offset()}")
 
 
-def settings(slot: str = "0", policy: DestinationPolicy = UNITS, **changes: Any) -> WorkerSettings:
+def settings(worker_name: str = "0", policy: DestinationPolicy = UNITS, **changes: Any) -> WorkerSettings:
     """Settings of a worker for destination `D` of application `A`."""
-    return WorkerSettings("A", "nowhere:9092", slot, destinations={"D": policy}, web="off", **changes)
+    return WorkerSettings("A", "nowhere:9092", worker_name, destinations={"D": policy}, web="off", **changes)
 
 
 def c(seq: int, *, id: str = "u", end: bool = False, value: bytes | None = None, **more: str) -> Headers:
@@ -99,7 +111,7 @@ def new_ports(kafka: MemoryKafka, configured: WorkerSettings, sink: MemorySink) 
     contexts = task_contexts(configured, {"D.components": kafka.partitions})
     reader = MemoryLogReader(kafka)
     inputs = [Tp("D.components", number) for number in range(kafka.partitions)]
-    contexts = agreed(contexts, reader, lambda: reader.committed(inputs), lambda: 0, [None])
+    contexts = checked_contexts(contexts, reader, lambda: reader.committed(inputs), lambda: 0, [None])
 
     def restored(tps: Sequence[Tp], wanted: Wanted) -> Mapping[Tp, Task]:
         tasks = restore(MemoryLogReader(kafka), contexts, tps, wanted)
@@ -107,7 +119,7 @@ def new_ports(kafka: MemoryKafka, configured: WorkerSettings, sink: MemorySink) 
 
     def make(status: WorkerStatus) -> Ports:
         return Ports(
-            source=MemorySource(kafka, configured.slot),
+            source=MemorySource(kafka, configured.worker_name),
             sink=sink,
             clock=kafka.clock,
             restore=restored,

@@ -13,24 +13,25 @@ from unittest.mock import patch
 
 import confluent_kafka as ck
 
-import processor.engine.restore as restoring
-import processor.engine.task as running
-import processor.kafka.doubt as doubting
-from processor.core.changes import Closed
-from processor.core.group import NEVER, Group
-from processor.engine.blockade import Blockade
-from processor.engine.driver import Driver
-from processor.engine.outputs import Writer, Written
-from processor.engine.ports import Meanwhile, Output, Tp
-from processor.engine.replay import Selection
-from processor.engine.shapes import Envelope
-from processor.engine.task import PartitionTask
-from processor.engine.young import YoungGroups
-from processor.kafka.doubt import Suspicion
-from processor.kafka.sink import KafkaSink
-from processor.sim.clients import SimSource
+import uow.processor.engine.restore as restoring
+import uow.processor.engine.task as running
+import uow.processor.kafka.doubt as doubting
 from tests.sim.defects import DEFECTS, defect
-from topics.policies import ExpirationPolicy
+from uow.processor.core.changes import Closed
+from uow.processor.core.group import NEVER, Group
+from uow.processor.engine.outputs import OutputWriter, WrittenOutputs
+from uow.processor.engine.owned_partitions import OwnedPartitions
+from uow.processor.engine.ports import Meanwhile, Output, Tp
+from uow.processor.engine.quarantine import Quarantine
+from uow.processor.engine.replay import Selection
+from uow.processor.engine.replayable import ReplayableGroups
+from uow.processor.engine.shapes import EnvelopeShape
+from uow.processor.engine.task import PartitionTask
+from uow.processor.engine.turn import TurnBatches
+from uow.processor.kafka.doubt import Suspicion
+from uow.processor.kafka.sink import KafkaSink
+from uow.processor.sim.simulated_ports import SimSource
+from uow.topics.policies import ExpirationPolicy
 
 # -- the sink: fence on doubt (ER-11, ER-14, ER-19) -------------------------------------------------------------------
 
@@ -40,11 +41,11 @@ def producer_is_kept_after_a_clean_abort(original: Any) -> Any:
     """The abort was answered, so everything seems to be known: a request that timed out may still come (ER-11)."""
 
     def wrong(self: KafkaSink, meanwhile: Meanwhile) -> None:
-        producer: Any = self._producer
         try:
-            producer.abort_transaction(2.0)
+            self._producer.abort(2.0)
+            self._producer._doubt = ""
         except (ck.KafkaException, RuntimeError):
-            self._renew(meanwhile)
+            self.open(meanwhile)
 
     return wrong
 
@@ -81,49 +82,49 @@ def full_send_buffer_drops_the_record(original: Any) -> Any:
 # -- the driver -------------------------------------------------------------------------------------------------------
 
 
-@defect(Driver, "_restore_and_seek")
+@defect(OwnedPartitions, "restore_again")
 def commands_are_not_sought_back(original: Any) -> Any:
     """After an abort the components are read again, and the commands between them are not."""
 
-    def wrong(self: Driver, tps: Sequence[Tp]) -> None:
+    def wrong(self: OwnedPartitions, tps: Sequence[Tp]) -> None:
         tasks = self._restored(tps)
-        self._tasks.update(tasks)
-        self._host.assigned(tasks)
+        self.tasks.update(tasks)
+        self._runner.assigned(tasks)
         self._source.seek({tp: task.position for tp, task in tasks.items()})
 
     return wrong
 
 
-@defect(Blockade, "due")
+@defect(Quarantine, "take_due")
 def blocked_partition_is_not_tried_again(original: Any) -> Any:
     """One error that passes, or a restore that lasts longer than tombstones, and it stands until the worker is restarted."""
-    return lambda self, gone_by: []
+    return lambda self, monotonic: []
 
 
-@defect(Driver, "_on_revoke")
+@defect(OwnedPartitions, "revoke")
 def restore_keeps_what_went_meanwhile(original: Any) -> Any:
     """A partition that went, and came back, is as it was read before: others may have committed there (ER-08)."""
 
-    def wrong(self: Driver, tps: list[Tp]) -> list[Tp]:
+    def wrong(self: OwnedPartitions, tps: list[Tp]) -> list[Tp]:
         gone = original(self, tps)
-        self._gone.clear()
+        self._assignment.revoked.clear()
         return gone  # type: ignore[no-any-return]
 
     return wrong
 
 
-@defect(Driver, "_batch")
+@defect(TurnBatches, "_batch")
 def what_a_smaller_poll_leaves_is_not_read_again(original: Any) -> Any:
-    def wrong(self: Driver, *about: Any) -> Any:
+    def wrong(self: TurnBatches, *about: Any, **more: Any) -> Any:
         with patch.object(self._source, "seek", lambda positions: None):
-            return original(self, *about)
+            return original(self, *about, **more)
 
     return wrong
 
 
-@defect(Driver, "_running")
+@defect(OwnedPartitions, "_running")
 def restore_resumes_what_is_paused_for_want_of_memory(original: Any) -> Any:
-    return lambda self: self._with_commands(self._tasks.keys() - self._blocked.keys())
+    return lambda self: self._inputs.both(self.unblocked_tasks)
 
 
 @defect(SimSource, "begin")
@@ -132,7 +133,7 @@ def partition_that_was_paused_when_it_went_is_never_read_again(original: Any) ->
     return lambda self, positions: self.position.update(positions)
 
 
-# -- task, rows and young groups ----------------------------------------------------------------------------------------
+# -- task, rows and replayable groups ----------------------------------------------------------------------------------------
 
 
 @defect(running, "promotion_rows")
@@ -150,21 +151,21 @@ def component_that_a_command_took_out_keeps_its_row(original: Any) -> Any:
 def unit_that_fits_no_record_is_remembered_as_delivered(original: Any) -> Any:
     """Its components are in `D.errors`, and the ledger says `complete` (W-115)."""
 
-    def wrong(self: PartitionTask, outward: Any, closed: Any, written: Written) -> Any:
+    def wrong(self: PartitionTask, outward: Any, closed: Any, written: WrittenOutputs) -> Any:
         original(self, outward, closed, written)
         return closed
 
     return wrong
 
 
-@defect(YoungGroups, "overdue")
-def young_groups_outlive_their_bounds_but_age(original: Any) -> Any:
+@defect(ReplayableGroups, "overdue")
+def replayable_groups_outlive_their_bounds_but_age(original: Any) -> Any:
     """Nobody keeps within `replay_limit_records` and `replay_limit_bytes` (W-119)."""
     return lambda self, position, fed_bytes, clock: original(self, 0, 0, clock)
 
 
-@defect(YoungGroups, "due_at")
-def idle_partition_keeps_its_young_groups(original: Any) -> Any:
+@defect(ReplayableGroups, "due_at")
+def idle_partition_keeps_its_replayable_groups(original: Any) -> Any:
     """`replay_limit_ms` is heeded when a record comes, and not by the clock."""
     return lambda self: NEVER
 
@@ -191,7 +192,7 @@ def replay_forgets_what_was_left_in_the_input(original: Any) -> Any:
         before = set(self.partition.groups)
         original(self, components)
         for group_id in self.partition.groups.keys() - before:
-            self.partition.groups[group_id].stays = 0
+            self.partition.groups[group_id].external_bytes = 0
 
     return wrong
 
@@ -211,23 +212,23 @@ def lost_offsets_are_taken_for_a_first_start(original: Any) -> Any:
 # -- what comes out -----------------------------------------------------------------------------------------------------
 
 
-@defect(Writer, "_refuse")
+@defect(OutputWriter, "_refuse")
 def refused_records_lose_their_key(original: Any) -> Any:
     """W-37: with everything it came with."""
 
-    def wrong(self: Writer, record: Any, refusal: Any, written: Written) -> None:
+    def wrong(self: OutputWriter, record: Any, refusal: Any, written: WrittenOutputs) -> None:
         original(self, record, refusal, written)
         written.outputs[-1] = written.outputs[-1]._replace(key=None)
 
     return wrong
 
 
-@defect(Writer, "_to_errors")
+@defect(OutputWriter, "_to_errors")
 def components_given_up_lose_the_headers_they_came_with(original: Any) -> Any:
     """W-80."""
 
-    def wrong(self: Writer, component: Any, *more: Any) -> None:
-        written: Written = more[-1]
+    def wrong(self: OutputWriter, component: Any, *more: Any) -> None:
+        written: WrittenOutputs = more[-1]
         original(self, component, *more)
         output = written.outputs[-1]
         written.outputs[-1] = output._replace(headers=output.headers[-6:])
@@ -235,30 +236,30 @@ def components_given_up_lose_the_headers_they_came_with(original: Any) -> Any:
     return wrong
 
 
-@defect(Writer, "_give_up")
+@defect(OutputWriter, "_give_up")
 def every_expired_group_goes_to_errors(original: Any) -> Any:
     """W-78: only by `expiration_policy = "redirect"`."""
 
-    def wrong(self: Writer, *about: Any) -> None:
-        told = self.context
-        self.context = replace(told, policy=replace(told.policy, expiration_policy=ExpirationPolicy.REDIRECT))
+    def wrong(self: OutputWriter, *about: Any) -> None:
+        context = self.context
+        self.context = replace(context, policy=replace(context.policy, expiration_policy=ExpirationPolicy.REDIRECT))
         original(self, *about)
-        self.context = told
+        self.context = context
 
     return wrong
 
 
-@defect(Writer, "_outcome")
-def outcome_of_a_group_that_never_opened_is_not_told(original: Any) -> Any:
+@defect(OutputWriter, "_outcome")
+def outcome_of_a_group_that_never_opened_is_not_reported(original: Any) -> Any:
     """W-39."""
     return lambda self, group, *more: None if group is None else original(self, group, *more)
 
 
-@defect(Envelope, "__call__")
+@defect(EnvelopeShape, "__call__")
 def unit_goes_where_its_key_hashes(original: Any) -> Any:
     """A unit goes to the partition its components came from, which is another one under path routing."""
 
-    def wrong(self: Envelope, group: Group, closed: Closed, outputs: list[Output]) -> None:
+    def wrong(self: EnvelopeShape, group: Group, closed: Closed, outputs: list[Output]) -> None:
         before = len(outputs)
         original(self, group, closed, outputs)
         outputs[before:] = [output._replace(partition=-1) for output in outputs[before:]]

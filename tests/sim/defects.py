@@ -14,34 +14,55 @@ from weakref import WeakKeyDictionary
 
 import confluent_kafka as ck
 
-import processor.core.command as commanding
-import processor.engine.restore as restoring
-import processor.engine.routed as routed
-import processor.engine.task as running
-from processor.core.changes import Closed
-from processor.core.closed import CommandMemory
-from processor.core.command import Verdict
-from processor.core.group import Group
-from processor.core.partition import Outward, Partition
-from processor.engine.driver import Driver
-from processor.engine.outputs import Written
-from processor.engine.ports import Committed, Doubt, EndOffset, Plan, StaleGeneration, Tp
-from processor.engine.replay import Selection, Window
-from processor.engine.routed import RoutedWriter
-from processor.engine.rows import GROUP_ROW_KEY_END
-from processor.engine.task import PartitionTask
-from processor.engine.waiting import WaitingCommands
-from processor.engine.young import YoungGroups
-from processor.kafka.clock import WorkerClock
-from processor.kafka.sink import KafkaSink
-from processor.sim import run
-from processor.sim.broker import Broker
-from processor.sim.clients import SimLogReader, SimPathLog, SimProducer, SimSource
-from processor.sim.traffic import LANES
-from schemas.records import GroupRow
-from topics.commands import Verb
-from topics.partitioner import partition_for
-from topics.paths import NONCE_BYTES, PathMap, claim_key, claim_value
+import uow.processor.core.command as commanding
+import uow.processor.engine.restore as restoring
+import uow.processor.engine.routed_units as routed
+import uow.processor.engine.task as running
+from uow.processor.core.changes import Closed
+from uow.processor.core.closed import CommandMemory
+from uow.processor.core.command import CommandVerdict
+from uow.processor.core.group import Group
+from uow.processor.core.happened import Outward
+from uow.processor.core.partition_state import PartitionState
+from uow.processor.engine.driver import Driver
+from uow.processor.engine.group_storage import rows_of
+from uow.processor.engine.outputs import WrittenOutputs
+from uow.processor.engine.owned_partitions import OwnedPartitions
+from uow.processor.engine.ports import (
+    Committed,
+    Doubt,
+    EndOffset,
+    Plan,
+    StaleGeneration,
+    Tp,
+)
+from uow.processor.engine.replay import Selection, Window
+from uow.processor.engine.replayable import ReplayableGroups
+from uow.processor.engine.routed_units import RoutedWriter
+from uow.processor.engine.rows import GROUP_ROW_KEY_END
+from uow.processor.engine.task import PartitionTask
+from uow.processor.engine.waiting_commands import WaitingCommands
+from uow.processor.kafka.sink import KafkaSink
+from uow.processor.kafka.transactional_producer import TransactionalProducer, TransactionFate
+from uow.processor.kafka.worker_clock import WorkerClock
+from uow.processor.sim import simulation as run
+from uow.processor.sim.simulated_kafka import Broker
+from uow.processor.sim.simulated_ports import (
+    SimLogReader,
+    SimPathLog,
+    SimProducer,
+    SimSource,
+)
+from uow.processor.sim.traffic import LANES
+from uow.schemas.records import GroupRow
+from uow.topics.commands import Verb
+from uow.topics.partitioner import partition_for
+from uow.topics.path_map import (
+    NONCE_BYTES,
+    PathMap,
+    claim_key,
+    claim_value,
+)
 
 Patch = Callable[[Any], Any]
 DEFECTS: dict[str, list[tuple[Any, str, Patch]]] = {}
@@ -129,16 +150,16 @@ def ledger_forgets_closed_groups(original: Any) -> Any:
     return lambda self, start, floor, not_held, closed, *more: original(self, start, floor, not_held, (), *more)
 
 
-@defect(YoungGroups, "floor")
+@defect(ReplayableGroups, "floor")
 def replay_floor_is_too_high(original: Any) -> Any:
     return lambda self, position: min(position, original(self, position) + 1)
 
 
-@defect(YoungGroups, "all")
-def clean_stop_forgets_young_groups(original: Any) -> Any:
+@defect(ReplayableGroups, "all")
+def clean_stop_forgets_replayable_groups(original: Any) -> Any:
     """Promotes half of them, and says all are."""
 
-    def wrong(self: YoungGroups) -> Iterator[Group]:
+    def wrong(self: ReplayableGroups) -> Iterator[Group]:
         for number, group in enumerate(list(original(self))):
             if number % 2 == 0:
                 yield group
@@ -151,7 +172,7 @@ def clean_stop_forgets_young_groups(original: Any) -> Any:
 
 @defect(SimProducer, "_lost")
 def commit_does_not_wait_for_deliveries(original: Any) -> Any:
-    """A failed delivery does not fail the transaction (engine rule 7)."""
+    """A failed delivery does not fail the transaction (EN-07)."""
 
     def wrong(self: SimProducer, tp: Tp, write: Any) -> None:
         original(self, tp, write)
@@ -192,10 +213,10 @@ def nobody_is_fenced(original: Any) -> Any:
     return lambda self, name, epoch: self.transactions[name]
 
 
-@defect(KafkaSink, "_fenced")
+@defect(TransactionalProducer, "_fenced")
 def every_fence_is_taken_for_a_time_out(original: Any) -> Any:
-    """Two workers of one slot fence each other for ever (ER-13)."""
-    return lambda self, error: Doubt("fenced, and goes on")
+    """Two workers of one name fence each other for ever (ER-13)."""
+    return lambda self: TransactionFate.TIMED_OUT
 
 
 @defect(Driver, "_write")
@@ -246,22 +267,22 @@ def no_new_epoch_after_doubt(original: Any) -> Any:
     """Aborts and goes on with the same producer (ER-11)."""
 
     def wrong(self: KafkaSink, meanwhile: Any) -> None:
-        producer: Any = self._producer
+        producer: Any = self._producer.handle
         try:
             producer._committing = False
             producer.abort_transaction()
         except ck.KafkaException:
             producer._open = producer._committing = producer._failed = False
             producer._added.clear()
-        self._suspicion.line = ""
+        self._producer._suspicion.line = self._producer._doubt = ""
 
     return wrong
 
 
-@defect(KafkaSink, "_certain_producer")
+@defect(TransactionalProducer, "_renew_in_doubt")
 def suspicion_is_not_heeded(original: Any) -> Any:
     """librdkafka's own repeats go unnoticed: a late frame hits the next transaction (ER-11)."""
-    return lambda self: self._producer
+    return lambda self, patience: None
 
 
 # -- restore --------------------------------------------------------------------------------------------------------
@@ -329,7 +350,7 @@ def restore_reads_uncommitted(original: Any) -> Any:
 
 @defect(PartitionTask, "restore_group")
 def age_begins_anew_with_a_restore(original: Any) -> Any:
-    """L4: a restart moves a deadline later."""
+    """A restart moves a deadline later (W-82, W-124)."""
     return lambda self, name, generation, opened_at: original(self, name, generation, opened_at + 50)
 
 
@@ -413,7 +434,7 @@ def replay_window_is_cut_too_early(original: Any) -> Any:
 
 
 @defect(PartitionTask, "_promote")
-def reopened_groups_stay_young(original: Any) -> Any:
+def reopened_groups_stay_replayable(original: Any) -> Any:
     """A replay cannot tell a group's generation from the input."""
 
     def wrong(self: PartitionTask, held: Any, promoted: Any, rows: Any) -> None:
@@ -467,24 +488,24 @@ def memory_limit_is_not_heeded(original: Any) -> Any:
 # -- the driver -----------------------------------------------------------------------------------------------------
 
 
-@defect(Driver, "_restore_and_seek")
+@defect(OwnedPartitions, "restore_again")
 def no_restore_after_an_abort(original: Any) -> Any:
     """Sets the position back, keeps the memory."""
 
-    def wrong(self: Driver, tps: Sequence[Tp]) -> None:
+    def wrong(self: OwnedPartitions, tps: Sequence[Tp]) -> None:
         for tp, task in self._restored(tps).items():
-            self._tasks[tp].partition.position = self._tasks[tp]._planned = task.position  # type: ignore[attr-defined]
+            self.tasks[tp].partition.position = self.tasks[tp]._planned = task.position  # type: ignore[attr-defined]
             self._source.seek({tp: task.position})
 
     return wrong
 
 
-@defect(Driver, "_restore_and_seek")
+@defect(OwnedPartitions, "restore_again")
 def no_seek_after_an_abort(original: Any) -> Any:
-    def wrong(self: Driver, tps: Sequence[Tp]) -> None:
+    def wrong(self: OwnedPartitions, tps: Sequence[Tp]) -> None:
         tasks = self._restored(tps)
-        self._tasks.update(tasks)
-        self._host.assigned(tasks)
+        self.tasks.update(tasks)
+        self._runner.assigned(tasks)
 
     return wrong
 
@@ -495,11 +516,11 @@ def half_applied_batch_is_kept(original: Any) -> Any:
     return lambda self, batch, cause: None
 
 
-@defect(Driver, "_restored")
+@defect(OwnedPartitions, "_restored")
 def revoked_partitions_keep_their_state(original: Any) -> Any:
     """A partition that comes back goes on with the memory of its last time here."""
 
-    def wrong(self: Driver, tps: Sequence[Tp]) -> Any:
+    def wrong(self: OwnedPartitions, tps: Sequence[Tp]) -> Any:
         kept = self.__dict__.setdefault("kept", {})
         tasks = original(self, [tp for tp in tps if tp not in kept])
         tasks.update({tp: kept[tp] for tp in tps if tp in kept})
@@ -537,7 +558,7 @@ def asking_again_waits_for_the_wall_clock(original: Any) -> Any:
 
     def wrong(self: Driver) -> None:
         clock = self._clock
-        with patch.object(clock, "gone_by_ms", clock.now_ms):
+        with patch.object(clock, "monotonic_ms", clock.now_ms):
             original(self)
 
     return wrong
@@ -573,7 +594,7 @@ def what_a_command_changed_is_not_written(original: Any) -> Any:
 
 @defect(running, "tombstone_keys")
 def group_row_stays_where_all_other_rows_went_before(original: Any) -> Any:
-    return lambda group: original(group) if group.promoted else []
+    return lambda group: original(group) if rows_of(group) else []
 
 
 @defect(CommandMemory, "add")
@@ -591,8 +612,8 @@ def commands_are_forgotten_by_the_newest_append_time_ever_seen(original: Any) ->
     return wrong
 
 
-@defect(PartitionTask, "_no_longer_young")
-def group_that_a_command_changed_stays_young(original: Any) -> Any:
+@defect(PartitionTask, "_no_longer_replayable")
+def group_that_a_command_changed_stays_replayable(original: Any) -> Any:
     return lambda self, amended: []
 
 
@@ -644,7 +665,7 @@ def commands_that_waited_are_kept_when_their_partition_goes(original: Any) -> An
 
 @defect(commanding, "_cancelled_unopened")
 def cancel_of_an_id_that_is_not_open_is_answered_and_forgotten(original: Any) -> Any:
-    return lambda *known: Verdict(False, "nothing to cancel")
+    return lambda *known: CommandVerdict(False, "nothing to cancel")
 
 
 @defect(Group, "due_at")
@@ -668,15 +689,15 @@ def release_does_not_wait_until_what_it_delivers_is_available(original: Any) -> 
 def the_last_claim_counts(original: Any) -> Any:
     def wrong(self: PathMap, group_id: bytes, key: bytes, partition: int, at: int) -> None:
         original(self, group_id, key, partition, at)
-        way = self._ways[group_id]
-        way.claims = dict(reversed(way.claims.items()))
-        self._lead(group_id, way, at)
+        claims = self._claims[group_id]
+        claims.by_key = dict(reversed(claims.by_key.items()))
+        self._place(group_id, claims, at)
 
     return wrong
 
 
 @defect(PathMap, "leave")
-def a_way_ends_while_its_group_is_open(original: Any) -> Any:
+def a_placement_ends_while_its_group_is_open(original: Any) -> Any:
     return lambda self, partition, before, now, is_in_use: original(
         self, partition, before, now, lambda group_id: False
     )
@@ -693,9 +714,9 @@ def claims_are_not_read_back(original: Any) -> Any:
     return wrong
 
 
-@defect(Partition, "line_up")
+@defect(PartitionState, "line_up")
 def ordered_units_do_not_wait(original: Any) -> Any:
-    def wrong(self: Partition, group: Group, order_key: bytes) -> None:
+    def wrong(self: PartitionState, group: Group, order_key: bytes) -> None:
         original(self, group, order_key)
         group.waits = False
 
@@ -703,23 +724,23 @@ def ordered_units_do_not_wait(original: Any) -> Any:
 
 
 @defect(PathMap, "leave")
-def only_the_first_claim_of_a_way_is_known_to_end(original: Any) -> Any:
+def only_the_first_claim_of_an_id_is_known_to_end(original: Any) -> Any:
     def wrong(self: PathMap, *args: Any) -> list[bytes]:
         keys: list[bytes] = original(self, *args)
-        self._leaving = {way.first for way in self._ways.values() if way.first in self._leaving}
+        self._leaving = {claims.first for claims in self._claims.values() if claims.first in self._leaving}
         return keys
 
     return wrong
 
 
-@defect(Partition, "line_up_again")
+@defect(PartitionState, "line_up_again")
 def lines_of_ordered_units_are_not_restored(original: Any) -> Any:
     return lambda self, groups: None
 
 
-@defect(Partition, "line_up_again")
+@defect(PartitionState, "line_up_again")
 def lines_of_ordered_units_are_restored_by_append_times(original: Any) -> Any:
-    def wrong(self: Partition, groups: Iterable[Group]) -> None:
+    def wrong(self: PartitionState, groups: Iterable[Group]) -> None:
         for group in sorted(groups, key=lambda each: each.opened_at):
             original(self, [group])
 
@@ -731,7 +752,7 @@ def lines_of_ordered_units_are_restored_by_append_times(original: Any) -> Any:
 
 @defect(RoutedWriter, "write")
 def unit_of_a_route_stays_in_the_default_topic_too(original: Any) -> Any:
-    def wrong(self: RoutedWriter, outward: Outward, written: Written) -> None:
+    def wrong(self: RoutedWriter, outward: Outward, written: WrittenOutputs) -> None:
         before = len(written.outputs)
         original(self, outward, written)
         unit = [output for output in written.outputs[before:] if output.topic in LANES.values()]

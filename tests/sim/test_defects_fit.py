@@ -1,4 +1,4 @@
-"""Planted defects fit the code as it is: who renames what one replaces is told here, without a simulation."""
+"""Planted defects fit the code as it is: a renamed attribute that one of them replaces is found here, without a simulation."""
 
 from __future__ import annotations
 

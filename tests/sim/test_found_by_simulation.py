@@ -6,14 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
-from processor.engine.ports import Committed, Stretch, Tp
-from processor.engine.restore import restore
-from processor.engine.task import PartitionTask
-from processor.engine.young import ReplayLimits
-from schemas.errors import StateCorruptedError
-from tests.core.script import INPUT, TOPICS, Story, c, context_of, policy_of
+from tests.core.script import TOPICS, Story, c, context_of, policy_of
 from tests.core.streams import state_of
-from tests.engine.logs import Logs
+from tests.engine.restored_logs import Logs
+from tests.fake_record import INPUT
+from uow.processor.engine.ports import Committed, Stretch, Tp
+from uow.processor.engine.replayable import ReplayLimits
+from uow.processor.engine.restore import restore
+from uow.processor.engine.task import PartitionTask
+from uow.schemas.error_classes import StateCorruptedError
 
 
 class OvertakenLogs(Logs):
@@ -39,7 +40,7 @@ def test_commit_of_the_owner_during_a_restore_is_no_corruption_er06() -> None:
     assert state_of(found) == state_of(story.task)
 
 
-def test_ledger_that_is_gone_while_young_groups_need_it_is_refused() -> None:
+def test_ledger_that_is_gone_while_replayable_groups_need_it_is_refused() -> None:
     """Retention took every ledger record during a long downtime: without them nobody knows what to replay, and held components were lost."""
     context = context_of(policy_of(), replay=ReplayLimits(100, 1 << 20, 1 << 40))
     story, logs = Story(PartitionTask(INPUT, context)), Logs(INPUT)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.spark.stage import Stage
-from topics.policies import DestinationPolicy, HandlingPolicy
+from uow.topics.policies import DestinationPolicy, HandlingPolicy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,8 +24,8 @@ def spark() -> Iterator[SparkSession]:
     """
     from pyspark import SparkContext
 
-    from spark_sink.session import session
-    from spark_sink.sink import settings
+    from uow.spark_sink.delta_sink import settings
+    from uow.spark_sink.session import session
 
     started = session("tests", settings=settings(once=True))
     yield started

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from processor.engine.context import TaskContext
-from processor.engine.ports import Plan, Tp
-from processor.engine.task import PartitionTask
-from schemas.codec import decode_as
-from schemas.framing import single_object_header
-from schemas.records import Unit
-from spark_sink.audit import Audit, Report
-from spark_sink.kafka import Cluster
-from spark_sink.sink import Sink
-from spark_sink.tables import Table, Tables
-from tests.core.script import FakeRecord
-from topics.catalogue import DestinationTopics, expected
-from topics.commands import Command, command_headers
-from topics.partitioner import partition_for
-from topics.policies import DestinationPolicy
+from tests.fake_record import FakeRecord
+from uow.processor.engine.context import TaskContext
+from uow.processor.engine.ports import Plan, Tp
+from uow.processor.engine.task import PartitionTask
+from uow.schemas.codec import decode_as
+from uow.schemas.framing import single_object_header
+from uow.schemas.records import Unit
+from uow.spark_sink.audit import Audit, AuditReport
+from uow.spark_sink.delta_sink import DeltaSink
+from uow.spark_sink.kafka import Cluster
+from uow.spark_sink.tables import DeltaTables, Table
+from uow.topics.catalogue import DestinationTopics, expected
+from uow.topics.commands import Command, command_headers
+from uow.topics.partitioner import partition_for
+from uow.topics.policies import DestinationPolicy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +51,7 @@ class Stage:
     def __init__(self, spark: SparkSession, servers: str, tables: Path, name: str, policy: DestinationPolicy) -> None:
         self.spark, self.servers, self.policy = spark, servers, policy
         self.names = DestinationTopics("tests", name)
-        self.tables = Tables(tables, name)
+        self.tables = DeltaTables(tables, name)
         self.cluster = Cluster(servers)
         self._create_topics()
         self._producer = self._transactional("sender")
@@ -232,9 +232,9 @@ class Stage:
 
     # -- what Spark does --------------------------------------------------------------------------------------------
 
-    def sinking(self) -> Sink:
+    def sinking(self) -> DeltaSink:
         """The sink of this destination."""
-        return Sink(self.spark, self.cluster, self.names, self.tables, self.policy.routes, self.policy.forms_units)
+        return DeltaSink(self.spark, self.cluster, self.names, self.tables, self.policy.routes, self.policy.forms_units)
 
     def sink(self) -> None:
         """`uow sink --once`."""
@@ -246,7 +246,7 @@ class Stage:
         first = "unit_partition, unit_offset" if table is Table.COMPONENTS else "partition"
         return self.tables.read(self.spark, table).orderBy(*first.split(", "), last).collect()
 
-    def audit(self) -> Report:
+    def audit(self) -> AuditReport:
         """`uow audit`."""
         return Audit(self.spark, self.cluster, self.names, self.policy, self.tables).run()
 

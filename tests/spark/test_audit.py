@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from schemas.records import Range
-from spark_sink.comparison import What
-from spark_sink.recompute import Fate
-from spark_sink.tables import Table
 from tests.spark.stage import STARTED_MS, Stage, c, plain
-from topics.commands import Command, Verb
-from topics.policies import ExpirationPolicy
-from topics.routes import Route, RouteMatching
-from topics.selector import Selector
+from uow.schemas.records import Range
+from uow.spark_sink.comparison import DifferenceKind
+from uow.spark_sink.recompute import Fate
+from uow.spark_sink.tables import Table
+from uow.topics.commands import Command, Verb
+from uow.topics.policies import ExpirationPolicy
+from uow.topics.routes import Route, RouteMatching
+from uow.topics.selector import Selector
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -113,9 +113,9 @@ def test_units_count_once_in_whichever_topics_their_routes_say_w100(make_stage: 
     stage.tamper(Table.UNITS, misplace)
     found = stage.audit()
     assert {one.what: one.detail.rpartition(".")[2] for one in found.examples if one.source == "units"} == {
-        What.MISSING: "books",
-        What.UNEXPECTED: "units",
-        What.DOUBLED: "urgent",
+        DifferenceKind.MISSING: "books",
+        DifferenceKind.UNEXPECTED: "units",
+        DifferenceKind.DOUBLED: "urgent",
     }
 
 
@@ -135,7 +135,7 @@ def test_what_commands_did_is_computed_again_and_what_can_no_longer_be_is_left_o
     stage.sink()
     stage.tamper(Table.UNITS, lambda rows: rows.remove(next(row for row in rows if row["id"] == "short")))
     report = stage.audit()
-    assert [(one.what, one.source, one.id) for one in report.examples] == [(What.MISSING, "units", "short")]
+    assert [(one.what, one.source, one.id) for one in report.examples] == [(DifferenceKind.MISSING, "units", "short")]
     assert report.left_out == 1
     assert report.units == {"complete": 2, "partial": 1, "cancelled": 1}
 
@@ -189,27 +189,27 @@ def test_each_way_of_tampering_with_the_tables_is_found(stage: Stage) -> None:
     stage.tamper(Table.PASSED, change_passed)
     report = stage.audit()
     found = [(each.what, each.source, each.id) for each in report.examples]
-    unit_missing = [(What.MISSING, "units", "many-0"), (What.UNEXPECTED, "units", "many-4")]
+    unit_missing = [(DifferenceKind.MISSING, "units", "many-0"), (DifferenceKind.UNEXPECTED, "units", "many-4")]
     assert sorted(found, key=str) == sorted(
         [
             *unit_missing,
-            (What.DOUBLED, "units", "many-1"),
-            (What.CONTENT, "units", "many-2"),
-            (What.CONTENT, "units", "many-3"),
-            (What.MISSING, "components", "many-5"),
-            (What.DOUBLED, "components", "many-6"),
-            (What.CONTENT, "components", "many-7"),
-            (What.CONTENT, "components", "many-8"),
-            (What.ORDER, "components", "many-9"),
-            (What.ORDER, "components", "many-9"),
-            (What.CONTENT, "components", "many-10"),
-            (What.MISSING, "rejected", "bad"),
-            (What.DOUBLED, "rejected", "x"),
-            (What.CONTENT, "rejected", "two"),
-            (What.CONTENT, "rejected", "jill"),
-            (What.MISSING, "rejected", None),
-            (What.UNEXPECTED, "rejected", ""),
-            (What.MISSING, "passed", None),
+            (DifferenceKind.DOUBLED, "units", "many-1"),
+            (DifferenceKind.CONTENT, "units", "many-2"),
+            (DifferenceKind.CONTENT, "units", "many-3"),
+            (DifferenceKind.MISSING, "components", "many-5"),
+            (DifferenceKind.DOUBLED, "components", "many-6"),
+            (DifferenceKind.CONTENT, "components", "many-7"),
+            (DifferenceKind.CONTENT, "components", "many-8"),
+            (DifferenceKind.ORDER, "components", "many-9"),
+            (DifferenceKind.ORDER, "components", "many-9"),
+            (DifferenceKind.CONTENT, "components", "many-10"),
+            (DifferenceKind.MISSING, "rejected", "bad"),
+            (DifferenceKind.DOUBLED, "rejected", "x"),
+            (DifferenceKind.CONTENT, "rejected", "two"),
+            (DifferenceKind.CONTENT, "rejected", "jill"),
+            (DifferenceKind.MISSING, "rejected", None),
+            (DifferenceKind.UNEXPECTED, "rejected", ""),
+            (DifferenceKind.MISSING, "passed", None),
         ],
         key=str,
     )
@@ -236,7 +236,7 @@ def test_swapped_plain_records_and_records_out_of_nowhere_are_found(stage: Stage
         [("uow-id", b"x"), ("uow-error-class", b"UowError"), ("uow-source", b"nowhere")],
     )
     stage.sink()
-    assert stage.audit().totals == {What.ORDER: 2, What.UNEXPECTED: 1}
+    assert stage.audit().totals == {DifferenceKind.ORDER: 2, DifferenceKind.UNEXPECTED: 1}
 
 
 def test_time_alone_closes_lawfully_only_behind_the_deadline(make_stage: Callable[..., Stage]) -> None:
@@ -258,7 +258,7 @@ def test_time_alone_closes_lawfully_only_behind_the_deadline(make_stage: Callabl
     assert (reports[discard].is_clean, reports[discard].count(Fate.EXPIRED)) == (True, 2)
     assert reports[discard].count(Fate.OPEN) == 1
     assert (reports[partial].is_clean, reports[partial].units) == (True, {"partial": 1})
-    assert reports[early].totals == {What.CLOSING: 1}
+    assert reports[early].totals == {DifferenceKind.CLOSING: 1}
 
 
 def test_a_group_that_expired_although_its_last_component_came_in_time_is_found(
@@ -274,7 +274,7 @@ def test_a_group_that_expired_although_its_last_component_came_in_time_is_found(
     stage.sink()
     report = stage.audit()
     assert {(each.what, each.source) for each in report.examples} >= {
-        (What.MISSING, "units"),
-        (What.UNEXPECTED, "rejected"),
-        (What.CLOSING, stage.names.closed_changelog),
+        (DifferenceKind.MISSING, "units"),
+        (DifferenceKind.UNEXPECTED, "rejected"),
+        (DifferenceKind.CLOSING, stage.names.closed_changelog),
     }

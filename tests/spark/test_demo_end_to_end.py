@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from spark_sink.tables import Table, Tables
 from tests.demo_run import DemoRun
+from uow.spark_sink.tables import DeltaTables, Table
 
 PATIENCE_S = 900
 
@@ -29,7 +29,7 @@ def test_the_demo_ends_with_a_clean_audit_and_tables_that_agree(spark: Any, tmp_
     assert report["audit"]["clean"]
     assert report["audit"]["received"] == report["records"]["received"]
 
-    tables = Tables(Path(report["tables"]), "megazon")
+    tables = DeltaTables(Path(report["tables"]), "megazon")
     units = {row.id: row.unit_id for row in tables.read(spark, Table.UNITS).collect()}
     assert len(units) == report["units"] == tables.read(spark, Table.UNITS).count()
     refused = Counter(

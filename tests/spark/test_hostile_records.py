@@ -9,12 +9,19 @@ from typing import Any
 
 import pytest
 
-from schemas import codec, formats, framing
-from schemas.records import Component, Reason, Reference, Source, Unit, UnitOutcome
-from spark_sink.comparison import What
-from spark_sink.recompute import Fate
-from spark_sink.tables import Table
 from tests.spark.stage import Headers, Stage, c
+from uow.schemas import codec, formats, framing
+from uow.schemas.records import (
+    ComponentRecord,
+    Reason,
+    Reference,
+    Source,
+    Unit,
+    UnitOutcome,
+)
+from uow.spark_sink.comparison import DifferenceKind
+from uow.spark_sink.recompute import Fate
+from uow.spark_sink.tables import Table
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -24,7 +31,7 @@ AVRO = framing.single_object_header("Unit")
 
 def unit(destination: str, **changes: Any) -> Unit:
     """A unit that nobody formed, of one component."""
-    part = Component(1, True, None, b"x", b"v", (), 5, Source(f"{destination}.components", 0, 0))
+    part = ComponentRecord(1, True, None, b"x", b"v", (), 5, Source(f"{destination}.components", 0, 0))
     made = Unit("x", "u", destination, 1, UnitOutcome.COMPLETE, Reason.END, 1, 2, None, 1, 3, (), (part,))
     return replace(made, **changes)
 
@@ -155,5 +162,8 @@ def test_each_poison_is_kept_with_its_reason_and_the_next_unit_is_a_row(stage: S
     assert len(stage.rows(Table.REJECTED)) == 2 * len(HOSTILE_ERRORS)
     assert stage.rows(Table.PASSED) == []
     report = stage.audit()
-    assert report.totals == {What.UNREADABLE: len(unreadable) + 6, What.UNEXPECTED: 2 * len(HOSTILE_ERRORS)}
+    assert report.totals == {
+        DifferenceKind.UNREADABLE: len(unreadable) + 6,
+        DifferenceKind.UNEXPECTED: 2 * len(HOSTILE_ERRORS),
+    }
     assert (report.count(Fate.DELIVERED), report.left_out) == (2, 0)

@@ -8,14 +8,30 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from processor.core.partition import Place
-from spark_sink.recompute import COLUMNS, GROUP, RECORD, Arrived, Fate, Row, digest, recompute
 from tests.engine.test_hostile import policies as hostile_policies
 from tests.engine.test_hostile import records as hostile_records
-from topics.catalogue import HEADERS_LIMIT
-from topics.policies import DestinationPolicy, ExpirationPolicy, HandlingPolicy, Oversize, Shape, ValueFormat
+from uow.processor.core.partition_state import PartitionAddress
+from uow.spark_sink.recompute import (
+    COLUMNS,
+    GROUP,
+    RECORD,
+    Arrived,
+    Fate,
+    Row,
+    digest,
+    recompute,
+)
+from uow.topics.catalogue import HEADERS_LIMIT
+from uow.topics.policies import (
+    DestinationPolicy,
+    ExpirationPolicy,
+    HandlingPolicy,
+    Oversize,
+    Shape,
+    ValueFormat,
+)
 
-PLACE = Place("d", "d.components", 0, 1)
+PLACE = PartitionAddress("d", "d.components", 0, 1)
 
 
 def arrived(

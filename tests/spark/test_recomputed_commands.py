@@ -10,14 +10,24 @@ from typing import Any
 
 import pytest
 
-from processor.engine.ports import Plan
-from processor.engine.rows import read_ledger
-from processor.engine.task import PartitionTask
-from spark_sink.recompute import GROUP, RECORD, Arrived, Decided, Fate, Row, orders_of, recompute
-from tests.core.script import TOPICS, FakeRecord
+from tests.core.script import TOPICS
 from tests.core.streams import TP, Tick, World, call, draw_policy, draw_stream, new_task, polls
 from tests.engine.test_commands_restored import draw_commands
-from topics import headers as names
+from tests.fake_record import FakeRecord
+from uow.processor.engine.ports import Plan
+from uow.processor.engine.rows import read_ledger
+from uow.processor.engine.task import PartitionTask
+from uow.spark_sink.recompute import (
+    GROUP,
+    RECORD,
+    Arrived,
+    Decided,
+    Fate,
+    Row,
+    orders_of,
+    recompute,
+)
+from uow.topics import headers as names
 
 UNREADABLE = [("\ufffd", b"")]
 

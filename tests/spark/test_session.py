@@ -22,7 +22,7 @@ def test_spark_reads_kafka_and_writes_delta(
     spark: SparkSession, broker: Kafka, create_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     topic = create_topic()
-    producer = Producer({"bootstrap.servers": broker.bootstrap}, logger=QUIET)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True}, logger=QUIET)
     for n in range(50):
         producer.produce(topic, str(n))
     assert producer.flush(10) == 0
@@ -41,7 +41,7 @@ def test_python_workers_are_of_this_environment(spark: SparkSession) -> None:
 
 @pytest.mark.spark
 def test_relative_paths_mean_the_users_folder_and_nothing_else_appears_there(tmp_path: Path) -> None:
-    code = "from spark_sink.session import session; session('probe').range(3).write.parquet('written')"
+    code = "from uow.spark_sink.session import session; session('probe').range(3).write.parquet('written')"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert [path.name for path in tmp_path.iterdir()] == ["written"]
     assert done.stdout == ""

@@ -9,14 +9,19 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from processor.engine import shapes
-from spark_sink.recompute import digest
-from spark_sink.tables import Table
 from tests.spark.stage import Stage, c, plain
 from tests.spark.test_audit import busy_day
-from topics.headers import IN_RUN, OWN
-from topics.policies import ExpirationPolicy, HandlingPolicy, Oversize, Shape
-from topics.runs import record_headers
+from uow.processor.engine import shapes
+from uow.spark_sink.recompute import digest
+from uow.spark_sink.tables import Table
+from uow.topics.headers import IN_RUN, OWN
+from uow.topics.policies import (
+    ExpirationPolicy,
+    HandlingPolicy,
+    Oversize,
+    Shape,
+)
+from uow.topics.runs import record_headers
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from schemas import codec, formats
-from schemas.registry import RegistryFramer, connect
-from spark_sink import sink as sink_module
-from spark_sink.kafka import Cluster
-from spark_sink.tables import Table, append_once
 from tests.spark.stage import STARTED_MS, Stage, c, plain
-from topics.policies import ExpirationPolicy
-from topics.routes import Route
-from topics.selector import Selector
+from uow.schemas import codec, formats
+from uow.schemas.registry import RegistryFramer, connect
+from uow.spark_sink import delta_sink as sink_module
+from uow.spark_sink.kafka import Cluster
+from uow.spark_sink.tables import Table, append_once
+from uow.topics.policies import ExpirationPolicy
+from uow.topics.routes import Route
+from uow.topics.selector import Selector
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from spark_sink.tables import Table
 from tests.spark.stage import DEADLINE_S, Stage, c, plain
-from uow.cli import main
+from uow.cli.main import main
+from uow.spark_sink.tables import Table
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -44,7 +44,7 @@ def configured(tmp_path: Path, *stages: Stage) -> Path:
 
 
 def test_sink_and_audit_print_sums_and_exit_1_on_a_difference(stage: Stage, call: Callable[..., Any]) -> None:
-    """W-216, contract section 7."""
+    """W-216, P-01."""
     assert call("audit").exit_code == 1, "there are no tables yet"
     stage.send([c("x", 1), c("x", 2, end=True), plain("a"), c("bad", 0)])
     stage.work()

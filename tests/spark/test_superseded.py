@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from schemas.errors import StateCorruptedError
-from spark_sink import sink as sink_module
-from spark_sink import superseded
-from spark_sink.comparison import What
-from spark_sink.tables import Table
 from tests.spark.stage import STARTED_MS, Stage, c, plain
-from topics.policies import ExpirationPolicy, Shape
-from topics.routes import Route, RouteMatching
-from topics.selector import Selector
+from uow.schemas.error_classes import StateCorruptedError
+from uow.spark_sink import delta_sink as sink_module
+from uow.spark_sink import superseded
+from uow.spark_sink.comparison import DifferenceKind
+from uow.spark_sink.tables import Table
+from uow.topics.policies import ExpirationPolicy, Shape
+from uow.topics.routes import Route, RouteMatching
+from uow.topics.selector import Selector
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -70,7 +70,7 @@ def test_a_sink_run_again_under_a_new_checkpoint_gives_the_same_tables_w127(
         assert {table: len(rows) for table, rows in after.items()} == {
             table: len(rows) + (table in (Table.UNITS, Table.COMPONENTS)) for table, rows in before.items()
         }
-    assert [(each.what, each.source) for each in stage.audit().examples] == [(What.UNREADABLE, "unreadable")]
+    assert [(each.what, each.source) for each in stage.audit().examples] == [(DifferenceKind.UNREADABLE, "unreadable")]
     shutil.rmtree(stage.tables.path(Table.PASSED))
     with pytest.raises(StateCorruptedError, match="missing"):
         stage.sink()
@@ -154,4 +154,4 @@ def test_a_copy_supersedes_in_its_own_topic_alone_and_is_doubled_w216(
     assert len(rows) == 3
     assert [by is None for (topic, _), by in sorted(rows.items()) if topic == lanes[0]] == [False, True]
     assert {by for (topic, _), by in rows.items() if topic == lanes[1]} == {None}
-    assert stage.audit().totals == {What.DOUBLED: 2}
+    assert stage.audit().totals == {DifferenceKind.DOUBLED: 2}

@@ -1,4 +1,4 @@
-"""Names and settings of a destination's topics (contract section 2)."""
+"""Names and settings of a destination's topics (`docs/wire-format.md#topics`)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,23 @@ from typing import Any
 
 import pytest
 
-from topics.catalogue import PATH_TOMBSTONES_MS, DestinationTopics, Expectation, Rule, TopicSpec, expected
-from topics.policies import DestinationPolicy, HandlingPolicy, Oversize, Routing, Shape
-from topics.routes import Route
-from topics.selector import Selector
+from uow.topics.catalogue import (
+    PATH_TOMBSTONES_MS,
+    DestinationTopics,
+    Expectation,
+    TopicRule,
+    TopicSpec,
+    expected,
+)
+from uow.topics.policies import (
+    DestinationPolicy,
+    HandlingPolicy,
+    Oversize,
+    Routing,
+    Shape,
+)
+from uow.topics.routes import Route
+from uow.topics.selector import Selector
 
 UNITS = HandlingPolicy.SINGLE_MESSAGE_DELIVERY
 
@@ -100,7 +113,7 @@ def test_ledger_outlives_the_closed_memory() -> None:
 
 
 def test_input_and_ledger_outlive_what_a_replay_takes_from_them() -> None:
-    """A young group is in no changelog: without input or ledger it is lost."""
+    """A replayable group is in no changelog: without input or ledger it is lost."""
     day_ms = 86_400_000
     found = specs(DestinationPolicy(UNITS), replay_ms=day_ms)
     for name in ("megazon.components", "shop-megazon-closed-changelog"):
@@ -121,10 +134,10 @@ def test_destination_that_holds_nothing_needs_no_retention_for_a_replay() -> Non
 
 
 def test_expectation_at_least_counts_minus_one_as_without_limit() -> None:
-    at_least = Expectation("10", Rule.AT_LEAST, "")
+    at_least = Expectation("10", TopicRule.AT_LEAST, "")
     assert [at_least.accepts(value) for value in ("9", "10", "11", "-1")] == [False, True, True, True]
-    assert (at_least.text, Expectation("10", Rule.EQUAL, "").text) == ("at least 10", "10")
-    without_limit = Expectation("-1", Rule.AT_LEAST, "")
+    assert (at_least.text, Expectation("10", TopicRule.EQUAL, "").text) == ("at least 10", "10")
+    without_limit = Expectation("-1", TopicRule.AT_LEAST, "")
     assert not without_limit.accepts("10")
 
 
@@ -138,7 +151,7 @@ def test_components_that_units_refer_to_outlive_them_by_a_day_for_readers_w117(
     needed = max(age_ms, 0) + 3_600_000 + 86_400_000
     assert not spec.expectations["retention.ms"].accepts(str(needed - 1))
     assert spec.expectations["retention.ms"].accepts(str(needed))
-    assert "W-117" in spec.expectations["retention.ms"].reason
+    assert "by another day for the readers" in spec.expectations["retention.ms"].reason
     assert not spec.expectations["retention.bytes"].accepts("1000000")
     assert "retention.bytes" not in specs(DestinationPolicy())["megazon.components"].expectations
 

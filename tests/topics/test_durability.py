@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from topics import admin
-from topics.catalogue import TopicSpec, expected
-from topics.policies import DestinationPolicy
+from uow.topics import admin
+from uow.topics.catalogue import TopicSpec, expected
+from uow.topics.policies import DestinationPolicy
 
 UNCLEAN, IN_SYNC = "unclean.leader.election.enable", "min.insync.replicas"
 
@@ -19,7 +19,7 @@ def spec(replication: int = 1) -> TopicSpec:
     return expected("shop", "megazon", DestinationPolicy(), replication=replication)[0]
 
 
-class Cluster:
+class DescribedCluster:
     """Answers as an `AdminClient` does: one topic, as it must be in all else."""
 
     def __init__(self, replicas: int, **settings: str) -> None:
@@ -38,7 +38,7 @@ class Cluster:
 
 def found(replicas: int, **settings: str) -> dict[str, bool]:
     """Deviations, and whether each is only advised."""
-    client: Any = Cluster(replicas, **settings)
+    client: Any = DescribedCluster(replicas, **settings)
     return {each.what: each.advised for each in admin.check(client, [spec()])}
 
 

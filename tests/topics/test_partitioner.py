@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topics.partitioner import murmur2, partition_for
+from uow.topics.partitioner import murmur2, partition_for
 
 # From Kafka's own UtilsTest.testMurmur2.
 JAVA = [

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topics.paths import HEED_MS, NONCE_BYTES, PathMap, claim_key, claim_value
+from uow.topics.path_map import (
+    HEED_MS,
+    NONCE_BYTES,
+    PathMap,
+    claim_key,
+    claim_value,
+)
 
 HOUR = 3_600_000
 
@@ -102,10 +108,10 @@ def test_compaction_at_any_moment_changes_nothing_w105(seed: int) -> None:
     assert {each: whole.get(each) for each in whole} == {each: left.get(each) for each in left}
 
 
-def test_id_without_a_way_belongs_where_it_is_asked_for(paths: PathMap) -> None:
+def test_id_that_is_not_placed_belongs_where_it_is_asked_for(paths: PathMap) -> None:
     claim(paths, b"a", 3)
-    way = paths.partition_for(1)
-    assert (way(b"a", 4), way(b"b", 4)) == (3, 1)
+    placement = paths.partition_for(1)
+    assert (placement(b"a", 4), placement(b"b", 4)) == (3, 1)
 
 
 def test_least_claimed_partition_is_chosen_of_equals_the_next_from_the_hash_w105(paths: PathMap) -> None:
@@ -118,10 +124,10 @@ def test_least_claimed_partition_is_chosen_of_equals_the_next_from_the_hash_w105
     assert paths.least_claimed(3, 6) == 4  # partitions that were added (W-215)
 
 
-# -- a way ends
+# -- a placement ends
 
 
-def test_way_ends_only_when_nobody_knows_its_id_and_not_before_its_time_w106(paths: PathMap) -> None:
+def test_placement_ends_only_when_nobody_knows_its_id_and_not_before_its_time_w106(paths: PathMap) -> None:
     key = claim(paths, b"a", 1, at=100)
     assert paths.look_at(1) == 100
     assert paths.leave(1, 100, HOUR, lambda group_id: False) == []
@@ -137,10 +143,10 @@ def test_way_ends_only_when_nobody_knows_its_id_and_not_before_its_time_w106(pat
 def test_all_claims_of_an_id_end_together_w106(paths: PathMap) -> None:
     keys = [claim(paths, b"a", partition, partition) for partition in (2, 1, 0)]
     assert paths.leave(2, 1, HOUR, lambda group_id: False) == keys
-    assert paths.leave(1, 1, HOUR, lambda group_id: False) == [], "the way never led there"
+    assert paths.leave(1, 1, HOUR, lambda group_id: False) == [], "it was never placed there"
 
 
-def test_id_whose_way_is_ending_is_claimed_again_and_a_rolled_back_end_leaves_it_where_it_was_w106(
+def test_id_whose_placement_is_ending_is_claimed_again_and_a_rolled_back_end_leaves_it_where_it_was_w106(
     paths: PathMap,
 ) -> None:
     claim(paths, b"a", 2, 1)
@@ -148,7 +154,7 @@ def test_id_whose_way_is_ending_is_claimed_again_and_a_rolled_back_end_leaves_it
     paths.leave(2, 1, HOUR, lambda group_id: False)
     assert paths.unknown([b"a"]) == [b"a"]
     claim(paths, b"a", 0, 2)
-    paths.settled([b"a", b"c"])  # and no tombstone came before it
+    paths.on_claims_read([b"a", b"c"])  # and no tombstone came before it
     assert (paths.get(b"a"), paths.unknown([b"a"])) == (2, [])
     (first, second) = paths.leave(2, HOUR + 1, 2 * HOUR, lambda group_id: False)
     paths.read(first, None, 0)
@@ -157,7 +163,7 @@ def test_id_whose_way_is_ending_is_claimed_again_and_a_rolled_back_end_leaves_it
     assert paths.get(b"a") == 0
 
 
-def test_way_that_is_ending_is_not_trusted_because_others_claim_or_half_of_its_end_was_read_w106(
+def test_placement_that_is_ending_is_not_trusted_because_others_claim_or_half_of_its_end_was_read_w106(
     paths: PathMap,
 ) -> None:
     claim(paths, b"a", 2, 1)
@@ -216,7 +222,7 @@ def test_claim_behind_one_that_is_ignored_counts_w105(value: bytes) -> None:
 
 
 @pytest.mark.parametrize("value", HOSTILE)
-def test_claim_that_is_ignored_is_ended_by_whoever_ends_ways(value: bytes) -> None:
+def test_claim_that_is_ignored_is_ended_by_whoever_ends_placements(value: bytes) -> None:
     paths = PathMap(4)
     bad = claim_key(b"a", nonce(1))
     paths.read(bad, value, 100)
@@ -258,8 +264,8 @@ def test_claim_for_a_partition_that_is_added_before_it_is_ended_takes_its_place_
     assert later.get(b"a") == 5
 
 
-def test_ways_to_partitions_that_nobody_here_owns_leave_no_trace_once_they_are_ended() -> None:
-    """Else a worker's memory grows with every id that ever had a way elsewhere."""
+def test_placements_on_partitions_that_nobody_here_owns_leave_no_trace_once_they_are_ended() -> None:
+    """Else a worker's memory grows with every id that was ever placed elsewhere."""
     paths = PathMap(4)
     for number in range(1_000):
         paths.read(claim(paths, b"g%d" % number, 3, number), None, 0)
@@ -314,9 +320,9 @@ def test_no_record_of_the_log_gets_an_exception_out_of_the_map_or_hides_the_good
     paths.grow(grown)
     assert paths.get(b"mine") == 2
     for group_id in paths:
-        way = paths.get(group_id)
-        assert way is not None
-        assert 0 <= way < paths.partitions
+        placed = paths.get(group_id)
+        assert placed is not None
+        assert 0 <= placed < paths.partitions
     assert sum(paths.claimed.values()) == len([*paths])
     left = [*(key for key, _ in log if key is not None), mine]
     for partition in range(10):

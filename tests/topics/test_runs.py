@@ -7,13 +7,28 @@ from itertools import islice
 
 import pytest
 
-from schemas.errors import DecodeError
-from schemas.records import Component, Range, Reason, Source, UnitOutcome
-from topics.headers import IN_RUN, OWN
-from topics.runs import Pairs, Run, numbers_of, position_of, record_headers, unit_of
+from uow.schemas.error_classes import DecodeError
+from uow.schemas.records import (
+    ComponentRecord,
+    Range,
+    Reason,
+    Source,
+    UnitOutcome,
+)
+from uow.topics.headers import IN_RUN, OWN
+from uow.topics.runs import (
+    Pairs,
+    Run,
+    numbers_of,
+    position_of,
+    record_headers,
+    unit_of,
+)
 
 HERE = Source("D.units", 0, 9)
-COMPONENT = Component(2, True, "c-2", b"k", b"v", (("uow-id", b"a"), ("mine", None)), 7, Source("D.components", 3, 8))
+COMPONENT = ComponentRecord(
+    2, True, "c-2", b"k", b"v", (("uow-id", b"a"), ("mine", None)), 7, Source("D.components", 3, 8)
+)
 COMMON: Pairs = (
     ("uow-id", b"a"),
     ("uow-unit-id", b"u"),

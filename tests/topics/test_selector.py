@@ -10,7 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topics.selector import MAX_CHARS, MAX_DEPTH, Selector, SelectorError
+from uow.topics.selector import (
+    MAX_CHARS,
+    MAX_DEPTH,
+    Selector,
+    SelectorError,
+)
 
 HEADERS: list[tuple[str, bytes | None]] = [
     ("uow-size", b"3"),

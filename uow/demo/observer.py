@@ -1,6 +1,6 @@
-"""A reader that watches the story's topics from outside, `read_committed`, and shares no code with the worker.
+"""A `read_committed` consumer of all the story's topics, which shares no code with the worker.
 
-Belongs here: what came by, and when. Does not belong here: whether that is right (`uow.demo.report`).
+Belongs here: the records it saw, and when. Does not belong here: judging them (`uow.demo.story_report`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any, Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
-from schemas.codec import decode_as
-from schemas.errors import MisroutedComponentError
-from schemas.records import Unit
-from topics import headers as names
-from topics.catalogue import DestinationTopics
-from uow.handles import raw_headers
+from uow.client.kafka_port import raw_headers
+from uow.schemas.codec import decode_as
+from uow.schemas.error_classes import MisroutedComponentError
+from uow.schemas.records import Unit
+from uow.topics import headers as names
+from uow.topics.catalogue import DestinationTopics
 
 POLL_S = 0.1
 
@@ -32,13 +32,13 @@ _quiet.propagate = False
 
 @dataclass(frozen=True, slots=True)
 class SeenUnit:
-    """A unit that came by.
+    """A unit that the observer read.
 
     Attributes:
         id: Group id.
-        seqs: Numbers of its components, in the order they are in.
+        seqs: Numbers of its components, in their order.
         completed_at: Append time of the component that arrived last, epoch ms.
-        seen_at: When this reader had it, epoch ms.
+        seen_at: When the observer read it, epoch ms.
     """
 
     id: str
@@ -48,22 +48,22 @@ class SeenUnit:
 
     @property
     def latency_ms(self) -> int:
-        """From the append of the last component to the unit's being read."""
+        """Time from the append of the last component until the unit was read."""
         return self.seen_at - self.completed_at
 
 
 @dataclass(slots=True)
-class Sights:
-    """Everything that came by.
+class Observations:
+    """Everything that the observer read.
 
     Attributes:
-        components: Records of `D.components`; `rerouted` those of them that were sent on to their partition.
-        units: Units, in the order they came.
-        plain: Records that passed through to `D.units`.
-        rejected: Records of `D.rejected` by class and case.
-        given_up: Records of `D.errors` by group id.
-        reasons: Why groups were given up: group id to `uow-error-case`.
-        invoices: Invoices, in the order they came.
+        components: Number of records of `D.components`; `rerouted` is the number of those that were sent on to their partition.
+        units: Units, in the order of reading.
+        plain: Number of records that passed through to `D.units`.
+        rejected: Number of records of `D.rejected` by class and case.
+        given_up: Number of records of `D.errors` by group id.
+        reasons: For each group that was given up, its `uow-error-case`.
+        invoices: Invoices, in the order of reading.
         ids: Every group id seen anywhere.
     """
 
@@ -79,12 +79,12 @@ class Sights:
 
     @property
     def delivered(self) -> int:
-        """Components in units."""
+        """Number of components in units."""
         return sum(len(unit.seqs) for unit in list(self.units))
 
     @property
     def accounted(self) -> int:
-        """Records of `D.components` whose fate is known (W-216)."""
+        """Number of records of `D.components` whose result is known (W-216)."""
         return self.delivered + self.given_up.total() + self.rejected.total() + self.plain + self.rerouted
 
 
@@ -92,17 +92,17 @@ class Observer:
     """Reads the topics in a thread of its own until it is closed; a context manager.
 
     Args:
-        bootstrap: Where.
-        topics: Of the destination.
+        bootstrap: Address of the broker.
+        topics: Topics of the destination.
         invoices: Topic of the invoices.
-        partitions: Of each topic.
+        partitions: Number of partitions of each topic.
 
     Attributes:
-        sights: What came by; written by the thread alone.
+        observations: Everything it read; written by its thread only.
     """
 
     def __init__(self, bootstrap: str, topics: DestinationTopics, invoices: str, partitions: int) -> None:
-        self.sights = Sights()
+        self.observations = Observations()
         self.failure: Exception | None = None
         self._read = {
             topics.components: self._on_component,
@@ -143,41 +143,41 @@ class Observer:
                 message = self._consumer.poll(POLL_S)
                 if message is not None and message.error() is None:
                     self._note(message)
-        except Exception as failure:  # noqa: BLE001 - the story asks for it, in its own thread
+        except Exception as failure:  # noqa: BLE001 - kept for the story, which asks for it in its own thread
             self.failure = failure
 
     def _note(self, message: Message) -> None:
         headers = {pair[0]: _bytes(pair[1]) for pair in raw_headers(message)}
         if (raw := headers.get(names.ID)) is not None:
-            self.sights.ids.add(raw.decode(errors="replace"))
+            self.observations.ids.add(raw.decode(errors="replace"))
         self._read[str(message.topic())](message, headers)
 
     def _on_component(self, message: Message, headers: dict[str, bytes]) -> None:
-        self.sights.components += 1
-        self.sights.rerouted += names.REROUTED in headers
+        self.observations.components += 1
+        self.observations.rerouted += names.REROUTED in headers
 
     def _on_unit(self, message: Message, headers: dict[str, bytes]) -> None:
         if headers.get(names.KIND) != names.KIND_UNIT:
-            self.sights.plain += 1
+            self.observations.plain += 1
             return
         unit = decode_as(Unit, message.value() or b"")
         last = max(component.timestamp for component in unit.components)
         seqs = tuple(component.seq for component in unit.components)
-        self.sights.units.append(SeenUnit(unit.id, seqs, last, time.time_ns() // 1_000_000))
+        self.observations.units.append(SeenUnit(unit.id, seqs, last, time.time_ns() // 1_000_000))
 
     def _on_rejected(self, message: Message, headers: dict[str, bytes]) -> None:
         case = (headers[names.ERROR_CLASS].decode(), headers[names.ERROR_CASE].decode())
-        self.sights.rejected[case] += 1
-        # whom somebody else had marked as sent on, no worker had
-        self.sights.rerouted -= names.REROUTED in headers and case[0] == MisroutedComponentError.__name__
+        self.observations.rejected[case] += 1
+        # a record that already had the mark of having been sent on was not sent on by a worker
+        self.observations.rerouted -= names.REROUTED in headers and case[0] == MisroutedComponentError.__name__
 
     def _on_given_up(self, message: Message, headers: dict[str, bytes]) -> None:
         group_id = headers[names.ID].decode()
-        self.sights.reasons[group_id] = headers[names.ERROR_CASE].decode()
-        self.sights.given_up[group_id] += 1
+        self.observations.reasons[group_id] = headers[names.ERROR_CASE].decode()
+        self.observations.given_up[group_id] += 1
 
     def _on_invoice(self, message: Message, headers: dict[str, bytes]) -> None:
-        self.sights.invoices.append(json.loads(message.value() or b"{}"))
+        self.observations.invoices.append(json.loads(message.value() or b"{}"))
 
 
 def _bytes(value: bytes | None) -> bytes:
@@ -185,6 +185,6 @@ def _bytes(value: bytes | None) -> bytes:
 
 
 def percentile(values: Sequence[int], share: float) -> int:
-    """The value that `share` of them do not exceed; 0 of none."""
+    """The value that `share` of the values do not exceed; 0 if there are none."""
     ranked = sorted(values)
     return ranked[min(len(ranked) - 1, int(share * len(ranked)))] if ranked else 0

@@ -2,14 +2,14 @@
 
 | Module | What it is |
 | --- | --- |
-| `truth`, `load` | what was sent, and a seeded load that sends it |
+| `ground_truth`, `load` | the records that were sent, and a seeded load that sends them |
 | `faults` | the kinds of fault, and how a seed draws them |
-| `slot`, `weather` | doing it: to one worker, to all of them, to their broker |
-| `round`, `proof` | one round from topics to judgement; several, until time is up |
-| `judge`, `checker` | what must come out, and whether it did |
-| `reading`, `records`, `definitions` | topics as an outsider reads them, with the published Avro definitions |
-| `events`, `report`, `page` | when it happened, and how it is told: text, JSON, HTML |
+| `supervised_worker`, `cluster_faults` | causing faults: of one worker; of all workers or their broker |
+| `round`, `proof` | one round from creating topics to judgement; several rounds, until the time is over |
+| `judge`, `checker` | the required results, and the comparison with the actual ones |
+| `reading`, `seen_records`, `definitions` | reading topics as any consumer could, with the published Avro definitions |
+| `timeline`, `proof_report`, `page` | events with their times, and reports: text, JSON, HTML |
 | `frames` | a proxy between a client and its broker that understands Kafka's frames |
 
-Who doubts should read `judge`, `checker` and `reading`: an import contract keeps the worker's rooms out of them.
+If you doubt a proof, read `judge`, `checker` and `reading`: an import contract ensures that they use no code of the worker.
 """

@@ -1,16 +1,16 @@
-"""Compares what was sent with everything that lies in the destination's topics. Shares no code with the worker.
+"""Compares the records that were sent with all records in the destination's topics. Shares no code with the worker.
 
 It imports confluent_kafka (through `reading`), fastavro (through `definitions`), the published `.avsc` files and the standard library; an
-import contract and a test hold it to that. Three looks, each of which would do for most defects:
+import contract and a test enforce that. It makes three checks, each of which alone would find most defects:
 
 1. **Account**: every offset of `D.components` is in exactly one place: in a unit, rejected, in `D.errors`, passed through, sent on to its
-   right partition, or still held (a live row of the groups changelog). Nothing comes from elsewhere.
-2. **Sequence**: per partition, the records are judged again (`judge`); `D.units` and `D.errors` must hold exactly that, in that order,
-   byte for byte.
-3. **Agreement**: changelog, ledger, outcomes and committed offset say the same as the units do (W-125), nothing is left unread, and
-   where groups expire nothing is held in the end.
+   right partition, or still held (a live row of the groups changelog). No record comes from elsewhere.
+2. **Sequence**: the records of each partition are judged again (`judge`); `D.units` and `D.errors` must contain exactly the results, in that
+   order, byte for byte.
+3. **Agreement**: changelog, ledger, outcomes and committed offset agree with the units (W-125), no record is left unread, and
+   where groups expire no component is held in the end.
 
-Belongs here: comparing. Does not belong here: what is expected (`judge`), and reading topics (`reading`).
+Belongs here: comparing. Does not belong here: the expected results (`judge`), and reading topics (`reading`).
 """
 
 from __future__ import annotations
@@ -20,27 +20,33 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from uow.prove.definitions import COMPONENT, LEDGER, OUTCOME, ROW, SETTINGS_KEY, UNIT, Avro
-from uow.prove.judge import REROUTED, Closing, Expected, Group, Judge, Refusal, as_sent
-from uow.prove.records import Findings, Identity, Logs, Place, Rec
-from uow.prove.truth import Truth
+from uow.prove.ground_truth import GroundTruth
+from uow.prove.judge import REROUTED, Expected, Judge, JudgedClosing, JudgedGroup, Refusal, as_sent
+from uow.prove.seen_records import (
+    Findings,
+    Identity,
+    Logs,
+    Place,
+    Rec,
+)
 
 
-def check(logs: Logs, truth: Truth, destination: str, expiration_ms: int = -1) -> Findings:
+def check(logs: Logs, truth: GroundTruth, destination: str, expiration_ms: int = -1) -> Findings:
     """Compares everything.
 
     Args:
-        logs: What the topics hold, when all is quiet.
-        truth: What was sent.
-        destination: Its name.
+        logs: The content of the topics, read after all work is done.
+        truth: The records that were sent.
+        destination: Name of the destination.
         expiration_ms: `incomplete_expiration_ms`; the policy is `redirect`, outcomes are `all`.
     """
     return _Check(logs, truth, destination, expiration_ms).run()
 
 
 class _Check:
-    """One comparison; `actual` collects, for each input record, every place where it was found."""
+    """One comparison; `actual` collects every place where an input record was found."""
 
-    def __init__(self, logs: Logs, truth: Truth, destination: str, expiration_ms: int) -> None:
+    def __init__(self, logs: Logs, truth: GroundTruth, destination: str, expiration_ms: int) -> None:
         self.logs, self.truth, self.limit = logs, truth, expiration_ms
         self.components_topic = f"{destination}.components"
         self.findings = Findings()
@@ -55,7 +61,7 @@ class _Check:
         self.given_up: Counter[bytes] = Counter()
 
     def run(self) -> Findings:
-        """All three looks."""
+        """Makes all three checks."""
         closings = {}
         for number in self.logs.components:
             ledger = list(self._decoded(LEDGER, self.logs.ledger.get(number, []), "ledger"))
@@ -86,7 +92,7 @@ class _Check:
                 self.findings.say("undecodable", f"{what} {rec.partition}/{rec.offset}: {error}")
 
     def _sent_and_read(self) -> None:
-        """The input holds what was sent and committed, and what the worker sent on: nothing else."""
+        """The input contains the records that were sent and committed, those that a worker sent on, and no others."""
         sent = Counter((each.key, each.value, each.headers) for each in self.truth.sent if each.committed)
         read: Counter[Identity] = Counter()
         for rec in self.input.values():
@@ -98,7 +104,7 @@ class _Check:
             self.findings.say("input", f"{count} of {identity[0]!r} sent and acknowledged, but not there")
 
     def _units(self, number: int, expected: Expected) -> None:
-        """Look 2 at `D.units`: the exact sequence, and each unit inside."""
+        """Check 2 of `D.units`: the exact sequence, and the content of each unit."""
         found: list[object] = []
         for rec in self.logs.units.get(number, []):
             if rec.first("uow-kind") == b"unit" and rec.first("uow-seq") is None and (rec.first("uow-unit-id")):
@@ -106,7 +112,7 @@ class _Check:
             else:
                 found.append(rec.identity)
         wanted: list[object] = [
-            [part.place for part in each.in_order()] if isinstance(each, Group) else each.passed
+            [part.place for part in each.in_order()] if isinstance(each, JudgedGroup) else each.passed
             for each in expected.units
         ]
         self._passed(number, expected, found)
@@ -116,7 +122,7 @@ class _Check:
             self.findings.say("sequence", text)
 
     def _passed(self, number: int, expected: Expected, found: list[object]) -> None:
-        """Which input offsets the passed-through records of this partition are, the earliest first."""
+        """Finds the input offset of each passed-through record of this partition; of equal records the earliest is taken first."""
         waiting: defaultdict[object, deque[Place]] = defaultdict(deque)
         for rec in self.logs.components[number]:
             waiting[rec.passed].append(rec.place)
@@ -130,7 +136,7 @@ class _Check:
                     )
 
     def _unit(self, rec: Rec) -> list[Place]:
-        """One unit: its parts, and whether they are what they must be."""
+        """Checks one unit, and returns the places of its components in the input."""
         say, name = self.findings.say, f"unit {rec.partition}/{rec.offset} {rec.key!r}"
         try:
             unit = UNIT.decode(rec.value)
@@ -182,7 +188,7 @@ class _Check:
             self.findings.say("bytes", f"{name}: number {part['seq']} is not what lies at {place}")
 
     def _errors(self, number: int, expected: Expected) -> None:
-        """Look 2 at `D.errors`: expired groups, each component singly, in order, as it was."""
+        """Check 2 of `D.errors`: the components of expired groups, one record each, in order and unchanged."""
         found = []
         for rec in self.logs.errors.get(number, []):
             place = self._source(rec, "errors")
@@ -198,7 +204,7 @@ class _Check:
             self.findings.say("sequence", f"errors of partition {number} differ from what expired")
 
     def _source(self, rec: Rec, what: str) -> Place:
-        """The `uow-source` of a record, which must be otherwise as it was, with headers added behind."""
+        """The place that `uow-source` of a record names. The record must be unchanged but for headers added at the end."""
         topic, _, rest = (rec.first("uow-source") or b"").decode().partition("/")
         partition, _, offset = rest.partition("/")
         if topic != self.components_topic or not (partition.isdigit() and offset.isdigit()):
@@ -225,7 +231,7 @@ class _Check:
                     self.findings.say("headers", f"the rejected {place} has no text")
 
     def _rerouted(self) -> None:
-        """What was sent on lies at its right partition, once, with the mark."""
+        """Every record that was sent on is in its right partition, once, with the mark."""
         arrived: Counter[tuple[int, Identity]] = Counter()
         own = Counter((each.key, each.value, each.headers) for each in self.truth.sent)
         for rec in self.input.values():
@@ -242,7 +248,7 @@ class _Check:
                 self.findings.say("doubled", f"{count} sent on to partition {number} too often, key {identity[0]!r}")
 
     def _held(self, number: int, expected: Expected) -> None:
-        """Look 3 at the changelog: its live rows are the open groups' components."""
+        """Check 3 of the changelog: its live rows are the open groups' components."""
         live: dict[bytes, Rec] = {}
         for rec in self.logs.changelog.get(number, []):
             if rec.key is None:
@@ -270,8 +276,8 @@ class _Check:
                 "held", f"partition {number}: {len(found)} components are still held, all should have expired"
             )
 
-    def _ledger(self, number: int, records: list[Any], closings: list[Closing]) -> None:
-        """Look 3 at the ledger: an unbroken chain up to the committed offset, that closed and skipped what was closed and skipped."""
+    def _ledger(self, number: int, records: list[Any], closings: list[JudgedClosing]) -> None:
+        """Check 3 of the ledger: an unbroken chain up to the committed offset, with exactly the expected closed groups and skipped offsets."""
         say, expected = self.findings.say, self.expected[number]
         position: int | None = None
         skipped: set[int] = set()
@@ -291,11 +297,11 @@ class _Check:
             say("ledger", f"partition {number}: {len(closings)} closed groups, {len(expected.closings)} expected")
 
     def _account(self) -> None:
-        """Look 1: each input record in exactly one place, and in the right one."""
+        """Check 1: each input record is in exactly one place, and in the right one."""
         wanted: dict[Place, str] = {}
         for expected in self.expected.values():
             for each in expected.units:
-                wanted |= dict.fromkeys(_places(each), "unit" if isinstance(each, Group) else "passed")
+                wanted |= dict.fromkeys(_places(each), "unit" if isinstance(each, JudgedGroup) else "passed")
             for group in expected.expired:
                 wanted |= dict.fromkeys(_places(group), "errors")
             for group in expected.open.values():
@@ -315,7 +321,7 @@ class _Check:
             self.findings.say("invented", f"{place} is in {self.actual[place]}, but there is no such record")
 
     def _whole(self) -> None:
-        """The plain question, straight from what was sent: is each whole unit there once?"""
+        """Directly from the records that were sent: each complete unit was delivered once."""
         expired = {group.id for expected in self.expected.values() for group in expected.expired}
         for group_id, size in self.truth.whole.items():
             count = self.delivered[group_id]
@@ -329,7 +335,7 @@ class _Check:
             if count > 1:
                 self.findings.say("doubled", f"unit id {unit_id!r} came {count} times")
 
-    def _outcomes(self, closings: Mapping[int, list[Closing]]) -> None:
+    def _outcomes(self, closings: Mapping[int, list[JudgedClosing]]) -> None:
         for number, closed in closings.items():
             told = []
             for _, record in self._decoded(OUTCOME, self.logs.outcomes.get(number, []), "outcomes"):
@@ -339,7 +345,7 @@ class _Check:
                 self.findings.say("outcomes", text)
 
     def _lag(self) -> None:
-        """Nothing is left unread."""
+        """No record is left unread."""
         for number, records in self.logs.components.items():
             left = sum(rec.offset >= self.logs.committed.get(number, 0) for rec in records)
             if left:
@@ -358,13 +364,13 @@ class _Check:
         self.findings.counts.update(word for words in self.actual.values() for word in words)
 
 
-def _places(each: Group | Rec) -> list[Place]:
-    """Where the records of a group lie, or the one passed through."""
-    return [rec.place for rec in each.held.values()] if isinstance(each, Group) else [each.place]
+def _places(each: JudgedGroup | Rec) -> list[Place]:
+    """The places of a group's records, or of a passed-through record."""
+    return [rec.place for rec in each.held.values()] if isinstance(each, JudgedGroup) else [each.place]
 
 
-def _closings(record: Any) -> Iterator[Closing]:
+def _closings(record: Any) -> Iterator[JudgedClosing]:
     """The groups that one record of the ledger closed."""
     for each in record["closed"]:
         id_and_fate = each["id"], each["generation"], each["outcome"], each["reason"]
-        yield Closing(*id_and_fate, each["highest"], each["closed_before"], each["closed_at"])
+        yield JudgedClosing(*id_and_fate, each["highest"], each["closed_before"], each["closed_at"])

@@ -1,11 +1,12 @@
 """A TCP proxy that understands Kafka's frames well enough to hold, lose, repeat or cut requests.
 
-Belongs here: connections, frames, rules about requests. Does not belong here: what a fault proves (`tests/broker/test_frame_faults.py`,
+Belongs here: connections, frames, rules about requests. Does not belong here: the conclusions from a fault (`tests/broker/test_frame_faults.py`,
 `uow prove`), and the contents of requests beyond their header.
 
-A request is a size, then API key, version, correlation id and client id; an answer is a size, then the correlation id. That is all that is
-read, and of a transaction's requests which producer sent them: one that goes on after a request of it met a fault is told (`Fences`). A broker tells its clients where to connect, so it must have a listener of its own that it advertises under the proxy's port
-(`EmbeddedBroker(advertised=proxy.port)`); whoever judges goes around the proxy by the other listener.
+A request is a size, then API key, version, correlation id and client id; an answer is a size, then the correlation id. Only that is read, and
+the producer id of a transaction's requests, in order to report a producer that begins another transaction after one of its requests met a fault
+(`Fences`). A broker tells its clients where to connect, so it needs a listener of its own that it advertises under the proxy's port
+(`EmbeddedBroker(advertised=proxy.port)`); the checker connects directly to the other listener.
 
     with Proxy(seed=7) as proxy, EmbeddedBroker(advertised=proxy.port) as broker:
         proxy.upstream = broker.behind
@@ -32,14 +33,14 @@ _Result = TypeVar("_Result")
 
 HOST = "127.0.0.1"
 LIMIT = 1 << 20
-"""Bytes that are read ahead of the frame in hand, per connection."""
+"""Bytes that are read beyond the present frame, per connection."""
 
 ARRIVAL_S = 5.0
 """Longest wait for the broker's answer to a late frame."""
 
 
 class Api(IntEnum):
-    """API keys of requests; those that nobody asked for here stay numbers."""
+    """API keys of requests, as far as they are used here."""
 
     PRODUCE = 0
     FETCH = 1
@@ -61,29 +62,29 @@ class Api(IntEnum):
 
 
 MEMBERSHIP = frozenset({Api.JOIN_GROUP, Api.SYNC_GROUP, Api.HEARTBEAT, Api.LEAVE_GROUP})
-"""What keeps a consumer in its group. Clients send it on a connection of its own, so a fault here leaves fetches alone."""
+"""Requests that keep a consumer in its group. Clients send them on a separate connection, so a fault here does not affect fetches."""
 
 TRANSACTION = frozenset(
     {Api.PRODUCE, Api.ADD_PARTITIONS_TO_TXN, Api.ADD_OFFSETS_TO_TXN, Api.TXN_OFFSET_COMMIT, Api.END_TXN}
 )
-"""What a transaction is made of."""
+"""Requests of a transaction."""
 
 
-class Fault(Enum):
-    """What happens to a request that a rule chose."""
+class FrameFault(Enum):
+    """Faults of a request that a rule selected."""
 
     HOLD = "hold"
-    """Kept back, and the client's connection cut, so that it repeats the request on another. `Proxy.release` lets the first one arrive late."""
+    """The request is held and the client's connection is cut, so that it repeats the request on another. `Proxy.release` delivers the first one late."""
     HOLE = "hole"
-    """Kept back, and from now on nothing passes on this connection, either way: only a time-out tells the client."""
+    """The request is held, and nothing passes on this connection any more in either direction: the client notices only by a time-out."""
     CUT = "cut"
-    """Lost, and the connection cut."""
+    """The request is lost, and the connection is cut."""
     LOSE_ANSWER = "lose answer"
-    """Reaches the broker; its answer is lost, and the connection cut."""
+    """The request reaches the broker, but its answer is lost, and the connection is cut."""
     REPEAT = "repeat"
-    """Passes, and a copy is kept for `Proxy.release`."""
+    """The request passes, and `Proxy.release` delivers a copy later."""
     RELEASE = "release"
-    """Passes, but only after everything that is held has arrived."""
+    """The request passes, but only after all held requests have arrived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class Request:
 
 
 class ProducerEpoch(NamedTuple):
-    """A producer as the broker knows it: a new epoch for each handle."""
+    """A producer as the broker knows it; each new producer instance has a new epoch."""
 
     transactional_id: str
     producer: int
@@ -105,20 +106,20 @@ class ProducerEpoch(NamedTuple):
 
 
 @dataclass(eq=False)
-class Rule:
-    """Which requests meet a fault.
+class FrameRule:
+    """A rule that selects requests for a fault.
 
     Attributes:
-        fault: What happens to them.
-        apis: Their API keys; empty: any.
-        client: Their client id begins so.
-        skip: So many that fit pass first.
-        times: How often; -1: until the rule is removed.
-        chance: Share of those that fit, by the proxy's dice.
-        hits: How often it happened.
+        fault: The fault.
+        apis: API keys of the requests; empty: any.
+        client: Prefix of their client id.
+        skip: Number of matching requests that pass first.
+        times: How many requests it affects; -1: all until the rule is removed.
+        chance: Share of the matching requests, chosen by the proxy's random generator.
+        hits: Number of requests affected so far.
     """
 
-    fault: Fault
+    fault: FrameFault
     apis: Collection[int] = ()
     client: str = ""
     skip: int = 0
@@ -134,10 +135,10 @@ class Rule:
             TimeoutError: It did not.
         """
         if not self._hit.wait(timeout):
-            raise TimeoutError(f"nothing fitted {self} in {timeout:g} s")
+            raise TimeoutError(f"no request matched {self} in {timeout:g} s")
 
     def takes(self, request: Request, dice: random.Random) -> bool:
-        """Whether this request is one of them; counts."""
+        """True if the rule applies to this request, which it then counts."""
         if (self.apis and request.api not in self.apis) or not request.client.startswith(self.client):
             return False
         if self.hits == self.times or (self.chance < 1 and dice.random() >= self.chance):
@@ -152,7 +153,7 @@ class Rule:
 
 @dataclass(eq=False, slots=True)
 class _Held:
-    """A frame that was kept back, on its way to the broker that it had."""
+    """A held frame, with the connection to the broker that it was on."""
 
     link: _Link
     request: Request
@@ -167,14 +168,14 @@ def parse(frame: bytes) -> Request:
 
 
 _NAMED = frozenset({Api.ADD_PARTITIONS_TO_TXN, Api.ADD_OFFSETS_TO_TXN, Api.END_TXN})
-"""Requests that begin with who sends them, in the versions below `_FLEXIBLE`, which librdkafka speaks."""
+"""Requests that begin with the transactional id and the producer, in the versions below `_FLEXIBLE`, which librdkafka uses."""
 _FLEXIBLE = 3
-_HURTS = frozenset({Fault.HOLD, Fault.HOLE, Fault.CUT, Fault.LOSE_ANSWER})
-"""What the client notices, by a broken connection or a time-out."""
+_HURTS = frozenset({FrameFault.HOLD, FrameFault.HOLE, FrameFault.CUT, FrameFault.LOSE_ANSWER})
+"""Faults that the client notices, by a broken connection or a time-out."""
 
 
 def producer_of(frame: bytes, request: Request) -> ProducerEpoch | None:
-    """Whose transaction a request belongs to, where it begins with that."""
+    """The producer whose transaction a request belongs to; None for other requests."""
     if request.api not in _NAMED or request.version >= _FLEXIBLE:
         return None
     start = 12 + max(0, *struct.unpack_from(">h", frame, 8))
@@ -187,9 +188,9 @@ def producer_of(frame: bytes, request: Request) -> ProducerEpoch | None:
 
 
 class Fences:
-    """Whether each producer is replaced once a request of it met a fault: what is late must find a newer epoch (ER-11).
+    """Checks that a producer is replaced after one of its requests met a fault, so that a late request meets a newer epoch (ER-11).
 
-    After such a request the transaction may end; the same producer must not begin another one.
+    After such a request the transaction may end, but the same producer must not begin another one.
     """
 
     def __init__(self) -> None:
@@ -197,8 +198,8 @@ class Fences:
         self._hurt: dict[ProducerEpoch, str] = {}
         self._ended: set[ProducerEpoch] = set()
 
-    def see(self, frame: bytes, request: Request, fault: Fault | None) -> None:
-        """Takes a request and what happens to it."""
+    def see(self, frame: bytes, request: Request, fault: FrameFault | None) -> None:
+        """Takes note of a request and its fault."""
         producer = producer_of(frame, request)
         if producer is None:
             return
@@ -215,7 +216,7 @@ class Fences:
             self._ended.add(producer)
 
     def take(self) -> list[str]:
-        """Producers that went on since this was asked last, in words."""
+        """Producers that began another transaction since the last call, in words."""
         said, self._broken = self._broken, []
         return said
 
@@ -226,17 +227,17 @@ class Proxy:
     Args:
         upstream: `HOST:PORT` of the broker; may be set later, until then connections are refused.
         port: Where to listen; 0 finds a free one.
-        seed: For the dice of rules with a chance.
+        seed: For rules with a chance.
     """
 
     def __init__(self, upstream: str = "", *, port: int = 0, seed: int = 0) -> None:
         self.upstream = upstream
         self.port = port
         self.counts: Counter[int] = Counter()
-        """Requests that came, by API key."""
+        """Number of requests received, by API key."""
         self.fences = Fences()
         self._dice = random.Random(seed)
-        self._rules: list[Rule] = []
+        self._rules: list[FrameRule] = []
         self._held: list[_Held] = []
         self._links: set[_Link] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -250,18 +251,18 @@ class Proxy:
 
     @property
     def held(self) -> int:
-        """How many frames are kept back."""
+        """Number of held frames."""
         return len(self._held)
 
     def start(self) -> Self:
-        """Listens."""
+        """Starts listening."""
         self._thread.start()
         self._server = self._do(asyncio.start_server(self._accept, HOST, self.port, limit=LIMIT))
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
     def close(self) -> None:
-        """Cuts everything. What is still held never arrives."""
+        """Cuts all connections. Frames that are still held never arrive."""
         self._do(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -273,13 +274,13 @@ class Proxy:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def add(self, rule: Rule) -> Rule:
-        """From now on; the first rule that takes a request decides."""
+    def add(self, rule: FrameRule) -> FrameRule:
+        """Adds a rule. For each request the first rule that applies decides."""
         self._run(lambda: self._rules.append(rule))
         return rule
 
     def clear(self) -> None:
-        """No rule any more. What is held stays held, and what a hole swallowed stays lost: its connections are cut."""
+        """Removes all rules. Held frames stay held; connections on which nothing passes any more are cut."""
 
         def clear() -> None:
             self._rules.clear()
@@ -299,12 +300,12 @@ class Proxy:
         self._run(cut)
 
     def release(self, wait_s: float = ARRIVAL_S) -> int:
-        """Lets the frames that are held arrive, in their order, and waits for the broker's answers, which nobody gets.
+        """Delivers the held frames in their order, and waits for the broker's answers, which are dropped.
 
         Returns:
-            How many were answered; a broker that has closed an old connection takes none.
+            The number of answered frames; frames on a connection that the broker has closed get no answer.
         """
-        return self._do(self.arrive(wait_s))
+        return self._do(self.deliver_held(wait_s))
 
     # -- on the loop
 
@@ -327,17 +328,17 @@ class Proxy:
             self._links.discard(link)
             self._tasks.discard(task)
 
-    def verdict(self, request: Request) -> Fault | None:
-        """What happens to a request."""
+    def verdict(self, request: Request) -> FrameFault | None:
+        """The fault of a request, or None."""
         self.counts[request.api] += 1
         return next((rule.fault for rule in self._rules if rule.takes(request, self._dice)), None)
 
     def hold(self, held: _Held) -> None:
-        """Keeps a frame."""
+        """Holds a frame."""
         self._held.append(held)
 
-    async def arrive(self, wait_s: float) -> int:
-        """What `release` does."""
+    async def deliver_held(self, wait_s: float) -> int:
+        """Delivers the held frames, for `release`."""
         held, self._held = self._held, []
         for each in held:
             each.link.deliver_late(each)
@@ -366,7 +367,7 @@ class Proxy:
 
 
 class _Link:
-    """One client's connection and the one to the broker that belongs to it. The latter outlives the former: a held frame needs it."""
+    """A client's connection and the corresponding one to the broker, which outlives it, because held frames need it."""
 
     def __init__(
         self,
@@ -386,7 +387,7 @@ class _Link:
         self.is_hole = False
 
     async def run(self) -> None:
-        """Both ways, until both ends are gone."""
+        """Forwards in both directions until both ends are closed."""
         try:
             async with asyncio.TaskGroup() as ways:
                 ways.create_task(self._requests())
@@ -403,18 +404,18 @@ class _Link:
                 request = parse(frame)
                 fault = self._proxy.verdict(request)
                 self._proxy.fences.see(frame, request, fault)
-                if fault in (Fault.HOLD, Fault.HOLE, Fault.REPEAT):
+                if fault in (FrameFault.HOLD, FrameFault.HOLE, FrameFault.REPEAT):
                     self._proxy.hold(_Held(self, request, frame))
                     self._owed += 1
-                if fault is Fault.HOLE:
+                if fault is FrameFault.HOLE:
                     self.is_hole = True
-                elif fault in (Fault.HOLD, Fault.CUT):
+                elif fault in (FrameFault.HOLD, FrameFault.CUT):
                     break
                 else:
-                    if fault is Fault.LOSE_ANSWER:
+                    if fault is FrameFault.LOSE_ANSWER:
                         self._lost.add(request.correlation)
-                    elif fault is Fault.RELEASE:
-                        await self._proxy.arrive(ARRIVAL_S)
+                    elif fault is FrameFault.RELEASE:
+                        await self._proxy.deliver_held(ARRIVAL_S)
                     self._passed.add(request.correlation)
                     _send(self._to_broker, frame)
                     await self._to_broker.drain()
@@ -447,17 +448,17 @@ class _Link:
         self.cut()
 
     def deliver_late(self, held: _Held) -> None:
-        """A frame that was held goes on its way."""
+        """Sends a held frame to the broker."""
         if not self._to_broker.is_closing():
             self._late.setdefault(held.request.correlation, []).append(held)
             _send(self._to_broker, held.frame)
 
     def cut_client(self) -> None:
-        """The client sees its connection end."""
+        """Closes the client's connection."""
         self._to_client.close()
 
     def cut(self) -> None:
-        """Both ends."""
+        """Closes both connections."""
         self._to_client.close()
         self._to_broker.close()
 

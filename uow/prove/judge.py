@@ -1,13 +1,13 @@
-"""The decision table a second time: what one partition's input must come to, record by record, in the plainest way.
+"""The decision table a second time: the required results of one partition's input, record by record, in the simplest way.
 
-Written from the published table (docs/decision-table.md), without a line of the worker's. Where the worker judges columns in bulk and keeps
-ranges, this keeps a dictionary per group and looks at each record alone.
+Written from the published table (docs/decision-table.md), without any code of the worker. Where the worker judges columns in bulk and keeps
+ranges, this module keeps a dictionary per group and judges each record alone.
 
-One thing is not a function of the input: the moment at which the clock gave up a group. The worker's ledger names it, and here it must
-have been legitimate (W-82): the deadline is the append time of the first component held plus the limit, no component appended in time lay
-unread when it fired, and no group outlived it.
+Only one thing does not follow from the input: the moment at which a group expired. The worker's ledger names it, and this module checks that
+it was right (W-82): the deadline is the append time of the first component held plus the limit, no component appended in time was
+unread when the group expired, and no group lived longer.
 
-Belongs here: what is expected. Does not belong here: what was found (`checker`), and any input or output. Standard library only.
+Belongs here: the required results. Does not belong here: the actual results (`checker`), and any input or output. Standard library only.
 """
 
 from __future__ import annotations
@@ -19,18 +19,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from uow.prove.records import Findings, Identity, Place, Rec
-from uow.prove.truth import Headers
+from uow.prove.ground_truth import Headers
+from uow.prove.seen_records import (
+    Findings,
+    Identity,
+    Place,
+    Rec,
+)
 
 REROUTED = ("uow-rerouted", b"1")
-"""What the worker adds, at the end of the headers, when it sends a misrouted component on."""
+"""The header that the worker adds at the end when it sends a misrouted component on."""
 
 Refusal = tuple[str, str]
 """Error class and case."""
 
 
 def murmur2(data: bytes) -> int:
-    """As Java's `Utils.murmur2`, masked to a positive number."""
+    """Java's `Utils.murmur2`, masked to a positive number."""
     mask, m = 0xFFFFFFFF, 0x5BD1E995
     h = (0x9747B28C ^ len(data)) & mask
     for at in range(0, len(data) - len(data) % 4, 4):
@@ -50,7 +55,7 @@ def as_sent(headers: Headers) -> Headers:
 
 
 @dataclass
-class Group:
+class JudgedGroup:
     """An open group: its components by number."""
 
     id: bytes
@@ -63,8 +68,8 @@ class Group:
         return [self.held[number] for number in sorted(self.held)]
 
 
-class Closing(NamedTuple):
-    """A group's end as the worker's ledger tells it; `before` is the input position at which it came."""
+class JudgedClosing(NamedTuple):
+    """A closed group as in the worker's ledger; `before` is the input position at which it closed."""
 
     id: bytes
     generation: int
@@ -75,8 +80,8 @@ class Closing(NamedTuple):
     at: int
 
 
-class Marks(NamedTuple):
-    """What a component says about its place: its number, and the end if it knows it, by its mark or by a count."""
+class JudgedMarks(NamedTuple):
+    """A component's number, and the end of its group if its end mark or its count gives it."""
 
     seq: int
     marked: int | None
@@ -84,37 +89,37 @@ class Marks(NamedTuple):
 
     @property
     def ends(self) -> list[int]:
-        """All it says about the end."""
+        """All ends that the component gives."""
         return [said for said in (self.marked, self.counted) if said is not None]
 
 
-def marks(rec: Rec) -> Marks:
+def marks(rec: Rec) -> JudgedMarks:
     """Reads a well-formed component's headers."""
     seq, count = int(rec.first("uow-seq") or b"0"), rec.first("uow-count")
     is_end = (rec.first("uow-end") or b"").lower() == b"true"
-    return Marks(seq, seq if is_end else None, None if count is None else int(count))
+    return JudgedMarks(seq, seq if is_end else None, None if count is None else int(count))
 
 
 @dataclass
 class Expected:
-    """What one partition's input comes to.
+    """The required results of one partition's input.
 
     Attributes:
         units: Complete groups and passed-through records, in the order in which they leave.
-        expired: Groups given up, in that order.
-        rejected: Why each refused record is refused.
-        rerouted: Records sent on, and to which partition.
+        expired: Expired groups, in that order.
+        rejected: Error class and case of each refused record.
+        rerouted: Records sent on, with the right partition.
         closings: Id, outcome and input position of each closed group, in order.
-        open: Groups that wait.
-        not_held: Offsets that no group took.
+        open: Open groups.
+        not_held: Offsets of records that no group holds.
     """
 
-    units: list[Group | Rec] = field(default_factory=list)
-    expired: list[Group] = field(default_factory=list)
+    units: list[JudgedGroup | Rec] = field(default_factory=list)
+    expired: list[JudgedGroup] = field(default_factory=list)
     rejected: dict[Place, Refusal] = field(default_factory=dict)
     rerouted: list[tuple[int, Rec]] = field(default_factory=list)
     closings: list[tuple[bytes, str, int]] = field(default_factory=list)
-    open: dict[bytes, Group] = field(default_factory=dict)
+    open: dict[bytes, JudgedGroup] = field(default_factory=dict)
     not_held: set[int] = field(default_factory=set)
 
 
@@ -122,12 +127,12 @@ class Judge:
     """Judges one partition's records in offset order.
 
     Args:
-        number: Of the partition.
-        count: Partitions of the topic.
-        kinds: What each sent record is, and why a malformed one is refused: the sender knows.
-        expiries: Groups the ledger gave up, in order.
+        number: Number of the partition.
+        count: Number of partitions of the topic.
+        kinds: Kind of each sent record, with class and case for a malformed one, from the sender.
+        expiries: Groups that expired by the ledger, in order.
         expiration_ms: The age limit; -1: never.
-        findings: Takes what is illegitimate.
+        findings: Collects wrong expirations.
     """
 
     def __init__(
@@ -135,7 +140,7 @@ class Judge:
         number: int,
         count: int,
         kinds: Mapping[Identity, tuple[str, Refusal]],
-        expiries: Iterable[Closing],
+        expiries: Iterable[JudgedClosing],
         expiration_ms: int,
         findings: Findings,
     ) -> None:
@@ -149,7 +154,7 @@ class Judge:
         self.clock = 0
 
     def judge(self, records: Iterable[Rec]) -> Expected:
-        """The whole partition."""
+        """Judges the whole partition."""
         for rec in records:
             self.clock = max(self.clock, rec.timestamp)
             self._expire(rec.offset)
@@ -161,7 +166,7 @@ class Judge:
     # -- time
 
     def _expire(self, position: int) -> None:
-        """Gives up what the ledger says was given up before this position; each must have been due, at its very deadline."""
+        """Expires the groups that the ledger says expired before this position; each must have been due, exactly at its deadline."""
         while self.expiries and self.expiries[0].before <= position:
             closing = self.expiries.popleft()
             group = self.groups.pop(closing.id, None)
@@ -177,14 +182,14 @@ class Judge:
             self._close(group, "expired", max(group.held), closing.before)
 
     def _look_for_overdue(self) -> None:
-        """No group is open once a record after its deadline has been read."""
+        """Finds groups that are open although a record after their deadline has been read."""
         while self.due and self.due[0][0] < self.clock:
             deadline, group_id, opened = heapq.heappop(self.due)
             group = self.groups.get(group_id)
             if group is not None and group.opened == opened:
                 self.findings.say("overdue", f"{group_id!r} is open at {self.clock}, its deadline was {deadline}")
 
-    def _close(self, group: Group, outcome: str, highest: int, before: int) -> None:
+    def _close(self, group: JudgedGroup, outcome: str, highest: int, before: int) -> None:
         self.closed[group.id] = outcome, highest
         self.expected.closings.append((group.id, outcome, before))
 
@@ -201,11 +206,11 @@ class Judge:
             if self._hold(rec):
                 return
         else:
-            return  # nobody sent it: the checker's account of the input tells that
+            return  # nobody sent it: the checker's account of the input reports that
         self.expected.not_held.add(rec.offset)
 
     def _hold(self, rec: Rec) -> bool:
-        """Lines 6 and 8 to 15; whether a group took it."""
+        """Lines 6 and 8 to 15 of the decision table. True if a group holds the record."""
         group_id, said = rec.first("uow-id") or b"", marks(rec)
         group, closed = self.groups.get(group_id), self.closed.get(group_id)
         home = murmur2(group_id) % self.count
@@ -231,15 +236,15 @@ class Judge:
             self._close(group, "complete", group.end, rec.offset + 1)
         return True
 
-    def _open(self, group_id: bytes, rec: Rec) -> Group:
+    def _open(self, group_id: bytes, rec: Rec) -> JudgedGroup:
         if group_id in self.expired_by:
             self.findings.say("expiry", f"{group_id!r} opened again")
         if self.limit >= 0:
             heapq.heappush(self.due, (rec.timestamp + self.limit, group_id, rec.timestamp))
-        group = self.groups[group_id] = Group(group_id, rec.timestamp)
+        group = self.groups[group_id] = JudgedGroup(group_id, rec.timestamp)
         return group
 
-    def _late(self, closed: tuple[str, int] | None, said: Marks, rec: Rec) -> Refusal | None:
+    def _late(self, closed: tuple[str, int] | None, said: JudgedMarks, rec: Rec) -> Refusal | None:
         """Lines 8 and 9: the group of this id is closed."""
         if closed is None:
             return None
@@ -252,7 +257,7 @@ class Judge:
             return "OutOfSequenceRangeError", "a"
         return "DuplicateSequenceNumberError", "duplicate"
 
-    def _out_of_place(self, group: Group, said: Marks, rec: Rec) -> Refusal | None:
+    def _out_of_place(self, group: JudgedGroup, said: JudgedMarks, rec: Rec) -> Refusal | None:
         """Lines 10 and 11: the number is held, or above the end."""
         if said.seq in group.held:
             first, component_id = group.held[said.seq], rec.first("uow-component-id")
@@ -263,8 +268,8 @@ class Judge:
             return "OutOfSequenceRangeError", "a"
         return None
 
-    def _contradicts(self, group: Group | None, said: Marks) -> Refusal | None:
-        """Line 12: an end below a number that is held, or another one than is known."""
+    def _contradicts(self, group: JudgedGroup | None, said: JudgedMarks) -> Refusal | None:
+        """Line 12: an end below a held number, or different from the known end."""
         known = None if group is None else group.end
         highest = said.seq if group is None else max(said.seq, *group.held)
         for end in said.ends:

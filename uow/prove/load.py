@@ -1,6 +1,6 @@
-"""A seeded load: units of all sizes from several producers, shuffled, among everything that can go wrong before the worker.
+"""A seeded load: units of all sizes from several producers, shuffled, mixed with every mistake that senders can make.
 
-Belongs here: what is sent, and handing it to Kafka. Does not belong here: judging what comes out (`checker`). Knows nothing of the product.
+Belongs here: the records, and sending them to Kafka. Does not belong here: judging the results (`checker`). Imports nothing of the product.
 
 | Share of units | What happens to it |
 | --- | --- |
@@ -26,11 +26,11 @@ from typing import Any
 
 import confluent_kafka as ck
 
-from uow.prove.truth import Headers, Sent, Truth
+from uow.prove.ground_truth import GroundTruth, Headers, SentRecord
 
 PRODUCERS = 3
 FLUSH_S = 120.0
-# librdkafka writes to standard error by itself; brokers that leave are part of the proof
+# without a logger librdkafka writes to standard error; brokers that go away are part of the proof
 QUIET = logging.getLogger("uow.prove.load")
 QUIET.addHandler(logging.NullHandler())
 QUIET.propagate = False
@@ -59,22 +59,22 @@ BAD: tuple[tuple[str, str, Headers], ...] = (
     ("DecodeError", "uow-digest", (("uow-id", b"bad-x"), ("uow-seq", b"1"), ("uow-digest", DIGEST))),
 )
 
-Step = list[Sent]
-"""What is sent together: one record, or the records of one transaction, which is always aborted."""
+Step = list[SentRecord]
+"""Records that are sent together: one record, or the records of one transaction, which is always aborted."""
 
 
 def is_transaction(step: Step) -> bool:
-    """These records will be aborted."""
+    """True if these records will be aborted."""
     return not step[0].committed
 
 
 class Script:
-    """Makes the records of a load; deterministic by its seed but for how long it is asked.
+    """Makes the records of a load; the seed determines all of them, and the caller decides when to stop.
 
     Args:
-        seed: Of all choices.
-        partitions: Of `D.components`, for the explicit ones.
-        window: Units open at a time.
+        seed: Seed of all choices.
+        partitions: Number of partitions of `D.components`, for records sent to an explicit one.
+        window: Number of units open at a time.
     """
 
     def __init__(self, seed: int, partitions: int, window: int = 60) -> None:
@@ -84,11 +84,11 @@ class Script:
         self.serial = 0
         self.units = 0
         self.whole: dict[bytes, int] = {}
-        self.open: list[deque[Sent]] = []
-        self.late: deque[tuple[int, Sent]] = deque()
+        self.open: list[deque[SentRecord]] = []
+        self.late: deque[tuple[int, SentRecord]] = deque()
 
     def steps(self, units: int | None = None) -> Iterator[Step]:
-        """What to send next; after `units` units, or `finish`, the open ones are sent to their end."""
+        """The records to send, step by step; after `units` units, or `finish`, the open units are completed."""
         while True:
             while len(self.open) < self.window and (units is None or self.units < units):
                 self.open.append(deque(self._unit()))
@@ -100,8 +100,8 @@ class Script:
             elif self.open:
                 yield [self._next()]
 
-    def _next(self) -> Sent:
-        """A component of any open unit. Nothing is left to do behind the `yield`: the iterator may be left there."""
+    def _next(self) -> SentRecord:
+        """The next component of any open unit."""
         chosen = self.random.randrange(len(self.open))
         sent = self.open[chosen].popleft()
         if not self.open[chosen]:
@@ -114,7 +114,7 @@ class Script:
         return self.steps(self.units)
 
     def _value(self, what: str) -> bytes | None:
-        """A value no other record has; now and then large."""
+        """A value that no other record has; sometimes large."""
         self.serial += 1
         pad = 100_000 if self.random.random() < 0.001 else self.random.choice(PADS)
         return f"{self.name}-{self.serial}|{what}|".encode() + b"y" * pad
@@ -126,7 +126,7 @@ class Script:
         if rng.random() < 0.03:
             kind, case, headers = rng.choice(BAD)
             key = rng.choice((None, b"bad", headers[0][1]))
-            yield [Sent("bad", key, self._value("bad"), headers, refusal=(kind, case), partition=self._any())]
+            yield [SentRecord("bad", key, self._value("bad"), headers, refusal=(kind, case), partition=self._any())]
         if rng.random() < 0.01 and self.open:
             group = rng.choice(self.open)
             lost = [each._replace(value=self._value("aborted"), committed=False) for each in list(group)[:3]]
@@ -135,7 +135,7 @@ class Script:
     def _any(self) -> int:
         return self.random.randrange(self.partitions)
 
-    def _plain(self) -> Sent:
+    def _plain(self) -> SentRecord:
         headers: tuple[Headers, ...] = (
             (),
             (("note", None),),
@@ -144,9 +144,11 @@ class Script:
             (("twice", b"1"), ("twice", b"\xff")),
         )
         chosen = self.random.choice(headers)
-        return Sent("plain", self.random.choice((None, b"news")), self._value("plain"), chosen, partition=self._any())
+        return SentRecord(
+            "plain", self.random.choice((None, b"news")), self._value("plain"), chosen, partition=self._any()
+        )
 
-    def _unit(self) -> list[Sent]:
+    def _unit(self) -> list[SentRecord]:
         rng = self.random
         self.units += 1
         odd = rng.random()
@@ -166,7 +168,7 @@ class Script:
             self.whole[group_id] = size
         if fate > 0.97:
             number = rng.randrange(1, size + 2)
-            if number >= size:  # should it come early, the unit's end is another one or none
+            if number >= size:  # if it comes early, the unit has another end, or none
                 del self.whole[group_id]
             late = self._component(group_id, number, size + 5, 0.0)
             self.late.append((self.serial + rng.randrange(200, 2000), late))
@@ -178,12 +180,12 @@ class Script:
             headers = (*extra.headers, ("uow-rerouted", b"1"))
             del self.whole[
                 group_id
-            ]  # on its right partition the mark means nothing, and the extra is a duplicate or the first
+            ]  # on the right partition the mark means nothing: the extra record is a duplicate, or the first one
             components.insert(0, extra._replace(headers=headers, partition=self._any()))
         return components
 
-    def _component(self, group_id: bytes, number: int, size: int, style: float) -> Sent:
-        """Mostly the three headers alone, the id as key; some with headers of their own, other spellings, without a key."""
+    def _component(self, group_id: bytes, number: int, size: int, style: float) -> SentRecord:
+        """A component: most have the three headers only and the id as key; some have further headers, other spellings, or no key."""
         headers: Headers = (("uow-id", group_id), ("uow-seq", b"%d" % number))
         is_end = number == size
         if style < 0.7:
@@ -198,9 +200,9 @@ class Script:
         else:
             headers += (("uow-count", b"%d" % size),) if number == 1 or not is_end else (("uow-end", b"true"),)
         value = None if style > 0.995 and number == 1 else self._value("c")
-        return Sent("component", group_id, value, headers)
+        return SentRecord("component", group_id, value, headers)
 
-    def _twice(self, components: list[Sent]) -> None:
+    def _twice(self, components: list[SentRecord]) -> None:
         rng = self.random
         at = rng.randrange(len(components))
         chosen = components[at]
@@ -215,26 +217,26 @@ class Script:
             again = chosen._replace(value=rng.choice((chosen.value, self._value("resent"))))
         components.insert(rng.randrange(at, len(components)) + 1, again)
 
-    def _wrong_end(self, components: list[Sent], group_id: bytes, size: int) -> None:
+    def _wrong_end(self, components: list[SentRecord], group_id: bytes, size: int) -> None:
         number = self.random.randrange(1, size + 4)
         extra = self._component(group_id, number, number if self.random.random() < 0.5 else size + 9, 0.0)
         components.insert(self.random.randrange(len(components) + 1), extra)
 
 
 class Load(threading.Thread):
-    """Sends a script until told to stop, then the rest of its open units. Brokers may come and go meanwhile.
+    """Sends a script until `finish` is called, then the rest of its open units. Brokers may stop and start meanwhile.
 
     Args:
         client: librdkafka properties, `bootstrap.servers` among them.
         topic: `D.components`.
-        script: What to send.
-        rate: Records a second, about.
+        script: The records to send.
+        rate: Records per second, roughly.
     """
 
     def __init__(self, client: Mapping[str, str], topic: str, script: Script, rate: int = 1500) -> None:
         super().__init__(name="prove-load", daemon=True)
         self.topic, self.script, self.rate = topic, script, rate
-        self.sent: list[Sent] = []
+        self.sent: list[SentRecord] = []
         self.error: BaseException | None = None
         self._enough = threading.Event()
         self._failures: list[ck.KafkaError] = []
@@ -254,7 +256,7 @@ class Load(threading.Thread):
         self._transactional: ck.Producer | None = None
 
     def run(self) -> None:
-        """The thread; whatever goes wrong is told by `finish`."""
+        """The thread; `finish` reports its exception."""
         try:
             self._send_all(self.script.steps())
             self._send_all(self.script.finish(), to_the_end=True)
@@ -266,17 +268,17 @@ class Load(threading.Thread):
         except BaseException as error:  # noqa: BLE001 - the thread's boundary
             self.error = error
 
-    def finish(self) -> Truth:
-        """Stops after the open units; what was sent.
+    def finish(self) -> GroundTruth:
+        """Stops after the open units, and returns everything that was sent.
 
         Raises:
-            RuntimeError: The load could not send it.
+            RuntimeError: The load could not send everything.
         """
         self._enough.set()
         self.join(2 * FLUSH_S)
         if self.error is not None or self.is_alive():
             raise RuntimeError(f"the load did not end: {self.error}") from self.error
-        return Truth(self.sent, dict(self.script.whole))
+        return GroundTruth(self.sent, dict(self.script.whole))
 
     def _send_all(self, steps: Iterator[Step], to_the_end: bool = False) -> None:
         started, sent = time.monotonic(), 0
@@ -301,7 +303,7 @@ class Load(threading.Thread):
             self._produce(self.script.random.choice(self._producers), step[0])
 
     def _abort(self, step: Step) -> None:
-        """Sends a transaction that nobody may ever see. A new producer ends what its predecessor left open."""
+        """Sends a transaction and aborts it. A new producer aborts the open transaction of its predecessor."""
         try:
             if self._transactional is None:
                 self._transactional = ck.Producer(self._transactional_properties, logger=QUIET)
@@ -314,7 +316,7 @@ class Load(threading.Thread):
         except ck.KafkaException:
             self._transactional = None
 
-    def _produce(self, producer: ck.Producer, sent: Sent) -> None:
+    def _produce(self, producer: ck.Producer, sent: SentRecord) -> None:
         on_delivery = self._on_delivery if sent.committed else None
         produce: Any = producer.produce
         while True:

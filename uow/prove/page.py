@@ -1,6 +1,6 @@
-"""How a proof looks: one HTML file, no script, nothing from elsewhere; light and dark.
+"""A proof as one HTML file, without scripts or external resources, in light and dark colours.
 
-Belongs here: drawing. Does not belong here: words that the text report says as well (`report`), and what happened (`events`).
+Belongs here: drawing. Does not belong here: texts that the text report also prints (`proof_report`), and the events (`timeline`).
 """
 
 from __future__ import annotations
@@ -13,14 +13,24 @@ from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 
-from uow.prove.events import BROKER, GROUP, NETWORK, Event
 from uow.prove.faults import TEXTS
 from uow.prove.proof import Proof, versions
-from uow.prove.report import FATES, answers, kinds_of, verdict
+from uow.prove.proof_report import (
+    FATES,
+    answers,
+    kinds_of,
+    verdict,
+)
 from uow.prove.round import Result
+from uow.prove.timeline import (
+    BROKER,
+    GROUP,
+    NETWORK,
+    Event,
+)
 
 DRAWN = 12
-"""So many rounds have their timeline drawn, and each one with an anomaly."""
+"""The timeline of this many rounds is drawn, and that of each round with an anomaly."""
 
 WIDTH, LEFT, RIGHT = 1080, 64, 12
 CHART, LANE, GAP = 120, 22, 6
@@ -67,7 +77,7 @@ COLOURS = (
     ("disk", "broker"),
     ("frames", "frames"),
 )
-"""Start of a fault's name, and the variable with its colour."""
+"""Prefix of a fault's name, and the variable of its colour."""
 
 LEGEND = (
     ("sent", "records sent a second"),
@@ -85,27 +95,27 @@ LEGEND = (
 
 
 def page(proof: Proof) -> str:
-    """The whole file."""
+    """The complete file."""
     drawn = [(number, result) for number, result in enumerate(proof.results) if number < DRAWN or not result.is_good]
     body = [
         _head(proof),
         _tiles(proof),
-        "<h2>What was checked</h2>",
+        "<h2>Checks</h2>",
         _card(_questions(proof)),
         *_anomalies(proof),
-        "<h2>What happened</h2>",
+        "<h2>Faults and timelines</h2>",
         _card(_faults(proof)),
         "<h2>When</h2>",
         _legend(),
         *(_timeline(number, result) for number, result in drawn),
         *([_soft(f"{len(drawn)} of {len(proof.results)} rounds are drawn")] if len(drawn) < len(proof.results) else []),
-        "<h2>What became of the records</h2>",
+        "<h2>Where the records are</h2>",
         _card(_fates(proof)),
-        "<h2>How to doubt it</h2>",
+        "<h2>How to check this proof</h2>",
         _card(_doubts(proof)),
     ]
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-    title = f"<title>uow prove, seed {proof.wish.seed}</title>"
+    title = f"<title>uow prove, seed {proof.settings.seed}</title>"
     return f'<!doctype html><html lang="en"><head>{head}{title}<style>{STYLE}</style></head><body><main>{"".join(body)}</main></body></html>\n'
 
 
@@ -115,7 +125,7 @@ def page(proof: Proof) -> str:
 def _head(proof: Proof) -> str:
     began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(proof.began_at))
     mark, style = ("✓", "good") if proof.is_good else ("✗", "bad")
-    told = f"{proof.wish.workers} workers on {proof.where}, seed {proof.wish.seed}, {began}"
+    told = f"{proof.settings.workers} workers on {proof.where}, seed {proof.settings.seed}, {began}"
     return (
         f'<h1>uow prove</h1><p class="soft">{escape(told)}</p>'
         f'<div class="verdict {style}"><span>{mark}</span><span>{escape(verdict(proof))}</span></div>'
@@ -145,7 +155,7 @@ def _questions(proof: Proof) -> str:
         rows.append(
             f'<tr>{mark}<td>{escape(question.name)}{told}</td><td class="soft">{escape(question.how)}</td></tr>'
         )
-    return f"<table><tr><th></th><th>what one hopes for</th><th>how it was checked</th></tr>{''.join(rows)}</table>"
+    return f"<table><tr><th></th><th>expected</th><th>how it was checked</th></tr>{''.join(rows)}</table>"
 
 
 def _anomalies(proof: Proof) -> Iterator[str]:
@@ -169,18 +179,18 @@ def _fates(proof: Proof) -> str:
     rows = [
         f'<tr><td class="n">{counts[word]:,}</td><td>{text}</td></tr>' for word, text in FATES.items() if counts[word]
     ]
-    told = f"{counts['records']:,} records lie in D.components; each is in exactly one place."
-    also = f"{counts['aborted']:,} records of aborted transactions were sent as well, and are nowhere."
+    told = f"{counts['records']:,} records are in D.components; each has exactly one result."
+    also = f"{counts['aborted']:,} records of aborted transactions were also sent, and appear nowhere."
     return f"<p>{told}</p><table class=narrow>{''.join(rows)}</table>{_soft(also)}"
 
 
 def _doubts(proof: Proof) -> str:
     told = ", ".join(f"{name} {text}" for name, text in versions(proof.cluster).items())
     return (
-        "<p>Read the judge: <code>uow/prove/checker.py</code>, <code>judge.py</code>, <code>reading.py</code>. They import nothing of the worker. "
-        "Damage to its output and workers with planted defects are caught by it: <code>tests/drill</code>, "
-        "<code>tests/broker/test_planted_defects.py</code>.</p><p>Or have it again (timing is the machine's):</p>"
-        f"<p><code>{escape(proof.wish.command)}</code></p>{_soft(told)}"
+        "<p>Read the checker: the modules <code>checker</code>, <code>judge</code> and <code>reading</code> of <code>uow.prove</code>. They import "
+        "nothing of the worker. The project's tests show that it finds damaged output and workers with planted defects.</p><p>Or repeat the proof "
+        "(the timing will differ):</p>"
+        f"<p><code>{escape(proof.settings.command)}</code></p>{_soft(told)}"
     )
 
 
@@ -203,7 +213,7 @@ class Axis:
     end: float
 
     def x(self, at: float) -> float:
-        """Where a moment is."""
+        """The x coordinate of a moment."""
         share = (at - self.begin) / (self.end - self.begin)
         return LEFT + min(1.0, max(0.0, share)) * (WIDTH - LEFT - RIGHT)
 
@@ -217,10 +227,10 @@ class Axis:
 
 
 def _timeline(number: int, result: Result) -> str:
-    events = sorted(result.notebook.events, key=lambda event: event.at)
+    events = sorted(result.event_log.events, key=lambda event: event.at)
     axis = Axis(events[0].at, max(event.at + event.lasts_s for event in events))
     present = {event.lane for event in events}
-    lanes = [lane for lane in (BROKER, NETWORK, GROUP, *result.setup.slots) if lane in present]
+    lanes = [lane for lane in (BROKER, NETWORK, GROUP, *result.setup.worker_names) if lane in present]
     height = CHART + 14 + len(lanes) * (LANE + GAP) + 22
     parts = [*_grid(axis, height), *_chart(axis, result)]
     for at, lane in enumerate(lanes):
@@ -255,7 +265,7 @@ def _grid(axis: Axis, height: int) -> Iterator[str]:
 def _chart(axis: Axis, result: Result) -> Iterator[str]:
     """Records a second, sent and delivered, on one scale."""
     seconds = int(axis.end - axis.begin) + 1
-    sent, delivered = _sent(axis, seconds, result.notebook.sent), _delivered(axis, seconds, result.delivered)
+    sent, delivered = _sent(axis, seconds, result.event_log.sent), _delivered(axis, seconds, result.delivered)
     top = _ceiling(max([1.0, *sent, *delivered]))
 
     def y(value: float) -> float:
@@ -274,7 +284,7 @@ def _chart(axis: Axis, result: Result) -> Iterator[str]:
 
 
 def _sent(axis: Axis, seconds: int, samples: Sequence[tuple[float, int]]) -> list[float]:
-    """How much the load sent in each second, from samples of what it had sent."""
+    """The number of records sent in each second, from samples of the total."""
     found = [0.0] * seconds
     for (since, before), (until, after) in pairwise(samples):
         first, last = int(since - axis.begin), int(until - axis.begin)
@@ -292,7 +302,7 @@ def _delivered(axis: Axis, seconds: int, delivered: Iterable[tuple[float, int]])
 
 
 def _ceiling(value: float) -> float:
-    """The next number that reads well."""
+    """The next larger round number."""
     size = 10.0 ** math.floor(math.log10(value))
     return next(step * size for step in (1, 2, 4, 6, 8, 10) if step * size >= value)
 
@@ -305,7 +315,7 @@ def _lane(axis: Axis, top: float, events: Sequence[Event]) -> Iterator[str]:
 
 
 def _runs(axis: Axis, top: float, events: Sequence[Event]) -> Iterator[str]:
-    """Bars: from a worker's start, from its being ready, to its end."""
+    """Bars from a worker's start until it is ready, and from then until its end."""
     since, variable = 0.0, ""
     for event in events:
         if event.what not in ("start", "ready", "end"):
@@ -318,7 +328,7 @@ def _runs(axis: Axis, top: float, events: Sequence[Event]) -> Iterator[str]:
 
 
 def _fault(axis: Axis, top: float, event: Event) -> str:
-    """A span where it lasts, else a mark; a triangle where it came at a named step."""
+    """A fault: a bar if it has a duration, a triangle if it came at a named step, else a dot."""
     colour = f"var(--{next(name for start, name in COLOURS if event.what.startswith(start))})"
     x, middle = axis.x(event.at), top + LANE / 2
     told = escape(", ".join(text for text in (event.what, event.detail, f"at {event.at - axis.begin:.1f} s") if text))

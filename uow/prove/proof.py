@@ -1,6 +1,6 @@
-"""A proof: rounds until time is up, each drawn from the seed, and what they come to together.
+"""A proof: rounds until the time is over, each drawn from the seed, and their results together.
 
-Belongs here: the draw of a round's setup, the sum, the versions. Does not belong here: a round itself (`round`), how it is told (`report`,
+Belongs here: the draw of a round's setup, the totals, the versions. Does not belong here: a round itself (`round`), reports (`proof_report`,
 `page`).
 """
 
@@ -21,33 +21,33 @@ from uuid import uuid4
 
 import confluent_kafka as ck
 
-from jvm import jars
-from uow.prove.faults import KILLS, Kind, draw
-from uow.prove.records import Findings
-from uow.prove.round import Cluster, Result, Round, Setup
+from uow.jvm import jars
+from uow.prove.faults import KILLS, FaultKind, draw
+from uow.prove.round import Result, Round, RoundCluster, Setup
+from uow.prove.seen_records import Findings
 
-SLOTS = ("a", "b", "c", "d", "e", "f", "g", "h")
+WORKER_NAMES = ("a", "b", "c", "d", "e", "f", "g", "h")
 EXPIRATIONS_MS = (4000, 8000, 20_000)
 RATES = (500, 1500, 3000)
 POLLS = (200, 1000, 5000)
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What was asked for.
+class ProofSettings:
+    """The parameters of a proof.
 
     Attributes:
-        seed: Decides everything but timing.
-        kinds: Of fault.
-        minutes: Rounds and faults are begun until so much time has gone by.
-        rounds: Exactly so many, whatever the time; 0: by time.
-        workers: Processes.
-        per_round: Faults in a round.
-        rate: Records a second, about; 0: drawn for each round.
+        seed: Decides everything except timing.
+        kinds: Kinds of fault.
+        minutes: New rounds and faults are begun for this time.
+        rounds: Exact number of rounds, however long they take; 0: until the time is over.
+        workers: Number of worker processes.
+        per_round: Number of faults in a round.
+        rate: Records per second, roughly; 0: drawn for each round.
     """
 
     seed: int
-    kinds: Collection[Kind]
+    kinds: Collection[FaultKind]
     minutes: float = 3.0
     rounds: int = 0
     workers: int = 2
@@ -55,13 +55,13 @@ class Wish:
     rate: int = 0
 
     def setup(self, number: int) -> Setup:
-        """What a round is like; the same for the same seed and number, but for its name."""
+        """The setup of a round; the same for the same seed and number, except for its name."""
         rng = random.Random(f"{self.seed}/{number}")
         return Setup(
             name=f"prove-{uuid4().hex[:8]}-{number}",
             seed=rng.randrange(1 << 30),
             faults=draw(rng, self.kinds, self.per_round),
-            slots=SLOTS[: self.workers],
+            worker_names=WORKER_NAMES[: self.workers],
             expiration_ms=rng.choice(EXPIRATIONS_MS),
             rate=self.rate or rng.choice(RATES),
             poll_records=rng.choice(POLLS),
@@ -69,42 +69,42 @@ class Wish:
 
     @property
     def command(self) -> str:
-        """What to type to have the same again, but for the cluster."""
+        """The command that repeats the proof, without the cluster's options."""
         length = f"--rounds {self.rounds}" if self.rounds else f"--minutes {self.minutes:g}"
         rate = f" --rate {self.rate}" if self.rate else ""
-        kinds = ",".join(kind for kind in Kind if kind in self.kinds)
+        kinds = ",".join(kind for kind in FaultKind if kind in self.kinds)
         rest = f"--workers {self.workers} --per-round {self.per_round} --faults {kinds}{rate}"
         return f"uow prove {length} --seed {self.seed} {rest}"
 
 
 class Proof:
-    """Rounds played so far, and what they come to.
+    """The rounds played so far, and their results.
 
     Args:
-        cluster: Where.
-        wish: How much, and with what.
-        folder: Each round's logs, and what it sent, go to a folder in it.
-        keep: Leave those of good rounds as well.
+        cluster: The Kafka cluster.
+        settings: The parameters.
+        folder: Each round gets a folder in it for its logs and the records that it sent.
+        keep: True to keep the folders of good rounds too.
     """
 
-    def __init__(self, cluster: Cluster, wish: Wish, folder: Path, keep: bool = False) -> None:
-        self.cluster, self.wish, self.folder, self.keep = cluster, wish, folder, keep
+    def __init__(self, cluster: RoundCluster, settings: ProofSettings, folder: Path, keep: bool = False) -> None:
+        self.cluster, self.settings, self.folder, self.keep = cluster, settings, folder, keep
         self.results: list[Result] = []
         self.failure = ""
         self.began_at = time.time()
-        self._until = time.monotonic() + wish.minutes * 60
+        self._until = time.monotonic() + settings.minutes * 60
 
     @property
     def is_enough(self) -> bool:
-        """No further round is asked for, or possible."""
+        """True if no further round is wanted or possible."""
         if self.failure:
             return True
-        return len(self.results) >= self.wish.rounds if self.wish.rounds else time.monotonic() >= self._until
+        return len(self.results) >= self.settings.rounds if self.settings.rounds else time.monotonic() >= self._until
 
     def play(self, setup: Setup) -> Result | None:
-        """One more round; None where it could not be played to its end, which proves nothing."""
+        """Plays one more round; None if it could not be completed, which proves nothing."""
         try:
-            until = math.inf if self.wish.rounds else self._until
+            until = math.inf if self.settings.rounds else self._until
             result = Round(self.cluster, self.folder / setup.name, setup, until=until).run()
         except (RuntimeError, OSError, ck.KafkaException) as error:
             self.failure = (
@@ -125,17 +125,17 @@ class Proof:
 
     @property
     def is_good(self) -> bool:
-        """Rounds were played to their end, and none has an anomaly."""
+        """True if rounds were completed and none has an anomaly."""
         return bool(self.results) and not self.failure and all(result.is_good for result in self.results)
 
     @property
     def seconds(self) -> float:
-        """How long the rounds took together."""
+        """Duration of all rounds together."""
         return sum(result.seconds for result in self.results)
 
     @property
     def findings(self) -> Findings:
-        """Of all rounds together."""
+        """Findings of all rounds together."""
         total = Findings()
         for result in self.results:
             total.add(result.findings)
@@ -143,7 +143,7 @@ class Proof:
 
     @property
     def faults(self) -> Counter[str]:
-        """How often each fault happened."""
+        """Number of faults, by name."""
         total: Counter[str] = Counter()
         for result in self.results:
             total.update(result.faults)
@@ -151,12 +151,12 @@ class Proof:
 
     @property
     def kills(self) -> int:
-        """Workers killed."""
+        """Number of kill -9 of workers."""
         return sum(count for name, count in self.faults.items() if name.partition(":")[0] in KILLS)
 
 
-def versions(cluster: Cluster) -> dict[str, str]:
-    """Of everything that takes part, as far as we can know."""
+def versions(cluster: RoundCluster) -> dict[str, str]:
+    """Versions of everything involved, as far as they can be found out."""
     found: dict[str, str] = {
         "uow": version("uow"),
         "python": platform.python_version(),

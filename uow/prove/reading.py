@@ -1,6 +1,6 @@
-"""Reads topics, offsets and counters as any outsider could: a `read_committed` consumer, committed offsets; and makes out a worker's counters.
+"""Reads topics and offsets as any consumer could, `read_committed`, and a worker's counters from its metrics page.
 
-Belongs here: what the checker looks at. Does not belong here: what it thinks of it (`checker`). Knows nothing of the product but names.
+Belongs here: the input of the checker. Does not belong here: the checks (`checker`). Uses only names of the product, not its code.
 """
 
 from __future__ import annotations
@@ -14,10 +14,15 @@ from typing import Any
 import confluent_kafka as ck
 
 from uow.prove.definitions import SETTINGS_KEY
-from uow.prove.records import Findings, Log, Logs, Rec
+from uow.prove.seen_records import (
+    Findings,
+    Log,
+    Logs,
+    Rec,
+)
 
 Client = Mapping[str, str]
-"""librdkafka properties of every handle, `bootstrap.servers` among them."""
+"""librdkafka properties of every client, including `bootstrap.servers`."""
 
 GROUP = "uow-prove-checker"
 READ_TIMEOUT_S = 120.0
@@ -34,7 +39,7 @@ def topics_of(application: str, destination: str) -> dict[str, str]:
 
 
 def read_logs(client: Client, application: str, destination: str) -> Logs:
-    """Everything the topics hold now."""
+    """The present content of all topics."""
     names = topics_of(application, destination)
     logs = Logs(committed=committed(client, application, names["components"]))
     for attribute, topic in names.items():
@@ -58,10 +63,10 @@ def _consumer(client: Client, group: str, isolation: str = "read_committed") -> 
 
 
 def read_topic(client: Client, topic: str) -> Log:
-    """All records of a topic, `read_committed`, up to the end offsets of now as a `read_uncommitted` reader sees them.
+    """All records of a topic, `read_committed`, up to the present `read_uncommitted` end offsets.
 
     Raises:
-        TimeoutError: An end was not reached; a transaction that nobody ends holds readers back.
+        TimeoutError: An end was not reached, because an open transaction holds readers back.
     """
     ends = end_offsets(client, topic)
     consumer = _consumer(client, GROUP)
@@ -88,7 +93,7 @@ def read_topic(client: Client, topic: str) -> Log:
 
 
 def end_offsets(client: Client, topic: str, isolation: str = "read_uncommitted") -> dict[int, int]:
-    """End of each partition: the high watermark, or for a `read_committed` reader the last stable offset."""
+    """End offset of each partition: the high watermark, or for `read_committed` the last stable offset."""
     consumer = _consumer(client, GROUP, isolation)
     try:
         numbers = sorted(consumer.list_topics(topic, timeout=20).topics[topic].partitions)
@@ -98,13 +103,13 @@ def end_offsets(client: Client, topic: str, isolation: str = "read_uncommitted")
 
 
 def _record(message: ck.Message) -> Rec:
-    told: Any = message  # what the stubs allow to be absent is there in a record
+    told: Any = message  # the stubs allow None for values that a record always has
     headers = tuple((name, value) for name, value in told.headers() or ())
     return Rec(told.partition(), told.offset(), told.key(), told.value(), headers, told.timestamp()[1])
 
 
 def committed(client: Client, application: str, topic: str) -> dict[int, int]:
-    """Stable committed offsets of the group; 0 for none."""
+    """Stable committed offsets of the group; 0 if there is none."""
     numbers = end_offsets(client, topic)
     consumer = _consumer(client, application)
     try:
@@ -115,7 +120,7 @@ def committed(client: Client, application: str, topic: str) -> dict[int, int]:
 
 
 def unread(client: Client, application: str, topic: str) -> int:
-    """How many partitions have a committed record at or after the committed offset; markers are none, an open transaction counts as one."""
+    """Number of partitions with a record at or after the committed offset. Markers do not count; an open transaction does."""
     positions, ends = committed(client, application, topic), end_offsets(client, topic)
     behind = {number: offset for number, offset in positions.items() if offset < ends[number]}
     consumer = _consumer(client, GROUP)
@@ -138,14 +143,14 @@ def unread(client: Client, application: str, topic: str) -> int:
 
 
 def still_held(client: Client, application: str, destination: str) -> int:
-    """Live rows of the groups changelog: the last record of a key is no tombstone."""
+    """Number of live rows of the groups changelog: keys whose last record is not a tombstone."""
     log = read_topic(client, topics_of(application, destination)["changelog"])
     last = {(number, rec.key): rec.value for number, rows in log.items() for rec in rows if rec.key != SETTINGS_KEY}
     return sum(value is not None for value in last.values())
 
 
 def open_transactions(client: Client, application: str, destination: str) -> list[str]:
-    """Partitions whose last stable offset lies before their end: somebody's transaction is still open there."""
+    """Partitions whose last stable offset is before their end, because a transaction is still open there."""
     found = []
     for topic in topics_of(application, destination).values():
         stable, ends = end_offsets(client, topic, "read_committed"), end_offsets(client, topic)
@@ -156,7 +161,7 @@ def open_transactions(client: Client, application: str, destination: str) -> lis
 
 
 def counters(text: str) -> dict[str, Counter[str]]:
-    """A worker's counters by partition and fate, from the text of its `/metrics`; `open` is what it holds."""
+    """A worker's counters by partition and result, from the text of its `/metrics`; `open` counts held components."""
     fates: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for name, labels, value in METRIC.findall(text):
         named = dict(LABEL.findall(labels))
@@ -166,11 +171,11 @@ def counters(text: str) -> dict[str, Counter[str]]:
 
 
 def conservation(page: str, text: str) -> Findings:
-    """Whether a worker's own counters add up, partition by partition (engine rule 10).
+    """Checks that a worker's own counters add up, partition by partition (EN-10).
 
     Args:
-        page: Whose they are, for people.
-        text: Of its `/metrics`.
+        page: Name of the worker, for messages.
+        text: Text of its `/metrics`.
     """
     findings, fates = Findings(), counters(text)
     for number, count in fates.items():

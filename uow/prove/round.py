@@ -1,7 +1,7 @@
-"""One round: topics of its own, workers, load, faults, quiet, judgement, topics removed.
+"""One round: it creates its topics, runs workers, load and faults, waits until all work is done, judges, and deletes its topics.
 
-Belongs here: the order of things in a round. Does not belong here: what is sent (`load`), what befalls whom (`slot`, `weather`), what must
-come out (`checker`), several rounds (`proof`).
+Belongs here: the order of these steps. Does not belong here: the records (`load`), the faults (`supervised_worker`, `cluster_faults`), the
+checks (`checker`), several rounds (`proof`).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
 
-from topics import admin
-from topics.catalogue import expected
-from uow.broker import EmbeddedBroker
-from uow.config import load as load_settings
+from uow.config.loading import load as load_settings
+from uow.embedded.broker import EmbeddedBroker
 from uow.prove import checker, reading
-from uow.prove.events import Notebook
+from uow.prove.cluster_faults import ClusterFaults, Strangers
 from uow.prove.faults import KILLS, Fault, parted
 from uow.prove.frames import Proxy
 from uow.prove.load import Load, Script
-from uow.prove.records import Findings
-from uow.prove.slot import Slot, Tally, Workshop
-from uow.prove.weather import Strangers, Weather
+from uow.prove.seen_records import Findings
+from uow.prove.supervised_worker import SharedWorkerState, SupervisedWorker, Tally
+from uow.prove.timeline import EventLog
+from uow.topics import admin
+from uow.topics.catalogue import expected
 
 PARTITIONS = 4
 QUIET_S = 90.0
@@ -64,14 +64,14 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
-    """Where the brokers are.
+class RoundCluster:
+    """The Kafka cluster of a proof.
 
     Attributes:
-        bootstrap: `HOST:PORT`, several with commas.
+        bootstrap: `HOST:PORT`, several separated by commas.
         properties: Further librdkafka properties, for example for security.
-        broker: The broker if it is ours to harm.
-        proxy: What workers reach it by, if their requests are to be harmed. Load and checker go around it.
+        broker: The embedded broker, which faults may affect; None on another cluster.
+        proxy: The proxy that workers connect to, if their requests are to be disturbed. Load and checker connect directly.
     """
 
     bootstrap: str
@@ -81,28 +81,28 @@ class Cluster:
 
     @property
     def for_workers(self) -> str:
-        """`HOST:PORT` that workers are given."""
+        """`HOST:PORT` for the workers."""
         return self.proxy.address if self.proxy is not None else self.bootstrap
 
     @property
     def session_ms(self) -> int:
-        """When the group takes a silent worker's partitions away: the shorter, the more take-overs in the same time."""
+        """The workers' session time-out: the shorter, the more take-overs in the same time."""
         client = admin.admin_client(self.bootstrap, self.properties)
         try:
             one = ConfigResource(ResourceType.BROKER, str(min(client.list_topics(timeout=PENDING_S).brokers)))
             allowed = client.describe_configs([one])[one].result()["group.min.session.timeout.ms"].value
-        except KafkaException:  # not ours to know
+        except KafkaException:  # perhaps not allowed
             return USUAL_SESSION_MS
         return max(SESSION_MS, int(allowed))
 
     @property
     def client(self) -> dict[str, str]:
-        """Librdkafka properties of a handle."""
+        """Librdkafka properties of a client."""
         return {**self.properties, "bootstrap.servers": self.bootstrap}
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of every program we start: what the user has set for workers of their own is not for ours; secrets stay out of files."""
+        """Environment of every started program: without the user's `UOW_` variables, and with the properties, so that secrets are in no file."""
         own = {name: value for name, value in os.environ.items() if not name.startswith("UOW_")}
         kafka = {f"UOW_KAFKA__{name.replace('.', '_').upper()}": value for name, value in self.properties.items()}
         return own | kafka | {"PYTHONUNBUFFERED": "1"}
@@ -110,23 +110,23 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a round is like.
+    """The parameters of a round.
 
     Attributes:
-        name: Of application and destination, hence of every topic.
-        seed: Of the load.
-        faults: What happens, in order.
-        slots: Of the workers.
-        expiration_ms: `incomplete_expiration_ms`; -1: never, and then something may be held in the end.
-        rate: Records a second, about.
+        name: Name of application and destination, and so part of every topic's name.
+        seed: Seed of the load.
+        faults: The faults, in order.
+        worker_names: Names of the workers.
+        expiration_ms: `incomplete_expiration_ms`; with -1 groups never expire, and components may be held in the end.
+        rate: Records per second, roughly.
         poll_records: The workers' setting.
-        quiet_s: Longest wait, after the load, for all to be read.
+        quiet_s: Longest wait after the load until all is read.
     """
 
     name: str
     seed: int
     faults: Sequence[Fault]
-    slots: Sequence[str] = ("a", "b")
+    worker_names: Sequence[str] = ("a", "b")
     expiration_ms: int = -1
     rate: int = 1500
     poll_records: int = 5000
@@ -135,17 +135,17 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a round.
+    """The result of a round.
 
     Attributes:
-        setup: What it was like.
-        seconds: How long it took, from the first worker's start to the judgement.
-        faults: What happened, by name.
-        exits: How workers ended, by status.
-        findings: Counts, and what was wrong.
-        notebook: Events and what the load had sent when.
-        delivered: When each unit or passed-through record was written, epoch seconds, and how many records are in it.
-        folder: Logs, and what was sent.
+        setup: Its parameters.
+        seconds: Its duration, from the first worker's start to the judgement.
+        faults: Number of faults, by name.
+        exits: Number of worker exits, by status.
+        findings: Counts and anomalies.
+        event_log: Events, and the number of records sent at each time.
+        delivered: For each unit or passed-through record, the time it was written (epoch seconds) and its number of records.
+        folder: Folder of the logs and of the records sent.
     """
 
     setup: Setup
@@ -153,18 +153,18 @@ class Result:
     faults: Mapping[str, int]
     exits: Mapping[str, int]
     findings: Findings
-    notebook: Notebook
+    event_log: EventLog
     delivered: Sequence[tuple[float, int]]
     folder: Path
 
     @property
     def kills(self) -> int:
-        """How many workers were killed."""
+        """Number of kill -9 of workers."""
         return sum(count for name, count in self.faults.items() if name.partition(":")[0] in KILLS)
 
     @property
     def is_good(self) -> bool:
-        """Nothing is wrong."""
+        """True if there is no anomaly."""
         return not self.findings.anomalies
 
 
@@ -172,27 +172,27 @@ class Round:
     """One round.
 
     Args:
-        cluster: Where.
-        folder: For configuration, logs and what was sent.
-        setup: What it is like.
-        command: What starts a worker; tests put one with a planted defect here.
-        until: By `time.monotonic`; no fault begins after it, and the round ends as it would after its last one.
+        cluster: The Kafka cluster.
+        folder: Folder for configuration, logs and the records sent.
+        setup: Its parameters.
+        command: The command that starts a worker; tests use one with a planted defect.
+        until: Time by `time.monotonic` after which no fault begins; the round then ends as after its last fault.
     """
 
     def __init__(
-        self, cluster: Cluster, folder: Path, setup: Setup, command: Sequence[str] = (), until: float = math.inf
+        self, cluster: RoundCluster, folder: Path, setup: Setup, command: Sequence[str] = (), until: float = math.inf
     ) -> None:
         self.cluster, self.folder, self.setup, self._until = cluster, folder, setup, until
         self._name = setup.name
         self._components = f"{setup.name}.components"
         self._command = [*(command or (sys.executable, "-m", "uow", "worker")), "-c", str(folder / "uow.toml")]
-        self._tally, self._notebook = Tally(), Notebook()
+        self._tally, self._event_log = Tally(), EventLog()
 
     def run(self) -> Result:
-        """All of it; everything it started has ended when it returns, and its topics are removed.
+        """Plays the round. When it returns, every process that it started has ended, and its topics are deleted.
 
         Raises:
-            RuntimeError: The load or the weather failed: nothing was judged.
+            RuntimeError: The load or the thread of cluster faults failed, and nothing was judged.
         """
         self.folder.mkdir(parents=True)
         self._write_settings()
@@ -204,10 +204,10 @@ class Round:
             units = [rec for records in logs.units.values() for rec in records]
             delivered = [(rec.timestamp / 1000, int(rec.first("uow-size") or b"1")) for rec in units]
             if not findings.counts["units"]:
-                findings.say("nothing", "not a single unit was delivered: nothing is proven")
+                findings.say("nothing", "not a single unit was delivered: nothing is proved")
             seconds = time.monotonic() - started
             faults, exits = dict(self._tally.faults), dict(self._tally.exits)
-            return Result(self.setup, seconds, faults, exits, findings, self._notebook, delivered, self.folder)
+            return Result(self.setup, seconds, faults, exits, findings, self._event_log, delivered, self.folder)
         finally:
             self._remove(created)
 
@@ -231,7 +231,7 @@ class Round:
         return list(admin.create_missing(client, specs).created)
 
     def _remove(self, topics: Sequence[str]) -> None:
-        """Removes what this round made, and nothing else: its consumer group, and the topics that it created."""
+        """Deletes the round's consumer group and the topics that it created, and nothing else."""
         client = admin.admin_client(self.cluster.bootstrap, self.cluster.properties)
         pending = {f"group {name}": done for name, done in client.delete_consumer_groups([self._name]).items()}
         if topics:
@@ -241,44 +241,44 @@ class Round:
             try:
                 each.result()
             except KafkaException as error:
-                log.warning("%s is not removed: %s", what, error.args[0].str())
+                log.warning("%s was not deleted: %s", what, error.args[0].str())
 
     # -- what happens
 
     def _play(self) -> Any:
         setup, client = self.setup, self.cluster.client
-        of_workers, of_weather = parted(setup.faults)
-        shop = Workshop(
+        of_workers, of_cluster = parted(setup.faults)
+        shared = SharedWorkerState(
             self.folder,
             self._command,
             self.cluster.environment,
             deque(of_workers),
             setup.seed,
-            self._notebook,
+            self._event_log,
             self._tally,
         )
         rng = random.Random(setup.seed)
         strangers = Strangers(client, self._name, [self._components], self.cluster.session_ms, rng)
         with ExitStack() as stack:
-            slots = [Slot(name, shop) for name in setup.slots]
-            for slot in slots:
-                slot.start()
-                stack.callback(slot.close)
+            workers = [SupervisedWorker(name, shared) for name in setup.worker_names]
+            for worker in workers:
+                worker.start()
+                stack.callback(worker.close)
             cluster = self.cluster
-            weather = Weather(
-                of_weather, slots, strangers, cluster.broker, cluster.proxy, self._name, self._notebook, self._tally
+            cluster_faults = ClusterFaults(
+                of_cluster, workers, strangers, cluster.broker, cluster.proxy, self._name, self._event_log, self._tally
             )
             load = Load(client, self._components, Script(setup.seed, PARTITIONS), setup.rate)
             load.start()
-            weather.start()
-            stack.callback(weather.stop)
-            self._let_happen(slots, shop, weather, load)
+            cluster_faults.start()
+            stack.callback(cluster_faults.stop)
+            self._let_happen(workers, shared, cluster_faults, load)
             truth = load.finish()
             truth.save(self.folder / "truth.jsonl")
-            self._wait_quiet(slots, load)
-            self._count(slots)
-            for slot in slots:
-                slot.end()
+            self._wait_quiet(workers, load)
+            self._count(workers)
+            for worker in workers:
+                worker.end()
         findings = self._tally.findings
         for said in cluster.proxy.fences.take() if cluster.proxy is not None else ():
             findings.say("not fenced", said)
@@ -287,50 +287,52 @@ class Round:
         findings.add(checker.check(logs, truth, self._name, setup.expiration_ms))
         return logs
 
-    def _let_happen(self, slots: Sequence[Slot], shop: Workshop, weather: Weather, load: Load) -> None:
+    def _let_happen(
+        self, workers: Sequence[SupervisedWorker], shared: SharedWorkerState, cluster_faults: ClusterFaults, load: Load
+    ) -> None:
         sampled = 0.0
-        while shop.faults or weather.is_alive() or any(slot.is_busy for slot in slots):
+        while shared.faults or cluster_faults.is_alive() or any(worker.is_busy for worker in workers):
             if time.monotonic() >= self._until:
-                shop.faults.clear()
-                weather.hush()
-            for slot in slots:
-                slot.supervise()
-            for thread in (load, weather):
+                shared.faults.clear()
+                cluster_faults.hush()
+            for worker in workers:
+                worker.supervise()
+            for thread in (load, cluster_faults):
                 if thread.error is not None:
                     raise RuntimeError(f"{thread.name}: {thread.error}") from thread.error
             if time.monotonic() - sampled >= SAMPLE_S:
                 sampled = time.monotonic()
-                self._notebook.sample(len(load.sent))
+                self._event_log.sample(len(load.sent))
             time.sleep(LOOK_S)
 
-    def _wait_quiet(self, slots: Sequence[Slot], load: Load) -> None:
-        """Until all is read, and nothing is held that is to expire."""
-        self._notebook.sample(len(load.sent))
+    def _wait_quiet(self, workers: Sequence[SupervisedWorker], load: Load) -> None:
+        """Waits until all records are read and every group that must expire has expired."""
+        self._event_log.sample(len(load.sent))
         until = time.monotonic() + self.setup.quiet_s
-        while not self._is_quiet(slots):
-            for slot in slots:
-                slot.supervise()
+        while not self._is_quiet(workers):
+            for worker in workers:
+                worker.supervise()
             if time.monotonic() > until:
                 self._tally.findings.say("not quiet", f"not within {self.setup.quiet_s:.0f} s after the load's end")
                 return
             time.sleep(10 * LOOK_S)
 
-    def _is_quiet(self, slots: Sequence[Slot]) -> bool:
-        """Young groups are in no changelog: the workers are asked for them. What they say is only waited for; the checker reads topics."""
+    def _is_quiet(self, workers: Sequence[SupervisedWorker]) -> bool:
+        """True if all work is done. Recent groups are not in the changelog, so the workers' metrics are used, but only to wait; the checker reads topics."""
         client = self.cluster.client
         if reading.unread(client, self._name, self._components):
             return False
         if self.setup.expiration_ms < 0:
             return True
-        counts = [each for slot in slots for each in reading.counters(slot.metrics).values()]
+        counts = [each for worker in workers for each in reading.counters(worker.metrics).values()]
         owned, held = len(counts), sum(count["open"] for count in counts)
         return owned == PARTITIONS and not held and not reading.still_held(client, self._name, self._name)
 
     def _wait_no_transaction(self) -> None:
-        """Returns when no transaction is open; everybody has left, so all of them end at their time-outs at the latest.
+        """Returns when no transaction is open. All workers have ended, so every transaction ends at its time-out at the latest.
 
         Raises:
-            RuntimeError: One never ends. Nobody can read beyond it, so nothing can be judged.
+            RuntimeError: A transaction never ends. No consumer can read beyond it, so nothing can be judged.
         """
         until = time.monotonic() + TRANSACTIONS_S
         while found := reading.open_transactions(self.cluster.client, self._name, self._name):
@@ -338,7 +340,7 @@ class Round:
                 raise RuntimeError(f"a transaction that the broker never ends holds readers back: {'; '.join(found)}")
             time.sleep(1)
 
-    def _count(self, slots: Sequence[Slot]) -> None:
-        """The live workers' own counters must add up."""
-        for slot in slots:
-            self._tally.findings.add(reading.conservation(f"worker {slot.name}", slot.metrics))
+    def _count(self, workers: Sequence[SupervisedWorker]) -> None:
+        """Checks that the running workers' own counters add up."""
+        for worker in workers:
+            self._tally.findings.add(reading.conservation(f"worker {worker.name}", worker.metrics))

@@ -1,0 +1,141 @@
+"""Workloads by name, from a seed: the same records in the same order on every machine.
+
+Belongs here: the content of records, and a plain fast producer that preloads a topic. Does not belong here: measuring.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import confluent_kafka as ck
+
+from uow.topics.headers import END, ID, SEQ
+from uow.topics.partitioner import partition_for
+
+PARTITIONS = 4
+DUPLICATES_BACK = 20_000
+"""A duplicate repeats one of this many records before it: some of their groups are still open, some are closed."""
+
+QUIET = logging.getLogger("bench.librdkafka")
+QUIET.addHandler(logging.NullHandler())
+QUIET.propagate = False
+
+
+class Record(NamedTuple):
+    id: bytes
+    seq: int
+    end: bool
+    value: bytes
+
+    @property
+    def headers(self) -> list[tuple[str, bytes]]:
+        """The three headers of a component."""
+        return [(ID, self.id), (SEQ, b"%d" % self.seq), (END, b"true" if self.end else b"false")]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A set of records to send.
+
+    Attributes:
+        name: Its name on the command line.
+        components: Number of components per unit.
+        size: Size of a component's value in bytes.
+        open_groups: Number of groups open at a time; components arrive shuffled over them.
+        units: Number of units, unless the command line gives another.
+        duplicates: Share of records that repeat an earlier one, headers and value alike.
+        missing: Number of components at the end of each group that are never sent, so that no group completes.
+    """
+
+    name: str
+    components: int
+    size: int
+    open_groups: int
+    units: int
+    duplicates: float = 0.01
+    missing: int = 0
+    seed: int = 1
+
+    def of(self, records: int) -> Workload:
+        """The same with about this many records."""
+        return replace(self, units=max(1, records // (self.components - self.missing)))
+
+    def records(self) -> Iterator[Record]:
+        """In the order they are sent."""
+        rnd = random.Random(f"{self.name}/{self.seed}")
+        noise = rnd.randbytes(self.size + 4096)
+        pool: list[tuple[bytes, list[int]]] = []
+        recent: list[Record] = []
+        begun = sent = 0
+        whole = self.components
+        while True:
+            while len(pool) < self.open_groups and begun < self.units:
+                numbers = list(range(1, whole + 1 - self.missing))
+                rnd.shuffle(numbers)
+                pool.append((str(uuid.UUID(int=rnd.getrandbits(128), version=4)).encode(), numbers))
+                begun += 1
+            if not pool:
+                return
+            at = int(rnd.random() * len(pool))
+            group, numbers = pool[at]
+            seq = numbers.pop()
+            if not numbers:
+                pool[at] = pool[-1]
+                pool.pop()
+            begin = int(rnd.random() * 4096)
+            record = Record(group, seq, seq == whole, noise[begin : begin + self.size])
+            yield record
+            if self.duplicates:
+                if len(recent) < DUPLICATES_BACK:
+                    recent.append(record)
+                else:
+                    recent[sent % DUPLICATES_BACK] = record
+                sent += 1
+                if rnd.random() < self.duplicates:
+                    yield recent[int(rnd.random() * len(recent))]
+
+
+WORKLOADS = {
+    each.name: each
+    for each in (
+        Workload("w5", 5, 200, 10_000, 100_000),
+        Workload("w100", 100, 1_000, 500, 1_500),
+        Workload("w10k", 10_000, 200, 8, 40),
+        Workload("w1", 1, 200, 1, 400_000),
+        Workload("held", 6, 200, 10_000, 20_000, duplicates=0.0, missing=1),
+    )
+}
+"""w5 is the one that is compared. held leaves 100,000 components in 20,000 open groups."""
+
+
+def produce(bootstrap: str, topic: str, workload: Workload) -> int:
+    """Preloads a topic; returns the number of records."""
+    producer: Any = ck.Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "queue.buffering.max.messages": 1_000_000,
+            "queue.buffering.max.kbytes": 524_288,
+            "linger.ms": 20,
+            "batch.size": 500_000,
+            "enable.idempotence": True,
+        },
+        logger=QUIET,
+    )
+    count = 0
+    for record in workload.records():
+        partition = partition_for(record.id, PARTITIONS)
+        while True:
+            try:
+                producer.produce(topic, record.value, record.id, partition, headers=record.headers)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        count += 1
+    if left := producer.flush(120):
+        raise RuntimeError(f"{left} records of the workload could not be sent")
+    return count

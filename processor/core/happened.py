@@ -1,0 +1,73 @@
+"""Counts of records, and the list of changes and effects since the last plan, from which the next one is made.
+
+Belongs here: the values. Does not belong here: who fills them (`partition_state`, `fast_path`), and plans (`uow.processor.engine.task`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from uow.processor.core.changes import Closed, Effect
+from uow.processor.core.columns import Record
+from uow.processor.core.group import Group
+from uow.schemas.records import Attributes
+
+
+@dataclass(slots=True)
+class Counts:
+    """Where records went (EN-10).
+
+    received = held + duplicate + rejected + passed + ignored, and held = delivered + expired + cancelled + failed + open. Counted since the
+    partition was assigned; what a restore found counts as received and held.
+
+    Attributes:
+        rerouted: Of those passed: sent on to their right partition (W-110).
+        mixed: Units delivered whose components are not uniform (W-133).
+    """
+
+    received: int = 0
+    held: int = 0
+    duplicate: int = 0
+    rejected: int = 0
+    passed: int = 0
+    ignored: int = 0
+    delivered: int = 0
+    expired: int = 0
+    cancelled: int = 0
+    failed: int = 0
+    rerouted: int = 0
+    mixed: int = 0
+
+    @property
+    def open(self) -> int:
+        """Components held in open groups."""
+        return self.held - self.delivered - self.expired - self.cancelled - self.failed
+
+
+HeldRow = tuple[Group, int, bool, int, Attributes | None]
+"""A component held: its group, number, end mark, source offset, and attributes (None for a plain one). Its body is in the group."""
+Outward = tuple[Effect, Record | None, Group | None]
+"""An effect with what it is about: the record in hand, or the group."""
+
+
+@dataclass(slots=True)
+class Happened:
+    """Changes and effects of a stretch of events, in order.
+
+    Attributes:
+        held: Components held, but not plain ones of groups that do not list them (`Group.lists_plain`).
+        closed: Groups closed, in order, with what is remembered of them; the group is None where nothing was held.
+        not_held: Source offsets that were not held: passed, refused, dropped, rerouted.
+        effects: For the world, in order.
+        amended: Groups that a command changed and left open then.
+        removed: Components that a command took out of groups, in order: group, number, and how many of the group were held before it came.
+        commands: Ids of commands decided, with their append times: what the ledger must remember.
+    """
+
+    held: list[HeldRow] = field(default_factory=list)
+    closed: list[tuple[Group | None, Closed]] = field(default_factory=list)
+    not_held: list[int] = field(default_factory=list)
+    effects: list[Outward] = field(default_factory=list)
+    amended: list[Group] = field(default_factory=list)
+    removed: list[tuple[Group, int, int]] = field(default_factory=list)
+    commands: list[tuple[bytes, int]] = field(default_factory=list)

@@ -1,0 +1,291 @@
+"""The state of one partition: its open groups, its memory of closed ones, its clock; the lines of ordered units, and the line of deadlines.
+
+Each method writes one change into a group and into everything that counts or finds it, so that the sums hold between any two of them:
+`held_bytes` is the sum over the open groups, `due` is not above the first deadline, and every group with an order key stands in one line.
+
+Belongs here: carrying out what was decided. Does not belong here: events (`partition`), what they mean (`decide`, `command`), the bulk case
+(`fast_path`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from operator import itemgetter
+from typing import NamedTuple, assert_never
+
+from uow.processor.core.changes import (
+    Closed,
+    Held,
+    Opened,
+    Removed,
+)
+from uow.processor.core.closed import ClosedMemory, CommandMemory
+from uow.processor.core.columns import Caps, reader_of
+from uow.processor.core.command import held_marks
+from uow.processor.core.group import NEVER, Group
+from uow.processor.core.happened import Counts, Happened
+from uow.processor.core.plan_size import (
+    CLOSE_BYTES,
+    ENTRY_BYTES,
+    LEDGER_SHARE,
+    UNBOUNDED,
+)
+from uow.schemas.component import decode_component
+from uow.schemas.records import UnitOutcome
+from uow.topics.catalogue import HELD_LIMIT_BYTES
+from uow.topics.headers import Reading
+from uow.topics.partitioner import partition_for
+from uow.topics.policies import NEVER_MS, DestinationPolicy
+
+
+class PartitionAddress(NamedTuple):
+    """Which partition this is.
+
+    Attributes:
+        destination: Name of the destination.
+        topic: `D.components`.
+        partition: Its number.
+        partitions: How many `D.components` has.
+        partition_for: Which of them a key belongs to.
+    """
+
+    destination: str
+    topic: str
+    partition: int
+    partitions: int
+    partition_for: Callable[[bytes, int], int] = partition_for
+
+
+class PartitionState:
+    """The state of one partition.
+
+    Args:
+        place: Which one.
+        policy: Of the destination.
+        plan_bytes: Most that the groups which one plan closes may weigh (`uow.processor.core.plan_size`).
+
+    Attributes:
+        groups: Open groups by id.
+        closed: Memory of closed ones.
+        commands: Memory of commands.
+        clock: Epoch ms; never goes backwards.
+        latest: An append time after this is not believed: it does not move the clock (decision 17).
+        disbelieved: How many there were.
+        position: Next input offset.
+        command_position: Next offset of `D.commands`.
+        held_bytes: Sum over the open groups, without what stays in `D.components`.
+        fed_bytes: Bytes of plain components fed so far, and of values that stay where they are.
+        due: A clock value before which no group needs to be looked at: not above the first deadline, below it where that has moved later.
+        left_bytes: The rest of `plan_bytes`; below 0 nothing more is closed or decided until `take_happened`.
+        is_cut: True if something was left for the next plan.
+        lines: Open groups by order key and id, in the order in which they opened (W-210).
+    """
+
+    def __init__(self, place: PartitionAddress, policy: DestinationPolicy, plan_bytes: int = UNBOUNDED) -> None:
+        self.place = place
+        self.policy = policy
+        if policy.fits_one_record:
+            self.policy = replace(policy, max_bytes=min(policy.max_bytes, HELD_LIMIT_BYTES))
+        self.reading = Reading.of(policy)
+        self.reader = reader_of(policy)(place.topic, place.partition, self.reading, Caps.of(policy))
+        self.groups: dict[bytes, Group] = {}
+        self.closed = ClosedMemory(policy.closed_retention_ms, policy.closed_max_groups)
+        self.commands = CommandMemory(policy.closed_retention_ms, policy.closed_max_groups)
+        self.counts = Counts()
+        self.clock = 0
+        self.latest = NEVER
+        self.disbelieved = 0
+        self.position = 0
+        self.command_position = 0
+        self.held_bytes = 0
+        self.fed_bytes = 0
+        self.due = NEVER
+        self.plan_bytes = self.left_bytes = plan_bytes
+        self.is_cut = False
+        self.lines: dict[bytes, dict[bytes, Group]] = {}
+        self.happened = Happened()
+        self.timed = policy.incomplete_expiration_ms != NEVER_MS or policy.idle_expiration_ms != NEVER_MS
+        self._deadlines: list[tuple[int, bytes, int, Group]] = []  # of equal deadlines the id decides, not the past
+        self._serial = 0
+        self._is_freed = False
+
+    def is_full(self) -> bool:
+        """True if whatever comes must wait for the next plan."""
+        return self.left_bytes < 0
+
+    def elsewhere(self, group_id: bytes) -> int | None:
+        """The partition an id belongs to if it is not this one, else None (line 6).
+
+        Asked only where no open group of the id is here: a group never opens on a wrong partition. A closed one may be of a time when there
+        were fewer partitions (W-107).
+        """
+        home = self.place.partition_for(group_id, self.place.partitions)
+        return None if home == self.place.partition else home
+
+    # -- changes ----------------------------------------------------------------------------------------------------
+
+    def open(self, opened: Opened) -> Group:
+        """The new group."""
+        group = self.groups[opened.id] = Group(opened.id, opened.generation, opened.at)
+        if opened.order_key:
+            self.line_up(group, opened.order_key)
+        return group
+
+    def hold(self, group: Group, held: Held) -> None:
+        """Applies a held component to its group, and accounts for it."""
+        group.apply(held)
+        self.counts.held += 1
+        self.held_bytes += len(held.body)
+        self.fed_bytes += held.external_bytes
+        self.happened.held.append((group, held.seq, held.end, held.offset, held.attributes))
+
+    def remove(self, group: Group, removed: Removed) -> None:
+        """Takes a component out of a group, and out of what this poll held."""
+        happened, seq = self.happened, removed.seq
+        index = [*group.held].index(seq)
+        happened.removed.append((group, seq, index))
+        self.held_bytes -= len(group.held[seq])
+        self.counts.cancelled += 1
+        group.apply(removed)
+        happened.amended.append(group)
+        happened.held = [row for row in happened.held if row[0] is not group or row[1] != seq]
+        if index == 0 and self.policy.has_paths:
+            self._line_up_anew(group)
+
+    def close(self, group: Group | None, closed: Closed) -> None:
+        """Applies a close, and accounts for the components that leave."""
+        self.closed.add(closed)
+        self.happened.closed.append((group, closed))
+        self.left_bytes -= LEDGER_SHARE * (ENTRY_BYTES + len(closed.prints)) + CLOSE_BYTES
+        if group is None:
+            return
+        group.apply(closed)
+        self.left_bytes -= group.bytes + CLOSE_BYTES * len(group.held)
+        if group.order_key:
+            self._leave_line(group, min(closed.at, self.clock))
+        self.held_bytes -= group.bytes - group.external_bytes
+        count, counts = len(group.held), self.counts
+        match closed.outcome:
+            case UnitOutcome.COMPLETE | UnitOutcome.PARTIAL:
+                counts.delivered += count
+            case UnitOutcome.EXPIRED:
+                counts.expired += count
+            case UnitOutcome.CANCELLED:
+                counts.cancelled += count
+            case UnitOutcome.FAILED:
+                counts.failed += count
+            case _:
+                assert_never(closed.outcome)
+
+    def amend(self, before: Closed, after: Closed, count: int) -> None:
+        """A unit of `count` components that was to be delivered failed while it was written (W-115)."""
+        self.closed.replace(before, after)
+        self.counts.delivered -= count
+        self.counts.failed += count
+
+    # -- ordered units (W-210) --------------------------------------------------------------------------------------
+
+    def line_up(self, group: Group, order_key: bytes) -> None:
+        """The group has opened after all others of its order key that are open."""
+        line = self.lines.setdefault(order_key, {})
+        group.line_up(order_key, waits=bool(line))
+        line[group.id] = group
+
+    def line_up_again(self, groups: Iterable[Group]) -> None:
+        """Groups that are in no line yet, in the order in which they opened."""
+        places = [(*self._place(group), group) for group in groups]
+        for _, order_key, group in sorted(places, key=itemgetter(0)):
+            if order_key:
+                self.line_up(group, order_key)
+
+    def free_again(self) -> None:
+        """After a restore: who is first in line and complete was let go of when the clock stood where it does, and its plan was full."""
+        for line in self.lines.values():
+            next(iter(line.values())).free(self.clock)
+
+    def _line_up_anew(self, group: Group) -> None:
+        """The first component was taken out: the group stands where the next one came, maybe in another line."""
+        keys = {group.order_key, self._place(group)[1]}
+        groups = [each for key in keys for each in self.lines.pop(key, {}).values()]
+        if not group.order_key:
+            groups.append(group)
+        waited = [each for each in groups if each.waits]
+        for each in groups:
+            each.line_up(b"", waits=False)
+        self.line_up_again(groups)
+        for each in waited:
+            if not each.waits:
+                self._free(each, self.clock)
+
+    def _place(self, group: Group) -> tuple[int, bytes]:
+        """Where a group stands among others, and its order key, by the first component held: after a restore nobody knows more."""
+        first = decode_component(next(iter(group.held.values())))
+        return first.source.offset, held_marks(group.id, first, self.reading).order_key
+
+    def _leave_line(self, group: Group, at: int) -> None:
+        """Whoever is first in line now waits no longer."""
+        line = self.lines[group.order_key]
+        del line[group.id]
+        if not line:
+            del self.lines[group.order_key]
+            return
+        first = next(iter(line.values()))
+        if first.waits:
+            self._free(first, at)
+
+    def _free(self, group: Group, at: int) -> None:
+        group.free(at)
+        self.schedule(group)
+        self._is_freed = True
+
+    # -- deadlines --------------------------------------------------------------------------------------------------
+
+    @property
+    def deadlines(self) -> int:
+        """How many there are in line, stale ones included."""
+        return len(self._deadlines)
+
+    def first_due(self, now: int) -> Group | None:
+        """The group with the earliest deadline, if it is due by `now`. Entries that became too early are put right on the way."""
+        while self.due <= now:
+            due, *_, group = self._deadlines[0]
+            if group.is_open and group.due_at(self.policy) == due:
+                return group
+            heapq.heappop(self._deadlines)
+            if group.is_open:
+                self.schedule(group)
+            self.due = self._deadlines[0][0] if self._deadlines else NEVER
+        return None
+
+    def first_deadline(self) -> int | None:
+        """When the first open group will be given up, or delivered by the clock, epoch ms; None: nothing is open, or it has no deadline."""
+        group = self.first_due(NEVER - 1)
+        return None if group is None else group.deadline(self.policy)
+
+    def schedule(self, group: Group) -> int:
+        """Puts a group's next moment of interest in line, and returns `due`. Entries that became too early are put right when they come up."""
+        due = group.due_at(self.policy)
+        if due != NEVER:
+            self._serial += 1
+            heapq.heappush(self._deadlines, (due, group.id, self._serial, group))
+            if due < self.due:
+                self.due = due
+        return self.due
+
+    def take_happened(self) -> Happened:
+        """Hands out `happened`, once, and begins the next plan: with all of `plan_bytes`, without old closed groups and stale deadlines."""
+        happened, self.happened = self.happened, Happened()
+        self.left_bytes, self.is_cut = self.plan_bytes, False
+        self.closed.trim(self.clock)
+        if len(self._deadlines) > 2 * len(self.groups) + 1024:
+            self.reschedule(self.groups.values())
+        return happened
+
+    def reschedule(self, groups: Iterable[Group]) -> None:
+        """Puts all deadlines in line anew."""
+        self._deadlines = []
+        self.due = NEVER
+        for group in groups:
+            self.schedule(group)

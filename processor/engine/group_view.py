@@ -1,0 +1,129 @@
+"""Open groups as people see them: on the worker's pages and by `uow groups` and `uow show` alike (W-201, W-211).
+
+Belongs here: the fields shown of a group, and their JSON. Does not belong here: finding groups (a worker's tasks, or the logs: `uow.ops.inspect`),
+and printing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from uow.processor.core.group import Group
+from uow.processor.core.ranges import without
+from uow.schemas.component import decode_component
+from uow.schemas.records import ComponentRecord, Range, ranges_text
+from uow.topics.headers import HOPS
+from uow.topics.policies import DestinationPolicy
+
+AT_RISK = 0.8
+"""Part of its time after which a group counts as at risk (W-211)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenGroup:
+    """An open group, as people see it.
+
+    Attributes:
+        id: Group id.
+        partition: Of `D.components`.
+        generation: Number of groups of this id that the destination has opened, from 1.
+        held: Numbers held.
+        missing: Numbers lacking; the last range has an open end while the end is unknown.
+        waived: Missing numbers that a command declared not needed.
+        end: The highest number, or None while unknown.
+        count: Components held.
+        bytes: Bytes held.
+        opened_at: Append time of the first component held, epoch ms.
+        deadline: Time at which the group expires, or is delivered if it only waits for `uow-deliver-at`; None: never.
+    """
+
+    id: str
+    partition: int
+    generation: int
+    held: tuple[Range, ...]
+    missing: tuple[Range, ...]
+    waived: tuple[Range, ...]
+    end: int | None
+    count: int
+    bytes: int
+    opened_at: int
+    deadline: int | None
+
+    def is_at_risk(self, now_ms: int) -> bool:
+        """True if most of the group's time has gone by (W-211)."""
+        return self.deadline is not None and now_ms >= risk_at(self.opened_at, self.deadline)
+
+    def row(self, now_ms: int) -> dict[str, Any]:
+        """As JSON; moments in epoch milliseconds, ranges as texts."""
+        return {
+            "id": self.id,
+            "partition": self.partition,
+            "generation": self.generation,
+            "held": ranges_text(self.held),
+            "missing": ranges_text(self.missing),
+            "waived": ranges_text(self.waived),
+            "end": self.end,
+            "end_known": self.end is not None,
+            "count": self.count,
+            "bytes": self.bytes,
+            "opened_at": self.opened_at,
+            "age_ms": now_ms - self.opened_at,
+            "deadline": self.deadline,
+            "at_risk": self.is_at_risk(now_ms),
+        }
+
+
+def risk_at(opened_at: int, deadline: int) -> float:
+    """The time from which a group counts as at risk, epoch ms."""
+    return opened_at + AT_RISK * (deadline - opened_at)
+
+
+def count_at_risk(groups: Iterable[Group], policy: DestinationPolicy, now_ms: int) -> int:
+    """The number of these groups that are at risk (W-211)."""
+    deadlines = ((group.opened_at, group.deadline(policy)) for group in groups)
+    return sum(
+        1 for opened_at, deadline in deadlines if deadline is not None and now_ms >= risk_at(opened_at, deadline)
+    )
+
+
+def seen(group: Group, partition: int, policy: DestinationPolicy) -> OpenGroup:
+    """An open group, as people see it. Costs a sort of its numbers."""
+    return OpenGroup(
+        id=group.id.decode("utf-8", "backslashreplace"),
+        partition=partition,
+        generation=group.generation,
+        held=group.held_ranges(),
+        missing=group.missing(),
+        waived=without(group.waived, group.held),
+        end=group.end if group.end_known else None,
+        count=len(group.held),
+        bytes=group.bytes,
+        opened_at=group.opened_at,
+        deadline=group.deadline(policy),
+    )
+
+
+def arrivals(group: Group) -> list[ComponentRecord]:
+    """The timeline of a group: its components in order of arrival."""
+    return sorted(map(decode_component, group.held.values()), key=lambda each: each.source.offset)
+
+
+def arrival(component: ComponentRecord) -> dict[str, Any]:
+    """One line of a timeline as JSON."""
+    return {
+        "seq": component.seq,
+        "end": component.end,
+        "component_id": component.component_id,
+        "source": str(component.source),
+        "timestamp": component.timestamp,
+        "hops": list(hops(component)),
+        "bytes": len(component.value or b"") if component.reference is None else component.reference.length,
+    }
+
+
+def hops(component: ComponentRecord) -> tuple[str, ...]:
+    """Intermediate topics that the component passed, in order (W-60)."""
+    texts = [(value or b"").decode("utf-8", "replace") for name, value in component.headers if name == HOPS]
+    return tuple(hop.strip() for text in texts for hop in text.split(",") if hop.strip())

@@ -1,0 +1,157 @@
+"""A destination gets more partitions while groups are open: what belongs elsewhere then moves, once (W-107). Pure.
+
+Theory of operation. Under hash routing another partition count gives many ids another partition. Nobody may assemble meanwhile, and the input
+stays where it lies: a component that is unread on its old partition is sent on by line 6 of the decision table. What moves is what workers
+know: rows of open groups, from changelog partition to changelog partition, as they are; closed ids, as entries of the new partition's
+ledger; ids of decided commands. Each partition's part of it is a plan like that of a poll, and all plans are one transaction with the
+positions of every partition, the new ones included. So either nothing has moved, or everything, and the partition count that stands beside
+each committed offset says which. A ledger that gets more closed ids than fit one record gets several, all of the same position.
+
+Belongs here: which rows and entries go where. Does not belong here: who may do it when, and how it is sent (`uow.ops.repartition`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import TypeVar
+
+from uow.processor.core.changes import Closed
+from uow.processor.core.plan_size import ENTRY_BYTES
+from uow.processor.engine.context import TaskContext
+from uow.processor.engine.group_storage import rows_of
+from uow.processor.engine.ports import Output, Plan, Tp
+from uow.processor.engine.rows import GROUP_ROW_KEY_END, ledger_value, promotion_rows
+from uow.processor.engine.task import PartitionTask, offset_metadata
+from uow.topics.catalogue import RECORD_LIMIT_BYTES
+
+LEDGER_BYTES = RECORD_LIMIT_BYTES // 4
+"""Most bytes of closed ids, and of commands, in one record of the ledger."""
+E = TypeVar("E", bound=tuple[object, ...])
+
+Rows = Mapping[bytes, bytes]
+"""Live rows of one partition of the groups' changelog."""
+
+
+@dataclass(slots=True)
+class Moved:
+    """Counts of all that moves to another partition.
+
+    Attributes:
+        groups: Open groups.
+        components: Held in them.
+        closed: Remembered ids of closed groups.
+    """
+
+    groups: int = 0
+    components: int = 0
+    closed: int = 0
+
+
+@dataclass(slots=True)
+class _Share:
+    """Rows, tombstones and closed groups that a partition gets by the move."""
+
+    rows: list[tuple[bytes, bytes | None]] = field(default_factory=list)
+    gone: list[tuple[bytes, bytes | None]] = field(default_factory=list)
+    closed: list[Closed] = field(default_factory=list)
+    clocks: list[int] = field(default_factory=list)
+
+
+def move(
+    context: TaskContext, tasks: Mapping[int, PartitionTask], rows: Mapping[int, Rows], starts: Mapping[int, int]
+) -> tuple[list[Plan], Moved]:
+    """The plans of all partitions for the new count.
+
+    Args:
+        context: Of the destination, with the new count.
+        tasks: The old partitions as restored under the old count.
+        rows: Their changelogs.
+        starts: Where reading of each new partition begins: its log start; 0 where nothing is said.
+    """
+    shares: Mapping[int, _Share] = defaultdict(_Share)
+    moved = Moved()
+    for number, task in tasks.items():
+        _share_groups(context, number, task, rows[number], shares, moved)
+        for closed in task.partition.closed:
+            home = context.partition_for(closed.id, context.partitions)
+            if home != number:
+                shares[home].closed.append(closed)
+                shares[home].clocks.append(task.partition.clock)
+                moved.closed += 1
+    commands = [each for task in tasks.values() for each in task.partition.commands.at_by_id.items()]
+    plans = []
+    for number in range(context.partitions):
+        task = tasks.get(number) or _new(context, number, starts.get(number, 0), shares[number].clocks)
+        plans.append(_plan(context, task, shares[number], commands))
+    return plans, moved
+
+
+def _share_groups(
+    context: TaskContext,
+    number: int,
+    task: PartitionTask,
+    rows: Rows,
+    shares: Mapping[int, _Share],
+    moved: Moved,
+) -> None:
+    """Rows of groups that stay are left alone; replayable groups get rows, so that no input need be read again."""
+    by_group: dict[bytes, list[tuple[bytes, bytes | None]]] = defaultdict(list)
+    for key, value in rows.items():
+        by_group[key[1:-5]].append((key, value))
+    for group in task.groups.values():
+        home = context.partition_for(group.id, context.partitions)
+        if rows_of(group) and home == number:
+            continue
+        shares[home].rows += by_group[group.id] if rows_of(group) else promotion_rows(group, {})
+        if home != number:
+            keys = sorted((key for key, _ in by_group[group.id]), key=lambda key: not key.endswith(GROUP_ROW_KEY_END))
+            shares[number].gone += [(key, None) for key in keys]
+            shares[home].clocks.append(task.partition.clock)
+            moved.groups += 1
+            moved.components += len(group.held)
+
+
+def _new(context: TaskContext, number: int, start: int, clocks: Iterable[int]) -> PartitionTask:
+    """A partition that was added. Its clock is the slowest of those whose groups it gets: nothing expires by moving."""
+    task = PartitionTask(Tp(context.topics.components, number), context)
+    task.restore(start, min(clocks, default=0), (), 0)
+    return task
+
+
+def _plan(context: TaskContext, task: PartitionTask, share: _Share, commands: Iterable[tuple[bytes, int]]) -> Plan:
+    """Tombstones before rows, and one ledger record that begins and ends at the position: there is nothing to replay."""
+    topics, partition, position = context.topics, task.partition, task.position
+    # of what lies in this partition so far nothing belongs to a group that comes from another one
+    closed = [each._replace(before=position) for each in share.closed]
+    about = (position, position, position, partition.clock, partition.reading.code, ())
+    contents = zip_longest(_portions(closed), _portions(commands), fillvalue=())
+    first, *further = [ledger_value(*about, *portion) for portion in contents] or [ledger_value(*about, ())]
+    return Plan(
+        task.tp,
+        topics.groups_changelog,
+        topics.closed_changelog,
+        position,
+        topics.commands,
+        task.command_position,
+        offset_metadata(position, task.rows + len(share.rows) - len(share.gone), partition.clock, context),
+        share.gone + share.rows,
+        first,
+        [Output(topics.closed_changelog, task.tp.partition, None, value, []) for value in further],
+    )
+
+
+def _portions(entries: Iterable[E]) -> Iterator[list[E]]:
+    """Entries of the ledger, so many at a time as may stand in one record."""
+    portion: list[E] = []
+    left_bytes = LEDGER_BYTES
+    for entry in entries:
+        portion.append(entry)
+        left_bytes -= ENTRY_BYTES + sum(len(each) for each in entry if isinstance(each, bytes))
+        if left_bytes < 0:
+            yield portion
+            portion, left_bytes = [], LEDGER_BYTES
+    if portion:
+        yield portion

@@ -1,0 +1,73 @@
+"""The settings of a worker, as values. `uow.config.loading` builds them from `uow.toml`.
+
+Belongs here: the settings of one worker process. Does not belong here: reading files, bounds and texts (`uow.config.settings`), librdkafka
+properties made from them (`uow.processor.kafka.clients`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from uow.topics.policies import DestinationPolicy
+
+CLOCK_LEAD_MS = 60_000
+"""Far more than synchronised clocks differ by."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """The sections `[application]`, `[kafka]` and `[worker]`, and the destinations. Durations in milliseconds, sizes in bytes.
+
+    Attributes:
+        application_id: Consumer group; prefix of internal topics and transactional ids.
+        bootstrap_servers: Brokers to ask first.
+        worker_name: Names the transactional id; two live workers never share one (ER-09).
+        kafka: librdkafka properties of the user, for every handle.
+        destinations: Policy by destination.
+        poll_records: Most records in one poll, so in one transaction.
+        commit_interval_ms: Longest a full backlog may take to fill a poll.
+        transaction_timeout_ms: When the coordinator ends an orphan transaction.
+        session_timeout_ms: When the group gives a silent worker's partitions away.
+        memory_limit_bytes: Memory of open groups over which partitions are paused (ER-19).
+        replay_limit_records: How much input a restore may read again, per partition; one of the three 0: every held component is in the
+            changelog.
+        replay_limit_bytes: The same in bytes.
+        replay_limit_ms: The same in time.
+        restore_stall_ms: A restore that does not get on this long, and nothing explains it, blocks its partition.
+        clock_lead_ms: How far append times may be ahead of the worker's clock and still be believed.
+        broker_wait_ms: Longest wait for unreachable brokers at start; -1: no limit.
+        drain_timeout_ms: Longest a stop takes before it leaves without commit.
+        web: `HOST:PORT` of the pages, port 0 for any; `off`.
+        registry_url: Schema registry; empty: single-object encoding.
+    """
+
+    application_id: str
+    bootstrap_servers: str
+    worker_name: str
+    kafka: Mapping[str, str] = field(default_factory=dict)
+    destinations: Mapping[str, DestinationPolicy] = field(default_factory=dict)
+    poll_records: int = 5000
+    commit_interval_ms: int = 100
+    transaction_timeout_ms: int = 10_000
+    session_timeout_ms: int = 6_000
+    memory_limit_bytes: int = 1_073_741_824
+    replay_limit_records: int = 100_000
+    replay_limit_bytes: int = 67_108_864
+    replay_limit_ms: int = 60_000
+    restore_stall_ms: int = 60_000
+    clock_lead_ms: int = CLOCK_LEAD_MS
+    broker_wait_ms: int = -1
+    drain_timeout_ms: int = 30_000
+    web: str = "127.0.0.1:6066"
+    registry_url: str = ""
+
+    @property
+    def transactional_id(self) -> str:
+        """`<application.id>-worker-<name>`: stable, so that a restarted worker fences its predecessor at once (ER-09)."""
+        return f"{self.application_id}-worker-{self.worker_name}"
+
+    @property
+    def replay_ms(self) -> int:
+        """Most age of a group whose components are in no changelog; 0: every held component is in the changelog."""
+        return self.replay_limit_ms if self.replay_limit_records and self.replay_limit_bytes else 0

@@ -1,0 +1,190 @@
+"""Partitions of one worker: what is fetched, and what the runner hears, as they are assigned, restored, paused, blocked and revoked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.core.streams import context_of, policy_of
+from uow.processor.engine.assignment import LOOK_AGAIN_MS
+from uow.processor.engine.batch import Task
+from uow.processor.engine.driver_ports import Ports
+from uow.processor.engine.input_topics import InputTopics
+from uow.processor.engine.memory_limit import PauseDecision
+from uow.processor.engine.owned_partitions import OwnedPartitions
+from uow.processor.engine.ports import Blocked, Tp
+from uow.processor.engine.quarantine import RETRY_MS
+from uow.processor.engine.task import PartitionTask
+
+P0, P1 = Tp("D.components", 0), Tp("D.components", 1)
+C0, C1 = Tp("D.commands", 0), Tp("D.commands", 1)
+
+
+@dataclass
+class OwningWorker:
+    """A source that fetches what it is told, a runner that notes what it hears, a clock and a restore."""
+
+    fetched: set[Tp] = field(default_factory=set)
+    sought: dict[Tp, int] = field(default_factory=dict)
+    heard: list[Any] = field(default_factory=list)
+    restored: list[list[int]] = field(default_factory=list)
+    broken: set[Tp] = field(default_factory=set)
+    unready: set[Tp] = field(default_factory=set)
+    fetched_in_restore: set[Tp] = field(default_factory=set)
+    now: int = 0
+
+    def __post_init__(self) -> None:
+        this: Any = self
+        ports = Ports(this, this, this, self.restore, ready=lambda tps: [tp for tp in tps if tp not in self.unready])
+        self.owned = OwnedPartitions(ports, this, InputTopics({"D.components": "D.commands"}), lambda: None)
+
+    def restore(self, tps: Sequence[Tp], wanted: Any) -> Mapping[Tp, Task]:
+        self.restored.append([tp.partition for tp in tps])
+        self.fetched_in_restore |= self.fetched
+        if self.broken.intersection(wanted()):
+            raise LookupError("the disk")
+        tasks = {tp: PartitionTask(tp, context_of(policy_of())) for tp in tps}
+        for task in tasks.values():
+            task.restore(7, 0, (), 0)
+        return tasks
+
+    def monotonic_ms(self) -> int:
+        return self.now
+
+    def begin(self, positions: Mapping[Tp, int]) -> None:
+        self.fetched |= positions.keys()
+
+    def seek(self, positions: Mapping[Tp, int]) -> None:
+        self.sought.update(positions)
+
+    def pause(self, tps: Sequence[Tp]) -> None:
+        self.fetched -= set(tps)
+
+    def resume(self, tps: Sequence[Tp]) -> None:
+        self.fetched |= set(tps)
+
+    def assigned(self, tasks: Mapping[Tp, Task]) -> None:
+        self.heard.append(("assigned", [tp.partition for tp in tasks]))
+
+    def revoked(self, tps: Sequence[Tp]) -> None:
+        self.heard.append(("revoked", [tp.partition for tp in tps]))
+
+    def blocked(self, tp: Tp, cause: Blocked) -> None:
+        self.heard.append(("blocked", tp.partition))
+
+    def unblocked(self, tp: Tp) -> None:
+        self.heard.append(("unblocked", tp.partition))
+
+    def paused(self, tps: Collection[Tp]) -> None:
+        self.heard.append(("paused", sorted(tp.partition for tp in tps)))
+
+    def take_heard(self) -> list[Any]:
+        heard, self.heard = self.heard, []
+        return heard
+
+
+@pytest.fixture
+def worker() -> OwningWorker:
+    """It owns two partitions and reads them."""
+    worker = OwningWorker()
+    worker.owned.assign([P1, P0])
+    worker.owned.restore_assigned()
+    assert worker.take_heard() == [("assigned", [0, 1])]
+    assert worker.fetched == {P0, P1, C0, C1}
+    return worker
+
+
+def test_an_assignment_is_restored_once_and_a_spare_is_announced() -> None:
+    worker = OwningWorker()
+    worker.owned.restore_assigned()
+    assert worker.take_heard() == []
+    worker.owned.assign([])
+    for _ in range(2):
+        worker.owned.restore_assigned()
+    assert worker.take_heard() == [("assigned", [])]
+    assert worker.restored == []
+
+
+def test_what_would_wait_for_others_is_looked_at_again_later_and_the_others_are_read() -> None:
+    worker = OwningWorker(unready={P1})
+    worker.owned.assign([P0, P1])
+    worker.owned.restore_assigned()
+    assert (worker.restored, worker.fetched) == ([[0]], {P0, C0})
+    worker.unready.clear()
+    worker.now += LOOK_AGAIN_MS - 1
+    worker.owned.restore_assigned()
+    assert worker.restored == [[0]]
+    worker.now += 1
+    worker.owned.restore_assigned()
+    assert (worker.restored, worker.fetched) == ([[0], [1]], {P0, C0, P1, C1})
+
+
+def test_nothing_is_fetched_during_a_restore_and_afterwards_what_was_fetched_before(worker: OwningWorker) -> None:
+    worker.owned.block(P1, Blocked("why"))
+    worker.owned.restore_again([P0])
+    assert not worker.fetched_in_restore
+    assert worker.fetched == {P0, C0, C1}
+    assert worker.sought == {P0: 7, C0: 0}
+
+
+def test_a_revoked_partition_is_forgotten_with_its_commands(worker: OwningWorker) -> None:
+    assert worker.owned.revoke([P0]) == [P0, C0]
+    assert worker.owned.tasks.keys() == {P1}
+    assert worker.take_heard() == [("revoked", [0])]
+
+
+def test_a_paused_partition_stays_paused_over_a_restore_and_is_reported_when_it_goes(worker: OwningWorker) -> None:
+    worker.owned.pause_or_resume(PauseDecision(pause=P0))
+    assert worker.fetched == {P1, C0, C1}, "its commands may free memory"
+    worker.owned.restore_again([P0, P1])
+    assert worker.fetched == {P1, C0, C1}
+    worker.take_heard()
+    worker.owned.revoke([P0])
+    assert worker.take_heard() == [("revoked", [0]), ("paused", [])]
+
+
+def test_all_paused_partitions_go_on_together_but_blocked_ones(worker: OwningWorker) -> None:
+    for tp in (P0, P1):
+        worker.owned.pause_or_resume(PauseDecision(pause=tp))
+    worker.owned.block(P1, Blocked("why"))
+    worker.take_heard()
+    worker.owned.pause_or_resume(PauseDecision(resume_all=True))
+    assert worker.fetched == {P0, C0, C1}
+    assert worker.take_heard() == [("paused", [])]
+    worker.owned.pause_or_resume(PauseDecision())
+    assert worker.take_heard() == []
+
+
+def test_a_blocked_partition_is_tried_by_one_record_and_unblocked_by_progress(worker: OwningWorker) -> None:
+    worker.owned.block_at(P0, Blocked("why"), 17)
+    assert worker.owned.quarantine.take_ticks() == {P0: 17}
+    assert worker.owned.unblocked_tasks.keys() == {P1}
+    worker.owned.on_progress(P0)
+    worker.now += RETRY_MS[0] - 1
+    worker.owned.retry_blocked()
+    assert worker.fetched == {P1, C0, C1}
+    worker.now += 1
+    worker.owned.retry_blocked()
+    assert worker.fetched == {P0, P1, C0, C1}
+    assert worker.sought == {P0: 7, C0: 0}
+    assert worker.owned.portions.size(P0, 100) == 1
+    worker.owned.on_progress(P0)
+    assert worker.take_heard() == [("blocked", 0), ("unblocked", 0)]
+
+
+def test_a_partition_that_cannot_be_restored_is_blocked_and_restored_anew_later() -> None:
+    worker = OwningWorker(broken={P1})
+    worker.owned.assign([P0, P1])
+    worker.owned.restore_assigned()
+    assert worker.restored == [[0, 1], [0], [1]]
+    assert worker.take_heard() == [("blocked", 1), ("assigned", [0])]
+    assert worker.fetched == {P0, C0}
+    worker.broken.clear()
+    worker.now += RETRY_MS[0]
+    worker.owned.retry_blocked()
+    worker.owned.restore_assigned()
+    assert worker.take_heard() == [("assigned", [1]), ("unblocked", 1)]
+    assert worker.fetched == {P0, P1, C0, C1}

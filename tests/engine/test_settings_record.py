@@ -1,0 +1,261 @@
+"""All workers of a destination are told alike: recorded beside its state, compared before a worker joins (W-68, W-69)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.core.script import TOPICS, Story, c, context_of, ms, policy_of, told
+from tests.engine.restored_logs import Logs
+from tests.fake_record import INPUT
+from uow.ops.doctor import CheckResult, settings_differences
+from uow.processor.engine.context import TaskContext
+from uow.processor.engine.ports import Tp
+from uow.processor.engine.restore import restore
+from uow.processor.engine.settings_record import (
+    RecordedSettings,
+    differences,
+    mark_in,
+    row_of,
+)
+from uow.processor.engine.task import PartitionTask
+from uow.processor.shell.settings_check import checked_contexts
+from uow.schemas.error_classes import ConfigError, StateCorruptedError
+from uow.schemas.records import SETTINGS_KEY, SettingsRow
+from uow.topics.commands import Verb
+from uow.topics.policies import (
+    AliasFamily,
+    DestinationPolicy,
+    ExpirationPolicy,
+    Fingerprints,
+    HandlingPolicy,
+)
+from uow.topics.routes import Route
+from uow.topics.selector import Selector
+
+DISCARD = policy_of()
+REDIRECT = policy_of(expiration_policy=ExpirationPolicy.REDIRECT, incomplete_expiration_ms=5000)
+LOGGING = policy_of(expiration_policy=ExpirationPolicy.LOG)
+PASSING = policy_of(handling_policy=HandlingPolicy.PASS_THROUGH)
+
+
+def worker(policy: DestinationPolicy) -> TaskContext:
+    return context_of(policy, recorded_settings=RecordedSettings.of("D", policy))
+
+
+def begin(logs: Logs, policy: DestinationPolicy, others: Callable[[], int] = lambda: 0) -> TaskContext:
+    """What a worker does before it joins."""
+    contexts = {TOPICS.components: context_of(policy)}
+    return checked_contexts(contexts, logs, lambda: logs.committed([logs.tp]), others, [None] * 3)[TOPICS.components]
+
+
+def assigned(logs: Logs, context: TaskContext) -> PartitionTask:
+    return restore(logs, {TOPICS.components: context}, [logs.tp])[logs.tp]
+
+
+def lived(*steps: Any, policy: DestinationPolicy = DISCARD, context: TaskContext | None = None) -> Logs:
+    """The logs of a worker with these settings, after these components."""
+    logs = Logs(INPUT)
+    played = Story(PartitionTask(INPUT, context or worker(policy)))
+    played.send(*steps or [c(1), c(3)])
+    for plan in played.plans:
+        logs.add(plan)
+    return logs
+
+
+# -- the row --------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_says_what_is_not_at_its_default_in_the_words_of_the_configuration() -> None:
+    policy = policy_of(
+        max_bytes=7,
+        strict_order=True,
+        fingerprints=Fingerprints.ALWAYS,
+        accept_aliases=frozenset({AliasFamily.NIFI, AliasFamily.JMS}),
+        expiration_log_headers=("trace",),
+        routes=(Route(Selector("uow-priority >= 7"), "urgent"),),
+    )
+    assert row_of(policy) == SettingsRow(
+        (
+            ("accept_aliases", '["jms", "nifi"]'),
+            ("expiration_log_headers", '["trace"]'),
+            ("fingerprints", "always"),
+            ("handling_policy", "single_message_delivery"),
+            ("max_bytes", "7"),
+            ("routes", '["urgent when uow-priority >= 7"]'),
+            ("strict_order", "true"),
+        ),
+    )
+    assert row_of(DestinationPolicy()) == SettingsRow()
+
+
+def test_two_rows_differ_by_name_and_both_values_defaults_included() -> None:
+    newer = SettingsRow((("expiration_policy", "redirect"), ("invented_later", "7")))
+    assert [tuple(each) for each in differences(SettingsRow((("max_bytes", "7"),)), newer)] == [
+        ("expiration_policy", "discard", "redirect"),
+        ("invented_later", "unknown", "7"),
+        ("max_bytes", "7", "67108864"),
+    ]
+    assert differences(newer, newer) == []
+
+
+def test_first_plan_of_a_partition_records_the_settings_and_no_later_one_does_w68() -> None:
+    context = worker(DISCARD)
+    assert context.recorded_settings is not None
+    played = Story(PartitionTask(INPUT, context))
+    played.send(c(1), c(2), poll=1)
+    first, second = played.plans
+    assert (SETTINGS_KEY, context.recorded_settings.value) in first.changelog
+    assert SETTINGS_KEY not in dict(second.changelog)
+    marks = {mark_in(plan.metadata) for plan in played.plans}
+    assert marks == {context.recorded_settings.mark}
+
+
+def test_a_partition_without_traffic_records_them_when_it_is_found_read_to_its_end_w68() -> None:
+    context = worker(DISCARD)
+    task = PartitionTask(INPUT, context)
+    assert task.next_deadline() == 0
+    plan = task.tick(1)
+    assert plan is not None
+    assert [key for key, _ in plan.changelog] == [SETTINGS_KEY]
+    assert (task.next_deadline(), task.tick(2)) == (None, None)
+
+
+def test_the_row_survives_restart_and_compaction_and_is_no_component_w124() -> None:
+    logs = lived()
+    logs.compact()
+    task = assigned(logs, worker(DISCARD))
+    assert (task.rows, task.next_deadline(), [*task.groups]) == (2, None, [b"a"])
+    looking = assigned(logs, context_of(REDIRECT))
+    assert [*looking.groups] == [b"a"], "who only looks may be told anything"
+
+
+def test_state_of_an_older_version_is_taken_and_recorded() -> None:
+    logs = lived(context=context_of(DISCARD))
+    assert mark_in(logs.metadata) is None
+    task = assigned(logs, begin(logs, REDIRECT, others=lambda: 2))
+    assert task.next_deadline() == 0
+    logs.add(task.tick(1))
+    assert mark_in(logs.metadata) is not None
+
+
+# -- before a worker joins ------------------------------------------------------------------------------------------
+
+
+def test_other_settings_are_refused_while_another_worker_lives_w68() -> None:
+    logs = lived()
+    with pytest.raises(ConfigError) as refused:
+        begin(logs, REDIRECT, others=lambda: 1)
+    assert {(each.setting, each.value) for each in refused.value.complaints} == {
+        ("destinations.D.expiration_policy", "redirect"),
+        ("destinations.D.incomplete_expiration_ms", "5000"),
+    }
+    assert "'discard' is recorded, and 1 other worker of the group live" in str(refused.value)
+    begin(logs, DISCARD, others=lambda: 1)
+
+
+def test_alone_a_worker_records_its_own_settings_and_says_what_changed_w68(caplog: pytest.LogCaptureFixture) -> None:
+    logs = lived()
+    with caplog.at_level(logging.WARNING, "uow.worker"):
+        context = begin(logs, REDIRECT)
+    assert "destination D: expiration_policy was discard, and is redirect from now on" in caplog.messages
+    task = assigned(logs, context)
+    assert task.next_deadline() == 0
+    logs.add(task.tick(1))
+    assert assigned(logs, begin(logs, REDIRECT, others=lambda: 1)).next_deadline() == ms(5)
+    with pytest.raises(ConfigError, match="'redirect' is recorded"):
+        begin(logs, DISCARD, others=lambda: 1)
+
+
+def test_one_that_was_killed_is_waited_for_w68() -> None:
+    living = iter([2, 1, 0])
+    begin(lived(), REDIRECT, others=lambda: next(living))
+    assert list(living) == []
+
+
+def test_workers_started_together_with_new_settings_all_begin_w68() -> None:
+    """The first one lives already, and has not recorded them yet, when the second one looks."""
+    logs = lived()
+    first = assigned(logs, begin(logs, REDIRECT))
+
+    def others() -> int:
+        logs.add(first.tick(1))
+        return 1
+
+    assert begin(logs, REDIRECT, others).policy is REDIRECT
+
+
+def test_whoever_was_overtaken_by_a_worker_with_other_settings_stops_w68() -> None:
+    logs = lived()
+    ours, theirs = begin(logs, REDIRECT), begin(logs, LOGGING)
+    logs.add(assigned(logs, theirs).tick(1))
+    with pytest.raises(ConfigError, match="another worker has recorded it since this one began"):
+        assigned(logs, ours)
+
+
+def test_settings_may_change_when_partitions_were_added_w68_w107() -> None:
+    """What moved groups knows of no settings: the rows are there, no mark is."""
+    logs = lived()
+    logs.metadata = logs.metadata.partition(";S=")[0]
+    task = assigned(logs, begin(logs, REDIRECT))
+    logs.add(task.tick(1))
+    assert assigned(logs, begin(logs, REDIRECT, others=lambda: 1)).rows == 2
+
+
+def test_a_mark_without_its_row_is_corrupted_state() -> None:
+    logs = lived()
+    logs.written = [record for record in logs.written if record.key_ != SETTINGS_KEY]
+    with pytest.raises(StateCorruptedError, match="the row of settings is missing"):
+        begin(logs, REDIRECT)
+
+
+def test_doctor_finds_settings_that_differ_from_those_of_the_workers_w68() -> None:
+    logs = lived()
+    assert list(settings_differences(logs, context_of(DISCARD))) == []
+    findings = [(each.verdict, each.what) for each in settings_differences(logs, context_of(LOGGING))]
+    assert findings == [(CheckResult.LOOK, "D: expiration_policy is log here, but discard for the workers")]
+
+
+# -- from units to pass_through -------------------------------------------------------------------------------------
+
+
+def test_pass_through_is_refused_while_groups_are_open_w69() -> None:
+    logs = lived(c(1, id="a"), c(1, id="b"))
+    with pytest.raises(
+        ConfigError, match=r"handling_policy = 'pass_through': 2 groups are open .*`uow release"
+    ) as refused:
+        begin(logs, PASSING)
+    assert len(refused.value.complaints) == 1
+
+
+def test_pass_through_is_accepted_when_none_is_open_w69() -> None:
+    logs = lived(c(1), c(2, end=True))
+    context = begin(logs, PASSING)
+    logs.add(assigned(logs, context).tick(1))
+    assert begin(logs, PASSING, others=lambda: 1).policy is PASSING
+
+
+def test_groups_closed_by_commands_no_longer_keep_from_pass_through_w69() -> None:
+    logs = Logs(INPUT)
+    played = Story(PartitionTask(INPUT, worker(DISCARD)))
+    played.send(c(1), told(Verb.CANCEL, at=1))
+    for plan in played.plans:
+        logs.add(plan)
+    assert begin(logs, PASSING).policy is PASSING
+
+
+def test_state_that_cannot_be_restored_is_left_to_the_restore_that_blocks_it() -> None:
+    logs = lived()
+    logs.committed_offset = 7
+    assert begin(logs, PASSING).policy is PASSING
+
+
+def test_a_destination_that_nobody_has_worked_on_is_not_restored_for_a_look() -> None:
+    class Unread(Logs):
+        def read(self, ranges: Any) -> Iterator[Any]:
+            raise AssertionError("nothing is to be read")
+
+    assert begin(Unread(Tp(TOPICS.components, 0)), PASSING).policy is PASSING

@@ -1,0 +1,69 @@
+"""`uow config show|check`: effective settings with their origin, or every complaint at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from uow.cli.main import WRONG_USAGE
+from uow.cli.options import config_file_option, config_option, json_option
+from uow.config.loading import Settings, load
+from uow.schemas.error_classes import Complaint, ConfigError
+from uow.terminal.printing import print_json, print_table, printable
+
+
+@click.group()
+def command() -> None:
+    """Show the effective settings and where each came from, or check the configuration."""
+
+
+@command.command()
+@config_option
+@json_option
+def show(settings: Settings, as_json: bool) -> None:
+    """Print every effective setting and where it came from. Secrets are masked."""
+    if as_json:
+        print_json({each.name: {"value": each.shown, "origin": each.origin} for each in settings.effective.values()})
+        return
+    print_table(
+        ("setting", "value", "from"),
+        [(each.name, _text(each.shown), each.origin) for each in settings.effective.values()],
+    )
+
+
+def _text(value: object) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case list():
+            return ", ".join(map(str, value))
+        case "":
+            return '""'
+        case _:
+            return str(value)
+
+
+@command.command()
+@config_file_option
+@json_option
+@click.pass_context
+def check(ctx: click.Context, path: Path | None, as_json: bool) -> None:
+    """Report every mistake in the configuration at once; exit 2 when there is one. Warnings alone do not count."""
+    complaints: tuple[Complaint, ...] = ()
+    warnings: tuple[str, ...] = ()
+    try:
+        warnings = load(path).warnings
+    except ConfigError as error:
+        complaints = error.complaints
+    if as_json:
+        rows = [{"setting": each.setting, "value": each.value, "rule": each.rule} for each in complaints]
+        print_json({"complaints": rows, "warnings": list(warnings)})
+    else:
+        for complaint in complaints:
+            click.echo(printable(str(complaint)))
+        for warning in warnings:
+            click.echo(printable(f"warning: {warning}"))
+        if not complaints:
+            click.echo("configuration is good")
+    ctx.exit(WRONG_USAGE if complaints else 0)

@@ -1,0 +1,34 @@
+"""`uow doctor`: checks of a deployment, one line each, with the remedy for what is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from uow.cli.main import FAILED
+from uow.cli.options import config_option, json_option
+from uow.config.loading import Settings
+from uow.ops.doctor import CheckResult, examine
+from uow.terminal.printing import print_json_line, printable
+
+
+@click.command()
+@config_option
+@json_option
+@click.pass_context
+def command(ctx: click.Context, settings: Settings, as_json: bool) -> None:
+    """Check configuration, brokers, topics, stored state and workers; say what is wrong and how to mend it.
+
+    Nothing is changed. Exit 1 when something is wrong. A line that begins with `look` is allowed, but perhaps not what you want.
+    """
+    wrong = False
+    for finding in examine(settings):
+        wrong |= finding.verdict is CheckResult.WRONG
+        if as_json:
+            print_json_line(asdict(finding))
+            continue
+        remedy = f" -> {finding.remedy}" if finding.remedy else ""
+        click.echo(printable(f"{finding.verdict:<6}{finding.what}{remedy}"))
+    if wrong:
+        ctx.exit(FAILED)

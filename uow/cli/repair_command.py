@@ -1,0 +1,235 @@
+"""`uow release|cancel|expire|extend|declare-end|waive|remove D ID --why TEXT`: commands to the workers, and their answers.
+
+Belongs here: the verbs as commands, and the choice of groups (W-76, W-203). Does not belong here: sending and waiting (`uow.ops.group_commands`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from fnmatch import fnmatchcase
+from getpass import getuser
+from hashlib import sha256
+from typing import Any
+from uuid import uuid4
+
+import click
+
+from uow.cli.main import FAILED
+from uow.cli.options import (
+    DurationType,
+    TimeType,
+    config_option,
+    json_option,
+)
+from uow.config.loading import Settings
+from uow.ops.destination_logs import log_reader, task_context
+from uow.ops.group_commands import UnansweredError, command_client
+from uow.ops.inspect import open_groups
+from uow.schemas.error_classes import DecodeError
+from uow.schemas.records import (
+    MAX_SEQ,
+    Answer,
+    Range,
+    parse_ranges,
+)
+from uow.terminal.printing import (
+    Progress,
+    print_json_line,
+    printable,
+    say,
+    wall_clock_ms,
+)
+from uow.topics.commands import DRY_RUN_WOULD, Command, Verb
+from uow.topics.headers import MAX_ID_BYTES
+
+TEXTS = {
+    Verb.RELEASE: "Deliver the components that the group holds; the unit is `partial` if numbers are missing.",
+    Verb.CANCEL: "Close the group as `cancelled`; its components go to the errors topic.",
+    Verb.EXPIRE: "Close the group now, following the destination's `expiration_policy`.",
+    Verb.EXTEND: "Move the group's age or idle deadline later. The expiry of a single component stays as it is.",
+    Verb.DECLARE_END: "Declare which number is the group's last; the group may become complete by it.",
+    Verb.WAIVE: "Declare numbers that the group does not need; the unit is then `partial`.",
+    Verb.REMOVE: "Move one component from the group to the errors topic; its number may be sent again.",
+}
+_REST = """
+
+    A worker of DESTINATION executes the command and answers. Exit 0 when it is done (with --dry-run: would be done), else 1."""
+_MANY = """ With several IDs, or
+    a filter in place of them, each group gets a command of its own; groups that open after the filter was applied are left alone.
+"""
+Decorator = Callable[[Any], Any]
+
+
+def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> tuple[Range, ...]:
+    try:
+        ranges = parse_ranges(value)
+    except DecodeError:
+        ranges = ()
+    if not ranges or (ranges[-1].last == MAX_SEQ and ranges[-1].first != MAX_SEQ):
+        raise click.BadParameter(f"{value!r}: must be numbers and ranges in rising order, such as 3,5-7")
+    return ranges
+
+
+def _end(ctx: click.Context, param: click.Parameter, value: int) -> tuple[Range, ...]:
+    return (Range(value, value),)
+
+
+def _one(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
+    return (value,)
+
+
+_SAYS: dict[Verb, Decorator] = {
+    Verb.EXTEND: click.option(
+        "--until",
+        type=TimeType(),
+        required=True,
+        metavar="MOMENT",
+        help="The new deadline: ISO 8601, epoch ms, or +2h.",
+    ),
+    Verb.DECLARE_END: click.option(
+        "--seq", "numbers", type=click.IntRange(1, MAX_SEQ), callback=_end, required=True, help="The last number."
+    ),
+    Verb.WAIVE: click.option(
+        "--seq",
+        "numbers",
+        callback=_numbers,
+        required=True,
+        metavar="NUMBERS",
+        help="Numbers that are not needed: 3,5-7.",
+    ),
+    Verb.REMOVE: click.argument("numbers", metavar="SEQ", type=click.IntRange(1, MAX_SEQ), callback=_end),
+}
+_WHICH_ONE: tuple[Decorator, ...] = (click.argument("ids", metavar="ID", callback=_one),)
+_WHICH: tuple[Decorator, ...] = (
+    click.argument("ids", nargs=-1, metavar="[ID]..."),
+    click.option("--match", metavar="PATTERN", help="Every open group whose id matches: `order-*`."),
+    click.option(
+        "--older-than",
+        type=DurationType(),
+        metavar="SPAN",
+        help="Every open group (that matches) at least this old: 2h.",
+    ),
+    click.option(
+        "--before", type=TimeType(), metavar="MOMENT", help="Every open group (that matches) opened before this moment."
+    ),
+    click.option("--all", "everything", is_flag=True, help="Every open group."),
+)
+_HOW: tuple[Decorator, ...] = (
+    click.option("--why", required=True, metavar="TEXT", help="The reason; it is kept in the audit trail."),
+    click.option("--dry-run", is_flag=True, help="Change nothing; only say what the command would do."),
+    click.option("--by", default=getuser, metavar="NAME", help="Who gives the command.  [default: the user]"),
+    click.option(
+        "--command-id", metavar="ID", help="The id of a command sent before, so that it is not executed twice."
+    ),
+    click.option(
+        "--timeout",
+        type=DurationType(),
+        default="30s",
+        show_default=True,
+        metavar="SPAN",
+        help="How long to wait for the next answer.",
+    ),
+    config_option,
+    json_option,
+    click.pass_context,
+)
+
+
+def _command(verb: Verb) -> click.Command:
+    def run(
+        ctx: click.Context,
+        destination: str,
+        ids: tuple[str, ...],
+        why: str,
+        dry_run: bool,
+        by: str,
+        command_id: str | None,
+        timeout: int,
+        settings: Settings,
+        as_json: bool,
+        match: str | None = None,
+        older_than: int | None = None,
+        before: int | None = None,
+        everything: bool = False,
+        numbers: tuple[Range, ...] = (),
+        until: int = 0,
+    ) -> None:
+        if bool(ids) == (everything or any(each is not None for each in (match, older_than, before))):
+            raise click.UsageError("give either IDs, or --all, or some of --match, --older-than and --before")
+        if ids:
+            if any(not 1 <= len(each.encode("utf-8", "surrogateescape")) <= MAX_ID_BYTES for each in ids):
+                raise click.UsageError(f"an ID must have 1 to {MAX_ID_BYTES} bytes")
+            chosen: Sequence[str] = list(dict.fromkeys(ids))
+        else:
+            oldest = [wall_clock_ms(), *([before] if before is not None else [])]
+            chosen = _matching(settings, destination, match or "*", min(oldest) - (older_than or 0))
+        if not chosen:
+            say(f"uow: no open group of {destination} matches")
+            return
+        base = command_id or str(uuid4())
+        commands = [
+            Command(_command_id(base, each, alone=len(ids) == 1), verb, each.encode(), why, by, numbers, until, dry_run)
+            for each in chosen
+        ]
+        _ask(ctx, settings, destination, commands, base, timeout / 1000, as_json)
+
+    run.__doc__ = TEXTS[verb] + _REST + ("\n" if verb is Verb.REMOVE else _MANY)
+    shared = (*(_WHICH_ONE if verb is Verb.REMOVE else _WHICH), *([_SAYS[verb]] if verb in _SAYS else ()), *_HOW)
+    for decorate in reversed((click.argument("destination"), *shared)):
+        run = decorate(run)
+    return click.command(verb.value)(run)
+
+
+def _command_id(base: str, group_id: str, *, alone: bool) -> bytes:
+    """The command id of one group; the same base and group always give the same id."""
+    if alone:
+        return base.encode()
+    whole = f"{base}:{group_id}".encode()
+    return whole if len(whole) <= MAX_ID_BYTES else f"{base}:{sha256(group_id.encode()).hexdigest()}".encode()
+
+
+def _matching(settings: Settings, destination: str, pattern: str, before_ms: int) -> list[str]:
+    with log_reader(settings) as reader:
+        groups = open_groups(reader, task_context(settings, destination))
+    return [each.id for each in groups if each.opened_at <= before_ms and fnmatchcase(each.id, pattern)]
+
+
+def _ask(
+    ctx: click.Context,
+    settings: Settings,
+    destination: str,
+    commands: Sequence[Command],
+    base: str,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    dry_run, failed = commands[0].dry_run, False
+    with (
+        command_client(settings, destination, len(commands), timeout_s) as client,
+        Progress(f"0 of {len(commands)} answered") as progress,
+    ):
+        try:
+            for count, answer in enumerate(client.ask(commands, timeout_s), 1):
+                obeyed = answer.done or (dry_run and answer.text.startswith(DRY_RUN_WOULD))
+                failed |= not obeyed
+                _print(answer, obeyed, as_json)
+                progress.say(f"{count} of {len(commands)} answered")
+        except UnansweredError as error:
+            say(f"uow: {error} To ask again without executing it twice, add --command-id {base}")
+            failed = True
+    if failed:
+        ctx.exit(FAILED)
+
+
+def _print(answer: Answer, obeyed: bool, as_json: bool) -> None:
+    if as_json:
+        print_json_line(asdict(answer))
+        return
+    mark = "done" if answer.done else "would be done" if obeyed else "not done"
+    text = answer.text.removeprefix(DRY_RUN_WOULD)
+    click.echo(f"{answer.verb} {printable(answer.id)}: {mark}: {printable(text)}")
+
+
+commands = {verb.value: _command(verb) for verb in Verb}
+"""The click commands by name."""

@@ -1,0 +1,139 @@
+"""`uow topics create|check|repartition`: the topics of every configured destination."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from uow.cli.main import FAILED
+from uow.cli.options import config_option, json_option
+from uow.config.loading import Settings
+from uow.ops.repartition import repartition as run_repartition
+from uow.terminal.printing import print_json
+from uow.topics import admin
+from uow.topics.catalogue import (
+    DEFAULT_PARTITIONS,
+    DestinationTopics,
+    TopicSpec,
+    expected,
+)
+
+
+@click.group()
+def command() -> None:
+    """Create the topics of every destination, check them, or add partitions. No topic is ever deleted."""
+
+
+@command.command()
+@config_option
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, 100_000),
+    default=DEFAULT_PARTITIONS,
+    show_default=True,
+    help="Partitions of new topics; a destination that has topics keeps its number.",
+)
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(1, 1000),
+    help="Replicas of new topics. [default: 3, or the number of brokers if there are fewer]",
+)
+@json_option
+@click.pass_context
+def create(
+    ctx: click.Context, settings: Settings, partitions: int, replication_factor: int | None, as_json: bool
+) -> None:
+    """Create missing topics; exit 1 when an existing topic has wrong settings."""
+    client = admin.admin_client(settings.bootstrap_servers, settings.kafka)
+    replication = replication_factor or admin.default_replication(client)
+    created: list[str] = []
+    existing: list[str] = []
+    deviations: list[admin.Deviation] = []
+    for specs in _specs(settings, partitions, replication):
+        report = admin.create_missing(client, specs)
+        created.extend(report.created)
+        existing.extend(report.existing)
+        if report.existing:
+            deviations.extend(admin.check(client, specs))
+    if as_json:
+        print_json({"created": created, "existing": existing, "deviations": [_row(each) for each in deviations]})
+    else:
+        for name in created:
+            click.echo(f"created {name}")
+        click.echo(f"{len(created)} created, {len(existing)} existed already")
+        _print_deviations(deviations)
+    ctx.exit(FAILED if deviations else 0)
+
+
+@command.command()
+@config_option
+@json_option
+@click.pass_context
+def check(ctx: click.Context, settings: Settings, as_json: bool) -> None:
+    """Report every wrong setting of a topic; exit 1 when there is one."""
+    client = admin.admin_client(settings.bootstrap_servers, settings.kafka)
+    deviations = [each for specs in _specs(settings) for each in admin.check(client, specs)]
+    counts = admin.partition_counts(client)
+    for name, policy in settings.destinations.items():
+        components = DestinationTopics(settings.application_id, name).components
+        deviations += admin.check_mirrors(counts, components, policy.mirror_prefixes)
+    if as_json:
+        print_json({"deviations": [_row(each) for each in deviations]})
+    else:
+        _print_deviations(deviations)
+        if not deviations:
+            click.echo(f"all topics are right: {', '.join(settings.destinations) or 'no destinations'}")
+    ctx.exit(FAILED if deviations else 0)
+
+
+@command.command()
+@click.argument("destination")
+@click.option(
+    "--partitions", type=click.IntRange(1, 100_000), help="The new number. [default: that of the components topic]"
+)
+@click.option("--dry-run", is_flag=True, help="Change nothing; only say what would move.")
+@config_option
+@json_option
+def repartition(destination: str, partitions: int | None, dry_run: bool, settings: Settings, as_json: bool) -> None:
+    """Give DESTINATION more partitions, and move each open group, whole, to the partition where its id belongs then.
+
+    Under hash routing stop all workers first, and start them again afterwards. After a failure run the same command again. Under path
+    routing workers may keep running.
+    """
+    report = run_repartition(settings, destination, partitions, dry_run=dry_run)
+    moved = report.moved
+    if as_json:
+        print_json(asdict(report))
+        return
+    would, what = ("would be ", "would move") if dry_run else ("", "moved")
+    for name in report.grown:
+        click.echo(f"{name}: {would}given {report.after} partitions")
+    click.echo(
+        f"{destination}: {report.before} -> {report.after} partitions; {what}: {moved.groups} open groups with {moved.components} "
+        f"components, {moved.closed} remembered ids"
+    )
+
+
+def _specs(settings: Settings, partitions: int = DEFAULT_PARTITIONS, replication: int = 1) -> list[list[TopicSpec]]:
+    """The expected topics of each destination."""
+    replay_ms = settings.worker("").replay_ms
+    return [
+        expected(settings.application_id, destination, policy, partitions, replication, replay_ms)
+        for destination, policy in settings.destinations.items()
+    ]
+
+
+def _row(deviation: admin.Deviation) -> dict[str, str]:
+    return {
+        "topic": deviation.topic,
+        "what": deviation.what,
+        "expected": deviation.expected,
+        "actual": deviation.actual,
+        "reason": deviation.reason,
+    }
+
+
+def _print_deviations(deviations: list[admin.Deviation]) -> None:
+    for deviation in deviations:
+        click.echo(str(deviation))

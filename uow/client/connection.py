@@ -1,0 +1,807 @@
+"""The client: `connect` and `Connection`, which makes units, readers and hops, and closes them in a fixed order.
+
+Belongs here: the public calls (P-10 to P-15) and the ownership of handles. Does not belong here: the work behind the calls, see
+`uow.client.unit_writer`, `uow.client.reader`, `uow.client.forwarding`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from functools import partial
+from types import MappingProxyType, TracebackType
+from typing import Any, Final, Literal, Self, TypeVar, overload
+from uuid import uuid4
+
+from uow.client.answers import Answers, Cancellation
+from uow.client.consumption import Consumption, Start
+from uow.client.dead_letters import DeadLetters
+from uow.client.failure_policies import UNKNOWN, RecordedPolicies, asked
+from uow.client.following import Follower
+from uow.client.forwarding import (
+    Forwarded,
+    Hop,
+    Keep,
+    Narrowing,
+    Reassign,
+    forwarded_record,
+)
+from uow.client.kafka_port import (
+    ConsumerHandle,
+    HeaderLookupHandle,
+    Headers,
+    KafkaPort,
+    KnownTopics,
+    Librdkafka,
+    LogWatch,
+    ProducerHandle,
+    check_properties,
+    consumer_properties,
+    plain_producer_properties,
+    transactional_properties,
+)
+from uow.client.nesting import StandIn, inner_unit
+from uow.client.outgoing import (
+    HASHED,
+    Component,
+    HeaderPairs,
+    OutgoingRecord,
+    Value,
+    check_conflict,
+    component_headers,
+    header_pairs,
+    mark_end,
+    moment_ms,
+    order_key_of,
+    value_bytes,
+)
+from uow.client.path_claims import FOLLOWING, OpenLog, PathClaims
+from uow.client.reader import (
+    Handling,
+    Reader,
+    UnitInterpreter,
+    UnitsOnly,
+    message_of,
+)
+from uow.client.received import Message, ReceivedUnit
+from uow.client.references import END_EVENTS, References
+from uow.client.refusals import OnRejected, Refusals
+from uow.client.sending import PlainSender, Sent
+from uow.client.streaming import SMALL_BUFFERS, StreamReader, UnitStream
+from uow.client.timely_messages import (
+    LONGEST_WAIT_MS,
+    InTime,
+    MessageReader,
+    OnExpired,
+)
+from uow.client.tracing import Span, Tracer
+from uow.client.transaction import OneTransaction, Transactions
+from uow.client.unit_writer import UnitWriter
+from uow.client.unshown_headers import UnshownHeaders
+from uow.client.verdict import GivenUp, Unreadable
+from uow.errors import ClientClosedError
+from uow.processor.engine.ports import PathLog
+from uow.processor.kafka.path_log import KafkaPathLog
+from uow.schemas import registry
+from uow.schemas.error_classes import BadUnitIdError, ConfigError
+from uow.topics.catalogue import DestinationTopics
+from uow.topics.commands import Command, Verb, command_headers
+from uow.topics.headers import (
+    CORRELATION_ID,
+    COUNT,
+    DELIVERY_MODE,
+    END,
+    EXPIRES_AT,
+    PRIORITY,
+    PRODUCER_ID,
+    SEQ,
+    Marks,
+    Reading,
+)
+from uow.topics.path_map import PathMap
+from uow.topics.policies import AliasFamily, ExpirationPolicy
+
+KEEP: Final = Keep.AS_IT_CAME
+AnyReader = TypeVar("AnyReader", bound=Reader[Any])
+
+
+def connect(
+    bootstrap: str,
+    *,
+    kafka: Mapping[str, Any] | None = None,
+    registry_url: str = "",
+    client_id: str | None = None,
+    transactional_id: str | None = None,
+    accept_aliases: Iterable[AliasFamily | str] = (),
+    on_span: Callable[[Span], object] | None = None,
+    application: str = "",
+    on_rejected: OnRejected | None = None,
+    kafka_port: KafkaPort | None = None,
+) -> Connection:
+    """A connection to a Kafka cluster. Nothing is opened before it is needed; close it, or use it as a context manager.
+
+    Args:
+        bootstrap: `HOST:PORT`, several with commas.
+        kafka: librdkafka properties on top of ours (R-81).
+        registry_url: Schema registry for units in Confluent framing; without one only those cannot be read.
+        client_id: Name in the broker's logs and quotas; base of transactional ids.
+        transactional_id: Base of the transactional ids, `<base>-<n>`, in place of `client_id`. Stable over restarts, it lets a
+            successor end at once what its predecessor left open (W-47); two live connections must not share it: the newer one
+            fences the older. Without either the ids are random, and an orphan lasts until its time-out of 10 s (R-71).
+        accept_aliases: Header families of other systems that mark a component for `forward` (W-17).
+        on_span: Takes part in tracing: called with a span for each component sent or forwarded, which carries it on in `traceparent` (W-213).
+        application: `application.id` of the workers. With it, ids of destinations under `routing = "path"` are claimed and their components
+            sent straight to where they belong (W-105); without it the workers send them on. Readers find the destination's settings by it;
+            without it they look for the topic that fits the destination's name.
+        on_rejected: Called with each component of this connection that a destination refuses, as `uow.Rejection` (W-37), those of a second
+            block under an id that is taken included. All that `unit` and `send` send then carries `uow-producer-id`. Called in a thread of its own,
+            until the connection is closed; an exception that it raises is logged.
+        kafka_port: Makes the library's handles; for tests (`uow.client.kafka_port.KafkaPort`).
+
+    Raises:
+        ConfigError: A property contradicts one of ours, or an alias family or registry URL is none.
+    """
+    return Connection(
+        bootstrap,
+        check_properties(kafka or {}),
+        registry_url,
+        client_id,
+        transactional_id,
+        _families(accept_aliases),
+        on_span,
+        application,
+        on_rejected,
+        kafka_port or Librdkafka(),
+    )
+
+
+def _families(given: Iterable[AliasFamily | str]) -> tuple[AliasFamily, ...]:
+    try:
+        return tuple([AliasFamily(family) for family in given])
+    except ValueError:
+        known = ", ".join(AliasFamily)
+        raise ConfigError("accept_aliases", given, f"families are {known}") from None
+
+
+class Connection:
+    """Owns the handles. `unit`, `send`, `units` and `messages` may be called from any thread; what they return is for one thread each.
+
+    Closing order: readers (each commits its hop first), transactions (open ones are aborted), then the plain producer.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        kafka: dict[str, Any],
+        registry_url: str,
+        client_id: str | None,
+        transactional_id: str | None,
+        families: tuple[AliasFamily, ...],
+        on_span: Callable[[Span], object] | None,
+        application: str,
+        on_rejected: OnRejected | None,
+        kafka_port: KafkaPort,
+    ) -> None:
+        self.id = uuid4().hex
+        self._bootstrap = bootstrap
+        self._kafka = kafka
+        self._client_id = client_id or "uow"
+        self._reading = Reading(families)
+        self._trace = Tracer(on_span, self._reading).step if on_span is not None else _untraced
+        self._kafka_port = kafka_port
+        self._registry = registry.connect(registry_url) if registry_url else None
+        self._lock = threading.Lock()
+        self._readers: list[tuple[Consumption, weakref.ref[Reader[Any]]]] = []
+        base = transactional_id or client_id or f"uow-{self.id}"
+        self._application = application
+        self._path_claims = PathClaims(application, self._path_logs())
+        known_topics = KnownTopics(self._path_claims.is_elastic)
+        self._transactions = Transactions(base, self._transactional_producers(), known_topics)
+        self._plain = PlainSender(self._plain_producers(), known_topics)
+        self._answers: dict[str, Answers] = {}
+        self._refusals: Refusals | None = None
+        if on_rejected is not None:
+            self._refusals = Refusals(self.id.encode(), on_rejected, self._followers())
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        self._require_open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and (self._plain.is_used or self._readers):
+            warnings.warn(f"connection {self.id} was not closed", ResourceWarning, stacklevel=1, source=self)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ClientClosedError("the connection is closed")
+
+    # -- handles ---------------------------------------------------------------------------------------------------------
+
+    def _transactional_producers(self) -> Callable[[str, logging.Logger], ProducerHandle]:
+        kafka_port, bootstrap, client_id, kafka = self._kafka_port, self._bootstrap, self._client_id, self._kafka
+
+        def make(
+            transactional_id: str, logger: logging.Logger
+        ) -> ProducerHandle:  # no reference back to the connection
+            return kafka_port.producer(transactional_properties(bootstrap, client_id, transactional_id, kafka), logger)
+
+        return make
+
+    def _plain_producers(self) -> Callable[[logging.Logger], ProducerHandle]:
+        kafka_port, properties = (
+            self._kafka_port,
+            plain_producer_properties(self._bootstrap, self._client_id, self._kafka),
+        )
+        return lambda logger: kafka_port.producer(properties, logger)
+
+    def _consumer(self, group: str | None, kafka: Mapping[str, Any]) -> Callable[[logging.Logger], ConsumerHandle]:
+        properties = consumer_properties(
+            self._bootstrap, self._client_id, group or f"uow-{uuid4().hex}", {**self._kafka, **kafka}
+        )
+        kafka_port = self._kafka_port
+        return lambda logger: kafka_port.consumer(properties, logger)
+
+    def _header_lookups(self, kafka: Mapping[str, Any]) -> Callable[[], HeaderLookupHandle]:
+        own = consumer_properties(
+            self._bootstrap, self._client_id, f"uow-{uuid4().hex}", {**SMALL_BUFFERS, **self._kafka, **kafka}
+        )
+        kafka_port = self._kafka_port
+        return lambda: kafka_port.header_lookup_handle(own)
+
+    def _path_logs(self) -> OpenLog:
+        """Opens logs of path maps; with no reference back to the connection."""
+        consumer, producer = self._consumer(None, FOLLOWING), self._plain_producers()
+
+        def open_log(topics: DestinationTopics, paths: PathMap) -> tuple[PathLog, ConsumerHandle]:
+            handle = consumer(LogWatch().logger)
+            return KafkaPathLog(topics, paths, lambda: handle, lambda: producer(LogWatch().logger)), handle
+
+        return open_log
+
+    def _followers(self) -> Callable[[str], Follower]:
+        """Follows topics from now on; with no reference back to the connection."""
+        make = self._consumer(None, SMALL_BUFFERS)
+        return lambda topic: Follower(make, topic)
+
+    def _traceable(self, destination: str, headers: Headers) -> Headers:
+        """Adds our producer id and listens for refusals, if the application asked for them (W-37)."""
+        if self._refusals is None or any(name == PRODUCER_ID for name, _ in headers):
+            return headers
+        self._refusals.listen(destination)
+        return [*headers, (PRODUCER_ID, self.id.encode())]
+
+    # -- sending ---------------------------------------------------------------------------------------------------------
+
+    def unit(
+        self,
+        destination: str,
+        id: str | None = None,
+        *,
+        correlation_id: str | None = None,
+        priority: int | None = None,
+        expires_at: int | datetime | None = None,
+        delivery_mode: str | None = None,
+        headers: HeaderPairs = None,
+        stands_for: Message | None = None,
+    ) -> UnitWriter:
+        """A unit to be sent, as a context manager: numbers from 1, end mark on the last one, all in one transaction (W-45).
+
+        Args:
+            destination: Where the components become a unit; they go to `<destination>.components`, or where `send(to=)` says.
+            id: 1 to 255 bytes of UTF-8; a fresh UUID4 without it. An id is never used twice (W-18).
+            correlation_id: `uow-correlation-id` on all components.
+            priority: `uow-priority` on all components, 0 to 9 (W-133).
+            expires_at: `uow-expires-at` on all components; a datetime with a time zone, or epoch ms.
+            delivery_mode: `uow-delivery-mode` on all components.
+            headers: Further headers on all components.
+            stands_for: A component, from `messages`, that this unit replaces: an inner unit (W-205). Its position is committed in the same
+                transaction, and its user headers, priority and the like are on all components. Once the unit is whole, `forward` its
+                message from `<destination>.units`: it takes the outer id, number and end mark. The destination's shape is `envelope`.
+
+        Raises:
+            BadUnitIdError, DecodeError, UnitConflictError: Id or headers cannot be, or `stands_for` is no component.
+            LostServerError: On entering or leaving the block: the partition of `stands_for` has moved, and it comes again. So it does when the
+                block ends by an exception.
+            ClientClosedError: The connection is closed.
+        """
+        self._require_open()
+        given: dict[str, str | int | None] = {
+            CORRELATION_ID: correlation_id,
+            PRIORITY: priority,
+            EXPIRES_AT: None if expires_at is None else moment_ms(expires_at),
+            DELIVERY_MODE: delivery_mode,
+        }
+        common = header_pairs([(name, value) for name, value in given.items() if value is not None]) + header_pairs(
+            headers
+        )
+        own_id, transaction = str(uuid4()), OneTransaction(self._transactions)
+        if stands_for is not None:
+            own_id, inherited = inner_unit(destination, stands_for, self._reading)
+            given_names = {name for name, _ in common}
+            common = [pair for pair in inherited if pair[0] not in given_names] + common
+            transaction = StandIn(self._transactions, stands_for)
+        topic = _topics(destination).components
+        unit_id = own_id if id is None else id
+        return UnitWriter(
+            destination,
+            topic,
+            unit_id,
+            self._traceable(destination, common),
+            lambda order_key: self._path_claims.claimed(destination, unit_id.encode(), order_key),
+            transaction,
+            self._trace,
+        )
+
+    def send(
+        self,
+        destination: str,
+        value: Value | Component,
+        *,
+        id: str | None = None,
+        seq: int | None = None,
+        end: bool = False,
+        count: int | None = None,
+        to: str | None = None,
+        key: str | bytes | None = None,
+        headers: HeaderPairs = None,
+    ) -> Sent:
+        """Sends one component under a number of the caller's, outside transactions, and waits until the broker has it.
+
+        For units that several producers share (W-41, W-42). Without `id` it sends a plain record (W-22).
+
+        Args:
+            destination: Where the component belongs; it goes to `<destination>.components`, under the id as key.
+            value: As for `UnitWriter.send`.
+            id: The group id.
+            seq: The component's number, 1 to 2147483647.
+            end: True for the last component.
+            count: `uow-count`, the total number of components, where known.
+            to: An intermediate topic instead.
+            key: Kafka key at the intermediate topic, or of a plain record.
+            headers: Further headers.
+
+        Raises:
+            BadSequenceNumberError: No number (a), below 1 (b), above the range (malformed); nothing is sent (W-25 to W-27).
+            BadUnitIdError: The id is empty or too long, or there are marks without an id.
+            UnitConflictError: `uoo-name` beside the id (W-33).
+            DestinationUnavailableError, SendRejectedError: Certainly not written.
+            ReconnectTimeoutError: No answer in time; it goes on in the background. Calling again with the same `Component` waits for
+                the same record and sends no second one (R-22).
+            AmbiguousSendError: It may be written or not; repeat with the same `Component`.
+        """
+        self._require_open()
+        component = value if isinstance(value, Component) else Component(value)
+        topic = to or _topics(destination).components
+        own = header_pairs(component.headers) + header_pairs(headers)
+        if count is not None:
+            own.append((COUNT, b"%d" % count))
+        key = component.key if key is None else key
+        raw_key = key.encode() if isinstance(key, str) else key
+        if id is None:
+            record = _plain_record(topic, component, own, raw_key, seq, end, count)
+        else:
+            marked = component_headers(id, seq, component.component_id, own=self._traceable(destination, own))
+            if raw_key is None or topic == _topics(destination).components:
+                raw_key = id.encode()
+            partition = HASHED
+            if topic == _topics(destination).components:
+                partition = self._path_claims.claimed(destination, id.encode(), order_key_of(marked))
+            marked = mark_end(marked) if end else marked
+            record = OutgoingRecord(topic, raw_key, value_bytes(component.value), marked, partition)
+            self._trace(record)
+        return self._plain.send(component.component_id, record)
+
+    # -- reading ---------------------------------------------------------------------------------------------------------
+
+    @overload
+    def units(
+        self,
+        destination: str,
+        group: str | None,
+        *,
+        start: Start | str | None = None,
+        topic: str | None = None,
+        include_plain: Literal[False] = False,
+        expiration_policy: ExpirationPolicy | str | None = None,
+        redelivery_limit: int | None = None,
+        unreadable: Unreadable | str = Unreadable.REDIRECT,
+        on_given_up: Callable[[GivenUp], object] | None = None,
+        kafka: Mapping[str, Any] | None = None,
+    ) -> Reader[ReceivedUnit]: ...
+    @overload
+    def units(
+        self,
+        destination: str,
+        group: str | None,
+        *,
+        start: Start | str | None = None,
+        topic: str | None = None,
+        include_plain: bool,
+        expiration_policy: ExpirationPolicy | str | None = None,
+        redelivery_limit: int | None = None,
+        unreadable: Unreadable | str = Unreadable.REDIRECT,
+        on_given_up: Callable[[GivenUp], object] | None = None,
+        kafka: Mapping[str, Any] | None = None,
+    ) -> Reader[ReceivedUnit | Message]: ...
+    def units(
+        self,
+        destination: str,
+        group: str | None,
+        *,
+        start: Start | str | None = None,
+        topic: str | None = None,
+        include_plain: bool = False,
+        expiration_policy: ExpirationPolicy | str | None = None,
+        redelivery_limit: int | None = None,
+        unreadable: Unreadable | str = Unreadable.REDIRECT,
+        on_given_up: Callable[[GivenUp], object] | None = None,
+        kafka: Mapping[str, Any] | None = None,
+    ) -> Reader[Any]:
+        """Finished units of a destination, `read_committed`, each to one reader of the group (W-13, W-49).
+
+        Args:
+            destination: Its `<destination>.units` is read.
+            group: Consumer group. None reads alone, all partitions, and commits nothing.
+            start: Where a group without a committed offset begins: `earliest` (default), `latest`, `committed` (refuse). Without a
+                group the default is `latest`.
+            topic: One that a route of the destination names, in place of `<destination>.units` (W-98).
+            include_plain: True hands out records that passed through the destination too, as `Message`. Under
+                `handling_policy = "pass_through"` that is all of them, whatever their headers say (W-65).
+            expiration_policy: For a unit whose `uow-expires-at` has passed: it is not handed out (W-86). Discarded, logged, or,
+                with `redirect`, moved to `<destination>.errors`. Without a group nothing is kept back. Default: the setting of the destination's
+                workers, as they recorded it in `<application>-<destination>-groups-changelog` when the reader met its first unit.
+                Where this client may not read that, nothing is thrown away: `redirect`, with a warning.
+            redelivery_limit: How many redeliveries of a unit may fail; after one more it goes, whole, to `<destination>.errors`, and reading
+                goes on (W-87). -1: any number. Each delivery is committed before the unit is opened, so that one which kills its consumer
+                is counted too; without a limit they are counted while readers close in order. Default: as for `expiration_policy`, else -1.
+            unreadable: For a record that should be a unit and cannot be read: `redirect` (to `<destination>.errors`), or `log`.
+                Without a group it is logged. Either way the next unit is handed out.
+            on_given_up: Called with each unit that is not handed out, and the reason.
+            kafka: librdkafka properties for this reader.
+
+        Raises:
+            DestinationUnavailableError: The topic does not exist.
+            ReconnectTimeoutError: No broker answered in time.
+            ConfigError: `start` or a policy is none of these, or a property contradicts ours.
+        """
+        handling = self._handling(destination, expiration_policy, redelivery_limit, unreadable, on_given_up)
+        interpreter = (
+            UnitInterpreter(handling, partial(message_of, registry=self._registry))
+            if include_plain
+            else UnitsOnly(handling)
+        )
+        make = partial(Reader, interpret=interpreter, given_up=handling.dead_letters.counts)
+        return self._unit_reader(topic, group, start, kafka or {}, handling, make)
+
+    def stream(
+        self,
+        destination: str,
+        group: str | None,
+        *,
+        topic: str | None = None,
+        start: Start | str | None = None,
+        expiration_policy: ExpirationPolicy | str | None = None,
+        redelivery_limit: int | None = None,
+        unreadable: Unreadable | str = Unreadable.REDIRECT,
+        on_given_up: Callable[[GivenUp], object] | None = None,
+        kafka: Mapping[str, Any] | None = None,
+    ) -> StreamReader:
+        """As `units`, for units that are too large for memory: of shape `consecutive`, components come as they are asked for (W-116).
+
+        It reads ahead less than `units`, which is faster for small ones. Arguments and errors as there.
+        """
+        handling = self._handling(
+            destination, expiration_policy, redelivery_limit, unreadable, on_given_up, SMALL_BUFFERS
+        )
+        make = partial(StreamReader, stream=UnitStream(handling), given_up=handling.dead_letters.counts)
+        return self._unit_reader(topic, group, start, {**SMALL_BUFFERS, **(kafka or {})}, handling, make)
+
+    def _handling(
+        self,
+        destination: str,
+        expiration_policy: ExpirationPolicy | str | None,
+        redelivery_limit: int | None,
+        unreadable: Unreadable | str,
+        on_given_up: Callable[[GivenUp], object] | None,
+        buffers: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Handling:
+        topics = _topics(destination)
+        lookups = self._consumer(None, {**END_EVENTS, **buffers})
+        recorded = RecordedPolicies(lookups, self._application, destination)
+        dead_letters = DeadLetters(
+            topics.errors,
+            topics.errors if _unreadable(unreadable) is Unreadable.REDIRECT else None,
+            asked(expiration_policy, redelivery_limit, recorded),
+            self._transactions.take,
+            self._transactions.give_back,
+            on_given_up,
+        )
+        return Handling(destination, self._registry, References(topics.components, lookups), dead_letters)
+
+    def _unit_reader(
+        self,
+        topic: str | None,
+        group: str | None,
+        start: Start | str | None,
+        kafka: Mapping[str, Any],
+        handling: Handling,
+        make: Callable[[Consumption], AnyReader],
+    ) -> AnyReader:
+        def with_companions(consumption: Consumption) -> AnyReader:
+            consumption.on_close = handling.references.close
+            handling.dead_letters.serve(consumption)
+            return make(consumption)
+
+        units = topic or _topics(handling.destination).units
+        return self._reader(units, group, start, {**END_EVENTS, **check_properties(kafka)}, with_companions)
+
+    def messages(
+        self,
+        topic: str,
+        group: str | None,
+        *,
+        start: Start | str | None = None,
+        commit_interval_ms: int = 0,
+        unreadable_to: str | None = None,
+        on_given_up: Callable[[GivenUp], object] | None = None,
+        on_expired: OnExpired | None = None,
+        longest_wait_ms: int = LONGEST_WAIT_MS,
+        kafka: Mapping[str, Any] | None = None,
+    ) -> MessageReader:
+        """Single records of a topic, for a forwarding hop. Arguments and errors as for `units`.
+
+        None is handed out before its `uow-deliver-at`, and none after its `uow-expires-at`, by this machine's clock and in the spellings of
+        `accept_aliases` too (W-08, W-53). Messages behind one that is early wait with it; other partitions are read on.
+
+        Args:
+            topic: Any topic.
+            group: Consumer group; None reads alone and commits nothing.
+            start: As for `units`.
+            commit_interval_ms: 0: each `forward` is a transaction of its own. Else forwarded messages share one that is committed when it
+                is this old, when no message waits, at a rebalance and at `close`; at most half of the transaction time-out of 10 s.
+            unreadable_to: A topic for records whose headers cannot be read: such a one can be no message, and cannot be forwarded.
+                Without it they are passed over; either way they are logged and counted, and the next one is handed out.
+            on_given_up: Called with each of them, and with each that has expired.
+            on_expired: Is given each message that has expired, to `forward` it elsewhere, or to `cancel` its unit; if it raises, so does the
+                reader, and the message comes again. Without it such a message is passed over, logged, counted in `reader.given_up`, and given to
+                `on_given_up`.
+            longest_wait_ms: A message that is to be delivered later than this from now is handed out at once, logged, and counted in
+                `reader.hurried`: else any writer of the topic could stop the reader. The destination holds its unit back all the same.
+            kafka: librdkafka properties for this reader.
+        """
+        if not 0 <= commit_interval_ms <= 5000:
+            raise ConfigError("commit_interval_ms", commit_interval_ms, "0 to 5000: half of the transaction time-out")
+        if longest_wait_ms < 0:
+            raise ConfigError("longest_wait_ms", longest_wait_ms, "at least 0")
+        transactions, registry = self._transactions, self._registry
+        dead_letters = DeadLetters(
+            "", unreadable_to, lambda: UNKNOWN, transactions.take, transactions.give_back, on_given_up
+        )
+        hidden = UnshownHeaders(self._header_lookups(kafka or {}))
+        in_time = InTime(self._reading, dead_letters, hidden, registry, on_expired, longest_wait_ms)
+
+        def make(consumption: Consumption) -> MessageReader:
+            dead_letters.serve(consumption)
+            consumption.on_close = hidden.close
+            return MessageReader(consumption, in_time, dead_letters.counts)
+
+        return self._reader(topic, group, start, check_properties(kafka or {}), make, commit_interval_ms)
+
+    def _reader(
+        self,
+        topic: str,
+        group: str | None,
+        start: Start | str | None,
+        kafka: Mapping[str, Any],
+        make: Callable[[Consumption], AnyReader],
+        commit_interval_ms: int = 0,
+    ) -> AnyReader:
+        self._require_open()
+        try:
+            begin = Start(start) if start is not None else Start.EARLIEST if group is not None else Start.LATEST
+        except ValueError:
+            raise ConfigError("start", start, f"one of {', '.join(Start)}") from None
+        self._close_abandoned(topic, group)
+        consumption = Consumption(self._consumer(group, kafka), topic, group, begin, commit_interval_ms)
+        reader = make(consumption)
+        with self._lock:
+            self._readers.append((consumption, weakref.ref(reader)))
+        return reader
+
+    def _close_abandoned(self, topic: str, group: str | None) -> None:
+        """A reader whose loop was left would keep its partitions from its successor, which waits for it for ever."""
+        with self._lock:
+            self._readers = [each for each in self._readers if not each[0].is_closed]
+            abandoned = [
+                each
+                for each, reader in self._readers
+                if reader() is None and (each.topic, each.group) == (topic, group)
+            ]
+        for consumption in abandoned:
+            consumption.close()
+
+    # -- forwarding ------------------------------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        message: Message,
+        to: str | None = None,
+        *,
+        destination: str | None = None,
+        value: Value | Keep = KEEP,
+        headers: HeaderPairs = None,
+        only: Iterable[str] | None = None,
+        leave_out: Iterable[str] = (),
+        reassign: bool = False,
+    ) -> Forwarded:
+        """Sends a message on: its key and every header stay (W-55 to W-60), and its position is committed in the same transaction.
+
+        Exactly once per hop: what is sent and the consumed position become visible together or not at all, also when the process dies
+        in between. A message that is neither forwarded nor acknowledged is done with when a later one of its partition is.
+
+        Args:
+            message: From `messages`. A finished unit that stands for a component becomes that component (W-205).
+            to: The next topic.
+            destination: Or the last hop: to `<destination>.components`, under the group id as key (W-59).
+            value: The new value; without it the value stays as it is.
+            headers: Headers to change or add.
+            only: Names of the user headers that travel on; without it all do. Headers that start with `uow-` or `uoo-`, and alias spellings,
+                always travel (W-56).
+            leave_out: Names of headers that stay behind.
+            reassign: True allows `headers` and `leave_out` to change id, number or end mark, in our spelling or that of another system (W-63).
+
+        Returns:
+            `committed`; `pending` with a `commit_interval_ms`; or `again`: the partition has moved, or a rebalance interrupted the
+            transaction, nothing was sent, and the message comes again to the reader that has the partition.
+
+        Raises:
+            TypeError: Not exactly one of `to` and `destination`; one text in place of several names.
+            BadUnitIdError, BadSequenceNumberError, UnitConflictError: The headers cannot be; nothing is sent.
+            UowError: As for a commit (R-82). Nothing of it is visible, unless it is `CommitOutcomeUnknownError`; the message
+                comes again with the next iteration, unless it is forwarded or acknowledged before.
+        """
+        self._require_open()
+        if (to is None) == (destination is None):
+            raise TypeError("forward() needs either to= or destination=")
+        topic = to if to is not None else _topics(destination or "").components
+        reassignment = Reassign.ALLOWED if reassign else Reassign.NEVER
+        narrowing = Narrowing.of(only, leave_out)
+        record = forwarded_record(
+            message, topic, destination is not None, value, headers, reassignment, self._reading, narrowing
+        )
+        marks = self._reading.read(record.headers) if destination is not None else None
+        if destination is not None and isinstance(marks, Marks):
+            record.partition = self._path_claims.claimed(destination, marks.id, marks.order_key)
+        self._trace(record)
+        return self._hop(message).forward(message, record)
+
+    def cancel(self, message: Message, *, destination: str, why: str, by: str | None = None) -> Cancellation:
+        """Gives a message up, and with it its unit: the group closes as `cancelled`, what it holds goes to the errors topic (W-62).
+
+        The command and the consumed position are committed in one transaction, as by `forward`. A worker decides it once it has read what was sent
+        before it. A unit of which nothing came yet is cancelled as well: what comes of it is late then.
+
+        Args:
+            message: A component from `messages`.
+            destination: Where its unit would be assembled.
+            why: The reason: it stands in the outcome's answer, and beside each component given up.
+            by: The name of the person or program that gives up.
+
+        Returns:
+            `forwarded` as of `forward`; that the command is committed is not yet its fate: `answer()` waits for the worker's answer.
+
+        Raises:
+            BadUnitIdError: The message is no component.
+            DestinationUnavailableError: The destination has no `D.outcomes`, where the answer comes.
+            ConfigError: `why` is empty.
+            UowError: As `forward`.
+        """
+        self._require_open()
+        marks = self._reading.read(message.headers)
+        group_id = getattr(marks, "id", None)
+        if group_id is None:
+            raise BadUnitIdError("cancel() needs a component; this message has no id that can be read")
+        if not why:
+            raise ConfigError("why", why, "a command needs a reason")
+        source = f"{message.topic}/{message.partition}/{message.offset}"
+        command = Command(f"cancel:{destination}:{source}".encode(), Verb.CANCEL, group_id, why, by)
+        hop, cancellation = self._hop(message), self._answers_of(destination).expect(command.id)
+        cancellation._sent(hop.forward(message, self._command_record(destination, command)), hop)
+        return cancellation
+
+    def _answers_of(self, destination: str) -> Answers:
+        with self._lock:
+            if destination not in self._answers:
+                follow = partial(self._followers(), _topics(destination).outcomes)
+                self._answers[destination] = Answers(follow, self._registry)
+            return self._answers[destination]
+
+    def command(self, destination: str, command: Command) -> Sent:
+        """Sends a command to a destination's workers, outside transactions, and waits until the broker has it (W-203).
+
+        Raises:
+            UowError: As `send`.
+        """
+        self._require_open()
+        return self._plain.send(f"command {command.id!r}", self._command_record(destination, command))
+
+    def _command_record(self, destination: str, command: Command) -> OutgoingRecord:
+        partition = self._path_claims.known(destination, command.group_id)
+        return OutgoingRecord(
+            _topics(destination).commands, command.group_id, None, command_headers(command), partition
+        )
+
+    def send_again(self, coordinates: str, record: OutgoingRecord) -> Sent:
+        """Sends a record as it stands, that lies at these coordinates, outside transactions, and waits until the broker has it (W-202).
+
+        Raises:
+            UowError: As `send`.
+        """
+        self._require_open()
+        return self._plain.send(f"again {coordinates}", record)
+
+    def _hop(self, message: Message) -> Hop:
+        consumption = message._consumption
+        if consumption.is_closed:
+            raise ClientClosedError(f"the reader of {consumption.topic!r} is closed")
+        if not isinstance(consumption.hop, Hop):
+            consumption.hop = Hop(
+                self._transactions.take(), self._transactions.give_back, consumption.commit_interval_ms
+            )
+        return consumption.hop
+
+    # -- closing ---------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Closes readers, transactions and the plain producer, in this order, then the callbacks. Open units are aborted.
+
+        A second call does nothing.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            readers = [consumption for consumption, _ in self._readers]
+        for consumption in readers:
+            consumption.close()
+        self._transactions.close()
+        self._plain.close()
+        self._path_claims.close()
+        for answers in self._answers.values():
+            answers.close()
+        if self._refusals is not None:
+            self._refusals.close()
+
+
+def _untraced(record: OutgoingRecord) -> None:
+    """Trace headers travel on as they are."""
+
+
+def _unreadable(given: Unreadable | str) -> Unreadable:
+    try:
+        return Unreadable(given)
+    except ValueError:
+        raise ConfigError("unreadable", given, f"one of {', '.join(Unreadable)}") from None
+
+
+def _topics(destination: str) -> DestinationTopics:
+    return DestinationTopics("", destination)
+
+
+def _plain_record(
+    topic: str, component: Component, headers: Headers, key: bytes | None, seq: int | None, end: bool, count: int | None
+) -> OutgoingRecord:
+    if seq is not None or end or count is not None or any(name in (SEQ, END) for name, _ in headers):
+        raise BadUnitIdError("a number or an end mark without an id", case="empty")
+    check_conflict(headers)
+    return OutgoingRecord(topic, key, value_bytes(component.value), headers)

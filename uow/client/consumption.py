@@ -1,0 +1,551 @@
+"""Reading as a member of a consumer group: the partitions assigned, their start positions, and the acknowledged ones.
+
+Belongs here: assignment and revocation, start positions, acknowledging, going back. Does not belong here: the meaning of a record
+(`uow.client.reader`), the state of one partition (`uow.client.ownership`), and transactions of a forwarding hop
+(`uow.client.forwarding`), which are only asked to commit at revocation.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from enum import StrEnum
+from typing import Any, Final, Protocol
+
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
+
+from uow.client.deliveries import Deliveries, read_steps
+from uow.client.kafka_port import (
+    BLOCKING_S,
+    ConsumedRecord,
+    ConsumerHandle,
+    LogWatch,
+    check_topic,
+    coordinates,
+    log_start,
+)
+from uow.client.library_errors import read_error
+from uow.client.outgoing import OutgoingRecord
+from uow.client.ownership import Due, Ownership, Tp
+from uow.client.unfetchable import Gap
+from uow.errors import (
+    ClientClosedError,
+    CommitOutcomeUnknownError,
+    DestinationUnavailableError,
+    LostServerError,
+    ReconnectGivenUpError,
+    ReconnectTimeoutError,
+    SubscriptionExpiredError,
+)
+from uow.processor.engine.ports import StaleGeneration
+from uow.processor.kafka.error_table import Meaning, meaning_of
+from uow.schemas.error_classes import UowError
+
+log = logging.getLogger(__name__)
+
+NEVER: Final = 2**63
+"""An offset that no record has."""
+
+STABLE_S: Final = 30.0
+"""Longest wait for stable committed offsets: the transaction of a forwarder that was killed ends after 10 s, found by a scan every 10 s (ER-10)."""
+
+
+class Start(StrEnum):
+    """The start position of a group without a committed offset (R-53)."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    COMMITTED = "committed"
+    """Refuse to start without one."""
+
+
+def _nothing() -> None:
+    """Most readers do nothing more at a close."""
+
+
+def _log_gap(ownership: Ownership, gap: Gap) -> None:
+    log.error("%s/%d: %s", *ownership.tp, gap)
+
+
+def _no_moves(records: Sequence[OutgoingRecord], rows: Sequence[TopicPartition], group: Any) -> None:
+    raise NotImplementedError("this reader gives nothing up")
+
+
+def _ignore_move(tp: Tp) -> None:
+    """Most readers do nothing more when a partition moves."""
+
+
+class HopTransaction(Protocol):
+    """The calls of a reader to its forwarding hop, when it polls or loses partitions."""
+
+    @property
+    def is_open(self) -> bool: ...
+    @property
+    def is_due(self) -> bool: ...
+    def commit(self) -> object: ...
+    def abort(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Consumption:
+    """One consumer of one topic, as a member of a group, or alone and committing nothing (`group` None). For one thread.
+
+    Attributes:
+        move: Writes units that were given up to `D.errors` and commits positions, in one transaction.
+        skip: Called with a gap that no consumer can fetch.
+        on_move: Called with a partition that goes, or is read from another place.
+        on_close: Called after the close.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[logging.Logger], ConsumerHandle],
+        topic: str,
+        group: str | None,
+        start: Start,
+        commit_interval_ms: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.topic = topic
+        self.group = group
+        self.start = start
+        self.commit_interval_ms = commit_interval_ms
+        self.hop: HopTransaction | None = None
+        self.move: Callable[[Sequence[OutgoingRecord], Sequence[TopicPartition], Any], None] = _no_moves
+        self.skip: Callable[[Ownership, Gap], None] = _log_gap
+        self.on_move: Callable[[Tp], None] = _ignore_move
+        self.on_close: Callable[[], None] = _nothing
+        self._clock = clock
+        self._owned: dict[Tp, Ownership] = {}
+        self._held_back: list[Ownership] = []
+        self._failure: UowError | None = None
+        self._closed = False
+        self._handle = make(LogWatch().logger)
+        try:
+            partitions = check_topic(self._handle, topic)
+            self._subscribe() if group is not None else self._assign_all(partitions)
+        except BaseException:
+            self._handle.close()
+            raise
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def _subscribe(self) -> None:
+        self._handle.subscribe(
+            [self.topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
+
+    def _assign_all(self, partitions: int) -> None:
+        rows = [TopicPartition(self.topic, partition) for partition in range(partitions)]
+        for row in rows:
+            row.offset = self._first_offset(row)
+            self._own(row)
+        self._handle.assign(rows)
+
+    # -- assignment ------------------------------------------------------------------------------------------------------
+
+    def _on_assign(self, handle: Any, partitions: list[TopicPartition]) -> None:
+        rows: list[TopicPartition] = []
+        if partitions:
+            try:
+                rows = self._started(partitions)
+            except UowError as failure:
+                # raised by the poll that we are in, and by every later one: no partition is read
+                self._failure = failure
+            except KafkaException as failure:
+                self._failure = ReconnectTimeoutError(
+                    f"{self.topic}: committed offsets of group {self.group!r}: {failure.args[0].str()}"
+                )
+        for row in rows:
+            self._own(row)
+        self._handle.incremental_assign(rows)
+        if rows:
+            self._handle.resume(rows)  # held back when it went, it would be so for ever
+
+    def _started(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        rows = self._handle.committed(partitions, STABLE_S)
+        fresh = [row for row in rows if row.offset < 0]
+        if fresh and self.start is Start.COMMITTED:
+            names = ", ".join(f"{row.topic}/{row.partition}" for row in fresh)
+            raise SubscriptionExpiredError(
+                f"group {self.group!r} has no committed offset for {names}, and start is 'committed'"
+            )
+        for row in fresh:
+            row.offset = self._first_offset(row)
+            log.info("group %r begins %s/%d at its %s record", self.group, row.topic, row.partition, self.start)
+        if (
+            fresh and self.start is Start.LATEST
+        ):  # else each rebalance before the first acknowledge would skip to the end again
+            self._handle.commit(offsets=fresh, asynchronous=False)
+        return rows
+
+    def _first_offset(self, row: TopicPartition) -> int:
+        if self.start is Start.EARLIEST:
+            return OFFSET_BEGINNING
+        try:
+            return self._handle.get_watermark_offsets(TopicPartition(row.topic, row.partition), BLOCKING_S)[1]
+        except KafkaException:
+            if self.group is not None:
+                raise
+            return OFFSET_END
+
+    def _own(self, row: TopicPartition) -> None:
+        tp = (row.topic, row.partition)
+        steps = read_steps(row.metadata, self._end_of(row)) if row.metadata else ()
+        kept = (row.offset, row.metadata or "")
+        self._owned[tp] = Ownership(tp, row.offset, Deliveries(steps), kept, next=row.offset)
+
+    def _end_of(self, row: TopicPartition) -> int:
+        """The end offset; without an answer, one that none reaches."""
+        bounds = None
+        with suppress(KafkaException):
+            bounds = self._handle.get_watermark_offsets(TopicPartition(row.topic, row.partition), BLOCKING_S)
+        return NEVER if bounds is None else bounds[1]
+
+    def _on_revoke(self, handle: Any, partitions: list[TopicPartition]) -> None:
+        """Settles before returning: what is open is committed or aborted, then the partitions are dropped (ER-15)."""
+        leaving = self._of(partitions)
+        self._commit_hop()
+        self._leave(leaving)
+        self._drop(leaving)
+        self._handle.incremental_unassign(partitions)
+
+    def _on_lost(self, handle: Any, partitions: list[TopicPartition]) -> None:
+        """Nothing is committed: someone else may have them already (ER-16)."""
+        if self.hop is not None:
+            self.hop.abort()
+        self._drop(self._of(partitions))
+        self._handle.incremental_unassign(partitions)
+
+    def _of(self, partitions: list[TopicPartition]) -> list[Ownership]:
+        return [self._owned[tp] for row in partitions if (tp := (row.topic, row.partition)) in self._owned]
+
+    def _drop(self, ownerships: Iterable[Ownership]) -> None:
+        for ownership in ownerships:
+            self.on_move(ownership.tp)
+            del self._owned[ownership.tp]
+
+    def _leave(self, ownerships: Iterable[Ownership]) -> None:
+        """Commits what was deferred, and beside the committed offsets how often unacknowledged units were delivered (W-52, W-87)."""
+        if self.group is None:
+            return
+        for ownership in ownerships:
+            ownership.stop()
+            try:
+                if ownership.deferred >= 0:
+                    self._commit(ownership, ownership.deferred)
+                if ownership.deferred < 0 and ownership.acknowledged >= 0:
+                    self._record(ownership)
+            except UowError as failure:
+                log.info("%s: not recorded, units come again: %s", self.topic, str(failure))
+            except KafkaException as failure:
+                log.info("%s: deliveries are not recorded: %s", self.topic, failure.args[0].str())
+
+    # -- reading ---------------------------------------------------------------------------------------------------------
+
+    def poll(self, timeout: float) -> tuple[ConsumedRecord, Ownership] | None:
+        """The next record of a partition that is ours, or None.
+
+        Raises:
+            ClientClosedError: Closed.
+            SubscriptionExpiredError: The committed offset is out of range, or there is none and `start` is `committed`.
+            UowError: Others of `uow.client.library_errors.read_error`; and what committing an open hop met.
+        """
+        self.require_open()
+        if self._failure is not None:
+            raise self._failure
+        self._prepare()
+        record = self._take(timeout)
+        if self._failure is not None:
+            raise self._failure
+        if record is None:
+            return None
+        error = record.error()
+        if error is not None:
+            self._on_error(error, record)
+            return None
+        topic, partition, offset = coordinates(record)
+        ownership = self._owned.get((topic, partition))
+        if ownership is None:
+            return None
+        ownership.is_at_end = False
+        if ownership.gap is not None:
+            self._try_next_offset(ownership, ownership.gap, can_be_read=True)
+            return None
+        if ownership.acknowledged < 0:
+            ownership.acknowledged = offset
+        ownership.next = offset + 1
+        return record, ownership
+
+    def _take(self, timeout: float) -> ConsumedRecord | None:
+        hop = self.hop
+        if hop is None or not hop.is_open:
+            return self._handle.poll(timeout)
+        if hop.is_due:
+            hop.commit()
+            self._go_back()
+        record = self._handle.poll(0)
+        if record is not None:
+            return record
+        if hop.is_open:  # nothing waits: do not let the open transaction wait either
+            hop.commit()
+        self._go_back()
+        return self._handle.poll(timeout)
+
+    def _prepare(self) -> None:
+        self._go_back()
+        late = [ownership for ownership in self._owned.values() if ownership.deferred >= 0]
+        for ownership in late:
+            self._commit(ownership, ownership.deferred)
+
+    def _go_back(self) -> None:
+        for ownership in self._owned.values():
+            if ownership.rewind is None:
+                continue
+            self._seek(ownership, ownership.rewind)
+            ownership.gone_back()
+            self.on_move(ownership.tp)
+
+    def _on_error(self, error: KafkaError, record: ConsumedRecord) -> None:
+        meaning = meaning_of(error)
+        if meaning is Meaning.END:
+            ownership = self._owned.get((record.topic() or "", record.partition() or 0))
+            if ownership is not None:
+                ownership.is_at_end = True
+            return
+        if meaning is Meaning.UNFETCHABLE:
+            self._on_unfetchable(error, record)
+            return
+        raised = read_error(error, self.topic)
+        if raised is not None:
+            if not isinstance(raised, DestinationUnavailableError):
+                self._failure = raised  # reading past it would skip records: every further call says so
+            raise raised
+        log.info("%s: %s", self.topic, error.str())
+
+    def _on_unfetchable(self, error: KafkaError, record: ConsumedRecord) -> None:
+        ownership = self._owned.get((record.topic() or "", record.partition() or 0))
+        if ownership is None:
+            return
+        if ownership.gap is not None:
+            self._try_next_offset(ownership, ownership.gap, can_be_read=False)
+            return
+        start, bounds = 0, None
+        with suppress(KafkaException):
+            start = log_start(self._handle, ownership.tp)
+            bounds = self._handle.get_watermark_offsets(TopicPartition(*ownership.tp), BLOCKING_S)
+        if bounds is not None:  # else it fails again soon
+            ownership.gap = Gap(max(ownership.next, start), bounds[1], error.str())
+            self._try_next_offset(ownership, ownership.gap, can_be_read=False)
+
+    def _try_next_offset(self, ownership: Ownership, gap: Gap, can_be_read: bool) -> None:
+        """Seeks to the next offset to try behind a gap, or to the first readable one if it is found."""
+        gap.learn(can_be_read)
+        self._seek(ownership, gap.at)
+        if not gap.is_known:
+            return
+        ownership.gap, ownership.next = None, gap.at
+        if ownership.acknowledged < 0:
+            ownership.acknowledged = gap.first
+        self.skip(ownership, gap)
+
+    def _seek(self, ownership: Ownership, offset: int) -> None:
+        try:
+            self._handle.seek(TopicPartition(*ownership.tp, offset))
+        except KafkaException as failure:
+            raise ReconnectGivenUpError(
+                f"cannot read {ownership.tp} from {offset} again: {failure.args[0].str()}"
+            ) from failure
+
+    def has_topic(self, topic: str) -> bool:
+        """True if there is such a topic, as far as this consumer may know.
+
+        Raises:
+            ReconnectTimeoutError: No broker answered in time.
+        """
+        try:
+            return check_topic(self._handle, topic) > 0
+        except DestinationUnavailableError:
+            return False
+
+    def token(self) -> Any:
+        """The group's metadata; taken together with a record and never refreshed for it (ER-14). None without a group."""
+        return None if self.group is None else self._handle.consumer_group_metadata()
+
+    def hold_back(self, ownership: Ownership) -> None:
+        """Takes nothing more from a partition until `let_go`; the records that lie ready of it are fetched again then."""
+        self._held_back.append(ownership)
+        self._handle.pause([TopicPartition(*ownership.tp)])
+
+    def let_go(self, tp: Tp | None = None) -> None:
+        """Takes again from the partitions held back that are still ours, or from this one of them."""
+        held = [each for each in self._held_back if tp in (None, each.tp)]
+        self._held_back = [each for each in self._held_back if each not in held]
+        rows = [TopicPartition(*each.tp) for each in held if each.tp in self._owned]
+        if rows:
+            self._handle.resume(rows)
+
+    # -- acknowledging ---------------------------------------------------------------------------------------------------
+
+    def is_ours(self, ownership: Ownership, offset: int) -> bool:
+        """True if a record that was read under `ownership` may still be acknowledged: its partition never left us, and it does not come again."""
+        return self._owned.get(ownership.tp) is ownership and (ownership.rewind is None or offset <= ownership.rewind)
+
+    def acknowledge(self, ownership: Ownership, offset: int) -> None:
+        """Commits the position after `offset` and waits for the answer; all before it in that partition is acknowledged with it.
+
+        Units given up before it go to `D.errors` in the same transaction. In the middle of a rebalance the broker refuses commits; then it
+        is done by the next `poll` or before the partition leaves.
+
+        Raises:
+            LostServerError: The partition was lost or moved, or went back before this record: it comes again (R-34).
+            ReconnectTimeoutError: The broker did not answer; call again.
+            UowError: Units given up could not be written; call again, else they come again with all that is not acknowledged.
+        """
+        self.require_open()
+        if self.hop is not None and self.hop.is_open:
+            self.hop.commit()
+        if not self.is_ours(ownership, offset):
+            raise LostServerError(f"{ownership.tp[0]}/{ownership.tp[1]}/{offset} comes again")
+        if offset < ownership.acknowledged:
+            return
+        self._commit(ownership, offset + 1)
+
+    def _commit(self, ownership: Ownership, next_offset: int) -> None:
+        if self.group is None:
+            ownership.mark_acknowledged(next_offset)
+            return
+        try:
+            for due in ownership.due(next_offset):
+                self._commit_due(ownership, due)
+            ownership.deferred = -1
+        except KafkaException as failure:
+            self._on_refused(ownership, next_offset, failure)
+        except StaleGeneration as stale:
+            self._defer(ownership, next_offset, str(stale))
+
+    def _commit_due(self, ownership: Ownership, due: Due) -> None:
+        row = ownership.row(due.position)
+        if not due.moves:
+            self._handle.commit(offsets=[row], asynchronous=False)
+        else:
+            try:
+                self.move(due.records, [row], self.token())
+            except CommitOutcomeUnknownError:
+                if not self._is_committed(row):
+                    raise
+        ownership.committed(row)
+
+    def _is_committed(self, row: TopicPartition) -> bool:
+        """True if a commit that was not answered took place, as far as the broker answers now."""
+        with suppress(KafkaException):
+            (found,) = self._handle.committed([TopicPartition(row.topic, row.partition)], STABLE_S)
+            return bool(found.offset >= row.offset)
+        return False
+
+    def write_dead_letters(self) -> None:
+        """Writes units that were given up, and wait for no acknowledgement, to `D.errors`.
+
+        Raises:
+            UowError: They could not be written: they come again.
+        """
+        for ownership in list(self._owned.values()):
+            if ownership.waiting and ownership.deferred < 0 and ownership.rewind is None:
+                self._write_dead_letters(ownership)
+
+    def _write_dead_letters(self, ownership: Ownership) -> None:
+        for due in ownership.due(ownership.acknowledged):
+            if not due.moves:
+                return
+            try:
+                self._commit_due(ownership, due)
+            except StaleGeneration as stale:
+                log.info("the group moved on, units that were given up come again: %s", str(stale))
+                ownership.go_back(due.moves[0].first)
+                return
+            except UowError:
+                ownership.go_back(due.moves[0].first)
+                raise
+
+    def record_deliveries(self, ownership: Ownership) -> bool:
+        """Commits how often units were delivered, before one more is (W-87).
+
+        Returns:
+            False in the middle of a rebalance: the unit cannot be counted now.
+
+        Raises:
+            ReconnectTimeoutError: The broker did not answer.
+        """
+        if ownership.deferred >= 0:
+            return False
+        try:
+            self._record(ownership)
+        except KafkaException as failure:
+            error: KafkaError = failure.args[0]
+            if meaning_of(error) is Meaning.STALE_GENERATION:
+                return False
+            raise ReconnectTimeoutError(f"deliveries are not recorded: {error.str()}") from failure
+        return True
+
+    def _record(self, ownership: Ownership) -> None:
+        row = ownership.row(ownership.acknowledged)
+        if (row.offset, row.metadata or "") != ownership.kept:
+            self._handle.commit(offsets=[row], asynchronous=False)
+            ownership.committed(row)
+
+    def _on_refused(self, ownership: Ownership, next_offset: int, failure: KafkaException) -> None:
+        error: KafkaError = failure.args[0]
+        text = f"{ownership.tp[0]}/{ownership.tp[1]} up to {next_offset}: {error.str()}"
+        if error.code() == KafkaError.UNKNOWN_MEMBER_ID:
+            raise LostServerError(text) from failure
+        if meaning_of(error) is not Meaning.STALE_GENERATION:
+            raise ReconnectTimeoutError(text) from failure
+        self._defer(ownership, next_offset, text)
+
+    def _defer(self, ownership: Ownership, next_offset: int, why: str) -> None:
+        log.info("acknowledge waits for the rebalance: %s", why)
+        ownership.deferred = next_offset
+        ownership.mark_acknowledged(next_offset)
+
+    def roll_back(self) -> None:
+        """Goes back to what is not acknowledged: units handed out since then come again (W-52).
+
+        Raises:
+            ClientClosedError: Closed.
+        """
+        self.require_open()
+        if self.hop is not None:
+            self.hop.abort()
+        for ownership in list(self._owned.values()):
+            if ownership.acknowledged >= 0:
+                self._owned[ownership.tp] = ownership.begun_again()
+
+    def require_open(self) -> None:
+        """Raises `ClientClosedError` once it is closed."""
+        if self._closed:
+            raise ClientClosedError(f"the reader of {self.topic!r} is closed")
+
+    def close(self) -> None:
+        """Settles what is open and leaves the group. A second call does nothing. Raises nothing about the state of the connection."""
+        if self._closed:
+            return
+        self._closed = True
+        self._commit_hop()
+        if self.hop is not None:
+            self.hop.close()
+        self._leave(self._owned.values())
+        self._owned = {}
+        self._handle.close()
+        self.on_close()
+
+    def _commit_hop(self) -> None:
+        if self.hop is None or not self.hop.is_open:
+            return
+        try:
+            self.hop.commit()
+        except UowError as failure:
+            log.warning("%s: the open hop was rolled back, its messages come again: %s", self.topic, failure)

@@ -1,0 +1,338 @@
+"""A forwarding hop: what travels on with a message, and output and input position in one transaction.
+
+Belongs here: which headers are copied (W-55 to W-60, W-63), which key a hop sends under (W-59), and the transaction of a hop. Does not
+belong here: reading (`uow.client.consumption`), a single transaction's life (`uow.client.transaction`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from confluent_kafka import TopicPartition
+
+from uow.client.kafka_port import Headers
+from uow.client.nesting import outer_headers
+from uow.client.outgoing import (
+    HeaderPairs,
+    OutgoingRecord,
+    Value,
+    check_conflict,
+    header_pairs,
+    value_bytes,
+)
+from uow.client.ownership import Ownership, Tp
+from uow.client.received import Message
+from uow.client.transaction import Transaction
+from uow.processor.engine.ports import StaleGeneration
+from uow.schemas.error_classes import BadSequenceNumberError, BadUnitIdError, UowError
+from uow.topics.headers import (
+    ALIASES,
+    END,
+    ERROR_ONLY,
+    HOPS,
+    ID,
+    ORIGIN_TS,
+    REROUTED,
+    SEQ,
+    Marks,
+    Reading,
+    Refusal,
+    from_origin,
+    is_unit,
+    native_value,
+    only_units_carry,
+)
+from uow.topics.policies import AliasFamily
+
+log = logging.getLogger(__name__)
+
+_MARKS: Final = frozenset({ID, SEQ, END})
+_OWN_NAMES: Final = frozenset(AliasFamily) - {AliasFamily.SPRING}
+"""Families whose spellings of id, number and end mark nobody uses for anything else."""
+_NEVER_COPIED: Final = ERROR_ONLY | {REROUTED}
+
+
+class Keep(StrEnum):
+    """Stands for "as it came" where None means null."""
+
+    AS_IT_CAME = "as it came"
+
+
+class Forwarded(StrEnum):
+    """The result of forwarding a message."""
+
+    COMMITTED = "committed"
+    """Output and input position are committed together."""
+    PENDING = "pending"
+    """In an open transaction that the reader commits soon (`commit_interval_ms`)."""
+    AGAIN = "again"
+    """Nothing was sent: its partition went to another member, or a rebalance interrupted it. The message comes again, there or here."""
+
+
+class Reassign(StrEnum):
+    """Permission for a forwarder to change the marks of a component (W-63)."""
+
+    NEVER = "never"
+    ALLOWED = "allowed"
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """The headers that stay behind at a hop (W-56).
+
+    Attributes:
+        only: Nothing but these travels on, and what starts with `uow-` or `uoo-`, and alias spellings; None: everything.
+        leave_out: These do not.
+    """
+
+    only: frozenset[str] | None = None
+    leave_out: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, only: Iterable[str] | None, leave_out: Iterable[str]) -> Narrowing:
+        """As given to `forward`.
+
+        Raises:
+            TypeError: A text in place of several names.
+        """
+        if isinstance(only, str) or isinstance(leave_out, str):
+            raise TypeError("only= and leave_out= take several header names")
+        return cls(None if only is None else frozenset(only), frozenset(leave_out))
+
+    def applied(self, headers: Headers, marks: Mapping[str, str], reading: Reading) -> Headers:
+        """The headers that are left."""
+        return [
+            (name, value)
+            for name, value in headers
+            if name not in self.leave_out
+            and (self.only is None or name in self.only or name in marks or not reading.is_user_header(name))
+        ]
+
+
+def forwarded_headers(
+    message: Message, changes: Headers, reassign: Reassign, reading: Reading, narrowing: Narrowing = Narrowing()
+) -> Headers:
+    """The headers a message travels on with.
+
+    All are copied byte for byte and in order, repeats included. Headers that only refused records or finished units carry are left out, unless
+    the message is a finished unit itself (W-56, W-96). A unit that stands for a component becomes that component, also where it passed through
+    a destination on its way (W-205). `narrowing` leaves some behind. `changes` replace headers of the same name where they stand, or are added.
+    A component also gets this topic in `uow-hops` and, the first time, its timestamp as `uow-origin-ts` (W-56, W-60); plain traffic gets
+    nothing (W-58).
+
+    Raises:
+        BadUnitIdError, BadSequenceNumberError: `changes` or `narrowing` would alter id, number or end mark, in whichever spelling, and
+            `reassign` does not allow it (W-63).
+        UnitConflictError: `uow-id` and `uoo-name` on one message (W-33).
+    """
+    sent = from_origin(message.headers)
+    came = (outer_headers(sent) if is_unit(sent) else None) or message.headers
+    is_dropped = _is_never_copied if is_unit(came) else _is_left_out
+    headers = [pair for pair in came if not is_dropped(pair[0])]
+    marks = _spellings(came, reading)
+    if reassign is Reassign.NEVER:
+        _refuse_reassignment(came, changes, narrowing.leave_out, marks)
+    headers = _changed(narrowing.applied(headers, marks, reading), changes)
+    check_conflict(headers)
+    if reading.read(headers) is None:
+        return headers
+    hops = b",".join([value or b"" for name, value in headers if name == HOPS] + [message.topic.encode()])
+    headers = _changed(headers, [(HOPS, hops)])
+    if all(name != ORIGIN_TS for name, _ in headers):
+        headers.append((ORIGIN_TS, b"%d" % message.timestamp))
+    return headers
+
+
+def _is_never_copied(name: str) -> bool:
+    return name in _NEVER_COPIED or name.startswith("uow-error-")
+
+
+def _is_left_out(name: str) -> bool:
+    return _is_never_copied(name) or only_units_carry(name)
+
+
+def _spellings(came: Headers, reading: Reading) -> Mapping[str, str]:
+    """Names under which id, number and end mark may stand, and which of them each is.
+
+    Ours, and those of other systems, whether or not this connection reads them, for a later hop may. Spring's are anybody's names: they count
+    where this connection reads them as marks.
+    """
+    families = set(_OWN_NAMES)
+    if AliasFamily.SPRING in reading.families and any(name == "sequenceNumber" for name, _ in came):
+        families.add(AliasFamily.SPRING)
+    aliases = [pair for family in families for pair in ALIASES[family].items() if pair[1] in _MARKS]
+    return {name: name for name in _MARKS} | dict(aliases)
+
+
+def _refuse_reassignment(came: Headers, changes: Headers, leave_out: frozenset[str], marks: Mapping[str, str]) -> None:
+    """A header that repeats the same value is allowed, in whichever spelling."""
+    said = {(marks[name], native_value(name, value)) for name, value in came if name in marks}
+    for name, value in changes:
+        if name in marks and (marks[name], native_value(name, value)) not in said:
+            raise _reassigned(marks[name], f"change {name} to {value!r}")
+    for name, _ in came:
+        if name in marks and name in leave_out:
+            raise _reassigned(marks[name], f"leave out {name}")
+
+
+def _reassigned(mark: str, what: str) -> UowError:
+    text = f"forward() would {what}; reassign=True allows it"
+    if mark == ID:
+        return BadUnitIdError(text)
+    return BadSequenceNumberError(text, case="malformed" if mark == SEQ else "malformed-end")
+
+
+def _changed(headers: Headers, changes: Headers) -> Headers:
+    """Headers with the changed ones in the place of the first of that name, or at the end."""
+    new: dict[str, Headers] = {}
+    for pair in changes:
+        new.setdefault(pair[0], []).append(pair)
+    changed: Headers = []
+    placed: set[str] = set()
+    for pair in headers:
+        if pair[0] not in new:
+            changed.append(pair)
+        elif pair[0] not in placed:
+            placed.add(pair[0])
+            changed.extend(new[pair[0]])
+    return changed + [pair for name, pairs in new.items() if name not in placed for pair in pairs]
+
+
+def key_at_destination(message: Message, headers: Headers, reading: Reading) -> bytes | None:
+    """The raw id for a component, whatever key it came under (W-59); plain traffic keeps its own."""
+    marks = reading.read(headers)
+    if isinstance(marks, Marks):
+        return marks.id
+    if isinstance(marks, Refusal) and marks.id is not None:
+        return marks.id
+    return message.key
+
+
+def forwarded_record(
+    message: Message,
+    topic: str,
+    at_destination: bool,
+    value: Value | Keep,
+    headers: HeaderPairs,
+    reassign: Reassign,
+    reading: Reading,
+    narrowing: Narrowing,
+) -> OutgoingRecord:
+    """The record that a hop sends for a message. Raises like `forwarded_headers`."""
+    onward = forwarded_headers(message, header_pairs(headers), reassign, reading, narrowing)
+    key = key_at_destination(message, onward, reading) if at_destination else message.key
+    return OutgoingRecord(topic, key, message.value if value is Keep.AS_IT_CAME else value_bytes(value), onward)
+
+
+def _offset(message: Message) -> int:
+    return message.offset
+
+
+class Hop:
+    """The transactions of one reader that forwards: outputs and consumed positions are committed together.
+
+    With an interval of 0 each forwarded message is a transaction. Else one stays open up to the interval, or until no message waits.
+    A rolled back transaction takes the reader back to the first message in it.
+    """
+
+    def __init__(
+        self,
+        transaction: Transaction,
+        give_back: Callable[[Transaction], None],
+        commit_interval_ms: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._transaction = transaction
+        self._give_back = give_back
+        self._interval_s = commit_interval_ms / 1000
+        self._clock = clock
+        self._deadline = 0.0
+        self._messages: dict[Tp, tuple[Message, Message]] = {}
+        """First and last message of the open transaction, by partition."""
+        self._token: Any = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._transaction.is_open
+
+    @property
+    def is_due(self) -> bool:
+        return self.is_open and self._clock() >= self._deadline
+
+    def forward(self, message: Message, record: OutgoingRecord) -> Forwarded:
+        """Sends `record` for `message`.
+
+        Raises:
+            UowError: As `Transaction.begin`, `produce` and `commit`; nothing is visible, and the message comes again.
+        """
+        if not message._consumption.is_ours(message._ownership, message.offset):
+            return Forwarded.AGAIN
+        if not self.is_open:
+            self._begin(message)
+        first, last = self._messages.get(message._ownership.tp, (message, message))
+        self._messages[message._ownership.tp] = (min(first, message, key=_offset), max(last, message, key=_offset))
+        self._token = message._token
+        try:
+            self._transaction.produce(record)
+        except BaseException:
+            self.abort()
+            raise
+        if self._interval_s:
+            return Forwarded.PENDING
+        return self.commit()
+
+    def _begin(self, message: Message) -> None:
+        try:
+            self._transaction.begin()
+        except BaseException:
+            message._ownership.go_back(message.offset)
+            raise
+        self._deadline = self._clock() + self._interval_s
+
+    def commit(self) -> Forwarded:
+        """Commits the open transaction.
+
+        Raises:
+            UowError: As `Transaction.commit`; nothing is visible, and its messages come again.
+        """
+        rows: list[tuple[Ownership, TopicPartition]] = []
+        in_group = True
+        try:
+            for _, last in self._messages.values():
+                ownership, in_group = last._ownership, last._consumption.group is not None
+                due = ownership.due_at_once(max(last.offset + 1, ownership.acknowledged))
+                for record in due.records:
+                    self._transaction.produce(record)
+                rows.append((ownership, ownership.row(due.position)))
+            self._transaction.commit([row for _, row in rows] if in_group else [], self._token)
+        except StaleGeneration as stale:
+            log.info("the group moved on, forwarded messages come again: %s", stale)
+            self._go_back()
+            return Forwarded.AGAIN
+        except BaseException:
+            self.abort()
+            raise
+        for ownership, row in rows:
+            ownership.committed(row)
+        self._messages = {}
+        return Forwarded.COMMITTED
+
+    def abort(self) -> None:
+        """Rolls the open transaction back; its messages come again."""
+        self._transaction.abort()
+        self._go_back()
+
+    def _go_back(self) -> None:
+        for first, _ in self._messages.values():
+            first._ownership.go_back(first.offset)
+        self._messages = {}
+
+    def close(self) -> None:
+        """Aborts what is open and gives the transactional id back."""
+        self.abort()
+        self._give_back(self._transaction)

@@ -1,0 +1,214 @@
+"""One component as a sender makes it: value, key, headers, identity, and the three marks on the way out.
+
+Belongs here: turning what users give into bytes and headers, and the checks that one sender can make at once (W-20, W-23, W-25 to
+W-27, W-33); the reading of headers is the worker's own (`uow.topics.headers`), so both sides judge alike. Does not belong here: sending.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, NoReturn
+from uuid import uuid4
+
+from uow.client.kafka_port import HeaderPair, Headers
+from uow.schemas.error_classes import (
+    BadSequenceNumberError,
+    BadUnitIdError,
+    DecodeError,
+    UnitConflictError,
+)
+from uow.topics.headers import (
+    COMPONENT_ID,
+    END,
+    ID,
+    ORDER_KEY,
+    ORDER_NAME,
+    SEQ,
+    Marks,
+    Reading,
+    Refusal,
+)
+
+HeaderValue = str | bytes | int | None
+HeaderPairs = Mapping[str, HeaderValue] | Iterable[tuple[str, HeaderValue]] | None
+"""Headers as users give them: a mapping, or pairs where order or repeats matter. Text becomes UTF-8, numbers decimal text."""
+Value = Any
+"""A value as users give it: dict or list (becomes JSON), str (UTF-8), bytes-like (as it is), None (stays null)."""
+
+HASHED: Final = -1
+"""Partition of a record that goes where the hash of its key says."""
+_READING = Reading()
+
+
+def value_bytes(value: Value) -> bytes | None:
+    """The bytes of a value.
+
+    Raises:
+        TypeError: None of the kinds above, or no JSON.
+    """
+    match value:
+        case None:
+            return None
+        case bytes():
+            return value
+        case str():
+            return value.encode()
+        case dict() | list():
+            return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+        case bytearray() | memoryview():
+            return bytes(value)
+    raise TypeError(f"a value is a dict, list, str, bytes or None, not {type(value).__name__}")
+
+
+def header_pairs(headers: HeaderPairs) -> Headers:
+    """Headers as raw pairs, in order.
+
+    Raises:
+        TypeError: A value is neither text, bytes, a number nor None.
+    """
+    if headers is None:
+        return []
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    return [(name, _header_bytes(name, value)) for name, value in pairs]
+
+
+def _header_bytes(name: str, value: HeaderValue) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if type(value) is int:  # no bool: True is no number here
+        return b"%d" % value
+    raise TypeError(f"header {name}: a value is text, bytes, a number or None, not {type(value).__name__}")
+
+
+def moment_ms(moment: int | datetime) -> int:
+    """Epoch milliseconds of a moment given as such, or as a datetime that knows its time zone.
+
+    Raises:
+        ValueError: The datetime has no time zone.
+    """
+    if isinstance(moment, int):
+        return moment
+    if moment.tzinfo is None:
+        raise ValueError(f"{moment!r} has no time zone")
+    return round(moment.timestamp() * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One component whose identity is fixed when it is made, so that sending it again is recognised as a resend (W-31, R-04).
+
+    Attributes:
+        value: dict or list (becomes JSON), str, bytes or None.
+        key: Kafka key at an intermediate topic; at a destination the key is the group id.
+        headers: Headers of the application.
+        component_id: Made once, survives forwarding.
+    """
+
+    value: Value
+    key: str | bytes | None = None
+    headers: HeaderPairs = None
+    component_id: str = field(default_factory=lambda: str(uuid4()))
+
+
+@dataclass(slots=True)
+class OutgoingRecord:
+    """A record that is ready to be produced."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    partition: int = HASHED
+
+
+def component_headers(
+    id: str,
+    seq: int | None,
+    component_id: str,
+    common: Sequence[HeaderPair] = (),
+    own: Sequence[HeaderPair] = (),
+) -> Headers:
+    """Headers of one component without the end mark: `uow-id`, `uow-seq`, `uow-component-id`, the unit's common ones, its own.
+
+    Own headers replace common ones of the same name.
+
+    Raises:
+        UnitConflictError: `uoo-name` beside the id (W-33).
+        BadUnitIdError: The id is empty or too long, or given again among the headers.
+        BadSequenceNumberError: Number missing (a), below 1 (b), above the range (malformed), or given again among the headers.
+        DecodeError: `uow-expires-at`, `uow-deliver-at`, `uow-priority` or `uow-digest` is unreadable; case = the header (W-23).
+    """
+    raw_id = id.encode()
+    names = {name for name, _ in own}
+    _refuse_marks(names, raw_id)
+    headers: Headers = [(ID, raw_id)]
+    if seq is not None:
+        headers.append((SEQ, str(seq).encode()))
+    if COMPONENT_ID not in names:
+        headers.append((COMPONENT_ID, component_id.encode()))
+    headers.extend(pair for pair in common if pair[0] not in names)
+    headers.extend(own)
+    check(headers)
+    return headers
+
+
+def order_key_of(headers: Headers) -> bytes:
+    """A component's order key, empty for none (W-210)."""
+    return next((value for name, value in headers if name == ORDER_KEY and value), b"")
+
+
+def mark_end(headers: Headers) -> Headers:
+    """The same headers with the end mark, beside the number."""
+    return [*headers[:2], (END, b"true"), *headers[2:]]
+
+
+def _refuse_marks(names: set[str], id: bytes) -> None:
+    """The client sets id, number and end mark: given again among the headers they could contradict it, or end a unit by accident."""
+    if ID in names:
+        raise BadUnitIdError("give it as id=, not among the headers", case="repeated", id=id)
+    if SEQ in names:
+        raise BadSequenceNumberError(
+            f"the client sets {SEQ}: do not give it among the headers", case="malformed", id=id
+        )
+    if END in names:
+        raise BadSequenceNumberError(
+            f"the client sets {END}: do not give it among the headers", case="malformed-end", id=id
+        )
+
+
+def check(headers: Headers) -> Marks | None:
+    """Lines 1 to 5b of the decision table, before anything is sent.
+
+    Returns:
+        The marks of a component, None for a plain record.
+
+    Raises:
+        UowError: The class that a worker would write as `uow-error-class`.
+    """
+    marks = _READING.read(headers)
+    if isinstance(marks, Refusal):
+        refuse(marks)
+    return marks
+
+
+def refuse(refusal: Refusal) -> NoReturn:
+    """Raises a refusal as the error it names."""
+    if refusal.error is DecodeError:
+        raise DecodeError(refusal.case, refusal.detail, id=refusal.id)
+    raise refusal.error(refusal.detail, case=refusal.case, id=refusal.id)
+
+
+def check_conflict(headers: Headers) -> None:
+    """W-33 alone, for records whose other marks are not ours to judge (W-36).
+
+    Raises:
+        UnitConflictError: `uow-id` and `uoo-name` on one record.
+    """
+    names = {name for name, _ in headers}
+    if ID in names and ORDER_NAME in names:
+        raise UnitConflictError

@@ -1,0 +1,360 @@
+"""Readers: iterators over finished units, or over single messages.
+
+Belongs here: telling units from plain records, decoding in every value format and framing, waiting. Does not belong here: consumer
+groups and acknowledging (`uow.client.consumption`), the values handed out (`uow.client.received`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Final, Generic, Protocol, Self, TypeVar
+
+from uow.client.consumption import Consumption
+from uow.client.dead_letters import DeadLetters, NotYet, Part
+from uow.client.decoding import decode_unit
+from uow.client.kafka_port import (
+    ConsumedRecord,
+    Headers,
+    coordinates,
+    raw_headers,
+)
+from uow.client.open_runs import OpenRun, is_left_over
+from uow.client.ownership import Ownership
+from uow.client.received import Message, ReceivedComponent, ReceivedUnit
+from uow.client.references import References
+from uow.client.unshown_headers import UnshownHeaders
+from uow.client.verdict import Failure
+from uow.schemas.codec import SchemaSource
+from uow.schemas.error_classes import DecodeError, UowError
+from uow.schemas.records import ComponentRecord, Unit
+from uow.topics.headers import POS
+from uow.topics.runs import position_of, unit_headers
+
+T_co = TypeVar("T_co", covariant=True)
+
+STEP_S: Final = 0.5
+"""Longest single wait inside the library, so that Ctrl-C is heard."""
+
+
+@contextmanager
+def located(record: ConsumedRecord) -> Iterator[None]:
+    """A `DecodeError` raised inside gets the record's coordinates, and keeps its bytes."""
+    try:
+        yield
+    except DecodeError as error:
+        if error.data is None:
+            error.data = record.value()
+        error.at(*coordinates(record))
+        raise
+
+
+class Interpreter(Protocol[T_co]):
+    """Makes what a reader hands out of a record; None for a record that it passes over."""
+
+    def __call__(self, record: ConsumedRecord, consumption: Consumption, ownership: Ownership) -> T_co | None: ...
+
+
+class Reader(Generic[T_co]):
+    """An iterator and a context manager, for one thread. Several readers of one group need a thread each: at a rebalance they wait for each other.
+
+    `next()` waits for ever, `receive(timeout)` so many seconds. Iterating again goes on where it stopped. Leaving a loop does not close the
+    reader, so that what it handed out can still be acknowledged; `close()`, the end of a `with` block and closing the connection do, and
+    so does a new reader for the same topic and group once this one is no longer referenced.
+
+    No record stops it: what cannot be read goes to an errors topic, or is passed over, is logged and counted, and the next one is handed out.
+
+    Attributes:
+        given_up: Number of units not handed out, by reason: `expired`, `redelivery-limit`, `failed` (cannot be read).
+    """
+
+    def __init__(
+        self,
+        consumption: Consumption,
+        interpret: Interpreter[T_co],
+        given_up: Counter[Failure],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.given_up = given_up
+        self._consumption = consumption
+        self._interpret = interpret
+        self._clock = clock
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T_co:
+        while True:
+            received = self.receive(STEP_S)
+            if received is not None:
+                return received
+
+    def receive(self, timeout: float | None = None) -> T_co | None:
+        """The next one, or None when none came within `timeout` seconds (None: waits for ever).
+
+        Raises:
+            SubscriptionExpiredError: The committed offset is gone, or there is none and `start` is `committed`.
+            ClientClosedError: Closed.
+            UowError: Any other error that reading meets (R-82).
+        """
+        deadline = None if timeout is None else self._clock() + timeout
+        while True:
+            left = STEP_S if deadline is None else max(0.0, deadline - self._clock())
+            polled = self._poll(min(left, STEP_S))
+            if polled is not None:
+                received = self._read(*polled)
+                if received is not None:
+                    return received
+                if polled[1].run is not None:  # the rest of a unit that has begun lies ready
+                    continue
+            is_late = deadline is not None and self._clock() >= deadline
+            if polled is None or is_late:  # what was given up need not wait for more
+                self._consumption.write_dead_letters()
+            if is_late:
+                return None
+
+    def _poll(self, timeout: float) -> tuple[ConsumedRecord, Ownership] | None:
+        return self._consumption.poll(timeout)
+
+    def _read(self, record: ConsumedRecord, ownership: Ownership) -> T_co | None:
+        first = coordinates(record)[2] if ownership.run is None else ownership.run.first
+        try:
+            received = self._interpret(record, self._consumption, ownership)
+            if received is not None or ownership.has_much_waiting:
+                self._consumption.write_dead_letters()
+        except NotYet:
+            ownership.go_back(first)
+            return None
+        except UowError:  # not the record's fault (a broker or a registry that does not answer): read again
+            ownership.go_back(first)
+            raise
+        if ownership.rewind is not None and ownership.rewind <= first:
+            return None
+        return received
+
+    def roll_back(self) -> None:
+        """Goes back to what is acknowledged: what was handed out since then comes again, with a `delivery_count` one higher (W-52)."""
+        self._consumption.roll_back()
+
+    def close(self) -> None:
+        """Leaves the group. Units that were not acknowledged come again to the next reader."""
+        self._consumption.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def message_of(
+    record: ConsumedRecord,
+    headers: Headers,
+    consumption: Consumption,
+    ownership: Ownership,
+    registry: SchemaSource | None = None,
+) -> Message:
+    """A record as it is; `registry` is for units of another destination in it."""
+    topic, partition, offset = coordinates(record)
+    ownership.handed_out = offset
+    return Message(
+        topic,
+        partition,
+        offset,
+        record.timestamp()[1],
+        headers,
+        consumption,
+        ownership,
+        record.key(),
+        record.value(),
+        consumption.token(),
+        registry,
+    )
+
+
+class MessageInterpreter:
+    """Any record as it is; one whose headers cannot be read is given up, also if the client shows none of them."""
+
+    def __init__(self, dead_letters: DeadLetters, hidden: UnshownHeaders, registry: SchemaSource | None) -> None:
+        self._dead_letters, self._hidden, self._registry = dead_letters, hidden, registry
+
+    def __call__(self, record: ConsumedRecord, consumption: Consumption, ownership: Ownership) -> Message | None:
+        try:
+            headers = raw_headers(record)
+            if not headers:
+                self._hidden.check(record)
+        except DecodeError as error:
+            self._dead_letters.cannot_be_read(error, [(record, [])], consumption, ownership)
+            return None
+        return self.message(record, headers, consumption, ownership)
+
+    def message(
+        self, record: ConsumedRecord, headers: Headers, consumption: Consumption, ownership: Ownership
+    ) -> Message | None:
+        """The message of a record whose headers can be read."""
+        return message_of(record, headers, consumption, ownership, self._registry)
+
+
+class Plain(Protocol):
+    """Handles a record that is no unit."""
+
+    def __call__(
+        self, record: ConsumedRecord, headers: Headers, consumption: Consumption, ownership: Ownership
+    ) -> Message | None: ...
+
+
+def pass_over(record: ConsumedRecord, headers: Headers, consumption: Consumption, ownership: Ownership) -> None:
+    """A plain record among units: done with as soon as a later unit is acknowledged."""
+
+
+def component_of_run(
+    record: ConsumedRecord, headers: Headers, ownership: Ownership, destination: str
+) -> ComponentRecord | None:
+    """The next component of the partition's run, which a first record begins; None for what a broken run left over.
+
+    A record that does not go on with the run breaks it: the unit is not handed out, and that record is read again for what it is.
+
+    Raises:
+        DecodeError: The run is broken (W-12), or the record cannot be read.
+    """
+    run = ownership.run
+    if run is None:
+        if is_left_over(headers, ownership.broken):
+            return None
+        run = ownership.run = OpenRun(record, headers, destination)
+    try:
+        return run.component(record, headers)
+    except DecodeError:
+        ownership.run, ownership.broken = None, run.unit.unit_id
+        if run.taken:
+            ownership.go_back(coordinates(record)[2])
+        raise
+
+
+def broken_off(ownership: Ownership, run: OpenRun) -> DecodeError:
+    """The error for a run whose partition ends inside it: a worker writes all of a unit in one transaction, and so it becomes visible."""
+    ownership.run, ownership.broken = None, run.unit.unit_id
+    error = DecodeError(POS, f"the partition ends behind place {run.taken}/{run.unit.count} of unit {run.unit.unit_id}")
+    error.at(*ownership.tp, run.last)
+    return error
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """The parts that a reader of units works with.
+
+    Attributes:
+        destination: Whose units they are.
+        registry: For units in Confluent framing.
+        references: For units of shape `reference`.
+        dead_letters: Decides which units are not handed out.
+    """
+
+    destination: str
+    registry: SchemaSource | None
+    references: References
+    dead_letters: DeadLetters
+
+
+class UnitInterpreter:
+    """Units as units; plain records that passed through a destination (W-121) as `plain` says."""
+
+    def __init__(self, handling: Handling, plain: Plain) -> None:
+        self._handling = handling
+        self._dead_letters = handling.dead_letters
+        self._plain = plain
+
+    def __call__(
+        self, record: ConsumedRecord, consumption: Consumption, ownership: Ownership
+    ) -> ReceivedUnit | Message | None:
+        run = ownership.run
+        headers: Headers = []
+        try:
+            with located(record):
+                headers = raw_headers(record)
+                return self._interpret(record, headers, consumption, ownership)
+        except DecodeError as error:
+            parts = run.parts if run is not None else [(record, headers)]
+            self._dead_letters.cannot_be_read(error, parts, consumption, ownership)
+            return None
+
+    def _interpret(
+        self, record: ConsumedRecord, headers: Headers, consumption: Consumption, ownership: Ownership
+    ) -> ReceivedUnit | Message | None:
+        if ownership.run is None and not self._dead_letters.is_unit(headers):
+            return self._plain(record, headers, consumption, ownership)
+        if ownership.run is not None or position_of(headers) is not None:
+            return self._collect(record, headers, consumption, ownership)
+        parts = [(record, headers)]
+        verdict = self._dead_letters.before_opening(coordinates(record)[2], consumption, ownership)
+        if verdict is not None:
+            self._dead_letters.carry_out(verdict, parts, consumption, ownership)
+            return None
+        return self._received(decode_unit(record.value(), self._handling.registry), parts, consumption, ownership)
+
+    def _collect(
+        self, record: ConsumedRecord, headers: Headers, consumption: Consumption, ownership: Ownership
+    ) -> ReceivedUnit | None:
+        """Takes one record of a run; the unit once it is whole."""
+        component = component_of_run(record, headers, ownership, self._handling.destination)
+        run = ownership.run
+        if component is None or run is None:
+            return None
+        if not run.parts:
+            run.verdict = self._dead_letters.before_opening(run.first, consumption, ownership)
+        run.components.append(component)
+        run.parts.append((record, headers))
+        if not run.is_whole:
+            return None
+        ownership.run = None
+        if run.verdict is not None:
+            self._dead_letters.carry_out(run.verdict, run.parts, consumption, ownership)
+            return None
+        unit = replace(run.unit, components=tuple(run.components))
+        return self._received(unit, run.parts, consumption, ownership)
+
+    def _received(
+        self, unit: Unit, parts: Sequence[Part], consumption: Consumption, ownership: Ownership
+    ) -> ReceivedUnit | None:
+        """The unit, unless it is given up."""
+        first, headers = parts[0]
+        if position_of(headers) is not None:
+            headers = unit_headers(parts[-1][1])
+        verdict = self._dead_letters.against(unit, consumption)
+        if verdict is not None:
+            self._dead_letters.carry_out(verdict, parts, consumption, ownership)
+            return None
+        if any(component.reference is not None for component in unit.components):
+            unit = replace(unit, components=tuple(self._handling.references.fetch(unit.components)))
+        topic, partition, offset = coordinates(first)
+        ownership.handed_out = offset
+        return ReceivedUnit(
+            topic,
+            partition,
+            offset,
+            first.timestamp()[1],
+            headers,
+            consumption,
+            ownership,
+            unit,
+            ownership.deliveries.of(offset),
+            tuple([ReceivedComponent(component, self._handling.registry) for component in unit.components]),
+            coordinates(parts[-1][0])[2],
+        )
+
+
+class UnitsOnly(UnitInterpreter):
+    """Units and nothing else."""
+
+    def __init__(self, handling: Handling) -> None:
+        super().__init__(handling, pass_over)
+
+    def __call__(self, record: ConsumedRecord, consumption: Consumption, ownership: Ownership) -> ReceivedUnit | None:
+        received = super().__call__(record, consumption, ownership)
+        return received if isinstance(received, ReceivedUnit) else None

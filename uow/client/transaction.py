@@ -1,0 +1,331 @@
+"""Transactions of an application: their states, the errors that users meet, and the pool of transactional ids of a connection.
+
+Belongs here: the error for a user when a transaction fails (R-82). Does not belong here: the producer, which is replaced on
+any doubt (`uow.processor.kafka.transactional_producer`), and the records (`uow.client.unit_writer`, `uow.client.forwarding`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import partial
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from uow.client.kafka_port import (
+    BLOCKING_S,
+    TRANSACTION_TIMEOUT_MS,
+    KnownTopics,
+    LogWatch,
+    ProducerHandle,
+)
+from uow.client.library_errors import sent_error
+from uow.client.outgoing import OutgoingRecord
+from uow.client.sending import hand_over
+from uow.errors import (
+    ClientClosedError,
+    CommitOutcomeUnknownError,
+    DestinationUnavailableError,
+    ReconnectGivenUpError,
+    ReconnectTimeoutError,
+    SendRejectedError,
+    TransactionRolledBackError,
+)
+from uow.processor.engine.ports import StaleGeneration
+from uow.processor.kafka.error_table import Meaning, meaning_of
+from uow.processor.kafka.transactional_producer import (
+    CommitUnansweredError,
+    OnLine,
+    Patience,
+    TransactionalProducer,
+    TransactionFate,
+)
+from uow.schemas.error_classes import FencedError, UowError
+
+log = logging.getLogger(__name__)
+
+INIT_S: Final = 30.0
+"""Longest wait for a transactional id: its predecessor's transaction may have to be ended first."""
+COMMIT_S: Final = 30.0
+"""Longest wait for the answer to a commit, in calls that each end after the transaction's time-out."""
+
+
+class TransactionState(Enum):
+    """Of a `Transaction`."""
+
+    IDLE = "idle"
+    OPEN = "open"
+    FENCED = "fenced"
+    CLOSED = "closed"
+
+
+class Transaction:
+    """A transactional id and its producer; at most one transaction is open. Not for two threads at once."""
+
+    def __init__(
+        self,
+        transactional_id: str,
+        make: Callable[[str, logging.Logger], ProducerHandle],
+        topics: KnownTopics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.transactional_id = transactional_id
+        self.state = TransactionState.IDLE
+        self._topics = topics
+        self._clock = clock
+        self._timeout_s = TRANSACTION_TIMEOUT_MS / 1000
+
+        def handle(on_line: OnLine) -> ProducerHandle:
+            return make(transactional_id, LogWatch(on_line).logger)
+
+        self._producer = TransactionalProducer(handle, self._timeout_s, monotonic=clock)
+        self._undelivered: tuple[KafkaError, str] | None = None
+        self._failure: Exception | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.state is TransactionState.OPEN
+
+    def begin(self) -> None:
+        """Begins a transaction, on a new handle where the last one is in doubt.
+
+        Raises:
+            ClientClosedError: Closed.
+            FencedError: Someone newer owns the transactional id.
+            ReconnectTimeoutError: No broker answered in time.
+            ReconnectGivenUpError: Refused for good.
+        """
+        if self.state is TransactionState.CLOSED:
+            raise ClientClosedError("the connection is closed")
+        if self.state is TransactionState.FENCED:
+            raise self._taken_over()
+        self._undelivered = self._failure = None
+        try:
+            self._producer.begin(self._patience())
+        except KafkaException as failure:
+            error: KafkaError = failure.args[0]
+            raise (self._broken(error) if self._producer.is_open else _init_error(error)) from failure
+        self.state = TransactionState.OPEN
+
+    def _patience(self) -> Patience:
+        deadline = self._clock() + INIT_S
+
+        def patience(failure: KafkaException | None) -> None:
+            if self._clock() >= deadline:
+                why = "connections break again and again" if failure is None else failure.args[0].str()
+                raise ReconnectTimeoutError(f"transactional id {self.transactional_id!r}: {why}") from failure
+
+        return patience
+
+    def produce(self, record: OutgoingRecord) -> None:
+        """Adds a record to the open transaction; waits only for room in the send buffer (R-78).
+
+        Raises:
+            SendRejectedError: Refused for good, or no room in time.
+            DestinationUnavailableError: There is no such topic.
+            ConfigError: The destination's partition count has changed (W-107).
+            UowError: The failure of an earlier record of this transaction, which can only be aborted.
+        """
+        self._check_open()
+        self._check_delivered()
+        handle = self._producer.handle
+        try:
+            self._topics.check(handle, record.topic)
+            self._producer.produce(partial(hand_over, handle, record, self._on_delivery), BLOCKING_S)
+            self._producer.serve()
+        except BufferError:
+            text = f"{record.topic}: the send buffer stayed full for {BLOCKING_S:g} s"
+            self._failure = SendRejectedError(text)
+            raise self._failure from None
+        except KafkaException as failure:
+            self._failure = self._broken(failure.args[0], record.topic)
+            raise self._failure from failure
+        except UowError as failure:
+            self._failure = failure
+            raise
+
+    def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
+        """Every record's fate is known before a commit counts (ER-04)."""
+        if error is not None and self._undelivered is None and self.is_open:
+            self._undelivered = error, message.topic()
+
+    def _check_delivered(self) -> None:
+        if self._failure is None and self._undelivered is not None:
+            self._failure = self._broken(*self._undelivered)
+        if self._failure is not None:
+            raise self._failure
+
+    def commit(self, positions: Sequence[TopicPartition] = (), group: Any = None) -> None:
+        """Commits what was produced, with the input positions of a consumer group where given. Whatever it raises, no transaction is open after it.
+
+        Raises:
+            TransactionRolledBackError: Nothing is visible.
+            SendRejectedError: A record was refused for good; nothing is visible.
+            DestinationUnavailableError: A record found no topic or leader; nothing is visible.
+            CommitOutcomeUnknownError: The commit was not answered.
+            FencedError: Someone newer owns the transactional id; nothing is visible.
+            StaleGeneration: The consumer group moved on; nothing is visible. Never leaves `uow`.
+        """
+        self._check_open()
+        try:
+            self._commit(positions, group)
+        except KafkaException as failure:
+            raised = self._broken(failure.args[0], has_positions=bool(positions))
+            self.abort()
+            raise raised from failure
+        except UowError:
+            self.abort()
+            raise
+        self.state = TransactionState.IDLE
+
+    def _commit(self, positions: Sequence[TopicPartition], group: Any) -> None:
+        self._check_delivered()
+        self._producer.flush()
+        self._check_delivered()
+        if positions:
+            self._producer.send_offsets(list(positions), group, self._timeout_s)
+        try:
+            self._producer.commit(COMMIT_S)
+        except CommitUnansweredError as failure:
+            self.state = TransactionState.IDLE  # not aborted: that may not be what happened
+            self._producer.discard()  # the library would go on asking for the commit while the caller repeats it
+            text = failure.args[0].str()
+            raise CommitOutcomeUnknownError(f"transactional id {self.transactional_id!r}: {text}") from failure
+
+    def abort(self) -> None:
+        """Aborts, if anything is open. Raises nothing: what cannot be sent is left to the successor or the time-out."""
+        if self.state is not TransactionState.OPEN:
+            return
+        self.state = TransactionState.IDLE
+        if not self._producer.is_open:
+            return
+        try:
+            self._producer.abort(self._timeout_s)
+        except KafkaException as failure:
+            log.info("abort of %s: %s; the producer is replaced", self.transactional_id, failure.args[0].str())
+
+    def _broken(self, error: KafkaError, topic: str = "", has_positions: bool = False) -> Exception:
+        """The class for an error of the open transaction. One of a record keeps its class where the caller has to correct something."""
+        error = self._producer.cause_of(error)
+        text = f"{topic}: {error.str()}" if topic else error.str()
+        match self._producer.fate_of(error):
+            case TransactionFate.STALE_GENERATION if has_positions:
+                return StaleGeneration(text)
+            case TransactionFate.FENCED:
+                self.state = TransactionState.FENCED
+                self._producer.discard()
+                return FencedError(f"transactional id {self.transactional_id!r}: {text}")
+            case TransactionFate.TIMED_OUT:
+                age_ms, limit_ms = self._producer.age_s * 1000, self._timeout_s * 1000
+                return TransactionRolledBackError(
+                    f"{text}; the transaction was open for {age_ms:.0f} ms, its time-out is {limit_ms:.0f} ms"
+                )
+        cause = sent_error(error, topic)
+        if topic and isinstance(cause, SendRejectedError | DestinationUnavailableError):
+            return cause
+        return TransactionRolledBackError(text)
+
+    def _check_open(self) -> None:
+        if self.state is TransactionState.FENCED:
+            raise self._taken_over()
+        if self.state is not TransactionState.OPEN:
+            raise ClientClosedError("no transaction is open")
+
+    def _taken_over(self) -> FencedError:
+        return FencedError(f"transactional id {self.transactional_id!r} was taken over")
+
+    def close(self) -> None:
+        """Aborts what is open and throws the producer away."""
+        self.abort()
+        self._producer.discard()
+        self.state = TransactionState.CLOSED
+
+
+def _init_error(error: KafkaError) -> UowError:
+    """The class for a producer that cannot be initialised."""
+    if meaning_of(error) is Meaning.FENCED:
+        return FencedError(error.str())
+    return ReconnectGivenUpError(error.str())
+
+
+class OneTransaction:
+    """One transaction on an id of the pool, from `begin` to `end`.
+
+    Args:
+        transactions: The pool.
+    """
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+        self._transaction: Transaction | None = None
+
+    @property
+    def is_begun(self) -> bool:
+        return self._transaction is not None
+
+    def begin(self) -> None:
+        """Takes an id and begins. Raises as `Transactions.take` and `Transaction.begin`."""
+        self._transaction = self._transactions.take()
+        self._transaction.begin()
+
+    def produce(self, record: OutgoingRecord) -> None:
+        """As `Transaction.produce`."""
+        assert self._transaction is not None
+        self._transaction.produce(record)
+
+    def commit(self, positions: Sequence[TopicPartition] = (), group: Any = None) -> None:
+        """As `Transaction.commit`."""
+        assert self._transaction is not None
+        self._transaction.commit(positions, group)
+
+    def end(self) -> None:
+        """Gives the id back; what is open on it is aborted."""
+        if self._transaction is not None:
+            self._transactions.give_back(self._transaction)
+            self._transaction = None
+
+
+class Transactions:
+    """The transactional ids of one connection, `<base>-<n>`: each open unit and each forwarding reader has one for itself. For any thread."""
+
+    def __init__(self, base: str, make: Callable[[str, logging.Logger], ProducerHandle], topics: KnownTopics) -> None:
+        self._base = base
+        self._make = make
+        self._topics = topics
+        self._lock = threading.Lock()
+        self._all: list[Transaction] = []
+        self._idle: list[Transaction] = []
+        self._closed = False
+
+    def take(self) -> Transaction:
+        """An unused one. A fenced one is given out again, so that its owner gets the error.
+
+        Raises:
+            ClientClosedError: The connection is closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise ClientClosedError("the connection is closed")
+            if self._idle:
+                return self._idle.pop()
+            transaction = Transaction(f"{self._base}-{len(self._all)}", self._make, self._topics)
+            self._all.append(transaction)
+            return transaction
+
+    def give_back(self, transaction: Transaction) -> None:
+        """Takes one back; what is open on it is aborted."""
+        transaction.abort()
+        with self._lock:
+            self._idle.append(transaction)
+
+    def close(self) -> None:
+        """Aborts and closes all."""
+        with self._lock:
+            self._closed = True
+            transactions = list(self._all)
+        for transaction in transactions:
+            transaction.close()

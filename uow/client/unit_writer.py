@@ -1,0 +1,198 @@
+"""Sending a unit: numbers from 1, the end mark on the last one, everything in one transaction (W-45).
+
+Belongs here: `UnitWriter`, what `connection.unit()` gives. Does not belong here: transactions (`uow.client.transaction`), headers
+(`uow.client.outgoing`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from enum import Enum
+from types import TracebackType
+from typing import Final, Self
+
+from uow.client.kafka_port import Headers
+from uow.client.nesting import component_of
+from uow.client.outgoing import (
+    HASHED,
+    Component,
+    HeaderPairs,
+    OutgoingRecord,
+    Value,
+    component_headers,
+    header_pairs,
+    mark_end,
+    order_key_of,
+    value_bytes,
+)
+from uow.client.received import InnerUnit, ReceivedUnit
+from uow.client.transaction import OneTransaction
+from uow.errors import ClientClosedError, EmptyUnitError
+from uow.schemas.digest import UnitDigest
+from uow.topics.headers import (
+    DELIVERY_MODE,
+    DIGEST,
+    EXPIRES_AT,
+    PRIORITY,
+)
+
+log = logging.getLogger(__name__)
+
+UNIFORM: Final = (EXPIRES_AT, PRIORITY, DELIVERY_MODE)
+"""Headers that should be the same on all components of a unit (W-133)."""
+
+
+class WriterState(Enum):
+    """Of a `UnitWriter`."""
+
+    NEW = "new"
+    OPEN = "open"
+    LEFT = "left"
+
+
+class UnitWriter:
+    """A unit while it is sent; a context manager, for one thread.
+
+    Components are produced as they come, inside one transaction, so a large unit is not held in memory; only the last one given is
+    kept back, because it may turn out to be the end. Leaving the block normally gives it the end mark and commits; leaving it by an
+    exception aborts, and nothing was ever sent (W-46). The broker ends a transaction after 10 s: a block that takes longer from its
+    second `send` on is rolled back (`TransactionRolledBackError`).
+
+    When all components go straight to the destination, the last one carries the digest of the whole unit, and the worker compares (W-212).
+
+    Attributes:
+        id: The group id.
+        destination: Where the components become a unit.
+        count: How many components were given so far.
+    """
+
+    def __init__(
+        self,
+        destination: str,
+        components_topic: str,
+        id: str,
+        common: Headers,
+        placement: Callable[[bytes], int],
+        transaction: OneTransaction,
+        trace: Callable[[OutgoingRecord], None],
+    ) -> None:
+        self.id = id
+        self.destination = destination
+        self.count = 0
+        self._topic = components_topic
+        self._common = common
+        self._transaction = transaction
+        self._trace = trace
+        self._placement = placement
+        self._partition: int | None = None
+        self._state = WriterState.NEW
+        self._kept: OutgoingRecord | None = None
+        self._uniform: dict[str, bytes | None] = {}
+        self._digest: UnitDigest | None = UnitDigest()
+        component_headers(id, 1, "", common)  # a bad id or option is an error where it was given
+
+    def __enter__(self) -> Self:
+        if self._state is not WriterState.NEW:
+            raise ClientClosedError("a unit's block is entered once")
+        self._state = WriterState.OPEN
+        return self
+
+    def send(
+        self,
+        value: Value | Component | ReceivedUnit | InnerUnit,
+        *,
+        to: str | None = None,
+        headers: HeaderPairs = None,
+        key: str | bytes | None = None,
+    ) -> int:
+        """Gives the next component.
+
+        Args:
+            value: dict or list (becomes JSON), str (UTF-8), bytes (as it is), None (null), a `Component`, or a finished unit, which
+                becomes an inner unit of this one (W-206).
+            to: An intermediate topic; without it the component goes straight to the destination.
+            headers: Further headers of this component.
+            key: Kafka key at the intermediate topic; the group id without it. At the destination the key is always the group id (W-59).
+
+        Returns:
+            The component's number.
+
+        Raises:
+            UowError: The headers contradict the unit, or what an earlier component met while it was sent. The unit cannot be
+                sent any more: leave the block.
+        """
+        if self._state is not WriterState.OPEN:
+            raise ClientClosedError("components are sent inside the unit's block")
+        record = self._record(value, to, headers, key)
+        self._trace(record)
+        if self._kept is not None:
+            self._produce(self._kept)
+        self._kept = record
+        self.count += 1
+        return self.count
+
+    def _record(
+        self,
+        value: Value | Component | ReceivedUnit | InnerUnit,
+        to: str | None,
+        headers: HeaderPairs,
+        key: str | bytes | None,
+    ) -> OutgoingRecord:
+        if isinstance(value, ReceivedUnit | InnerUnit):
+            value = component_of(value)
+        component = value if isinstance(value, Component) else Component(value)
+        key = component.key if key is None else key
+        own = header_pairs(component.headers) + header_pairs(headers)
+        marked = component_headers(self.id, self.count + 1, component.component_id, self._common, own)
+        self._warn_unless_uniform(marked)
+        straight = to is None or to == self._topic
+        raw_key = self.id.encode() if straight or key is None else key.encode() if isinstance(key, str) else key
+        raw_value = value_bytes(component.value)
+        if not straight:
+            self._digest = None  # a hop may change the value
+        elif self._digest is not None:
+            self._digest.add(raw_value)
+        return OutgoingRecord(to or self._topic, raw_key, raw_value, marked, self._home(marked) if straight else HASHED)
+
+    def _home(self, headers: Headers) -> int:
+        """The unit's partition, claimed when its first component goes straight to the destination (W-105)."""
+        if self._partition is None:
+            self._partition = self._placement(order_key_of(headers))
+        return self._partition
+
+    def _warn_unless_uniform(self, headers: Headers) -> None:
+        given = {name: value for name, value in headers if name in UNIFORM}
+        if not self.count:
+            self._uniform = given
+        elif given != self._uniform:
+            log.warning(
+                "unit %s: component %d differs from the first one in expiry, priority or delivery mode",
+                self.id,
+                self.count + 1,
+            )
+
+    def _produce(self, record: OutgoingRecord) -> None:
+        if not self._transaction.is_begun:
+            self._transaction.begin()
+        self._transaction.produce(record)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._state = WriterState.LEFT
+        try:
+            if kind is None:
+                self._commit()
+        finally:
+            self._transaction.end()
+            self._kept = None
+
+    def _commit(self) -> None:
+        if self._kept is None:
+            raise EmptyUnitError(id=self.id.encode())
+        self._kept.headers = mark_end(self._kept.headers)
+        if self._digest is not None and all(name != DIGEST for name, _ in self._kept.headers):
+            self._kept.headers.append((DIGEST, self._digest.header()))
+        self._produce(self._kept)
+        self._transaction.commit()

@@ -1,0 +1,1 @@
+"""The configuration: every setting as data, and how a file and the environment become one."""

@@ -1,0 +1,62 @@
+"""The log reader, with a time limit, and the task context that commands need to inspect a destination.
+
+Belongs here: wiring for `uow.ops.inspect`. Does not belong here: views of a group.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from uow.config.loading import Settings
+from uow.processor.engine.context import TaskContext
+from uow.processor.kafka.clients import Clients
+from uow.processor.kafka.log_reader import KafkaLogReader
+from uow.schemas.error_classes import UowError
+from uow.topics.admin import admin_client, partition_counts
+from uow.topics.catalogue import DestinationTopics
+
+PATIENCE_S = 60.0
+"""Seconds after which an inspection says that Kafka does not answer."""
+
+
+class NoAnswerError(UowError):
+    """Kafka did not answer in time, or a topic is missing: make sure that it runs, and call again."""
+
+
+def task_context(settings: Settings, destination: str) -> TaskContext:
+    """Context of a destination with its present topics; it cannot be used to write.
+
+    Raises:
+        ConfigError: No such destination is configured.
+        NoAnswerError: Its topics do not exist.
+        KafkaException: No broker answers.
+    """
+    policy = settings.policy(destination)
+    topics = DestinationTopics(settings.application_id, destination)
+    counts = partition_counts(admin_client(settings.bootstrap_servers, settings.kafka))
+    for topic in (topics.components, topics.groups_changelog, topics.closed_changelog):
+        if topic not in counts:
+            raise NoAnswerError(f"topic {topic} does not exist; create it with `uow topics create`")
+    return TaskContext(destination, topics, policy, counts[topics.components], b"", b"")
+
+
+@contextmanager
+def log_reader(settings: Settings, patience_s: float = PATIENCE_S) -> Iterator[KafkaLogReader]:
+    """A reader of the logs that never joins the consumer group; it is closed on exit, or after `patience_s` seconds.
+
+    Raises:
+        NoAnswerError: Inside the block, when Kafka does not answer in time.
+    """
+    until = time.monotonic() + patience_s
+
+    def lose_patience() -> None:
+        if time.monotonic() > until:
+            raise NoAnswerError(f"no answer from {settings.bootstrap_servers} in {patience_s:.0f} s")
+
+    reader = KafkaLogReader(Clients(settings.worker("look")), lose_patience)
+    try:
+        yield reader
+    finally:
+        reader.close()

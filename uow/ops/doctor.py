@@ -1,0 +1,266 @@
+"""Checks of a deployment, as far as it can be seen from outside: findings, each with its remedy.
+
+Nothing is changed, and no consumer joins the group. A check that cannot be made is a finding too; checks that need its result are left out.
+
+Belongs here: the checks. Does not belong here: printing (`uow.cli.doctor_command`), the expected settings of topics (`uow.topics.catalogue`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from uow.config.loading import Settings
+from uow.ops.destination_logs import log_reader, task_context
+from uow.ops.inspect import StableReader, waiting
+from uow.processor.engine.context import TaskContext
+from uow.processor.engine.ports import LogReader, Tp
+from uow.processor.engine.restore import restore
+from uow.processor.engine.settings_record import (
+    RecordedSettings,
+    differences,
+    mark_in,
+    recorded,
+)
+from uow.processor.engine.task import PartitionTask
+from uow.processor.kafka.worker_settings import CLOCK_LEAD_MS
+from uow.schemas.error_classes import UowError
+from uow.schemas.registry import connect
+from uow.terminal.printing import span_text, wall_clock_ms
+from uow.topics import admin
+from uow.topics.catalogue import DEFAULT_PARTITIONS, DestinationTopics, expected
+from uow.topics.policies import DestinationPolicy
+
+ANSWER_S = 10.0
+BLOCKED_GUIDE = 'see "A partition is blocked" in the operations guide'
+
+
+class CheckResult(StrEnum):
+    """Result of a check."""
+
+    OK = "ok"
+    LOOK = "look"
+    """Allowed, but perhaps not wanted."""
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The finding of one check.
+
+    Attributes:
+        verdict: The result.
+        what: The thing that was checked, and its state.
+        remedy: The remedy; empty when nothing needs to be done.
+    """
+
+    verdict: CheckResult
+    what: str
+    remedy: str = ""
+
+
+def _ok(what: str) -> Finding:
+    return Finding(CheckResult.OK, what)
+
+
+def examine(settings: Settings) -> Iterator[Finding]:
+    """All checks, in the order in which they depend on each other."""
+    yield from _configuration(settings)
+    client = admin.admin_client(settings.bootstrap_servers, settings.kafka)
+    try:
+        cluster = client.list_topics(timeout=ANSWER_S)
+    except KafkaException as failure:
+        remedy = (
+            "start a broker, or set application.bootstrap_servers; `uow config show` prints where its value comes from"
+        )
+        yield Finding(CheckResult.WRONG, f"no broker answers at {settings.bootstrap_servers}: {_text(failure)}", remedy)
+        return
+    yield _ok(f"{len(cluster.brokers)} broker{'s' if len(cluster.brokers) > 1 else ''} at {settings.bootstrap_servers}")
+    yield from _registry(settings)
+    for name, policy in settings.destinations.items():
+        topics = list(_topics(settings, client, name, policy, cluster))
+        yield from topics
+        if all(finding.verdict is not CheckResult.WRONG for finding in topics):
+            yield from _state(settings, name)
+    yield from _workers(settings, client)
+
+
+def _configuration(settings: Settings) -> Iterator[Finding]:
+    if not settings.destinations:
+        yield Finding(
+            CheckResult.WRONG,
+            "no destination is configured",
+            "add [destinations.NAME] to uow.toml, or name the file with -c",
+        )
+    else:
+        yield _ok(f"configuration of {settings.application_id}: {', '.join(settings.destinations)}")
+    for warning in settings.warnings:
+        yield Finding(CheckResult.LOOK, warning, "see this setting in the configuration reference")
+
+
+def _registry(settings: Settings) -> Iterator[Finding]:
+    if not settings.registry_url:
+        return
+    try:
+        connect(settings.registry_url).schema(1)
+    except UowError as error:
+        if "knows no" not in str(error):
+            yield Finding(CheckResult.WRONG, str(error), "start it, or set schemas.registry_url")
+            return
+    yield _ok("the schema registry answers")
+
+
+def _topics(
+    settings: Settings, client: AdminClient, name: str, policy: DestinationPolicy, cluster: Any
+) -> Iterator[Finding]:
+    specs = expected(settings.application_id, name, policy, DEFAULT_PARTITIONS)
+    deviations = admin.check(client, specs)
+    for each in deviations:
+        remedy = (
+            "create it with `uow topics create`" if each.what == "topic" else "change it; `uow topics check` lists all"
+        )
+        verdict, must = (CheckResult.LOOK, "should") if each.advised else (CheckResult.WRONG, "must")
+        yield Finding(
+            verdict, f"{each.topic}: {each.what} is {each.actual or 'missing'}, {must} be {each.expected}", remedy
+        )
+    if not deviations:
+        yield _ok(f"{name}: {len(specs)} topics are right")
+    there = [cluster.topics[spec.name] for spec in specs if spec.name in cluster.topics]
+    single = [each.topic for each in there if any(len(part.replicas) < 2 for part in each.partitions.values())]
+    if single:
+        more = len(cluster.brokers) > 1
+        yield Finding(
+            CheckResult.LOOK,
+            f"{name}: {len(single)} of {len(there)} topics have one replica only: a lost disk is lost data",
+            "raise the replication factor" if more else "fine for a trial; in production run at least three brokers",
+        )
+    for each in there:
+        headless = [number for number, part in each.partitions.items() if part.leader < 0]
+        if headless:
+            yield Finding(
+                CheckResult.WRONG, f"{each.topic}: partitions {headless} have no leader", "bring their brokers back"
+            )
+
+
+def _state(settings: Settings, name: str) -> Iterator[Finding]:
+    """Checks the stored state as a worker would restore it: offsets, ledger, changelog and input must fit together; counts waiting records."""
+    try:
+        context = task_context(settings, name)
+        with log_reader(settings) as reader:
+            yield from _partitions(reader, name, context)
+            yield from settings_differences(reader, context)
+    except (UowError, KafkaException) as error:
+        yield Finding(
+            CheckResult.WRONG,
+            f"{name}: its state cannot be read: {error}",
+            BLOCKED_GUIDE,
+        )
+
+
+def _partitions(reader: StableReader, name: str, context: TaskContext) -> Iterator[Finding]:
+    unread = undecided = opened = 0
+    sound = True
+    for number in range(context.partitions):
+        tp, commands = Tp(context.topics.components, number), Tp(context.topics.commands, number)
+        try:
+            task = restore(reader, {tp.topic: context}, [tp])[tp]
+        except UowError as error:
+            sound = False
+            yield Finding(
+                CheckResult.WRONG,
+                f"{tp.topic}/{number} cannot be restored: {error}",
+                BLOCKED_GUIDE,
+            )
+            continue
+        if task.blocked is not None:
+            sound = False
+            yield Finding(CheckResult.WRONG, task.blocked, BLOCKED_GUIDE)
+        behind = waiting(reader, {tp: task.position, commands: task.command_position})
+        unread += behind[tp]
+        undecided += behind[commands]
+        opened += len(task.groups)
+        yield from clock_ahead(task)
+        if task.forgets_until > (0 if behind[tp] else wall_clock_ms()):
+            until = datetime.fromtimestamp(task.forgets_until / 1000, UTC).isoformat()
+            what = f"{tp.topic}/{number}: the oldest part of the ledger was deleted; components appended before {until} may open groups again that had closed"
+            yield Finding(
+                CheckResult.LOOK,
+                what,
+                "raise the retention of the closed-changelog topic above the longest time that workers may be down",
+            )
+    if sound:
+        yield _ok(f"{name}: {context.partitions} partitions can be restored, {opened} groups are open")
+    if unread:
+        yield Finding(
+            CheckResult.LOOK,
+            f"{name}: up to {unread} records wait to be read",
+            "a running worker should bring this to 0",
+        )
+    if undecided:
+        yield Finding(
+            CheckResult.LOOK,
+            f"{name}: up to {undecided} commands wait for their answer",
+            "a running worker should bring this to 0",
+        )
+
+
+def clock_ahead(task: PartitionTask) -> Iterator[Finding]:
+    """Finds a partition whose clock jumped ahead; the ledger keeps it, and it never goes back (decision 17)."""
+    lead_ms = task.clock - wall_clock_ms()
+    if lead_ms > CLOCK_LEAD_MS:
+        what = f"{task.tp.topic}/{task.tp.partition}: its clock is {span_text(lead_ms)} ahead: groups that open until then expire early"
+        yield Finding(CheckResult.LOOK, what, 'see "A clock is wrong" in the operations guide')
+
+
+def settings_differences(reader: LogReader, context: TaskContext) -> Iterator[Finding]:
+    """Compares this configuration with the settings that the workers recorded (W-68)."""
+    name = context.destination
+    ours = RecordedSettings.of(name, context.policy)
+    inputs = [Tp(context.topics.components, number) for number in range(context.partitions)]
+    marks = {mark_in(each.metadata): tp for tp, each in reader.committed(inputs).items()}
+    for mark in marks.keys() - {None, ours.mark}:
+        theirs = recorded(reader, Tp(context.topics.groups_changelog, marks[mark].partition))
+        for each in differences(theirs, ours.row):
+            yield Finding(
+                CheckResult.LOOK,
+                f"{name}: {each.name} is {each.ours} here, but {each.recorded} for the workers",
+                "a worker with another value is refused while others run: stop all workers to change a setting",
+            )
+
+
+def _workers(settings: Settings, client: AdminClient) -> Iterator[Finding]:
+    group = settings.application_id
+    try:
+        answer = client.describe_consumer_groups([group], request_timeout=ANSWER_S)[group].result()
+    except KafkaException as failure:
+        if failure.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+            yield Finding(CheckResult.LOOK, f"no worker of {group} has run yet", "start one with `uow worker`")
+            return
+        yield Finding(
+            CheckResult.WRONG,
+            f"the consumer group {group} cannot be described: {_text(failure)}",
+            "grant DESCRIBE on it",
+        )
+        return
+    inputs = {DestinationTopics(group, name).components for name in settings.destinations}
+    members = len(answer.members)
+    owned = {(tp.topic, tp.partition) for member in answer.members for tp in member.assignment.topic_partitions}
+    if not members:
+        yield Finding(CheckResult.LOOK, f"no worker of {group} runs", "start one with `uow worker`")
+        return
+    yield _ok(f"{members} worker{'s' if members > 1 else ''} of {group}, {len(owned)} partitions of the input owned")
+    strangers = sorted({topic for topic, _ in owned} - inputs)
+    if strangers:
+        remedy = "give every application an id of its own; workers of one application need one configuration"
+        yield Finding(CheckResult.WRONG, f"the group {group} also reads {', '.join(strangers)}", remedy)
+
+
+def _text(failure: KafkaException) -> str:
+    error = failure.args[0]
+    return f"{error.name()}: {error.str()}".rstrip(": ")

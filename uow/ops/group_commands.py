@@ -1,0 +1,137 @@
+"""Commands to a destination's workers, and their answers (W-203).
+
+Theory of operation. A command is a record of `D.commands` with the group id as key. The worker that owns that partition decides it, and writes
+the answer to the same partition number of `D.outcomes`, in the same transaction as the change. So this module asks for the end offset of
+that partition of `D.outcomes` first, then sends the command, then reads from that offset until the answer comes.
+
+Belongs here: asking and waiting. Does not belong here: effects of commands (`uow.processor.core.command`), and printing (`uow.cli`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from uow.client.connection import Connection, connect
+from uow.config.loading import Settings
+from uow.ops.destination_logs import PATIENCE_S, NoAnswerError, log_reader
+from uow.processor.engine.ports import LogReader, Tp
+from uow.schemas import codec
+from uow.schemas.error_classes import DecodeError, UowError
+from uow.schemas.records import Answer
+from uow.schemas.registry import connect as connect_registry
+from uow.topics.admin import admin_client, partition_counts
+from uow.topics.catalogue import DestinationTopics
+from uow.topics.commands import COMMAND_ID, Command
+from uow.topics.partitioner import partition_for
+
+LOOK_AGAIN_S = 0.05
+ANSWERS_PER_S = 100
+"""Seconds after which no answer is expected any more: a worker that answers at all is faster."""
+
+
+class CommandClient:
+    """Sends commands and reads their answers.
+
+    Args:
+        settings: Configuration.
+        destination: Name of the destination.
+        connection: Sends the commands.
+        reader: Reads the answers.
+    """
+
+    def __init__(self, settings: Settings, destination: str, connection: Connection, reader: LogReader) -> None:
+        self._destination, self._connection, self._reader = destination, connection, reader
+        self._registry = connect_registry(settings.registry_url) if settings.registry_url else None
+        topics = DestinationTopics(settings.application_id, destination)
+        counts = partition_counts(admin_client(settings.bootstrap_servers, settings.kafka))
+        for topic in (topics.commands, topics.outcomes):
+            if topic not in counts:
+                raise NoAnswerError(f"topic {topic} does not exist; `uow topics create` makes it")
+        self._topics, self._partitions = topics, counts[topics.commands]
+        self._has_paths = settings.policy(destination).has_paths
+
+    def ask(self, commands: Sequence[Command], timeout_s: float) -> Iterator[Answer]:
+        """Sends commands, and yields their answers as they come.
+
+        Args:
+            commands: At least one.
+            timeout_s: How long to wait for the next answer.
+
+        Raises:
+            UnansweredError: Not all were answered in time.
+        """
+        waiting = {command.id: command for command in commands}
+        partitions = {home for command in commands for home in self._homes(command)}
+        outcomes = [Tp(self._topics.outcomes, number) for number in sorted(partitions)]
+        positions = {tp: end for tp, (_, end) in self._reader.bounds(outcomes).items()}
+        for command in commands:
+            self._connection.command(self._destination, command)
+        until = time.monotonic() + timeout_s
+        while True:
+            answered = len(waiting)
+            ends = {tp: end for tp, (_, end) in self._reader.bounds(outcomes).items()}
+            for _, records in self._reader.read({tp: (positions[tp], ends[tp]) for tp in outcomes}):
+                for record in records:
+                    command_id = dict(record.headers() or ()).get(COMMAND_ID)
+                    if command_id is not None and waiting.pop(command_id, None) is not None:
+                        yield self._answer(record.value() or b"")
+            positions = ends
+            if not waiting:
+                return
+            if len(waiting) < answered:
+                until = time.monotonic() + timeout_s
+            if time.monotonic() > until:
+                raise UnansweredError(list(waiting.values()), self._destination, timeout_s)
+            time.sleep(LOOK_AGAIN_S)
+
+    def _homes(self, command: Command) -> Iterable[int]:
+        """Partitions where the answer may come: the command's own one; under path routing all, as only the path map knows the id's partition."""
+        return range(self._partitions) if self._has_paths else [partition_for(command.group_id, self._partitions)]
+
+    def _answer(self, value: bytes) -> Answer:
+        try:
+            return codec.decode_as(Answer, value, registry=self._registry)
+        except DecodeError as error:
+            raise NoAnswerError(f"the command was answered, but the answer cannot be read: {error}") from error
+
+
+class UnansweredError(UowError):
+    """No worker answered in time. The commands are in `D.commands` and are executed as soon as a worker reads them.
+
+    Attributes:
+        commands: The commands without an answer.
+    """
+
+    def __init__(self, commands: Sequence[Command], destination: str, timeout_s: float) -> None:
+        self.commands = tuple(commands)
+        ids = ", ".join(command.group_id.decode("utf-8", "backslashreplace") for command in commands[:3])
+        more = f" and {len(commands) - 3} more" if len(commands) > 3 else ""
+        super().__init__(
+            f"no answer about {ids}{more} in {timeout_s:g} s. Check that a worker of {destination} runs and that the partition is "
+            "not blocked (metric `uow_blocked`). Nothing is lost: the command is executed as soon as a worker reads it."
+        )
+
+
+@contextmanager
+def command_client(settings: Settings, destination: str, count: int, timeout_s: float) -> Iterator[CommandClient]:
+    """Opens a `CommandClient` that waits long enough for this many answers; closed on exit.
+
+    Args:
+        settings: Configuration.
+        destination: Name of the destination.
+        count: The number of commands that will be sent.
+        timeout_s: Longest wait for an answer.
+
+    Raises:
+        ConfigError: No such destination is configured.
+        NoAnswerError: Its topics do not exist, or Kafka does not answer.
+    """
+    settings.policy(destination)
+    servers, kafka, registry_url = settings.bootstrap_servers, settings.kafka, settings.registry_url
+    with (
+        connect(servers, kafka=kafka, registry_url=registry_url, application=settings.application_id) as connection,
+        log_reader(settings, PATIENCE_S + timeout_s + count / ANSWERS_PER_S) as reader,
+    ):
+        yield CommandClient(settings, destination, connection, reader)

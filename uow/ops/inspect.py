@@ -1,0 +1,252 @@
+"""Views of groups for people, read from Kafka alone with the code of the restore, whether a worker runs or not (W-201). Changes nothing.
+
+Theory of operation. A worker may commit during the inspection, so committed offsets, changelog and ledger cannot be read as of
+one moment. The end of the changelog is asked for first, then the end of the ledger, and the position is taken from the
+ledger's last record. So the ledger is never older than the changelog; a group that is in the changelog and that the
+ledger says has closed is closed.
+
+Belongs here: reading the state of a partition, and views of a group. Does not belong here: printing
+(`uow.cli`), the state itself (`uow.processor.core`) and its bytes (`uow.processor.engine`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import confluent_kafka as ck
+
+from uow.processor.core.changes import Closed
+from uow.processor.core.group import Group
+from uow.processor.engine.context import TaskContext
+from uow.processor.engine.group_view import OpenGroup, arrivals, seen
+from uow.processor.engine.ports import (
+    Committed,
+    LogReader,
+    Stretch,
+    Tp,
+)
+from uow.processor.engine.restore import restore
+from uow.processor.engine.rows import read_ledger
+from uow.processor.engine.task import PartitionTask
+from uow.processor.kafka.error_table import Meaning, meaning_of
+from uow.schemas.error_classes import DecodeError
+from uow.schemas.records import ComponentRecord, UnitOutcome
+from uow.topics.partitioner import partition_for
+
+_TAIL = 16
+"""Number of offsets at the end of the ledger in which its last record is searched: each transaction takes one for a record and one for a marker."""
+
+COUNTED = 1_000
+"""Up to this number, waiting records are counted one by one."""
+
+
+class StableReader(LogReader, Protocol):
+    """A log reader that does not wait for open transactions."""
+
+    def stable_bounds(self, tps: Sequence[Tp]) -> Mapping[Tp, tuple[int, int]]:
+        """(log start, last stable offset)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Totals of one partition, as the logs have it.
+
+    Attributes:
+        partition: Of `D.components`.
+        position: Offset of the next input record.
+        behind: Number of records that wait to be read; see `waiting`.
+        groups: Number of open groups.
+        components: Number of components held in them.
+        bytes: Size of these components.
+        closed: Number of remembered closed ids, by outcome.
+    """
+
+    partition: int
+    position: int
+    behind: int
+    groups: int
+    components: int
+    bytes: int
+    closed: Mapping[UnitOutcome, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedGroupView:
+    """A closed group, as far as the ledger remembers it (`closed_retention_ms`)."""
+
+    id: str
+    partition: int
+    closed: Closed
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedGroup:
+    """The open and the closed group of one id, as `inspect_group` found them.
+
+    Attributes:
+        open: The open group, if there is one.
+        components: Its components, in order of arrival.
+        closed: The group of this id that closed last, if it is remembered.
+    """
+
+    open: OpenGroup | None = None
+    components: tuple[ComponentRecord, ...] = ()
+    closed: ClosedGroupView | None = None
+
+
+def open_groups(reader: LogReader, context: TaskContext) -> list[OpenGroup]:
+    """Open groups of a destination, the oldest first.
+
+    Args:
+        reader: Where to read from.
+        context: Of the destination.
+
+    Raises:
+        StateCorruptedError: The logs do not agree.
+    """
+    found = []
+    for task in _tasks(reader, context, range(context.partitions)):
+        found += [seen(group, task.tp.partition, context.policy) for group in _open(task)]
+    return sorted(found, key=lambda each: (each.opened_at, each.id))
+
+
+def waiting(reader: StableReader, positions: Mapping[Tp, int]) -> dict[Tp, int]:
+    """The number of records that wait to be read from these positions on, by partition.
+
+    The difference of offsets is too large: transaction markers and aborted records have offsets too. So the records are read and counted, up to
+    `COUNTED` in a partition. Beyond that, or when a batch cannot be fetched, the difference of offsets is returned.
+    """
+    bounds = reader.stable_bounds([*positions])
+    return {tp: _waiting(reader, tp, max(position, bounds[tp][0]), bounds[tp][1]) for tp, position in positions.items()}
+
+
+def _waiting(reader: LogReader, tp: Tp, start: int, end: int) -> int:
+    count = 0
+    try:
+        for _, records in reader.read({tp: (start, end)}):
+            count += len(records)
+            if count > COUNTED:
+                return end - start
+    except ck.KafkaException as failure:
+        if meaning_of(failure.args[0]) is not Meaning.UNFETCHABLE:
+            raise
+        return end - start  # a batch that cannot be fetched cannot be counted
+    return count
+
+
+def totals(reader: StableReader, context: TaskContext) -> list[Totals]:
+    """Totals of each partition of a destination.
+
+    Args:
+        reader: Where to read from.
+        context: Of the destination.
+
+    Raises:
+        StateCorruptedError: The logs do not agree.
+    """
+    found = []
+    tasks = _tasks(reader, context, range(context.partitions))
+    behind = waiting(reader, {task.tp: task.position for task in tasks})
+    for task in tasks:
+        groups = [*_open(task)]
+        outcomes = Counter(closed.outcome for closed in task.partition.closed)
+        found.append(
+            Totals(
+                task.tp.partition,
+                task.position,
+                behind[task.tp],
+                len(groups),
+                sum(len(group.held) for group in groups),
+                sum(group.bytes for group in groups),
+                {outcome: outcomes[outcome] for outcome in UnitOutcome},
+            )
+        )
+    return found
+
+
+def inspect_group(reader: LogReader, context: TaskContext, group_id: str) -> InspectedGroup:
+    """The groups of one id. Reads only the partition of the id; under path routing all of them, as only the path map knows which it is.
+
+    Raises:
+        StateCorruptedError: The logs do not agree.
+    """
+    raw = group_id.encode()
+    homes = range(context.partitions) if context.policy.has_paths else [partition_for(raw, context.partitions)]
+    tasks = _tasks(reader, context, homes)
+    task = next((task for task in tasks if raw in task.groups or task.partition.closed.get(raw)), tasks[0])
+    partition = task.tp.partition
+    closed = task.partition.closed.get(raw)
+    group = next((group for group in _open(task) if group.id == raw), None)
+    remembered = None if closed is None else ClosedGroupView(group_id, partition, closed)
+    if group is None:
+        return InspectedGroup(closed=remembered)
+    return InspectedGroup(seen(group, partition, context.policy), tuple(arrivals(group)), remembered)
+
+
+def _tasks(reader: LogReader, context: TaskContext, partitions: Sequence[int]) -> list[PartitionTask]:
+    tps = [Tp(context.topics.components, partition) for partition in partitions]
+    return [*restore(_LedgerFirst(reader, context), {context.topics.components: context}, tps).values()]
+
+
+def _open(task: PartitionTask) -> Iterator[Group]:
+    for group in task.groups.values():
+        closed = task.partition.closed.get(group.id)
+        if closed is None or closed.generation < group.generation:
+            yield group
+
+
+class _LedgerFirst:
+    """A `LogReader` for inspections while a worker commits: see the theory of operation above."""
+
+    def __init__(self, reader: LogReader, context: TaskContext) -> None:
+        self._reader = reader
+        self._topics = context.topics
+        self._bounds: dict[Tp, tuple[int, int]] = {}
+
+    def committed(self, tps: Sequence[Tp]) -> Mapping[Tp, Committed]:
+        """Positions from the ledger, or the group's committed offsets where it is empty. An inspection reads no commands."""
+        commands = [tp for tp in tps if tp.topic == self._topics.commands]
+        inputs = [tp for tp in tps if tp.topic != self._topics.commands]
+        ledgers = {Tp(self._topics.closed_changelog, tp.partition): tp for tp in inputs}
+        self._bounds |= self._reader.bounds([Tp(self._topics.groups_changelog, tp.partition) for tp in inputs])
+        self._bounds |= self._reader.bounds([*ledgers])
+        self._bounds |= dict.fromkeys(commands, (0, 0))
+        positions = dict.fromkeys(commands, Committed(None, "")) | dict(self._reader.committed(inputs))
+        for ledger, tp in ledgers.items():
+            position = self._last_position(ledger)
+            if position is not None:
+                positions[tp] = Committed(position, "")
+        return positions
+
+    def _last_position(self, ledger: Tp) -> int | None:
+        start, end = self._bounds[ledger]
+        size = _TAIL
+        while True:
+            first = max(start, end - size)
+            stretches = self._reader.read({ledger: (first, end)})
+            values = [record.value() for _, records in stretches for record in records]
+            if values:
+                return _to_offset(values[-1])
+            if first == start:
+                return None
+            size *= 4
+
+    def bounds(self, tps: Sequence[Tp]) -> Mapping[Tp, tuple[int, int]]:
+        """Log start and end offset; the same as before for a partition that was asked for before."""
+        fresh = [tp for tp in tps if tp not in self._bounds]
+        return {**self._reader.bounds(fresh), **{tp: self._bounds[tp] for tp in tps if tp in self._bounds}}
+
+    def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[Stretch]:
+        return self._reader.read(ranges)
+
+
+def _to_offset(value: bytes | None) -> int | None:
+    """The position after a ledger record; None when the record cannot be read, which the restore then reports."""
+    try:
+        return read_ledger(value or b"")[0].to_offset
+    except (DecodeError, IndexError, ValueError):
+        return None

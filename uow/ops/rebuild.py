@@ -1,0 +1,144 @@
+"""Units built again from `D.components`, for a past interval, with the same or other settings (W-209). Reads only.
+
+Theory of operation. All input that still exists is played again, in memory, through the worker's own task: components and commands in
+the order of their append times, up to the offsets that the workers have committed. Partitions are independent of each other. A unit belongs to
+the interval if its group closed in it, a moment that follows from the log. With the settings of the workers the same units come out, byte for
+byte and with the same `uow-unit-id`. So a unit differs from `D.units` only because of other settings, or because old input was deleted.
+
+Belongs here: playing and comparing. Does not belong here: rules (`uow.processor.core`), tables (`uow.spark_sink.audit` compares those).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from uow.processor.engine.context import TaskContext
+from uow.processor.engine.ports import (
+    LogReader,
+    Output,
+    Plan,
+    RawRecord,
+    Tp,
+)
+from uow.processor.engine.rows import read_ledger
+from uow.processor.engine.task import PartitionTask
+from uow.topics import headers as names
+from uow.topics.routes import unit_topics
+
+Content = tuple[str, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+"""A record of a unit: topic, key, value, headers."""
+
+
+class RebuildChange(StrEnum):
+    """Kinds of difference between rebuilt and delivered units."""
+
+    CHANGED = "changed"
+    ONLY_REBUILT = "only rebuilt"
+    ONLY_DELIVERED = "only delivered"
+
+
+@dataclass(slots=True)
+class RebuiltUnit:
+    """A unit: one record, or several in shape `consecutive`.
+
+    Attributes:
+        unit_id: `uow-unit-id`.
+        id: Group id.
+        outcome: `uow-outcome`.
+        at: When its group closed (rebuilt), or when it was written (delivered), epoch ms.
+        records: Its records, in order.
+    """
+
+    unit_id: bytes
+    id: bytes
+    outcome: bytes
+    at: int
+    records: list[Content] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildDifference:
+    """A unit that differs from the delivered one."""
+
+    what: RebuildChange
+    unit: RebuiltUnit
+
+
+def rebuilt(reader: LogReader, context: TaskContext, until_ms: int) -> dict[bytes, RebuiltUnit]:
+    """Every unit that results from the input up to this moment, by `uow-unit-id`."""
+    units: dict[bytes, RebuiltUnit] = {}
+    for number in range(context.partitions):
+        for plan in _plans(reader, context, number, until_ms):
+            closed = {(each.id, each.generation): each.at for each in read_ledger(plan.ledger or b"")[1]}
+            for output in plan.outputs:
+                if context.policy.forms_units and names.is_unit(output.headers):
+                    said = dict(output.headers)
+                    _add(units, output, closed[said[names.ID] or b"", int(said[names.GENERATION] or b"")])
+    return units
+
+
+def _plans(reader: LogReader, context: TaskContext, number: int, until_ms: int) -> Iterator[Plan]:
+    """The plans that a worker would have made for one partition, from the start of its log to the committed offset."""
+    tp, orders = Tp(context.topics.components, number), Tp(context.topics.commands, number)
+    bounds, committed = reader.bounds([tp, orders]), reader.committed([tp, orders])
+    task = PartitionTask(tp, context)
+    task.restore(bounds[tp][0], 0, (), 0, bounds[orders][0])
+    commands = [
+        record
+        for _, stretch in reader.read({orders: (bounds[orders][0], committed[orders].offset or 0)})
+        for record in stretch
+    ]
+    for _, records in reader.read({tp: (bounds[tp][0], committed[tp].offset or 0)}):
+        last = records[-1].timestamp()[1]
+        due = [each for each in commands if each.timestamp()[1] < last]
+        commands = commands[len(due) :]
+        yield task.process(records, due)
+    if commands:
+        yield task.process([], commands)
+    plan = task.tick(until_ms)
+    if plan is not None:
+        yield plan
+
+
+def _add(units: dict[bytes, RebuiltUnit], output: Output, at: int) -> None:
+    said = dict(output.headers)
+    unit_id = said[names.UNIT_ID] or b""
+    unit = units.setdefault(
+        unit_id, RebuiltUnit(unit_id, said.get(names.ID) or b"", said.get(names.OUTCOME) or b"", at)
+    )
+    unit.records.append((output.topic, output.key, output.value, tuple(output.headers)))
+
+
+def delivered(reader: LogReader, context: TaskContext) -> dict[bytes, RebuiltUnit]:
+    """Every unit that is in the destination's output topics, by `uow-unit-id`."""
+    units: dict[bytes, RebuiltUnit] = {}
+    for topic in unit_topics(context.policy.routes, context.topics.units):
+        tps = [Tp(topic, number) for number in range(context.partitions)]
+        for tp, records in reader.read(reader.bounds(tps)):
+            for record in records:
+                headers = record.headers() or []
+                if names.is_unit(headers) and any(name == names.UNIT_ID for name, _ in headers):
+                    _add(units, _as_output(tp, record), record.timestamp()[1])
+    return units
+
+
+def _as_output(tp: Tp, record: RawRecord) -> Output:
+    return Output(tp.topic, tp.partition, record.key(), record.value(), record.headers() or [])
+
+
+def differences(
+    again: Mapping[bytes, RebuiltUnit], before: Mapping[bytes, RebuiltUnit], first_ms: int, last_ms: int
+) -> Iterator[RebuildDifference]:
+    """Units of the interval that differ from the delivered ones, in the order in which their groups closed."""
+    for unit in sorted(again.values(), key=lambda each: (each.at, each.id)):
+        if first_ms <= unit.at <= last_ms:
+            there = before.get(unit.unit_id)
+            if there is None:
+                yield RebuildDifference(RebuildChange.ONLY_REBUILT, unit)
+            elif there.records != unit.records:
+                yield RebuildDifference(RebuildChange.CHANGED, unit)
+    for unit in sorted(before.values(), key=lambda each: (each.at, each.id)):
+        if first_ms <= unit.at <= last_ms and unit.unit_id not in again:
+            yield RebuildDifference(RebuildChange.ONLY_DELIVERED, unit)

@@ -1,0 +1,214 @@
+"""More partitions for a destination (W-107): topics grow, and groups whose ids then belong to another partition move, in one transaction.
+
+Theory of operation. The steps below are safe: the command may end after any of them, and the next run goes on from there.
+
+1. Make sure that no worker runs: the group's coordinator is asked.
+2. The two changelogs get more partitions. They may have more than the input: after a failure here the workers can be started as before.
+3. Rehearsal: this process joins the workers' group and owns every partition of the input; the old partitions are restored as by a worker, the
+   plans of the move are made (`uow.processor.engine.moved_groups`), written by the worker's own sink in one transaction, and aborted. It fails
+   wherever the move would fail: too large, not allowed, too slow, or a worker has joined.
+4. The other topics get more partitions, the input last. The partition count in the metadata of each committed offset is still the old one, so
+   from here on no worker starts.
+5. The move, as in the rehearsal, but committed: rows, ledgers, positions of all partitions. A worker that joins now raises the group's
+   generation, and then the commit fails.
+
+Under path routing ids keep their partitions whatever the count is (W-215): topics grow, internal ones first, and workers may run.
+
+Belongs here: the order of these steps. Does not belong here: the choice of groups that move (`uow.processor.engine.moved_groups`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import confluent_kafka as ck
+from confluent_kafka.admin import AdminClient
+
+from uow.config.loading import Settings
+from uow.processor.engine.context import TaskContext
+from uow.processor.engine.moved_groups import Moved, move
+from uow.processor.engine.ports import (
+    Doubt,
+    LogReader,
+    Plan,
+    Tp,
+)
+from uow.processor.engine.restore import live_rows, restore
+from uow.processor.kafka.clients import Clients
+from uow.processor.kafka.log_reader import KafkaLogReader, recorded_counts
+from uow.processor.kafka.sink import KafkaSink
+from uow.processor.kafka.worker_settings import WorkerSettings
+from uow.schemas.error_classes import ConfigError, UowError
+from uow.topics import admin
+from uow.topics.catalogue import DestinationTopics, expected
+
+TRANSACTION_MS = 300_000
+"""Time-out of the one transaction that moves everything; a worker's own would be too short for millions of rows."""
+JOIN_S = 60.0
+PATIENT = {"max.poll.interval.ms": "3600000"}
+"""Longest time between polls: no records are read in the group, and a restore may take long."""
+
+
+class RepartitionError(UowError):
+    """Nothing was moved. Follow the message, and run the command again."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepartitionReport:
+    """The result of adding partitions, or of its dry run.
+
+    Attributes:
+        before: Number of partitions before.
+        after: Number of partitions from now on.
+        grown: Topics that got more partitions.
+        moved: Counts of what moved.
+    """
+
+    before: int
+    after: int
+    grown: tuple[str, ...]
+    moved: Moved
+
+
+def repartition(settings: Settings, destination: str, partitions: int | None, *, dry_run: bool) -> RepartitionReport:
+    """Gives a destination more partitions.
+
+    Args:
+        settings: Configuration.
+        destination: Its name.
+        partitions: The new count; None takes that of `D.components`, which may have been given more partitions already.
+        dry_run: True to change nothing.
+
+    Raises:
+        ConfigError: No such destination, or an impossible count.
+        RepartitionError: A worker runs, or joined meanwhile.
+        StateCorruptedError: The state cannot be restored.
+    """
+    policy = settings.policy(destination)
+    client = admin.admin_client(settings.bootstrap_servers, settings.kafka)
+    specs = [spec for spec in expected(settings.application_id, destination, policy) if spec.counted]
+    names = [spec.name for spec in specs]
+    counts = admin.partition_counts(client)
+    if any(name not in counts for name in names):
+        raise ConfigError("topics", destination, "some are missing: create them with `uow topics create`")
+    logs = [spec.name for spec in specs if spec.may_exceed]
+    most = max(counts[name] for name in names if name not in logs)
+    after = most if partitions is None else partitions
+    if after < most:
+        raise ConfigError("partitions", after, f"must be at least {most}: partitions cannot be removed")
+    growing = [name for name in names if counts[name] < after]
+    growing = [name for name in growing if name in logs] + [name for name in reversed(growing) if name not in logs]
+    if not policy.is_bound_to_count:
+        if not dry_run:
+            admin.grow(client, growing, after)
+        return RepartitionReport(counts[names[0]], after, tuple(growing), Moved())
+    worker = settings.worker("repartition")
+    worker = replace(worker, transaction_timeout_ms=TRANSACTION_MS, kafka={**worker.kafka, **PATIENT})
+    clients = Clients(worker)
+    _refuse_while_workers_live(client, worker.application_id)
+    recorded = next(iter(recorded_counts(clients, names[0], counts[names[0]])), None)
+    before = counts[names[0]] if recorded is None else recorded
+    topics = DestinationTopics(settings.application_id, destination)
+    context = TaskContext(destination, topics, policy, before, b"", b"")
+    if dry_run:
+        with closing(KafkaLogReader(clients)) as reader:
+            return RepartitionReport(before, after, tuple(growing), _plans(reader, context, after, {})[1])
+    if recorded in (None, after):
+        admin.grow(client, growing, after)
+        return RepartitionReport(before, after, tuple(growing), Moved())
+    admin.grow(client, [name for name in growing if name in logs], after)
+    there = counts[topics.components]
+    failed = "nothing has moved, and workers may be started as before"
+    with _ready_to_write(clients, worker, topics.components, there, failed) as (reader, sink, token):
+        sink.rehearse(_plans(reader, context, after, {})[0], token, before)
+    admin.grow(client, [name for name in growing if name not in logs], after)
+    failed = "it is not known if the move was written; run the command again, it will find out"
+    with _ready_to_write(clients, worker, topics.components, after, failed) as (reader, sink, token):
+        starts = reader.bounds([Tp(topics.components, number) for number in range(before, after)])
+        plans, moved = _plans(reader, context, after, {tp.partition: start for tp, (start, _) in starts.items()})
+        sink.write(plans, token)
+    return RepartitionReport(before, after, tuple(growing), moved)
+
+
+def _refuse_while_workers_live(client: AdminClient, group: str) -> None:
+    try:
+        members = client.describe_consumer_groups([group], request_timeout=admin.TIMEOUT_S)[group].result().members
+    except ck.KafkaException as failure:
+        if failure.args[0].code() == ck.KafkaError.GROUP_ID_NOT_FOUND:
+            return
+        raise
+    if members:
+        note = "a killed worker counts until its session times out"
+        raise RepartitionError(f"{len(members)} workers of {group} are running: stop them first; {note}")
+
+
+@contextmanager
+def _alone_in_the_group(clients: Clients, topic: str, partitions: int) -> Iterator[Any]:
+    """The group's metadata, once this process owns every partition of the input.
+
+    Raises:
+        RepartitionError: Another member owns some of them.
+    """
+    consumer, owned = clients.group_consumer(), 0
+
+    def on_assign(_: ck.Consumer, given: list[ck.TopicPartition]) -> None:
+        nonlocal owned
+        owned += len(given)
+        consumer.incremental_assign([])  # nothing is read
+
+    def on_revoke(_: ck.Consumer, taken: list[ck.TopicPartition]) -> None:
+        nonlocal owned
+        owned -= len(taken)
+        consumer.incremental_unassign([])
+
+    try:
+        consumer.subscribe([topic], on_assign=on_assign, on_revoke=on_revoke, on_lost=on_revoke)
+        until = time.monotonic() + JOIN_S
+        while owned < partitions:
+            consumer.poll(0.1)
+            if time.monotonic() > until:
+                raise RepartitionError(
+                    f"only {owned} of {partitions} partitions were assigned here: a worker has joined; stop it"
+                )
+        yield consumer.consumer_group_metadata()
+    finally:
+        consumer.close()
+
+
+def _plans(reader: LogReader, context: TaskContext, after: int, starts: Mapping[int, int]) -> tuple[list[Plan], Moved]:
+    topics = context.topics
+    inputs = [Tp(topics.components, number) for number in range(context.partitions)]
+    tasks = {tp.partition: task for tp, task in restore(reader, {topics.components: context}, inputs).items()}
+    gone = [task.blocked for task in tasks.values() if task.blocked is not None]
+    if gone:
+        raise RepartitionError("; ".join(gone))
+    logs = [Tp(topics.groups_changelog, number) for number in tasks]
+    rows = {log.partition: found for log, found in live_rows(reader, logs).items()}
+    return move(replace(context, partitions=after), tasks, rows, starts)
+
+
+@contextmanager
+def _ready_to_write(
+    clients: Clients, worker: WorkerSettings, topic: str, partitions: int, failed: str
+) -> Iterator[tuple[KafkaLogReader, KafkaSink, Any]]:
+    """A log reader, a worker's sink and the group's metadata, once this process owns every partition of the input.
+
+    Raises:
+        RepartitionError: Another member owns some of them; or, instead of a doubt about the transaction inside the block, `failed` and the reason.
+    """
+    with (
+        _alone_in_the_group(clients, topic, partitions) as token,
+        closing(KafkaLogReader(clients)) as reader,  # a new reader, which knows the present partitions
+        closing(KafkaSink(clients, worker)) as sink,
+    ):
+        try:
+            sink.open()
+            yield reader, sink, token
+        except Doubt as doubt:
+            with suppress(ck.KafkaException):
+                sink.replace()  # an open transaction would block the next start until it times out
+            raise RepartitionError(f"{failed}: {doubt}") from doubt

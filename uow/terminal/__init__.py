@@ -1,0 +1,1 @@
+"""Printing on a terminal: tables, JSON, progress."""
