@@ -1,0 +1,3 @@
+module example.org/uow
+
+go 1.21
