@@ -34,6 +34,7 @@ from uow.topics import headers as names
 from uow.topics.catalogue import HEADERS_LIMIT
 from uow.topics.headers import is_unit
 from uow.topics.policies import NO_LIMIT, ExpirationPolicy
+from uow.topics.record_size import record_size
 
 log = logging.getLogger(__name__)
 
@@ -255,7 +256,7 @@ def _records(
     topic: str, verdict: Verdict, place: tuple[str, int, int], content: Sequence[Content]
 ) -> list[OutgoingRecord]:
     """The unit as it was, each record with the reasons behind its headers. Of one that is too large for a transaction the first only."""
-    text, size = verdict.text, sum(_bytes(*each) for each in content)
+    text, size = verdict.text, sum(record_size(*each) for each in content)
     if size > COPIED_BYTES:
         content, text = content[:1], f"{text}; {len(content)} records from there on, {size} bytes, stay where they are"
     why: Headers = [
@@ -268,13 +269,9 @@ def _records(
     return [OutgoingRecord(topic, key, value, headers + why) for key, value, headers in content]
 
 
-def _bytes(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    return len(key or b"") + len(value or b"") + sum(len(name) + len(held or b"") for name, held in headers)
-
-
 def _bounded(record: OutgoingRecord, most_bytes: int) -> OutgoingRecord:
     """The record, or only the reasons for it and its place if it has more bytes."""
-    if len(record.headers) <= HEADERS_LIMIT and _bytes(record.key, record.value, record.headers) <= most_bytes:
+    if len(record.headers) <= HEADERS_LIMIT and record_size(record.key, record.value, record.headers) <= most_bytes:
         return record
     why = record.headers[-REASONS:]
     headers = [*why, (names.ERROR_VALUE, b"too large, it stays at " + (dict(why)[names.SOURCE] or b""))]
