@@ -2,8 +2,9 @@
 
 Theory of operation. A fault inverts a comparison, a sign, a truth value, `and`/`or` or `min`/`max`, adds one to a number, or omits a
 statement. The tests are imported and collected once. Each fault is then tried in a fork: the function's code is replaced by the faulty
-one, and the tests run, the fastest first, until one fails. So most faults cost milliseconds. A fault that no test
-notices is a *survivor*: a test is missing, or the fault changes nothing visible. Only code inside functions is tried.
+one, and the tests that call the function run until one fails: those first that noticed another fault of it, then the fastest. So most
+faults cost milliseconds. A fault that no test notices is a *survivor*: a test is missing, or the fault changes nothing visible. Only
+code inside functions is tried.
 
 Existing tools are not used, because they bring many dependencies into the lock, and start the tests again for each fault.
 
@@ -16,21 +17,21 @@ import argparse
 import ast
 import json
 import os
-import resource
+import signal
 import sys
-import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from types import CodeType, FunctionType
-from typing import Any, NamedTuple
+from types import CodeType, FrameType, FunctionType
+from typing import IO, Any, NamedTuple
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-CORE = ROOT / "processor" / "core"
+CORE = ROOT / "uow" / "processor" / "core"
+PACKAGE = "uow.processor.core"
 TESTS = (
     "tests/core",
     "tests/engine/test_replay.py",
@@ -39,8 +40,10 @@ TESTS = (
     "tests/engine/test_claim_check.py",
     "tests/client/test_client_tracing.py",
 )
-CPU_LIMIT_S = 120
-"""CPU time after which a fault counts as noticed, because it made a loop endless."""
+CPU_LIMIT_S = 5
+"""CPU time, beside ten times what a test takes without a fault, after which the fault counts as noticed: it made a loop endless."""
+Run = tuple[float, Collection[str]]
+"""The run of a test without a fault: seconds, and the functions of the core that it called."""
 
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE,
@@ -73,14 +76,24 @@ class Mutant(NamedTuple):
     def __str__(self) -> str:
         return f"{self.module}.py:{self.line} {self.function}: {self.what}"
 
+    @property
+    def path(self) -> str:
+        """Module and function."""
+        return f"{self.module}.{self.function}"
+
     def plant(self) -> None:
         """Replaces the true code by the faulty one, in this process."""
-        found: Any = import_module(f"uow.processor.core.{self.module}")
+        found: Any = import_module(f"{PACKAGE}.{self.module}")
         for name in self.function.split("."):
             found = vars(found)[name]
         found = getattr(found, "fget", None) or getattr(found, "__func__", found)
         assert isinstance(found, FunctionType), self
         found.__code__ = self.code
+
+
+def module_names() -> list[str]:
+    """Those of the core."""
+    return sorted(path.stem for path in CORE.glob("*.py") if path.stem != "__init__")
 
 
 def mutants(module: str) -> Iterator[Mutant]:
@@ -165,54 +178,96 @@ class Runner:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Runs in place of pytest's own loop."""
-        with tempfile.NamedTemporaryFile() as file:
-            self.is_sound = os.waitpid(self._start(session, None, file.name), 0)[1] == 0
-            seconds = json.loads(file.read() or "{}")
+        pid, said = _fork(session.items)
+        with said:
+            runs: dict[str, Run] = json.loads(said.read() or "{}")
+        self.is_sound = os.waitpid(pid, 0)[1] == 0
         if self.is_sound:
-            session.items.sort(key=lambda item: seconds[item.nodeid])
-            self._try_all(session)
+            session.items.sort(key=lambda item: runs[item.nodeid][0])
+            self._try_all(session.items, {nodeid: (seconds, set(called)) for nodeid, (seconds, called) in runs.items()})
         return True
 
-    def _try_all(self, session: pytest.Session) -> None:
-        running: dict[int, Mutant] = {}
+    def _try_all(self, items: Sequence[pytest.Item], runs: Mapping[str, Run]) -> None:
+        running: dict[int, tuple[Mutant, IO[str]]] = {}
+        noticing = defaultdict[str, set[str]](set)
         for number, mutant in enumerate((*self.chosen, None)):
             while running and (mutant is None or len(running) >= self.jobs):
                 pid, status = os.wait()
-                tried = running.pop(pid)
+                tried, said = running.pop(pid)
+                with said:
+                    noticing[tried.path].add(said.read())
                 if status == 0:
                     self.survivors.append(tried)
                     print(tried, flush=True)
             if mutant is not None:
-                running[self._start(session, mutant)] = mutant
+                path = mutant.path
+                # a look-up table calls it once for all tests
+                callers = [each for each in items if path.endswith("__missing__") or path in runs[each.nodeid][1]]
+                callers.sort(key=lambda item: item.nodeid not in noticing[path])
+                pid, said = _fork(callers, mutant, runs)
+                running[pid] = mutant, said
                 if sys.stderr.isatty():
                     print(f"\r{number} of {len(self.chosen)}", end="", file=sys.stderr)
 
-    @staticmethod
-    def _start(session: pytest.Session, mutant: Mutant | None, durations: str = os.devnull) -> int:
-        """A fork that tries a fault; it ends with status 0 if no test noticed it."""
-        pid = os.fork()
-        if pid:
-            return pid
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)
-        os.dup2(null, 2)
-        resource.setrlimit(resource.RLIMIT_CPU, (CPU_LIMIT_S, CPU_LIMIT_S))
-        if mutant is not None:
-            mutant.plant()
-        seconds = {}
-        for item, after in zip(session.items, [*session.items[1:], None], strict=True):
-            since = time.perf_counter()
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
-            if session.testsfailed:
-                os._exit(1)
-            seconds[item.nodeid] = time.perf_counter() - since
-        Path(durations).write_text(json.dumps(seconds))
-        os._exit(0)
+
+def _fork(
+    items: Sequence[pytest.Item], mutant: Mutant | None = None, runs: Mapping[str, Run] | None = None
+) -> tuple[int, IO[str]]:
+    """A fork that runs tests until one fails; it ends with status 0 if none did.
+
+    Args:
+        items: The tests.
+        mutant: The fault that it tries.
+        runs: Of the tests without a fault.
+
+    Returns:
+        Its id, and a stream: the id of the test that noticed the fault; without a fault the runs of all tests.
+    """
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writer)
+        return pid, os.fdopen(reader)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    if mutant is not None:
+        mutant.plant()
+    seen: dict[str, Run] = {}
+    for item, after in zip(items, [*items[1:], None], strict=True):
+        since, called = time.perf_counter(), set[str]()
+        if runs is None:
+            sys.setprofile(_noting(called))
+        else:
+            signal.setitimer(
+                signal.ITIMER_PROF, CPU_LIMIT_S + 10 * runs[item.nodeid][0]
+            )  # then the fork dies of SIGPROF
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+        sys.setprofile(None)
+        if item.session.testsfailed:
+            os.write(writer, item.nodeid.encode())
+            os._exit(1)
+        seen[item.nodeid] = time.perf_counter() - since, list(called)
+    if mutant is None:
+        with os.fdopen(writer, "w") as report:
+            json.dump(seen, report)
+    os._exit(0)
+
+
+def _noting(called: set[str]) -> Callable[[FrameType, str, object], None]:
+    """A profiler that notes which functions of the core are called."""
+    modules = {f"{PACKAGE}.{name}": name for name in module_names()}
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and (module := modules.get(frame.f_globals.get("__name__", ""))):
+            called.add(f"{module}.{frame.f_code.co_qualname}")
+
+    return note
 
 
 def main() -> int:
     """The command."""
-    names = sorted(path.stem for path in CORE.glob("*.py") if path.stem != "__init__")
+    names = module_names()
     parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("modules", nargs="*", choices=[*names, []], metavar="MODULE", help="without one: all")
     parser.add_argument("--part", default="1/1", metavar="K/N", help="every Nth fault, from the Kth on")
