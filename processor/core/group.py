@@ -431,7 +431,8 @@ def hold_rows(target: RowTarget, columns: Columns, clock: int, due: int, left_by
 
     - `clock` is the latest append time that is believed, and nothing is due by it, unless the plan is full.
     - Once the plan is full (`left_bytes` below 0) `due` is not above 0, so that every row that follows is odd; `on_odd` leaves it then.
-    - A group that is not special is not complete: it would have been delivered with its last row.
+    - A group that is not special is not complete: it would have been delivered with its last row. If its end is known it is held, and so the
+      highest number: an end mark on another one is above the end, or below the highest.
 
     A row that is plain, and whose group is open and not special, or opens with it, is held if its number is free and not above the end, no limit
     is reached, no deadline has passed, and its end mark contradicts nothing: line 15. Every other row is odd. The tests of a row that meets a
@@ -483,7 +484,7 @@ def hold_rows(target: RowTarget, columns: Columns, clock: int, due: int, left_by
                 or len(held) >= max_components
                 or clock >= due
                 or group.special
-                or (end and (group.end != unknown or seq < group.highest))
+                or (end and seq < group.highest)
             ):
                 clock, due, left_bytes = on_odd(offset, body, before, left_bytes)
                 due *= left_bytes >= 0
