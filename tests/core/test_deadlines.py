@@ -462,6 +462,9 @@ def test_append_time_that_is_as_late_as_can_be_moves_the_clock_w84() -> None:
     script = c(1, at=0), plain(at=HOUR), c(2, end=True, at=HOUR)
     assert play(latest(HOUR), *script, **AGE)[0] == given_up(1, "expired", "age", "2-")
     assert play(latest(HOUR - 0.001), *script, **AGE) == [passed(), unit(1, 2)]
+    plain_rows = c(1, at=0), c(1, id="b", at=HOUR)
+    assert play(latest(HOUR), *plain_rows, **AGE) == [given_up(1, "expired", "age", "2-")]
+    assert play(latest(HOUR - 0.001), *plain_rows, **AGE) == []
 
 
 def test_deadline_of_a_group_that_opens_with_a_leaping_append_time_is_absolute_all_the_same_w70() -> None:

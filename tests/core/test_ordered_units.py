@@ -27,6 +27,7 @@ from tests.core.script import (
 from tests.engine.restored_logs import Logs
 from tests.fake_record import INPUT
 from uow.processor.engine.restore import restore
+from uow.processor.engine.task import PartitionTask
 from uow.schemas.error_classes import DecodeError
 from uow.topics.policies import ExpirationPolicy, OutcomesPolicy, Routing
 
@@ -113,6 +114,36 @@ def test_unit_that_waited_closes_in_the_moment_of_the_one_before_it_w210() -> No
     steps = k(1, "a", at=0), k(1, "b", True, at=5), k(2, "a", True, at=10)
     outcomes = told_story(*steps, outcomes=OutcomesPolicy.ALL).outcomes
     assert [(each.id, each.closed_at) for each in outcomes] == [("a", ms(10)), ("b", ms(10))]
+
+
+def test_unit_that_waited_for_a_group_given_up_closes_when_that_one_was_due_w210() -> None:
+    """However late the clock is looked at: the same input gives the same bytes."""
+    settings = {"incomplete_expiration_ms": 100_000, "outcomes": OutcomesPolicy.ALL}
+    outcomes = told_story(k(1, "a", at=0), k(1, "b", True, at=5), clock(200), **settings).outcomes
+    assert [(each.id, each.closed_at) for each in outcomes] == [("a", ms(100) + 1), ("b", ms(100) + 1)]
+
+
+def test_unit_that_waited_for_a_command_later_than_the_clock_follows_at_once_w203_w210() -> None:
+    followed = told_story(
+        k(1, "a", at=0), k(1, "b", True, at=5), told("cancel", "a", at=50), outcomes=OutcomesPolicy.ALL
+    )
+    closed_at = [(each.id, each.closed_at) for each in followed.outcomes]
+    assert closed_at == [("a", ms(50)), ("b", ms(5))]
+
+
+def test_unit_that_waits_for_the_next_plan_closes_in_the_same_moment_after_a_restart_w124_w210() -> None:
+    """It was let go of when the plan was full: the clock stands where it did then."""
+    context = context_of(policy_of(routing=Routing.PATH, outcomes=OutcomesPolicy.ALL), plan_bytes=0)
+    alive = Story(PartitionTask(INPUT, context))
+    alive.send(k(1, "a", at=0), k(1, "b", True, at=5), k(2, "a", True, at=10))
+    assert ([each.id for each in alive.units], alive.open) == (["a"], {"b": "1"})
+    logs = Logs(INPUT)
+    for plan in alive.plans:
+        logs.add(plan)
+    restored = Story(restore(logs, {TOPICS.components: context}, [INPUT])[INPUT])
+    for each in (alive, restored):
+        each.send(clock(10))
+        assert [(each.id, each.closed_at) for each in each.outcomes][-1:] == [("b", ms(10))]
 
 
 @pytest.mark.parametrize("verb", ["cancel", "release", "expire"])
