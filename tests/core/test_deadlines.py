@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.core.script import (
+    Step,
     Story,
     c,
     clock,
@@ -450,6 +451,18 @@ def test_a_deadline_that_an_open_group_gets_within_a_poll_counts_in_that_poll_w0
 HOUR = 3600.0
 
 
+def test_first_deadline_is_the_moment_after_which_a_group_is_given_up_or_at_which_it_is_delivered() -> None:
+    def first(*steps: Step, **settings: Any) -> int | None:
+        return story(*steps, **settings).task.first_deadline
+
+    assert first(**AGE) is None
+    assert first(c(1)) is None
+    assert first(c(1, end=True), **AGE) is None
+    assert first(c(1, at=0), c(1, id="b", at=30), **AGE) == ms(100)
+    assert first(c(1, at=0, id="b"), c(1, id="a", at=30, expires_at=60), **AGE) == ms(60)
+    assert first(c(1, at=0, end=True, deliver_at=500), **AGE) == ms(500)
+
+
 def test_append_time_that_leaps_gives_up_no_group_and_none_after_it_w70_w82() -> None:
     leap = plain(at=HOUR)
     before = c(1, at=0), leap, c(2, end=True, at=1)
@@ -487,3 +500,4 @@ def test_append_times_that_are_not_believed_are_counted() -> None:
     told = story(latest(60), c(1, at=HOUR), plain(at=HOUR), c(2, end=True, at=1), **AGE)
     assert told.task.disbelieved == 2
     assert told.task.clock == ms(1)
+    assert story(latest(60), c(1, at=60), c(2, at=HOUR)).task.disbelieved == 1

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.core.script import RowByRow, Sent, c, context_of, ms, policy_of, story
+from tests.core.script import RowByRow, Sent, c, context_of, ms, policy_of, story, told
 from tests.fake_record import FakeRecord
+from uow.processor.core.changes import Answered
 from uow.processor.core.partition import Partition
 from uow.processor.core.plan_size import CLOSE_BYTES, ENTRY_BYTES, HEADER_BYTES, LEDGER_SHARE
 from uow.topics.policies import Fingerprints, HandlingPolicy, ViolationPolicy
@@ -104,3 +105,29 @@ def test_records_with_many_headers_weigh_for_each_of_them() -> None:
     passing = partition(handling_policy=HandlingPolicy.PASS_THROUGH)
     passing.on_records(records(c(1), c(2, user=many)))
     assert weight(passing) == (2 + 72) * HEADER_BYTES
+
+
+@pytest.mark.parametrize("handling", [HandlingPolicy.SINGLE_MESSAGE_DELIVERY, HandlingPolicy.PASS_THROUGH])
+def test_records_behind_one_that_fills_the_plan_by_its_headers_wait_for_the_next(handling: HandlingPolicy) -> None:
+    many = [(f"h{number}", "x") for number in range(70)]
+    sent = records(c(1, user=many), c(2, user=many), c(3))
+    for record, offset in zip(sent, (3, 5, 9), strict=True):
+        record.offset_ = offset
+    cut = partition(72 * HEADER_BYTES - 1, handling_policy=handling)
+    assert not cut.on_records(sent)
+    assert (cut.position, cut.is_cut, cut.counts.received) == (5, True, 1)
+
+
+def test_command_waits_until_the_next_plans_have_closed_all_that_is_due_before_it_w203() -> None:
+    waiting = partition(0, incomplete_expiration_ms=1000)
+    waiting.on_records(records(c(1, id="a"), c(1, id="b"), c(1, id="c")))
+    extend = story().command(told("extend", "c", until=500))
+    assert not waiting.advance(ms(5))
+    seen = []
+    for _ in range(2):
+        waiting.take_happened()
+        waiting.on_commands([extend], lambda at: True)
+        seen.append((list(waiting.closed.by_id), waiting.is_cut, waiting.command_position))
+    assert seen == [([b"a", b"b"], True, 0), ([b"a", b"b", b"c"], False, 1)]
+    [answer] = [effect for effect, *_ in waiting.happened.effects if isinstance(effect, Answered)]
+    assert not answer.done, "the group is closed"
