@@ -354,6 +354,7 @@ def test_line_6_component_on_a_wrong_partition_is_sent_on_once_w110() -> None:
     (output,) = played.outputs
     assert output == ("D.components", HOME, record.key, record.value, [*record.headers, ("uow-rerouted", b"1")])
     assert not played.open
+    assert (played.counts.passed, played.counts.rerouted) == (1, 1)
     assert played.counts.passed == 1  # W-216: it counts as passed on the partition it leaves
 
 

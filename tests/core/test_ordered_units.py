@@ -123,6 +123,14 @@ def test_unit_that_waited_for_a_group_given_up_closes_when_that_one_was_due_w210
     assert [(each.id, each.closed_at) for each in outcomes] == [("a", ms(100) + 1), ("b", ms(100) + 1)]
 
 
+def test_group_that_opens_overdue_after_a_unit_that_waited_is_given_up_by_the_next_event_w84_w210() -> None:
+    steps = k(1, "a", at=150), k(1, "b", True), k(2, "a", True, at=200), c(1, id="c", at=50)
+    settings = {"incomplete_expiration_ms": 100_000, "expiration_policy": ExpirationPolicy.REDIRECT}
+    delivered = [unit(1, 2, id="a"), unit(1, id="b")]
+    assert played(*steps, **settings) == delivered
+    assert played(*steps, clock(200), **settings) == [*delivered, given_up(1, "expired", "age", "2-")]
+
+
 def test_unit_that_waited_for_a_command_later_than_the_clock_follows_at_once_w203_w210() -> None:
     followed = told_story(
         k(1, "a", at=0), k(1, "b", True, at=5), told("cancel", "a", at=50), outcomes=OutcomesPolicy.ALL

@@ -131,3 +131,13 @@ def test_command_waits_until_the_next_plans_have_closed_all_that_is_due_before_i
     assert seen == [([b"a", b"b"], True, 0), ([b"a", b"b", b"c"], False, 1)]
     [answer] = [effect for effect, *_ in waiting.happened.effects if isinstance(effect, Answered)]
     assert not answer.done, "the group is closed"
+
+
+def test_clock_of_a_full_plan_stands_at_the_last_deadline_that_it_dealt_with() -> None:
+    cut = partition(0, incomplete_expiration_ms=1000)
+    cut.on_records(records(c(1, id="a", at=0), c(1, id="b", at=0.5)))
+    assert not cut.advance(ms(9))
+    assert (list(cut.closed.by_id), cut.clock) == ([b"a"], ms(1) + 1)
+    cut.take_happened()
+    assert cut.advance(ms(9))
+    assert (list(cut.closed.by_id), cut.clock) == ([b"a", b"b"], ms(9))
