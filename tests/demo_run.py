@@ -12,7 +12,7 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from tests.processes import Process
+from tests.processes import PATIENCE_S, Process
 
 QUIET = logging.getLogger("tests.librdkafka")
 
@@ -44,11 +44,11 @@ def records(bootstrap: str, topic: str) -> list[Seen]:
     settings = {"bootstrap.servers": bootstrap, "group.id": "test", "enable.auto.commit": False}
     consumer = Consumer({**settings, "isolation.level": "read_committed", "enable.partition.eof": True}, logger=QUIET)
     try:
-        partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
+        partitions = consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
         consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
         found, open_partitions = [], set(partitions)
         while open_partitions:
-            message = consumer.poll(20)
+            message = consumer.poll(PATIENCE_S)
             assert message is not None, f"{topic} was not read to its end"
             if message.error() is not None:
                 open_partitions.discard(message.partition())

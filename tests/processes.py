@@ -10,6 +10,9 @@ from pathlib import Path
 
 from uow.embedded import child_processes as children
 
+PATIENCE_S = 90
+"""Deadline of everything that is to happen. It costs nothing when it happens, also on a machine with other work; a test ends after `timeout` of pytest."""
+
 
 class Process(children.ChildProcess):
     """A running program; its output, both streams, is in `log`."""
@@ -22,16 +25,16 @@ class Process(children.ChildProcess):
         """What the program said so far."""
         return self.said
 
-    def wait(self, timeout: float = 30) -> int:
+    def wait(self, timeout: float = PATIENCE_S) -> int:
         """Wait for the end; the exit status."""
         return super().wait(timeout)
 
-    def terminate(self, timeout: float = 30) -> int:
+    def terminate(self, timeout: float = PATIENCE_S) -> int:
         """SIGTERM, then wait; the exit status."""
         self.signal(signal.SIGTERM)
         return self.wait(timeout)
 
-    def wait_output(self, text: str, timeout: float = 60) -> str:
+    def wait_output(self, text: str, timeout: float = PATIENCE_S) -> str:
         """Wait until the program has said `text`; the whole line."""
 
         def line() -> str | None:
@@ -50,7 +53,9 @@ class Process(children.ChildProcess):
         self.kill()
 
 
-def wait_for(condition: Callable[[], object], timeout: float = 30, what: str | Callable[[], str] = "condition") -> None:
+def wait_for(
+    condition: Callable[[], object], timeout: float = PATIENCE_S, what: str | Callable[[], str] = "condition"
+) -> None:
     """Wait until a condition holds, with a deadline; the only way a test waits."""
     deadline = time.monotonic() + timeout
     while not condition():

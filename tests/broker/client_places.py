@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.processes import PATIENCE_S
 from uow.schemas import codec
 from uow.schemas.records import (
     ComponentRecord,
@@ -27,7 +28,7 @@ class Topics:
 
     def make(self, *names: str, partitions: int = 4) -> None:
         for made in self.admin.create_topics([NewTopic(name, partitions) for name in names]).values():
-            made.result(10)
+            made.result(PATIENCE_S)
 
     def put(
         self, topic: str, *records: tuple[bytes | None, bytes | None, dict[str, bytes]], partition: int = 0
@@ -36,7 +37,7 @@ class Topics:
         producer = Producer({"bootstrap.servers": self.bootstrap, "enable.idempotence": True})
         for key, value, headers in records:
             producer.produce(topic, value, key, partition, headers=headers)  # type: ignore[arg-type]
-        assert not producer.flush(10)
+        assert not producer.flush(PATIENCE_S)
 
     def deliver(self, destination: str, *ids: str, partition: int = 0) -> None:
         """Units as a worker would write them."""
@@ -47,7 +48,7 @@ class Topics:
     def committed(self, topic: str, group: str, partition: int = 0) -> int:
         """Committed offset of a group; -1001 for none."""
         reader = Consumer({"bootstrap.servers": self.bootstrap, "group.id": group, "isolation.level": "read_committed"})
-        (row,) = reader.committed([TopicPartition(topic, partition)], timeout=10)
+        (row,) = reader.committed([TopicPartition(topic, partition)], timeout=PATIENCE_S)
         reader.close()
         return row.offset
 
@@ -63,12 +64,12 @@ class Topics:
                 "enable.auto.commit": False,
             }
         )
-        partitions = reader.list_topics(topic, timeout=10).topics[topic].partitions
+        partitions = reader.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
         reader.assign([TopicPartition(topic, number, 0) for number in partitions])
         found: list[Message] = []
         ends = 0
         while ends < len(partitions):
-            record = reader.poll(10)
+            record = reader.poll(PATIENCE_S)
             assert record is not None, "the end was not reached"
             if record.error() is not None:
                 ends += 1

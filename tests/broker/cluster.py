@@ -17,7 +17,7 @@ from uuid import uuid4
 from confluent_kafka.admin import AdminClient
 
 from tests.conftest import QUIET
-from tests.processes import wait_for
+from tests.processes import PATIENCE_S, wait_for
 from uow.embedded.broker import CLUSTER_ID, HOST, EmbeddedBroker
 
 SETTINGS = {
@@ -84,7 +84,7 @@ class Cluster:
             with ThreadPoolExecutor() as pool:
                 list(pool.map(lambda number: self.nodes[number].start(), (2, 3)))
             self.admin = AdminClient({"bootstrap.servers": self.bootstrap}, logger=QUIET)
-            wait_for(lambda: len(self.admin.list_topics(timeout=10).brokers) == 3, 30, "three brokers")
+            wait_for(lambda: len(self.admin.list_topics(timeout=PATIENCE_S).brokers) == 3, PATIENCE_S, "three brokers")
             return self
         except BaseException:
             self.close()
@@ -106,7 +106,7 @@ class Cluster:
 
     def leader(self, topic: str, partition: int) -> int:
         """Number of the node that leads a partition; -1 while there is none."""
-        found = self.admin.list_topics(topic, timeout=10).topics[topic].partitions.get(partition)
+        found = self.admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions.get(partition)
         return -1 if found is None else found.leader
 
     @contextmanager

@@ -6,6 +6,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.broker.worker_places import Destination
+from tests.processes import PATIENCE_S
 
 
 def commit(place: Destination, offset: int) -> None:
@@ -27,7 +28,7 @@ def test_a_record_that_nobody_took_and_one_that_came_out_twice_are_told(place: D
     for times in (1, 2):
         source = f"{place.components}/0/0".encode()
         producer.produce(f"{place.name}.rejected", b"v", headers=[("uow-source", source)])
-        assert not producer.flush(30)
+        assert not producer.flush(PATIENCE_S)
         if times == 1:
             place.check_account()
     with pytest.raises(AssertionError, match="came out twice"):

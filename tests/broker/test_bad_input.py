@@ -20,7 +20,7 @@ from confluent_kafka import KafkaException, Producer
 from tests.broker.raw_producer import produce_raw
 from tests.broker.worker_places import Destination, Worker, decoded
 from tests.kafka_broker import Kafka
-from tests.processes import Process, wait_for
+from tests.processes import PATIENCE_S, Process, wait_for
 from uow.topics.headers import as_origin
 from uow.topics.partitioner import partition_for
 from uow.topics.policies import DestinationPolicy
@@ -62,7 +62,7 @@ class Desk:
 
         produce: Any = self.producer.produce
         produce(self.place.components, value, key, partition, on_delivery, None, 0, list(headers))
-        assert not self.producer.flush(30)
+        assert not self.producer.flush(PATIENCE_S)
         return where[0]
 
     def component(self, name: str, seq: int, end: bool = False, *more: tuple[str, bytes | None], **how: Any) -> str:
@@ -436,7 +436,7 @@ def largest(desk: Desk, headers: Sequence[tuple[str, bytes | None]], key: bytes,
     while high - low > 1:
         middle, errors = (low + high) // 2, []
         produce(scratch, b"v" * middle, key, 0, lambda error, _, e=errors: e.append(error), None, 0, list(headers))
-        assert not desk.producer.flush(30)
+        assert not desk.producer.flush(PATIENCE_S)
         low, high = (low, middle) if errors[0] is not None else (middle, high)
     return low
 
@@ -493,7 +493,7 @@ def test_producer_with_librdkafkas_default_partitioner_is_put_right(desk: Desk) 
         key = name.encode()
         pairs = [("uow-id", key), ("uow-seq", b"%d" % seq), ("uow-end", b"true" if seq == 3 else b"false")]
         produce(desk.place.components, b"crc", key, -1, on_delivery, None, 0, pairs)
-    assert not producer.flush(30)
+    assert not producer.flush(PATIENCE_S)
     assert wrong > 0
     keys = {name.encode() for name in names}
     wait_for(lambda: keys <= set(desk.place.delivered()), SLOW)
@@ -509,7 +509,7 @@ def test_producer_with_librdkafkas_default_partitioner_is_put_right(desk: Desk) 
 def transactional(desk: Desk, name: str) -> Producer:
     settings = {"transactional.id": f"{desk.place.name}-{name}", "partitioner": "murmur2_random"}
     producer = Producer({"bootstrap.servers": desk.place.bootstrap, **settings})
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     return producer
 
 
@@ -517,7 +517,7 @@ def hand(desk: Desk, producer: Producer, name: str, seq: int, end: bool) -> None
     key, produce = name.encode(), producer.produce
     pairs = [("uow-id", key), ("uow-seq", b"%d" % seq), ("uow-end", b"true" if end else b"false")]
     produce(desk.place.components, b"transaction", key, headers=pairs)  # type: ignore[arg-type]
-    producer.flush(30)
+    producer.flush(PATIENCE_S)
 
 
 def test_aborted_component_is_never_seen_and_its_number_stays_free(desk: Desk) -> None:
@@ -526,7 +526,7 @@ def test_aborted_component_is_never_seen_and_its_number_stays_free(desk: Desk) -
     producer.begin_transaction()
     hand(desk, producer, "abandoned", 1, False)
     hand(desk, producer, "abandoned", 2, True)
-    producer.abort_transaction(30)
+    producer.abort_transaction(PATIENCE_S)
     desk.component("abandoned", 1)
     desk.component("abandoned", 2, end=True)
     unit = desk.wait_unit("abandoned")
@@ -547,11 +547,11 @@ def test_open_transaction_delays_its_partition_only(desk: Desk) -> None:
     desk.wait_unit(elsewhere)
     assert not {blocked.encode(), behind.encode()} & set(desk.place.delivered())
     gap = f'uow_last_stable_offset_lag{{destination="{desk.place.name}",partition="0"}}'
-    wait_for(lambda: desk.worker.metric(gap) >= 2, 30, "the metric tells of records that nobody can read yet")
-    producer.commit_transaction(30)
+    wait_for(lambda: desk.worker.metric(gap) >= 2, PATIENCE_S, "the metric tells of records that nobody can read yet")
+    producer.commit_transaction(PATIENCE_S)
     desk.wait_unit(blocked)
     desk.wait_unit(behind)
-    wait_for(lambda: desk.worker.metric(gap) == 0, 30, "nothing is held back any more")
+    wait_for(lambda: desk.worker.metric(gap) == 0, PATIENCE_S, "nothing is held back any more")
 
 
 def test_worker_is_alive_and_everything_is_read(desk: Desk) -> None:

@@ -16,6 +16,7 @@ import pytest
 from client_places import Topics, headers_of
 
 import uow
+from tests.processes import PATIENCE_S
 from uow import errors
 from uow.topics.headers import (
     END,
@@ -54,7 +55,7 @@ def forward_all(
     destination: str | None = None,
 ) -> None:
     for _ in range(count):
-        message = reader.receive(20)
+        message = reader.receive(PATIENCE_S)
         assert message is not None
         value = {**message.json(), to or "last": True}
         connection.forward(message, to, destination=destination, value=value)
@@ -67,7 +68,7 @@ def test_inner_unit_and_the_position_of_what_it_stands_for_are_one_transaction_w
     reader = connection.messages(f"{shop}-1", group=f"{shop}-splitting")
 
     def split_but_for(failure: Exception | None) -> None:
-        message = reader.receive(20)
+        message = reader.receive(PATIENCE_S)
         assert message is not None
         with connection.unit(shop, stands_for=message) as inner:
             for part in "abcd":
@@ -125,7 +126,7 @@ def test_output_and_position_are_one_transaction(connection: uow.Connection, pla
     partition = partition_for(b"a", 4)
     with connection.messages(f"{shop}-1", group=shop) as reader:
         for number in range(1, 4):
-            message = reader.receive(20)
+            message = reader.receive(PATIENCE_S)
             assert message is not None
             assert connection.forward(message, destination=shop) is uow.Forwarded.COMMITTED
             assert places.committed(f"{shop}-1", shop, partition) == number
@@ -220,14 +221,14 @@ def test_forwarders_that_join_and_die_forward_each_message_once(places: Topics, 
             if len(arrived) > 400 and not killed:
                 killed = True
                 running[0].kill()
-                assert running[0].wait(10) == -signal.SIGKILL
+                assert running[0].wait(PATIENCE_S) == -signal.SIGKILL
                 running.append(forwarder("a"))
-        feeder.join(30)
+        feeder.join(PATIENCE_S)
         assert [each.poll() for each in running[1:]] == [None, None]
     finally:
         for each in running:
             each.kill()
-            each.wait(10)
+            each.wait(PATIENCE_S)
     assert Counter(record.key() for record in places.read(f"{shop}.components")) == Counter(
         b"order-%d" % number for number in range(count)
     )

@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 
 import uow
 from tests.broker.worker_places import Destination
+from tests.processes import PATIENCE_S
 from uow.schemas import codec
 from uow.schemas.records import ComponentRecord, Reference, Source
 from uow.schemas.registry import RegistryFramer
@@ -119,7 +120,7 @@ def poisoned(places: Topics, destination: str) -> list[str]:
         ids.append(name)
     nested = replace(a_unit("nested", [b"1"], destination), components=(INNER,))
     producer.produce(f"{destination}.units", codec.frame(nested), b"k", 0, headers=unit_record(b"", "nested")[1])  # type: ignore[arg-type]
-    assert not producer.flush(20)
+    assert not producer.flush(PATIENCE_S)
     return [*ids, "nested"]
 
 
@@ -127,7 +128,7 @@ def gone_through(reader: Any, acknowledge: bool) -> list[str]:
     """Ids of all units up to the last one, each opened as far as it goes; a stream tells of one that is broken while it is opened."""
     found: list[str] = []
     while found[-1:] != ["nested"]:
-        unit = reader.receive(20)
+        unit = reader.receive(PATIENCE_S)
         assert unit is not None, f"stopped behind {found}"
         try:
             assert all(component.unit is None for component in unit.components)
@@ -214,7 +215,7 @@ def test_a_large_unit_that_expired_is_moved_whole_or_says_where_it_stayed_w86(
     for made in admin.create_topics(
         [*topics, NewTopic(f"{roomy}2.units", 1, config=room), NewTopic(f"{roomy}2.errors", 1)]
     ).values():
-        made.result(10)
+        made.result(PATIENCE_S)
     for name in (roomy, f"{roomy}2"):
         old = replace(a_unit("old", [b"v" * 3_000_000], name), expires_at=1)
         # without idempotence, a first try that the new topic refuses is sent again behind the second record
@@ -223,7 +224,7 @@ def test_a_large_unit_that_expired_is_moved_whole_or_says_where_it_stayed_w86(
         for unit in (old, a_unit("fresh", [b"1"], name)):
             value, headers = unit_record(codec.frame(unit), unit.id)
             producer.produce(f"{name}.units", value, unit.id.encode(), 0, headers=dict(headers))  # type: ignore[arg-type]
-        assert not producer.flush(20)
+        assert not producer.flush(PATIENCE_S)
         with connection.units(name, group=name, expiration_policy="redirect", redelivery_limit=-1) as reader:
             assert (next(reader).id, reader.given_up) == ("fresh", {"expired": 1})
     (whole,), (stub,) = places.read(f"{roomy}.errors"), places.read(f"{roomy}2.errors")
@@ -260,17 +261,17 @@ def test_a_batch_that_the_library_will_not_inflate_is_passed_over(
         places.put(name, (b"k", value, headers))
         for _ in range(2):
             bombs.produce(name, bytes(3_000_000), b"k", 0)
-        assert not bombs.flush(20)
+        assert not bombs.flush(PATIENCE_S)
         value, headers = unit_record(codec.frame(a_unit("behind", [b"1"], destination)), "behind")
         places.put(name, (b"k", value, headers))
     with connection.units(destination, group=destination, kafka=SMALL) as reader:
         for expected in ("before", "behind"):
-            unit = reader.receive(30)
+            unit = reader.receive(PATIENCE_S)
             assert unit is not None
             assert unit.id == expected
             unit.acknowledge()
     with connection.messages(hop, group=destination, kafka=SMALL) as messages:
-        found = [messages.receive(30), messages.receive(30)]
+        found = [messages.receive(PATIENCE_S), messages.receive(PATIENCE_S)]
         assert [message.offset for message in found if message is not None] == [0, 3]
         assert messages.given_up["failed"] >= 1
     moved = [headers_of(each) for each in places.read(f"{destination}.errors")]

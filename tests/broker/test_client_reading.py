@@ -16,6 +16,7 @@ import pytest
 from client_places import Topics
 
 import uow
+from tests.processes import PATIENCE_S
 from uow import errors
 
 
@@ -160,7 +161,7 @@ def test_readers_of_one_group_share_the_units(places: Topics, destination: str) 
                 readers[-1].start()
             time.sleep(0.01)
         for thread in readers:
-            thread.join(30)
+            thread.join(PATIENCE_S)
     assert seen == dict.fromkeys(ids, 1)
     for partition in range(4):
         assert places.committed(f"{destination}.units", destination, partition) == 50
@@ -223,11 +224,11 @@ def test_plain_records_are_passed_over_or_handed_out(
         unit.acknowledge()
     assert places.committed(f"{destination}.units", destination) == 2
     with connection.units(destination, group=f"{destination}-all", include_plain=True) as everything:
-        plain = everything.receive(20)
+        plain = everything.receive(PATIENCE_S)
         assert isinstance(plain, uow.Message)
         assert (plain.key, plain.value, plain.headers) == (b"k", b"newsletter", [("x", b"1")])
         plain.acknowledge()
-        assert isinstance(everything.receive(20), uow.ReceivedUnit)
+        assert isinstance(everything.receive(PATIENCE_S), uow.ReceivedUnit)
 
 
 def test_latest_begins_at_the_end_and_stays_there(places: Topics, destination: str) -> None:
@@ -255,7 +256,7 @@ def test_committed_refuses_a_group_without_an_offset(
     """R-53."""
     reader = connection.units(destination, group=destination, start="committed")
     with pytest.raises(errors.SubscriptionExpiredError, match="no committed offset"):
-        reader.receive(20)
+        reader.receive(PATIENCE_S)
 
 
 def test_an_offset_out_of_range_is_told(connection: uow.Connection, places: Topics, destination: str) -> None:
@@ -267,10 +268,10 @@ def test_an_offset_out_of_range_is_told(connection: uow.Connection, places: Topi
         taken(reader, 1)[0].acknowledge()
     places.deliver(destination, "c")
     for deleted in places.admin.delete_records([TopicPartition(f"{destination}.units", 0, 3)]).values():
-        deleted.result(10)
+        deleted.result(PATIENCE_S)
     reader = connection.units(destination, group=destination)
     with pytest.raises(errors.SubscriptionExpiredError):
-        reader.receive(20)
+        reader.receive(PATIENCE_S)
 
 
 def test_a_reader_without_a_group_reads_alone_and_commits_nothing(
@@ -296,10 +297,10 @@ def test_uncommitted_units_are_not_seen(connection: uow.Connection, places: Topi
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": places.bootstrap, "transactional.id": destination})
-    producer.init_transactions(10)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     producer.produce(f"{destination}.units", b"aborted", b"k", 0, headers={"uow-kind": b"unit"})
-    producer.flush(10)
-    producer.abort_transaction(10)
+    producer.flush(PATIENCE_S)
+    producer.abort_transaction(PATIENCE_S)
     places.deliver(destination, "a")
     assert [unit.id for unit in taken(connection.units(destination, group=destination), 1)] == ["a"]

@@ -16,12 +16,12 @@ import psutil
 import pytest
 
 from tests.demo_run import DemoRun, Seen
-from tests.processes import is_alive, wait_for
+from tests.processes import PATIENCE_S, is_alive, wait_for
 
 UOW = Path(sys.executable).with_name("uow")
-PATIENCE_S = 400
+STORY_S = 400
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(PATIENCE_S + 60)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(STORY_S + 60)]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoRun]:
     """One story for all tests of this file, still running when they look."""
     run = DemoRun(UOW, tmp_path_factory.mktemp("demo"), ["--without-spark", "--keep", "--customers", "40"])
     try:
-        run.child.wait_output("look around", PATIENCE_S)
+        run.child.wait_output("look around", STORY_S)
         yield run
         run.child.signal(signal.SIGINT)
         assert run.child.wait(60) == 0, run.child.output
@@ -166,7 +166,7 @@ def test_the_log_gives_the_same_units_again_and_under_fail_group_those_without_a
 def rebuilt(demo: DemoRun, status: int, *options: str) -> Any:
     """What `uow rebuild --dry-run` says of the story's log."""
     command = [UOW, "rebuild", "megazon", "--dry-run", "--json", "-c", demo.folder / "uow.toml", *options]
-    done = subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(command, capture_output=True, timeout=STORY_S, check=False)
     assert done.returncode == status, done.stderr
     return json.loads(done.stdout)
 
@@ -176,11 +176,11 @@ def test_everything_dies_with_a_killed_demo(tmp_path: Path, moment: str) -> None
     """P-21: nothing outlives it."""
     run = DemoRun(UOW, tmp_path, ["--without-spark", "--customers", "20"])
     try:
-        run.child.wait_output(moment, PATIENCE_S)
+        run.child.wait_output(moment, STORY_S)
         family = [process.pid for process in psutil.Process(run.child.pid).children(recursive=True)]
         assert len(family) > 1
         run.child.kill()
-        wait_for(lambda: not any(map(is_alive, family)), 60, "end of every process the demo had started")
+        wait_for(lambda: not any(map(is_alive, family)), PATIENCE_S, "end of every process the demo had started")
     finally:
         run.child.close()
 
@@ -189,13 +189,13 @@ def test_ctrl_c_ends_it_without_a_traceback(tmp_path: Path) -> None:
     """P-20."""
     run = DemoRun(UOW, tmp_path, ["--without-spark", "--customers", "20"])
     try:
-        run.child.wait_output("topics", PATIENCE_S)
+        run.child.wait_output("topics", STORY_S)
         family = [process.pid for process in psutil.Process(run.child.pid).children(recursive=True)]
         run.child.signal(signal.SIGINT)
         assert run.child.wait(60) == 1
         assert "Traceback" not in run.child.output
         assert "stopped" in run.child.output
-        wait_for(lambda: not any(map(is_alive, family)), 60, "end of every process the demo had started")
+        wait_for(lambda: not any(map(is_alive, family)), PATIENCE_S, "end of every process the demo had started")
     finally:
         run.child.close()
 

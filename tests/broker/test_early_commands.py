@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from tests.broker.worker_places import Destination
 from tests.kafka_broker import Kafka
-from tests.processes import Process, wait_for
+from tests.processes import PATIENCE_S, Process, wait_for
 from uow import connect
 from uow.client.connection import Connection
 from uow.schemas import codec
@@ -49,7 +49,7 @@ def test_a_cancel_is_not_lost_whatever_lies_unread_w62_w203(place: Destination) 
     behind, unseen = crowd.pop(), crowd.pop()
     in_hop, meanwhile = held
     hop = Producer({"bootstrap.servers": place.bootstrap, "transactional.id": f"{place.name}-hop"})
-    hop.init_transactions(20)
+    hop.init_transactions(PATIENCE_S)
     with connect(place.bootstrap) as connection:
         # nobody reads yet: a crowd, a component behind it, its cancel, and one of an id that nobody knows
         place.send([(name, 1, True) for name in crowd] + [(behind, 1, False)])
@@ -59,24 +59,24 @@ def test_a_cancel_is_not_lost_whatever_lies_unread_w62_w203(place: Destination) 
         hop.begin_transaction()
         headers = [("uow-id", in_hop.encode()), ("uow-seq", b"1")]
         hop.produce(place.components, b"x", in_hop.encode(), 1, headers=headers)
-        assert not hop.flush(20)
+        assert not hop.flush(PATIENCE_S)
         cancel(connection, place, in_hop)
         worker = place.worker()
-        wait_for(lambda: len(answers(place)) == 2, 60, lambda: str(answers(place)))
+        wait_for(lambda: len(answers(place)) == 2, PATIENCE_S, lambda: str(answers(place)))
         assert answers(place)[behind].startswith("closes the group as cancelled: 1 component to the errors topic")
         assert answers(place)[unseen].startswith("closes the id as cancelled: nothing of it is held")
-        hop.commit_transaction(20)
-        wait_for(lambda: in_hop in answers(place), 30, lambda: str(answers(place)))
+        hop.commit_transaction(PATIENCE_S)
+        wait_for(lambda: in_hop in answers(place), PATIENCE_S, lambda: str(answers(place)))
         assert answers(place)[in_hop].startswith("closes the group as cancelled: 1 component to the errors topic")
         cancel(connection, place, meanwhile)
-        wait_for(lambda: meanwhile in answers(place), 30)
+        wait_for(lambda: meanwhile in answers(place))
     # the next worker knows of a cancel before all components
     assert worker.child.terminate() == 0
     again = place.worker()
     late = [(behind, 2), *[(name, seq) for name in (unseen, meanwhile) for seq in (1, 2)]]
     place.send([*[(name, seq, seq == 2) for name, seq in late], ("whole", 1, True)])
-    wait_for(lambda: place.delivered()[b"whole"], 60)
-    wait_for(lambda: len(fates(place)) == 7, 30, lambda: str(fates(place)))
+    wait_for(lambda: place.delivered()[b"whole"])
+    wait_for(lambda: len(fates(place)) == 7, PATIENCE_S, lambda: str(fates(place)))
     assert fates(place) == sorted(
         [
             (behind.encode(), b"1", b"cancelled"),

@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from tests.broker.worker_places import Destination
-from tests.processes import wait_for
+from tests.processes import PATIENCE_S, wait_for
 
 LIMIT_MS = 800
 SLOW = 90.0
@@ -28,12 +28,12 @@ def test_component_in_an_aborted_transaction_leaves_a_group_that_expires(place: 
     producer = Producer(
         {"bootstrap.servers": place.bootstrap, "transactional.id": place.name, "partitioner": "murmur2_random"}
     )
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     headers: Any = [("uow-id", b"torn"), ("uow-seq", b"2"), ("uow-end", b"true")]
     producer.produce(place.components, b"never", b"torn", headers=headers)
-    producer.flush(30)
-    producer.abort_transaction(30)
+    producer.flush(PATIENCE_S)
+    producer.abort_transaction(PATIENCE_S)
     place.send([("torn", 1, False)])
     wait_for(lambda: outcomes(place), SLOW)
     (said,) = outcomes(place)
@@ -51,7 +51,7 @@ def test_worker_whose_clock_is_put_right_expires_what_is_due(place: Destination)
     ready = time.monotonic()
     wait_for(lambda: time.monotonic() - ready > AHEAD_S)
     place.send([("slow", 1, False)])
-    wait_for(lambda: place.read(f"{place.name}.errors"), 30.0)
+    wait_for(lambda: place.read(f"{place.name}.errors"))
     (said,) = outcomes(place)
     assert (said["uow-id"], said["uow-outcome"], said["uow-reason"]) == (b"slow", b"expired", b"age")
     assert worker.child.terminate() == 0
@@ -63,7 +63,9 @@ def test_log_policy_writes_one_line_per_component_and_no_record(place: Destinati
         incomplete_expiration_ms=LIMIT_MS, expiration_policy="log", outcomes="all", expiration_log_headers=["shop"]
     )
     worker = place.worker()
-    producer = Producer({"bootstrap.servers": place.bootstrap, "partitioner": "murmur2_random"})
+    producer = Producer(
+        {"bootstrap.servers": place.bootstrap, "partitioner": "murmur2_random", "enable.idempotence": True}
+    )
     for seq in (3, 1):
         headers: Any = [
             ("uow-id", b"forgotten"),
@@ -73,7 +75,7 @@ def test_log_policy_writes_one_line_per_component_and_no_record(place: Destinati
             ("secret", b"not for the log"),
         ]
         producer.produce(place.components, b"x", b"forgotten", headers=headers)
-    assert not producer.flush(30)
+    assert not producer.flush(PATIENCE_S)
     wait_for(lambda: worker.child.output.count("component expired") == 2, SLOW, lambda: worker.child.output[-2000:])
     lines = [json.loads(line) for line in worker.child.output.splitlines() if "component expired" in line]
     assert [(line["id"], line["seq"], line["component_id"], line["missing"]) for line in lines] == [
@@ -91,12 +93,14 @@ def test_redirected_components_are_as_they_were(place: Destination) -> None:
     """W-71, W-80: key, value and headers byte for byte, each component singly, in number order, same partition number."""
     place.create(incomplete_expiration_ms=LIMIT_MS, expiration_policy="redirect")
     worker = place.worker()
-    producer = Producer({"bootstrap.servers": place.bootstrap, "partitioner": "murmur2_random"})
+    producer = Producer(
+        {"bootstrap.servers": place.bootstrap, "partitioner": "murmur2_random", "enable.idempotence": True}
+    )
     odd: list[tuple[str, bytes | None]] = [("x", b"\xff\x00"), ("x", None), ("uow-priority", b"7"), ("é", b"")]
     for seq, value in ((4, None), (2, b""), (1, bytes(range(256)))):
         headers: Any = [odd[0], ("uow-id", b"whole"), ("uow-seq", b"%d" % seq), *odd[1:]]
         producer.produce(place.components, value, b"whole", headers=headers)
-    assert not producer.flush(30)
+    assert not producer.flush(PATIENCE_S)
     errors = f"{place.name}.errors"
     wait_for(lambda: len(place.read(errors)) == 3, SLOW)
     sources = {record.headers()[2][1]: record for record in place.read(place.components)}
@@ -118,8 +122,8 @@ def test_redirect_without_its_topic_refuses_to_start_and_names_the_remedy(place:
     """W-81: exit status 2; created again, it starts."""
     errors = f"{place.name}.errors"
     place.create(incomplete_expiration_ms=LIMIT_MS, expiration_policy="redirect")
-    admin.delete_topics([errors])[errors].result(20)
-    wait_for(lambda: errors not in admin.list_topics(timeout=10).topics)
+    admin.delete_topics([errors])[errors].result(PATIENCE_S)
+    wait_for(lambda: errors not in admin.list_topics(timeout=PATIENCE_S).topics)
     worker = place.worker(wait=False)
     assert worker.child.wait(60) == 2
     assert errors in worker.child.output

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from tests.broker.worker_places import Destination
 from tests.foreign.foreign_programs import BUILD_S, LANGUAGES, client_program
 from tests.kafka_broker import Kafka
-from tests.processes import Process
+from tests.processes import PATIENCE_S, Process
 from uow.topics.partitioner import partition_for
 
 ITEMS = ["flash drive", "bööks", "lava lamp"]
@@ -35,7 +35,7 @@ def test_units_of_another_language_go_through_a_worker_and_back_w01_w118(
         place.ends[key] = len(ITEMS)
     plain = Producer({"bootstrap.servers": place.bootstrap, "enable.idempotence": True})
     plain.produce(place.components, b"no component")
-    assert not plain.flush(30)
+    assert not plain.flush(PATIENCE_S)
     worker = place.worker()
     place.wait_delivered(len(ids) + 1)
     assert worker.child.terminate(90) == 0

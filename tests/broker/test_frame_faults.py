@@ -36,7 +36,7 @@ from uow.processor.kafka.worker_settings import WorkerSettings
 from uow.prove.frames import MEMBERSHIP, TRANSACTION, Api, FrameFault, FrameRule, Proxy
 from uow.schemas.error_classes import FencedError
 
-pytestmark = [pytest.mark.timeout(90), pytest.mark.broker]
+pytestmark = pytest.mark.broker
 
 TIMES = int(os.environ.get("UOW_DRILL_TIMES", "1000"))
 """Of the drill with late ends of transactions: `make drill TIMES=...`."""

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from confluent_kafka import KafkaError, Producer
 
 from tests.broker.worker_places import Destination, Worker, alter_topic
-from tests.processes import wait_for
+from tests.processes import PATIENCE_S, wait_for
 from uow.cli.main import main
 from uow.topics.partitioner import partition_for
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(240)
 def metric(worker: Worker, name: str) -> dict[str, float]:
     """By partition."""
     address = worker.child.wait_output("pages on http://").partition("pages on ")[2].partition("/groups/")[0]
-    with urllib.request.urlopen(f"{address}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"{address}/metrics", timeout=PATIENCE_S) as answer:
         lines = [line for line in answer.read().decode().splitlines() if line.startswith(f"{name}{{")]
     return {line.partition('partition="')[2].partition('"')[0]: float(line.rpartition(" ")[2]) for line in lines}
 
@@ -80,7 +80,7 @@ def trust_producers(place: Destination, admin: Any) -> None:
         done = CliRunner().invoke(main, [*command, "-c", str(place.config)])
         return told in done.output, done.exit_code
 
-    wait_for(lambda: said("topics", "check") == (True, 1), 30, "the broker tells of the change")
+    wait_for(lambda: said("topics", "check") == (True, 1), PATIENCE_S, "the broker tells of the change")
     assert said("doctor") == (True, 0), "worth a look, and nothing wrong"
 
 

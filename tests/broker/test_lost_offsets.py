@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import OFFSET_END, ConsumerGroupTopicPartitions, TopicPartition
 
 from tests.broker.worker_places import Destination, Worker
-from tests.processes import Process, wait_for
+from tests.processes import PATIENCE_S, Process, wait_for
 
 SLOW = 90.0
 UNITS = 50
@@ -27,7 +27,7 @@ def lose_offsets(place: Destination, admin: Any) -> None:
 
     def is_deleted() -> bool:
         try:
-            admin.delete_consumer_groups(["A-" + place.name])["A-" + place.name].result(20)
+            admin.delete_consumer_groups(["A-" + place.name])["A-" + place.name].result(PATIENCE_S)
         except Exception:  # noqa: BLE001 - the last member is not gone yet
             return False
         return True
@@ -40,14 +40,14 @@ def empty_ledger(place: Destination, admin: Any) -> None:
     place.is_damaged = True
     whole = TopicPartition(f"A-{place.name}-{place.name}-closed-changelog", 0, OFFSET_END)
     for future in admin.delete_records([whole]).values():
-        future.result(20)
+        future.result(PATIENCE_S)
 
 
 def put_back(place: Destination, admin: Any, offset: int) -> None:
     """As `kafka-consumer-groups.sh --reset-offsets` does."""
     group = ConsumerGroupTopicPartitions("A-" + place.name, [TopicPartition(place.components, 0, offset)])
     for future in admin.alter_consumer_group_offsets([group]).values():
-        future.result(20)
+        future.result(PATIENCE_S)
 
 
 def cause(worker: Worker) -> str:
@@ -92,8 +92,8 @@ def test_lost_offsets_are_no_first_start_and_the_remedies_work(place: Destinatio
     worker.child.terminate(SLOW)
     logs = [f"A-{place.name}-{place.name}-{each}-changelog" for each in ("closed", "groups")]
     for future in admin.delete_topics(logs).values():
-        future.result(20)
-    wait_for(lambda: not {*logs} & admin.list_topics(timeout=10).topics.keys())
+        future.result(PATIENCE_S)
+    wait_for(lambda: not {*logs} & admin.list_topics(timeout=PATIENCE_S).topics.keys())
     place.create()
     put_back(place, admin, position)
     goes_on(place, "second", UNITS + 1)

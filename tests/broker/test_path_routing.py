@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 import uow
 from tests.broker.worker_places import Destination
-from tests.processes import wait_for
+from tests.processes import PATIENCE_S, wait_for
 from uow.cli.main import main
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.partitioner import partition_for
@@ -46,7 +46,7 @@ def test_ids_are_placed_once_and_outlive_more_partitions_w105_w106_w215(place: D
 
     def race(seq: int) -> None:
         with uow.connect(place.bootstrap, application=f"A-{place.name}") as connection:
-            at_once.wait(30)
+            at_once.wait(PATIENCE_S)
             for name in raced:
                 places[name, seq] = send(place, connection, name, seq)
 
@@ -101,7 +101,7 @@ def test_claims_that_no_worker_can_follow_stop_neither_workers_nor_senders_w105(
             for number, value in enumerate((b"9" * 4_301, b"99", b"-1", "\N{ARABIC-INDIC DIGIT ONE}".encode())):
                 hostile.produce(topic, value, claim_key(name.encode(), number.to_bytes(16, "big")))
         hostile.produce(topic, b"1", b"\x01")
-        assert not hostile.flush(30)
+        assert not hostile.flush(PATIENCE_S)
 
     claim_nonsense(claimed + hashed)
     workers = [place.worker("0"), place.worker("1")]
@@ -116,7 +116,7 @@ def test_claims_that_no_worker_can_follow_stop_neither_workers_nor_senders_w105(
     place.wait_delivered(60)
     place.verify()
     assert [worker.child.status for worker in workers] == [None, None]
-    wait_for(lambda: path_map(place).ignored_due() is None, 60, "what nobody heeds is ended")
+    wait_for(lambda: path_map(place).ignored_due() is None, PATIENCE_S, "what nobody heeds is ended")
     for worker in workers:
         assert worker.child.terminate(60) == 0
         assert worker.child.output.count("is ignored; further ones are counted only") == 1

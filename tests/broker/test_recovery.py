@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 
 from tests.broker.worker_places import Destination
-from tests.processes import Process, wait_for
+from tests.processes import PATIENCE_S, Process, wait_for
 
 SLOW = 90.0
 pytestmark = pytest.mark.timeout(200)
@@ -32,8 +32,8 @@ def test_changelog_that_was_deleted_blocks_the_partitions_that_had_open_groups(p
     assert worker.child.terminate(SLOW) == 0
     changelog = f"A-{place.name}-{place.name}-groups-changelog"
     for future in admin.delete_topics([changelog]).values():
-        future.result(20)
-    wait_for(lambda: changelog not in admin.list_topics(timeout=10).topics)
+        future.result(PATIENCE_S)
+    wait_for(lambda: changelog not in admin.list_topics(timeout=PATIENCE_S).topics)
     place.create()
     worker = place.worker()
     wait_for(lambda: worker.partitions()["0"]["blocked"], SLOW)
@@ -49,7 +49,7 @@ def test_partitions_added_to_the_input_alone_end_the_worker_with_status_two(plac
     """F25, W-88: ids would belong elsewhere."""
     place.create()
     for future in admin.create_partitions([NewPartitions(place.components, 6)]).values():
-        future.result(20)
+        future.result(PATIENCE_S)
     worker = place.worker(wait=False)
     assert worker.child.wait(SLOW) == 2
     assert "all topics of a destination have the partition count of" in worker.child.output

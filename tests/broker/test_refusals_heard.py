@@ -10,7 +10,7 @@ import pytest
 
 from tests.broker.worker_places import Destination
 from tests.kafka_broker import Kafka
-from tests.processes import Process, wait_for
+from tests.processes import PATIENCE_S, Process, wait_for
 from uow import Rejection, connect
 
 
@@ -34,7 +34,7 @@ def test_of_two_blocks_under_one_id_the_second_one_learns_it_w37(place: Destinat
             with connection.unit(place.name, id="order") as unit:
                 unit.send({"item": item})
                 unit.send({"item": item})
-        wait_for(lambda: len(second) == 2, 60, lambda: str(second))
+        wait_for(lambda: len(second) == 2, PATIENCE_S, lambda: str(second))
         assert {(each.error, each.case, each.id) for each in second} == {
             ("DuplicateSequenceNumberError", "duplicate", "order")
         }
@@ -49,10 +49,10 @@ def test_of_two_blocks_under_one_id_the_second_one_learns_it_w37(place: Destinat
         with other.unit(place.name, id="forwarded") as unit:
             unit.send("x", to=hop, headers={"uow-count": "1"})
         with silent.messages(hop, group=place.name) as inbox:
-            message = inbox.receive(30)
+            message = inbox.receive(PATIENCE_S)
             assert message is not None
             silent.forward(message, destination=place.name, headers={"uow-seq": "2"}, reassign=True)
-        wait_for(lambda: len(second) == 3, 30, lambda: str(second))
+        wait_for(lambda: len(second) == 3, PATIENCE_S, lambda: str(second))
         assert (second[2].error, second[2].id) == ("OutOfSequenceRangeError", "forwarded")
     assert first == []
     assert worker.child.terminate() == 0

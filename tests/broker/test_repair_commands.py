@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.broker.worker_places import Destination, decoded
 from tests.kafka_broker import Kafka
-from tests.processes import Process, wait_for
+from tests.processes import PATIENCE_S, Process, wait_for
 from uow import connect
 from uow.cli.main import main
 from uow.client.outgoing import OutgoingRecord
@@ -53,16 +53,16 @@ def test_what_people_see_counts_no_markers_and_says_when_a_command_closed_a_grou
     producer = Producer(
         {"bootstrap.servers": place.bootstrap, "transactional.id": place.name, "partitioner": "murmur2_random"}
     )
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     for value, is_meant in ((b"plain", True), (b"never", False), (b"never", False)):
         producer.begin_transaction()
         for partition in range(place.partitions):
             producer.produce(place.components, value, b"plain", partition)
-        producer.flush(30)
+        producer.flush(PATIENCE_S)
         (producer.commit_transaction if is_meant else producer.abort_transaction)(30)
     place.send([("slow", 1, False)])
     place.wait_delivered(place.partitions)
-    wait_for(lambda: open_groups(place) == {"slow"}, 30)
+    wait_for(lambda: open_groups(place) == {"slow"})
     assert [each["behind"] for each in totals(place)] == [0] * place.partitions
     assert "wait to be read" not in run(place, "doctor").output
 
@@ -86,7 +86,7 @@ def test_every_verb_is_answered_by_the_worker_and_a_repeated_command_does_nothin
     assert "--command-id early" in early.stderr
     worker = place.worker()
     place.send([(f"g{number}", seq, False) for number in range(9) for seq in (1, 3)])
-    wait_for(lambda: len(open_groups(place)) == 9, 30)
+    wait_for(lambda: len(open_groups(place)) == 9)
 
     assert repair(place, "release", "g0", "--dry-run").output.startswith("release g0: would be done: delivers 2")
     assert "g0" in open_groups(place)
@@ -114,7 +114,7 @@ def test_every_verb_is_answered_by_the_worker_and_a_repeated_command_does_nothin
     place.send([("g4", 2, False), ("g4", 4, False), ("g5", 3, False), ("g5", 4, True)])
     bulk = repair(place, "cancel", "--match", "g[678]")
     assert (bulk.exit_code, len(bulk.output.splitlines())) == (0, 3)
-    wait_for(lambda: open_groups(place) == {"g3"}, 30, lambda: str(open_groups(place)))
+    wait_for(lambda: open_groups(place) == {"g3"}, PATIENCE_S, lambda: str(open_groups(place)))
     assert again.child.terminate() == 0
 
     units = {record.key(): decoded(record.value()) for record in place.read(place.units)}
@@ -141,7 +141,7 @@ def test_a_forwarder_gives_a_component_up_and_its_unit_with_it_w62(place: Destin
     place.create()
     worker = place.worker()
     place.send([("order", 1, False), ("order", 3, True)])
-    wait_for(lambda: open_groups(place) == {"order"}, 30)
+    wait_for(lambda: open_groups(place) == {"order"})
     with connect(place.bootstrap) as connection:
         hop = f"{place.name}.rejected"  # any topic that is there
         connection.send(place.name, b"nobody has it", id="order", seq=2, to=hop)
@@ -153,7 +153,7 @@ def test_a_forwarder_gives_a_component_up_and_its_unit_with_it_w62(place: Destin
         assert answer.text.startswith("closes the group as cancelled: 2 components")
         assert not open_groups(place)
     consumer = Consumer({"bootstrap.servers": place.bootstrap, "group.id": place.name})
-    (position,) = consumer.committed([TopicPartition(hop, message.partition)], timeout=20)
+    (position,) = consumer.committed([TopicPartition(hop, message.partition)], timeout=PATIENCE_S)
     consumer.close()
     assert position.offset == message.offset + 1, "command and position are one transaction"
     errors = [dict(record.headers()) for record in place.read(f"{place.name}.errors")]
@@ -182,7 +182,7 @@ def test_refused_and_given_up_components_are_corrected_and_sent_again_w202_w80(p
         )
         return found
 
-    wait_for(lambda: listed("rejected") and listed("errors"), 30)
+    wait_for(lambda: listed("rejected") and listed("errors"))
     (refused,), (expired,) = listed("rejected"), listed("errors")
     assert (refused["class"], refused["case"], refused["id"], refused["seq"]) == (
         "BadSequenceNumberError",
@@ -200,7 +200,7 @@ def test_refused_and_given_up_components_are_corrected_and_sent_again_w202_w80(p
     assert "(dry run)" in run(place, *again, "--all", "--dry-run").output
     assert run(place, *again, refused["where"], "--set", "uow-seq=2").exit_code == 0
     assert run(place, *again, "--from", "errors", "--id", "brief").exit_code == 0
-    place.wait_delivered(2, 30)
+    place.wait_delivered(2)
     assert worker.child.terminate() == 0
     units = {unit["id"]: unit for unit in (decoded(record.value()) for record in place.read(place.units))}
     assert [each["seq"] for each in units["order"]["components"]] == [1, 2]

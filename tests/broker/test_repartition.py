@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from confluent_kafka.admin import NewPartitions
 
 from tests.broker.worker_places import Destination, alter_topic
-from tests.processes import wait_for
+from tests.processes import PATIENCE_S, wait_for
 from uow.cli.main import main
 from uow.topics.catalogue import RECORD_LIMIT_BYTES
 from uow.topics.partitioner import partition_for
@@ -36,7 +36,7 @@ def test_open_groups_complete_after_four_partitions_became_eight_w107(place: Des
     worker.child.signal(signal.SIGKILL)
     place.send([(name, 3, False) for name in ids])  # unread where it lies when the count changes
 
-    admin.create_partitions([NewPartitions(place.components, 8)])[place.components].result(20)
+    admin.create_partitions([NewPartitions(place.components, 8)])[place.components].result(PATIENCE_S)
     idle = place.worker("1", wait=False)
     assert idle.child.wait(60) == 2
     assert (
@@ -51,7 +51,7 @@ def test_open_groups_complete_after_four_partitions_became_eight_w107(place: Des
         return done.exit_code == 0
 
     done = refused
-    wait_for(is_done, 60, lambda: done.output)
+    wait_for(is_done, PATIENCE_S, lambda: done.output)
     report = json.loads(done.stdout)
     assert (report["before"], report["after"]) == (4, 8)
     assert report["moved"]["groups"] * 2 == report["moved"]["components"]
@@ -84,12 +84,12 @@ def test_more_closed_ids_than_a_record_holds_move_and_a_rehearsal_that_fails_cha
     alter_topic(admin, log, max_message_bytes="1000000")
     failed = repartition(place, "--partitions", "2")
     assert (failed.exit_code, "nothing has moved, and workers may be started as before" in failed.output) == (1, True)
-    counts = {name: len(topic.partitions) for name, topic in admin.list_topics(timeout=20).topics.items()}
+    counts = {name: len(topic.partitions) for name, topic in admin.list_topics(timeout=PATIENCE_S).topics.items()}
     assert (counts[place.components], counts[place.units], counts[log]) == (1, 1, 2)
     alter_topic(admin, log, max_message_bytes=str(RECORD_LIMIT_BYTES))
     before = place.worker()
     place.send([("left-open", 2, True)])
-    wait_for(lambda: place.committed() >= len(ids) + 3, 60)
+    wait_for(lambda: place.committed() >= len(ids) + 3)
     assert before.child.terminate() == 0
 
     done = repartition(place, "--partitions", "2", "--json")
@@ -99,7 +99,7 @@ def test_more_closed_ids_than_a_record_holds_move_and_a_rehearsal_that_fails_cha
     place.worker()
     late = next(name for name in ids if partition_for(name.encode(), 2) == 1)
     place.send([("left-over", 2, True), (late, 1, True)])
-    wait_for(lambda: place.read(f"{place.name}.rejected"), 60)
+    wait_for(lambda: place.read(f"{place.name}.rejected"))
     (refused,) = place.read(f"{place.name}.rejected")
     assert dict(refused.headers())["uow-error-class"] == b"DuplicateSequenceNumberError"
     assert len(place.read(place.units)) == len(ids) + 2

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tests.broker.worker_places import Destination, alter_topic
-from tests.processes import wait_for
+from tests.processes import PATIENCE_S, wait_for
 from uow.schemas.records import SETTINGS_KEY
 from uow.topics.catalogue import DestinationTopics
 
@@ -37,7 +37,7 @@ def reset_offset(place: Destination, partition: int, offset: int) -> None:
 
 def delete_records(admin: Any, topic: str, partition: int, before: int) -> None:
     for future in admin.delete_records([TopicPartition(topic, partition, before)]).values():
-        future.result(20)
+        future.result(PATIENCE_S)
 
 
 def test_each_loss_blocks_its_partition_with_a_remedy_and_the_others_go_on(place: Destination, admin: Any) -> None:

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 import uow
 from tests.broker.worker_places import Destination, Worker
 from tests.kafka_broker import Kafka
-from tests.processes import Process, wait_for
+from tests.processes import PATIENCE_S, Process, wait_for
 from uow.topics.commands import Command, Verb, command_headers
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "large_unit"
@@ -93,7 +93,7 @@ def put_plain(place: Destination, count: int) -> None:
     producer = Producer({"bootstrap.servers": place.bootstrap, "enable.idempotence": True})
     for number in range(count):
         producer.produce(place.components, b"plain", b"%d" % number)
-    assert not producer.flush(10)
+    assert not producer.flush(PATIENCE_S)
 
 
 def test_references_are_fetched_and_checked_and_a_deleted_component_moves_its_unit_away_w117(
@@ -115,7 +115,7 @@ def test_references_are_fetched_and_checked_and_a_deleted_component_moves_its_un
                 assert {component.seq: component.value for component in unit.components} == values
                 unit.acknowledge()
         for done in admin.delete_records([TopicPartition(place.components, 0, 1)]).values():
-            done.result(20)
+            done.result(PATIENCE_S)
         with connection.units(place.name, group="second") as reader:
             assert next(reader).id == "b"
     (moved,) = place.read(f"{place.name}.errors")
@@ -135,7 +135,7 @@ def test_what_was_held_without_its_values_is_read_back_when_it_expires_w117_w80(
 
     def worker_that_holds(count: int) -> Worker:
         worker = place.worker()
-        wait_for(lambda: sum(each["counts"]["open"] for each in worker.partitions().values()) == count, 60)
+        wait_for(lambda: sum(each["counts"]["open"] for each in worker.partitions().values()) == count)
         return worker
 
     frames = random.Random(1).sample(range(1, 201), 200)
@@ -144,12 +144,12 @@ def test_what_was_held_without_its_values_is_read_back_when_it_expires_w117_w80(
     worker = worker_that_holds(200)
     place.is_damaged = True
     for done in admin.delete_records([TopicPartition(place.components, 0, 1)]).values():
-        done.result(20)
+        done.result(PATIENCE_S)
     command = Command(b"end", Verb.EXPIRE, b"film", "the test ends")
     producer = Producer({"bootstrap.servers": place.bootstrap, "enable.idempotence": True})
     producer.produce(f"{place.name}.commands", None, b"film", headers=command_headers(command))
-    assert not producer.flush(10)
-    wait_for(lambda: len(place.read(f"{place.name}.errors")) == 200, 60)
+    assert not producer.flush(PATIENCE_S)
+    wait_for(lambda: len(place.read(f"{place.name}.errors")) == 200)
     wanted = dict(sorted(place.sent[b"film"].items())) | {frames[0]: None}
     found = [(record.key(), record.value(), dict(record.headers())) for record in place.read(f"{place.name}.errors")]
     assert [(key, int(said["uow-seq"]), value) for key, value, said in found] == [

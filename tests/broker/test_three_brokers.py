@@ -15,7 +15,7 @@ from confluent_kafka import ElectionType, KafkaException, Producer
 from tests.broker.cluster import Cluster
 from tests.broker.worker_places import Destination
 from tests.conftest import QUIET
-from tests.processes import Process, wait_for
+from tests.processes import PATIENCE_S, Process, wait_for
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -56,7 +56,7 @@ class Weather:
         number = self.rnd.choice((2, 3))
         led = self.led_by(number)
         with self.cluster.frozen(number):
-            wait_for(lambda: not self.led_by(number), 60, f"leaders move away from {number}")
+            wait_for(lambda: not self.led_by(number), PATIENCE_S, f"leaders move away from {number}")
             self.send()
         self.moves += len(led)
         self.lead_again()
@@ -105,10 +105,10 @@ class Weather:
 
         def elected() -> bool:
             with suppress(KafkaException):
-                self.cluster.admin.elect_leaders(ElectionType.PREFERRED, None).result(30)
+                self.cluster.admin.elect_leaders(ElectionType.PREFERRED, None).result(PATIENCE_S)
             return bool(self.led_by(2) and self.led_by(3))
 
-        wait_for(elected, 60, "preferred leaders")
+        wait_for(elected, PATIENCE_S, "preferred leaders")
 
 
 def play(cluster_faults: Weather, kinds: list[Callable[[Weather], None]]) -> None:
@@ -161,16 +161,16 @@ def test_component_in_time_that_a_slow_replica_holds_back_makes_its_unit(
     place.create(incomplete_expiration_ms=IN_TIME_MS, expiration_policy="redirect")
     place.worker()
     place.send([("first", 1, True)])
-    place.wait_delivered(1, 60)
+    place.wait_delivered(1)
     with follower(cluster) as slow:
         for attempt in range(5):
             name = f"u{attempt}"
             before = place.committed()
             place.send([(name, 1, False)])
-            wait_for(lambda before=before: place.committed() > before, 30)
+            wait_for(lambda before=before: place.committed() > before)
             with cluster.frozen(slow):
                 appended_at = unreplicated(place, name, 2)
-                wait_for(lambda name=name: name.encode() in place.delivered() or errors(place, name), 60)
+                wait_for(lambda name=name: name.encode() in place.delivered() or errors(place, name))
             opened_at = next(
                 record.timestamp()[1] for record in place.read(place.components) if record.key() == name.encode()
             )
@@ -190,16 +190,16 @@ def follower(cluster: Cluster) -> Iterator[int]:
     """A node that leads nothing and has everything: stopped in order, and back. Only what is replicated waits for it, nobody's questions do."""
 
     def is_back() -> bool:
-        topics = cluster.admin.list_topics(timeout=20).topics.values()
+        topics = cluster.admin.list_topics(timeout=PATIENCE_S).topics.values()
         return all(3 in found.isrs for topic in topics for found in topic.partitions.values())
 
     cluster.nodes[3].stop()
     cluster.nodes[3].start()
-    wait_for(is_back, 60, "everything on the node that was stopped")
+    wait_for(is_back, PATIENCE_S, "everything on the node that was stopped")
     try:
         yield 3
     finally:
-        cluster.admin.elect_leaders(ElectionType.PREFERRED, None).result(30)
+        cluster.admin.elect_leaders(ElectionType.PREFERRED, None).result(PATIENCE_S)
 
 
 def unreplicated(place: Destination, name: str, seq: int) -> int:
@@ -216,7 +216,7 @@ def unreplicated(place: Destination, name: str, seq: int) -> int:
         headers=headers,
         on_delivery=lambda _, sent: at.append(sent.timestamp()[1]),
     )
-    assert not producer.flush(30)
+    assert not producer.flush(PATIENCE_S)
     return at[0]
 
 

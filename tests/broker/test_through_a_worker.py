@@ -20,7 +20,7 @@ from confluent_kafka.admin import NewTopic
 import uow
 from tests.broker.worker_places import Destination, Worker, alter_topic, decoded
 from tests.kafka_broker import Kafka
-from tests.processes import Process, wait_for
+from tests.processes import PATIENCE_S, Process, wait_for
 from uow.topics.partitioner import partition_for
 
 HOP_PARTITIONS = 7
@@ -38,7 +38,7 @@ def shared(
 
 
 def make_topic(admin: Any, name: str, partitions: int) -> str:
-    admin.create_topics([NewTopic(name, partitions)])[name].result(20)
+    admin.create_topics([NewTopic(name, partitions)])[name].result(PATIENCE_S)
     return name
 
 
@@ -63,7 +63,7 @@ def test_four_producers_at_a_time_fill_one_unit_w03_w41(shared: tuple[Destinatio
         thread.start()
     for thread in threads:
         thread.join(60)
-    wait_for(lambda: unit_of(place, "shared"), 60)
+    wait_for(lambda: unit_of(place, "shared"))
     unit = unit_of(place, "shared")
     assert unit is not None
     assert [component["value"] for component in unit["components"]] == [b"%d" % seq for seq in range(1, 101)]
@@ -86,7 +86,7 @@ def test_a_unit_forms_of_components_that_came_by_any_key_over_seven_partitions_w
         ]
         key = rng.randbytes(rng.randrange(9)) or None
         producer.produce(hop, b"%d" % seq, key, (seq * 3) % HOP_PARTITIONS, headers=headers)
-        assert not producer.flush(30)
+        assert not producer.flush(PATIENCE_S)
 
     with uow.connect(place.bootstrap) as connection, connection.messages(hop, group=f"{place.name}-hop") as messages:
         send(2)
@@ -101,7 +101,7 @@ def test_a_unit_forms_of_components_that_came_by_any_key_over_seven_partitions_w
             assert message is not None
             connection.forward(message, destination=place.name)
     assert len({record.partition() for record in place.read(hop)}) == HOP_PARTITIONS
-    wait_for(lambda: unit_of(place, "hopping"), 60)
+    wait_for(lambda: unit_of(place, "hopping"))
     unit = unit_of(place, "hopping")
     assert unit is not None
     assert [component["value"] for component in unit["components"]] == [b"%d" % seq for seq in range(1, 10)]
@@ -135,7 +135,9 @@ def test_a_transaction_over_three_topics_that_is_aborted_shows_nothing_in_any_w5
 def test_plain_records_keep_their_order_per_key_w123(shared: tuple[Destination, Worker]) -> None:
     """1,000 numbered records of each of five keys, among units: same partition number in and out, arrival order."""
     place, _ = shared
-    producer = Producer({"bootstrap.servers": place.bootstrap, "partitioner": "murmur2_random"})
+    producer = Producer(
+        {"bootstrap.servers": place.bootstrap, "partitioner": "murmur2_random", "enable.idempotence": True}
+    )
     keys = [f"newsletter-{number}".encode() for number in range(5)]
     for number in range(1000):
         for key in keys:
@@ -151,7 +153,7 @@ def test_plain_records_keep_their_order_per_key_w123(shared: tuple[Destination, 
                 found[record.key()].append(record)
         return found
 
-    wait_for(lambda: sum(map(len, passed().values())) >= 5000, 60)
+    wait_for(lambda: sum(map(len, passed().values())) >= 5000)
     for key, records in passed().items():
         assert [int(record.value()) for record in records] == list(range(1000))
         assert {record.partition() for record in records} == {partition_for(key, place.partitions)}
@@ -163,7 +165,7 @@ def test_each_unit_goes_to_one_reader_of_a_group_and_lies_on_one_partition_w13(p
     place.worker()
     ids = [f"order-{number}" for number in range(600)]
     place.send([(name, seq, seq == 3) for name in ids for seq in (3, 1, 2)])
-    wait_for(lambda: len(place.read(place.units)) >= 3 * len(ids), 60)
+    wait_for(lambda: len(place.read(place.units)) >= 3 * len(ids))
     partitions = defaultdict(set)
     for record in place.read(place.units):
         partitions[record.key()].add(record.partition())
@@ -219,8 +221,8 @@ def test_pass_through_gives_everything_on_as_it_came_and_says_that_nothing_expir
             ("x", rng.randbytes(3)),
         ][: rng.randrange(7)]
         producer.produce(place.components, b"%d" % number, rng.choice([None, b"", b"key"]), number % 4, headers=headers)
-    assert not producer.flush(30)
-    wait_for(lambda: len(place.read(place.units)) >= 400, 60)
+    assert not producer.flush(PATIENCE_S)
+    wait_for(lambda: len(place.read(place.units)) >= 400)
 
     def lying(topic: str) -> dict[int, list[Any]]:
         found: dict[int, list[Any]] = defaultdict(list)
@@ -257,7 +259,7 @@ def test_a_unit_spans_two_transactions_and_comes_when_the_second_commits_w48(
                 "transactional.id": f"{place.name}-{transaction}",
             }
         )
-        producer.init_transactions(30)
+        producer.init_transactions(PATIENCE_S)
         producer.begin_transaction()
         for name, seq, end in components:
             headers: Any = [
@@ -266,17 +268,17 @@ def test_a_unit_spans_two_transactions_and_comes_when_the_second_commits_w48(
                 ("uow-end", b"true" if end else b"false"),
             ]
             producer.produce(place.components, b"%d" % seq, name, headers=headers)
-        assert not producer.flush(30)
+        assert not producer.flush(PATIENCE_S)
         return producer
 
-    send("first", ("spans", 1, False), ("spans", 2, False), ("torn", 1, False)).commit_transaction(30)
+    send("first", ("spans", 1, False), ("spans", 2, False), ("torn", 1, False)).commit_transaction(PATIENCE_S)
     second, torn = send("second", ("spans", 3, True)), send("torn", ("torn", 2, True))
     place.send_units(8, prefix="others-")
-    wait_for(lambda: len({record.partition() for record in place.read(place.units)}) > 1, 60)
+    wait_for(lambda: len({record.partition() for record in place.read(place.units)}) > 1)
     assert unit_of(place, "spans") is None
-    torn.abort_transaction(30)
-    second.commit_transaction(30)
-    wait_for(lambda: unit_of(place, "spans"), 60)
+    torn.abort_transaction(PATIENCE_S)
+    second.commit_transaction(PATIENCE_S)
+    wait_for(lambda: unit_of(place, "spans"))
     unit = unit_of(place, "spans")
     assert unit is not None
     assert [component["value"] for component in unit["components"]] == [b"1", b"2", b"3"]
@@ -289,7 +291,7 @@ def test_the_block_of_a_producer_becomes_one_unit_w45(shared: tuple[Destination,
     with uow.connect(place.bootstrap) as connection, connection.unit(place.name) as sent:
         for item in range(5):
             sent.send({"item": item})
-    wait_for(lambda: unit_of(place, sent.id), 60)
+    wait_for(lambda: unit_of(place, sent.id))
     unit = unit_of(place, sent.id)
     assert unit is not None
     assert [(each["seq"], each["end"], json.loads(each["value"])["item"]) for each in unit["components"]] == [
@@ -301,7 +303,7 @@ FORWARDER = """
 import sys, time
 from confluent_kafka import Consumer, Producer
 bootstrap, hop, components = sys.argv[1:]
-consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": hop, "auto.offset.reset": "earliest", "enable.auto.commit": False})
+consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": hop, "auto.offset.reset": "earliest", "enable.auto.commit": False, "session.timeout.ms": 3000})
 consumer.subscribe([hop])
 producer = Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random", "enable.idempotence": True})
 while True:
@@ -331,13 +333,13 @@ def test_a_plain_forwarder_that_dies_between_send_and_commit_doubles_nothing_w44
     with uow.connect(place.bootstrap) as connection:
         connection.send(place.name, "on the way", id="doubled", seq=1, to=hop)
     first = spawn("python", tmp_path / "dies.py", place.bootstrap, hop, place.components)
-    first.wait_output("sent", 60)
+    first.wait_output("sent")
     first.signal(signal.SIGKILL)
     second = spawn("python", tmp_path / "lives--commit.py", place.bootstrap, hop, place.components)
     second.wait_output("sent", 90)
-    wait_for(lambda: place.committed() >= len(place.read(place.components)) == 2, 60)
+    wait_for(lambda: place.committed() >= len(place.read(place.components)) == 2)
     place.send([("doubled", 2, True)], value=b"straight")
-    wait_for(lambda: unit_of(place, "doubled"), 60)
+    wait_for(lambda: unit_of(place, "doubled"))
     made = unit_of(place, "doubled")
     assert made is not None
     assert [each["value"] for each in made["components"]] == [b"on the way", b"doubled/2/straight"]
@@ -355,7 +357,7 @@ def test_fifty_plain_records_and_twenty_units_all_come_out_w121(shared: tuple[De
         producer.produce(
             place.components, b"%d" % number, b"reader-%d" % number if number % 2 else None, headers=headers
         )
-    assert not producer.flush(30)
+    assert not producer.flush(PATIENCE_S)
     place.send_units(20, prefix="among-letters-")
 
     def out() -> tuple[list[Any], set[bytes]]:
@@ -363,7 +365,7 @@ def test_fifty_plain_records_and_twenty_units_all_come_out_w121(shared: tuple[De
         plain = [record for record in records if ("letter", mark) in (record.headers() or ())]
         return plain, {key for record in records if (key := record.key() or b"").startswith(b"among-letters-")}
 
-    wait_for(lambda: (len(out()[0]), len(out()[1])) == (50, 20), 60)
+    wait_for(lambda: (len(out()[0]), len(out()[1])) == (50, 20))
     for record in out()[0]:
         number = int(record.value())
         assert record.key() == (b"reader-%d" % number if number % 2 else None)
@@ -393,7 +395,7 @@ def test_a_component_is_split_on_the_way_and_the_outer_unit_holds_the_inner_one_
             whole = finished.receive(60)
             assert whole is not None
             connection.forward(whole, destination=orders.name)
-        wait_for(lambda: unit_of(orders, order.id), 60)
+        wait_for(lambda: unit_of(orders, order.id))
         with connection.units(orders.name, group=hop) as units:
             outer = next(unit for unit in units if unit.id == order.id)
             assert [component.seq for component in outer.components] == [1, 2, 3]

@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 import uow
+from tests.processes import PATIENCE_S
 from uow.cli.main import main
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.ports import Tp
@@ -122,10 +123,10 @@ def components(bootstrap: str, destination: str) -> list[Any]:
     """What lies in `D.components`, by a plain consumer."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "plain", "enable.partition.eof": True})
     topic, found, ends = f"{destination}.components", [], 0
-    partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+    partitions = consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
     consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
     while ends < len(partitions):
-        record = consumer.poll(10)
+        record = consumer.poll(PATIENCE_S)
         assert record is not None
         if record.error() is None:
             found.append(record)
@@ -193,7 +194,7 @@ class ByHand:
         header = single_object_header("Unit")
         context = TaskContext(self.destination, self.topics, policy, 4, header, single_object_header("Outcome"))
         producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": self.destination})
-        producer.init_transactions(10)
+        producer.init_transactions(PATIENCE_S)
         producer.begin_transaction()
         for partition in range(4):
             mine = [record for record in records if record.partition() == partition]
@@ -204,7 +205,7 @@ class ByHand:
             for output in plan.outputs:
                 at = max(output.partition, 0)
                 producer.produce(output.topic, output.value, output.key, at, headers=output.headers)
-        producer.commit_transaction(10)
+        producer.commit_transaction(PATIENCE_S)
 
 
 @pytest.fixture
@@ -213,12 +214,14 @@ def worked(run: Run, broker: Any, destination: str) -> Run:
     run("topics", "create")
     for unit_id in ("whole-1", "whole-2"):
         run("send", destination, "--id", unit_id, "--lines", input=f"{unit_id} one\n{unit_id} two".encode())
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "partitioner": "murmur2_random"})
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap, "partitioner": "murmur2_random", "enable.idempotence": True}
+    )
     for number in (1, 2, 4, 7):
         end = [("uow-end", b"true")] if number == 7 else []
         headers = [("uow-id", b"gap"), ("uow-seq", b"%d" % number), *end, ("uow-hops", b"gadget-planet")]
         producer.produce(f"{destination}.components", b"x", b"gap", headers=headers)
-    assert producer.flush(10) == 0
+    assert producer.flush(PATIENCE_S) == 0
     ByHand(broker.bootstrap, destination).work()
     return run
 
@@ -312,7 +315,7 @@ def test_read_that_finds_fewer_units_than_asked_for_exits_1(worked: Run, destina
 
 def test_read_shows_the_components_of_an_inner_unit_below_it_w206(worked: Run, broker: Any, destination: str) -> None:
     with uow.connect(broker.bootstrap) as connection:
-        inner = connection.units(destination, None, start="earliest").receive(20)
+        inner = connection.units(destination, None, start="earliest").receive(PATIENCE_S)
         assert inner is not None
         with connection.unit(destination, "outer") as outer:
             outer.send("a note")
@@ -374,12 +377,12 @@ def test_doctor_sees_input_and_commands_that_wait_and_state_that_does_not_agree(
     for topic in (topics.components, topics.commands, topics.commands):
         producer.produce(topic, b"v", b"k")
     producer.produce(topics.groups_changelog, b"v", b"k")
-    assert not producer.flush(30)
+    assert not producer.flush(PATIENCE_S)
     said = findings(run("doctor", "--json"))
     (wrong,) = [each for each in said if each["verdict"] == "wrong"]
     assert "has no committed offset, but its changelog holds 1 components" in wrong["what"]
     producer.produce(topics.groups_changelog, None, b"k")
-    assert not producer.flush(30)
+    assert not producer.flush(PATIENCE_S)
     texts = [each["what"] for each in findings(run("doctor", "--json")) if each["verdict"] == "look"]
     assert f"{destination}: up to 1 records wait to be read" in texts
     assert f"{destination}: up to 2 commands wait for their answer" in texts

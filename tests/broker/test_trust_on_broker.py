@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 import uow
 from tests.broker.worker_places import Destination
-from tests.processes import Process, wait_for
+from tests.processes import PATIENCE_S, Process, wait_for
 from uow.topics.headers import is_unit
 
 pytestmark = pytest.mark.timeout(300)
@@ -91,7 +91,7 @@ def put(place: Destination, records: list[tuple[Any, Any, Any]]) -> None:
     producer = Producer({"bootstrap.servers": place.bootstrap, "enable.idempotence": True})
     for key, value, headers in records:
         producer.produce(place.components, value, key, 0, headers=headers)
-    assert not producer.flush(10)
+    assert not producer.flush(PATIENCE_S)
 
 
 def wait_for_records(place: Destination, count: int) -> list[Any]:
@@ -101,7 +101,7 @@ def wait_for_records(place: Destination, count: int) -> list[Any]:
         found[:] = place.read(place.units)
         return len(found) >= count
 
-    wait_for(there, 60)
+    wait_for(there)
     assert len(found) == count
     return sorted(found, key=lambda record: int(record.offset()))
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
-
 import uow
 from tests.broker.client_places import Topics
 from tests.broker.worker_places import Destination
-
-pytestmark = pytest.mark.timeout(120)
+from tests.processes import PATIENCE_S
 
 
 def test_two_forwarding_groups_double_every_component_and_the_unit_has_one_of_each_w61(place: Destination) -> None:
@@ -28,11 +25,11 @@ def test_two_forwarding_groups_double_every_component_and_the_unit_has_one_of_ea
             connection.messages(stall, group=f"{place.name}-two") as two,
         ):
             for reader in (one, two) * 3:
-                message = reader.receive(20)
+                message = reader.receive(PATIENCE_S)
                 assert message is not None
                 connection.forward(message, destination=place.name)
         with connection.units(place.name, group=f"{place.name}-reader") as units:
-            delivered = units.receive(30)
+            delivered = units.receive(PATIENCE_S)
             assert delivered is not None
             assert [each.text() for each in delivered.components] == ["flash drive", "book", "lava lamp"]
             assert units.receive(1) is None

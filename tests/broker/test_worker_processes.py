@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.broker.worker_places import Destination
-from tests.processes import wait_for
+from tests.processes import PATIENCE_S, wait_for
 
 SLOW = 90.0
 SHORT = {"session_timeout_ms": 2000}
@@ -170,7 +170,7 @@ def test_truncated_input_blocks_the_partition_and_names_the_gap(place: Destinati
     assert worker.child.terminate(90) == 0
     place.send([(name, 1, True) for name in lost])
     for future in admin.delete_records([TopicPartition(place.components, 0, 4)]).values():
-        future.result(20)
+        future.result(PATIENCE_S)
     worker = place.worker()
     wait_for(lambda: worker.partitions()["0"]["blocked"], SLOW)
     assert "were deleted before they were read" in worker.partitions()["0"]["blocked"]

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from tests.processes import Process, wait_for
+from tests.processes import PATIENCE_S, Process, wait_for
 from uow.cli.main import main
 from uow.config.loading import load
 from uow.ops.destination_logs import log_reader, task_context
@@ -126,7 +126,7 @@ class Destination:
                 "enable.partition.eof": True,
             }
         )
-        partitions = set(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+        partitions = set(consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions)
         consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
         yield consumer, partitions
         consumer.close()
@@ -226,7 +226,7 @@ class Destination:
             {"bootstrap.servers": self.bootstrap, "group.id": f"A-{self.name}", "isolation.level": "read_committed"}
         )
         rows = consumer.committed(
-            [TopicPartition(self.components, number) for number in range(self.partitions)], timeout=20
+            [TopicPartition(self.components, number) for number in range(self.partitions)], timeout=PATIENCE_S
         )
         consumer.close()
         return {row.partition: max(row.offset, 0) for row in rows}
@@ -245,7 +245,7 @@ class Worker:
     def _get(self, path: str) -> bytes:
         line = self.child.wait_output("pages on http://")
         address = line.partition("pages on ")[2].partition("/groups/")[0]
-        with urllib.request.urlopen(f"{address}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"{address}{path}", timeout=PATIENCE_S) as answer:
             body: bytes = answer.read()
             return body
 
@@ -289,7 +289,7 @@ def alter_topic(admin: Any, topic: str, **settings: str) -> None:
     ]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     for future in admin.incremental_alter_configs([resource]).values():
-        future.result(20)
+        future.result(PATIENCE_S)
 
 
 def decoded(value: bytes) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from fake_handles import FakeBroker, consumed
 
 import uow
 from tests.fake_record import UNREADABLE_HEADERS
+from tests.processes import PATIENCE_S
 from uow import Rejection, errors
 
 HeardOf = list[Rejection]
@@ -125,7 +126,7 @@ def test_a_thread_listens_from_before_the_first_component_until_the_connection_i
         connection.send("D", "d", id="x", seq=2)
         assert fake.assigned == [[0]], "one for each destination"
         fake.records.append(refused(connection))
-        assert told.wait(20)
+        assert told.wait(PATIENCE_S)
     assert all(consumer.closed for consumer in fake.consumers)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("uow-rejected")]
 
@@ -135,7 +136,7 @@ def test_a_callback_may_close_the_connection_w37(fake: FakeBroker) -> None:
     connection = fake.connect(on_rejected=lambda rejection: (connection.close(), closed.set()))
     connection.send("D", "d", id="x", seq=1)
     fake.records.append(refused(connection))
-    assert closed.wait(20)
+    assert closed.wait(PATIENCE_S)
     with pytest.raises(errors.ClientClosedError):
         connection.send("D", "d", id="x", seq=2)
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.mock.mock_cluster import MockCluster
 from tests.mock.test_values_read_back import read_all
+from tests.processes import PATIENCE_S
 from uow.processor.engine.ports import (
     Doubt,
     Output,
@@ -31,7 +32,7 @@ def cluster() -> Iterator[MockCluster]:
         for partition in (0, 1):
             for count in HEADERS if partition == 0 else (0, 0):
                 producer.produce("in", b"v", partition=partition, headers=[("h", b"")] * count)
-        assert not producer.flush(10)
+        assert not producer.flush(PATIENCE_S)
         yield running
 
 
@@ -70,7 +71,7 @@ def test_what_comes_later_is_looked_at_where_the_look_before_ended(cluster: Mock
     producer = ck.Producer({"bootstrap.servers": cluster.bootstrap})
     for count in (HEADERS_LIMIT + 1, 0):
         producer.produce("in", b"v", partition=0, headers=[("h", b"")] * count)
-    assert not producer.flush(10)
+    assert not producer.flush(PATIENCE_S)
     assert [contents.hidden(Tp("in", 0), [offset]) for offset in (7, 8, 3)] == [{7}, set(), set()]
     contents.close()
 
@@ -89,7 +90,7 @@ def test_a_sink_writes_what_is_hidden_to_rejected_and_the_rest_where_it_passes()
         producer = ck.Producer({"bootstrap.servers": cluster.bootstrap})
         for count in (0, HEADERS_LIMIT + 1, 0):
             producer.produce("in", b"v", partition=0, headers=[("h", b"")] * count)
-        assert not producer.flush(10)
+        assert not producer.flush(PATIENCE_S)
         settings = WorkerSettings("A", cluster.bootstrap, "0")
         clients = Clients(settings)
         sink, group = KafkaSink(clients, settings), clients.group_consumer()

@@ -8,6 +8,7 @@ import confluent_kafka as ck
 import pytest
 
 from tests.mock.mock_cluster import MockCluster
+from tests.processes import PATIENCE_S
 from uow.client.kafka_port import log_start
 from uow.spark_sink.kafka import (
     Cluster,
@@ -27,7 +28,7 @@ def cluster() -> Iterator[MockCluster]:
         producer = ck.Producer({"bootstrap.servers": running.bootstrap})
         for number in range(3):
             producer.produce(TOPIC, b"%d" % number, partition=0)
-        assert producer.flush(10) == 0
+        assert producer.flush(PATIENCE_S) == 0
         yield running
 
 

@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 import uow
 from tests.mock.mock_cluster import MockCluster
+from tests.processes import PATIENCE_S
 from uow import errors
 from uow.client.kafka_port import Librdkafka, ProducerHandle
 from uow.topics.partitioner import partition_for
@@ -43,7 +44,9 @@ def connection(cluster: MockCluster) -> Iterator[uow.Connection]:
 def ends(cluster: MockCluster) -> dict[int, int]:
     """How many records each partition took."""
     reader = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "looks"})
-    found = {number: reader.get_watermark_offsets(TopicPartition(TOPIC, number), timeout=10)[1] for number in (0, 1)}
+    found = {
+        number: reader.get_watermark_offsets(TopicPartition(TOPIC, number), timeout=PATIENCE_S)[1] for number in (0, 1)
+    }
     reader.close()
     return found
 

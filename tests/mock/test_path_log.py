@@ -9,6 +9,7 @@ import confluent_kafka as ck
 import pytest
 
 from tests.mock.mock_cluster import MockCluster
+from tests.processes import PATIENCE_S
 from uow.processor.engine.ports import Doubt, Stopped
 from uow.processor.kafka import path_log
 from uow.processor.kafka.clients import Clients
@@ -67,7 +68,7 @@ def test_who_races_for_an_id_agrees_with_everybody_on_its_placement_w105(party: 
     at_once = threading.Barrier(2)
 
     def race(who: Party, partition: int) -> None:
-        at_once.wait(10)
+        at_once.wait(PATIENCE_S)
         for begin in range(0, 100, 10):
             who.claim(*ids[begin : begin + 10], partition=partition)
 
@@ -161,7 +162,7 @@ def test_nothing_that_somebody_writes_ends_a_reader_or_hides_what_lies_behind_it
     ]
     for key, value in rows:
         hostile.produce(TOPIC, value, key, headers=[("h" * 1_000, b"x")] * 100)
-    assert not hostile.flush(30)
+    assert not hostile.flush(PATIENCE_S)
     party.paths.grow(4)
     party.claim(b"a", b"b", partition=1)
     assert {each: party.paths.get(each) for each in party.paths} == {b"a": 1, b"b": 1}

@@ -9,7 +9,7 @@ import confluent_kafka as ck
 import pytest
 
 from tests.mock.mock_cluster import MockCluster
-from tests.processes import wait_for
+from tests.processes import PATIENCE_S, wait_for
 from uow.processor.engine.ports import Committed, Tp
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.log_reader import KafkaLogReader, Readiness
@@ -31,7 +31,7 @@ def clients(cluster: MockCluster) -> Clients:
     producer = ck.Producer({"bootstrap.servers": cluster.bootstrap})
     for number in range(3):
         producer.produce(LOG.topic, b"%d" % number, partition=0)
-    assert producer.flush(10) == 0
+    assert producer.flush(PATIENCE_S) == 0
     return Clients(WorkerSettings("A", cluster.bootstrap, "0"))
 
 

@@ -6,7 +6,7 @@ import confluent_kafka as ck
 
 from tests.conftest import QUIET
 from tests.mock.mock_cluster import MockCluster
-from tests.processes import wait_for
+from tests.processes import PATIENCE_S, wait_for
 from uow.processor.engine.ports import Tp
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.source import KafkaSource
@@ -56,7 +56,7 @@ def test_partition_that_was_paused_when_it_went_is_read_when_it_comes_back() -> 
         producer = ck.Producer({"bootstrap.servers": cluster.bootstrap}, logger=QUIET)
         for partition in range(2):
             producer.produce(INPUT, b"x", partition=partition)
-        assert not producer.flush(10)
+        assert not producer.flush(PATIENCE_S)
         read: set[Tp] = set()
 
         def back_is_read() -> bool:
@@ -64,5 +64,5 @@ def test_partition_that_was_paused_when_it_went_is_read_when_it_comes_back() -> 
             read.update(poll.records if poll is not None else ())
             return bool(read)
 
-        wait_for(back_is_read, 20)
+        wait_for(back_is_read)
         one.source.close()

@@ -11,6 +11,7 @@ import pytest
 
 from tests.fake_record import FakeRecord
 from tests.mock.mock_cluster import MockCluster
+from tests.processes import PATIENCE_S
 from uow.processor.engine import external_values as external
 from uow.processor.engine.ports import (
     Doubt,
@@ -37,7 +38,7 @@ def cluster() -> Iterator[MockCluster]:
         for number in range(COUNT):
             for partition in (0, 1):
                 producer.produce("in", b"%d/%d" % (partition, number) + b"x" * LENGTH, partition=partition)
-        assert not producer.flush(10)
+        assert not producer.flush(PATIENCE_S)
         yield running
 
 
@@ -122,7 +123,7 @@ def read_all(cluster: MockCluster, topic: str) -> list[Any]:
     consumer = ck.Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "look", "enable.partition.eof": True})
     consumer.assign([ck.TopicPartition(topic, 0, 0)])
     records = []
-    while (record := consumer.poll(10)) is not None and record.error() is None:
+    while (record := consumer.poll(PATIENCE_S)) is not None and record.error() is None:
         records.append(record)
     consumer.close()
     return records
