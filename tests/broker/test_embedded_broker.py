@@ -19,12 +19,13 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.kafka_broker import Kafka
-from tests.processes import Process, is_alive, wait_for
+from tests.processes import PATIENCE_S, Process, is_alive, wait_for
 from uow.embedded.broker import (
     BrokerFailed,
     EmbeddedBroker,
     FolderInUse,
     PortTaken,
+    class_archive,
 )
 
 pytestmark = pytest.mark.broker
@@ -35,16 +36,16 @@ QUIET = logging.getLogger("tests.librdkafka")
 def create(bootstrap: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap}, logger=QUIET)
     for future in admin.create_topics([NewTopic(topic, 1)]).values():
-        future.result(20)
+        future.result(PATIENCE_S)
 
 
 def write(bootstrap: str, topic: str, values: list[str], transactional_id: str = "writer") -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": transactional_id}, logger=QUIET)
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     for value in values:
         producer.produce(topic, value)
-    producer.commit_transaction(30)
+    producer.commit_transaction(PATIENCE_S)
 
 
 def read(bootstrap: str, topic: str, count: int) -> list[str]:
@@ -62,7 +63,7 @@ def read(bootstrap: str, topic: str, count: int) -> list[str]:
 
     try:
         consumer.subscribe([topic])
-        wait_for(enough, 30, lambda: f"{count} records, got {len(got)}")
+        wait_for(enough, PATIENCE_S, lambda: f"{count} records, got {len(got)}")
     finally:
         consumer.close()
     return got
@@ -79,7 +80,7 @@ def test_topics_are_not_created_by_accident(broker: Kafka, admin: Any, unique: s
     producer = Producer({"bootstrap.servers": broker.bootstrap, "message.timeout.ms": 1000}, logger=QUIET)
     producer.produce(unique, b"x")
     producer.flush(5)
-    assert unique not in admin.list_topics(timeout=10).topics
+    assert unique not in admin.list_topics(timeout=PATIENCE_S).topics
 
 
 def test_two_start_at_once_on_ports_of_their_own(tmp_path: Path) -> None:
@@ -110,7 +111,8 @@ def test_data_and_port_survive_stop_and_kill(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path, heap="256m") as other:
         assert read(other.bootstrap, "kept", 0) == []
         assert (
-            "kept" in AdminClient({"bootstrap.servers": other.bootstrap}, logger=QUIET).list_topics(timeout=10).topics
+            "kept"
+            in AdminClient({"bootstrap.servers": other.bootstrap}, logger=QUIET).list_topics(timeout=PATIENCE_S).topics
         )
 
 
@@ -135,6 +137,25 @@ def test_a_setting_kafka_refuses_shows_its_words(tmp_path: Path) -> None:
     with pytest.raises(BrokerFailed, match=r"ConfigException|num\.partitions") as caught:
         EmbeddedBroker(tmp_path, settings={"num.partitions": "none"}).start()
     assert caught.value.log == tmp_path / "server.log"
+
+
+def test_a_broker_starts_with_the_class_archive_that_setup_made() -> None:
+    if not class_archive().exists():
+        pytest.skip("`make setup` makes it")
+    with EmbeddedBroker(heap="256m") as running:
+        mapped = {each.path for each in psutil.Process(running.pid).memory_maps()}
+    assert str(class_archive()) in mapped
+
+
+def test_a_class_archive_that_is_damaged_costs_time_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged = tmp_path / "classes.jsa"
+    damaged.write_bytes(b"no archive" * 1000)
+    monkeypatch.setattr("uow.embedded.broker.class_archive", lambda: damaged)
+    with EmbeddedBroker(tmp_path / "data", heap="256m") as running:
+        create(running.bootstrap, "kept")
+        assert "cds" not in running.log.read_text()
 
 
 def test_a_scratch_folder_goes_with_the_broker() -> None:
@@ -188,9 +209,9 @@ def test_a_killed_owner_takes_the_broker_along(tmp_path: Path, folder: str) -> N
         assert owner.stdout is not None
         pid, used = owner.stdout.readline().split()
         owner.kill()
-    wait_for(lambda: not is_alive(int(pid)), 20, "the end of Kafka")
+    wait_for(lambda: not is_alive(int(pid)), PATIENCE_S, "the end of Kafka")
     if folder == "scratch":
-        wait_for(lambda: not Path(used).exists(), 30, "the scratch folder's removal")
+        wait_for(lambda: not Path(used).exists(), PATIENCE_S, "the scratch folder's removal")
     else:
         with EmbeddedBroker(used, heap="256m") as again:
             assert again.is_running
@@ -218,7 +239,7 @@ def test_served_in_the_foreground_until_asked_to_end(spawn: Callable[..., Proces
 def test_asked_to_end_while_starting_it_ends(spawn: Callable[..., Process], tmp_path: Path) -> None:
     child = spawn("python", "-c", SERVE, tmp_path / "data")
     log = tmp_path / "data" / "server.log"
-    wait_for(lambda: log.exists(), 30, "a start")
+    wait_for(lambda: log.exists(), PATIENCE_S, "a start")
     child.signal(signal.SIGINT)
     assert child.wait() == 0
     assert "ready" not in child.output
@@ -241,7 +262,7 @@ def test_a_served_broker_leaves_no_kafka_behind(spawn: Callable[..., Process], k
     served = psutil.Process(child.pid).children()[0].pid
     kafka = kafka_below(served)
     os.kill(served if killed == "itself" else child.pid, signal.SIGKILL)
-    wait_for(lambda: not is_alive(kafka) and not is_alive(served), 45, "the end of Kafka")
+    wait_for(lambda: not is_alive(kafka) and not is_alive(served), PATIENCE_S, "the end of Kafka")
 
 
 def test_the_console_command_serves(spawn: Callable[..., Process], tmp_path: Path) -> None:
