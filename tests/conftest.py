@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,8 +16,8 @@ from uuid import uuid4
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.kafka_broker import Kafka, docker_answers, origin, running_broker
-from tests.processes import Process
+from tests.kafka_broker import Given, Kafka, docker_answers, origin, running_broker
+from tests.processes import PATIENCE_S, Process
 
 # librdkafka writes to standard error by itself, reconnects after a broker's end included
 QUIET = logging.getLogger("tests.librdkafka")
@@ -24,6 +26,10 @@ QUIET.propagate = False
 
 # a run under nohup must not hand it on: a served broker outlives its parent then, on purpose
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# else each process of a run, and each worker that a test starts, would compile everything again
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_report_header() -> str:
@@ -38,6 +44,39 @@ SPARK_SESSIONS = (
 """Files whose tests share a Spark session. One would do, but its tests, one after the other, take longer than all others beside them."""
 
 
+LONG_S = {
+    "test_memory_budget": 80,
+    "test_worker_processes": 80,
+    "test_through_a_worker": 80,
+    "test_planted_defects": 70,
+    "test_three_brokers": 60,
+    "test_embedded_broker": 50,
+    "test_demo": 50,
+    "test_repartition": 50,
+    "test_bench_smoke": 40,
+    "test_simulated_runs": 35,
+    "test_expiry": 30,
+    "test_frame_faults": 30,
+    "test_client_poison": 30,
+    "test_shapes_on_broker": 25,
+    "test_limits_under_attack": 25,
+    "test_lost_offsets": 25,
+    "test_trust_on_broker": 25,
+    "test_repair_commands": 25,
+    "test_path_routing": 20,
+    "test_prove": 20,
+    "test_replay_refused": 20,
+    "test_client_forwarding": 20,
+    "test_memory": 15,
+    "test_bad_input": 15,
+    "test_topic_commands": 15,
+    "test_many_expire": 15,
+    "test_client_sending": 15,
+    "test_sink_errors": 15,
+}
+"""About how many seconds the long files take, on two cores: their order counts. Taken from `--durations=0`; the others are short."""
+
+
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]
     """Shares tests out to processes file by file, and those of a Spark session to one: brokers, demos and JVMs start once.
 
@@ -50,6 +89,25 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc]
         return next((f"spark {number}" for number, files in enumerate(SPARK_SESSIONS) if name in files), file)
 
 
+SHARED = pytest.StashKey[ExitStack]()
+"""Ends the broker that the processes of a run share."""
+BOOTSTRAP = pytest.StashKey[str]()
+"""Its address."""
+
+
+def pytest_configure_node(node: Any) -> None:
+    """All processes of a run share a broker: each would start one, and make it compile the same code."""
+    if SHARED not in node.config.stash:
+        node.config.stash[SHARED] = ExitStack()
+        node.config.stash[BOOTSTRAP] = node.config.stash[SHARED].enter_context(running_broker()).bootstrap
+    node.workerinput["bootstrap"] = node.config.stash[BOOTSTRAP]
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The shared broker ends behind the processes."""
+    config.stash.get(SHARED, ExitStack()).close()
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
     """Of a run in several processes."""
     return ByFile(config, log)
@@ -60,7 +118,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Several processes begin with those, so that they end at about the same time.
     """
-    weights: dict[Path, tuple[bool, ...]] = {}
+    weights: dict[Path, tuple[int, ...]] = {}
     for item in items:
         asked = getattr(item, "fixturenames", [])
         for name in ("broker", "spark"):
@@ -69,7 +127,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("spark"):
             # py4j leaves sockets to its JVM to the garbage collector, whenever that comes
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
-        weight = tuple(item.get_closest_marker(name) is not None for name in ("spark", "slow", "broker"))
+        marked = [item.get_closest_marker(name) is not None for name in ("spark", "slow", "broker")]
+        weight = (marked[0], LONG_S.get(item.path.stem, 0), *marked[1:])
         weights[item.path] = max(weight, weights.get(item.path, weight))
     items.sort(key=lambda item: weights[item.path], reverse=hasattr(config, "workerinput"))
 
@@ -81,13 +140,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture(scope="session")
-def broker() -> Iterator[Kafka]:
+def broker(request: pytest.FixtureRequest) -> Iterator[Kafka]:
     """The broker of this run: UOW_TEST_BOOTSTRAP if given, a container if UOW_TEST_BROKER=docker, else embedded.
 
-    Shared by all tests of a process, so a test uses names made from `unique` and stops or kills nothing: who wants to
+    Shared by all tests of all processes, so a test uses names made from `unique` and stops or kills nothing: who wants to
     do that starts an `EmbeddedBroker` of its own.
     """
-    with running_broker() as running:
+    shared = getattr(request.config, "workerinput", {}).get("bootstrap")
+    with nullcontext(Given(shared)) if shared else running_broker() as running:
         yield running
 
 
@@ -122,13 +182,13 @@ def create_topic(admin: Any, unique: str) -> Iterator[Callable[..., str]]:
     def create(suffix: str = "", partitions: int = 2, config: Mapping[str, str] | None = None) -> str:
         name = f"{unique}.{suffix}" if suffix else unique
         for future in admin.create_topics([NewTopic(name, partitions, 1, config=dict(config or {}))]).values():
-            future.result(20)
+            future.result(PATIENCE_S)
         made.append(name)
         return name
 
     yield create
     for future in admin.delete_topics(made).values() if made else ():
-        future.result(20)
+        future.result(PATIENCE_S)
 
 
 @pytest.fixture

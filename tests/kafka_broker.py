@@ -73,7 +73,7 @@ def running_broker() -> Iterator[Kafka]:
             with apache_kafka() as container:
                 yield container
         case _:
-            with EmbeddedBroker(heap="384m") as broker:
+            with EmbeddedBroker(heap="512m") as broker:
                 yield broker
 
 

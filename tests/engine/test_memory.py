@@ -19,7 +19,7 @@ from uow.schemas.records import Reason, UnitOutcome
 from uow.topics.path_map import PathMap, claim_key, claim_value
 from uow.topics.policies import ExpirationPolicy
 
-GROUPS = 5_000
+GROUPS = 2_000
 
 
 @contextmanager
