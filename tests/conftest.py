@@ -17,7 +17,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.kafka_broker import Given, Kafka, docker_answers, origin, running_broker
-from tests.processes import PATIENCE_S, Process
+from tests.processes import PATIENCE_S, Process, wait_for
 
 # librdkafka writes to standard error by itself, reconnects after a broker's end included
 QUIET = logging.getLogger("tests.librdkafka")
@@ -183,6 +183,7 @@ def create_topic(admin: Any, unique: str) -> Iterator[Callable[..., str]]:
         name = f"{unique}.{suffix}" if suffix else unique
         for future in admin.create_topics([NewTopic(name, partitions, 1, config=dict(config or {}))]).values():
             future.result(PATIENCE_S)
+        wait_for(lambda: name in admin.list_topics(timeout=PATIENCE_S).topics)  # the broker hears of it a moment later
         made.append(name)
         return name
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.processes import PATIENCE_S
+from tests.processes import PATIENCE_S, wait_for
 from uow.schemas import codec
 from uow.schemas.records import (
     ComponentRecord,
@@ -29,6 +29,8 @@ class Topics:
     def make(self, *names: str, partitions: int = 4) -> None:
         for made in self.admin.create_topics([NewTopic(name, partitions) for name in names]).values():
             made.result(PATIENCE_S)
+        # the controller has made them; the broker hears of it a moment later
+        wait_for(lambda: not {*names} - self.admin.list_topics(timeout=PATIENCE_S).topics.keys())
 
     def put(
         self, topic: str, *records: tuple[bytes | None, bytes | None, dict[str, bytes]], partition: int = 0
