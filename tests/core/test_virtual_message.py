@@ -233,6 +233,10 @@ def test_outcome_names_the_same_unit_id_as_the_unit_w214() -> None:
     assert TOPICS.outcomes == "D.outcomes"
 
 
+BEFORE: list[tuple[str, bytes | None]] = [("user", bytes(40))]
+PRIORITY_1, PRIORITY_7 = ("uow-priority", b"1"), ("uow-priority", b"7")
+
+
 @pytest.mark.parametrize(
     ("components", "is_mixed"),
     [
@@ -244,6 +248,8 @@ def test_outcome_names_the_same_unit_id_as_the_unit_w214() -> None:
         ([c(1, delivery_mode="persistent"), c(2, end=True, delivery_mode="non_persistent")], True),
         ([c(1, value="uow-priority 7", priority=7), c(2, True, value="uow-priority 1", priority=7)], False),
         ([c(1, value="uow-priority 7"), c(2, True, value="uow-priority 1", type="t")], False),
+        ([bare([*c(1).headers, *BEFORE, PRIORITY_7]), bare([*c(2, True).headers, *BEFORE, PRIORITY_1])], True),
+        ([bare([*c(1).headers, *BEFORE, PRIORITY_7]), bare([*c(2, True).headers, *BEFORE, PRIORITY_7])], False),
     ],
 )
 def test_units_whose_components_are_not_uniform_are_counted_w133(components: list[Sent], is_mixed: bool) -> None:
