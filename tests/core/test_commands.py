@@ -125,6 +125,7 @@ TABLE: list[tuple[str, str, dict[str, Any], bool, str, list[Any]]] = [
     ("declare-end", "complete, not ready", {"seq": 9}, False, "the unit ends at 2", OPEN),
     ("waive", "a gap", {"seq": 2}, True, "waives 2", OPEN),
     ("waive", "a gap", {"seq": 3}, False, "number 3 is held", OPEN),
+    ("waive", "a gap", {"seq": "1-3"}, False, "number 1 is held", OPEN),
     ("waive", "a gap and the end", {"seq": 2}, True, "waives 2; delivers 2 components, partial", PARTIAL_TO_3),
     ("waive", "a gap and the end", {"seq": 4}, False, "the unit ends at 3", OPEN),
     ("waive", "a count", {"seq": "2-3"}, True, "delivers 1", [unit(1, outcome="partial", missing="2-3")]),
@@ -441,6 +442,8 @@ def test_numbers_taken_out_of_what_is_waived_make_no_more_ranges_than_a_command_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(command, "MAX_WAIVED_RANGES", 2)
+    waived = story(c(1), told("waive", seq=3), told("waive", seq=5), told("waive", seq=7))
+    assert [answer.done for answer in waived.answers] == [True, True, False]
     played = story(c(1), told("waive", seq="2-9"), c(4), c(6), told("remove", seq=4))
     assert played.answers[-1].done
     played.send(told("remove", seq=6))

@@ -23,7 +23,7 @@ from tests.core.script import (
     unit,
 )
 from uow.processor.core.changes import Closed
-from uow.processor.core.closed import ClosedMemory
+from uow.processor.core.closed import ClosedMemory, CommandMemory, memory_of
 from uow.processor.core.decide import Situation, decide_due
 from uow.processor.core.group import NEVER
 from uow.schemas.error_classes import (
@@ -501,3 +501,54 @@ def test_append_times_that_are_not_believed_are_counted() -> None:
     assert told.task.disbelieved == 2
     assert told.task.clock == ms(1)
     assert story(latest(60), c(1, at=60), c(2, at=HOUR)).task.disbelieved == 1
+
+
+def test_bytes_of_closed_groups_are_counted_as_they_come_change_and_go() -> None:
+    memory = ClosedMemory(retention_ms=1000, max_groups=2)
+
+    def closed(name: bytes, at: int, prints: bytes = b"") -> Closed:
+        return Closed(name, 1, UnitOutcome.COMPLETE, Reason.END, 1, 1, at, prints)
+
+    first, second, third = closed(b"a" * 10, 0), closed(b"b" * 20, 0, bytes(100)), closed(b"c" * 30, 1)
+    assert memory_of(second) - memory_of(first) == 110
+    memory.add(first)
+    memory.add(second)
+    memory.replace(second, failed := second._replace(outcome=UnitOutcome.FAILED, prints=bytes(7)))
+    assert memory.memory_bytes == memory_of(first) + memory_of(failed)
+    memory.add(third)
+    memory.trim(1000)
+    assert (list(memory), memory.memory_bytes) == ([failed, third], memory_of(failed) + memory_of(third))
+    assert memory.shrink(1) is failed
+    assert memory.memory_bytes == memory_of(third)
+    assert memory.shrink(memory_of(third)) is third
+    assert (list(memory), memory.memory_bytes, memory.shrink(1)) == ([], 0, None)
+
+
+def test_bytes_of_commands_are_counted_as_they_come_and_go_w203() -> None:
+    def memory(*ids: bytes) -> CommandMemory:
+        remembered = CommandMemory(1000, 2)
+        for command_id in ids:
+            remembered.add(command_id, 0)
+        return remembered
+
+    nothing, one = memory().memory_bytes, memory(b"c" * 30).memory_bytes
+    assert nothing == 0
+    assert one - memory(b"b" * 20).memory_bytes == 10
+    both = memory(b"b" * 20, b"b" * 20, b"c" * 30)
+    assert both.memory_bytes == 2 * one - 10
+    kept = memory(b"a" * 10, b"b" * 20, b"c" * 30)
+    assert (b"a" * 10 in kept, kept.memory_bytes) == (False, both.memory_bytes)
+    kept.shrink(one - 10)
+    assert (b"b" * 20 in kept, b"c" * 30 in kept, kept.memory_bytes) == (False, True, one)
+    kept.shrink(one + 1)
+    assert kept.memory_bytes == 0
+
+
+def test_ages_of_commands_are_tidied_up_and_the_oldest_still_goes_first_w203() -> None:
+    remembered = CommandMemory(1000, 10)
+    for command_id, at, times in ((b"q", 500, 1), (b"r", 100, 1), (b"p", 500, 1029)):
+        for _ in range(times):
+            remembered.add(command_id, at)
+    assert len(remembered._by_age) == 3
+    remembered.add(b"x", 1200)
+    assert list(remembered.at_by_id) == [b"q", b"p", b"x"]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.core.script import Sent, bare, c, passed, play, refused, story, unit
+from uow.processor.core.columns import Caps
 from uow.schemas.error_classes import (
     BadSequenceNumberError,
     BadUnitIdError,
@@ -238,3 +239,10 @@ def test_layout_of_headers_plays_no_part(layout: int) -> None:
 def test_a_reading_that_this_version_does_not_know_is_refused() -> None:
     with pytest.raises(DecodeError, match="reading 2 is unknown, this worker's is version 1"):
         Reading.of_code(2)
+
+
+def test_a_component_may_have_as_many_headers_and_bytes_of_names_as_is_said() -> None:
+    caps = Caps(headers=3, name_bytes=10)
+    assert not caps.are_exceeded(["ab", "cd", "üüü"])
+    assert caps.are_exceeded(["ab", "cd", "e", "f"])
+    assert caps.are_exceeded(["ab", "cde", "üüü"])

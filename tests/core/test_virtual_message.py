@@ -10,6 +10,7 @@ import pytest
 
 from tests.core.script import TOPICS, Sent, Story, bare, c, clock, ms, play, redelivered, story, unit
 from uow.processor.core.changes import Tail
+from uow.processor.core.layout import tail_of
 from uow.processor.core.virtual_message import NAMESPACE, UnitMaker
 from uow.schemas import codec
 from uow.schemas.records import ComponentRecord, Range, Unit
@@ -234,6 +235,7 @@ def test_outcome_names_the_same_unit_id_as_the_unit_w214() -> None:
 
 
 BEFORE: list[tuple[str, bytes | None]] = [("user", bytes(40))]
+MODE: dict[str, object] = {"delivery_mode": "persistent"}
 PRIORITY_1, PRIORITY_7 = ("uow-priority", b"1"), ("uow-priority", b"7")
 
 
@@ -248,6 +250,8 @@ PRIORITY_1, PRIORITY_7 = ("uow-priority", b"1"), ("uow-priority", b"7")
         ([c(1, delivery_mode="persistent"), c(2, end=True, delivery_mode="non_persistent")], True),
         ([c(1, value="uow-priority 7", priority=7), c(2, True, value="uow-priority 1", priority=7)], False),
         ([c(1, value="uow-priority 7"), c(2, True, value="uow-priority 1", type="t")], False),
+        ([c(1, value="uow-priority 7", **MODE), c(2, True, value="uow-priority 1", **MODE)], False),
+        ([c(1, priority=7, expires_at=10_000, **MODE), c(2, True, priority=1, expires_at=20_000)], True),
         ([bare([*c(1).headers, *BEFORE, PRIORITY_7]), bare([*c(2, True).headers, *BEFORE, PRIORITY_1])], True),
         ([bare([*c(1).headers, *BEFORE, PRIORITY_7]), bare([*c(2, True).headers, *BEFORE, PRIORITY_7])], False),
     ],
@@ -257,3 +261,13 @@ def test_units_whose_components_are_not_uniform_are_counted_w133(components: lis
     played = story(*components)
     assert len(played.units) == 1
     assert played.task.counts.mixed == is_mixed
+
+
+def test_small_ends_are_kept_for_their_unit_and_large_ones_read_from_their_bytes() -> None:
+    def is_kept(component_id: bytes | None, *values: bytes) -> bool:
+        return tail_of(component_id, 0, [("user", value) for value in values], Reading()) is not None
+
+    assert is_kept(None, *[b""] * 16)
+    assert not is_kept(None, *[b""] * 17)
+    assert is_kept(bytes(24), bytes(1000))
+    assert not is_kept(bytes(25), bytes(1000))
