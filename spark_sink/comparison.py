@@ -168,9 +168,10 @@ SELECT 'unreadable' AS what, 'unreadable' AS source, id, concat_ws('/', topic, p
 UNION ALL
 SELECT 'unreadable', 'rejected', id, concat_ws('/', topic, partition, offset), error_text FROM {rejected} WHERE topic = {units_topic}
 UNION ALL
-SELECT 'unreadable', topic, CAST(NULL AS STRING), place, detail FROM {closings} WHERE outcome = 'unreadable'
+SELECT 'unreadable', c.topic, CAST(NULL AS STRING), c.place, c.detail FROM {closings} c
+LEFT ANTI JOIN {unreadable} u ON c.place = concat_ws('/', u.topic, u.partition, u.offset) WHERE c.outcome = 'unreadable'
 """
-"""Records that are not what their topic or their headers claim; the first release kept such units among the rejected ones."""
+"""Records that are not what their topic or their headers claim, each once; the first release kept such units among the rejected ones."""
 
 _IS_LARGE: Final = f"(e.held_bytes > {RECORD_LIMIT_BYTES // 8} OR e.header_count > {HEADERS_LIMIT} - 8)"
 _STRIPPED: Final = f"({_IS_LARGE} AND a.key IS NULL AND a.value IS NULL)"

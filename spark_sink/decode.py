@@ -1,8 +1,8 @@
-"""From Kafka records to rows: the table and the columns for each record of `D.units`, of a route's topic, of `D.rejected` and of `D.errors`.
+"""From Kafka records to rows: the table and the columns for each record of a destination's output topics.
 
-A unit's value says by its first bytes how it was written (`docs/wire-format.md#framing`): Avro single-object encoding names its writer's schema by
-fingerprint, Confluent framing by a registry's id, JSON and XML begin with `{` and `<`. Each batch is examined once for the kinds that it has; one
-`CASE` over them decodes it in one pass, each Avro branch resolving writer to reader.
+The value of a unit, an outcome or an answer says by its first bytes how it was written (`docs/wire-format.md#framing`): Avro single-object encoding
+names its writer's schema by fingerprint, Confluent framing by a registry's id, JSON and XML begin with `{` and `<`. Each batch is examined once for
+the kinds that it has; one `CASE` over them decodes it in one pass, each Avro branch resolving writer to reader.
 
 Belongs here: frames, schemas, the `CASE`, rows by table. Does not belong here: reading Kafka (`uow.spark_sink.kafka`) and writing tables
 (`uow.spark_sink.tables`).
@@ -17,13 +17,14 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.avro.functions import from_avro
-from pyspark.sql.types import StructType
 
-from uow.schemas import codec, formats
+from uow.schemas import codec, formats, framing
 from uow.schemas.error_classes import DecodeError
 from uow.schemas.records import MAX_RANGES, Source, Unit
 from uow.spark_sink.tables import Table
+from uow.spark_sink.writers import ANSWER, OUTCOME, RECORDS, UNIT, WriterOf, WriterSchema, released_writers
 from uow.topics import headers as names
+from uow.topics.catalogue import DestinationTopics
 from uow.topics.runs import Run, position_of, unit_of
 
 RUN: Final = "run"
@@ -34,9 +35,6 @@ JSON: Final = "json"
 XML: Final = "xml"
 SINGLE_OBJECT: Final = "single-object"
 REGISTRY: Final = "registry"
-
-WriterOf = Callable[[int], str | None]
-"""Schema text for a registry's id; None if the registry has no Avro schema with it."""
 
 _FRAME = f"""
 CASE WHEN exists(headers, h -> h.name = '{names.POS}')
@@ -51,21 +49,35 @@ _IS_UNIT = f"""
 exists(headers, h -> h.name = '{names.KIND}' AND h.value <=> CAST('unit' AS BINARY)) AND NOT exists(headers, h -> h.name = '{names.SEQ}')
 """
 _IS_TIME = "{} BETWEEN TIMESTAMP'0001-01-02 00:00:00Z' AND TIMESTAMP'9999-12-31 23:59:59.999Z'"
-_IS_WHOLE = f"""
+_IS_WHOLE_UNIT = f"""
 is_valid_utf8(unit.id) AND is_valid_utf8(unit.unit_id) AND is_valid_utf8(unit.destination)
 AND {_IS_TIME.format("unit.opened_at")} AND {_IS_TIME.format("unit.closed_at")} AND coalesce({_IS_TIME.format("unit.expires_at")}, true)
 AND forall(unit.components, c -> is_valid_utf8(c.source.topic) AND coalesce(is_valid_utf8(c.component_id), true)
   AND {_IS_TIME.format("c.timestamp")} AND forall(c.headers, h -> is_valid_utf8(h.name)))
 """
-"""SQL that is true for a unit that was decoded completely. Malformed bytes give a struct of nulls, not a null struct, so the required fields are
+_IS_WHOLE: Final[Mapping[str, str]] = {
+    UNIT: _IS_WHOLE_UNIT,
+    OUTCOME: f"""
+is_valid_utf8(outcome.id) AND is_valid_utf8(outcome.unit_id) AND is_valid_utf8(outcome.destination)
+AND {_IS_TIME.format("outcome.opened_at")} AND {_IS_TIME.format("outcome.closed_at")} AND coalesce(is_valid_utf8(outcome.rule), true)
+AND coalesce(is_valid_utf8(outcome.command_id), true) AND coalesce(is_valid_utf8(outcome.last_arrived.component_id), true)
+""",
+    ANSWER: f"""
+is_valid_utf8(answer.command_id) AND is_valid_utf8(answer.verb) AND is_valid_utf8(answer.id) AND is_valid_utf8(answer.destination)
+AND is_valid_utf8(answer.text) AND is_valid_utf8(answer.why) AND coalesce(is_valid_utf8(answer.by), true) AND {_IS_TIME.format("answer.at")}
+""",
+}
+"""SQL that is true for a record that was decoded completely. Malformed bytes give a struct of nulls, not a null struct, so the required fields are
 checked. Avro's reader accepts any bytes as text, and times that most readers of the tables could not represent."""
 
 
-def with_frame(records: DataFrame, unit_topics: Sequence[str]) -> DataFrame:
-    """Adds `frame`, the encoding of a unit's value; null for records that are not units."""
-    return records.withColumn(
-        "frame", sql.when(sql.col("topic").isin(*unit_topics) & sql.expr(_IS_UNIT), sql.expr(_FRAME))
-    )
+def with_frame(records: DataFrame, unit_topics: Sequence[str], outcomes_topic: str) -> DataFrame:
+    """Adds `frame`, the encoding of the value of a unit, an outcome or an answer; null for records that are none.
+
+    On `D.outcomes` there is nothing else, so every record there has a frame.
+    """
+    is_unit = sql.col("topic").isin(*unit_topics) & sql.expr(_IS_UNIT)
+    return records.withColumn("frame", sql.when(is_unit | (sql.col("topic") == outcomes_topic), sql.expr(_FRAME)))
 
 
 def frames(records: DataFrame) -> list[str]:
@@ -73,69 +85,89 @@ def frames(records: DataFrame) -> list[str]:
     return sorted(row.frame for row in records.select("frame").where("frame IS NOT NULL").distinct().collect())
 
 
-class UnitDecoder:
-    """Decodes units by their frames.
+class RecordDecoder:
+    """Decodes units, outcomes and answers by their frames.
 
     Args:
-        reader: The current schema of a unit, as JSON text.
-        writers: Frame header (the first ten bytes) to schema text, of every released version.
+        spark: The session.
         writer_of: Schema by registry id; None when no registry is set.
     """
 
-    def __init__(
-        self, spark: SparkSession, reader: str, writers: Mapping[bytes, str], writer_of: WriterOf | None
-    ) -> None:
-        self._options = {"mode": "PERMISSIVE", "avroSchema": reader}
-        self._writers = {header.hex().upper(): text for header, text in writers.items()}
+    def __init__(self, spark: SparkSession, writer_of: WriterOf | None) -> None:
+        self._writers = {header.hex().upper(): schema for header, schema in released_writers().items()}
         self._writer_of = writer_of
-        self._reader = reader
-        probe = spark.range(0).select(from_avro(sql.lit(b""), reader, self._options).alias("unit"))
-        kind = probe.schema["unit"].dataType
-        assert isinstance(kind, StructType)
-        self.kind = kind
+        self._readers = {record: framing.definition_text(record) for record in RECORDS}
+        probe = spark.range(0).select(*(self._from_avro(sql.lit(b""), record, None) for record in RECORDS))
+        self._kinds = {record: probe.schema[column_of(record)].dataType for record in RECORDS}
 
     def decode(self, records: DataFrame) -> DataFrame:
-        """Adds `unit`, and `problem`, the reason why the value cannot be read as a unit, or null. `records` have a `frame`."""
-        found = sql.struct(sql.lit(None).cast(self.kind).alias("unit"), sql.expr(self._unknown()).alias("problem"))
+        """Adds `unit`, `outcome` and `answer`, of which at most one is not null, and `problem`.
+
+        Args:
+            records: Records with a `frame`.
+
+        Returns:
+            The records; `problem` is the reason why the value can be read as none of them, or null.
+        """
+        found = self._found(sql.expr(self._unknown()))
         for frame in frames(records):
             known = self._known(frame)
             if known is not None:
                 found = sql.when(sql.col("frame") == frame, known).otherwise(found)
-        decoded = records.withColumn("found", sql.when(sql.col("frame").isNotNull(), found))
-        return (
-            decoded.select("*", "found.unit", "found.problem")
-            .drop("found")
-            .withColumn("problem", sql.when(~sql.coalesce(sql.expr(_IS_WHOLE), sql.lit(False)), sql.col("problem")))
-        )
+        decoded = records.withColumn("found", sql.when(sql.col("frame").isNotNull(), found)).select("*", "found.*")
+        is_whole = sql.expr(" OR ".join(f"coalesce({text}, false)" for text in _IS_WHOLE.values()))
+        return decoded.drop("found").withColumn("problem", sql.when(~is_whole, sql.col("problem")))
 
     def _unknown(self) -> str:
         """SQL for the problem with an unknown frame. There may be as many of these as records, so they get no `CASE` branches of their own."""
-        registry = "of the registry is no unit''s" if self._writer_of else "names a registry, and none is set"
+        registry = "of the registry is none of ours" if self._writer_of else "names a registry, and none is set"
         return f"""CASE substring_index(frame, ':', 1)
           WHEN '{SINGLE_OBJECT}' THEN concat('no released schema has its fingerprint, ', substring_index(frame, ':', -1))
           WHEN '{REGISTRY}' THEN concat('schema id ', substring_index(frame, ':', -1), ' {registry}')
           ELSE 'its value is neither Avro, JSON nor XML' END"""
 
     def _known(self, frame: str) -> Column | None:
-        """The unit, and the problem if it cannot be read; None for an unknown frame."""
+        """The record, and the problem if it cannot be read; None for an unknown frame."""
         kind, _, name = frame.partition(":")
-        broken = sql.lit(f"{kind} bytes that are no unit")
-        if kind == SINGLE_OBJECT and name in self._writers:
-            return self._avro(self._writers[name], sql.expr("substring(value, 11)"), broken)
-        if kind == REGISTRY and self._writer_of is not None:
-            text = self._writer_of(int(name))
-            return None if text is None else self._avro(text, sql.expr("substring(value, 6)"), broken)
         if kind in _MADE:
             record = sql.struct("key", "value", "headers", "topic", "partition", "offset")
             # Spark calls a Python function for every row of the batch, even inside a CASE
             made = sql.udf(_MADE[kind], "STRUCT<body: BINARY, problem: STRING>")(
                 sql.when(sql.col("frame") == frame, record)
             )
-            return self._avro(self._reader, made["body"], sql.coalesce(made["problem"], broken))
-        return None
+            return self._found(sql.coalesce(made["problem"], _broken(kind, UNIT)), UNIT, made["body"])
+        if kind == SINGLE_OBJECT:
+            body, writer = sql.expr("substring(value, 11)"), self._writers.get(name)
+        else:
+            body = sql.expr("substring(value, 6)")
+            writer = self._writer_of(int(name)) if kind == REGISTRY and self._writer_of is not None else None
+        return None if writer is None else self._found(_broken(kind, writer.record), writer.record, body, writer)
 
-    def _avro(self, writer: str, body: Column, problem: Column) -> Column:
-        return sql.struct(from_avro(body, writer, self._options).alias("unit"), problem.alias("problem"))
+    def _found(
+        self, problem: Column, record: str = "", body: Column | None = None, writer: WriterSchema | None = None
+    ) -> Column:
+        """A struct of `unit`, `outcome`, `answer` and `problem`; all but `record` are null, which is decoded from `body`."""
+        columns = [
+            sql.lit(None).cast(kind).alias(column_of(each))
+            if each != record or body is None
+            else self._from_avro(body, each, writer)
+            for each, kind in self._kinds.items()
+        ]
+        return sql.struct(*columns, problem.alias("problem"))
+
+    def _from_avro(self, body: Column, record: str, writer: WriterSchema | None) -> Column:
+        reader = self._readers[record]
+        options = {"mode": "PERMISSIVE", "avroSchema": reader}
+        return from_avro(body, reader if writer is None else writer.text, options).alias(column_of(record))
+
+
+def column_of(record: str) -> str:
+    """The column that a decoded record is in, by the record's name."""
+    return record.lower()
+
+
+def _broken(kind: str, record: str) -> Column:
+    return sql.lit(f"{kind} bytes that are no {record}")
 
 
 def _made(unit: Callable[[Any], Unit]) -> Callable[[Any], tuple[bytes | None, str | None]]:
@@ -227,20 +259,33 @@ def with_components(decoded: DataFrame, fetch: Callable[[DataFrame], DataFrame])
     return whole.withColumn("problem", sql.coalesce("problem", "lacking")).drop("lacking", "parts")
 
 
-def with_table(decoded: DataFrame, destination: str, unit_topics: Sequence[str]) -> DataFrame:
+def with_table(decoded: DataFrame, topics: DestinationTopics, unit_topics: Sequence[str]) -> DataFrame:
     """Adds `goes_to`, the one table for each record, so that none is lost and none counted twice (W-216).
 
     A unit of another destination that was sent on to this one has passed through (W-96): a worker renames its headers, one of an earlier version
-    left them unchanged. A record that claims to be a unit and cannot be read is kept in `unreadable`, unchanged, with the reason.
+    left them unchanged. A record that claims to be a unit and cannot be read is kept in `unreadable`, unchanged, with the reason. So is a record
+    on `D.outcomes` that is neither an outcome nor an answer of this destination, by its value: its headers prove nothing.
     """
+    is_report = sql.col("topic") == topics.outcomes
+    destination = sql.coalesce("outcome.destination", "answer.destination")
+    misplaced = (
+        sql.when(is_report & sql.col("unit").isNotNull(), "a unit, where only outcomes and answers belong")
+        .when(
+            is_report & (destination != topics.destination), sql.concat(sql.lit("is about destination "), destination)
+        )
+        .when(~is_report & sql.col("unit").isNull(), "an outcome or an answer, where only units belong")
+    )
+    problem = sql.when(sql.col("frame").isNotNull(), sql.coalesce("problem", misplaced))
     chosen = (
-        sql.when(~sql.col("topic").isin(*unit_topics), Table.REJECTED.value)
+        sql.when(~sql.col("topic").isin(*unit_topics, topics.outcomes), Table.REJECTED.value)
         .when(sql.col("frame").isNull(), Table.PASSED.value)
         .when(sql.col("problem").isNotNull(), Table.UNREADABLE.value)
-        .when(sql.col("unit.destination") != destination, Table.PASSED.value)
+        .when(sql.col("outcome").isNotNull(), Table.OUTCOMES.value)
+        .when(sql.col("answer").isNotNull(), Table.ANSWERS.value)
+        .when(sql.col("unit.destination") != topics.destination, Table.PASSED.value)
         .otherwise(Table.UNITS.value)
     )
-    return decoded.withColumn("goes_to", chosen)
+    return decoded.withColumn("problem", problem).withColumn("goes_to", chosen)
 
 
 _POSITION: Final = f"try_cast(split(CAST(try_element_at(filter(headers, h -> h.name = '{names.POS}'), 1).value AS STRING), '/')[0] AS INT)"
@@ -329,8 +374,28 @@ def rejected_rows(routed: DataFrame) -> DataFrame:
     )
 
 
+def outcome_rows(routed: DataFrame) -> DataFrame:
+    """Rows of `outcomes`: closed groups, from `D.outcomes` (W-214)."""
+    return routed.where(sql.col("goes_to") == Table.OUTCOMES.value).select(
+        *(sql.col(f"outcome.{name}") for name in ("unit_id", "id", "destination", "generation", "outcome")),
+        sql.translate("outcome.reason", "_", "-").alias("reason"),
+        *(sql.col(f"outcome.{name}") for name in ("opened_at", "closed_at", "count", "bytes", "missing")),
+        *(sql.col(f"outcome.{name}") for name in ("rule", "command_id", "last_arrived")),
+        *("key", "headers", "topic", "partition", "offset", "timestamp"),
+    )
+
+
+def answer_rows(routed: DataFrame) -> DataFrame:
+    """Rows of `answers`: effects of commands, from `D.outcomes` (W-203)."""
+    return routed.where(sql.col("goes_to") == Table.ANSWERS.value).select(
+        *(sql.col(f"answer.{name}") for name in ("command_id", "verb", "id", "destination", "done")),
+        *(sql.col(f"answer.{name}") for name in ("text", "why", "by", "at")),
+        *("key", "headers", "topic", "partition", "offset", "timestamp"),
+    )
+
+
 def unreadable_rows(routed: DataFrame) -> DataFrame:
-    """Rows of `unreadable`: records that claim to be units and cannot be read, unchanged, with the reason."""
+    """Rows of `unreadable`: records that are not what they claim or what their topic is for, unchanged, with the reason."""
     return routed.where(sql.col("goes_to") == Table.UNREADABLE.value).select(
         sql.col("problem").alias("reason"),
         header_text(names.ID).alias("id"),
@@ -349,6 +414,8 @@ ROWS: Final[Mapping[Table, Callable[[DataFrame], DataFrame]]] = {
     Table.UNITS: unit_rows,
     Table.COMPONENTS: component_rows,
     Table.REJECTED: rejected_rows,
+    Table.OUTCOMES: outcome_rows,
+    Table.ANSWERS: answer_rows,
     Table.PASSED: passed_rows,
     Table.UNREADABLE: unreadable_rows,
 }

@@ -1,6 +1,6 @@
 """The pipeline: one structured stream per destination, from its topics into its Delta tables, exactly once.
 
-A batch holds records of `D.units` and the topics of its routes, of `D.rejected` and `D.errors`. Steps of a batch:
+A batch holds records of `D.units` and the topics of its routes, of `D.rejected`, `D.errors` and `D.outcomes`. Steps of a batch:
 
 1. read up to `MAX_RECORDS` committed records, and keep them;
 2. decode, and choose for each record the one table it goes to;
@@ -33,7 +33,7 @@ from uow.schemas.error_classes import UowError
 from uow.spark_sink.decode import (
     REFERS,
     ROWS,
-    UnitDecoder,
+    RecordDecoder,
     tables_of,
     with_components,
     with_frame,
@@ -48,7 +48,7 @@ from uow.spark_sink.kafka import (
 from uow.spark_sink.overlap import Overlap
 from uow.spark_sink.superseded import KnownUnits, known_units, mark
 from uow.spark_sink.tables import DeltaTables, Table, append_once
-from uow.spark_sink.writers import unit_schema, unit_writers, writer_of
+from uow.spark_sink.writers import writer_of
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.policies import DestinationPolicy
 from uow.topics.routes import Route, unit_topics
@@ -131,12 +131,12 @@ class DeltaSink:
         Raises:
             StateCorruptedError: Tables are missing.
         """
-        self.tables.upgrade(self.spark)
+        self.tables.upgrade(self.spark, self.names.outcomes)
         self.tables.check()
-        topics = [*self.unit_topics, self.names.rejected, self.names.errors]
+        topics = [*self.unit_topics, self.names.rejected, self.names.errors, self.names.outcomes]
         overlap = Overlap.of(self.spark, self.cluster, self.tables, topics)
         known = known_units(self.spark, self.tables)
-        decoder = UnitDecoder(self.spark, unit_schema(), unit_writers(), writer_of(self.cluster.registry_url))
+        decoder = RecordDecoder(self.spark, writer_of(self.cluster.registry_url))
 
         def batch(records: DataFrame, number: int) -> None:
             progress(self.names.destination, self.write(records, number, decoder, overlap, known))
@@ -149,13 +149,15 @@ class DeltaSink:
         )
         return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=TRIGGER)).start()
 
-    def write(self, records: DataFrame, number: int, decoder: UnitDecoder, overlap: Overlap, known: KnownUnits) -> int:
+    def write(
+        self, records: DataFrame, number: int, decoder: RecordDecoder, overlap: Overlap, known: KnownUnits
+    ) -> int:
         """Appends one batch to the tables, each at most once.
 
         Args:
             records: Records of the destination's topics.
             number: Number of the batch.
-            decoder: Decodes the units.
+            decoder: Decodes units, outcomes and answers.
             overlap: Rows in the tables from an earlier checkpoint.
             known: The units in the tables.
 
@@ -169,7 +171,7 @@ class DeltaSink:
             return frames[-1]
 
         try:
-            kept = keep(with_frame(records, self.unit_topics if self.forms_units else ()))
+            kept = keep(with_frame(records, self.unit_topics if self.forms_units else (), self.names.outcomes))
             routed = keep(self._routed(decoder.decode(kept)))
             counts, refer = _counts(routed)
             if refer:
@@ -187,7 +189,7 @@ class DeltaSink:
                 frame.unpersist()
 
     def _routed(self, decoded: DataFrame) -> DataFrame:
-        return with_table(decoded, self.names.destination, self.unit_topics)
+        return with_table(decoded, self.names, self.unit_topics)
 
     def _fetch(self, parts: DataFrame) -> DataFrame:
         """The part of `D.components` that units of shape `reference` refer to, as far as it exists; they refer to no other topic."""

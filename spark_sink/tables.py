@@ -6,6 +6,7 @@ Belongs here: table names, columns, creation, the idempotent append, row counts.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -26,9 +27,10 @@ _OWN: Final = "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
 class Table(StrEnum):
     """The tables of a destination; the value is the folder's name.
 
-    Every record of `D.units`, of a route's topic, of `D.rejected` and `D.errors` is in exactly one of `units`, `rejected`, `passed` and
-    `unreadable` (W-127, W-216); `components` are the components of the rows in `units`. `unreadable` has records that claim to be units and
-    cannot be read, unchanged, so that no record stops the sink.
+    Every record of `D.units`, of a route's topic, of `D.rejected`, `D.errors` and `D.outcomes` is in exactly one of them (W-127, W-216);
+    `components` alone are the components of the rows in `units`. `unreadable` has records that claim to be what they are not, unchanged, so
+    that no record stops the sink. Outcomes and answers come from one topic and share hardly a column, so each has a table of its own, in which
+    every row counts (W-214, W-203).
     """
 
     UNITS = "units"
@@ -36,6 +38,8 @@ class Table(StrEnum):
     REJECTED = "rejected"
     PASSED = "passed"
     UNREADABLE = "unreadable"
+    OUTCOMES = "outcomes"
+    ANSWERS = "answers"
 
 
 COLUMNS: Final[dict[Table, str]] = {
@@ -55,6 +59,15 @@ COLUMNS: Final[dict[Table, str]] = {
     ),
     Table.PASSED: f"key BINARY, value BINARY, headers {HEADERS}, {_OWN}",
     Table.UNREADABLE: f"reason STRING, id STRING, key BINARY, value BINARY, headers {HEADERS}, {_OWN}",
+    Table.OUTCOMES: (
+        "unit_id STRING, id STRING, destination STRING, generation BIGINT, outcome STRING, reason STRING, opened_at TIMESTAMP, "
+        "closed_at TIMESTAMP, count INT, bytes BIGINT, missing ARRAY<STRUCT<first: INT, last: INT>>, rule STRING, command_id STRING, "
+        f"last_arrived STRUCT<seq: INT, component_id: STRING>, key BINARY, headers {HEADERS}, {_OWN}"
+    ),
+    Table.ANSWERS: (
+        "command_id STRING, verb STRING, id STRING, destination STRING, done BOOLEAN, text STRING, why STRING, by STRING, at TIMESTAMP, "
+        f"key BINARY, headers {HEADERS}, {_OWN}"
+    ),
 }
 """Columns of each table, as Spark DDL. Columns are added at the end only.
 
@@ -133,11 +146,15 @@ class DeltaTables:
                 [], f"{self.checkpoint} counts batches of tables that are missing below {self.folder}", remedy
             )
 
-    def upgrade(self, spark: SparkSession) -> None:
+    def upgrade(self, spark: SparkSession, outcomes_topic: str) -> None:
         """Adds to tables of an earlier release what is new since then: columns, null on existing rows, and tables.
 
-        `units` is extended last, so a table can be missing for this reason only while `units` lacks a column.
+        `units` is extended last, so `unreadable` can be missing for this reason only while `units` lacks a column; the tables of `D.outcomes`,
+        only while the checkpoint has no offset of it.
         """
+        if (read := self._topics_read()) and outcomes_topic not in read:
+            for table in (Table.OUTCOMES, Table.ANSWERS):
+                self._make(spark, table)
         for table in (Table.COMPONENTS, Table.UNITS):
             if not self.is_made(table):
                 continue
@@ -147,6 +164,11 @@ class DeltaTables:
                 self._make(spark, Table.UNREADABLE)
                 added = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in lacking)
                 spark.sql(f"ALTER TABLE {self.sql_name(table)} ADD COLUMNS ({added})")
+
+    def _topics_read(self) -> set[str]:
+        """Topics that the last batch of the checkpoint has offsets of; none without a checkpoint."""
+        batches = sorted((self.checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+        return set(json.loads(batches[-1].read_text().splitlines()[-1])) if batches else set()
 
     def read(self, spark: SparkSession, table: Table) -> DataFrame:
         """The present content of a table."""

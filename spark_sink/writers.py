@@ -1,4 +1,4 @@
-"""Schemas that units were written with: released versions by fingerprint, and a registry's by id.
+"""Schemas that records of the output topics were written with: released versions by fingerprint, and a registry's by id.
 
 Belongs here: finding a writer's schema. Does not belong here: decoding with it (`uow.spark_sink.decode`).
 """
@@ -6,44 +6,63 @@ Belongs here: finding a writer's schema. Does not belong here: decoding with it 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from uow.schemas import framing
 from uow.schemas.codec import foreign_writer
 from uow.schemas.error_classes import DecodeError
 from uow.schemas.registry import connect
 
-UNIT = "Unit"
+UNIT: Final = "Unit"
+OUTCOME: Final = "Outcome"
+ANSWER: Final = "Answer"
+RECORDS: Final = (UNIT, OUTCOME, ANSWER)
+"""Names of the Avro records that the tables have rows of."""
 
 
-def unit_schema() -> str:
-    """The current schema of a unit, which every writer's schema is resolved to."""
-    return framing.definition_text(UNIT)
+class WriterSchema(NamedTuple):
+    """The schema that a record was written with.
+
+    Attributes:
+        record: One of `RECORDS`.
+        text: Its Avro definition, as JSON text.
+    """
+
+    record: str
+    text: str
 
 
-def unit_writers() -> dict[bytes, str]:
-    """Single-object header (ten bytes) to schema text, of every released version of a unit."""
+WriterOf = Callable[[int], WriterSchema | None]
+"""The schema for a registry's id; None if the registry has no schema of ours with it."""
+
+
+def released_writers() -> dict[bytes, WriterSchema]:
+    """Single-object header (ten bytes) to schema, of every released version."""
     return {
-        framing.SINGLE_OBJECT_MARK + fingerprint.to_bytes(8, "little"): framing.definition_text(*schema)
+        framing.SINGLE_OBJECT_MARK + fingerprint.to_bytes(8, "little"): WriterSchema(
+            schema.name, framing.definition_text(*schema)
+        )
         for fingerprint, schema in framing.known().items()
-        if schema.name == UNIT
+        if schema.name in RECORDS
     }
 
 
-def writer_of(registry_url: str) -> Callable[[int], str | None] | None:
-    """A function that finds the schema of a unit by a registry's id; None when no registry is set.
+def writer_of(registry_url: str) -> WriterOf | None:
+    """A function that finds a schema by a registry's id; None when no registry is set.
 
-    The function returns None if the registry has no such id, or if the schema is not a unit's, and raises `UowError` if the registry does not
-    answer: then the batch fails and is repeated, so that no unit is considered unreadable for that reason.
+    The function returns None if the registry has no such id, or if the schema is none of `RECORDS`, and raises `UowError` if the registry does not
+    answer: then the batch fails and is repeated, so that no record is considered unreadable for that reason.
     """
     if not registry_url:
         return None
     source = connect(registry_url)
 
-    def find(schema_id: int) -> str | None:
+    def find(schema_id: int) -> WriterSchema | None:
         try:
             text = source.schema(schema_id)
-            return text if foreign_writer(text).name == UNIT else None
+            record = foreign_writer(text).name
         except DecodeError:
             return None
+        return WriterSchema(record, text) if record in RECORDS else None
 
     return find

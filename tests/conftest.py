@@ -39,7 +39,13 @@ def pytest_report_header() -> str:
 
 SPARK_SESSIONS = (
     {"test_audit.py", "test_hostile_records.py", "test_session.py", "test_sink.py"},
-    {"test_demo_end_to_end.py", "test_shapes_in_tables.py", "test_spark_commands.py", "test_superseded.py"},
+    {
+        "test_demo_end_to_end.py",
+        "test_outcomes.py",
+        "test_shapes_in_tables.py",
+        "test_spark_commands.py",
+        "test_superseded.py",
+    },
 )
 """Files whose tests share a Spark session. One would do, but its tests, one after the other, take longer than all others beside them."""
 

@@ -12,7 +12,9 @@ import pytest
 from tests.spark.stage import Headers, Stage, c
 from uow.schemas import codec, formats, framing
 from uow.schemas.records import (
+    Answer,
     ComponentRecord,
+    Outcome,
     Reason,
     Reference,
     Source,
@@ -69,7 +71,9 @@ def no_units(destination: str) -> dict[str, bytes | None]:
         "neither Avro (empty)": b"",
         "neither Avro (short)": b"\xc3\x01",
         "fingerprint": b"\xc3\x01" + b"12345678" + b"unknown fingerprint",
-        "fingerprint (Outcome)": framing.single_object_header("Outcome") + b"another record",
+        "no Outcome": framing.single_object_header("Outcome") + b"another record",
+        "an outcome or an answer": codec.frame(Answer("c", "cancel", "x", destination, True, "t", "w", None, 1)),
+        "fingerprint (Component)": framing.single_object_header("Component") + b"another record",
         "single-object (bytes)": AVRO + b"\xff" * 40,
         "single-object (2 GB of components)": AVRO
         + b"\x02a\x02b\x02d\x02\x00\x00\x00\x00\x00\x00\x00\x00"
@@ -117,6 +121,31 @@ def no_runs(destination: str) -> dict[str, Headers]:
     }
 
 
+def no_outcomes(destination: str) -> dict[str, bytes | None]:
+    """Values that are neither outcomes nor answers of this destination, by a word of the reason that must be told."""
+    ids = Outcome("A" * 50, "u", destination, 1, UnitOutcome.EXPIRED, Reason.AGE, 1, 2, 0, 0, ())
+    answer = Answer("c", "cancel", "A" * 50, destination, False, "t", "w", None, 1)
+    is_no_text = ("A" * 50).encode(), b"\xff" * 50
+    return {
+        "neither Avro": None,
+        "neither Avro (garbage)": b"garbage",
+        "a unit": codec.frame(unit(destination)),
+        "a unit (json)": formats.to_json(unit(destination)),
+        "json": b"{" * 5000,
+        "no Outcome (bytes)": framing.single_object_header("Outcome") + b"\xff" * 40,
+        "no Outcome (2 GB of text)": framing.single_object_header("Outcome") + b"\xee\xff\xff\xff\x0f",
+        "no Outcome (cut)": codec.frame(ids)[:-9],
+        "no Outcome (text)": codec.frame(ids).replace(*is_no_text),
+        "no Outcome (year 33658)": codec.frame(replace(ids, closed_at=10**15)),
+        "no Answer (text)": codec.frame(answer).replace(*is_no_text),
+        "no Answer (time)": codec.frame(replace(answer, at=2**62)),
+        "is about destination west": codec.frame(replace(ids, destination="west")),
+        "is about destination west (answer)": codec.frame(replace(answer, destination="west")),
+        "fingerprint": framing.single_object_header("Component") + b"another record",
+        "schema id 7 names a registry": b"\x00" + struct.pack(">i", 7) + b"no registry is set",
+    }
+
+
 HOSTILE_ERRORS: list[Headers] = [
     [],
     [("uow-id", b"\xff"), ("uow-error-class", b"\xff\xfe"), ("uow-source", b"\xff/\xff/\xff")],
@@ -141,9 +170,12 @@ def test_each_poison_is_kept_with_its_reason_and_the_next_unit_is_a_row(stage: S
     for headers in HOSTILE_ERRORS:
         stage.put(names.rejected, b"x", b"v", headers)
         stage.put(names.errors, None, None, headers)
-    for topic in (names.outcomes, names.closed_changelog, names.commands):
+    for topic in (names.closed_changelog, names.commands):
         for value, headers in ((None, []), (b"\xc3\x01garbage", HOSTILE_ERRORS[1]), (b"{" * 5000, HOSTILE_ERRORS[3])):
             stage.put(topic, b"x", value, headers)
+    no_reports = no_outcomes(names.destination)
+    for value in no_reports.values():
+        stage.put(names.outcomes, b"report", value, HOSTILE_ERRORS[1])
     stage.send([c("good", 1, end=True)])
     stage.work()
     stage.sink()
@@ -152,7 +184,11 @@ def test_each_poison_is_kept_with_its_reason_and_the_next_unit_is_a_row(stage: S
     stage.sink()
     unreadable = stage.rows(Table.UNREADABLE)
     rows = [row for row in unreadable if row.key == b"x"]
-    assert len(unreadable) == len(rows) + many, "each with a fingerprint of its own"
+    reports = [row for row in unreadable if row.key == b"report"]
+    assert [(row.value, row.topic) for row in reports] == [(value, names.outcomes) for value in no_reports.values()]
+    reasons = zip((row.reason for row in reports), no_reports, strict=True)
+    assert [told for told, reason in reasons if reason.split(" (")[0] not in told] == []
+    assert len(unreadable) == len(rows) + len(reports) + many, "each with a fingerprint of its own"
     assert [(row.value, row.key, row.topic) for row in rows] == [(value, b"x", names.units) for _, value, _ in told]
     assert [
         row.reason for row, (reason, *_) in zip(rows, told, strict=True) if reason.split(" (")[0] not in row.reason
@@ -163,7 +199,7 @@ def test_each_poison_is_kept_with_its_reason_and_the_next_unit_is_a_row(stage: S
     assert stage.rows(Table.PASSED) == []
     report = stage.audit()
     assert report.totals == {
-        DifferenceKind.UNREADABLE: len(unreadable) + 6,
+        DifferenceKind.UNREADABLE: len(unreadable) + 3,
         DifferenceKind.UNEXPECTED: 2 * len(HOSTILE_ERRORS),
     }
     assert (report.count(Fate.DELIVERED), report.left_out) == (2, 0)

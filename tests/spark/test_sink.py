@@ -176,6 +176,8 @@ def test_a_batch_cut_off_behind_any_table_is_run_again_without_doubling(
             Table.REJECTED: 1,
             Table.PASSED: 1,
             Table.UNREADABLE: 0,
+            Table.OUTCOMES: 0,
+            Table.ANSWERS: 0,
         }
 
 

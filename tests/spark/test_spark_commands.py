@@ -52,7 +52,7 @@ def test_sink_and_audit_print_sums_and_exit_1_on_a_difference(stage: Stage, call
     result = call("sink", "--once", "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout) == {
-        name: {"units": 1, "components": 2, "rejected": 1, "passed": 1, "unreadable": 0}
+        name: {"units": 1, "components": 2, "rejected": 1, "passed": 1, "unreadable": 0, "outcomes": 0, "answers": 0}
     }
     result = call("audit", "--json")
     assert result.exit_code == 0, result.output

@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 def command(settings: Settings, root: Path, once: bool, chosen: tuple[str, ...], as_json: bool) -> None:
     """Write units into Delta tables below DIR, with a folder for each destination.
 
-    Each destination has the tables units, components, rejected, passed and unreadable. Every record is written exactly once, however often
-    this is stopped, killed and started again with the same DIR. A record that cannot be read goes to unreadable, with the reason.
+    Each destination has the tables units, components, rejected, passed, outcomes, answers and unreadable. Every record is written exactly
+    once, however often this is stopped, killed and started again with the same DIR. A record that cannot be read goes to unreadable, with the
+    reason.
     """
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
