@@ -6,6 +6,7 @@
 | docs/metrics.md | `uow.processor.shell.monitor` |
 | docs/decision-table.md | the decision table's lines below, each played through `uow.processor.core` |
 | docs/requirements.md | `tools.requirements` |
+| docs/questions.md | `tools.questions`, from `uow.spark_sink.views` |
 | tables in docs/guarantees.md and docs/prove.md | `tools.measured` |
 
 Belongs here: the list of pages, the text around the generated parts, and examples for each line of the decision table. Does not
@@ -24,7 +25,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, assert_never
 
-from tools import measured, requirements
+from tools import measured, questions, requirements
 from uow.config import settings_page
 from uow.processor.core import decide
 from uow.processor.core.changes import (
@@ -501,6 +502,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     Path("docs") / "metrics.md": metrics_page,
     Path("docs") / "decision-table.md": decision_page,
     requirements.PAGE: requirements.page,
+    questions.PAGE: questions.page,
     measured.GUARANTEES: measured.guarantees_page,
     measured.PROVE: measured.prove_page,
 }

@@ -12,7 +12,7 @@ import pytest
 
 from tests.setup.wheels import ROOT
 
-PUBLIC = ("uow", "uow.errors", "uow.embedded", "uow.client.kafka_port")
+PUBLIC = ("uow", "uow.errors", "uow.embedded", "uow.client.kafka_port", "uow.spark_sink.views")
 PAGES = [
     *ROOT.glob("*.md"),
     *(ROOT / "docs").glob("*.md"),

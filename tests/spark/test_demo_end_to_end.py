@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.demo_run import DemoRun
+from uow.spark_sink import views
 from uow.spark_sink.tables import DeltaTables, Table
 
 PATIENCE_S = 900
@@ -37,6 +38,12 @@ def test_the_demo_ends_with_a_clean_audit_and_tables_that_agree(spark: Any, tmp_
     )
     assert refused == {name: sum(cases.values()) for name, cases in report["rejected"].items()}
     assert tables.read(spark, Table.PASSED).count() == report["records"]["passed through"]
+
+    assert "Units of work: megazon" in Path(report["page"]).read_text("utf-8")
+    views.register(spark, report["tables"])
+    assert spark.table("completion_times").count() == report["units"]
+    assert Counter(row.reason for row in spark.table("incomplete_groups").collect()) == report["given_up"]
+    assert Counter(row.error_class for row in spark.table("refusals").collect()) == refused
 
     jill = units[report["jill"]["order"]]
     rows = tables.read(spark, Table.COMPONENTS).where(f"unit_id = '{jill}'").orderBy("position").collect()

@@ -1,8 +1,8 @@
-"""`uow sink --once` and `uow audit` in one process, so that Spark starts only once, and starts while the demo still waits for groups to expire.
+"""`uow sink --once`, `uow report` and `uow audit` in one process: Spark starts only once, and while the demo still waits for groups to expire.
 
-    python -m uow.cli.demo_tables CONFIG TABLES SETTLED REPORT
+    python -m uow.cli.demo_tables CONFIG TABLES SETTLED PAGE AUDIT
 
-Both run as soon as the file SETTLED exists. The audit's JSON goes to REPORT, and its exit status is that of this program.
+They run as soon as the file SETTLED exists. The report goes to PAGE, the audit's JSON to AUDIT, and its exit status is that of this program.
 
 Belongs here: the moment at which they run. Does not belong here: their work.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from uow.cli.main import main as uow
-from uow.demo.environment import TABLES_READY
+from uow.demo.environment import REPORT_READY, TABLES_READY
 from uow.spark_sink.delta_sink import settings
 from uow.spark_sink.session import session
 
@@ -40,8 +40,8 @@ def _leave(signum: int, frame: FrameType | None) -> None:
 
 
 def main() -> int:
-    """Starts Spark, waits, runs both."""
-    config, tables, settled, report = sys.argv[1:]
+    """Starts Spark, waits, runs all three."""
+    config, tables, settled, page, audit = sys.argv[1:]
     signal.signal(signal.SIGTERM, _leave)
     session("uow sink", settings=settings(once=True))
     while not Path(settled).exists():
@@ -50,7 +50,11 @@ def main() -> int:
     if status:
         return status
     print(TABLES_READY, flush=True)
-    with Path(report).open("w", encoding="utf-8") as out, redirect_stdout(out):
+    status = run("report", "-c", config, "--tables", tables, "--out", page)
+    if status:
+        return status
+    print(REPORT_READY, flush=True)
+    with Path(audit).open("w", encoding="utf-8") as out, redirect_stdout(out):
         return run("audit", "-c", config, "--tables", tables, "--json")
 
 

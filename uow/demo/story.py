@@ -31,6 +31,7 @@ from uow.demo.environment import (
     DESTINATION,
     EXPIRATION_MS,
     PATIENCE_S,
+    REPORT_READY,
     TABLES_READY,
     WORKER_NAMES,
     DemoEnvironment,
@@ -323,10 +324,10 @@ class Story:
 
     def start_spark(self) -> None:
         """Starts Spark early, since its start takes long, while the story waits for orders to expire."""
-        arguments = [
-            str(path) for path in (self.environment.config, self.environment.tables, self._settled, self._audited)
-        ]
-        self._spark = self.environment.start("spark", sys.executable, "-m", "uow.cli.demo_tables", *arguments)
+        environment = self.environment
+        paths = (environment.config, environment.tables, self._settled, self._page, self._audited)
+        arguments = [*map(str, paths)]
+        self._spark = environment.start("spark", sys.executable, "-m", "uow.cli.demo_tables", *arguments)
 
     def tables(self) -> None:
         """Act 5."""
@@ -337,6 +338,10 @@ class Story:
             self._settled.touch()
             spark.wait_said(TABLES_READY, SPARK_PATIENCE_S)
             step.text = "units, components, rejected and passed are Delta tables"
+        screen.command("uow report -c uow.toml --tables tables --out report.html")
+        with screen.step("Spark makes a page with plots") as step:
+            spark.wait_said(REPORT_READY, SPARK_PATIENCE_S)
+            step.text = f"a page about these units, for any browser: {self._page}"
         screen.command("uow audit --tables tables")
         with screen.step("Spark computes every unit again") as step:
             status = spark.wait(SPARK_PATIENCE_S)
@@ -355,6 +360,10 @@ class Story:
     @property
     def _settled(self) -> Path:
         return self.environment.folder / "settled"
+
+    @property
+    def _page(self) -> Path:
+        return self.environment.folder / "report.html"
 
     @property
     def _audited(self) -> Path:
@@ -377,6 +386,7 @@ class Story:
             aborted=plan.aborted,
             audit=self.audit,
             tables=str(self.environment.tables) if self.audit is not None else None,
+            page=str(self._page) if self._page.exists() else None,
             folder=str(self.environment.folder),
             seconds=round(time.monotonic() - self._begin, 1),
             checks=(*self.checks, *reports.agreement_checks(observations, plan)),

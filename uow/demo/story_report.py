@@ -55,6 +55,7 @@ class StoryReport:
         aborted: Id of the order whose checkout was aborted.
         audit: The output of `uow audit --json`; None when there was no audit.
         tables: Folder of the Delta tables; None when there are none.
+        page: The page of `uow report`; None when there is none.
         folder: The demo's folder.
         seconds: Duration of the demo.
         checks: All checks.
@@ -71,6 +72,7 @@ class StoryReport:
     aborted: str
     audit: Any
     tables: str | None
+    page: str | None
     folder: str
     seconds: float
     checks: tuple[Check, ...] = field(default=())
@@ -197,6 +199,8 @@ def show(screen: Screen, report: StoryReport) -> None:
         rows.append(("audit", audit_text(report.audit)))
     if report.tables is not None:
         rows.append(("tables", report.tables))
+    if report.page is not None:
+        rows.append(("page", report.page))
     screen.table(("", ""), rows)
     screen.say()
     screen.say("  rejected", "bold")
