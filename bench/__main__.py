@@ -189,7 +189,10 @@ def run(asked: BenchOptions, say: Say, heap: str = "1g", tier: Tier = Tier.FULL)
     return results
 
 
-COLUMNS = (
+Columns = Sequence[tuple[str, str, str]]
+"""Key, title and format of each figure."""
+
+COLUMNS: Columns = (
     ("cpu_us", "CPU µs/component", "{:.2f}"),
     ("process", "CPU µs/component", "{:.2f}"),
     ("ratio", "ratio", "{:.2f}"),
@@ -204,20 +207,20 @@ COLUMNS = (
 )
 
 
-def table(results: Results) -> Table:
+def table(results: Results, columns: Columns = COLUMNS) -> Table:
     """Median, and the range over the rounds."""
     shown = Table(title="median (least to most over the rounds)")
     shown.add_column("run")
-    for title in dict.fromkeys(title for _, title, _ in COLUMNS):
+    for title in dict.fromkeys(title for _, title, _ in columns):
         shown.add_column(title, justify="right")
     for run_name, series in results.series.items():
-        shown.add_row(run_name, *_cells(series))
+        shown.add_row(run_name, *_cells(series, columns))
     return shown
 
 
-def _cells(series: Mapping[str, Series]) -> list[str]:
-    cells = dict.fromkeys((title for _, title, _ in COLUMNS), "")
-    for key, title, form in COLUMNS:
+def _cells(series: Mapping[str, Series], columns: Columns) -> list[str]:
+    cells = dict.fromkeys((title for _, title, _ in columns), "")
+    for key, title, form in columns:
         if key in series:
             one = series[key]
             cells[title] = form.format(one.median)
@@ -226,11 +229,11 @@ def _cells(series: Mapping[str, Series]) -> list[str]:
     return list(cells.values())
 
 
-def markdown(results: Results) -> str:
+def markdown(results: Results, columns: Columns = COLUMNS) -> str:
     """The same for a page."""
-    titles = ["Run", *dict.fromkeys(title for _, title, _ in COLUMNS)]
+    titles = ["Run", *dict.fromkeys(title for _, title, _ in columns)]
     rows = [titles, ["---", *["---:"] * (len(titles) - 1)]]
-    rows += [[run_name, *_cells(series)] for run_name, series in results.series.items()]
+    rows += [[run_name, *_cells(series, columns)] for run_name, series in results.series.items()]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 

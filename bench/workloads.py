@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import random
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -115,6 +115,16 @@ WORKLOADS = {
 
 def produce(bootstrap: str, topic: str, workload: Workload) -> int:
     """Preloads a topic; returns the number of records."""
+    records = workload.records()
+    return send(bootstrap, ((topic, r.value, r.id, partition_for(r.id, PARTITIONS), r.headers) for r in records))
+
+
+Sent = tuple[str, bytes, bytes, int, list[tuple[str, bytes]]]
+"""Topic, value, key, partition and headers of a record."""
+
+
+def send(bootstrap: str, records: Iterable[Sent]) -> int:
+    """Sends records as fast as one producer can; returns their number."""
     producer: Any = ck.Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -127,11 +137,10 @@ def produce(bootstrap: str, topic: str, workload: Workload) -> int:
         logger=QUIET,
     )
     count = 0
-    for record in workload.records():
-        partition = partition_for(record.id, PARTITIONS)
+    for topic, value, key, partition, headers in records:
         while True:
             try:
-                producer.produce(topic, record.value, record.id, partition, headers=record.headers)
+                producer.produce(topic, value, key, partition, headers=headers)
                 break
             except BufferError:
                 producer.poll(0.1)

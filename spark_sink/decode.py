@@ -21,7 +21,7 @@ from pyspark.sql.avro.functions import from_avro
 from uow.schemas import codec, formats, framing
 from uow.schemas.error_classes import DecodeError
 from uow.schemas.records import MAX_RANGES, Source, Unit
-from uow.spark_sink.tables import Table
+from uow.spark_sink.tables import ComponentsForm, Table
 from uow.spark_sink.writers import ANSWER, OUTCOME, RECORDS, UNIT, WriterOf, WriterSchema, released_writers
 from uow.topics import headers as names
 from uow.topics.catalogue import DestinationTopics
@@ -80,8 +80,8 @@ def with_frame(records: DataFrame, unit_topics: Sequence[str], outcomes_topic: s
     return records.withColumn("frame", sql.when(is_unit | (sql.col("topic") == outcomes_topic), sql.expr(_FRAME)))
 
 
-def frames(records: DataFrame) -> list[str]:
-    """The frames that occur, a handful in any batch."""
+def frames_of(records: DataFrame) -> list[str]:
+    """The frames that occur."""
     return sorted(row.frame for row in records.select("frame").where("frame IS NOT NULL").distinct().collect())
 
 
@@ -100,17 +100,23 @@ class RecordDecoder:
         probe = spark.range(0).select(*(self._from_avro(sql.lit(b""), record, None) for record in RECORDS))
         self._kinds = {record: probe.schema[column_of(record)].dataType for record in RECORDS}
 
-    def decode(self, records: DataFrame) -> DataFrame:
+        self.plain = tuple(
+            f"{SINGLE_OBJECT}:{header}" for header, schema in self._writers.items() if schema.record == UNIT
+        )
+        """The frames of units in Avro by released schemas, which need neither a look at the records nor Python."""
+
+    def decode(self, records: DataFrame, frames: Sequence[str]) -> DataFrame:
         """Adds `unit`, `outcome` and `answer`, of which at most one is not null, and `problem`.
 
         Args:
             records: Records with a `frame`.
+            frames: The frames to decode; others are unknown.
 
         Returns:
             The records; `problem` is the reason why the value can be read as none of them, or null.
         """
         found = self._found(sql.expr(self._unknown()))
-        for frame in frames(records):
+        for frame in frames:
             known = self._known(frame)
             if known is not None:
                 found = sql.when(sql.col("frame") == frame, known).otherwise(found)
@@ -225,6 +231,10 @@ REFERS: Final = "exists(unit.components, c -> c.reference IS NOT NULL)"
 """SQL that is true for a unit with components left in `D.components` (W-117)."""
 
 
+IS_PLAIN: Final = f"goes_to = '{Table.UNITS}' AND NOT {REFERS}"
+"""SQL that is true for a unit that is a row as it was decoded: nothing has to be fetched."""
+
+
 def with_components(decoded: DataFrame, fetch: Callable[[DataFrame], DataFrame]) -> DataFrame:
     """Adds key, value and headers to units of shape `reference`; if a component is missing or a different one, `problem` says which.
 
@@ -292,6 +302,11 @@ _POSITION: Final = f"try_cast(split(CAST(try_element_at(filter(headers, h -> h.n
 """Position of a run's record in the run; null for other records."""
 
 
+def _is_run() -> Column:
+    """True for a record of a unit of shape `consecutive`."""
+    return sql.col("frame").isin(RUN, EARLIER_RUN)
+
+
 _CURRENT: Final = "CAST(NULL AS STRING) AS superseded_by"
 
 
@@ -300,10 +315,11 @@ def _unless_earlier(name: str) -> Column:
     return sql.when(sql.col("frame") != EARLIER_RUN, sql.col(name)).alias(name.rpartition(".")[2])
 
 
-def unit_rows(routed: DataFrame) -> DataFrame:
+def unit_rows(routed: DataFrame, form: ComponentsForm) -> DataFrame:
     """Rows of `units`."""
+    nested = [sql.when(~_is_run(), sql.col("unit.components")).alias("components")]
     plain = ("unit_id", "id", "destination", "generation", "outcome")
-    is_first = ~sql.col("frame").isin(RUN, EARLIER_RUN) | (sql.expr(_POSITION) == 1)
+    is_first = ~_is_run() | (sql.expr(_POSITION) == 1)
     return routed.where((sql.col("goes_to") == Table.UNITS.value) & is_first).select(
         *(sql.col(f"unit.{name}") for name in plain),
         sql.translate("unit.reason", "_", "-").alias("reason"),
@@ -312,12 +328,14 @@ def unit_rows(routed: DataFrame) -> DataFrame:
         _unless_earlier("unit.bytes"),
         *("unit.missing", "key", "headers", "topic", "partition", "offset", "timestamp"),
         sql.expr(_CURRENT),
+        *(nested if form is ComponentsForm.NESTED else ()),
     )
 
 
-def component_rows(routed: DataFrame) -> DataFrame:
+def component_rows(routed: DataFrame, form: ComponentsForm) -> DataFrame:
     """Rows of `components`: `position` counts from 1 in the order of the unit."""
-    exploded = routed.where(sql.col("goes_to") == Table.UNITS.value).select(
+    units = routed.where(sql.col("goes_to") == Table.UNITS.value)
+    exploded = (units.where(_is_run()) if form is ComponentsForm.NESTED else units).select(
         "frame",
         "unit.unit_id",
         "unit.id",
@@ -357,7 +375,7 @@ def header_text(name: str) -> Column:
     )
 
 
-def rejected_rows(routed: DataFrame) -> DataFrame:
+def rejected_rows(routed: DataFrame, form: ComponentsForm) -> DataFrame:
     """Rows of `rejected`, from `D.rejected` and `D.errors` (W-37, W-71)."""
     source = sql.split(header_text(names.SOURCE), "/")
     return routed.where(sql.col("goes_to") == Table.REJECTED.value).select(
@@ -374,7 +392,7 @@ def rejected_rows(routed: DataFrame) -> DataFrame:
     )
 
 
-def outcome_rows(routed: DataFrame) -> DataFrame:
+def outcome_rows(routed: DataFrame, form: ComponentsForm) -> DataFrame:
     """Rows of `outcomes`: closed groups, from `D.outcomes` (W-214)."""
     return routed.where(sql.col("goes_to") == Table.OUTCOMES.value).select(
         *(sql.col(f"outcome.{name}") for name in ("unit_id", "id", "destination", "generation", "outcome")),
@@ -385,7 +403,7 @@ def outcome_rows(routed: DataFrame) -> DataFrame:
     )
 
 
-def answer_rows(routed: DataFrame) -> DataFrame:
+def answer_rows(routed: DataFrame, form: ComponentsForm) -> DataFrame:
     """Rows of `answers`: effects of commands, from `D.outcomes` (W-203)."""
     return routed.where(sql.col("goes_to") == Table.ANSWERS.value).select(
         *(sql.col(f"answer.{name}") for name in ("command_id", "verb", "id", "destination", "done")),
@@ -394,7 +412,7 @@ def answer_rows(routed: DataFrame) -> DataFrame:
     )
 
 
-def unreadable_rows(routed: DataFrame) -> DataFrame:
+def unreadable_rows(routed: DataFrame, form: ComponentsForm) -> DataFrame:
     """Rows of `unreadable`: records that are not what they claim or what their topic is for, unchanged, with the reason."""
     return routed.where(sql.col("goes_to") == Table.UNREADABLE.value).select(
         sql.col("problem").alias("reason"),
@@ -403,14 +421,14 @@ def unreadable_rows(routed: DataFrame) -> DataFrame:
     )
 
 
-def passed_rows(routed: DataFrame) -> DataFrame:
+def passed_rows(routed: DataFrame, form: ComponentsForm) -> DataFrame:
     """Rows of `passed`: records that are not units of this destination, unchanged (W-121)."""
     return routed.where(sql.col("goes_to") == Table.PASSED.value).select(
         "key", "value", "headers", "topic", "partition", "offset", "timestamp"
     )
 
 
-ROWS: Final[Mapping[Table, Callable[[DataFrame], DataFrame]]] = {
+ROWS: Final[Mapping[Table, Callable[[DataFrame, ComponentsForm], DataFrame]]] = {
     Table.UNITS: unit_rows,
     Table.COMPONENTS: component_rows,
     Table.REJECTED: rejected_rows,
@@ -419,7 +437,7 @@ ROWS: Final[Mapping[Table, Callable[[DataFrame], DataFrame]]] = {
     Table.PASSED: passed_rows,
     Table.UNREADABLE: unreadable_rows,
 }
-"""Function for the rows of each table, from the result of `with_table`."""
+"""Function for the rows of each table, from the result of `with_table` and the form of the components."""
 
 
 def tables_of(chosen: Iterable[str]) -> list[Table]:

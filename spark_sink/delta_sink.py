@@ -2,14 +2,14 @@
 
 A batch holds records of `D.units` and the topics of its routes, of `D.rejected`, `D.errors` and `D.outcomes`. Steps of a batch:
 
-1. read up to `MAX_RECORDS` committed records, and keep them;
-2. decode, and choose for each record the one table it goes to;
-3. append to each table under the name of the stream and the number of the batch;
-4. mark the rows of units that were emitted again (`uow.spark_sink.superseded`);
-5. record the batch in the checkpoint as done.
+1. in one job, read the records, decode those that are plain units, append them to `units`, and count all (`BatchLook`);
+2. if there are others (refused, passed, unreadable, in another encoding or shape), keep them, choose the one table each goes to, and append them;
+3. mark the rows of units that were emitted again (`uow.spark_sink.superseded`);
+4. record the batch in the checkpoint as done.
 
-After a crash before step 5 the same batch runs again, with the same records; tables that step 3 had reached know its number and skip it.
-With a new checkpoint everything is read from the beginning, and rows that the tables have are left out (`uow.spark_sink.overlap`).
+Each append goes under the name of the stream and the number of the batch. After a crash before step 4 the same batch runs again, with the same
+records: tables that know its number skip it, and rows that a table has are left out (`uow.spark_sink.overlap`), as they are with a new checkpoint,
+when everything is read from the beginning.
 
 Belongs here: starting, watching and stopping the streams. Does not belong here: decoding records (`uow.spark_sink.decode`), signals and
 output (`uow.cli.sink_command`).
@@ -17,7 +17,6 @@ output (`uow.cli.sink_command`).
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,31 +29,42 @@ from pyspark.sql import functions as sql
 from pyspark.sql.streaming.query import StreamingQuery
 
 from uow.schemas.error_classes import UowError
+from uow.spark_sink.batch_look import BatchLook, is_encoded
+from uow.spark_sink.checkpoint import PlannedBatch, StreamCheckpoint
 from uow.spark_sink.decode import (
+    IS_PLAIN,
     REFERS,
     ROWS,
     RecordDecoder,
+    frames_of,
     tables_of,
     with_components,
     with_frame,
     with_table,
 )
 from uow.spark_sink.kafka import (
+    Backlog,
     Cluster,
+    backlog,
     between,
     stream,
     within,
 )
 from uow.spark_sink.overlap import Overlap
-from uow.spark_sink.superseded import KnownUnits, known_units, mark
-from uow.spark_sink.tables import DeltaTables, Table, append_once
+from uow.spark_sink.superseded import KnownUnits, hash_of, hashes, known_units, mark
+from uow.spark_sink.tables import ComponentsForm, DeltaTables, Table, append_once
 from uow.spark_sink.writers import writer_of
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.policies import DestinationPolicy
 from uow.topics.routes import Route, unit_topics
 
-MAX_RECORDS: Final = 20_000
-"""Largest number of records in one batch over all topics of a destination, which two cores and a gigabyte process in a few seconds."""
+BATCH_BYTES: Final = 256 << 20
+"""Size of a batch by the mean size of the first records. Nothing of plain units is kept, so memory does not depend on it; a batch takes seconds."""
+FEWEST_RECORDS: Final = 1_000
+MOST_RECORDS: Final = 200_000
+"""Bounds of the number of records in a batch, over all topics of a destination; the second also where no record could be read yet."""
+LOAD_RECORDS: Final = 50_000
+"""Backlog from which on optimisations pay."""
 
 _AVRO_LIMITS: Final = (
     "-Dorg.apache.avro.limits.bytes.maxLength=134217728",
@@ -75,16 +85,56 @@ _QUICK_SPARK: Final = {
 """Settings that turn off optimisations which do not pay in a short run. They save half the CPU of a first batch, and of an audit."""
 
 
-def settings(*, once: bool) -> dict[str, str]:
+_LOAD_JVM: Final = ("-XX:+UseParallelGC",)
+_LOAD_SPARK: Final = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+_PARQUET: Final = {
+    "spark.hadoop.parquet.block.size.row.check.min": "10",
+    "spark.hadoop.parquet.page.size.row.check.min": "10",
+}
+"""Parquet looks at the size of what it holds only after so many rows, 100 by default; a unit may have ten megabytes."""
+
+
+def settings(*, is_short: bool) -> dict[str, str]:
     """Spark properties of a session for the jobs of this package.
 
     Args:
-        once: True for a short run.
+        is_short: True for a run too short for optimisations to pay.
     """
     return {
-        "spark.driver.extraJavaOptions": " ".join(_AVRO_LIMITS + (_QUICK_JVM if once else ())),
+        "spark.driver.extraJavaOptions": " ".join(_AVRO_LIMITS + (_QUICK_JVM if is_short else _LOAD_JVM)),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
-    } | (_QUICK_SPARK if once else {})
+        **_PARQUET,
+        **(_QUICK_SPARK if is_short else _LOAD_SPARK),
+    }
+
+
+def is_small(cluster: Cluster, root: Path, application: str, destinations: Mapping[str, DestinationPolicy]) -> bool:
+    """True if a run that ends with the present records is too short for optimisations to pay.
+
+    Raises:
+        StateCorruptedError: A topic is missing.
+    """
+    found = 0
+    for name, policy in destinations.items():
+        names, checkpoint = DestinationTopics(application, name), StreamCheckpoint(DeltaTables(root, name).checkpoint)
+        found += backlog(cluster, _topics(names, policy.routes), checkpoint.offsets(checkpoint.planned)).records
+    return found < LOAD_RECORDS
+
+
+def _topics(names: DestinationTopics, routes: tuple[Route, ...]) -> list[str]:
+    """The topics of a destination's stream."""
+    return [*unit_topics(routes, names.units), names.rejected, names.errors, names.outcomes]
+
+
+def batch_records(behind: Backlog) -> int:
+    """The largest number of records in a batch."""
+    if not behind.record_bytes:
+        return MOST_RECORDS
+    return max(FEWEST_RECORDS, min(BATCH_BYTES // behind.record_bytes, MOST_RECORDS))
 
 
 TRIGGER: Final = "1 second"
@@ -133,37 +183,96 @@ class DeltaSink:
         """
         self.tables.upgrade(self.spark, self.names.outcomes)
         self.tables.check()
-        topics = [*self.unit_topics, self.names.rejected, self.names.errors, self.names.outcomes]
+        topics = _topics(self.names, self.routes)
         overlap = Overlap.of(self.spark, self.cluster, self.tables, topics)
         known = known_units(self.spark, self.tables)
+        self.tables.make(self.spark)
+        form = self.tables.form_of(self.spark)
         decoder = RecordDecoder(self.spark, writer_of(self.cluster.registry_url))
+        checkpoint = StreamCheckpoint(self.tables.checkpoint)
+        planned = checkpoint.planned
+        most = batch_records(backlog(self.cluster, topics, checkpoint.offsets(planned)))
 
         def batch(records: DataFrame, number: int) -> None:
-            progress(self.names.destination, self.write(records, number, decoder, overlap, known))
+            plan = checkpoint.batch(number, is_repeated=number <= planned)
+            written = SinkBatch(self, records, number, plan, decoder, form, overlap.filter(plan), known)
+            progress(self.names.destination, written.write())
 
         writer = (
-            stream(self.spark, self.cluster, topics, MAX_RECORDS)
+            stream(self.spark, self.cluster, topics, most)
             .writeStream.queryName(f"uow sink {self.names.destination}")
             .foreachBatch(batch)
             .option("checkpointLocation", str(self.tables.checkpoint))
         )
         return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=TRIGGER)).start()
 
-    def write(
-        self, records: DataFrame, number: int, decoder: RecordDecoder, overlap: Overlap, known: KnownUnits
-    ) -> int:
-        """Appends one batch to the tables, each at most once.
+    def fetch(self, parts: DataFrame) -> DataFrame:
+        """The part of `D.components` that units of shape `reference` refer to, as far as it exists; they refer to no other topic."""
+        spans = parts.where(sql.col("source.topic") == self.names.components).groupBy("source.partition")
+        found = spans.agg(sql.min("source.offset"), sql.max("source.offset")).collect()
+        there = within(self.cluster, self.names.components, {row[0]: (row[1], row[2] + 1) for row in found})
+        return between(self.spark, self.cluster, self.names.components, there.start, there.end, whole=False)
 
-        Args:
-            records: Records of the destination's topics.
-            number: Number of the batch.
-            decoder: Decodes units, outcomes and answers.
-            overlap: Rows in the tables from an earlier checkpoint.
-            known: The units in the tables.
 
-        Returns:
-            The number of records in the batch.
-        """
+@dataclass(frozen=True, slots=True)
+class SinkBatch:
+    """One batch, on its way into the tables, each of which it reaches at most once.
+
+    Attributes:
+        sink: The sink.
+        records: Records of the destination's topics.
+        number: Number of the batch.
+        planned: Its offsets.
+        decoder: Decodes units, outcomes and answers.
+        form: Form of the components.
+        lacking: Leaves out rows that a table already has.
+        known: The units in the tables.
+    """
+
+    sink: DeltaSink
+    records: DataFrame
+    number: int
+    planned: PlannedBatch
+    decoder: RecordDecoder
+    form: ComponentsForm
+    lacking: Callable[[Table, DataFrame], DataFrame]
+    known: KnownUnits
+
+    def write(self) -> int:
+        """Writes the batch; the number of its records."""
+        others, written = self._plain()
+        return written + (0 if others is None else self._rest(others))
+
+    def _plain(self) -> tuple[DataFrame | None, int]:
+        """Writes the units that are rows as they were decoded; the other records, None if there are none, and the number of records without them."""
+        topics = [topic for topic in self.sink.unit_topics if topic in self.planned.topics]
+        framed = with_frame(self.records, topics if self.sink.forms_units else (), self.sink.names.outcomes)
+        if not topics or not self.sink.forms_units:
+            return framed, 0
+        routed = self._routed(self.decoder.decode(framed, self.decoder.plain)).withColumn(
+            "is_plain", sql.expr(IS_PLAIN)
+        )
+        look = BatchLook(routed, self.decoder.plain)
+        units = self._rows(Table.UNITS, look.records.where("is_plain"))
+        self._append(Table.UNITS, units)
+        if self.form is ComponentsForm.TABLE:
+            self._append(Table.COMPONENTS, self._rows(Table.COMPONENTS, routed.where("is_plain")))
+        found = None if self.planned.is_repeated else look.get()
+        plain = routed.where("is_plain")
+        if found is None:
+            if self.known.add(hashes(plain.select(hash_of("unit.unit_id")))):
+                self._mark(plain)
+            return routed.where("NOT is_plain").select(*framed.columns), plain.count()
+        if self.known.add(found.hashes):
+            self._mark(plain)
+        if found.records == found.plain:
+            return None, found.plain
+        if found.plain == found.encoded:
+            return framed.where(~is_encoded(self.decoder.plain)), found.plain
+        return routed.where("NOT is_plain").select(*framed.columns), found.plain
+
+    def _rest(self, others: DataFrame) -> int:
+        """Writes other records than plain units; their number."""
         frames: list[DataFrame] = []
 
         def keep(frame: DataFrame) -> DataFrame:
@@ -171,36 +280,35 @@ class DeltaSink:
             return frames[-1]
 
         try:
-            kept = keep(with_frame(records, self.unit_topics if self.forms_units else (), self.names.outcomes))
-            routed = keep(self._routed(decoder.decode(kept)))
+            kept = keep(others)
+            routed = keep(self._routed(self.decoder.decode(kept, frames_of(kept))))
             counts, refer = _counts(routed)
             if refer:
-                routed = keep(self._routed(with_components(routed, self._fetch)))
+                routed = keep(self._routed(with_components(routed, self.sink.fetch)))
                 counts, _ = _counts(routed)
-            wanted = tables_of(counts)
-            lacking = overlap.filter(kept)
-            for table in (each for each in Table if each in wanted or not self.tables.is_made(each)):
-                append_once(lacking(table, ROWS[table](routed)), self.tables.path(table), self._writer(), number)
-            if Table.UNITS in wanted and known.add(units := ROWS[Table.UNITS](routed)):
-                mark(self.spark, self.tables, units)
+            for table in tables_of(counts):
+                self._append(table, self._rows(table, routed), "/rest")
+            units = self._rows(Table.UNITS, routed).select(hash_of())
+            if Table.UNITS in counts and self.known.add(hashes(units)):
+                self._mark(routed)
             return sum(counts.values())
         finally:
             for frame in reversed(frames):
                 frame.unpersist()
 
     def _routed(self, decoded: DataFrame) -> DataFrame:
-        return with_table(decoded, self.names, self.unit_topics)
+        return with_table(decoded, self.sink.names, self.sink.unit_topics)
 
-    def _fetch(self, parts: DataFrame) -> DataFrame:
-        """The part of `D.components` that units of shape `reference` refer to, as far as it exists; they refer to no other topic."""
-        spans = parts.where(sql.col("source.topic") == self.names.components).groupBy("source.partition")
-        found = spans.agg(sql.min("source.offset"), sql.max("source.offset")).collect()
-        there = within(self.cluster, self.names.components, {row[0]: (row[1], row[2] + 1) for row in found})
-        return between(self.spark, self.cluster, self.names.components, there.start, there.end, whole=False)
+    def _rows(self, table: Table, routed: DataFrame) -> DataFrame:
+        return ROWS[table](routed, self.form)
 
-    def _writer(self) -> str:
-        """Name of the stream in the tables. It contains the checkpoint's id, since a new checkpoint counts batches from 0 again."""
-        return f"uow-sink:{json.loads((self.tables.checkpoint / 'metadata').read_text())['id']}"
+    def _append(self, table: Table, rows: DataFrame, part: str = "") -> None:
+        """Appends under the stream's name in the tables. It contains the checkpoint's id, since a new checkpoint counts batches from 0 again."""
+        writer = f"uow-sink:{StreamCheckpoint(self.sink.tables.checkpoint).id}{part}"
+        append_once(self.lacking(table, rows), self.sink.tables.path(table), writer, self.number)
+
+    def _mark(self, routed: DataFrame) -> None:
+        mark(self.sink.spark, self.sink.tables, self._rows(Table.UNITS, routed))
 
 
 def _counts(routed: DataFrame) -> tuple[dict[str, int], bool]:
@@ -268,15 +376,20 @@ def _cause(failure: Any) -> str:
 
 
 def sinks(
-    spark: SparkSession, cluster: Cluster, root: Path, application: str, destinations: Mapping[str, DestinationPolicy]
+    spark: SparkSession,
+    cluster: Cluster,
+    root: Path,
+    application: str,
+    destinations: Mapping[str, DestinationPolicy],
+    form: ComponentsForm = ComponentsForm.NESTED,
 ) -> list[DeltaSink]:
-    """A sink for each destination."""
+    """A sink for each destination; `form` is that of tables that are made anew."""
     return [
         DeltaSink(
             spark,
             cluster,
             DestinationTopics(application, name),
-            DeltaTables(root, name),
+            DeltaTables(root, name, form),
             policy.routes,
             policy.forms_units,
         )

@@ -20,6 +20,10 @@ from pyspark.sql import functions as sql
 from uow.schemas.error_classes import StateCorruptedError
 
 TIMEOUT_S: Final = 30.0
+SAMPLE: Final = 200
+SAMPLE_S: Final = 2.0
+SAMPLE_MORE_S: Final = 0.1
+"""Number of records, time for the first and time for the others, from which the size of records is estimated."""
 ASK_AGAIN_S: Final = 0.1
 
 _PASSING: Final = frozenset(
@@ -206,6 +210,55 @@ def begins(cluster: Cluster, topic: str) -> dict[int, int]:
         return _offsets(consumer, _partitions(consumer, topic), OFFSET_BEGINNING)
 
 
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """The part of some topics that a stream has not read yet.
+
+    Attributes:
+        records: Number of offsets, of which some may be markers.
+        record_bytes: Mean size of the first records; 0 if none could be read.
+    """
+
+    records: int
+    record_bytes: int
+
+
+def backlog(cluster: Cluster, topics: Iterable[str], reached: Mapping[str, Mapping[str, int]]) -> Backlog:
+    """The backlog of a stream.
+
+    Args:
+        cluster: The cluster.
+        topics: Its topics.
+        reached: The offset after the last one it has read, by topic and partition; without one, it begins at the log start.
+
+    Raises:
+        StateCorruptedError: There is no such topic.
+    """
+    with _consumer(cluster, "uow-sink") as consumer:
+        count, places = 0, []
+        for topic in topics:
+            partitions = _partitions(consumer, topic)
+            low, high = (_offsets(consumer, partitions, side) for side in (OFFSET_BEGINNING, OFFSET_END))
+            for number in low:
+                first = max(low[number], reached.get(topic, {}).get(str(number), 0))
+                if first < high[number]:
+                    count += high[number] - first
+                    places.append(TopicPartition(topic, number, first))
+        sizes = _sizes(consumer, places) if count > SAMPLE else []
+    return Backlog(count, sum(sizes) // len(sizes) if sizes else 0)
+
+
+def _sizes(consumer: Consumer, places: list[TopicPartition]) -> list[int]:
+    """Sizes of the first records from some places on."""
+    consumer.assign(places)
+    first = consumer.consume(1, SAMPLE_S)
+    found = [each for each in first + consumer.consume(SAMPLE, SAMPLE_MORE_S) if each.error() is None]
+    return [
+        len(each) + sum(len(name) + len(value or b"") for name, value in dict(each.headers() or ()).items())
+        for each in found
+    ]
+
+
 @contextmanager
 def _consumer(cluster: Cluster, group: str) -> Iterator[Consumer]:
     own = {
@@ -262,6 +315,6 @@ RECORD: Final = (
 
 
 def _named(records: DataFrame) -> DataFrame:
-    """Headers as `array<struct<name, value>>`, never null."""
-    pairs = sql.expr("coalesce(transform(headers, h -> struct(h.key AS name, h.value AS value)), array())")
+    """Headers as `array<struct<name, value>>`, never null. A cast that only renames fields costs nothing."""
+    pairs = sql.expr("coalesce(CAST(headers AS ARRAY<STRUCT<name: STRING, value: BINARY>>), array())")
     return records.select("topic", "partition", "offset", "timestamp", "key", "value", pairs.alias("headers"))

@@ -3,7 +3,9 @@
 The last offsets in the tables are saved in the new checkpoint's folder before its first batch. Of records up to there a row is appended only if
 the table has none from the same record: same coordinates, same timestamp. Later records cost nothing.
 
-Belongs here: these offsets, and leaving rows out. Does not belong here: a batch that is repeated with its own checkpoint
+The rows of a batch that is repeated after a crash are left out in the same way, whatever wrote them.
+
+Belongs here: these offsets, and leaving rows out. Does not belong here: tables that know the number of a batch
 (`uow.spark_sink.tables.append_once`).
 """
 
@@ -18,6 +20,7 @@ from functools import reduce
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
+from uow.spark_sink.checkpoint import PlannedBatch
 from uow.spark_sink.kafka import Cluster, begins
 from uow.spark_sink.tables import PLACE, DeltaTables, Table
 
@@ -52,22 +55,21 @@ class Overlap:
             note.write_text(json.dumps(reach))
         return cls(spark, tables, json.loads(note.read_text()) if note.exists() else {})
 
-    def filter(self, records: DataFrame) -> Callable[[Table, DataFrame], DataFrame]:
-        """A function that leaves out the rows that a table already has, for one batch of records."""
-        if not self.reach:
-            return lambda table, rows: rows
-        noted = [(topic, int(p), last) for topic, found in self.reach.items() for p, last in found.items()]
-        reach = self.spark.createDataFrame(noted, "topic STRING, partition INT, last BIGINT")
-        old = records.join(sql.broadcast(reach), ["topic", "partition"]).where("offset <= last")
-        first, last = old.agg(sql.min("offset"), sql.max("offset")).collect()[0]
-        if first is None:
+    def filter(self, planned: PlannedBatch) -> Callable[[Table, DataFrame], DataFrame]:
+        """A function that leaves out the rows that a table already has, for one batch.
+
+        Args:
+            planned: The batch. A repeated one may have reached any table.
+        """
+        bounds = planned.bounds({} if planned.is_repeated else self.reach)
+        if bounds is None:
             return lambda table, rows: rows
 
         def lacking(table: Table, rows: DataFrame) -> DataFrame:
             if not self.tables.is_made(table):
                 return rows
             place = PLACE[table]
-            there = self.tables.read(self.spark, table).where(sql.col(place[2]).between(first, last)).select(*place)
+            there = self.tables.read(self.spark, table).where(sql.col(place[2]).between(*bounds)).select(*place)
             return rows.join(there, [*place], "left_anti").select(*rows.columns)
 
         return lacking

@@ -5,55 +5,128 @@ because a worker's state was deleted and the input was read again, or by `uow re
 The latest, by Kafka's timestamp, is *current*: its `superseded_by` is null; each of the others names the next one. Topics of routes are
 independent: a copy in another topic supersedes nothing.
 
-The units in a table are known in memory, by eight bytes each, so that a batch without a repeated unit, which is almost every batch, needs no
-query of the table. The marks follow from the table alone and may be made again at any time.
+The units in a table are known by eight bytes each, in memory and beyond a bound in files, so that a batch without a repeated unit, which is
+almost every batch, needs no query of the table. The marks follow from the table alone and may be made again at any time.
 
 Belongs here: finding and marking repeated units. Does not belong here: writing rows (`uow.spark_sink.delta_sink`).
 """
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from uow.spark_sink.tables import DeltaTables, Table
 
 UNIT: Final = ("unit_id", "topic")
 
+IN_MEMORY: Final = 4_000_000
+FILES: Final = 256
+PIECE: Final = 100_000
+"""Number of units whose hashes are read from a table at once."""
+
 
 class KnownUnits:
-    """Hashes of the units in a table."""
+    """Hashes of the units in a table, eight bytes each: the latest in memory, the others in files of a temporary folder.
 
-    def __init__(self) -> None:
-        self._hashes = np.empty(0, np.int64)
+    Args:
+        in_memory: Largest number of hashes in memory.
+    """
 
-    def add(self, units: DataFrame) -> bool:
+    def __init__(self, in_memory: int = IN_MEMORY) -> None:
+        self._in_memory = in_memory
+        self._latest = np.empty(0, np.int64)
+        self._older: list[Path] = []
+        self._folder: Path | None = None
+
+    def add(self, found: Any) -> bool:
         """Adds units.
 
         Args:
-            units: Frame with the columns `UNIT`.
+            found: Array of the hashes of units.
 
         Returns:
             True if one of them was known, or occurs twice. With a chance of one in many billions, only its hash was known.
         """
-        found: Any = units.select(sql.xxhash64(*UNIT)).toArrow().column(0).to_numpy()
-        both = np.sort(
-            np.concatenate([self._hashes, found]), kind="stable"
-        )  # already sorted except for its end, so this is fast
+        found = np.sort(found)
+        is_known = bool((found[1:] == found[:-1]).any()) or any(
+            _contains(np.load(path, mmap_mode="r"), found) for path in self._of_range(found)
+        )
+        # already sorted except for its end, so this is fast
+        both = np.sort(np.concatenate([self._latest, found]), kind="stable")
         is_first = np.append(True, both[1:] != both[:-1])[: len(both)]
-        self._hashes = both[is_first]
-        return not is_first.all()
+        self._latest = both[is_first]
+        is_known = is_known or not is_first.all()
+        if len(self._latest) > self._in_memory:
+            self._store()
+        return is_known
+
+    def _of_range(self, found: Any) -> Iterator[Path]:
+        """The files in which these hashes may be."""
+        if self._older and len(found):
+            yield from (self._older[number] for number in np.unique(_file_numbers(found)))
+
+    def _store(self) -> None:
+        """Merges the hashes in memory into the files, each of which has a range of them."""
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="uow-sink-"))
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+            self._older = [self._folder / f"{number}.npy" for number in range(FILES)]
+            for path in self._older:
+                np.save(path, np.empty(0, np.int64))
+        ends = np.searchsorted(_file_numbers(self._latest), np.arange(FILES), side="right")
+        for path, part in zip(self._older, np.split(self._latest, ends[:-1]), strict=True):
+            np.save(path, np.unique(np.concatenate([np.load(path), part])))
+        self._latest = np.empty(0, np.int64)
+
+
+def _file_numbers(sorted_hashes: Any) -> Any:
+    """The number of the file for each hash, in their order."""
+    return (sorted_hashes >> 56) + FILES // 2
+
+
+def _contains(there: Any, found: Any) -> bool:
+    """True if one of the sorted hashes `there` is among those `found`."""
+    if not len(there):
+        return False
+    places = np.searchsorted(there, found)
+    return bool((there[np.minimum(places, len(there) - 1)] == found).any())
+
+
+def hash_of(unit_id: str = "unit_id") -> Column:
+    """The hash of a unit in a topic."""
+    return sql.xxhash64(unit_id, "topic")
+
+
+def hashes(hashed: DataFrame) -> Any:
+    """The only column of a frame, of hashes, as an array."""
+    return hashed.toArrow().column(0).to_numpy()
+
+
+def hashes_of_text(text: str | None) -> Any:
+    """Hashes that SQL has joined with commas, as an array."""
+    return np.array(text.split(",") if text else [], np.int64)
 
 
 def known_units(spark: SparkSession, tables: DeltaTables) -> KnownUnits:
-    """The units in a destination's tables. Marks that are missing because of a crash are made."""
+    """The units in a destination's tables, which are read piece by piece. Marks that are missing because of a crash are made."""
     known = KnownUnits()
     if tables.is_made(Table.UNITS):
-        current = tables.read(spark, Table.UNITS).where("superseded_by IS NULL")
-        if known.add(current):
+        current = tables.stored(spark, Table.UNITS).where("superseded_by IS NULL")
+        pieces = current.count() // PIECE + 1
+        hashed = current.select(hash_of().alias("hash"))
+        joined = sql.array_join(sql.collect_list("hash"), ",").alias("joined")
+        found = hashed.groupBy(sql.expr(f"pmod(hash, {pieces})")).agg(joined).select("joined").toLocalIterator()
+        repeated = [known.add(hashes_of_text(row.joined)) for row in found]
+        if any(repeated):
             mark(spark, tables, current)
     return known
 

@@ -12,7 +12,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
 from pyspark.sql.types import DataType, StructType
 
 from uow.schemas.error_classes import StateCorruptedError
@@ -28,8 +30,8 @@ class Table(StrEnum):
     """The tables of a destination; the value is the folder's name.
 
     Every record of `D.units`, of a route's topic, of `D.rejected`, `D.errors` and `D.outcomes` is in exactly one of them (W-127, W-216);
-    `components` alone are the components of the rows in `units`. `unreadable` has records that claim to be what they are not, unchanged, so
-    that no record stops the sink. Outcomes and answers come from one topic and share hardly a column, so each has a table of its own, in which
+    `components` alone are the components of the rows in `units` that are not in its column `components`. `unreadable` has records that claim to
+    be what they are not, unchanged, so that no record stops the sink. Outcomes and answers come from one topic and share hardly a column, so each has a table of its own, in which
     every row counts (W-214, W-203).
     """
 
@@ -41,6 +43,24 @@ class Table(StrEnum):
     OUTCOMES = "outcomes"
     ANSWERS = "answers"
 
+
+class ComponentsForm(StrEnum):
+    """Where the components of a unit are.
+
+    `nested`: in the unit's row, as an array, so that a unit is written at once. Units of shape `consecutive` are several records, which may come
+    in several batches: their components are rows of `components` in either form. `table`: all of them are rows of `components`.
+    """
+
+    NESTED = "nested"
+    TABLE = "table"
+
+
+NESTED_COMPONENTS: Final = (
+    "components ARRAY<STRUCT<seq: INT, `end`: BOOLEAN, component_id: STRING, key: BINARY, value: BINARY, "
+    f"headers: {HEADERS}, timestamp: TIMESTAMP, source: STRUCT<topic: STRING, partition: INT, offset: BIGINT>, "
+    "reference: STRUCT<length: BIGINT, crc32c: BIGINT>>>"
+)
+"""The column of `units` with its components in the order of the unit, as they are in the Avro schema; null for a unit of shape `consecutive`."""
 
 COLUMNS: Final[dict[Table, str]] = {
     Table.UNITS: (
@@ -80,11 +100,21 @@ PLACE: Final[dict[Table, tuple[str, ...]]] = dict.fromkeys(Table, ("topic", "par
 """Columns that identify the record that a row was made from, and the row among its rows. They are unique in a table."""
 
 
-def columns(table: Table) -> StructType:
+def columns(table: Table, form: ComponentsForm = ComponentsForm.TABLE) -> StructType:
     """Columns of a table as a Spark schema."""
-    kind = DataType.fromDDL(COLUMNS[table])
+    is_nested = table is Table.UNITS and form is ComponentsForm.NESTED
+    kind = DataType.fromDDL(f"{COLUMNS[table]}, {NESTED_COMPONENTS}" if is_nested else COLUMNS[table])
     assert isinstance(kind, StructType)
     return kind
+
+
+_NESTED_ROWS: Final = """
+SELECT unit_id, id, generation, CAST(at + 1 AS INT) AS position, nullif(c.seq, 0) AS seq, c.`end`, c.component_id, c.key, c.value, c.headers,
+  c.timestamp, c.source.topic AS source_topic, c.source.partition AS source_partition, c.source.offset AS source_offset,
+  topic AS unit_topic, partition AS unit_partition, offset AS unit_offset, superseded_by
+FROM (SELECT *, posexplode(components) AS (at, c) FROM {units})
+"""
+"""The components in `units` as rows with the columns of `components`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +124,12 @@ class DeltaTables:
     Attributes:
         root: The folder given by `--tables`.
         destination: Name of the destination.
+        form: Form of the components in tables that are made anew; existing ones keep theirs.
     """
 
     root: Path
     destination: str
+    form: ComponentsForm = ComponentsForm.NESTED
 
     @property
     def folder(self) -> Path:
@@ -132,7 +164,15 @@ class DeltaTables:
 
     def _make(self, spark: SparkSession, table: Table) -> None:
         if not self.is_made(table):
-            spark.createDataFrame([], COLUMNS[table]).write.format("delta").mode("ignore").save(self.path(table))
+            wanted = columns(table, self.form)
+            DeltaTable.createIfNotExists(spark).location(self.path(table)).addColumns(wanted).execute()
+
+    def form_of(self, spark: SparkSession) -> ComponentsForm:
+        """The form of the components: of the existing tables if there are any."""
+        if not self.is_made(Table.UNITS):
+            return self.form
+        is_nested = "components" in self.stored(spark, Table.UNITS).columns
+        return ComponentsForm.NESTED if is_nested else ComponentsForm.TABLE
 
     def check(self) -> None:
         """Checks that no table is missing although the checkpoint has counted batches for it.
@@ -158,7 +198,7 @@ class DeltaTables:
         for table in (Table.COMPONENTS, Table.UNITS):
             if not self.is_made(table):
                 continue
-            there = self.read(spark, table).columns
+            there = self.stored(spark, table).columns
             lacking = [field for field in columns(table).fields if field.name not in there]
             if lacking:
                 self._make(spark, Table.UNREADABLE)
@@ -170,13 +210,25 @@ class DeltaTables:
         batches = sorted((self.checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
         return set(json.loads(batches[-1].read_text().splitlines()[-1])) if batches else set()
 
-    def read(self, spark: SparkSession, table: Table) -> DataFrame:
-        """The present content of a table."""
+    def stored(self, spark: SparkSession, table: Table) -> DataFrame:
+        """The rows in a table's own files."""
         return spark.read.format("delta").load(self.path(table))
 
+    def read(self, spark: SparkSession, table: Table) -> DataFrame:
+        """The present content of a table; components are the same rows in either form."""
+        rows = self.stored(spark, table)
+        if table is not Table.COMPONENTS:
+            return rows
+        units = self.stored(spark, Table.UNITS)
+        return rows.unionByName(spark.sql(_NESTED_ROWS, units=units)) if "components" in units.columns else rows
+
     def rows(self, spark: SparkSession) -> dict[Table, int]:
-        """Number of rows in each table; Delta answers from its log."""
-        return {table: self.read(spark, table).count() for table in Table}
+        """Number of rows in each table; Delta answers from its log, except for components in units."""
+        found = {table: self.stored(spark, table).count() for table in Table}
+        if self.form_of(spark) is ComponentsForm.NESTED:
+            nested = self.stored(spark, Table.UNITS).agg(sql.sum(sql.expr("size(components.seq)")))
+            found[Table.COMPONENTS] += nested.collect()[0][0] or 0
+        return found
 
 
 def append_once(rows: DataFrame, path: str, writer: str, version: int) -> None:

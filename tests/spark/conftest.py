@@ -27,7 +27,7 @@ def spark() -> Iterator[SparkSession]:
     from uow.spark_sink.delta_sink import settings
     from uow.spark_sink.session import session
 
-    started = session("tests", settings=settings(once=True))
+    started = session("tests", settings=settings(is_short=True))
     yield started
     gateway: Any = started.sparkContext._gateway
     started.stop()

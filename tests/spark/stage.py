@@ -251,12 +251,15 @@ class Stage:
         return Audit(self.spark, self.cluster, self.names, self.policy, self.tables).run()
 
     def tamper(self, table: Table, change: Callable[[list[dict[str, Any]]], None]) -> None:
-        """Changes a table behind the sink's back."""
+        """Changes a table behind the sink's back. Components are rows of their own afterwards."""
         found = self.tables.read(self.spark, table)
         rows = [row.asDict(recursive=True) for row in found.collect()]
         change(rows)
         made = self.spark.createDataFrame(rows, found.schema)
         made.coalesce(1).write.format("delta").mode("overwrite").save(self.tables.path(table))
+        if table is Table.COMPONENTS:
+            name = self.tables.sql_name(Table.UNITS)
+            self.spark.sql(f"UPDATE {name} SET components = NULL")  # noqa: S608
 
 
 def c(

@@ -15,7 +15,7 @@ from uow.schemas import codec, formats
 from uow.schemas.registry import RegistryFramer, connect
 from uow.spark_sink import delta_sink as sink_module
 from uow.spark_sink.kafka import Cluster
-from uow.spark_sink.tables import Table, append_once
+from uow.spark_sink.tables import ComponentsForm, Table, append_once
 from uow.topics.policies import ExpirationPolicy
 from uow.topics.routes import Route
 from uow.topics.selector import Selector
@@ -151,13 +151,22 @@ def test_aborted_records_are_never_rows(stage: Stage) -> None:
     assert stage.rows(Table.PASSED) == stage.rows(Table.REJECTED) == []
 
 
+@pytest.mark.parametrize(
+    ("form", "reached"),
+    [
+        (ComponentsForm.NESTED, (Table.UNITS, Table.REJECTED, Table.PASSED)),
+        (ComponentsForm.TABLE, (Table.UNITS, Table.COMPONENTS)),
+    ],
+)
 def test_a_batch_cut_off_behind_any_table_is_run_again_without_doubling(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    make_stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch, form: ComponentsForm, reached: tuple[Table, ...]
 ) -> None:
     """W-127: the tables that a batch had reached know its number."""
     append = append_once
+    stage = make_stage()
+    stage.tables = replace(stage.tables, form=form)
     megazon(stage)
-    for table in Table:
+    for table in reached:
 
         def cut_off(rows: Any, path: str, writer: str, version: int, last: str = stage.tables.path(table)) -> None:
             append(rows, path, writer, version)
@@ -168,6 +177,7 @@ def test_a_batch_cut_off_behind_any_table_is_run_again_without_doubling(
             patched.setattr(sink_module, "append_once", cut_off)
             with pytest.raises(Exception, match="cut off"):
                 stage.sink()
+    stage.tables = replace(stage.tables, form=ComponentsForm.NESTED)
     for _ in range(2):
         stage.sink()
         assert stage.tables.rows(stage.spark) == {
@@ -179,6 +189,8 @@ def test_a_batch_cut_off_behind_any_table_is_run_again_without_doubling(
             Table.OUTCOMES: 0,
             Table.ANSWERS: 0,
         }
+    the_unit_is_one_row_and_its_components_are_rows_in_order(stage)
+    assert stage.tables.form_of(stage.spark) is form
 
 
 def test_a_unit_of_another_destination_that_was_sent_on_is_passed(make_stage: Callable[..., Stage]) -> None:

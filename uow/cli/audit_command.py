@@ -44,7 +44,7 @@ def command(settings: Settings, root: Path, chosen: tuple[str, ...], as_json: bo
 
     reports = []
     with Progress("Spark is starting") as progress:
-        spark = session("uow audit", settings=spark_settings(once=True))
+        spark = session("uow audit", settings=spark_settings(is_short=True))
         for name in chosen_destinations(settings, chosen):
             if settings.policy(name).has_paths:
                 rule = "the audit finds the partition of an id by its hash; under path routing that partition is forgotten once the group is closed"

@@ -43,7 +43,7 @@ def main() -> int:
     """Starts Spark, waits, runs all three."""
     config, tables, settled, page, audit = sys.argv[1:]
     signal.signal(signal.SIGTERM, _leave)
-    session("uow sink", settings=settings(once=True))
+    session("uow sink", settings=settings(is_short=True))
     while not Path(settled).exists():
         time.sleep(LOOK_S)
     status = run("sink", "-c", config, "--tables", tables, "--once")

@@ -34,8 +34,16 @@ if TYPE_CHECKING:
     metavar="D",
     help="Only this one; may be repeated. [default: all that are configured]",
 )
+@click.option(
+    "--components",
+    "form",
+    type=click.Choice(["nested", "table"]),
+    default="nested",
+    show_default=True,
+    help="In the units' rows, or in a table of their own. Existing tables keep their form.",
+)
 @json_option
-def command(settings: Settings, root: Path, once: bool, chosen: tuple[str, ...], as_json: bool) -> None:
+def command(settings: Settings, root: Path, once: bool, chosen: tuple[str, ...], form: str, as_json: bool) -> None:
     """Write units into Delta tables below DIR, with a folder for each destination.
 
     Each destination has the tables units, components, rejected, passed, outcomes, answers and unreadable. Every record is written exactly
@@ -46,13 +54,14 @@ def command(settings: Settings, root: Path, once: bool, chosen: tuple[str, ...],
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
     from uow.spark_sink import delta_sink as sink
     from uow.spark_sink.session import session
-    from uow.spark_sink.tables import Table
+    from uow.spark_sink.tables import ComponentsForm, Table
 
     destinations = chosen_destinations(settings, chosen)
     with SinkProgress() as progress:
-        spark = session("uow sink", settings=sink.settings(once=once))
         policies = {name: settings.policy(name) for name in destinations}
-        sinks = sink.sinks(spark, cluster_of(settings), root.resolve(), settings.application_id, policies)
+        where = cluster_of(settings), root.resolve(), settings.application_id, policies
+        spark = session("uow sink", settings=sink.settings(is_short=once and sink.is_small(*where)))
+        sinks = sink.sinks(spark, *where, ComponentsForm(form))
         try:
             sink.run(sinks, once=once, stop=stop, progress=progress.batch)
         except KeyboardInterrupt:

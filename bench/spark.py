@@ -1,0 +1,195 @@
+"""`python -m bench.spark`: the sink and a plain Kafka-to-Parquet query drain the same preloaded `D.units`, by turns.
+
+Each is a process with a JVM of its own. What counts begins when its checkpoint has the first batch planned, after the session has started, and ends
+with the process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+import pyarrow.dataset as arrow
+from rich.console import Console
+
+from bench.__main__ import Results, Say, markdown, table
+from bench.drain import BenchBroker, scratch
+from bench.finished_units import FinishedUnits, preload
+from bench.programs import Program
+from uow.embedded.broker import EmbeddedBroker, Tier
+
+UNITS = 100_000
+ROUNDS = 2
+RUN_S = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One run of one program.
+
+    Attributes:
+        per_s: Units per second, from the first planned batch to the end of the process.
+        cpu_s: CPU seconds of the process tree in that time.
+        whole_s: Seconds from the start of the process to its end.
+        whole_cpu_s: CPU seconds of the process tree over that time.
+        peak_mb: The largest sum of the peak resident memories of the tree.
+    """
+
+    per_s: float
+    cpu_s: float
+    whole_s: float
+    whole_cpu_s: float
+    peak_mb: float
+
+
+class Tree:
+    """CPU and memory of a process and its descendants, which may end before it."""
+
+    def __init__(self, root: psutil.Process) -> None:
+        self._root = root
+        self._cpu: dict[int, float] = {}
+        self._peak: dict[int, int] = {}
+
+    def look(self) -> float:
+        """CPU seconds of all processes that were ever seen."""
+        try:
+            seen = [self._root, *self._root.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            seen = []
+        for process in seen:
+            try:
+                times = process.cpu_times()
+                self._cpu[process.pid] = times.user + times.system
+                self._peak[process.pid] = max(self._peak.get(process.pid, 0), process.memory_info().rss)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        return sum(self._cpu.values())
+
+    @property
+    def is_running(self) -> bool:
+        """True until the first process has ended."""
+        return self._root.is_running() and self._root.status() != psutil.STATUS_ZOMBIE
+
+    @property
+    def peak_bytes(self) -> int:
+        """Sum of the processes' peaks."""
+        return sum(self._peak.values())
+
+
+def measure(log: Path, command: Sequence[str], planned: Path, units: int) -> Load:
+    """Runs a program to its end.
+
+    Args:
+        log: File for its output.
+        command: The program.
+        planned: The file in its checkpoint that says that the first batch is planned.
+        units: Number of units that it drains.
+    """
+    begun = time.perf_counter()
+    with Program(log, *command) as program:
+        tree = Tree(program.process)
+        program.wait(planned.exists, "planning a first batch", RUN_S)
+        first, before = time.perf_counter(), tree.look()
+        program.wait(lambda: tree.look() < 0 or not tree.is_running, "draining", RUN_S, 0.1)
+        last, after = time.perf_counter(), tree.look()
+        program.wait_end(RUN_S)
+    return Load(units / (last - first), after - before, last - begun, after, tree.peak_bytes / 1e6)
+
+
+@dataclass(frozen=True, slots=True)
+class SparkBench:
+    """One preloaded destination and the programs that drain it."""
+
+    place: BenchBroker
+    units: int
+
+    def preload(self) -> str:
+        """Fills `D.units` of a new destination; its name."""
+        destination = self.place.destination("spark")
+        topics = self.place.create(self.place.application(), destination)
+        preload(self.place.bootstrap, FinishedUnits(topics, self.units))
+        return destination
+
+    def plain(self, destination: str, folder: Path) -> Load:
+        """The plain query; its rows are counted."""
+        command = [sys.executable, "-m", "bench.plain_query", self.place.bootstrap, f"{destination}.units", str(folder)]
+        done = measure(folder / "log", command, folder / "checkpoint" / "offsets" / "0", self.units)
+        self._check(folder / "table")
+        return done
+
+    def sink(self, destination: str, folder: Path, *options: str) -> Load:
+        """`uow sink --once`; its rows are counted."""
+        config = self.place.config(self.place.application(), destination)
+        uow = str(Path(sys.executable).with_name("uow"))
+        command = [uow, "sink", "-c", str(config), "--tables", str(folder / "tables"), "--once", *options]
+        planned = folder / "tables" / "_checkpoints" / destination / "offsets" / "0"
+        done = measure(folder / "log", command, planned, self.units)
+        self._check(folder / "tables" / destination / "units")
+        return done
+
+    def _check(self, folder: Path) -> None:
+        rows = arrow.dataset(list(map(str, folder.glob("*.parquet"))), format="parquet").count_rows()
+        if rows != self.units:
+            raise RuntimeError(f"{folder} has {rows} rows, not {self.units}")
+
+
+def run(place: BenchBroker, units: int, rounds: int, say: Say) -> Results:
+    """Both programs by turns; ratios are between neighbours of a round."""
+    results, bench = Results(), SparkBench(place, units)
+    say("preloading")
+    destination = bench.preload()
+    for number in range(rounds):
+        turns: dict[str, Callable[[str, Path], Load]] = {"plain query": bench.plain, "sink": bench.sink}
+        done: dict[str, Load] = {}
+        for name in turns if number % 2 == 0 else reversed(turns):
+            folder = place.folder / f"{name}-{number}"
+            folder.mkdir()
+            done[name] = turns[name](destination, folder)
+            shutil.rmtree(folder)
+        plain, sink = done["plain query"], done["sink"]
+        ratios = {"speed": sink.per_s / plain.per_s, "cpu": sink.cpu_s / plain.cpu_s}
+        results.add("plain query", asdict(plain))
+        results.add("sink", asdict(sink) | ratios)
+        say(
+            f"round {number + 1}: plain query {plain.per_s:,.0f} units/s, sink {sink.per_s:,.0f} units/s: "
+            f"{ratios['speed']:.2f} x its rows per second, {ratios['cpu']:.2f} x its CPU"
+        )
+    return results
+
+
+COLUMNS = (
+    ("per_s", "units/s", "{:,.0f}"),
+    ("speed", "x the rows/s", "{:.2f}"),
+    ("cpu_s", "CPU s", "{:.1f}"),
+    ("cpu", "x the CPU", "{:.2f}"),
+    ("whole_s", "s with start", "{:.1f}"),
+    ("whole_cpu_s", "CPU s with start", "{:.1f}"),
+    ("peak_mb", "peak MB", "{:.0f}"),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.spark", description=__doc__)
+    parser.add_argument("--units", type=int, default=UNITS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--markdown", action="store_true", help="print the table as docs/benchmarks.md has it")
+    given = parser.parse_args(arguments)
+    console = Console(stderr=True)
+    with scratch() as folder, EmbeddedBroker(heap="1g", tier=Tier.FULL) as broker:
+        place = BenchBroker(broker.bootstrap, Path(folder), broker.data)
+        results = run(place, given.units, given.rounds, lambda line: console.print(line, highlight=False))
+    if given.markdown:
+        print(markdown(results, COLUMNS))
+    else:
+        Console(width=None if sys.stdout.isatty() else 160).print(table(results, COLUMNS))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

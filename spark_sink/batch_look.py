@@ -1,0 +1,75 @@
+"""The facts about a batch that are found while its units are written, so that no job of their own is needed for them.
+
+Belongs here: the observed counts and hashes. Does not belong here: what is done with them (`uow.spark_sink.delta_sink`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as sql
+
+from uow.spark_sink.superseded import hash_of, hashes_of_text
+
+WAIT_S: Final = 30.0
+"""Time that Spark gets to deliver what it observed; it does so in the background."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookFound:
+    """The facts about a batch.
+
+    Attributes:
+        records: Number of records.
+        encoded: Number of records with a frame that is decoded at once.
+        plain: Number of plain units among these.
+        hashes: A hash of each plain unit.
+    """
+
+    records: int
+    encoded: int
+    plain: int
+    hashes: Any
+
+
+def is_encoded(frames: Sequence[str]) -> Column:
+    """True for a record with one of these frames, and false for any other."""
+    return sql.coalesce(sql.col("frame").isin(*frames), sql.lit(False))
+
+
+class BatchLook:
+    """Looks at records while an action goes through them.
+
+    Args:
+        records: Records with the columns `frame` and `is_plain`.
+        frames: The frames that are decoded at once.
+
+    Attributes:
+        records: The same records; an action on them is looked at.
+    """
+
+    def __init__(self, records: DataFrame, frames: Sequence[str]) -> None:
+        self._observation = Observation()
+        of_plain = sql.collect_list(sql.when(sql.col("is_plain"), hash_of("unit.unit_id")))
+        self.records = records.observe(
+            self._observation,
+            sql.count("*").alias("records"),
+            sql.count_if(is_encoded(frames)).alias("encoded"),
+            sql.count_if(sql.col("is_plain")).alias("plain"),
+            sql.array_join(of_plain, ",").alias("hashes"),
+        )
+
+    def get(self) -> LookFound | None:
+        """The facts after the action; None if Spark did not deliver them, as after an append that was skipped."""
+        observed: Any = self._observation._jo
+        deadline = time.monotonic() + WAIT_S
+        while observed.getOrEmpty().isEmpty():
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.01)
+        found = self._observation.get
+        return LookFound(found["records"], found["encoded"], found["plain"], hashes_of_text(found["hashes"]))

@@ -1,0 +1,90 @@
+"""The checkpoint of a stream, as Structured Streaming writes it: the batches that were planned, and those that are done.
+
+A batch is planned in the file `offsets/NUMBER` before it runs, and done when there is a file `commits/NUMBER`. Planned offsets are JSON by topic and
+partition, in the last line.
+
+Belongs here: reading these files. Does not belong here: what a batch writes (`uow.spark_sink.delta_sink`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PlannedOffsets = Mapping[str, Mapping[str, int]]
+"""An offset by topic and partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBatch:
+    """A batch of a stream.
+
+    Attributes:
+        start: The first offset of each partition; partitions from whose beginning it reads are left out.
+        end: The offset after the last one of each partition.
+        is_repeated: True if it may have run before, in a process that has ended since.
+    """
+
+    start: PlannedOffsets
+    end: PlannedOffsets
+    is_repeated: bool
+
+    @property
+    def topics(self) -> set[str]:
+        """Topics with new offsets."""
+        return {
+            topic
+            for topic, ends in self.end.items()
+            if any(end > self.start.get(topic, {}).get(partition, 0) for partition, end in ends.items())
+        }
+
+    def bounds(self, reach: PlannedOffsets) -> tuple[int, int] | None:
+        """The lowest and the highest offset of any partition up to those in `reach`, or all of them if that is empty; None if there are none."""
+        spans = []
+        for topic, ends in self.end.items():
+            for partition, end in ends.items():
+                last = min(end - 1, reach.get(topic, {}).get(partition, -1)) if reach else end - 1
+                spans.append((self.start.get(topic, {}).get(partition, 0), last))
+        found = [(first, last) for first, last in spans if first <= last]
+        return (min(first for first, _ in found), max(last for _, last in found)) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCheckpoint:
+    """The folder of a stream's checkpoint."""
+
+    folder: Path
+
+    @property
+    def id(self) -> str:
+        """The stream's id, which a new checkpoint changes."""
+        metadata: dict[str, str] = json.loads((self.folder / "metadata").read_text())
+        return metadata["id"]
+
+    @property
+    def done(self) -> int:
+        """Number of the last batch that is done; -1 for none."""
+        return self._last("commits")
+
+    @property
+    def planned(self) -> int:
+        """Number of the last batch that was planned; -1 for none."""
+        return self._last("offsets")
+
+    def _last(self, kind: str) -> int:
+        return max((int(path.name) for path in (self.folder / kind).glob("[0-9]*")), default=-1)
+
+    def offsets(self, number: int) -> PlannedOffsets:
+        """The offsets up to which a batch reads; empty if it is not planned."""
+        path = self.folder / "offsets" / str(number)
+        if not path.exists():
+            return {}
+        found: dict[str, Any] = json.loads(path.read_text().splitlines()[-1])
+        return found
+
+    def batch(self, number: int, *, is_repeated: bool) -> PlannedBatch:
+        """A batch that was planned."""
+        return PlannedBatch(self.offsets(number - 1), self.offsets(number), is_repeated)
