@@ -71,10 +71,10 @@ class Tree:
                 continue
         return sum(self._cpu.values())
 
-    @property
-    def is_running(self) -> bool:
-        """True until the first process has ended."""
-        return self._root.is_running() and self._root.status() != psutil.STATUS_ZOMBIE
+    def has_ended(self) -> bool:
+        """Looks once more; true once the first process has ended."""
+        self.look()
+        return not self._root.is_running() or self._root.status() == psutil.STATUS_ZOMBIE
 
     @property
     def peak_bytes(self) -> int:
@@ -96,7 +96,7 @@ def measure(log: Path, command: Sequence[str], planned: Path, units: int) -> Loa
         tree = Tree(program.process)
         program.wait(planned.exists, "planning a first batch", RUN_S)
         first, before = time.perf_counter(), tree.look()
-        program.wait(lambda: tree.look() < 0 or not tree.is_running, "draining", RUN_S, 0.1)
+        program.wait(tree.has_ended, "draining", RUN_S, 0.1)
         last, after = time.perf_counter(), tree.look()
         program.wait_end(RUN_S)
     return Load(units / (last - first), after - before, last - begun, after, tree.peak_bytes / 1e6)

@@ -1,6 +1,6 @@
-"""The checkpoint of a stream, as Structured Streaming writes it: the batches that were planned, and those that are done.
+"""The checkpoint of a stream, as Structured Streaming writes it: the batches that were planned.
 
-A batch is planned in the file `offsets/NUMBER` before it runs, and done when there is a file `commits/NUMBER`. Planned offsets are JSON by topic and
+A batch is planned in the file `offsets/NUMBER` before it runs. Planned offsets are JSON by topic and
 partition, in the last line.
 
 Belongs here: reading these files. Does not belong here: what a batch writes (`uow.spark_sink.delta_sink`).
@@ -65,17 +65,9 @@ class StreamCheckpoint:
         return metadata["id"]
 
     @property
-    def done(self) -> int:
-        """Number of the last batch that is done; -1 for none."""
-        return self._last("commits")
-
-    @property
     def planned(self) -> int:
         """Number of the last batch that was planned; -1 for none."""
-        return self._last("offsets")
-
-    def _last(self, kind: str) -> int:
-        return max((int(path.name) for path in (self.folder / kind).glob("[0-9]*")), default=-1)
+        return max((int(path.name) for path in (self.folder / "offsets").glob("[0-9]*")), default=-1)
 
     def offsets(self, number: int) -> PlannedOffsets:
         """The offsets up to which a batch reads; empty if it is not planned."""

@@ -10,10 +10,14 @@ import pytest
 from bench import hot, latency, takeover
 from bench.__main__ import BenchOptions, Results, drains, main, restores, table
 from bench.drain import BenchBroker
+from bench.finished_units import FinishedUnits
 from bench.restore_times import Restores
 from bench.workloads import WORKLOADS, produce
 from tests.kafka_broker import Kafka
 from uow.embedded.broker import EmbeddedBroker
+from uow.schemas.codec import decode_as
+from uow.schemas.records import Unit
+from uow.topics.catalogue import DestinationTopics
 
 RECORDS = 3_000
 
@@ -33,6 +37,16 @@ def test_a_workload_is_the_same_every_time_and_every_group_gets_each_number(name
         numbers.setdefault(record.id, set()).add(record.seq)
     assert len(numbers) == workload.units
     assert all(seen == set(range(1, workload.components + 1 - workload.missing)) for seen in numbers.values())
+
+
+def test_finished_units_are_units_with_their_components_in_order() -> None:
+    made = list(FinishedUnits(DestinationTopics("a", "d"), 50).records())
+    units = [decode_as(Unit, each.value) for each in made]
+    assert len({unit.unit_id for unit in units}) == 50
+    assert {tuple(part.seq for part in unit.components) for unit in units} == {(1, 2, 3, 4, 5)}
+    assert all(
+        dict(each.headers)["uow-unit-id"] == unit.unit_id.encode() for each, unit in zip(made, units, strict=True)
+    )
 
 
 def test_worker_and_comparisons_make_every_unit_once_and_have_numbers(place: BenchBroker) -> None:

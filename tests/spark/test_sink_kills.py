@@ -1,0 +1,189 @@
+"""The sink is killed again and again while units arrive; afterwards every committed record is a row, once (W-127).
+
+Topics and tables are read here without any part of the product: Kafka's consumer, Avro by `fastavro`, Delta's log as JSON, and Parquet files.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import unquote
+
+import fastavro
+import pyarrow.parquet as parquet
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from bench.finished_units import FinishedUnits
+from bench.workloads import PARTITIONS
+from uow.topics.admin import admin_client, create_missing
+from uow.topics.catalogue import DestinationTopics, expected
+from uow.topics.policies import DestinationPolicy, HandlingPolicy
+
+KILLS = int(os.environ.get("UOW_SINK_KILLS", "50"))
+START_S = 300.0
+TOPICS = ("units", "rejected", "errors")
+SCHEMA = Path(__file__).parents[2] / "schemas" / "definitions" / "unit.avsc"
+
+Rows = Counter[tuple[Any, ...]]
+
+
+class Sender:
+    """Sends units, and some other records, in transactions of which every fourth is aborted, until it is stopped."""
+
+    def __init__(self, servers: str, names: DestinationTopics) -> None:
+        self.names, self._stop = names, threading.Event()
+        self._units = FinishedUnits(names, 1_000_000).records()
+        self._producer = Producer({"bootstrap.servers": servers, "transactional.id": f"{names.destination}-sender"})
+        self._producer.init_transactions(30)
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        rnd, number = random.Random(2), 0
+        while not self._stop.wait(0.05):
+            number += 1
+            self._producer.begin_transaction()
+            for _ in range(rnd.randrange(1, 20)):
+                unit = next(self._units)
+                self._put(self.names.units, unit.key, unit.value, [*unit.headers], rnd)
+            self._put(self.names.units, b"plain", b"%d" % number, [], rnd)
+            self._put(rnd.choice([self.names.rejected, self.names.errors]), b"bad", b"%d" % number, [], rnd)
+            self._put(self.names.units, b"odd", b"%d" % number, [("uow-id", b"odd"), ("uow-kind", b"unit")], rnd)
+            if number % 4:
+                self._producer.commit_transaction(30)
+            else:
+                self._producer.flush(30)
+                self._producer.abort_transaction(30)
+
+    def _put(self, topic: str, key: bytes, value: bytes, headers: list[Any], rnd: random.Random) -> None:
+        self._producer.produce(topic, value, key, rnd.randrange(PARTITIONS), headers=headers)
+
+
+def committed(servers: str, topic: str) -> Iterator[Any]:
+    """The committed records of a topic."""
+    own = {"bootstrap.servers": servers, "group.id": "judge", "isolation.level": "read_committed"}
+    consumer = Consumer({**own, "enable.partition.eof": True, "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+    ended = 0
+    while ended < PARTITIONS:
+        for message in consumer.consume(1000, 1.0):
+            if message.error() is None:
+                yield message
+            else:
+                ended += 1
+    consumer.close()
+
+
+def of_topics(servers: str, destination: str) -> dict[str, Rows]:
+    """The rows that the tables must have."""
+    schema = fastavro.parse_schema(json.loads(SCHEMA.read_text()))
+    found: dict[str, Rows] = {table: Counter() for table in ("units", "passed", "rejected", "unreadable")}
+    for topic in TOPICS:
+        for message in committed(servers, f"{destination}.{topic}"):
+            place = (message.topic(), message.partition(), message.offset(), message.key())
+            if topic != "units":
+                found["rejected"][(*place, message.value())] += 1
+            elif "uow-kind" not in dict(message.headers() or ()):
+                found["passed"][(*place, message.value())] += 1
+            elif message.key() == b"odd":
+                found["unreadable"][(*place, message.value())] += 1
+            else:
+                unit: Any = fastavro.schemaless_reader(io.BytesIO(message.value()[10:]), schema, None)
+                parts = tuple((part["seq"], part["value"]) for part in unit["components"])
+                found["units"][(*place, unit["unit_id"], parts)] += 1
+    return found
+
+
+def live_files(table: Path) -> list[Path]:
+    """The files of the last version of a Delta table, by its log."""
+    files: set[str] = set()
+    for version in sorted((table / "_delta_log").glob("*.json")):
+        actions = [json.loads(line) for line in version.read_text().splitlines()]
+        files -= {action["remove"]["path"] for action in actions if "remove" in action}
+        files |= {action["add"]["path"] for action in actions if "add" in action}
+    return [table / unquote(each) for each in files]
+
+
+def of_tables(folder: Path) -> dict[str, Rows]:
+    """The rows that the tables have."""
+    found: dict[str, Rows] = {}
+    for table in ("units", "passed", "rejected", "unreadable"):
+        rows: Rows = Counter()
+        for file in live_files(folder / table):
+            for row in parquet.read_table(file).to_pylist():
+                place = (row["topic"], row["partition"], row["offset"], row["key"])
+                if table == "units":
+                    parts = tuple((part["seq"], part["value"]) for part in row["components"])
+                    rows[(*place, row["unit_id"], parts)] += 1
+                    assert row["superseded_by"] is None
+                else:
+                    rows[(*place, row["value"])] += 1
+        found[table] = rows
+    return found
+
+
+def planned(tables: Path, destination: str) -> int:
+    """Number of batches planned so far."""
+    offsets = tables / "_checkpoints" / destination / "offsets"
+    return max((int(path.name) + 1 for path in offsets.glob("[0-9]*")), default=0)
+
+
+def kill_soon(command: list[str], tables: Path, destination: str, rnd: random.Random, log: Path) -> None:
+    """Starts the sink and kills its driver and JVM at a random moment of its first batches."""
+    before = planned(tables, destination)
+    with log.open("ab") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
+    try:
+        # a repeated batch is not planned again: some kills do not wait for the one after it
+        until = time.monotonic() + rnd.choice([rnd.uniform(10, 60), START_S])
+        while planned(tables, destination) == before and time.monotonic() < until:
+            assert process.poll() is None, log.read_text()[-3000:]
+            time.sleep(0.02)
+        time.sleep(rnd.uniform(0, 3))
+        assert process.poll() is None, log.read_text()[-3000:]
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(7200)
+def test_sink_killed_at_random_moments_loses_and_doubles_nothing_w127(broker: Any, tmp_path: Path, unique: str) -> None:
+    policy = DestinationPolicy(handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY)
+    create_missing(admin_client(broker.bootstrap, {}), expected("kills", unique, policy, PARTITIONS))
+    config, tables, log = tmp_path / "uow.toml", tmp_path / "tables", tmp_path / "log"
+    config.write_text(
+        f'[application]\nid = "kills"\nbootstrap_servers = "{broker.bootstrap}"\n'
+        f'[destinations."{unique}"]\nhandling_policy = "single_message_delivery"\n'
+    )
+    uow = str(Path(sys.executable).with_name("uow"))
+    command = [uow, "sink", "-c", str(config), "--tables", str(tables)]
+    rnd = random.Random(1)
+    with Sender(broker.bootstrap, DestinationTopics("kills", unique)):
+        for _ in range(KILLS):
+            kill_soon(command, tables, unique, rnd, log)
+    last = subprocess.run([*command, "--once"], capture_output=True, text=True, check=False)
+    assert last.returncode == 0, last.stderr[-3000:]
+    expected_rows, rows = of_topics(broker.bootstrap, unique), of_tables(tables / unique)
+    for table, wanted in expected_rows.items():
+        assert sum(wanted.values()) > KILLS, table
+        assert rows[table] == wanted, table
