@@ -41,12 +41,19 @@ class PlannedBatch:
             if any(end > self.start.get(topic, {}).get(partition, 0) for partition, end in ends.items())
         }
 
-    def bounds(self, reach: PlannedOffsets) -> tuple[int, int] | None:
-        """The lowest and the highest offset of any partition up to those in `reach`, or all of them if that is empty; None if there are none."""
+    def bounds(self, reach: PlannedOffsets | None) -> tuple[int, int] | None:
+        """The lowest and the highest offset of any partition.
+
+        Args:
+            reach: The last offset of each partition that counts; None for all.
+
+        Returns:
+            The bounds; None if no offset counts.
+        """
         spans = []
         for topic, ends in self.end.items():
             for partition, end in ends.items():
-                last = min(end - 1, reach.get(topic, {}).get(partition, -1)) if reach else end - 1
+                last = end - 1 if reach is None else min(end - 1, reach.get(topic, {}).get(partition, -1))
                 spans.append((self.start.get(topic, {}).get(partition, 0), last))
         found = [(first, last) for first, last in spans if first <= last]
         return (min(first for first, _ in found), max(last for _, last in found)) if found else None

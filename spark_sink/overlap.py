@@ -61,7 +61,7 @@ class Overlap:
         Args:
             planned: The batch. A repeated one may have reached any table.
         """
-        bounds = planned.bounds({} if planned.is_repeated else self.reach)
+        bounds = planned.bounds(None if planned.is_repeated else self.reach)
         if bounds is None:
             return lambda table, rows: rows
 

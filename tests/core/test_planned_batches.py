@@ -17,7 +17,8 @@ def test_topics_without_new_offsets_are_no_part_of_a_batch() -> None:
 
 
 def test_bounds_are_those_of_all_offsets_or_of_the_ones_that_were_reached() -> None:
-    assert BATCH.bounds({}) == (0, 8)
+    assert BATCH.bounds(None) == (0, 8)
+    assert BATCH.bounds({}) is None
     assert BATCH.bounds({"u": {"0": 6}}) == (5, 6)
     assert BATCH.bounds({"u": {"0": 100}, "r": {"0": 100}}) == (5, 8)
     assert BATCH.bounds({"u": {"0": 4, "1": 6}}) is None
