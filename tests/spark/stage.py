@@ -32,6 +32,7 @@ from uow.topics.policies import DestinationPolicy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 PARTITIONS = 2
 DEADLINE_S = 30.0
@@ -252,14 +253,21 @@ class Stage:
 
     def tamper(self, table: Table, change: Callable[[list[dict[str, Any]]], None]) -> None:
         """Changes a table behind the sink's back. Components are rows of their own afterwards."""
+        if table in (Table.UNITS, Table.COMPONENTS):
+            self._put_components_into_their_table()
         found = self.tables.read(self.spark, table)
         rows = [row.asDict(recursive=True) for row in found.collect()]
         change(rows)
-        made = self.spark.createDataFrame(rows, found.schema)
+        self._overwrite(table, rows, found.schema)
+
+    def _put_components_into_their_table(self) -> None:
+        parts = self.tables.read(self.spark, Table.COMPONENTS)
+        self._overwrite(Table.COMPONENTS, parts.collect(), parts.schema)
+        self.spark.sql(f"UPDATE {self.tables.sql_name(Table.UNITS)} SET components = NULL")  # noqa: S608
+
+    def _overwrite(self, table: Table, rows: list[Any], schema: StructType) -> None:
+        made = self.spark.createDataFrame(rows, schema)
         made.coalesce(1).write.format("delta").mode("overwrite").save(self.tables.path(table))
-        if table is Table.COMPONENTS:
-            name = self.tables.sql_name(Table.UNITS)
-            self.spark.sql(f"UPDATE {name} SET components = NULL")  # noqa: S608
 
 
 def c(
