@@ -217,7 +217,7 @@ class DeltaTables:
     def read(self, spark: SparkSession, table: Table) -> DataFrame:
         """The present content of a table; components are the same rows in either form."""
         rows = self.stored(spark, table)
-        if table is not Table.COMPONENTS:
+        if table is not Table.COMPONENTS or not self.is_made(Table.UNITS):
             return rows
         units = self.stored(spark, Table.UNITS)
         return rows.unionByName(spark.sql(_NESTED_ROWS, units=units)) if "components" in units.columns else rows

@@ -73,7 +73,7 @@ def command(
     names = [*dict.fromkeys(chosen)] or destinations(root)
     open_groups = None if path is None else groups_of(path, names)
     with Progress("Spark is starting") as progress:
-        spark = session("uow report", settings=spark_settings(once=True))
+        spark = session("uow report", settings=spark_settings(is_short=True))
         progress.say("reading the tables")
         register(spark, root.resolve(), names, producer_header=producer_header)
         summary = summarize(spark, names, since, until)

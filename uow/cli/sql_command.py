@@ -57,7 +57,7 @@ def command(root: Path, text: str | None, limit: int, producer_header: str, as_j
 
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # PySpark writes traces of wrong queries
     with Progress("Spark is starting") as progress:
-        spark = session("uow sql", settings=spark_settings(once=True))
+        spark = session("uow sql", settings=spark_settings(is_short=True))
         progress.say("reading the tables")
         register(spark, root.resolve(), producer_header=producer_header)
         try:
