@@ -27,7 +27,7 @@ uow sql --tables /lake                          # the views and their questions
 ```python
 from uow.spark_sink.views import register
 
-register(spark, "/lake")                        # temporary views in the session: no metastore is needed
+register(spark, "/lake")  # temporary views in the session: no metastore is needed
 spark.sql("SELECT * FROM completion_times ORDER BY took_ms DESC LIMIT 10").show()
 ```
 
