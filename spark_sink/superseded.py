@@ -17,6 +17,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ import numpy as np
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from uow.spark_sink.tables import DeltaTables, Table
+from uow.spark_sink.tables import DeltaTables, Table, despite_others
 
 UNIT: Final = ("unit_id", "topic")
 
@@ -169,6 +170,7 @@ def mark(spark: SparkSession, tables: DeltaTables, units: DataFrame) -> None:
         if not repeated.isEmpty():
             for table, statement in ((Table.COMPONENTS, _MARK_COMPONENTS), (Table.UNITS, _MARK_UNITS)):
                 name = tables.sql_name(table).replace("{", "{{").replace("}", "}}")
-                spark.sql(statement.replace("{table}", name), repeated=repeated)
+                merge = partial(spark.sql, statement.replace("{table}", name), repeated=repeated)
+                despite_others(merge)
     finally:
         repeated.unpersist()

@@ -7,12 +7,15 @@ Belongs here: table names, columns, creation, the idempotent append, row counts.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from delta.tables import DeltaTable
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import DataType, StructType
@@ -231,6 +234,41 @@ class DeltaTables:
         return found
 
 
+def tables_below(root: Path, destinations: Sequence[str] = ()) -> list[DeltaTables]:
+    """The tables of some destinations in a folder, or of all that have tables there, by name.
+
+    Raises:
+        StateCorruptedError: A destination has no tables there, or none has.
+    """
+    there = sorted({log.parent.parent.name for log in root.glob("*/*/_delta_log")})
+    if lacking := sorted({*destinations} - {*there}) or ([] if there else ["any destination"]):
+        raise StateCorruptedError([], f"there are no tables of {', '.join(lacking)} in {root}", "run `uow sink` first")
+    return [DeltaTables(root, name) for name in there if not destinations or name in destinations]
+
+
+_CHANGES: Final = 10
+_OTHERS_WERE_FASTER: Final = ("[DELTA_CONCURRENT_", "[DELTA_METADATA_CHANGED]")
+
+Result = TypeVar("Result")
+
+
+def despite_others(change: Callable[[], Result]) -> Result:
+    """Makes a change to a table, again where another writer has changed meanwhile what it has read; Delta then wrote nothing.
+
+    An append that has read nothing of its table passes beside any change of files, at the first time.
+
+    Raises:
+        PySparkException, Py4JJavaError: The change failed for another reason, or others were faster each time.
+    """
+    for left in reversed(range(_CHANGES)):
+        try:
+            return change()
+        except (PySparkException, Py4JJavaError) as error:
+            if not left or not any(text in str(error) for text in _OTHERS_WERE_FASTER):
+                raise
+    raise AssertionError
+
+
 def append_once(rows: DataFrame, path: str, writer: str, version: int) -> None:
     """Appends `rows`, unless this `writer` has written this or a later `version` to the table before.
 
@@ -242,4 +280,5 @@ def append_once(rows: DataFrame, path: str, writer: str, version: int) -> None:
         writer: Name of the sequence of versions; it changes with the checkpoint, since a new checkpoint counts from 0 again.
         version: Number of the batch.
     """
-    rows.write.format("delta").mode("append").option("txnAppId", writer).option("txnVersion", version).save(path)
+    once = rows.write.format("delta").mode("append").option("txnAppId", writer).option("txnVersion", version)
+    despite_others(lambda: once.save(path))

@@ -23,7 +23,7 @@ def parsed(line: str) -> dict[str, object]:
     command: click.Command = main
     context = click.Context(main)
     words = shlex.split(line, comments=True)[1:]
-    while isinstance(command, click.Group):
+    while isinstance(command, click.Group) and not (command.invoke_without_command and words[0].startswith("-")):
         name = words.pop(0)
         found = command.get_command(context, name)
         assert found is not None, f"{line}: no command {name}"

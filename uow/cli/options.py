@@ -32,13 +32,15 @@ config_file_option = click.option("-c", "--config", "path", type=_FILE, metavar=
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 """`--json`: passes `as_json: bool` to the command."""
 
+TABLES_HELP = "Folder of the Delta tables."
+
 tables_option = click.option(
     "--tables",
     "root",
     type=click.Path(file_okay=False, path_type=Path),
     required=True,
     metavar="DIR",
-    help="Folder of the Delta tables.",
+    help=TABLES_HELP,
 )
 """`--tables DIR`: passes `root: Path` to the command."""
 

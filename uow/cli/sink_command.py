@@ -1,16 +1,27 @@
-"""`uow sink`: the Spark pipeline into Delta tables, once or until SIGTERM. The work is done by `uow.spark_sink.delta_sink`."""
+"""`uow sink`: the Spark pipeline into Delta tables, once or until SIGTERM; `uow sink maintain`: upkeep of the tables.
+
+The work is done by `uow.spark_sink.delta_sink` and `uow.spark_sink.maintenance`.
+"""
 
 from __future__ import annotations
 
 import signal
 import threading
+from dataclasses import asdict, astuple, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
+from click.core import ParameterSource
 
-from uow.cli.options import config_option, json_option, tables_option
-from uow.config.loading import Settings
+from uow.cli.options import (
+    TABLES_HELP,
+    DurationType,
+    config_file_option,
+    json_option,
+    tables_option,
+)
+from uow.config.loading import Settings, load
 from uow.schemas.error_classes import ConfigError
 from uow.terminal.printing import (
     Progress,
@@ -22,10 +33,12 @@ from uow.terminal.printing import (
 if TYPE_CHECKING:
     from uow.spark_sink.kafka import Cluster
 
+SHORTEST_RETENTION_MS: Final = 3_600_000
 
-@click.command()
-@config_option
-@tables_option
+
+@click.group(invoke_without_command=True)
+@config_file_option
+@click.option("--tables", "root", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help=TABLES_HELP)
 @click.option("--once", is_flag=True, help="Write the records that are committed now, then end.")
 @click.option(
     "--destination",
@@ -43,13 +56,29 @@ if TYPE_CHECKING:
     help="In the units' rows, or in a table of their own. Existing tables keep their form.",
 )
 @json_option
-def command(settings: Settings, root: Path, once: bool, chosen: tuple[str, ...], form: str, as_json: bool) -> None:
+@click.pass_context
+def command(
+    ctx: click.Context,
+    path: Path | None,
+    root: Path | None,
+    once: bool,
+    chosen: tuple[str, ...],
+    form: str,
+    as_json: bool,
+) -> None:
     """Write units into Delta tables below DIR, with a folder for each destination.
 
     Each destination has the tables units, components, rejected, passed, outcomes, answers and unreadable. Every record is written exactly
     once, however often this is stopped, killed and started again with the same DIR. A record that cannot be read goes to unreadable, with the
     reason.
     """
+    if ctx.invoked_subcommand is not None:
+        if given := [name for name in ctx.params if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]:
+            raise click.UsageError(f"options belong behind {ctx.invoked_subcommand}: {', '.join(sorted(given))}")
+        return
+    if root is None:
+        raise click.UsageError("Missing option '--tables'.")
+    settings = load(path)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
     from uow.spark_sink import delta_sink as sink
@@ -76,6 +105,55 @@ def command(settings: Settings, root: Path, once: bool, chosen: tuple[str, ...],
         print_table(
             ("destination", "table", "rows"),
             [(destination, table, count) for destination, tables in rows.items() for table, count in tables.items()],
+        )
+
+
+@command.command()
+@tables_option
+@click.option(
+    "--destination", "chosen", multiple=True, metavar="D", help="Only this one; may be repeated. [default: all in DIR]"
+)
+@click.option(
+    "--retain",
+    "retain_ms",
+    type=DurationType(),
+    default="7d",
+    show_default=True,
+    help="Age of the versions of a table that can still be read afterwards, at least an hour: longer than any query or batch takes.",
+)
+@click.option("--z-order", is_flag=True, help="Order all rows by time and id; that writes every table again.")
+@click.option("--dry-run", is_flag=True, help="Only say what it would do.")
+@json_option
+def maintain(root: Path, chosen: tuple[str, ...], retain_ms: int, z_order: bool, dry_run: bool, as_json: bool) -> None:
+    """Write the small files of the tables together into large ones, and delete files that are no longer needed.
+
+    A sink may run meanwhile. Rows stay the same. Run it from a schedule: daily, or hourly where a sink never stops.
+    """
+    if retain_ms < SHORTEST_RETENTION_MS:
+        raise click.BadParameter("at least 1h is needed, for what reads or writes meanwhile", param_hint="--retain")
+    from uow.spark_sink import delta_sink as sink
+    from uow.spark_sink import maintenance
+    from uow.spark_sink.session import session
+    from uow.spark_sink.tables import Table, tables_below
+
+    found = tables_below(root.resolve(), chosen)
+    done: dict[str, dict[str, maintenance.Maintained]] = {}
+    with Progress("Spark is starting") as progress:
+        spark = session("uow sink maintain", settings=sink.settings(is_short=False) | maintenance.SETTINGS)
+        for tables in found:
+            done[tables.destination] = {}
+            for table in filter(tables.is_made, Table):
+                progress.say(f"{tables.destination}: {table}")
+                done[tables.destination][table] = maintenance.maintain(
+                    spark, tables, table, retain_ms=retain_ms, z_order=z_order, dry_run=dry_run
+                )
+    if as_json:
+        print_json({name: {table: asdict(each) for table, each in parts.items()} for name, parts in done.items()})
+    else:
+        columns = [field.name for field in fields(maintenance.Maintained)]
+        print_table(
+            ("destination", "table", *(column.replace("_", " ") for column in columns)),
+            [(name, table, *astuple(each)) for name, parts in done.items() for table, each in parts.items()],
         )
 
 
