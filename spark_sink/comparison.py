@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
+from uow.spark_sink.prints import LACKING
 from uow.topics import headers as names
 from uow.topics.catalogue import HEADERS_LIMIT, RECORD_LIMIT_BYTES
 
@@ -29,66 +30,21 @@ class DifferenceKind(StrEnum):
     UNREADABLE = "unreadable"
 
 
-def content(headers: str = "headers", of: str = "") -> str:
-    """SQL for a digest of key, value and headers, which distinguishes them from each other and from null.
-
-    Args:
-        headers: SQL for the headers.
-        of: Prefix of key and value, `a.`.
-    """
-    pairs = f"transform({headers}, h -> concat(hex(h.name), '=', coalesce(hex(h.value), '-')))"
-    parts = (
-        f"coalesce(sha2({of}key, 256), '-'), '/', coalesce(sha2({of}value, 256), '-'), '/', array_join({pairs}, ',')"
-    )
-    return f"unhex(sha2(concat({parts}), 256))"
-
-
-READABLE_HEADERS: Final = (
-    f"IF(size(headers) > {HEADERS_LIMIT} OR exists(headers, h -> contains(h.name, '\ufffd')), array(), headers)"
-)
-"""The headers as the worker saw them: none if a name is not UTF-8, or if there are too many."""
-
 SETTLED: Final = """
 WITH evidence AS (
-  SELECT partition, id, generation, outcome, recorded_at FROM {closings}
-  UNION ALL
-  SELECT g.partition, g.id, g.generation, g.outcome, unix_millis(u.timestamp) FROM {rows} g JOIN {units} u ON u.unit_id = g.unit_id
+  SELECT g.partition, g.id, g.generation, unix_millis(u.timestamp) AS at FROM {rows} g JOIN {units} u ON u.unit_id = g.unit_id AND u.outcome = g.outcome
   WHERE g.kind = 'group' AND g.due IS NOT NULL
   UNION ALL
-  SELECT f.partition, f.id, f.generation, x.failure_reason, unix_millis(x.timestamp)
-  FROM {rows} f JOIN {rejected} x ON x.source_partition = f.partition AND x.source_offset = f.offset
-  WHERE f.kind = 'record' AND f.due IS NOT NULL AND x.failure_reason IS NOT NULL
+  SELECT f.partition, f.id, f.generation, unix_millis(x.timestamp)
+  FROM {rows} f JOIN {rejected} x ON x.source_partition = f.partition AND x.source_offset = f.offset AND x.failure_reason = f.fate
+  WHERE f.kind = 'record' AND f.due IS NOT NULL
 ),
-closed AS (
-  SELECT g.partition, g.id, g.generation, min(e.recorded_at) AS recorded_at FROM {rows} g
-  JOIN evidence e ON e.partition = g.partition AND e.id = g.id AND e.generation = g.generation AND e.outcome = g.outcome
-  WHERE g.kind = 'group' AND g.due IS NOT NULL GROUP BY g.partition, g.id, g.generation
-)
-SELECT r.* EXCEPT (fate), IF(r.due IS NOT NULL AND c.recorded_at IS NULL, 'open', r.fate) AS fate, c.recorded_at
+closed AS (SELECT partition, id, generation, min(at) AS at FROM evidence GROUP BY partition, id, generation)
+SELECT r.* EXCEPT (fate, recorded_at), IF(r.due IS NOT NULL AND r.recorded_at IS NULL AND c.at IS NULL, 'open', r.fate) AS fate,
+  r.recorded_at IS NULL AND c.at IS NOT NULL AS is_told_by_table, IF(r.due IS NULL, r.recorded_at, least(r.recorded_at, c.at)) AS recorded_at
 FROM {rows} r LEFT JOIN closed c ON r.due IS NOT NULL AND c.partition = r.partition AND c.id = r.id AND c.generation = r.generation
 """
 """Rows of the recomputation. A group that only time closes keeps its fate if a record says that it closed (`recorded_at`); otherwise it is open."""
-
-OUT_OF_RANGE: Final = """
-WITH seen AS (
-  SELECT id, source_partition, source_offset FROM {components}
-  UNION ALL SELECT id, source_partition, source_offset FROM {rejected} WHERE id IS NOT NULL AND source_offset IS NOT NULL
-)
-SELECT DISTINCT s.id FROM seen s JOIN {bounds} b ON b.partition = s.source_partition
-WHERE s.source_offset < b.start OR s.source_offset >= b.stop
-"""
-"""Ids that cannot be judged, because a table has components of them outside the range."""
-
-DECIDED: Final = """
-SELECT * FROM (SELECT *, lag(clock) OVER (PARTITION BY partition ORDER BY offset) AS before FROM {transactions})
-WHERE size(commands) > 0 AND before IS NOT NULL ORDER BY partition, offset
-"""
-"""Transactions that decided commands, with the clock before them; without the oldest one, as the clock before it is unknown."""
-
-UNACCOUNTED: Final = """
-SELECT 'unaccounted' AS what, {topic} AS source, id, concat_ws('/', {topic}, partition, offset) AS place, 'the recomputation gave it no fate' AS detail
-FROM {fates} WHERE fate = 'unaccounted'
-"""
 
 COMPONENTS: Final = """
 WITH actual AS (
@@ -127,12 +83,12 @@ _IS_EARLIER_RUN: Final = (
 )
 """SQL that is true for a unit of shape `consecutive` by a worker of an earlier version, with fewer headers."""
 
-UNITS: Final = """
+UNITS: Final = (
+    """
 WITH actual AS (
   SELECT *, count(*) OVER (PARTITION BY unit_id, topic) AS n,
     row_number() OVER (PARTITION BY unit_id, topic ORDER BY timestamp, partition, offset) AS k,
-    array_join(transform(missing, r -> CASE WHEN r.first = r.last THEN CAST(r.first AS STRING) WHEN r.last = 2147483647 THEN concat(r.first, '-')
-      ELSE concat(r.first, '-', r.last) END), ',') AS lacking
+    {lacking} AS lacking
   FROM {units}
 ),
 expected AS (
@@ -159,7 +115,10 @@ SELECT CASE WHEN actual_unit IS NULL THEN 'missing' WHEN expected_unit IS NOT NU
   CASE WHEN actual_unit IS NULL THEN concat('no row from ', topic) WHEN expected_unit IS NOT NULL THEN wrong
     WHEN any_expected IS NOT NULL THEN concat('row ', k, ' of ', n, ' from ', topic) ELSE concat('the log gives no such unit in ', topic) END AS detail
 FROM joined WHERE actual_unit IS NULL OR expected_unit IS NULL OR wrong <> ''
-""".replace("{is_earlier}", _IS_EARLIER_RUN).replace("{is_new}", _IS_NEW)
+""".replace("{is_earlier}", _IS_EARLIER_RUN)
+    .replace("{is_new}", _IS_NEW)
+    .replace("{lacking}", LACKING.strip())
+)
 """The same unit may rightly occur more than once, if its components were sent again after its id was forgotten: the k-th one by the log is the
 k-th row. Further rows are doubled."""
 
@@ -168,8 +127,8 @@ SELECT 'unreadable' AS what, 'unreadable' AS source, id, concat_ws('/', topic, p
 UNION ALL
 SELECT 'unreadable', 'rejected', id, concat_ws('/', topic, partition, offset), error_text FROM {rejected} WHERE topic = {units_topic}
 UNION ALL
-SELECT 'unreadable', c.topic, CAST(NULL AS STRING), c.place, c.detail FROM {closings} c
-LEFT ANTI JOIN {unreadable} u ON c.place = concat_ws('/', u.topic, u.partition, u.offset) WHERE c.outcome = 'unreadable'
+SELECT 'unreadable', substring_index(l.id, '/', 1), CAST(NULL AS STRING), l.id, l.error_case FROM {lost} l
+LEFT ANTI JOIN {unreadable} u ON l.id = concat_ws('/', u.topic, u.partition, u.offset)
 """
 """Records that are not what their topic or their headers claim, each once; the first release kept such units among the rejected ones."""
 
@@ -228,30 +187,31 @@ e AS (
 ),
 joined AS (
   SELECT e.offset AS expected_offset, a.offset AS actual_offset, a.k, e.rank AS expected_rank, a.rank, e.n = a.n AS same_count,
+    b.start > 0 AS is_cut,
     IF(e.offset IS NULL, concat_ws('/', {units_topic}, a.partition, a.offset), concat_ws('/', {topic}, e.partition, e.offset)) AS place
   FROM e FULL OUTER JOIN a ON e.partition = a.partition AND e.content = a.content AND e.k = a.k
+  LEFT JOIN {bounds} b ON b.partition = coalesce(e.partition, a.partition)
 )
 SELECT CASE WHEN actual_offset IS NULL THEN 'missing' WHEN expected_offset IS NOT NULL THEN 'wrong order' WHEN k > 1 THEN 'doubled' ELSE 'unexpected' END AS what,
   'passed' AS source, CAST(NULL AS STRING) AS id, place,
   CASE WHEN actual_offset IS NULL THEN 'no row with its key, value and headers' WHEN expected_offset IS NULL THEN 'no such record passed'
     ELSE concat('place ', rank, ' in its partition, should be ', expected_rank) END AS detail
 FROM joined
-WHERE actual_offset IS NULL OR (expected_offset IS NULL AND NOT {is_moving}) OR (expected_offset IS NOT NULL AND same_count AND rank <> expected_rank)
+WHERE actual_offset IS NULL OR (expected_offset IS NULL AND NOT {is_moving} AND NOT is_cut) OR (expected_offset IS NOT NULL AND same_count AND NOT is_cut AND rank <> expected_rank)
 """
 """Plain records have no source coordinates: the k-th record with a content in the input is the k-th with it in the output, in the same order (W-121, W-123)."""
 
 REROUTED: Final = """
 WITH sent AS (SELECT content, count(*) AS n, min(concat_ws('/', {topic}, partition, offset)) AS place FROM {fates} WHERE fate = 'rerouted' GROUP BY content),
-came AS (SELECT content, count(*) AS n FROM {reroutes} GROUP BY content)
+came AS (SELECT content, sum(size) AS n FROM {reroutes} GROUP BY content)
 SELECT 'missing' AS what, {topic} AS source, CAST(NULL AS STRING) AS id, s.place, 'was sent on to its partition, and is not there' AS detail
 FROM sent s LEFT JOIN came c ON s.content = c.content WHERE s.n > coalesce(c.n, 0)
 """
 
 CLOSINGS: Final = """
-SELECT 'unlawful closing' AS what, c.topic AS source, g.id, g.unit_id AS place,
-  concat(c.outcome, ' is recorded, ', g.outcome, ' follows from the log') AS detail
-FROM {groups} g JOIN {closings} c ON c.partition = g.partition AND c.id = g.id AND c.generation = g.generation
-WHERE g.due IS NULL AND c.outcome <> g.outcome
+SELECT 'unlawful closing' AS what, recorded_in AS source, id, unit_id AS place,
+  concat(recorded_outcome, ' is recorded, ', outcome, ' follows from the log') AS detail
+FROM {groups} WHERE due IS NULL AND recorded_outcome <> outcome
 UNION ALL
 SELECT 'unlawful closing', 'closings', id, unit_id, concat(outcome, ' ', due - recorded_at, ' ms before it was due')
 FROM {groups} WHERE due IS NOT NULL AND recorded_at < due
@@ -259,23 +219,14 @@ FROM {groups} WHERE due IS NOT NULL AND recorded_at < due
 """The recorded outcome of a group must follow from the log, and no group may close by time before it is due (W-70, W-82, W-84)."""
 
 
-FOUND: Final = """
-WITH delivered AS (
-  SELECT DISTINCT source_partition, source_offset, k FROM (
-    SELECT *, row_number() OVER (PARTITION BY source_partition, source_offset, unit_topic ORDER BY unit_offset) AS k FROM {components})
-),
-inside AS (
-  SELECT 'delivered' AS fate, source_partition, source_offset FROM delivered
-  UNION ALL
-  SELECT coalesce(failure_reason, 'rejected'), source_partition, source_offset FROM {rejected}
-  WHERE source_offset IS NOT NULL AND NOT exists(headers, h -> h.name = 'uow-unit-id' AND failure_reason IS NOT NULL)
-)
-SELECT fate, count(*) AS n FROM inside i JOIN {bounds} b ON b.partition = i.source_partition
-WHERE i.source_offset >= b.start AND i.source_offset < b.stop AND fate IN ('delivered', 'rejected', 'expired', 'cancelled', 'failed') GROUP BY fate
-UNION ALL
-SELECT 'passed', (SELECT count(*) FROM {passed}) + (SELECT count(*) FROM {rejected} WHERE topic = {units_topic})
+DELIVERED: Final = """
+SELECT coalesce(sum(n), 0) AS n FROM (
+  SELECT max(n) AS n FROM (
+    SELECT source_partition, source_offset, unit_topic, count(*) AS n FROM {components} c JOIN {bounds} b ON b.partition = c.source_partition
+    WHERE c.source_offset >= b.start AND c.source_offset < b.stop GROUP BY source_partition, source_offset, unit_topic
+  ) GROUP BY source_partition, source_offset)
 """
-"""Number of records by fate in the tables. A record that routes send to several topics counts once; one that is twice in one topic counts twice."""
+"""Number of delivered records in the tables. A record that routes send to several topics counts once; one that is twice in one topic counts twice."""
 
 
 def compare(spark: SparkSession, query: str, **inputs: DataFrame | str | bool) -> DataFrame:

@@ -167,6 +167,11 @@ class OffsetSpan:
     start: Mapping[int, int]
     end: Mapping[int, int]
 
+    @property
+    def offsets(self) -> int:
+        """Number of offsets in the range, not below the number of records."""
+        return sum(end - self.start[partition] for partition, end in self.end.items())
+
 
 def committed(cluster: Cluster, group: str, topic: str) -> OffsetSpan:
     """The range from the log start to a consumer group's committed offsets.

@@ -23,13 +23,14 @@ from dataclasses import replace
 from enum import StrEnum
 from hashlib import sha256
 from itertools import takewhile
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from uow.processor.core.changes import (
     Answered,
     Closed,
     Delivered,
     Dropped,
+    Effect,
     Passed,
     Rejected,
     Rerouted,
@@ -46,7 +47,6 @@ from uow.schemas.checksum import by_reference
 from uow.schemas.claim_check import external_bytes
 from uow.schemas.component import decode_component, encode_component
 from uow.schemas.error_classes import (
-    DecodeError,
     MisroutedComponentError,
     UnitTooLargeError,
     UowError,
@@ -61,6 +61,7 @@ from uow.schemas.records import (
 from uow.topics import headers as names
 from uow.topics.catalogue import HEADERS_LIMIT, RECORD_LIMIT_BYTES, DestinationTopics
 from uow.topics.commands import Command, read_command
+from uow.topics.headers import Reading
 from uow.topics.policies import (
     DestinationPolicy,
     ExpirationPolicy,
@@ -106,10 +107,10 @@ class Row(NamedTuple):
         kind: `record` or `group`.
         fate: See `Fate`.
         partition: Of `D.components`.
-        offset: Of the record; of a group the last one that it held.
+        offset: Of the record; of a group the input position when it closed.
         id: Group id; None if none can be read.
         generation: Of the group.
-        unit_id: Unit id of the group; for a passed record that in its own header.
+        unit_id: Unit id of the group.
         position: Place in the unit, from 1.
         seq: Sequence number.
         end: End mark.
@@ -178,24 +179,20 @@ GROUP: Final = "group"
 
 
 class Arrived:
-    """A record of `D.components` as the core reads it, with a digest of its content.
+    """A record of `D.components` as the core reads it.
 
     Args:
         offset: Its offset.
         at: Append time, epoch ms.
         key: Key.
         value: Value.
-        headers: Headers, all of them, in order.
-        content: Digest of key, value and headers.
+        headers: Headers, all of them, in order; None if the worker's client cannot read them.
     """
 
-    __slots__ = ("_at", "_headers", "_key", "_offset", "_value", "content")
+    __slots__ = ("_at", "_headers", "_key", "_offset", "_value")
 
-    def __init__(
-        self, offset: int, at: int, key: bytes | None, value: bytes | None, headers: Headers, content: bytes | None
-    ) -> None:
+    def __init__(self, offset: int, at: int, key: bytes | None, value: bytes | None, headers: Headers | None) -> None:
         self._offset, self._at, self._key, self._value, self._headers = offset, at, key, value, headers
-        self.content = content
 
     def offset(self) -> int:
         return self._offset
@@ -210,31 +207,15 @@ class Arrived:
         return 2, self._at
 
     def headers(self) -> Headers:
-        """The headers as the worker's client gives them, which cannot give any if a name is not UTF-8.
-
-        Java replaces unreadable bytes of a name by U+FFFD. If there are too many headers, the client gives none.
-        """
-        if len(self._headers) > HEADERS_LIMIT:
-            return ()
-        if self.is_broken:
-            raise UnicodeDecodeError("utf-8", b"", 0, 1, "a header name is no UTF-8")
+        """The headers. Raises UnicodeDecodeError if they cannot be read, as the worker's client does."""
+        if self._headers is None:
+            raise UnicodeDecodeError("utf-8", b"", 0, 1, "headers that cannot be read")
         return self._headers
 
     @property
-    def is_broken(self) -> bool:
-        """True if the worker's client cannot give the headers: a name is not UTF-8, or there are too many."""
-        return len(self._headers) > HEADERS_LIMIT or any("\ufffd" in name for name, _ in self._headers)
-
-    @property
-    def header_count(self) -> int:
-        """Number of headers that the worker saw."""
-        return 0 if self.is_broken else len(self._headers)
-
-    @property
-    def unit_id(self) -> str | None:
-        """The unit id in the headers, if the record is a finished unit that was sent on."""
-        found = [value for name, value in self._headers if name == names.UNIT_ID and value is not None]
-        return found[-1].decode("utf-8", "replace") if found else None
+    def shown(self) -> Headers:
+        """The headers, as far as they can be read."""
+        return self._headers or ()
 
 
 class Decided(NamedTuple):
@@ -282,7 +263,7 @@ def orders_of(decided: Iterable[Decided], commands: Iterable[tuple[int, Arrived]
     """
     said: dict[Known, Arrived] = {}
     for partition, record in commands:
-        command = None if record.is_broken else read_command(record.headers())
+        command = read_command(record.shown)
         if isinstance(command, Command) and not command.dry_run:
             said.setdefault((partition, command.id, record.timestamp()[1]), record)
     return {
@@ -293,6 +274,22 @@ def orders_of(decided: Iterable[Decided], commands: Iterable[tuple[int, Arrived]
     }
 
 
+class Happening(NamedTuple):
+    """The fate of one record, or of a group with all records that it held.
+
+    Attributes:
+        effect: The meaning of it; None for a group that is still open.
+        record: The record, if it stands alone.
+        group: The group otherwise.
+        due: The clock value from which the group may be closed, if the log alone does not decide it; else None.
+    """
+
+    effect: Effect | None
+    record: Arrived | None = None
+    group: Group | None = None
+    due: int | None = None
+
+
 class Recomputation:
     """Computes the fates of one partition's records.
 
@@ -300,24 +297,35 @@ class Recomputation:
         place: Address of the partition.
         policy: Of the destination.
         orders: The commands that were decided, in order.
+        partition: The state to go on from; by default that of a partition without records.
     """
 
-    def __init__(self, place: PartitionAddress, policy: DestinationPolicy, orders: Iterable[Order] = ()) -> None:
-        self._place = place
+    def __init__(
+        self,
+        place: PartitionAddress,
+        policy: DestinationPolicy,
+        orders: Iterable[Order] = (),
+        partition: Partition | None = None,
+    ) -> None:
         self._policy = policy
-        self._partition = Partition(place, policy)
+        self._partition = partition or Partition(place, held_policy(policy))
         self._maker = UnitMaker(place.destination, place.topic, place.partition, self._partition.reading)
-        self._units = DestinationTopics("", place.destination).units
-        self._arrived: dict[int, tuple[bytes | None, bytes | None, int]] = {}
         self._orders = deque(orders)
 
-    def on_records(self, records: Sequence[Arrived]) -> Iterator[Row]:
-        """Takes the next records, in offset order. Yields rows of records whose fate is now known, and of groups now closed."""
+    @property
+    def clock(self) -> int:
+        """The partition's clock, epoch ms."""
+        return self._partition.clock
+
+    def obey(self, orders: Iterable[Order]) -> None:
+        """Takes further commands; they must be known before the records that came after them."""
+        self._orders.extend(orders)
+
+    def on_records(self, records: Sequence[Arrived]) -> Iterator[Happening]:
+        """Takes the next records, in offset order. Yields the fates that are now known."""
         if not records:
             return
         assert records[0].offset() >= self._partition.position, "records come in offset order"
-        for each in records:
-            self._arrived[each.offset()] = each.content, self._content_elsewhere(each), each.header_count
         while self._orders:
             before = len([*takewhile(self._orders[0].follows, records)])
             if before == len(records):
@@ -327,26 +335,17 @@ class Recomputation:
             yield from self._obey(self._orders.popleft())
         yield from self._judge(records)
 
-    def _elsewhere(self, record: Arrived) -> tuple[bytes | None, bytes | None, Headers]:
-        """Key, value and headers of a record as on `D.units` and `D.errors`, where it must not look like a unit (line 2)."""
-        headers = record.headers() if not record.is_broken else ()
-        return record.key(), record.value(), names.as_origin(headers) if self._policy.forms_units else headers
-
-    def _content_elsewhere(self, record: Arrived) -> bytes | None:
-        there = self._elsewhere(record)
-        return record.content if record.is_broken or there[2] == [*record.headers()] else digest(*there)
-
-    def _judge(self, records: Sequence[Arrived]) -> Iterator[Row]:
+    def _judge(self, records: Sequence[Arrived]) -> Iterator[Happening]:
         self._partition.on_records(records)
         yield from self._happened({each.offset(): each for each in records})
 
-    def _obey(self, order: Order) -> Iterator[Row]:
+    def _obey(self, order: Order) -> Iterator[Happening]:
         self._partition.advance(order.clock)
         yield from self._happened({}, by_clock=True)
         self._partition.on_commands([order.record], lambda at: True)
         yield from self._happened({})
 
-    def _happened(self, here: Mapping[int, Arrived], by_clock: bool = False) -> Iterator[Row]:
+    def _happened(self, here: Mapping[int, Arrived], by_clock: bool = False) -> Iterator[Happening]:
         for effect, record, group in self._partition.take_happened().effects:
             match effect:
                 case Undelivered() if group is None:
@@ -354,93 +353,140 @@ class Recomputation:
                 case Delivered() | Undelivered():
                     assert group is not None
                     amended = self._amended(group, effect)
-                    yield from self._closed(group, amended, amended.closed.at if by_clock else None)
+                    yield Happening(amended, None, group, amended.closed.at if by_clock else None)
                 case TakenOut():
-                    assert group is not None
-                    yield self._taken_out(group, effect)
+                    yield Happening(effect, None, group)
                 case Answered():
                     pass
                 case _:
                     assert record is not None
-                    yield self._alone(here[record.offset()], effect)
+                    yield Happening(effect, here[record.offset()])
 
-    def finish(self) -> Iterator[Row]:
-        """Takes the last commands. Yields their rows and those of the groups still open; groups that time may have closed since have `due`."""
+    def finish(self) -> Iterator[Happening]:
+        """Takes the last commands. Yields their effects and the groups still open; groups that time may have closed since have `due`."""
         while self._orders:
             yield from self._obey(self._orders.popleft())
         for group in self._partition.groups.values():
             due = group.due_at(self._policy)
             if due == NEVER:
-                yield from self._records(group, Fate.OPEN)
+                yield Happening(None, None, group)
                 continue
             for effect in decide_due(Situation(group, None, None, due, self._partition.position, self._policy)).effects:
                 assert isinstance(effect, Delivered | Undelivered)
-                yield from self._closed(group, self._amended(group, effect), due)
-        for offset, (content, _, header_count) in self._arrived.items():
-            yield Row(
-                RECORD, Fate.UNACCOUNTED, self._place.partition, offset, content=content, header_count=header_count
-            )
+                yield Happening(self._amended(group, effect), None, group, due)
 
     def _amended(self, group: Group, effect: Delivered | Undelivered) -> Delivered | Undelivered:
         """The effect as a worker writes it: a unit that does not fit into records in any shape fails (W-115)."""
-        if isinstance(effect, Undelivered) or self._shape(group, effect.closed) is not None:
+        if isinstance(effect, Undelivered) or shape_of(self._maker, self._policy, group, effect.closed) is not None:
             return effect
         failed = effect.closed._replace(outcome=UnitOutcome.FAILED, reason=Reason.LIMIT)
         self._partition.amend(effect.closed, failed, len(group.held))
         return Undelivered(failed, UnitTooLargeError)
 
-    def _shape(self, group: Group, closed: Closed) -> Shape | None:
-        """The shape in which a worker writes the unit; None if it fits in none (W-115, W-208)."""
-        shape = self._policy.shape
-        if group.bytes <= HEADERS_LIMIT and len(group.held) <= _SURELY_LISTED:
-            return shape
-        if shape is Shape.ENVELOPE and self._fits(group, closed, group.in_order()):
-            return shape
-        otherwise = self._policy.oversize.value if shape is Shape.ENVELOPE else shape.value
-        if otherwise == Shape.CONSECUTIVE:
-            run = self._run(group, closed)
-            fits = all(_LIMIT.fits(group.id, part.value, said) for part, said in run)
-            return Shape.CONSECUTIVE if fits else None
-        if otherwise == Shape.REFERENCE:
-            places = [encode_component(by_reference(decode_component(body))) for body in group.in_order()]
-            return Shape.REFERENCE if self._fits(group, closed, places) else None
-        return None
 
-    def _fits(self, group: Group, closed: Closed, bodies: Sequence[bytes]) -> bool:
-        tail = self._maker.tail(group)
-        unit_id = self._maker.unit_id(group.id, group.generation, tail)
-        missing = group.missing() if closed.outcome is UnitOutcome.PARTIAL else ()
-        if self._policy.value_format is ValueFormat.AVRO:
-            length = _FRAME_BYTES + len(self._maker.body(b"", group, closed, unit_id, missing, bodies))
-        else:
-            to_text = formats.to_json if self._policy.value_format is ValueFormat.JSON else formats.to_xml
-            unit = self._maker.record(group, closed, unit_id, missing)
-            length = len(to_text(replace(unit, components=tuple(map(decode_component, bodies)))))
-        headers = self._maker.headers(group, closed, unit_id, tail, missing)
-        return _LIMIT.fits(group.id, None, headers, length)
+def held_policy(policy: DestinationPolicy) -> DestinationPolicy:
+    """The policy under which groups are held here: with whole components, also where a worker leaves values in the input (W-117)."""
+    return replace(policy, shape=Shape.CONSECUTIVE) if policy.has_external_values else policy
 
-    def _run(self, group: Group, closed: Closed) -> Iterator[tuple[ComponentRecord, Headers]]:
-        """Components and headers of the records of a unit of shape `consecutive`."""
-        tail = self._maker.tail(group)
-        unit_id = self._maker.unit_id(group.id, group.generation, tail)
-        missing = group.missing() if closed.outcome is UnitOutcome.PARTIAL else ()
-        is_user_header = self._maker.reading.is_user_header
-        unit_headers = self._maker.headers(group, closed, unit_id, tail, missing)
-        common = unit_part(unit_headers, group.opened_at, closed.at, group.bytes, is_user_header)
-        for position, component in enumerate(map(decode_component, group.in_order()), 1):
-            headers = record_headers(common, component, position, len(group.held), is_user_header)
-            yield component, first_of_many_gaps(headers, missing) if position == 1 else headers
 
-    def _alone(self, record: Arrived, effect: Any) -> Row:
-        content, elsewhere, header_count = self._arrived.pop(record.offset())
-        size = record_size(record.key(), record.value(), () if record.is_broken else record.headers())
+def shape_of(maker: UnitMaker, policy: DestinationPolicy, group: Group, closed: Closed) -> Shape | None:
+    """The shape in which a worker writes the unit; None if it fits in none (W-115, W-208)."""
+    shape = policy.shape
+    if group.bytes <= HEADERS_LIMIT and len(group.held) <= _SURELY_LISTED:
+        return shape
+    if shape is Shape.ENVELOPE and _fits(maker, policy, group, closed, group.in_order()):
+        return shape
+    otherwise = policy.oversize.value if shape is Shape.ENVELOPE else shape.value
+    if otherwise == Shape.CONSECUTIVE:
+        fits = all(_LIMIT.fits(group.id, part.value, said) for part, said in _run(maker, group, closed))
+        return Shape.CONSECUTIVE if fits else None
+    if otherwise == Shape.REFERENCE:
+        places = [encode_component(by_reference(decode_component(body))) for body in group.in_order()]
+        return Shape.REFERENCE if _fits(maker, policy, group, closed, places) else None
+    return None
+
+
+def _fits(maker: UnitMaker, policy: DestinationPolicy, group: Group, closed: Closed, bodies: Sequence[bytes]) -> bool:
+    tail = maker.tail(group)
+    unit_id = maker.unit_id(group.id, group.generation, tail)
+    missing = group.missing() if closed.outcome is UnitOutcome.PARTIAL else ()
+    if policy.value_format is ValueFormat.AVRO:
+        length = _FRAME_BYTES + len(maker.body(b"", group, closed, unit_id, missing, bodies))
+    else:
+        to_text = formats.to_json if policy.value_format is ValueFormat.JSON else formats.to_xml
+        unit = maker.record(group, closed, unit_id, missing)
+        length = len(to_text(replace(unit, components=tuple(map(decode_component, bodies)))))
+    headers = maker.headers(group, closed, unit_id, tail, missing)
+    return _LIMIT.fits(group.id, None, headers, length)
+
+
+def _run(maker: UnitMaker, group: Group, closed: Closed) -> Iterator[tuple[ComponentRecord, Headers]]:
+    """Components and headers of the records of a unit of shape `consecutive`."""
+    tail = maker.tail(group)
+    unit_id = maker.unit_id(group.id, group.generation, tail)
+    missing = group.missing() if closed.outcome is UnitOutcome.PARTIAL else ()
+    is_user_header = maker.reading.is_user_header
+    unit_headers = maker.headers(group, closed, unit_id, tail, missing)
+    common = unit_part(unit_headers, group.opened_at, closed.at, group.bytes, is_user_header)
+    for position, component in enumerate(map(decode_component, group.in_order()), 1):
+        headers = record_headers(common, component, position, len(group.held), is_user_header)
+        yield component, first_of_many_gaps(headers, missing) if position == 1 else headers
+
+
+class RowMaker:
+    """Makes the rows of fates.
+
+    Args:
+        place: Address of the partition.
+        policy: Of the destination.
+    """
+
+    def __init__(self, place: PartitionAddress, policy: DestinationPolicy) -> None:
+        self._place, self._policy = place, policy
+        self._maker = UnitMaker(place.destination, place.topic, place.partition, Reading.of(policy))
+        self._units = DestinationTopics("", place.destination).units
+
+    def rows(self, happening: Happening) -> Iterator[Row]:
+        """The rows: of a closed group its own first, then those of its components."""
+        effect, record, group, due = happening
+        match effect:
+            case Delivered() | Undelivered():
+                assert group is not None
+                row = self.group(group, effect, due)
+                yield row
+                yield from self._components(group, effect.closed, row)
+            case TakenOut():
+                assert group is not None
+                yield self.taken_out(group, effect)
+            case None:
+                assert group is not None
+                shared = self._row(RECORD, Fate.OPEN, group)
+                yield from (self._component(shared, n, body) for n, body in enumerate(group.in_order(), 1))
+            case _:
+                assert record is not None
+                yield self.alone(record, effect)
+
+    def _row(self, kind: str, fate: Fate, group: Group) -> Row:
+        return Row(kind, fate, self._place.partition, id=group.id.decode(), generation=group.generation)
+
+    def _elsewhere(self, record: Arrived) -> tuple[bytes | None, bytes | None, Headers]:
+        """Key, value and headers of a record as on `D.units` and `D.errors`, where it must not look like a unit (line 2)."""
+        return record.key(), record.value(), self._origin(record.shown)
+
+    def _origin(self, headers: Headers) -> Headers:
+        return names.as_origin(headers) if self._policy.forms_units else headers
+
+    def alone(self, record: Arrived, effect: Effect) -> Row:
+        """The row of a record that no group holds."""
+        key, value, headers = record.key(), record.value(), record.shown
+        size = record_size(key, value, headers)
         row = Row(
             RECORD,
             "",
             self._place.partition,
             record.offset(),
-            content=content,
-            header_count=header_count,
+            content=digest(key, value, headers),
+            header_count=len(headers),
             held_bytes=size,
         )
         match effect:
@@ -451,17 +497,12 @@ class Recomputation:
                     error_class=refusal.error.__name__,
                     error_case=refusal.case,
                 )
-            case Passed() if record.is_broken:
-                # the worker's client shows such headers as none; the worker looks again before it passes the record on
-                return row._replace(fate=Fate.REJECTED, error_class=DecodeError.__name__, error_case="headers")
             case Passed() if record_size(*self._elsewhere(record)) > RECORD_LIMIT_BYTES:
                 # only its compressed form was small enough for the input
                 return row._replace(fate=Fate.REJECTED, error_class=UnitTooLargeError.__name__, error_case="bytes")
             case Passed():
-                return row._replace(fate=Fate.PASSED, unit_id=record.unit_id, content=elsewhere)
-            case Rerouted() if (
-                size + len(names.REROUTED) + 17 > INPUT_LIMIT_BYTES or record.header_count >= HEADERS_LIMIT
-            ):
+                return row._replace(fate=Fate.PASSED, content=digest(*self._elsewhere(record)))
+            case Rerouted() if size + len(names.REROUTED) + 17 > INPUT_LIMIT_BYTES or len(headers) >= HEADERS_LIMIT:
                 # with one more header it would be too large for the input
                 return row._replace(fate=Fate.REJECTED, error_class=MisroutedComponentError.__name__, error_case="")
             case Rerouted():
@@ -470,66 +511,67 @@ class Recomputation:
                 return row._replace(fate=Fate.DROPPED, error_case=case)
         raise AssertionError(effect)
 
-    def _closed(self, group: Group, effect: Delivered | Undelivered, due: int | None) -> Iterator[Row]:
+    def group(self, group: Group, effect: Delivered | Undelivered, due: int | None) -> Row:
+        """The row of a closed group."""
         closed = effect.closed
         tail = self._maker.tail(group)
         unit_id = self._maker.unit_id(group.id, group.generation, tail)
         missing = () if closed.outcome is UnitOutcome.COMPLETE else group.missing()
         is_unit = isinstance(effect, Delivered)
-        headers = self._maker.headers(group, closed, unit_id, tail, missing) if is_unit else None
-        routes, matching = self._policy.routes, self._policy.route_matching
-        fate = FATE_OF[closed.outcome]
-        shared = Row(
+        headers: Headers | None = None
+        topics: list[str] | None = None
+        if is_unit:
+            headers = self._maker.headers(group, closed, unit_id, tail, missing)
+            topics = topics_of(self._policy.routes, self._policy.route_matching, self._units, headers)
+            if shape_of(self._maker, self._policy, group, closed) is Shape.CONSECUTIVE:
+                _, headers = next(_run(self._maker, group, closed))
+        return Row(
             GROUP,
-            fate,
+            FATE_OF[closed.outcome],
             self._place.partition,
-            id=group.id.decode(),
-            generation=group.generation,
-            unit_id=unit_id.decode(),
+            closed.before,
+            group.id.decode(),
+            group.generation,
+            unit_id.decode(),
             error_class=effect.error.__name__ if isinstance(effect, Undelivered) else None,
             error_case=closed.reason.value if isinstance(effect, Undelivered) else None,
             to_errors=not is_unit and goes_to_errors(closed, self._policy),
             due=due,
-            missing=ranges_text(missing if is_unit else bounded_ranges(missing)),
-            topics=None if headers is None else topics_of(routes, matching, self._units, headers),
-        )
-        rows: Iterable[Row] = [*self._records(group, fate, shared)]
-        row = shared._replace(
             outcome=closed.outcome.value,
             reason=closed.reason.value,
             opened_at=group.opened_at,
             closed_at=closed.at,
             expires_at=group.expires_at or None,
-            offset=max((each.offset for each in rows if each.offset is not None), default=None),
             size=len(group.held),
             held_bytes=group.bytes,
-            headers=headers,
+            missing=ranges_text(missing if is_unit else bounded_ranges(missing)),
+            headers=None if headers is None else [*headers],
+            topics=topics,
         )
-        if is_unit and self._shape(group, closed) is Shape.CONSECUTIVE:
-            run = [*self._run(group, closed)]
-            row = row._replace(headers=[*run[0][1]])
-            rows = map(self._in_run, rows, [component for component, _ in run])
-        yield row
-        yield from rows
 
-    def _in_run(self, row: Row, component: ComponentRecord) -> Row:
-        """The component's row with the content that a run of an earlier version has: its user headers, with the group id as key."""
-        own = [pair for pair in component.headers if self._maker.reading.is_user_header(pair[0])]
-        return row._replace(content_before=digest((row.id or "").encode(), component.value, own))
+    def _components(self, group: Group, closed: Closed, row: Row) -> Iterator[Row]:
+        shared = self._row(RECORD, FATE_OF[closed.outcome], group)._replace(
+            unit_id=row.unit_id,
+            error_class=row.error_class,
+            error_case=row.error_case,
+            to_errors=row.to_errors,
+            due=row.due,
+            missing=row.missing,
+            topics=row.topics,
+        )
+        made = (self._component(shared, position, body) for position, body in enumerate(group.in_order(), 1))
+        is_run = row.topics is not None and shape_of(self._maker, self._policy, group, closed) is Shape.CONSECUTIVE
+        if not is_run:
+            yield from made
+            return
+        for part, (component, _) in zip(made, _run(self._maker, group, closed), strict=True):
+            # a run of an earlier version has the user headers, with the group id as key
+            own = [pair for pair in component.headers if self._maker.reading.is_user_header(pair[0])]
+            yield part._replace(content_before=digest(group.id, component.value, own))
 
-    def _records(self, group: Group, fate: Fate, shared: Row | None = None) -> Iterator[Row]:
-        shared = shared or Row(RECORD, fate, self._place.partition, id=group.id.decode(), generation=group.generation)
-        for position, body in enumerate(group.in_order(), 1):
-            yield self._component(shared, position, body)
-
-    def _taken_out(self, group: Group, effect: TakenOut) -> Row:
+    def taken_out(self, group: Group, effect: TakenOut) -> Row:
         """A component that a command removed goes to `D.errors` alone (W-76)."""
-        shared = Row(
-            RECORD,
-            Fate.CANCELLED,
-            self._place.partition,
-            id=group.id.decode(),
-            generation=group.generation,
+        shared = self._row(RECORD, Fate.CANCELLED, group)._replace(
             error_class=UowError.__name__,
             error_case=Reason.COMMAND.value,
             to_errors=True,
@@ -537,20 +579,22 @@ class Recomputation:
         )
         return self._component(shared, None, effect.body)
 
+    def given_up(self, group: Group, closed: Closed, row: Row) -> Iterator[Row]:
+        """The rows of the components of a group that was given up, if they go to `D.errors`."""
+        return self._components(group, closed, row) if row.to_errors else iter(())
+
     def _component(self, shared: Row, position: int | None, body: bytes) -> Row:
         component = decode_component(body)
-        offset = component.source.offset
-        content, elsewhere, header_count = self._arrived.pop(offset)
+        headers = self._origin(component.headers) if shared.to_errors else component.headers
         return shared._replace(
-            kind=RECORD,
-            offset=offset,
+            offset=component.source.offset,
             position=position,
             seq=component.seq,
             end=component.end,
             component_id=component.component_id,
             at=component.timestamp,
-            content=elsewhere if shared.to_errors else content,
-            header_count=header_count,
+            content=digest(component.key, component.value, headers),
+            header_count=len(component.headers),
             held_bytes=len(body) + external_bytes(body),
         )
 
@@ -588,7 +632,9 @@ def recompute(
     Raises:
         UowError: A bug of the project (`InvariantViolation`), with the state that shows it.
     """
-    recomputation = Recomputation(place, policy, orders)
+    recomputation, maker = Recomputation(place, policy, orders), RowMaker(place, policy)
     for batch in batches:
-        yield from recomputation.on_records(batch)
-    yield from recomputation.finish()
+        for happening in recomputation.on_records(batch):
+            yield from maker.rows(happening)
+    for happening in recomputation.finish():
+        yield from maker.rows(happening)

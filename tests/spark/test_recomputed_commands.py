@@ -29,12 +29,10 @@ from uow.spark_sink.recompute import (
 )
 from uow.topics import headers as names
 
-UNREADABLE = [("\ufffd", b"")]
-
 
 def as_arrived(record: FakeRecord) -> Arrived:
-    headers = UNREADABLE if isinstance(record.headers_, Exception) else record.headers_ or []
-    return Arrived(record.offset_, record.at, record.key_, record.value_, headers, b"")
+    headers = None if isinstance(record.headers_, Exception) else record.headers_ or []
+    return Arrived(record.offset_, record.at, record.key_, record.value_, headers)
 
 
 def in_time(events: list[Any]) -> list[Any]:

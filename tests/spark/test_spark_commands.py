@@ -60,8 +60,10 @@ def test_sink_and_audit_print_sums_and_exit_1_on_a_difference(stage: Stage, call
     assert (report["clean"], report["received"], report["differences"]) == (True, 4, {})
     assert report["records"]["delivered"] == {"expected": 2, "found": 2}
     stage.tamper(Table.COMPONENTS, lambda rows: rows.clear())
-    result = call("audit")
+    page = stage.tables.root / "report.html"
+    result = call("audit", "--html", str(page))
     assert result.exit_code == 1
+    assert f"{name} <span" in page.read_text()
     assert "2 missing" in result.stdout
     assert f"{stage.names.components}/" in result.stdout
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from uow.cli.audit_page import page
 from uow.cli.main import FAILED
 from uow.cli.options import config_option, json_option, tables_option
 from uow.cli.sink_command import chosen_destinations, cluster_of
 from uow.config.loading import Settings
 from uow.schemas.error_classes import ConfigError
-from uow.terminal.printing import Progress, print_json, print_table
+from uow.terminal.printing import Progress, moment_text, print_json, print_table, wall_clock_ms
 
 if TYPE_CHECKING:
     from uow.spark_sink.audit import AuditReport
@@ -29,30 +30,44 @@ if TYPE_CHECKING:
     metavar="D",
     help="Only this one; may be repeated. [default: all that are configured]",
 )
+@click.option(
+    "--html",
+    "page_file",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    metavar="FILE",
+    help="Write the report as one HTML file, too.",
+)
 @json_option
-def command(settings: Settings, root: Path, chosen: tuple[str, ...], as_json: bool) -> None:
+def command(settings: Settings, root: Path, chosen: tuple[str, ...], page_file: Path | None, as_json: bool) -> None:
     """Compute every unit again from its components, compare it with the tables, and count the differences.
 
     Exit 0 when nothing is missing, doubled, wrong, out of order or unaccounted, else 1. Run `uow sink --once` first: a unit that the sink
     has not written yet counts as missing.
     """
     from uow.spark_sink.audit import Audit
+    from uow.spark_sink.delta_sink import LOAD_RECORDS
     from uow.spark_sink.delta_sink import settings as spark_settings
+    from uow.spark_sink.kafka import committed
     from uow.spark_sink.session import session
     from uow.spark_sink.tables import DeltaTables
     from uow.topics.catalogue import DestinationTopics
 
+    cluster = cluster_of(settings)
+    wanted = [DestinationTopics(settings.application_id, name) for name in chosen_destinations(settings, chosen)]
+    for names in wanted:
+        if settings.policy(names.destination).has_paths:
+            rule = "the audit finds the partition of an id by its hash; under path routing that partition is forgotten once the group is closed"
+            raise ConfigError(f"destinations.{names.destination}.routing", "path", rule)
     reports = []
     with Progress("Spark is starting") as progress:
-        spark = session("uow audit", settings=spark_settings(is_short=True))
-        for name in chosen_destinations(settings, chosen):
-            if settings.policy(name).has_paths:
-                rule = "the audit finds the partition of an id by its hash; under path routing that partition is forgotten once the group is closed"
-                raise ConfigError(f"destinations.{name}.routing", "path", rule)
-            progress.say(f"{name}: computing every unit again")
-            names = DestinationTopics(settings.application_id, name)
-            audit = Audit(spark, cluster_of(settings), names, settings.policy(name), DeltaTables(root.resolve(), name))
-            reports.append(audit.run())
+        offsets = sum(committed(cluster, names.application, names.components).offsets for names in wanted)
+        spark = session("uow audit", settings=spark_settings(is_short=offsets < LOAD_RECORDS))
+        for names in wanted:
+            progress.say(f"{names.destination}: computing every unit again")
+            tables = DeltaTables(root.resolve(), names.destination)
+            reports.append(Audit(spark, cluster, names, settings.policy(names.destination), tables).run())
+    if page_file is not None:
+        page_file.write_text(page(reports, moment_text(wall_clock_ms())), encoding="utf-8")
     if as_json:
         print_json({report.destination: as_data(report) for report in reports})
     else:

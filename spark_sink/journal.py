@@ -1,0 +1,186 @@
+"""The worker's own records of one partition's groups and commands: the ledger, `D.commands` and `D.outcomes`.
+
+The three are read in step with the input, so that only what the recomputation has not come to yet is in memory.
+
+Belongs here: finding the recorded closing of a group, and the commands with the positions at which they were decided. Does not belong here: judging
+them (`uow.spark_sink.expectations`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from confluent_kafka import Message
+
+from uow.processor.core.columns import UnreadableRecord, looked_at
+from uow.schemas.codec import decode
+from uow.schemas.error_classes import DecodeError
+from uow.schemas.records import Answer, LedgerRecord, Outcome
+from uow.schemas.registry import connect
+from uow.spark_sink.kafka import Cluster
+from uow.spark_sink.partition_log import PartitionLog
+from uow.spark_sink.recompute import Arrived, Decided, Order
+from uow.topics.catalogue import DestinationTopics
+from uow.topics.commands import Command, read_command
+
+_EVERYTHING: Final = 2**63
+
+
+class Recorded(NamedTuple):
+    """A closing as it was recorded.
+
+    Attributes:
+        outcome: Of the group.
+        at: When it was recorded, epoch ms.
+        topic: Where.
+    """
+
+    outcome: str
+    at: int
+    topic: str
+
+
+def arrivals(messages: list[Message]) -> list[Arrived]:
+    """Messages as the core reads them. Nobody else may ask them for their headers (`uow.processor.core.columns.look_at_headers`)."""
+    found = []
+    for headers, record in looked_at(messages):  # type: ignore[arg-type]
+        shown = None if isinstance(record, UnreadableRecord) else headers or ()
+        found.append(Arrived(record.offset(), record.timestamp()[1], record.key(), record.value(), shown))
+    return found
+
+
+class Journal:
+    """The records of one partition. Close it after use.
+
+    Args:
+        cluster: The cluster.
+        topics: Names of the topics.
+        partition: Number of the partition, the same in all of these topics.
+        start: First offset of the input that is looked at; what closed before is of no interest.
+        end: The one after the last; later commands are none of ours.
+    """
+
+    def __init__(self, cluster: Cluster, topics: DestinationTopics, partition: int, start: int, end: int) -> None:
+        self._topics, self._partition, self._start, self._end = topics, partition, start, end
+        self._registry = connect(cluster.registry_url) if cluster.registry_url else None
+        names = topics.closed_changelog, topics.outcomes, topics.commands
+        self._logs = [PartitionLog(cluster, name, partition) for name in names]
+        self._ledger, self._outcomes, self._commands = map(_messages, self._logs)
+        self._position = 0
+        self._clock: int | None = None
+        self._next_outcome: tuple[Outcome | Answer, int] | None = None
+        self._closings: dict[tuple[bytes, int], list[Recorded]] = {}
+        self._said: dict[tuple[bytes, int], Arrived] = {}
+        self._said_until = -1
+        self._orders: deque[Order] = deque()
+        self._ordered: set[tuple[bytes, int]] = set()
+        self._done: list[tuple[str, tuple[bytes, int]]] = []
+        self.unreadable: list[tuple[str, str]] = []
+        """Place and reason of each record that cannot be read."""
+
+    def orders(self, position: int = _EVERYTHING) -> list[Order]:
+        """The further commands that were decided by the time when the input had been read to a position."""
+        while self._position < position and (message := next(self._ledger, None)) is not None:
+            self._on_ledger(message)
+        if self._position < position:
+            self._position = position
+        found = [*self._orders]
+        self._orders.clear()
+        return found
+
+    def _on_ledger(self, message: Message) -> None:
+        at = message.timestamp()[1]
+        try:
+            record = decode(message.value() or b"")
+        except DecodeError as error:
+            self._complain(message, error)
+            return
+        if not isinstance(record, LedgerRecord):
+            return
+        for one in record.closed:
+            if one.closed_before > self._start:
+                self._note(one.id, one.generation, Recorded(one.outcome.value, at, self._topics.closed_changelog))
+        before, self._clock, self._position = self._clock, record.clock, record.to_offset
+        if before is not None and record.to_offset <= self._end:
+            commands = [(each.id, each.at) for each in record.commands]
+            decided = Decided(self._partition, record.from_offset, record.to_offset, before, commands)
+            self._orders.extend(self._known(decided))
+
+    def _known(self, decided: Decided) -> Iterator[Order]:
+        """The commands that can still be read."""
+        for known in decided.commands:
+            self._read_commands(known[1])
+            said = self._said.pop(known, None)
+            if said is not None:
+                self._ordered.add(known)
+                yield Order(decided.start, decided.stop, decided.clock, said)
+
+    def _read_commands(self, at: int) -> None:
+        while self._said_until <= at and (message := next(self._commands, None)) is not None:
+            [record] = arrivals([message])
+            command = read_command(record.shown)
+            if isinstance(command, Command) and not command.dry_run:
+                self._said.setdefault((command.id, record.timestamp()[1]), record)
+            self._said_until = record.timestamp()[1]
+
+    def closings(self, group_id: bytes, generation: int, clock: int = _EVERYTHING) -> list[Recorded]:
+        """The recorded closings of a group, none if there is no record of it any more; they are forgotten here.
+
+        Args:
+            group_id: Of the group.
+            generation: Of the group.
+            clock: The clock of the recomputation, epoch ms; `orders` was called before.
+        """
+        self._read_outcomes(clock)
+        return self._closings.pop((group_id, generation), [])
+
+    def _read_outcomes(self, clock: int) -> None:
+        while True:
+            if self._next_outcome is None:
+                message = next(self._outcomes, None)
+                if message is None:
+                    return
+                self._on_outcome(message)
+                continue
+            record, at = self._next_outcome
+            if isinstance(record, Outcome):
+                if record.closed_at > clock:
+                    return
+                self._note(
+                    record.id.encode(), record.generation, Recorded(record.outcome.value, at, self._topics.outcomes)
+                )
+            elif record.done:
+                self._done.append((record.id, (record.command_id.encode(), record.at)))
+            self._next_outcome = None
+
+    def _on_outcome(self, message: Message) -> None:
+        try:
+            record = decode(message.value() or b"", registry=self._registry)
+        except DecodeError as error:
+            self._complain(message, error)
+            return
+        if isinstance(record, Outcome | Answer):
+            self._next_outcome = record, message.timestamp()[1]
+
+    def changed_by_lost_commands(self) -> set[str]:
+        """Ids changed by a command that cannot be computed again. Everything is read then."""
+        self.orders()
+        self._read_outcomes(_EVERYTHING)
+        return {group_id for group_id, known in self._done if known not in self._ordered}
+
+    def _note(self, group_id: bytes, generation: int, recorded: Recorded) -> None:
+        self._closings.setdefault((group_id, generation), []).append(recorded)
+
+    def _complain(self, message: Message, error: DecodeError) -> None:
+        self.unreadable.append((f"{message.topic()}/{message.partition()}/{message.offset()}", str(error)))
+
+    def close(self) -> None:
+        """Closes the consumers."""
+        for log in self._logs:
+            log.close()
+
+
+def _messages(log: PartitionLog) -> Iterator[Message]:
+    return (message for batch in log.rest() for message in batch)

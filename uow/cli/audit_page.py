@@ -1,0 +1,90 @@
+"""The reports of an audit as one HTML file, which needs nothing else: no script, no other file.
+
+Belongs here: the page. Does not belong here: its numbers (`uow.spark_sink.audit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+from uow.terminal.printing import printable
+
+if TYPE_CHECKING:
+    from uow.spark_sink.audit import AuditReport
+
+_STYLE: Final = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #1c2733; background: #fff }
+h1 { font-size: 1.5rem } h2 { font-size: 1.2rem; margin-top: 2.5rem }
+table { border-collapse: collapse; margin: 1rem 0; width: 100% } caption { text-align: left; font-weight: 600; padding-bottom: .3rem }
+th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #d5dce3; vertical-align: top; overflow-wrap: anywhere }
+th { font-weight: 600 } td.number, th.number { text-align: right; font-variant-numeric: tabular-nums }
+.verdict { display: inline-block; padding: .1rem .7rem; border-radius: 1rem; color: #fff; font-size: .9rem }
+.clean { background: #1a7f37 } .wrong { background: #b42318 }
+"""
+
+
+def page(reports: Sequence[AuditReport], made_at: str) -> str:
+    """The HTML document.
+
+    Args:
+        reports: One for each destination.
+        made_at: Time of the audit, as text.
+    """
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Audit</title><style>{_STYLE}</style></head>\n<body>\n'
+        f"<h1>Audit of {_text(made_at)}</h1>\n{''.join(map(_section, reports))}</body></html>\n"
+    )
+
+
+def _section(report: AuditReport) -> str:
+    kind, verdict = ("clean", "no difference") if report.is_clean else ("wrong", "differences found")
+    units = ", ".join(f"{count} {outcome}" for outcome, count in sorted(report.units.items())) or "none"
+    notes = [f"{report.received} records received, each with one fate. Units: {units}."]
+    if report.unread:
+        notes.append(
+            f"{report.unread} records come after the position that the workers have committed, and were not checked."
+        )
+    if report.left_out:
+        notes.append(
+            f"{report.left_out} ids could not be judged: components of them, or a command that changed them, lie outside the range that was read."
+        )
+    fates = [(fate.value, report.count(fate), report.found.get(fate)) for fate in report.fates]
+    partitions = [
+        (partition, sum(counts.values()), ", ".join(f"{n} {fate.value}" for fate, n in counts.items()))
+        for partition, counts in report.expected.items()
+    ]
+    tables = [
+        _table("Records by fate", ("fate", "expected", "found"), fates),
+        _table("Partitions", ("partition", "records", "fates"), partitions),
+    ]
+    if not report.is_clean:
+        totals = [(what.value, count) for what, count in report.totals.items()]
+        examples = [(each.what.value, each.source, each.id, each.place, each.detail) for each in report.examples]
+        tables = [
+            _table("Differences", ("difference", "number"), totals),
+            _table("Examples", ("difference", "in", "id", "where", "what"), examples),
+            *tables,
+        ]
+    paragraphs = "".join(f"<p>{_text(note)}</p>\n" for note in notes)
+    heading = f'<h2>{_text(report.destination)} <span class="verdict {kind}">{verdict}</span></h2>\n'
+    return f"<section>\n{heading}{paragraphs}{''.join(tables)}</section>\n"
+
+
+def _table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    head = "".join(f'<th scope="col">{_text(column)}</th>' for column in columns)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>\n" for row in rows)
+    return (
+        f"<table><caption>{_text(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table>\n"
+    )
+
+
+def _cell(value: object) -> str:
+    kind = ' class="number"' if isinstance(value, int) else ""
+    return f"<td{kind}>{'' if value is None else _text(str(value))}</td>"
+
+
+def _text(text: str) -> str:
+    """Text for HTML; ids and topics may be any characters."""
+    return escape(printable(text))
