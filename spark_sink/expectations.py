@@ -169,7 +169,7 @@ class _PartitionTask:
         recomputation = Recomputation(self._place, wanted.policy)
         try:
             for batch in log.until(self._end):
-                records = arrivals(batch)
+                records = arrivals(batch, log.hidden)
                 self._take(records)
                 recomputation.obey(journal.orders(records[-1].offset() + 1))
                 for happening in [*recomputation.on_records(records)]:
@@ -179,7 +179,7 @@ class _PartitionTask:
                 yield _told(happening, journal)
             for batch in log.rest():
                 self._unread += len(batch)
-                self._note_rerouted(arrivals(batch))
+                self._note_rerouted(arrivals(batch, log.hidden))
             self._unknown = journal.changed_by_lost_commands()
             self._unreadable = journal.unreadable
         finally:

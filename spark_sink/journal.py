@@ -9,8 +9,8 @@ them (`uow.spark_sink.expectations`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Message
 
@@ -42,13 +42,23 @@ class Recorded(NamedTuple):
     topic: str
 
 
-def arrivals(messages: list[Message]) -> list[Arrived]:
-    """Messages as the core reads them. Nobody else may ask them for their headers (`uow.processor.core.columns.look_at_headers`)."""
-    found = []
-    for headers, record in looked_at(messages):  # type: ignore[arg-type]
-        shown = None if isinstance(record, UnreadableRecord) else headers or ()
-        found.append(Arrived(record.offset(), record.timestamp()[1], record.key(), record.value(), shown))
-    return found
+def arrivals(messages: list[Message], hidden: Callable[[Sequence[int]], set[int]] | None = None) -> list[Arrived]:
+    """Messages as the core reads them. Nobody else may ask them for their headers (`uow.processor.core.columns.look_at_headers`).
+
+    Args:
+        messages: Of one partition, in offset order.
+        hidden: Says of which of these offsets the client hides the headers, and is asked about messages without headers; None where such a
+            message says nothing in either case.
+    """
+    found: list[tuple[Any, Any]] = [*looked_at(messages)]  # type: ignore[arg-type]
+    bare = [record.offset() for headers, record in found if not headers and not isinstance(record, UnreadableRecord)]
+    unshown = hidden(bare) if bare and hidden is not None else set()
+
+    read = []
+    for headers, record in found:
+        shown = None if isinstance(record, UnreadableRecord) or record.offset() in unshown else headers or ()
+        read.append(Arrived(record.offset(), record.timestamp()[1], record.key(), record.value(), shown))
+    return read
 
 
 class Journal:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from uow.processor.kafka.header_lookup import HeaderLookup, LookupTimeoutError
 from uow.schemas.error_classes import StateCorruptedError
 from uow.spark_sink.kafka import TIMEOUT_S, Cluster
 
@@ -54,6 +55,7 @@ class PartitionLog:
         start: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._topic, self._partition = topic, partition
         self._where = f"{topic}/{partition}"
         self._clock, self._position = clock, start or 0
         self._is_at_end = False
@@ -61,6 +63,7 @@ class PartitionLog:
         if start is None:
             own["auto.offset.reset"] = "earliest"
         self._consumer = Consumer({**cluster.kafka, **own}, logger=_LOG)
+        self._lookup = HeaderLookup({**cluster.kafka, **own}, TIMEOUT_S)
         self._consumer.assign([TopicPartition(topic, partition, 0 if start is None else start)])
         self._ahead: list[Message] = []
 
@@ -84,6 +87,20 @@ class PartitionLog:
         if self._ahead:
             yield self._ahead
         yield from self._batches(None)
+
+    def hidden(self, offsets: Sequence[int]) -> set[int]:
+        """Those of these records whose headers the client does not show: the worker has refused them.
+
+        Args:
+            offsets: Of records that the client shows without headers, rising.
+
+        Raises:
+            KafkaException: The broker does not answer.
+        """
+        try:
+            return self._lookup.hidden(self._topic, self._partition, offsets)
+        except LookupTimeoutError as late:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, str(late))) from late
 
     def _batches(self, end: int | None) -> Iterator[list[Message]]:
         heard = self._clock()
@@ -116,7 +133,8 @@ class PartitionLog:
         return [] if first is None else [first, *self._consumer.consume(_BATCH_RECORDS - 1, 0)]
 
     def close(self) -> None:
-        """Closes the consumer."""
+        """Closes the consumers."""
+        self._lookup.close()
         self._consumer.close()
 
 
