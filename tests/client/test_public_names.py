@@ -8,13 +8,14 @@ import inspect
 import subprocess
 import sys
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 import uow
 from tests.setup import test_public_modules
@@ -58,8 +59,12 @@ def is_made_by_us(public: type) -> bool:
     return public.__module__.startswith("uow.client.") and public is not uow.Component
 
 
+SPARK: Mapping[str, Any] = {"SparkSession": SparkSession}
+"""Imported by public modules for type checkers only, since that takes long."""
+
+
 def hints_of(public: Any) -> dict[str, Any]:
-    return typing.get_type_hints(public, localns=vars(inspect.getmodule(public)))
+    return typing.get_type_hints(public, localns={**SPARK, **vars(inspect.getmodule(public))})
 
 
 def types_in(hint: Any) -> Iterator[type]:
