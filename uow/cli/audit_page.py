@@ -5,7 +5,7 @@ Belongs here: the page. Does not belong here: its numbers (`uow.spark_sink.audit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Final
 
@@ -72,17 +72,24 @@ def _section(report: AuditReport) -> str:
     return f"<section>\n{heading}{paragraphs}{''.join(tables)}</section>\n"
 
 
-def _table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    head = "".join(f'<th scope="col">{_text(column)}</th>' for column in columns)
+def _table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    first = rows[0] if rows else columns
+    head = "".join(
+        f'<th scope="col"{_kind(value)}>{_text(column)}</th>' for column, value in zip(columns, first, strict=True)
+    )
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>\n" for row in rows)
     return (
         f"<table><caption>{_text(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table>\n"
     )
 
 
+def _kind(value: object) -> str:
+    """Attribute of a cell, and of the heading above it: numbers stand at the right."""
+    return ' class="number"' if isinstance(value, int) else ""
+
+
 def _cell(value: object) -> str:
-    kind = ' class="number"' if isinstance(value, int) else ""
-    return f"<td{kind}>{'' if value is None else _text(str(value))}</td>"
+    return f"<td{_kind(value)}>{'' if value is None else _text(str(value))}</td>"
 
 
 def _text(text: str) -> str:
