@@ -138,9 +138,8 @@ class RecordDecoder:
         if kind in _MADE:
             record = sql.struct("key", "value", "headers", "topic", "partition", "offset")
             # Spark calls a Python function for every row of the batch, even inside a CASE
-            made = sql.udf(_MADE[kind], "STRUCT<body: BINARY, problem: STRING>")(
-                sql.when(sql.col("frame") == frame, record)
-            )
+            convert = sql.udf(_MADE[kind], "STRUCT<body: BINARY, problem: STRING>", useArrow=False)
+            made = convert(sql.when(sql.col("frame") == frame, record))
             return self._found(sql.coalesce(made["problem"], _broken(kind, UNIT)), UNIT, made["body"])
         if kind == SINGLE_OBJECT:
             body, writer = sql.expr("substring(value, 11)"), self._writers.get(name)

@@ -80,7 +80,7 @@ def session(
 def _jvm(at_launch: tuple[tuple[str, str], ...]) -> tuple[Any, str]:
     """The process's JVM, in a temporary folder of its own, which is deleted when the process ends.
 
-    Spark 4.0.0 makes a folder `artifacts` in the JVM's working folder (SPARK-52396): users would find it beside their
+    Spark before 4.0.1 makes a folder `artifacts` in the JVM's working folder (SPARK-52396): users would find it beside their
     files, and a read-only folder would fail. Relative paths still mean the folder of this process.
     """
     os.environ.update(
