@@ -23,15 +23,24 @@ the range (deleted by retention, or processed after step 1). Such ids are left o
 of a partition, its plain records are only checked for missing ones. The sink must have caught up: records that it has not written yet are reported
 as missing.
 
+An incremental audit takes the state that an audit without differences has left (`uow.spark_sink.audit_state`), and does the same steps for what came since:
+records of the input from there on, rows of records of the output topics from there on. It computes the same fates as an audit from the beginning, since
+the recomputation goes on where it stood, and what was on one side only is added to that side (`uow.spark_sink.balance`). Rows that were judged
+before are not read again. An audit with differences leaves no state, unless they are accepted, so the next one judges the same once more.
+
 Belongs here: the steps and the report's data. Does not belong here: printing (`uow.cli.audit_command`).
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import reduce
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -39,12 +48,15 @@ from pyspark.sql import functions as sql
 
 from uow.schemas.error_classes import StateCorruptedError
 from uow.spark_sink import balance, comparison, expectations, recompute
+from uow.spark_sink.audit_state import AuditState, StateFolder, Unusable
+from uow.spark_sink.balance import Sides, is_before
+from uow.spark_sink.checkpoint import PlannedOffsets, StreamCheckpoint
 from uow.spark_sink.comparison import DifferenceKind, compare
-from uow.spark_sink.expectations import Expectations
-from uow.spark_sink.kafka import Cluster, OffsetSpan, committed
+from uow.spark_sink.expectations import Expectations, mark_file
+from uow.spark_sink.kafka import Cluster, OffsetSpan, begins, committed
 from uow.spark_sink.prints import content
 from uow.spark_sink.recompute import Fate
-from uow.spark_sink.tables import DeltaTables, Table
+from uow.spark_sink.tables import PLACE, DeltaTables, Table, with_nested
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.policies import DestinationPolicy
 from uow.topics.routes import RouteMatching
@@ -90,6 +102,10 @@ class AuditReport:
         unread: Number of records that no worker has committed yet.
         totals: Number of differences by kind.
         examples: Some of the differences.
+        since: Offset of each partition at which the range begins, if the audit went on from an earlier one; else None, and it begins at the log start.
+        until: Offset of each partition at which the range ends.
+        earlier: Time of that earlier audit, epoch ms.
+        note: A reason why the whole was audited although an incremental audit was wanted, or why the next one cannot be incremental; empty for none.
     """
 
     destination: str
@@ -100,6 +116,10 @@ class AuditReport:
     unread: int
     totals: Mapping[DifferenceKind, int]
     examples: tuple[Difference, ...] = ()
+    since: Mapping[int, int] | None = None
+    until: Mapping[int, int] = field(default_factory=dict)
+    earlier: int | None = None
+    note: str = ""
 
     @property
     def is_clean(self) -> bool:
@@ -108,7 +128,7 @@ class AuditReport:
 
     @property
     def received(self) -> int:
-        """Number of records in the range."""
+        """Number of records in the range, those included that an earlier audit left in open groups."""
         return sum(sum(counts.values()) for counts in self.expected.values())
 
     @property
@@ -139,37 +159,218 @@ class Audit:
     policy: DestinationPolicy
     tables: DeltaTables
 
-    def run(self) -> AuditReport:
+    def run(self, *, incremental: bool = False, accept: bool = False) -> AuditReport:
         """Makes the audit.
+
+        Args:
+            incremental: Go on from the last audit, if that is possible.
+            accept: Leave the state for the next incremental audit also if there are differences.
 
         Raises:
             StateCorruptedError: There are no tables, or no topics, or retention deleted records of the range meanwhile.
         """
         if not all(map(self.tables.is_made, _AUDITED)):
             raise StateCorruptedError([], f"there are no tables below {self.tables.folder}", "run `uow sink` first")
+        checkpoint = StreamCheckpoint(self.tables.checkpoint)
+        # read before the end of the input: rows of records before it come from input before that end
+        reach = checkpoint.offsets(checkpoint.written)
         span = committed(self.cluster, self.names.application, self.names.components)
-        wanted = Expectations(self.cluster, self.names, self.policy, span)
-        tables = {table: self.tables.read(self.spark, table) for table in _AUDITED}
+        store = StateFolder(self.tables.audits)
+        state, note = self._begin(store, span) if incremental else (None, "")
+        leave = store.begin() if reach else None
+        try:
+            if state is None:
+                run = _Run(self, span, reach, leave)
+            else:
+                run = _Run(self, OffsetSpan(state.origin, span.end), reach, leave, state, store.folder / state.folder)
+            report, ending = run.judge(is_accepted=accept)
+            if isinstance(ending, AuditState):
+                store.finish(ending)
+                leave = None
+            return replace(report, note="; ".join(filter(None, (note, ending if isinstance(ending, str) else ""))))
+        finally:
+            if leave is not None:
+                store.drop(leave)
+
+    @property
+    def settings(self) -> str:
+        """Digest of all that a recomputation depends on beside the logs."""
+        values = [getattr(self.policy, each.name) for each in fields(self.policy)]
+        said = [sorted(each) if isinstance(each, frozenset) else each for each in values]
+        return sha256(repr((version("uow"), self.names, self.cluster.registry_url, said)).encode()).hexdigest()
+
+    def _begin(self, store: StateFolder, span: OffsetSpan) -> tuple[AuditState | None, str]:
+        """The state to go on from; if there is none, the reason."""
+        try:
+            state = store.load(self.settings)
+        except Unusable as why:
+            return None, f"{_WHOLE}: {why}"
+        if span.end.keys() != state.ends.keys():
+            return None, f"{_WHOLE}: {self.names.components} has another number of partitions than at the last audit"
+        for partition, reached in state.ends.items():
+            place = f"{self.names.components}/{partition}"
+            if span.start[partition] > reached:
+                return None, f"{_WHOLE}: retention has deleted records of {place} that no audit has judged"
+            if span.end[partition] < reached:
+                return None, f"{_WHOLE}: {place} was judged up to {reached}, and its committed offset is lower now"
+        return state, ""
+
+
+_WHOLE: Final = "everything was audited"
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One audit.
+
+    Attributes:
+        audit: The destination.
+        span: Range of the input; of an incremental audit from where the first audit of the chain began.
+        reach: The offsets that the sink had written.
+        leave: Folder for the state at the end; None for none.
+        state: The state to go on from; None for an audit from the beginning.
+        begin: Its folder.
+    """
+
+    audit: Audit
+    span: OffsetSpan
+    reach: PlannedOffsets
+    leave: Path | None
+    state: AuditState | None = None
+    begin: Path | None = None
+
+    @property
+    def spark(self) -> SparkSession:
+        return self.audit.spark
+
+    @property
+    def names(self) -> DestinationTopics:
+        return self.audit.names
+
+    def judge(self, *, is_accepted: bool) -> tuple[AuditReport, AuditState | str]:
+        """The report; and the state for the next audit, or the reason why there is none."""
+        audit, span, state = self.audit, self.span, self.state
+        is_cut = (
+            state is None
+            and audit.policy.has_paths
+            and any(begins(audit.cluster, self.names.closed_changelog).values())
+        )
+        wanted = Expectations(audit.cluster, self.names, audit.policy, span, self.begin, self.leave, is_cut)
+        tables = self._rows()
         partitions = self.spark.range(0, len(span.end), 1, len(span.end))
         expected = partitions.mapInArrow(wanted.entries(), expectations.ENTRIES)
-        keys = balance.balance(expected, tables, self.names, span).persist()
+        residue = None if self.begin is None else self.spark.read.parquet(str(self.begin / _RESIDUE))
+        passed = {} if state is None else state.passed
+        keys = balance.balance(Sides(expected, tables, self.names, span, self.reach, passed, residue)).persist()
         try:
-            report, verdicts = self._balanced(keys, tables, span)
+            report, verdicts = self._balanced(keys, tables)
             bad = {balance.DIFFERENT} if report.unread else {balance.DIFFERENT, balance.LATER}
             kinds = {kind for verdict, kind in verdicts if verdict in bad}
-            if not kinds:
-                return report
-            wrong = keys.where(sql.col("verdict").isin(*bad)).select("kind", "key")
-            some = wrong.where(sql.col("kind") == expectations.OF_ID).limit(_MOST_IDS + 1).collect()
-            ids = frozenset(row.key for row in some) if len(some) <= _MOST_IDS else None
-            rows = partitions.mapInArrow(wanted.rows(ids), expectations.ROWS)
-            return self._compared(report, rows, wrong, kinds, tables, span)
+            if kinds:
+                wrong = keys.where(sql.col("verdict").isin(*bad)).select("kind", "key", "is_owed", "is_early")
+                some = wrong.where(sql.col("kind") == expectations.OF_ID).limit(_MOST_IDS + 1).collect()
+                ids = frozenset(row.key for row in some) if len(some) <= _MOST_IDS else None
+                rows = partitions.mapInArrow(replace(wanted, leave=None).rows(ids), expectations.ROWS)
+                report = self._compared(report, rows, wrong, kinds, tables)
+            return report, self._ending(keys, report, is_accepted)
         finally:
             keys.unpersist()
 
-    def _balanced(
-        self, keys: DataFrame, tables: Mapping[Table, DataFrame], span: OffsetSpan
-    ) -> tuple[AuditReport, set[tuple[str, str]]]:
+    def _rows(self) -> dict[Table, DataFrame]:
+        """The rows that count: of an incremental audit those from where the last one had come."""
+        tables, state = self.audit.tables, self.state
+        if state is None:
+            return {table: tables.read(self.spark, table) for table in _AUDITED}
+        stored = {}
+        for table in _AUDITED:
+            rows = tables.newer(self.spark, table, frozenset(state.done.get(table, ())))
+            stored[table] = rows.where(~is_before(state.reach, PLACE[table][:3]))
+        units = stored[Table.UNITS]
+        return stored | {Table.COMPONENTS: with_nested(self.spark, stored[Table.COMPONENTS], units)}
+
+    def _with_earlier(
+        self, tables: Mapping[Table, DataFrame], rows: DataFrame, wrong: DataFrame
+    ) -> dict[Table, DataFrame]:
+        """The tables' rows for a comparison in detail.
+
+        With earlier rows of wrong ids that were not expected yet when the last audit saw them, and without plain records that were.
+
+        Args:
+            tables: Rows from where the last audit had come.
+            rows: Columns `uow.spark_sink.expectations.ROWS`.
+            wrong: Kind and key of what does not balance.
+        """
+        assert self.state is not None
+        assert self.begin is not None
+        early = wrong.where("kind = 'id' AND is_early").select(sql.col("key").alias("id"))
+        units = rows.where(sql.col("kind") == recompute.GROUP).select("unit_id").distinct()
+        places = rows.where(sql.col("kind") == recompute.RECORD)
+        places = places.select(sql.col("partition").alias("source_partition"), sql.col("offset").alias("source_offset"))
+        found = {**tables}
+        if not early.isEmpty():
+            for table, on, of in (
+                (Table.UNITS, "unit_id", units),
+                (Table.COMPONENTS, "unit_id", units),
+                (Table.REJECTED, ["source_partition", "source_offset"], places.distinct()),
+            ):
+                whole = self.audit.tables.read(self.spark, table)
+                before = whole.where(is_before(self.state.reach, PLACE[table][:3])).join(early, "id", "left_semi")
+                found[table] = tables[table].unionByName(
+                    before.join(of, on, "left_semi").select(*tables[table].columns)
+                )
+        residue = self.spark.read.parquet(str(self.begin / _RESIDUE))
+        owed = residue.where((sql.col("kind") == expectations.PLAIN) & (sql.col("left_side") > 0))
+        owed = owed.select(sql.substring_index("key", "/", 1).cast("int").alias("partition"), "key").distinct()
+        counts = {row.partition: row["count"] for row in owed.groupBy("partition").count().collect()}
+        if counts:
+            rank = sql.expr("row_number() OVER (PARTITION BY partition ORDER BY offset)")
+            first = sql.get(
+                sql.array(*(sql.lit(counts.get(p, 0)) for p in range(len(self.span.end)))), sql.col("partition")
+            )
+            passed = tables[Table.PASSED].withColumn("rank", rank)
+            found[Table.PASSED] = passed.where(sql.col("rank") > first).drop("rank")
+        return found
+
+    def _ending(self, keys: DataFrame, report: AuditReport, is_accepted: bool) -> AuditState | str:
+        """The state after this audit, or the reason why there is none."""
+        if self.leave is None:
+            return "the sink's checkpoint is not beside the tables, so the next audit cannot be incremental"
+        if not (report.is_clean or is_accepted):
+            return ""
+        large = [partition for partition in self.span.end if not mark_file(self.leave, partition).exists()]
+        if large:
+            return (
+                f"open groups of partition {large[0]} are too large to be kept, so the next audit cannot be incremental"
+            )
+        differs = sql.col("verdict") == balance.DIFFERENT
+        settled = keys.where(~differs) if not report.is_clean else keys.where(~differs | (sql.col("left") != 0))
+        balance.residue_of(settled).coalesce(1).write.parquet(str(self.leave / _RESIDUE))
+        passed = {} if self.state is None else {**self.state.passed}
+        for row in balance.passed_of(keys).collect():
+            passed[row.partition] = passed.get(row.partition, 0) + row.n
+        before: PlannedOffsets = {} if self.state is None else self.state.reach
+        return AuditState(
+            self.audit.settings,
+            int(time.time() * 1000),
+            self.span.start,
+            self.span.end,
+            {topic: _highest(before.get(topic, {}), self.reach.get(topic, {})) for topic in {**before, **self.reach}},
+            passed,
+            {table: self._done(table) for table in _AUDITED},
+            self.leave.name,
+        )
+
+    def _done(self, table: Table) -> list[str]:
+        """Names of the data files of a table that have no row which the next incremental audit looks at."""
+        tables = self.audit.tables
+        known = frozenset() if self.state is None else frozenset(self.state.done.get(table, ()))
+        rows = tables.newer(self.spark, table, known)
+        later = sql.max(~is_before(self.reach, PLACE[table][:3])).alias("later")
+        found = rows.groupBy(sql.col("_metadata.file_path").alias("file")).agg(later).where("NOT later").collect()
+        there = {Path(file).name for file in tables.stored(self.spark, table).inputFiles()}
+        return sorted((known & there) | {row.file.rpartition("/")[2] for row in found})
+
+    def _balanced(self, keys: DataFrame, tables: Mapping[Table, DataFrame]) -> tuple[AuditReport, set[tuple[str, str]]]:
         """The report with all counts, without differences; and verdicts with the kinds of keys that have them."""
         counts: dict[int, dict[Fate, int]] = {}
         units: dict[str, int] = {}
@@ -195,9 +396,10 @@ class Audit:
                 units[of] = units.get(of, 0) + row.number
             else:
                 counts.setdefault(int(partition), {})[Fate(of)] = row.number
-        if self.policy.routes and self.policy.route_matching is RouteMatching.ALL:
+        policy = self.audit.policy
+        if policy.routes and policy.route_matching is RouteMatching.ALL:
             query = compare(
-                self.spark, comparison.DELIVERED, bounds=self._bounds(span), components=tables[Table.COMPONENTS]
+                self.spark, comparison.DELIVERED, bounds=self._bounds(), components=tables[Table.COMPONENTS]
             )
             found[Fate.DELIVERED] = query.collect()[0].n
         lost = [(p, of[Fate.UNACCOUNTED]) for p, of in sorted(counts.items()) if Fate.UNACCOUNTED in of]
@@ -223,11 +425,15 @@ class Audit:
             )
         in_order = {partition: counts[partition] for partition in sorted(counts)}
         destination = self.names.destination
-        report = AuditReport(destination, in_order, found, units, left_out, unread, totals, examples)
+        report = AuditReport(
+            destination, in_order, found, units, left_out, unread, totals, examples, until=self.span.end
+        )
+        if self.state is not None:
+            report = replace(report, since=self.state.ends, earlier=self.state.at)
         return report, verdicts
 
-    def _bounds(self, span: OffsetSpan) -> DataFrame:
-        bounds = [(p, span.start[p], end) for p, end in span.end.items()]
+    def _bounds(self) -> DataFrame:
+        bounds = [(p, self.span.start[p], end) for p, end in self.span.end.items()]
         return self.spark.createDataFrame(bounds, "partition INT, start BIGINT, stop BIGINT")
 
     def _compared(
@@ -237,18 +443,18 @@ class Audit:
         wrong: DataFrame,
         kinds: set[str],
         tables: Mapping[Table, DataFrame],
-        span: OffsetSpan,
     ) -> AuditReport:
         """The report with the differences of what does not balance.
 
         Args:
             report: The counts.
             rows: Columns `uow.spark_sink.expectations.ROWS`, of all wrong ids at least.
-            wrong: Kind and key of what does not balance.
+            wrong: Kind and key of what does not balance, `is_owed` and `is_early`.
             kinds: The kinds among them.
             tables: The tables.
-            span: Range of the input.
         """
+        every = rows.persist()
+        settled = every
         of_id, of_place = (
             wrong.where(sql.col("kind") == kind).select(sql.col("key").alias("id"))
             for kind in (expectations.OF_ID, expectations.OF_PLACE)
@@ -260,10 +466,10 @@ class Audit:
             without = without.join(of_place.withColumnRenamed("id", "place"), "place", "left_semi").drop("place")
             return frame.join(of_id, "id", "left_semi").select(*frame.columns).unionByName(without)
 
+        if self.state is not None:
+            tables = self._with_earlier(tables, every, wrong)
         is_alone = sql.col("kind").isin(expectations.REROUTED, expectations.LOST)
         is_plain = sql.col("fate").isin(Fate.PASSED, Fate.REROUTED) & ~is_alone
-        every = rows.persist()
-        settled = every
         try:
             judged = chosen(every.where(~is_alone & ~is_plain), "concat_ws('/', partition, offset)")
             named = {table.value: frame for table, frame in tables.items()}
@@ -283,7 +489,7 @@ class Audit:
                 "groups": judged.where(sql.col("kind") == recompute.GROUP),
                 "reroutes": every.where(sql.col("kind") == expectations.REROUTED),
                 "lost": every.where(sql.col("kind") == expectations.LOST),
-                "bounds": self._bounds(span),
+                "bounds": self._bounds(),
                 "topic": self.names.components,
                 "units_topic": self.names.units,
                 "rejected_topic": self.names.rejected,
@@ -309,6 +515,8 @@ class Audit:
             found = reduce(
                 DataFrame.unionAll, (compare(self.spark, query, content=text, **of) for query, text, of in queries)
             )
+            if self.state is not None:
+                found = found.unionAll(_gone(wrong, found))
             totals, examples = _summary(found)
             by_table = _told_by_table(settled) if settled is not every else []
         finally:
@@ -319,6 +527,26 @@ class Audit:
             totals=dict(Counter(report.totals) + Counter(totals)),
             examples=report.examples + examples,
         )
+
+
+_RESIDUE: Final = "residue"
+
+
+def _highest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    """The higher offset of each partition."""
+    return {partition: max(one.get(partition, 0), other.get(partition, 0)) for partition in {**one, **other}}
+
+
+_GONE: Final = """
+SELECT 'missing' AS what, w.kind AS source, IF(w.kind = 'id', w.key, NULL) AS id, w.key AS place,
+  'was there at the last audit; only an audit from the beginning can tell more' AS detail
+FROM {wrong} w LEFT ANTI JOIN {found} f ON w.kind = 'id' AND f.id = w.key WHERE w.is_owed
+"""
+
+
+def _gone(wrong: DataFrame, found: DataFrame) -> DataFrame:
+    """Differences for what the last audit has counted in the tables although it lay beyond their range then, and is no longer there."""
+    return wrong.sparkSession.sql(_GONE, wrong=wrong, found=found)
 
 
 def _told_by_table(settled: DataFrame) -> list[Row]:

@@ -3,12 +3,16 @@
 Expected entries and the tables' rows meet in one aggregation by key; nothing is joined, and no content is moved. A key balances if fingerprints and
 counts of both sides are equal. Only ids that do not balance are compared in detail (`uow.spark_sink.comparison`).
 
-Belongs here: entries of the tables, and the verdict on each key. Does not belong here: expected entries (`uow.spark_sink.expectations`).
+At the end of a range some keys have one side only: a unit that the clock may have closed, rows that the sink wrote while the audit ran. Numbers are sums
+and fingerprints exclusive ors, so what is left of both sides, the *residue*, can be added to those of the next range.
+
+Belongs here: entries of the tables, the verdict on each key, and the residue. Does not belong here: expected entries (`uow.spark_sink.expectations`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
@@ -31,26 +35,68 @@ FATES: Final = (Fate.DELIVERED, Fate.EXPIRED, Fate.CANCELLED, Fate.FAILED, Fate.
 """Fates that leave rows in tables."""
 
 
-def balance(
-    expected: DataFrame, tables: Mapping[Table, DataFrame], topics: DestinationTopics, span: OffsetSpan
-) -> DataFrame:
-    """The keys with their verdicts.
+Reach = Mapping[str, Mapping[str, int]]
+"""An offset by topic and partition."""
+
+
+def is_before(reach: Reach, place: Sequence[str] = ("topic", "partition", "offset")) -> Column:
+    """True for rows of records before these offsets; false for those of other topics and partitions.
 
     Args:
+        reach: The offsets.
+        place: Columns of the record's place.
+    """
+    topic, partition, offset = map(sql.col, place)
+    found = sql.lit(None).cast("bigint")
+    for name, offsets in reach.items():
+        ends = [sql.lit(offsets.get(str(p), 0)) for p in range(max(map(int, offsets), default=-1) + 1)]
+        end = sql.get(sql.array(*ends), partition) if ends else found
+        found = sql.when(topic == name, end).otherwise(found)
+    return sql.coalesce(offset < found, sql.lit(False))
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Both sides of a balance.
+
+    Attributes:
         expected: Columns `uow.spark_sink.expectations.ENTRIES`.
-        tables: The tables.
+        tables: Rows of the tables that count.
         topics: Names of the topics.
-        span: Range of the input.
+        span: Range of the input; of an incremental audit with those before it.
+        reach: Rows of records from these offsets on are looked at once more by the next incremental audit.
+        passed: Number of rows of `passed` before those that count, by partition.
+        residue: What the last audit left; None for nothing.
+    """
+
+    expected: DataFrame
+    tables: Mapping[Table, DataFrame]
+    topics: DestinationTopics
+    span: OffsetSpan
+    reach: Reach
+    passed: Mapping[int, int]
+    residue: DataFrame | None = None
+
+
+def balance(sides: Sides) -> DataFrame:
+    """The keys with their verdicts.
 
     Returns:
-        Columns `kind`, `key`, `verdict`, `expected`; of the first unit of an id in `D.units` its `turn`, `partition` and `offset`; and for each of
-        `FATES` the number of records in the range that the tables have.
+        Columns `kind`, `key`, `verdict`, `expected`; of the first unit of an id in `D.units` its `turn`, `partition` and `offset`; for each of
+        `FATES` the number of records in the range that the tables have; `is_owed` if the last audit left an expectation whose row it did not count,
+        `is_early` if it left rows that were not expected yet; and columns for `residue_of`.
     """
-    nothing = (sql.lit(None).cast("string").alias("fate"), sql.lit(None).cast("bigint").alias("offset"))
-    ours = expected.select("*", sql.lit(0).alias("found"), *nothing)
-    entries = reduce(DataFrame.unionByName, _found(tables, topics, span), ours)
-    inside = sql.col("outside") == 0
-    sums = [sql.sum(sql.when((sql.col("fate") == fate) & inside, 1).otherwise(0)).alias(fate) for fate in FATES]
+    nothing = (sql.lit(0).alias("found"), sql.lit(None).cast("bigint").alias("offset"))
+    ours = _with_numbers(sides.expected).select("*", *nothing, sql.lit(0).alias("left_side"))
+    entries = reduce(DataFrame.unionByName, _found(sides), ours)
+    if sides.residue is not None:
+        entries = entries.unionByName(sides.residue.select(*entries.columns))
+    stays = sql.col("stays")
+    sums = [sql.sum(sql.when(sql.col("fate") == fate, sql.col("here")).otherwise(0)).alias(fate) for fate in FATES]
+    later = [
+        sql.sum(sql.when(stays & (sql.col("fate") == fate), sql.col("n")).otherwise(0)).alias(f"left_{fate}")
+        for fate in FATES
+    ]
     whole = entries.groupBy("kind", "key").agg(
         sql.bit_xor("a").alias("a"),
         sql.bit_xor("b").alias("b"),
@@ -59,6 +105,14 @@ def balance(
         sql.sum("outside").alias("outside"),
         *(sql.min(name).alias(name) for name in ("turn", "partition", "offset")),
         *sums,
+        (sql.max("left_side") > 0).alias("is_owed"),
+        (sql.min("left_side") < 0).alias("is_early"),
+        sql.bit_xor(sql.when(stays, sql.col("a")).otherwise(0)).alias("left_a"),
+        sql.bit_xor(sql.when(stays, sql.col("b")).otherwise(0)).alias("left_b"),
+        sql.sum(sql.when(stays, sql.col("expected") - sql.col("found")).otherwise(0)).alias("left"),
+        sql.sum(sql.when(stays, sql.col("found")).otherwise(0)).alias("judged"),
+        sql.sum(sql.when(stays, sql.col("outside")).otherwise(0)).alias("left_outside"),
+        *later,
     )
     kind = sql.col("kind")
     verdict = (
@@ -69,7 +123,63 @@ def balance(
         .when(kind.isin(expectations.SOME_PLAIN, expectations.REROUTED), _if(sql.col("expected") > sql.col("found")))
         .otherwise(_if(sql.expr("a <> 0 OR b <> 0 OR expected <> found")))
     )
-    return whole.select("kind", "key", verdict.alias("verdict"), "expected", "turn", "partition", "offset", *FATES)
+    return whole.withColumn("verdict", verdict).drop("a", "b", "found", "outside")
+
+
+def _with_numbers(expected: DataFrame) -> DataFrame:
+    """Entries with the numbers of their fates on the side of the tables: nothing now, and so many fewer later."""
+    return expected.withColumn("n", -sql.col("n")).withColumn("here", sql.lit(0).cast("bigint"))
+
+
+_EXACT: Final = (expectations.OF_ID, expectations.OF_PLACE, expectations.PLAIN)
+_AT_LEAST: Final = (expectations.SOME_PLAIN, expectations.REROUTED)
+
+
+def residue_of(keys: DataFrame) -> DataFrame:
+    """The residue, as entries of the next balance.
+
+    An id that cannot be judged is left out once more, since what belongs to it may still come.
+
+    Args:
+        keys: Result of `balance`.
+    """
+    kind, is_out = sql.col("kind"), sql.col("left_outside") > 0
+    is_exact = kind.isin(*_EXACT) & sql.expr("left_a <> 0 OR left_b <> 0 OR left <> 0")
+    is_left = is_out | is_exact | (kind.isin(*_AT_LEAST) & (sql.col("left") > 0))
+    fates = sql.array(*(sql.struct(sql.lit(fate).alias("fate"), sql.col(f"left_{fate}").alias("n")) for fate in FATES))
+    first = sql.array(sql.struct(sql.lit(None).cast("string").alias("fate"), sql.lit(0).cast("bigint").alias("n")))
+    wanted = sql.concat(first, sql.filter(fates, lambda each: each["n"] != 0))
+    parts = keys.where(is_left).withColumn("each", sql.explode(wanted))
+    is_first = sql.col("each.fate").isNull()
+
+    def once(name: str, kind: str) -> Column:
+        return sql.when(is_first & ~is_out, sql.col(name)).otherwise(0).cast(kind)
+
+    return parts.select(
+        "kind",
+        "key",
+        once("left_a", "bigint").alias("a"),
+        once("left_b", "bigint").alias("b"),
+        once("left", "bigint").alias("expected"),
+        sql.when(is_out, 1).otherwise(0).cast("bigint").alias("outside"),
+        "turn",
+        "partition",
+        sql.col("each.fate").alias("fate"),
+        sql.when(is_out, 0).otherwise(sql.col("each.n")).alias("n"),
+        sql.when(is_out, 0).otherwise(sql.col("each.n")).alias("here"),
+        (~is_out).alias("stays"),
+        sql.lit(0).alias("found"),
+        sql.lit(None).cast("bigint").alias("offset"),
+        sql.when(is_out, 0).otherwise(sql.expr("IF(left < 0, -1, 1)")).alias("left_side"),
+    )
+
+
+def passed_of(keys: DataFrame) -> DataFrame:
+    """Columns `partition` and `n`: the number of plain records that the next incremental audit does not look at, without those before."""
+    plain = keys.where(sql.col("kind") == expectations.PLAIN)
+    return plain.groupBy(sql.substring_index("key", "/", 1).cast("int").alias("partition")).agg(
+        sql.sum("judged").alias("n")
+    )
 
 
 _OVERTAKEN: Final = """
@@ -96,8 +206,9 @@ def _if(differs: Column) -> Column:
     return sql.when(differs, DIFFERENT).otherwise(SAME)
 
 
-def _found(tables: Mapping[Table, DataFrame], topics: DestinationTopics, span: OffsetSpan) -> list[DataFrame]:
+def _found(sides: Sides) -> list[DataFrame]:
     """The tables' rows as entries."""
+    tables, topics, span = sides.tables, sides.topics, sides.span
     rejected = tables[Table.REJECTED]
     is_unit = sql.col("topic") == topics.units
     is_rest_of_unit = (sql.col("topic") == topics.errors) & sql.expr("exists(headers, h -> h.name = 'uow-unit-id')")
@@ -105,8 +216,8 @@ def _found(tables: Mapping[Table, DataFrame], topics: DestinationTopics, span: O
     first_release = rejected.where(is_unit)
     plain = (
         tables[Table.PASSED]
-        .select("partition", "offset", "key", "value", "headers")
-        .unionByName(first_release.select("partition", "offset", "key", "value", "headers"))
+        .select("topic", "partition", "offset", "key", "value", "headers")
+        .unionByName(first_release.select("topic", "partition", "offset", "key", "value", "headers"))
     )
     unreadable = (
         tables[Table.UNREADABLE]
@@ -116,35 +227,56 @@ def _found(tables: Mapping[Table, DataFrame], topics: DestinationTopics, span: O
     of_id, place = sql.lit(expectations.OF_ID), sql.expr("concat_ws('/', source_partition, source_offset)")
     has_id = sql.col("id").isNotNull()
     outside = _outside(span)
+    stays = is_before(sides.reach)
+    stays_component = is_before(sides.reach, ("unit_topic", "unit_partition", "unit_offset"))
     return [
-        _entry(tables[Table.UNITS], of_id, sql.col("id"), prints.unit(), offset=sql.when(is_unit, sql.col("offset"))),
-        _entry(tables[Table.COMPONENTS], of_id, sql.col("id"), prints.component(), outside, sql.lit(Fate.DELIVERED)),
+        _entry(
+            tables[Table.UNITS], of_id, sql.col("id"), stays, prints.unit(), offset=sql.when(is_unit, sql.col("offset"))
+        ),
+        _entry(
+            tables[Table.COMPONENTS],
+            of_id,
+            sql.col("id"),
+            stays_component,
+            prints.component(),
+            outside,
+            sql.lit(Fate.DELIVERED),
+        ),
         _entry(
             refused,
             sql.when(has_id, of_id).otherwise(expectations.OF_PLACE),
             sql.when(has_id, sql.col("id")).otherwise(place),
+            stays,
             prints.refused(topics.errors),
             outside,
             sql.coalesce("failure_reason", sql.lit(Fate.REJECTED)),
         ),
-        *_plain(plain, span),
-        _entry(unreadable, sql.lit(expectations.UNREADABLE), sql.expr("concat_ws('/', topic, partition, offset)")),
+        *_plain(plain, stays, sides),
+        _entry(
+            unreadable, sql.lit(expectations.UNREADABLE), sql.expr("concat_ws('/', topic, partition, offset)"), stays
+        ),
     ]
 
 
-def _plain(plain: DataFrame, span: OffsetSpan) -> list[DataFrame]:
+def _plain(plain: DataFrame, stays: Column, sides: Sides) -> list[DataFrame]:
     """Plain records by their rank in the partition, or by content alone where retention has deleted the beginning of the input."""
-    cut = [partition for partition, start in span.start.items() if start > 0]
-    content = plain.select("partition", "offset", sql.expr(f"lower(hex({prints.content()}))").alias("content"))
+    cut = [partition for partition, start in sides.span.start.items() if start > 0]
+    content = plain.select(
+        "partition", "offset", stays.alias("stays"), sql.expr(f"lower(hex({prints.content()}))").alias("content")
+    )
     ranked = content.where(~sql.col("partition").isin(*cut)) if cut else content
-    ranked = ranked.withColumn("rank", sql.expr("row_number() OVER (PARTITION BY partition ORDER BY offset)"))
-    fate = sql.lit(Fate.PASSED)
+    before = sql.get(
+        sql.array(*(sql.lit(sides.passed.get(p, 0)) for p in range(len(sides.span.end)))), sql.col("partition")
+    )
+    row = sql.expr("row_number() OVER (PARTITION BY partition ORDER BY offset)")
+    ranked = ranked.withColumn("rank", row + sql.coalesce(before, sql.lit(0)))
+    fate, stays = sql.lit(Fate.PASSED), sql.col("stays")
     rank = sql.expr("concat_ws('/', partition, rank)")
-    found = [_entry(ranked, sql.lit(expectations.PLAIN), rank, sql.col("content"), fate=fate)]
+    found = [_entry(ranked, sql.lit(expectations.PLAIN), rank, stays, sql.col("content"), fate=fate)]
     if cut:
         key = sql.expr("concat_ws('/', partition, content)")
         rest = content.where(sql.col("partition").isin(*cut))
-        found.append(_entry(rest, sql.lit(expectations.SOME_PLAIN), key, fate=fate))
+        found.append(_entry(rest, sql.lit(expectations.SOME_PLAIN), key, stays, fate=fate))
     return found
 
 
@@ -163,22 +295,28 @@ def _entry(
     rows: DataFrame,
     kind: Column,
     key: Column,
+    stays: Column,
     data: Column | None = None,
     outside: Column | None = None,
     fate: Column | None = None,
     offset: Column | None = None,
 ) -> DataFrame:
     a, b = (sql.lit(0), sql.lit(0)) if data is None else prints.columns(data)
+    outside = (sql.lit(0) if outside is None else outside).cast("bigint")
     return rows.select(
         kind.alias("kind"),
         key.alias("key"),
         a.cast("bigint").alias("a"),
         b.cast("bigint").alias("b"),
         sql.lit(0).cast("bigint").alias("expected"),
-        (sql.lit(0) if outside is None else outside).cast("bigint").alias("outside"),
+        outside.alias("outside"),
         sql.lit(None).cast("bigint").alias("turn"),
         sql.lit(None).cast("int").alias("partition"),
-        sql.lit(1).alias("found"),
         (sql.lit(None) if fate is None else fate).cast("string").alias("fate"),
+        (1 - outside).alias("n"),
+        (1 - outside).alias("here"),
+        stays.alias("stays"),
+        sql.lit(1).alias("found"),
         (sql.lit(None) if offset is None else offset).cast("bigint").alias("offset"),
+        sql.lit(0).alias("left_side"),
     )

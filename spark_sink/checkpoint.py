@@ -76,6 +76,11 @@ class StreamCheckpoint:
         """Number of the last batch that was planned; -1 for none."""
         return max((int(path.name) for path in (self.folder / "offsets").glob("[0-9]*")), default=-1)
 
+    @property
+    def written(self) -> int:
+        """Number of the last batch that every table has; -1 for none."""
+        return max((int(path.name) for path in (self.folder / "commits").glob("[0-9]*")), default=-1)
+
     def offsets(self, number: int) -> PlannedOffsets:
         """The offsets up to which a batch reads; empty if it is not planned."""
         path = self.folder / "offsets" / str(number)

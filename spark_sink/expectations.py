@@ -11,24 +11,32 @@ Belongs here: from logs to entries and rows. Does not belong here: the tables.
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
-from uow.processor.core.changes import Delivered, Dropped, Passed, Rejected, Rerouted, TakenOut, Undelivered
+from uow.processor.core.changes import Delivered, TakenOut, Undelivered
+from uow.processor.core.partition import Partition
 from uow.processor.core.partition_state import PartitionAddress
+from uow.processor.core.snapshot import restore, take
 from uow.spark_sink import prints, recompute
+from uow.spark_sink.audit_state import LIMIT_BYTES, JournalMark, PartitionMark, read_mark, write_mark
 from uow.spark_sink.journal import Journal, Recorded, arrivals
 from uow.spark_sink.kafka import Cluster, OffsetSpan
 from uow.spark_sink.partition_log import PartitionLog
 from uow.spark_sink.recompute import FATE_OF, Arrived, Fate, Happening, Recomputation, Row, RowMaker, digest
+from uow.spark_sink.told_placement import ToldPlacement
 from uow.topics import headers as names
 from uow.topics.catalogue import DestinationTopics
+from uow.topics.headers import Reading
+from uow.topics.partitioner import partition_for
 from uow.topics.policies import DestinationPolicy
 
 MapBatches = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -49,11 +57,10 @@ COUNT: Final = "count"
 """A number of records or of groups: the key is `record` or `group`, partition, and fate or outcome; `unread` for records after the range."""
 UNREAD: Final = "unread"
 
-ENTRIES: Final = (
-    "kind STRING, key STRING, a BIGINT, b BIGINT, expected BIGINT, outside BIGINT, turn BIGINT, partition INT"
-)
+ENTRIES: Final = "kind STRING, key STRING, a BIGINT, b BIGINT, expected BIGINT, outside BIGINT, turn BIGINT, partition INT, fate STRING, n BIGINT, stays BOOLEAN"
 """Columns of entries; `outside` is 1 for an id that cannot be judged. `turn` is the number of a unit in `D.units` among those of its partition, in the
-order of their closing; null where time alone closed it and no later record tells when."""
+order of their closing; null where time alone closed it and no later record tells when. `n` is the number of records with the fate. `stays` is false where the
+next incremental audit computes the entry again."""
 
 ROWS: Final = recompute.COLUMNS + ", recorded_outcome STRING, recorded_at BIGINT, recorded_in STRING"
 """Columns of rows. `recorded_*` is the recorded closing of a group; of groups with `due` the earliest one with the same outcome."""
@@ -75,13 +82,17 @@ class Entry(NamedTuple):
     outside: int = 0
     turn: int | None = None
     partition: int | None = None
+    fate: str | None = None
+    n: int = 0
+    stays: bool = True
 
 
 class Told(NamedTuple):
-    """A fate with what the journal says of it."""
+    """A fate with what the journal says of it; `stays` is false for what follows from the state at the end of the range alone."""
 
     happening: Happening
     recorded: Recorded | None = None
+    stays: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +104,18 @@ class Expectations:
         topics: Names of the topics.
         policy: Settings of the destination.
         span: Range of the input.
+        begin: Folder of the state to go on from; None for the beginning of the range.
+        leave: Folder for the state at the end of the range; None for none.
+        is_ledger_cut: True if retention may have deleted a part of the ledger that tells of the range.
     """
 
     cluster: Cluster
     topics: DestinationTopics
     policy: DestinationPolicy
     span: OffsetSpan
+    begin: Path | None = None
+    leave: Path | None = None
+    is_ledger_cut: bool = False
 
     def entries(self) -> MapBatches:
         """The function from partition numbers (column `id`) to entries."""
@@ -152,103 +169,140 @@ class _PartitionTask:
         topics, span = wanted.topics, wanted.span
         self._wanted, self._partition = wanted, partition
         self._start, self._end = span.start[partition], span.end[partition]
-        self._place = PartitionAddress(topics.destination, topics.components, partition, len(span.end))
+        self._placement = ToldPlacement(partition, Reading.of(wanted.policy)) if wanted.policy.has_paths else None
+        belongs = self._placement or partition_for
+        self._place = PartitionAddress(topics.destination, topics.components, partition, len(span.end), belongs)
         self._maker = RowMaker(self._place, wanted.policy)
-        self._received = 0
+        self._state = Partition(self._place, recompute.held_policy(wanted.policy))
+        if self._placement is not None:
+            self._placement.follow(self._state.closed)
+        mark = None if wanted.begin is None else read_mark(mark_file(wanted.begin, partition))
+        self._journal_mark = JournalMark() if mark is None else mark.journal
+        self._turn, self._rank = (0, 0) if mark is None else (mark.turn, mark.rank)
+        if mark is not None:
+            restore(self._state, mark.snapshot)
+        self._received = sum(len(group.held) for group in self._state.groups.values())
         self._unread = 0
-        self._turn = 0
         self._came: Counter[str] = Counter()
+        self._came_later: Counter[str] = Counter()
         self._unknown: set[str] = set()
         self._unreadable: list[tuple[str, str]] = []
 
     def _told(self) -> Iterator[Told]:
         """All fates, with what the journal says of them. Afterwards the fields have the rest."""
-        wanted = self._wanted
-        log = PartitionLog(wanted.cluster, wanted.topics.components, self._partition, self._start)
-        journal = Journal(wanted.cluster, wanted.topics, self._partition, self._start, self._end)
-        recomputation = Recomputation(self._place, wanted.policy)
+        wanted, end = self._wanted, self._end
+        log = PartitionLog(
+            wanted.cluster, wanted.topics.components, self._partition, max(self._start, self._state.position)
+        )
+        journal = Journal(
+            wanted.cluster, wanted.topics, self._partition, self._start, end, self._journal_mark, self._placement
+        )
+        recomputation = Recomputation(self._place, wanted.policy, (), self._state, self._placement)
         try:
-            for batch in log.until(self._end):
+            for batch in log.until(end):
                 records = arrivals(batch, log.hidden)
                 self._take(records)
                 recomputation.obey(journal.orders(records[-1].offset() + 1))
                 for happening in [*recomputation.on_records(records)]:
-                    yield _told(happening, journal, recomputation.clock)
+                    yield _told(happening, journal, self._state.clock)
+            for happening in [*recomputation.settle()]:
+                yield _told(happening, journal, self._state.clock)
+            self._leave(journal)
             recomputation.obey(journal.orders())
             for happening in recomputation.finish():
-                yield _told(happening, journal)
+                yield _told(happening, journal)._replace(stays=False)
             for batch in log.rest():
                 self._unread += len(batch)
-                self._note_rerouted(arrivals(batch, log.hidden))
-            self._unknown = journal.changed_by_lost_commands()
+                self._came_later.update(_rerouted(arrivals(batch, log.hidden)))
+            self._unknown |= journal.changed_by_lost_commands()
+            if self._placement is not None:
+                self._unknown |= {group_id.decode() for group_id in self._placement.doubtful}
             self._unreadable = journal.unreadable
         finally:
             journal.close()
             log.close()
 
+    def _leave(self, journal: Journal) -> None:
+        """Writes the state, if it is wanted and not too large; all fates before were told."""
+        folder, state = self._wanted.leave, self._state
+        if folder is None or state.held_bytes > LIMIT_BYTES:
+            return
+        state.position = max(state.position, self._end)
+        path = mark_file(folder, self._partition)
+        unfinished = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
+        write_mark(unfinished, PartitionMark(take(state), journal.mark(state), self._turn, self._rank))
+        unfinished.replace(path)
+
     def _take(self, records: Sequence[Arrived]) -> None:
         self._received += len(records)
-        self._note_rerouted(records)
-
-    def _note_rerouted(self, records: Iterable[Arrived]) -> None:
-        for record in records:
-            headers = record.shown
-            if names.REROUTED in dict(headers):
-                before = [pair for pair in headers if pair[0] != names.REROUTED]
-                self._came[digest(record.key(), record.value(), before).hex()] += 1
+        self._came.update(_rerouted(records))
+        if self._placement is not None and self._wanted.is_ledger_cut:
+            self._unknown |= {
+                marks.id.decode()
+                for record in records
+                if names.REROUTED in dict(record.shown)
+                if (marks := self._state.reading.read(record.shown, record.value())) is not None
+                and marks.id is not None
+            }
 
     # -- fingerprints -----------------------------------------------------------------------------------------------
 
     def entries(self) -> Iterator[Entry]:
         counts: Counter[str] = Counter()
         units: Counter[str] = Counter()
-        rank = 0
-        for happening, recorded in self._told():
-            effect, record, group, due = happening
+        for told in self._told():
+            effect, _, group, due = told.happening
             match effect:
                 case Delivered() | Undelivered():
                     assert group is not None
-                    if due is not None and recorded is None:
+                    if due is not None and told.recorded is None:
                         counts[Fate.OPEN] += len(group.held)
                         units["open"] += 1
                         continue
                     counts[FATE_OF[effect.closed.outcome]] += len(group.held)
                     units[effect.closed.outcome.value] += 1
-                    yield from self._closed(happening, recorded)
+                    entries = self._closed(told)
                 case TakenOut():
                     assert group is not None
-                    row = self._maker.taken_out(group, effect)
                     counts[Fate.CANCELLED] += 1
-                    yield self._refused(row)
+                    entries = iter([self._refused(self._maker.taken_out(group, effect))])
                 case None:
                     assert group is not None
                     counts[Fate.OPEN] += len(group.held)
-                case Rejected() | Passed() | Rerouted() | Dropped():
-                    assert record is not None
-                    row = self._maker.alone(record, effect)
-                    counts[row.fate] += 1
-                    content = (row.content or b"").hex()
-                    match row.fate:
-                        case Fate.REJECTED:
-                            yield self._refused(row)
-                        case Fate.REROUTED:
-                            yield Entry(REROUTED, content, expected=1)
-                        case Fate.PASSED if self._start:
-                            yield Entry(SOME_PLAIN, f"{self._partition}/{content}", expected=1)
-                        case Fate.PASSED:
-                            rank += 1
-                            a, b = prints.halves(prints.of_bytes(content.encode()))
-                            yield Entry(PLAIN, f"{self._partition}/{rank}", a, b, 1)
+                    continue
+                case _:
+                    entries = self._alone(told, counts)
+            yield from entries if told.stays else (entry._replace(stays=False) for entry in entries)
         counts[Fate.UNACCOUNTED] = self._received - counts.total()
         for kind, numbers in ((recompute.RECORD, counts), (recompute.GROUP, units)):
             yield from (Entry(COUNT, f"{kind}/{self._partition}/{of}", expected=n) for of, n in numbers.items() if n)
         yield Entry(COUNT, f"{UNREAD}/{self._partition}/", expected=self._unread)
-        yield from (Entry(REROUTED, content, expected=-n) for content, n in self._came.items())
+        for came, stays in ((self._came, True), (self._came_later, False)):
+            yield from (Entry(REROUTED, content, expected=-n, stays=stays) for content, n in came.items())
         yield from (Entry(OF_ID, group_id, outside=1) for group_id in self._unknown)
         yield from (Entry(UNREADABLE, place, expected=1) for place, _ in self._unreadable)
 
-    def _closed(self, happening: Happening, recorded: Recorded | None) -> Iterator[Entry]:
-        effect, _, group, due = happening
+    def _alone(self, told: Told, counts: Counter[str]) -> Iterator[Entry]:
+        record = told.happening.record
+        assert record is not None
+        assert told.happening.effect is not None
+        row = self._maker.alone(record, told.happening.effect)
+        counts[row.fate] += 1
+        content = (row.content or b"").hex()
+        match row.fate:
+            case Fate.REJECTED:
+                yield self._refused(row)
+            case Fate.REROUTED:
+                yield Entry(REROUTED, content, expected=1)
+            case Fate.PASSED if self._start:
+                yield Entry(SOME_PLAIN, f"{self._partition}/{content}", expected=1, fate=row.fate, n=1)
+            case Fate.PASSED:
+                self._rank += 1
+                a, b = prints.halves(prints.of_bytes(content.encode()))
+                yield Entry(PLAIN, f"{self._partition}/{self._rank}", a, b, 1, fate=row.fate, n=1)
+
+    def _closed(self, told: Told) -> Iterator[Entry]:
+        (effect, _, group, due), recorded, _ = told
         assert group is not None
         assert isinstance(effect, Delivered | Undelivered)
         row = self._maker.group(group, effect, due)
@@ -262,7 +316,9 @@ class _PartitionTask:
             turn = None
             if due is None and topic == self._wanted.topics.units:
                 self._turn = turn = self._turn + 1
-            yield Entry(OF_ID, row.id, *prints.halves(both), 1 + len(bodies), turn=turn, partition=self._partition)
+            count = len(bodies)
+            halves = prints.halves(both)
+            yield Entry(OF_ID, row.id, *halves, 1 + count, 0, turn, self._partition, Fate.DELIVERED, count)
         for part in self._maker.given_up(group, effect.closed, row):
             yield self._refused(part)
 
@@ -270,15 +326,15 @@ class _PartitionTask:
         topics = self._wanted.topics
         topic = topics.rejected if row.fate == Fate.REJECTED else topics.errors
         a, b = prints.halves(prints.of_refused(row, topic))
-        place = f"{row.partition}/{row.offset}"
-        return Entry(OF_PLACE, place, a, b, 1) if row.id is None else Entry(OF_ID, row.id, a, b, 1)
+        kind, key = (OF_PLACE, f"{row.partition}/{row.offset}") if row.id is None else (OF_ID, row.id)
+        return Entry(kind, key, a, b, 1, fate=row.fate, n=1)
 
     # -- details ----------------------------------------------------------------------------------------------------
 
     def rows(self, ids: frozenset[str] | None) -> Iterator[tuple[Any, ...]]:
         """Rows with their recorded closings; and a row for each rerouted record that arrived."""
         nothing = (None, None, None)
-        for happening, recorded in self._told():
+        for happening, recorded, _ in self._told():
             group = happening.group
             if ids is not None and group is not None and group.id.decode() not in ids:
                 continue
@@ -286,10 +342,24 @@ class _PartitionTask:
             for row in self._maker.rows(happening):
                 if ids is None or row.id is None or row.id in ids:
                     yield *row, *closing
-        for content, count in self._came.items():
+        for content, count in (self._came + self._came_later).items():
             yield *Row(REROUTED, "", self._partition, content=bytes.fromhex(content), size=count), *nothing
         for place, reason in self._unreadable:
             yield *Row(LOST, "", self._partition, id=place, error_case=reason), *nothing
+
+
+def _rerouted(records: Iterable[Arrived]) -> Iterator[str]:
+    """Content of the records that were sent on, as it was before that."""
+    for record in records:
+        headers = record.shown
+        if names.REROUTED in dict(headers):
+            before = [pair for pair in headers if pair[0] != names.REROUTED]
+            yield digest(record.key(), record.value(), before).hex()
+
+
+def mark_file(folder: Path, partition: int) -> Path:
+    """The file with the state of a partition."""
+    return folder / f"{partition}.avro"
 
 
 def _told(happening: Happening, journal: Journal, clock: int | None = None) -> Told:

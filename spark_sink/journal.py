@@ -15,13 +15,16 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import Message
 
 from uow.processor.core.columns import UnreadableRecord, looked_at
+from uow.processor.core.partition import Partition
 from uow.schemas.codec import decode
 from uow.schemas.error_classes import DecodeError
 from uow.schemas.records import Answer, LedgerRecord, Outcome
 from uow.schemas.registry import connect
+from uow.spark_sink.audit_state import JournalMark
 from uow.spark_sink.kafka import Cluster
-from uow.spark_sink.partition_log import PartitionLog
+from uow.spark_sink.partition_log import PartitionLog, offset_of
 from uow.spark_sink.recompute import Arrived, Decided, Order
+from uow.spark_sink.told_placement import ToldPlacement
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.commands import Command, read_command
 
@@ -70,23 +73,42 @@ class Journal:
         partition: Number of the partition, the same in all of these topics.
         start: First offset of the input that is looked at; what closed before is of no interest.
         end: The one after the last; later commands are none of ours.
+        mark: Where to go on; by default at the beginning of the logs.
+        placement: Gets all ledger records.
     """
 
-    def __init__(self, cluster: Cluster, topics: DestinationTopics, partition: int, start: int, end: int) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        topics: DestinationTopics,
+        partition: int,
+        start: int,
+        end: int,
+        mark: JournalMark = JournalMark(),  # noqa: B008
+        placement: ToldPlacement | None = None,
+    ) -> None:
+        self._placement = placement
         self._topics, self._partition, self._start, self._end = topics, partition, start, end
         self._registry = connect(cluster.registry_url) if cluster.registry_url else None
         names = topics.closed_changelog, topics.outcomes, topics.commands
-        self._logs = [PartitionLog(cluster, name, partition) for name in names]
+        begins = mark.ledger, mark.outcomes, mark.commands
+        self._logs = [
+            PartitionLog(cluster, name, partition, begin, may_be_cut=True)
+            for name, begin in zip(names, begins, strict=True)
+        ]
         self._ledger, self._outcomes, self._commands = map(_messages, self._logs)
-        self._position = 0
-        self._clock: int | None = None
+        self._next_of_ledger, self._next_of_outcomes, self._next_of_commands = begins
+        self._position = mark.position
+        self._clock = mark.clock
         self._next_outcome: tuple[Outcome | Answer, int] | None = None
         self._closings: dict[tuple[bytes, int], list[Recorded]] = {}
+        for group_id, generation, outcome, at, topic in mark.closings:
+            self._note(group_id, generation, Recorded(outcome, at, topic))
         self._said: dict[tuple[bytes, int], Arrived] = {}
         self._said_until = -1
         self._orders: deque[Order] = deque()
-        self._ordered: set[tuple[bytes, int]] = set()
-        self._done: list[tuple[str, tuple[bytes, int]]] = []
+        self._ordered = set(mark.ordered)
+        self._done = [(group_id, (command_id, at)) for group_id, command_id, at in mark.done]
         self.unreadable: list[tuple[str, str]] = []
         """Place and reason of each record that cannot be read."""
 
@@ -102,6 +124,7 @@ class Journal:
 
     def _on_ledger(self, message: Message) -> None:
         at = message.timestamp()[1]
+        self._next_of_ledger = offset_of(message) + 1
         try:
             record = decode(message.value() or b"")
         except DecodeError as error:
@@ -109,6 +132,8 @@ class Journal:
             return
         if not isinstance(record, LedgerRecord):
             return
+        if self._placement is not None:
+            self._placement.on_ledger(record)
         for one in record.closed:
             if one.closed_before > self._start:
                 self._note(one.id, one.generation, Recorded(one.outcome.value, at, self._topics.closed_changelog))
@@ -125,6 +150,7 @@ class Journal:
             said = self._said.pop(known, None)
             if said is not None:
                 self._ordered.add(known)
+                self._next_of_commands = said.offset() + 1  # commands are decided in their order
                 yield Order(decided.start, decided.stop, decided.clock, said)
 
     def _read_commands(self, at: int) -> None:
@@ -166,6 +192,7 @@ class Journal:
             self._next_outcome = None
 
     def _on_outcome(self, message: Message) -> None:
+        self._next_of_outcomes = offset_of(message) + 1
         try:
             record = decode(message.value() or b"", registry=self._registry)
         except DecodeError as error:
@@ -179,6 +206,38 @@ class Journal:
         self.orders()
         self._read_outcomes(_EVERYTHING)
         return {group_id for group_id, known in self._done if known not in self._ordered}
+
+    def mark(self, partition: Partition) -> JournalMark:
+        """Where another journal goes on, once every order was carried out.
+
+        Args:
+            partition: The recomputation's. What concerns neither its open groups nor what it remembers is left out.
+        """
+        groups, closed, commands = partition.groups, partition.closed, partition.commands
+        done = {known for _, known in self._done}
+        outcomes = self._next_of_outcomes
+        if outcomes is not None and self._next_outcome is not None:
+            outcomes -= 1
+        return JournalMark(
+            self._next_of_ledger,
+            outcomes,
+            self._next_of_commands,
+            self._position,
+            self._clock,
+            [
+                (group_id, generation, *each)
+                for (group_id, generation), found in self._closings.items()
+                if group_id in groups and groups[group_id].generation == generation
+                for each in found
+            ],
+            [
+                (group_id, *known)
+                for group_id, known in self._done
+                if known not in self._ordered
+                and (group_id.encode() in groups or closed.get(group_id.encode()) is not None)
+            ],
+            [known for known in self._ordered if known not in done and known[0] in commands],
+        )
 
     def _note(self, group_id: bytes, generation: int, recorded: Recorded) -> None:
         self._closings.setdefault((group_id, generation), []).append(recorded)

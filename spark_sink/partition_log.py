@@ -45,6 +45,7 @@ class PartitionLog:
         partition: Number of the partition.
         start: First offset; None for the log start.
         clock: Seconds, from anywhere.
+        may_be_cut: If `start` was deleted, begin at the log start instead.
     """
 
     def __init__(
@@ -54,13 +55,15 @@ class PartitionLog:
         partition: int,
         start: int | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        may_be_cut: bool = False,
     ) -> None:
         self._topic, self._partition = topic, partition
         self._where = f"{topic}/{partition}"
         self._clock, self._position = clock, start or 0
         self._is_at_end = False
         own: dict[str, Any] = {**_OWN, "bootstrap.servers": cluster.bootstrap_servers}
-        if start is None:
+        if start is None or may_be_cut:
             own["auto.offset.reset"] = "earliest"
         self._consumer = Consumer({**cluster.kafka, **own}, logger=_LOG)
         self._lookup = HeaderLookup({**cluster.kafka, **own}, TIMEOUT_S)
@@ -75,7 +78,7 @@ class PartitionLog:
             KafkaException: The broker does not answer, or refuses.
         """
         for batch in self._batches(end):
-            before = [message for message in batch if _offset(message) < end]
+            before = [message for message in batch if offset_of(message) < end]
             self._ahead = batch[len(before) :]
             if before:
                 yield before
@@ -112,7 +115,7 @@ class PartitionLog:
                     records.append(message)
                     self._is_at_end = False
                 elif error.code() == KafkaError._PARTITION_EOF:  # told once, until further records come
-                    self._position, self._is_at_end = _offset(message), True
+                    self._position, self._is_at_end = offset_of(message), True
                 elif error.code() in _DELETED:
                     why = f"{self._where}: records were deleted by retention while they were read"
                     raise StateCorruptedError([], why, "run it again")
@@ -121,7 +124,7 @@ class PartitionLog:
             if records or self._is_at_end:
                 heard = self._clock()
             if records:
-                self._position = max(self._position, _offset(records[-1]) + 1)
+                self._position = max(self._position, offset_of(records[-1]) + 1)
                 yield records
             elif self._clock() - heard > TIMEOUT_S:
                 late = f"{self._where} was not read in {TIMEOUT_S:g} s"
@@ -138,7 +141,8 @@ class PartitionLog:
         self._consumer.close()
 
 
-def _offset(message: Message) -> int:
+def offset_of(message: Message) -> int:
+    """The offset of a message that was read."""
     offset = message.offset()
     assert offset is not None
     return offset

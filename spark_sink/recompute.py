@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from enum import StrEnum
 from hashlib import sha256
@@ -58,6 +59,7 @@ from uow.schemas.records import (
     bounded_ranges,
     ranges_text,
 )
+from uow.spark_sink.told_placement import ToldPlacement
 from uow.topics import headers as names
 from uow.topics.catalogue import HEADERS_LIMIT, RECORD_LIMIT_BYTES, DestinationTopics
 from uow.topics.commands import Command, read_command
@@ -298,6 +300,7 @@ class Recomputation:
         policy: Of the destination.
         orders: The commands that were decided, in order.
         partition: The state to go on from; by default that of a partition without records.
+        placement: Under path routing, the `partition_for` of its address.
     """
 
     def __init__(
@@ -306,16 +309,17 @@ class Recomputation:
         policy: DestinationPolicy,
         orders: Iterable[Order] = (),
         partition: Partition | None = None,
+        placement: ToldPlacement | None = None,
     ) -> None:
-        self._policy = policy
+        self._policy, self._placement = policy, placement
         self._partition = partition or Partition(place, held_policy(policy))
         self._maker = UnitMaker(place.destination, place.topic, place.partition, self._partition.reading)
         self._orders = deque(orders)
 
     @property
-    def clock(self) -> int:
-        """The partition's clock, epoch ms."""
-        return self._partition.clock
+    def partition(self) -> Partition:
+        """Its state."""
+        return self._partition
 
     def obey(self, orders: Iterable[Order]) -> None:
         """Takes further commands; they must be known before the records that came after them."""
@@ -336,13 +340,15 @@ class Recomputation:
         yield from self._judge(records)
 
     def _judge(self, records: Sequence[Arrived]) -> Iterator[Happening]:
-        self._partition.on_records(records)
-        yield from self._happened({each.offset(): each for each in records})
+        for portion in [records] if self._placement is None else self._placement.portions(records):
+            self._partition.on_records(portion)
+            yield from self._happened({each.offset(): each for each in portion})
 
     def _obey(self, order: Order) -> Iterator[Happening]:
         self._partition.advance(order.clock)
         yield from self._happened({}, by_clock=True)
-        self._partition.on_commands([order.record], lambda at: True)
+        with nullcontext() if self._placement is None else self._placement.judging_command():
+            self._partition.on_commands([order.record], lambda at: True)
         yield from self._happened({})
 
     def _happened(self, here: Mapping[int, Arrived], by_clock: bool = False) -> Iterator[Happening]:
@@ -362,10 +368,14 @@ class Recomputation:
                     assert record is not None
                     yield Happening(effect, here[record.offset()])
 
-    def finish(self) -> Iterator[Happening]:
-        """Takes the last commands. Yields their effects and the groups still open; groups that time may have closed since have `due`."""
+    def settle(self) -> Iterator[Happening]:
+        """Carries out all commands: no record follows that came before one of them. Yields their effects."""
         while self._orders:
             yield from self._obey(self._orders.popleft())
+
+    def finish(self) -> Iterator[Happening]:
+        """Takes the last commands. Yields their effects and the groups still open; groups that time may have closed since have `due`."""
+        yield from self.settle()
         for group in self._partition.groups.values():
             due = group.due_at(self._policy)
             if due == NEVER:

@@ -7,11 +7,12 @@ Belongs here: table names, columns, creation, the idempotent append, row counts.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, TypeVar
+from urllib.parse import unquote, urlsplit
 
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
@@ -120,6 +121,16 @@ FROM (SELECT *, posexplode(components) AS (at, c) FROM {units})
 """The components in `units` as rows with the columns of `components`."""
 
 
+def with_nested(spark: SparkSession, components: DataFrame, units: DataFrame) -> DataFrame:
+    """Rows of `components`, and of the components in rows of `units`."""
+    return components.unionByName(spark.sql(_NESTED_ROWS, units=units)) if "components" in units.columns else components
+
+
+_GLOB: Final = frozenset("*?[]{}\\")
+_PLAIN_FEATURES: Final = {"appendOnly", "invariants"}
+"""Features of a table whose data files are all that there is."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeltaTables:
     """The tables of one destination below a folder.
@@ -146,6 +157,11 @@ class DeltaTables:
     def sql_name(self, table: Table) -> str:
         """Name of a table in SQL statements."""
         return f"delta.`{self.path(table).replace('`', '``')}`"
+
+    @property
+    def audits(self) -> Path:
+        """Folder in which audits leave their state."""
+        return self.root / "_audits" / self.destination
 
     @property
     def checkpoint(self) -> Path:
@@ -222,8 +238,28 @@ class DeltaTables:
         rows = self.stored(spark, table)
         if table is not Table.COMPONENTS or not self.is_made(Table.UNITS):
             return rows
-        units = self.stored(spark, Table.UNITS)
-        return rows.unionByName(spark.sql(_NESTED_ROWS, units=units)) if "components" in units.columns else rows
+        return with_nested(spark, rows, self.stored(spark, Table.UNITS))
+
+    def newer(self, spark: SparkSession, table: Table, done: Collection[str]) -> DataFrame:
+        """The rows in a table's own files without those in some of its data files.
+
+        Where Delta keeps more of a row than what is in a file (deletion vectors, other names of columns), it is all rows.
+
+        Args:
+            spark: The session.
+            table: The table.
+            done: Names of the files to leave out.
+        """
+        rows = self.stored(spark, table)
+        if not done or set(self.path(table)) & _GLOB or self._has_more_than_files(spark, table):
+            return rows
+        files = [unquote(urlsplit(file).path) for file in rows.inputFiles()]
+        left = [file for file in files if Path(file).name not in done]
+        return spark.read.schema(rows.schema).parquet(*left) if left else rows.where("false")
+
+    def _has_more_than_files(self, spark: SparkSession, table: Table) -> bool:
+        features = spark.sql(f"DESCRIBE DETAIL {self.sql_name(table)}").select("tableFeatures").collect()[0][0]
+        return not {*features} <= _PLAIN_FEATURES
 
     def rows(self, spark: SparkSession) -> dict[Table, int]:
         """Number of rows in each table; Delta answers from its log, except for components in units."""

@@ -14,8 +14,8 @@ Belongs here: the state of a group and what can be read off it. Does not belong 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
 from uow.processor.core.changes import (
     Amended,
@@ -50,6 +50,11 @@ UNKNOWN_END = MAX_SEQ + 1
 """Above every legal number, so that one comparison serves known and unknown ends."""
 NEVER = 1 << 62
 """Later than every clock."""
+_PLAIN_FIELDS: Final = (
+    *("id", "generation", "opened_at", "last_at", "end", "marked", "highest", "bytes", "external_bytes", "expires_at"),
+    *("deliver_at", "order_key", "waits", "free_at", "special", "declared_end", "waived_held", "extended"),
+)
+"""Fields of an open group that are kept as they are, see `Group.as_data`."""
 
 
 def is_complete(count: int, spared: int, end: int) -> bool:
@@ -242,6 +247,21 @@ class Group:
         self.attachment = attachment
 
     # -- restore ----------------------------------------------------------------------------------------------------
+
+    def as_data(self) -> dict[str, Any]:
+        """The open group as numbers, bytes and lists: its fields by name, `held` as pairs of number and body, `waived` as pairs of numbers."""
+        data = {name: getattr(self, name) for name in _PLAIN_FIELDS}
+        return data | {"held": [*self.held.items()], "waived": [(each.first, each.last) for each in self.waived]}
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Group:
+        """The group that `as_data` was made of; its tail is read from the bytes when it closes."""
+        group = cls(data["id"], data["generation"], data["opened_at"])
+        for name in _PLAIN_FIELDS:
+            setattr(group, name, data[name])
+        group.held = dict(data["held"])
+        group.waived = tuple(Range(first, last) for first, last in data["waived"])
+        return group
 
     def hold_all(self, held: dict[int, bytes], end: int) -> None:
         """Takes all its components at once, in order of arrival, into a group that is empty; the dictionary is the group's from now on.

@@ -28,6 +28,7 @@ from uow.spark_sink.tables import DeltaTables, Table
 from uow.topics.catalogue import DestinationTopics, expected
 from uow.topics.commands import Command, command_headers
 from uow.topics.partitioner import partition_for
+from uow.topics.path_map import NONCE_BYTES, PathMap, claim_key, claim_value
 from uow.topics.policies import DestinationPolicy
 
 if TYPE_CHECKING:
@@ -66,7 +67,9 @@ class Stage:
         self._consumer = Consumer({**own, "auto.offset.reset": "earliest"}, logger=QUIET)
         self._consumer.assign([TopicPartition(self.names.components, p, 0) for p in range(PARTITIONS)])
         header = single_object_header("Unit")
-        self._context = TaskContext(name, self.names, policy, PARTITIONS, header, single_object_header("Outcome"))
+        self._paths = PathMap(PARTITIONS) if policy.has_paths else None
+        outcome = single_object_header("Outcome")
+        self._context = TaskContext(name, self.names, policy, PARTITIONS, header, outcome, paths=self._paths)
         self.tasks = {p: PartitionTask(Tp(self.names.components, p), self._context) for p in range(PARTITIONS)}
         self._sent = dict.fromkeys(range(PARTITIONS), 0)
         self._at = STARTED_MS
@@ -148,6 +151,13 @@ class Stage:
         for key, value, headers in records:
             self._producer.produce(topic, value, key, partition, headers=headers)
         self._producer.commit_transaction(DEADLINE_S)
+
+    def place(self, id: str) -> None:
+        """Somebody has claimed another partition for an id than `send` takes."""
+        assert self._paths is not None
+        group_id = id.encode()
+        elsewhere = 1 - partition_for(group_id, PARTITIONS)
+        self._paths.read(claim_key(group_id, bytes(NONCE_BYTES)), claim_value(elsewhere), STARTED_MS)
 
     # -- what the worker does ---------------------------------------------------------------------------------------
 
@@ -247,9 +257,10 @@ class Stage:
         first = "unit_partition, unit_offset" if table is Table.COMPONENTS else "partition"
         return self.tables.read(self.spark, table).orderBy(*first.split(", "), last).collect()
 
-    def audit(self) -> AuditReport:
+    def audit(self, *, incremental: bool = False, accept: bool = False) -> AuditReport:
         """`uow audit`."""
-        return Audit(self.spark, self.cluster, self.names, self.policy, self.tables).run()
+        audit = Audit(self.spark, self.cluster, self.names, self.policy, self.tables)
+        return audit.run(incremental=incremental, accept=accept)
 
     def tamper(self, table: Table, change: Callable[[list[dict[str, Any]]], None]) -> None:
         """Changes a table behind the sink's back. Components are rows of their own afterwards."""

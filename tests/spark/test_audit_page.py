@@ -8,7 +8,7 @@ from uow.cli.audit_page import page
 from uow.spark_sink.audit import AuditReport, Difference
 from uow.spark_sink.comparison import DifferenceKind
 from uow.spark_sink.recompute import Fate
-from uow.terminal.printing import printable
+from uow.terminal.printing import moment_text, printable
 
 CLEAN = AuditReport(
     "books",
@@ -27,6 +27,10 @@ WRONG = AuditReport(
     left_out=4,
     unread=5,
     totals={DifferenceKind.MISSING: 1},
+    since={0: 7},
+    until={0: 10},
+    earlier=0,
+    note="because <so>",
     examples=(
         Difference(DifferenceKind.MISSING, "components", "<script>\x1b\u202e", "films.components/0/1", "no row & more"),
     ),
@@ -83,3 +87,6 @@ def test_page_tells_the_report_and_needs_no_other_file_w216() -> None:
     assert "books no difference" in reader.text
     assert "4 ids could not be judged" in reader.text
     assert "5 records come after" in reader.text
+    assert "range: everything up to the offsets" in reader.text
+    assert f"since the audit of {moment_text(0)}, from the offsets 0: 7 to 0: 10" in reader.text
+    assert "because <so>" in reader.text

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from uow.terminal.printing import printable
+from uow.terminal.printing import moment_text, printable
 
 if TYPE_CHECKING:
     from uow.spark_sink.audit import AuditReport
@@ -38,10 +38,24 @@ def page(reports: Sequence[AuditReport], made_at: str) -> str:
     )
 
 
+def range_text(report: AuditReport) -> str:
+    """The range of an audit in words, for people."""
+    until = ", ".join(f"{partition}: {offset}" for partition, offset in report.until.items())
+    if report.since is None or report.earlier is None:
+        return f"range: everything up to the offsets {until}"
+    since = ", ".join(f"{partition}: {offset}" for partition, offset in report.since.items())
+    return (
+        f"range: since the audit of {moment_text(report.earlier)}, from the offsets {since} to {until}, and groups that were open then; "
+        "rows that were judged before were not looked at again"
+    )
+
+
 def _section(report: AuditReport) -> str:
     kind, verdict = ("clean", "no difference") if report.is_clean else ("wrong", "differences found")
     units = ", ".join(f"{count} {outcome}" for outcome, count in sorted(report.units.items())) or "none"
-    notes = [f"{report.received} records received, each with one fate. Units: {units}."]
+    notes = [f"{report.received} records received, each with one fate. Units: {units}.", f"{range_text(report)}."]
+    if report.note:
+        notes.append(f"{report.note}.")
     if report.unread:
         notes.append(
             f"{report.unread} records come after the position that the workers have committed, and were not checked."
