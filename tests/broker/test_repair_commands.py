@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,15 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.broker.worker_places import Destination, decoded
 from tests.kafka_broker import Kafka
 from tests.processes import PATIENCE_S, Process, wait_for
+from tests.report.summaries import EMPTY
 from uow import connect
 from uow.cli.main import main
+from uow.cli.report_command import groups_of
 from uow.client.outgoing import OutgoingRecord
+from uow.report.sections import report_page
 from uow.schemas import codec
 from uow.schemas.records import Outcome
+from uow.terminal.printing import wall_clock_ms
 
 
 @pytest.fixture
@@ -87,6 +92,9 @@ def test_every_verb_is_answered_by_the_worker_and_a_repeated_command_does_nothin
     worker = place.worker()
     place.send([(f"g{number}", seq, False) for number in range(9) for seq in (1, 3)])
     wait_for(lambda: len(open_groups(place)) == 9)
+    page = report_page(EMPTY, wall_clock_ms(), groups_of(place.config, [place.name]))
+    rows = re.findall(f"<td>(g[0-8])</td><td>{place.name}</td><td>[0-9.]+ m?s</td><td>1,3</td><td>2,4-</td><td>2", page)
+    assert ("9 groups are open; the oldest for" in page, {*rows}) == (True, {f"g{number}" for number in range(9)})
 
     assert repair(place, "release", "g0", "--dry-run").output.startswith("release g0: would be done: delivers 2")
     assert "g0" in open_groups(place)

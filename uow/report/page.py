@@ -131,7 +131,7 @@ p { margin: 0; color: var(--soft); overflow-wrap: anywhere; }
 .headlines div { padding: 12px 14px; display: flex; flex-direction: column; }
 .headlines strong { font-size: 23px; font-weight: 650; color: var(--accent); font-variant-numeric: tabular-nums; }
 .headlines small { color: var(--soft); font-size: 12px; }
-main { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(560px, 100%), 1fr)); gap: 16px; }
+main { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(560px, 100%), 1fr)); gap: 16px; align-items: start; }
 section { padding: 16px 18px; min-width: 0; break-inside: avoid; }
 .plot { margin-top: 6px; }
 details { margin-top: 6px; } summary { cursor: pointer; color: var(--soft); font-size: 13px; }
