@@ -177,7 +177,10 @@ class Audit:
         span = committed(self.cluster, self.names.application, self.names.components)
         store = StateFolder(self.tables.audits)
         state, note = self._begin(store, span) if incremental else (None, "")
-        leave = store.begin() if reach else None
+        try:
+            leave = store.begin() if reach else None
+        except OSError as error:  # who may read the tables need not write there
+            leave, note = None, "; ".join(filter(None, (note, f"no state is left for the next audit ({error})")))
         try:
             if state is None:
                 run = _Run(self, span, reach, leave)
@@ -333,9 +336,9 @@ class _Run:
 
     def _ending(self, keys: DataFrame, report: AuditReport, is_accepted: bool) -> AuditState | str:
         """The state after this audit, or the reason why there is none."""
-        if self.leave is None:
+        if not self.reach:
             return "the sink's checkpoint is not beside the tables, so the next audit cannot be incremental"
-        if not (report.is_clean or is_accepted):
+        if self.leave is None or not (report.is_clean or is_accepted):
             return ""
         large = [partition for partition in self.span.end if not mark_file(self.leave, partition).exists()]
         if large:
