@@ -6,6 +6,8 @@ the lock are deleted. The lock itself is written by `tools/lock_jars.py`.
 
     python -m uow.jvm.jars [--quick] [--into FOLDER] [set ...]
 
+Without a set it fetches all but those that few need (`ON_REQUEST`).
+
 Settings of the environment: `UOW_JARS` (the folder; default `.jars` in a checkout, else the user's cache folder) and
 `UOW_MAVEN_REPOSITORY` (a mirror; default: the one the `jgo` package names).
 """
@@ -26,6 +28,8 @@ __all__ = ["ChecksumMismatch", "Jar", "JarsMissing", "class_path", "ensure", "fo
 HERE = Path(__file__).resolve().parent
 LOCK = HERE / "jars.lock"
 ATTEMPTS = 4
+ON_REQUEST = frozenset({"s3"})
+"""Sets that are fetched only by name: most runs do without them."""
 _CHECKOUT = HERE.parents[1]
 _IS_CHECKOUT = (_CHECKOUT / "Makefile").is_file()
 _INSTALL = "`pip install 'uow[java]'`"
@@ -35,10 +39,10 @@ _REMEDY = "Run `make setup`." if _IS_CHECKOUT else f"Run {_INSTALL}, then `pytho
 class JarsMissing(RuntimeError):
     """Jars of the lock are not in the folder; the message names the command that downloads them."""
 
-    def __init__(self, names: list[str], into: Path) -> None:
+    def __init__(self, names: list[str], into: Path, remedy: str = _REMEDY) -> None:
         self.names, self.into = names, into
         some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        super().__init__(f"not in {into}: {some}. {_REMEDY}")
+        super().__init__(f"not in {into}: {some}. {remedy}")
 
 
 class ChecksumMismatch(RuntimeError):
@@ -93,14 +97,14 @@ class Jar:
 
 
 def locked(sets: Iterable[str] = (), lock: Path = LOCK) -> list[Jar]:
-    """The jars of the lock, of some sets (`broker`, `spark`) or of all, in the order of the lock."""
+    """The jars of the lock, of some sets (`broker`, `spark`, `s3`) or of all but `ON_REQUEST`, in the order of the lock."""
     rows = (line.split() for line in lock.read_text().splitlines() if line and not line.startswith("#"))
     jars = [Jar(kind, coordinate, int(size), sha256) for kind, coordinate, size, sha256 in rows]
     wanted = set(sets)
     unknown = wanted - {jar.set for jar in jars}
     if unknown:
         raise ValueError(f"no such set in {lock.name}: {', '.join(sorted(unknown))}")
-    return [jar for jar in jars if not wanted or jar.set in wanted]
+    return [jar for jar in jars if (jar.set in wanted if wanted else jar.set not in ON_REQUEST)]
 
 
 def folder() -> Path:
@@ -124,7 +128,8 @@ def class_path(kind: str, into: Path | None = None) -> list[Path]:
     jars = locked([kind])
     missing = [jar.name for jar in jars if not jar.looks_right(into)]
     if missing:
-        raise JarsMissing(missing, into)
+        own = f"Run `python -m uow.jvm.jars {kind}`, which fetches them."
+        raise JarsMissing(missing, into, own if kind in ON_REQUEST else _REMEDY)
     return [into / jar.name for jar in jars]
 
 
@@ -251,7 +256,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m uow.jvm.jars", description="Fetch and verify the locked jars.")
     parser.add_argument("--into", type=Path, help="folder (default: UOW_JARS, .jars of the checkout, or the cache)")
     parser.add_argument("--quick", action="store_true", help="do not hash jars again that were verified before")
-    parser.add_argument("sets", nargs="*", help="broker, spark (default: all)")
+    parser.add_argument("sets", nargs="*", help="broker, spark, s3 (default: broker and spark)")
     given = parser.parse_args(arguments)
     into = given.into or folder()
     try:
