@@ -16,7 +16,7 @@ import json
 from collections.abc import Mapping
 from enum import Enum
 from functools import cache
-from pathlib import Path
+from importlib import resources
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -45,7 +45,7 @@ DEFINITIONS: Final[Mapping[str, tuple[str, int]]] = MappingProxyType(
 Before a definition changes, it is copied to `released/STEM-VERSION.avsc`, and the version goes up.
 """
 
-_FOLDER = Path(__file__).parent / "definitions"
+_FOLDER = resources.files(__package__) / "definitions"  # also out of a wheel that is not unpacked
 
 
 class FrameKind(Enum):

@@ -175,10 +175,16 @@ class Audit:
         # read before the end of the input: rows of records before it come from input before that end
         reach = checkpoint.offsets(checkpoint.written)
         span = committed(self.cluster, self.names.application, self.names.components)
-        store = StateFolder(self.tables.audits)
-        state, note = self._begin(store, span) if incremental else (None, "")
+        audits = self.tables.audits
+        is_here = isinstance(audits, Path) and str(self.spark.sparkContext.master).startswith("local")
+        store = StateFolder(Path(str(audits)))
+        state, note = None, ""
+        if incremental:
+            state, note = (
+                self._begin(store, span) if is_here else (None, f"{_WHOLE}: an audit elsewhere leaves no state")
+            )
         try:
-            leave = store.begin() if reach else None
+            leave = store.begin() if reach and is_here else None  # executors elsewhere would leave it elsewhere
         except OSError as error:  # who may read the tables need not write there
             leave, note = None, "; ".join(filter(None, (note, f"no state is left for the next audit ({error})")))
         try:

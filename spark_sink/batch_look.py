@@ -19,6 +19,10 @@ WAIT_S: Final = 30.0
 """Time that Spark gets to deliver what it observed; it does so in the background."""
 
 
+CLOSED_AT: Final = "CAST(unit.closed_at AS DOUBLE)"
+"""Closing of a unit, epoch seconds."""
+
+
 @dataclass(frozen=True, slots=True)
 class LookFound:
     """The facts about a batch.
@@ -27,12 +31,14 @@ class LookFound:
         records: Number of records.
         encoded: Number of records with a frame that is decoded at once.
         plain: Number of plain units among these.
+        closed_at: Latest closing of these, epoch seconds; None without one.
         hashes: A hash of each plain unit.
     """
 
     records: int
     encoded: int
     plain: int
+    closed_at: float | None
     hashes: Any
 
 
@@ -60,6 +66,7 @@ class BatchLook:
             sql.count("*").alias("records"),
             sql.count_if(is_encoded(frames)).alias("encoded"),
             sql.count_if(sql.col("is_plain")).alias("plain"),
+            sql.max(sql.when(sql.col("is_plain"), sql.expr(CLOSED_AT))).alias("closed_at"),
             sql.array_join(of_plain, ",").alias("hashes"),
         )
 
@@ -72,4 +79,6 @@ class BatchLook:
                 return None
             time.sleep(0.01)
         found = self._observation.get
-        return LookFound(found["records"], found["encoded"], found["plain"], hashes_of_text(found["hashes"]))
+        return LookFound(
+            found["records"], found["encoded"], found["plain"], found["closed_at"], hashes_of_text(found["hashes"])
+        )

@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+
+from uow.spark_sink.folders import Folder
 
 PlannedOffsets = Mapping[str, Mapping[str, int]]
 """An offset by topic and partition."""
@@ -63,7 +64,12 @@ class PlannedBatch:
 class StreamCheckpoint:
     """The folder of a stream's checkpoint."""
 
-    folder: Path
+    folder: Folder
+
+    @property
+    def exists(self) -> bool:
+        """True if a stream has been started with it."""
+        return (self.folder / "metadata").exists()
 
     @property
     def id(self) -> str:
@@ -74,12 +80,25 @@ class StreamCheckpoint:
     @property
     def planned(self) -> int:
         """Number of the last batch that was planned; -1 for none."""
-        return max((int(path.name) for path in (self.folder / "offsets").glob("[0-9]*")), default=-1)
+        return self._last("offsets")
+
+    @property
+    def is_new(self) -> bool:
+        """True if no batch has ended."""
+        return self.written < 0
+
+    @property
+    def done(self) -> PlannedOffsets:
+        """The offsets up to which batches have ended."""
+        return self.offsets(self.written)
+
+    def _last(self, kind: str) -> int:
+        return max((int(path.name) for path in (self.folder / kind).glob("[0-9]*")), default=-1)
 
     @property
     def written(self) -> int:
         """Number of the last batch that every table has; -1 for none."""
-        return max((int(path.name) for path in (self.folder / "commits").glob("[0-9]*")), default=-1)
+        return self._last("commits")
 
     def offsets(self, number: int) -> PlannedOffsets:
         """The offsets up to which a batch reads; empty if it is not planned."""

@@ -21,15 +21,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming.query import StreamingQuery
 
-from uow.schemas.error_classes import UowError
-from uow.spark_sink.batch_look import BatchLook, is_encoded
+from uow.schemas.error_classes import StateCorruptedError, UowError
+from uow.spark_sink.batch_look import CLOSED_AT, BatchLook, is_encoded
 from uow.spark_sink.checkpoint import PlannedBatch, StreamCheckpoint
 from uow.spark_sink.decode import (
     IS_PLAIN,
@@ -42,6 +41,7 @@ from uow.spark_sink.decode import (
     with_frame,
     with_table,
 )
+from uow.spark_sink.folders import Folder
 from uow.spark_sink.kafka import (
     Backlog,
     Cluster,
@@ -50,9 +50,12 @@ from uow.spark_sink.kafka import (
     stream,
     within,
 )
+from uow.spark_sink.kafka_security import jvm_properties
+from uow.spark_sink.lineage import Lineage
+from uow.spark_sink.monitor import QUERY
 from uow.spark_sink.overlap import Overlap
 from uow.spark_sink.superseded import KnownUnits, hash_of, hashes, known_units, mark
-from uow.spark_sink.tables import ComponentsForm, DeltaTables, Table, append_once
+from uow.spark_sink.tables import ComponentsForm, DeltaTables, Table, append_once, writer_name
 from uow.spark_sink.writers import writer_of
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.policies import DestinationPolicy
@@ -98,21 +101,24 @@ _PARQUET: Final = {
 """Parquet looks at the size of what it holds only after so many rows, 100 by default; a unit may have ten megabytes."""
 
 
-def settings(*, is_short: bool) -> dict[str, str]:
+def settings(*, is_short: bool, kafka: Mapping[str, str] | None = None) -> dict[str, str]:
     """Spark properties of a session for the jobs of this package.
 
     Args:
         is_short: True for a run too short for optimisations to pay.
+        kafka: librdkafka properties of the cluster.
     """
+    both = [*_AVRO_LIMITS, *(f"-D{name}={value}" for name, value in jvm_properties(kafka or {}).items())]
     return {
-        "spark.driver.extraJavaOptions": " ".join(_AVRO_LIMITS + (_QUICK_JVM if is_short else _LOAD_JVM)),
+        "spark.driver.extraJavaOptions": " ".join([*both, *(_QUICK_JVM if is_short else _LOAD_JVM)]),
+        "spark.executor.extraJavaOptions": " ".join(both),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
         **_PARQUET,
         **(_QUICK_SPARK if is_short else _LOAD_SPARK),
     }
 
 
-def is_small(cluster: Cluster, root: Path, application: str, destinations: Mapping[str, DestinationPolicy]) -> bool:
+def is_small(cluster: Cluster, root: Folder, application: str, destinations: Mapping[str, DestinationPolicy]) -> bool:
     """True if a run that ends with the present records is too short for optimisations to pay.
 
     Raises:
@@ -142,8 +148,26 @@ _TOLD_CHARS: Final = 1000
 STOP_SECONDS: Final = 60.0
 """Time that a stop waits for the present batch; an interrupted batch runs again at the next start."""
 
-Progress = Callable[[str, int], None]
-"""Called after each batch with the destination and the batch's number of records."""
+
+class Written(NamedTuple):
+    """The result of a batch.
+
+    Attributes:
+        records: Number of records.
+        closed_at: Latest closing of a unit among them, epoch seconds; None without one, or where it is not known.
+    """
+
+    records: int
+    closed_at: float | None = None
+
+    def and_also(self, other: Written) -> Written:
+        """Both results as one."""
+        known = [each.closed_at for each in (self, other) if each.closed_at is not None]
+        return Written(self.records + other.records, max(known, default=None))
+
+
+Progress = Callable[[str, Written], None]
+"""Called after each batch with the destination and the batch's result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +195,7 @@ class DeltaSink:
         """The topics that have units."""
         return unit_topics(self.routes, self.names.units)
 
-    def start(self, *, once: bool, progress: Progress = lambda destination, records: None) -> StreamingQuery:
+    def start(self, *, once: bool, progress: Progress = lambda destination, written: None) -> StreamingQuery:
         """Starts the stream.
 
         Args:
@@ -179,14 +203,17 @@ class DeltaSink:
             progress: Called after each batch.
 
         Raises:
-            StateCorruptedError: Tables are missing.
+            StateCorruptedError: Tables are missing, or the checkpoint belongs to others.
         """
         self.tables.upgrade(self.spark, self.names.outcomes)
         self.tables.check()
         topics = _topics(self.names, self.routes)
+        lineage = Lineage(self.spark, self.cluster, self.tables, topics)
+        lineage.check()
         overlap = Overlap.of(self.spark, self.cluster, self.tables, topics)
         known = known_units(self.spark, self.tables)
         self.tables.make(self.spark)
+        lineage.save()
         form = self.tables.form_of(self.spark)
         decoder = RecordDecoder(self.spark, writer_of(self.cluster.registry_url))
         checkpoint = StreamCheckpoint(self.tables.checkpoint)
@@ -200,7 +227,7 @@ class DeltaSink:
 
         writer = (
             stream(self.spark, self.cluster, topics, most)
-            .writeStream.queryName(f"uow sink {self.names.destination}")
+            .writeStream.queryName(QUERY + self.names.destination)
             .foreachBatch(batch)
             .option("checkpointLocation", str(self.tables.checkpoint))
         )
@@ -238,17 +265,17 @@ class SinkBatch:
     lacking: Callable[[Table, DataFrame], DataFrame]
     known: KnownUnits
 
-    def write(self) -> int:
-        """Writes the batch; the number of its records."""
+    def write(self) -> Written:
+        """Writes the batch."""
         others, written = self._plain()
-        return written + (0 if others is None else self._rest(others))
+        return written if others is None else written.and_also(self._rest(others))
 
-    def _plain(self) -> tuple[DataFrame | None, int]:
-        """Writes the units that are rows as they were decoded; the other records, None if there are none, and the number of records without them."""
+    def _plain(self) -> tuple[DataFrame | None, Written]:
+        """Writes the units that are rows as they were decoded; the other records, None if there are none, and what was written without them."""
         topics = [topic for topic in self.sink.unit_topics if topic in self.planned.topics]
         framed = with_frame(self.records, topics if self.sink.forms_units else (), self.sink.names.outcomes)
         if not topics or not self.sink.forms_units:
-            return framed, 0
+            return framed, Written(0)
         routed = self._routed(self.decoder.decode(framed, self.decoder.plain)).withColumn(
             "is_plain", sql.expr(IS_PLAIN)
         )
@@ -262,17 +289,18 @@ class SinkBatch:
         if found is None:
             if self.known.add(hashes(plain.select(hash_of("unit.unit_id")))):
                 self._mark(plain)
-            return routed.where("NOT is_plain").select(*framed.columns), plain.count()
+            return routed.where("NOT is_plain").select(*framed.columns), Written(plain.count())
         if self.known.add(found.hashes):
             self._mark(plain)
+        written = Written(found.plain, found.closed_at)
         if found.records == found.plain:
-            return None, found.plain
+            return None, written
         if found.plain == found.encoded:
-            return framed.where(~is_encoded(self.decoder.plain)), found.plain
-        return routed.where("NOT is_plain").select(*framed.columns), found.plain
+            return framed.where(~is_encoded(self.decoder.plain)), written
+        return routed.where("NOT is_plain").select(*framed.columns), written
 
-    def _rest(self, others: DataFrame) -> int:
-        """Writes other records than plain units; their number."""
+    def _rest(self, others: DataFrame) -> Written:
+        """Writes other records than plain units."""
         frames: list[DataFrame] = []
 
         def keep(frame: DataFrame) -> DataFrame:
@@ -282,16 +310,16 @@ class SinkBatch:
         try:
             kept = keep(others)
             routed = keep(self._routed(self.decoder.decode(kept, frames_of(kept))))
-            counts, refer = _counts(routed)
+            counts, refer, closed_at = _counts(routed)
             if refer:
                 routed = keep(self._routed(with_components(routed, self.sink.fetch)))
-                counts, _ = _counts(routed)
+                counts, _, closed_at = _counts(routed)
             for table in tables_of(counts):
                 self._append(table, self._rows(table, routed), "/rest")
             units = self._rows(Table.UNITS, routed).select(hash_of())
             if Table.UNITS in counts and self.known.add(hashes(units)):
                 self._mark(routed)
-            return sum(counts.values())
+            return Written(sum(counts.values()), closed_at)
         finally:
             for frame in reversed(frames):
                 frame.unpersist()
@@ -303,18 +331,20 @@ class SinkBatch:
         return ROWS[table](routed, self.form)
 
     def _append(self, table: Table, rows: DataFrame, part: str = "") -> None:
-        """Appends under the stream's name in the tables. It contains the checkpoint's id, since a new checkpoint counts batches from 0 again."""
-        writer = f"uow-sink:{StreamCheckpoint(self.sink.tables.checkpoint).id}{part}"
+        writer = writer_name(StreamCheckpoint(self.sink.tables.checkpoint).id) + part
         append_once(self.lacking(table, rows), self.sink.tables.path(table), writer, self.number)
 
     def _mark(self, routed: DataFrame) -> None:
         mark(self.sink.spark, self.sink.tables, self._rows(Table.UNITS, routed))
 
 
-def _counts(routed: DataFrame) -> tuple[dict[str, int], bool]:
-    """The number of records by table, and True if units of this destination refer to components."""
-    found = routed.groupBy("goes_to").agg(sql.count("*").alias("n"), sql.max(sql.expr(REFERS)).alias("refer")).collect()
-    return {row.goes_to: row.n for row in found}, any(row.refer for row in found if row.goes_to == Table.UNITS)
+def _counts(routed: DataFrame) -> tuple[dict[str, int], bool, float | None]:
+    """The number of records by table, True if units of this destination refer to components, and the latest closing of a unit, epoch seconds."""
+    sums = sql.count("*").alias("n"), sql.max(sql.expr(REFERS)).alias("refer"), sql.max(sql.expr(CLOSED_AT)).alias("at")
+    found = routed.groupBy("goes_to").agg(*sums).collect()
+    of_units = next((row for row in found if row.goes_to == Table.UNITS), None)
+    counts = {row.goes_to: row.n for row in found}
+    return counts, of_units is not None and bool(of_units.refer), of_units.at if of_units else None
 
 
 def run(sinks: Sequence[DeltaSink], *, once: bool, stop: threading.Event, progress: Progress) -> None:
@@ -330,19 +360,25 @@ def run(sinks: Sequence[DeltaSink], *, once: bool, stop: threading.Event, progre
         progress: Called after each batch.
 
     Raises:
-        UowError: Streams failed; it names their destinations and the causes.
+        UowError: Streams failed, or with `once` could not be started; it names their destinations and the causes.
     """
     queries: dict[str, StreamingQuery] = {}
+    refused: list[str] = []
     goes_on = any if once else all
     try:
         for sink in sinks:
-            queries[sink.names.destination] = sink.start(once=once, progress=progress)
+            try:
+                queries[sink.names.destination] = sink.start(once=once, progress=progress)
+            except StateCorruptedError as error:
+                if not once:
+                    raise
+                refused.append(f"{sink.names.destination}: {error}")
         while not stop.is_set() and goes_on(query.isActive for query in queries.values()):
             stop.wait(0.2)
         for query in queries.values():
             wait_idle(query, STOP_SECONDS)
             query.stop()
-        _raise_failures(queries)
+        _raise_failures(queries, refused)
         for sink in sinks:
             sink.tables.make(sink.spark)
     finally:
@@ -357,13 +393,13 @@ def wait_idle(query: StreamingQuery, seconds: float) -> None:
         time.sleep(0.05)
 
 
-def _raise_failures(queries: Mapping[str, StreamingQuery]) -> None:
+def _raise_failures(queries: Mapping[str, StreamingQuery], refused: list[str]) -> None:
     failures = {destination: query.exception() for destination, query in queries.items()}
     failed = [
         f"{destination}: its stream failed: {_cause(failure)}" for destination, failure in failures.items() if failure
     ]
-    if failed:
-        raise UowError("; ".join(failed))
+    if refused or failed:
+        raise UowError("; ".join(refused + failed))
 
 
 def _cause(failure: Any) -> str:
@@ -378,7 +414,7 @@ def _cause(failure: Any) -> str:
 def sinks(
     spark: SparkSession,
     cluster: Cluster,
-    root: Path,
+    root: Folder,
     application: str,
     destinations: Mapping[str, DestinationPolicy],
     form: ComponentsForm = ComponentsForm.NESTED,

@@ -1,6 +1,7 @@
-"""Reading Kafka with Spark: connection properties of Java's clients, and the options of every read.
+"""Reading Kafka with Spark: the options of every read, and offsets.
 
-Belongs here: from the settings (with librdkafka's names) to Spark's Kafka source. Does not belong here: the meaning of records.
+Belongs here: from the settings (with librdkafka's names) to Spark's Kafka source. Does not belong here: security (`uow.spark_sink.kafka_security`),
+the meaning of records.
 """
 
 from __future__ import annotations
@@ -10,14 +11,23 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from uow.schemas.error_classes import StateCorruptedError
+from uow.spark_sink.kafka_security import allow_token_endpoint, java_properties, with_contents
 
 TIMEOUT_S: Final = 30.0
 SAMPLE: Final = 200
@@ -42,23 +52,6 @@ _PASSING: Final = frozenset(
 )
 """Errors after which the request is repeated: a leader has moved, a disk has failed."""
 
-_SAME: Final = ("security.protocol", "client.dns.lookup", "ssl.endpoint.identification.algorithm")
-_LOGIN: Final = {
-    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
-    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
-    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
-}
-_PEM_FILES: Final = {
-    "ssl.ca.location": ("ssl.truststore.type", "ssl.truststore.certificates"),
-    "ssl.certificate.location": ("ssl.keystore.type", "ssl.keystore.certificate.chain"),
-    "ssl.key.location": ("ssl.keystore.type", "ssl.keystore.key"),
-}
-_PEM_TEXTS: Final = {
-    "ssl.ca.pem": ("ssl.truststore.type", "ssl.truststore.certificates"),
-    "ssl.certificate.pem": ("ssl.keystore.type", "ssl.keystore.certificate.chain"),
-    "ssl.key.pem": ("ssl.keystore.type", "ssl.keystore.key"),
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
@@ -66,7 +59,7 @@ class Cluster:
 
     Attributes:
         bootstrap_servers: `host:port`, comma-separated.
-        kafka: librdkafka properties of `[kafka]`.
+        kafka: librdkafka properties of `[kafka]`; with `with_contents` also for other machines.
         registry_url: Schema registry; empty for none.
     """
 
@@ -75,40 +68,10 @@ class Cluster:
     registry_url: str = ""
 
 
-def java_properties(kafka: Mapping[str, str]) -> dict[str, str]:
-    """Security properties of librdkafka in the spelling of Java's clients; tuning properties have no meaning for Spark and are left out.
-
-    Args:
-        kafka: librdkafka properties.
-
-    Returns:
-        Properties without Spark's prefix `kafka.`.
-    """
-    found = {name: kafka[name] for name in _SAME if name in kafka}
-    mechanism = kafka.get("sasl.mechanism", kafka.get("sasl.mechanisms", ""))
-    if mechanism:
-        found["sasl.mechanism"] = mechanism
-    if mechanism in _LOGIN and "sasl.username" in kafka:
-        user, password = _quoted(kafka["sasl.username"]), _quoted(kafka.get("sasl.password", ""))
-        found["sasl.jaas.config"] = f"{_LOGIN[mechanism]} required username={user} password={password};"
-    for name, (kind, target) in _PEM_FILES.items():
-        if name in kafka:
-            found |= {kind: "PEM", target: Path(kafka[name]).read_text()}
-    for name, (kind, target) in _PEM_TEXTS.items():
-        if name in kafka:
-            found |= {kind: "PEM", target: kafka[name]}
-    if "ssl.key.password" in kafka:
-        found["ssl.key.password"] = kafka["ssl.key.password"]
-    return found
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
 def source_options(cluster: Cluster, topics: Iterable[str]) -> dict[str, str]:
     """Options of every read: committed records only (W-49), from the beginning, and failing if records are lost."""
-    return {f"kafka.{name}": value for name, value in java_properties(cluster.kafka).items()} | {
+    security = java_properties(with_contents(cluster.kafka))
+    return {f"kafka.{name}": value for name, value in security.items()} | {
         "kafka.bootstrap.servers": cluster.bootstrap_servers,
         "kafka.isolation.level": "read_committed",
         "subscribe": ",".join(topics),
@@ -121,6 +84,7 @@ def source_options(cluster: Cluster, topics: Iterable[str]) -> dict[str, str]:
 def stream(spark: SparkSession, cluster: Cluster, topics: Iterable[str], max_records: int) -> DataFrame:
     """The topics as a stream with at most `max_records` in a batch."""
     options = source_options(cluster, topics) | {"maxOffsetsPerTrigger": str(max_records)}
+    allow_token_endpoint(spark, cluster.kafka)
     return _named(spark.readStream.format("kafka").options(**options).load())
 
 
@@ -140,20 +104,12 @@ def between(
     if not start:
         return spark.createDataFrame([], RECORD)
     options = source_options(cluster, [topic])
+    allow_token_endpoint(spark, cluster.kafka)
     options |= {"startingOffsets": _bounds(topic, start), "endingOffsets": _bounds(topic, end)}
     if not whole:
         del options["subscribe"]
         options |= {"failOnDataLoss": "false", "assign": json.dumps({topic: sorted(start)})}
     return _named(spark.read.format("kafka").options(**options).load())
-
-
-def everything(spark: SparkSession, cluster: Cluster, topics: Iterable[str]) -> DataFrame:
-    """All present records of some topics."""
-    return _named(spark.read.format("kafka").options(**source_options(cluster, topics)).load())
-
-
-LATEST: Final = -1
-"""As an end: the end offset at the time of reading."""
 
 
 def _bounds(topic: str, offsets: Mapping[int, int]) -> str:
@@ -213,6 +169,24 @@ def begins(cluster: Cluster, topic: str) -> dict[int, int]:
     """
     with _consumer(cluster, "uow-sink") as consumer:
         return _offsets(consumer, _partitions(consumer, topic), OFFSET_BEGINNING)
+
+
+def topic_ids(cluster: Cluster, topics: Iterable[str]) -> dict[str, str]:
+    """The id that Kafka gave to each topic, when it was created; topics without one are left out: the broker is older than these ids.
+
+    Raises:
+        StateCorruptedError: There is no such topic.
+    """
+    admin = AdminClient({**cluster.kafka, "bootstrap.servers": cluster.bootstrap_servers})
+    found = {}
+    for topic, future in admin.describe_topics(TopicCollection([*topics]), request_timeout=TIMEOUT_S).items():
+        try:
+            found[topic] = str(future.result().topic_id)
+        except KafkaException as failure:
+            if failure.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+            raise _missing(topic, failure.args[0]) from failure
+    return {topic: given for topic, given in found.items() if given.strip("A")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,8 +256,12 @@ def _consumer(cluster: Cluster, group: str) -> Iterator[Consumer]:
 def _partitions(consumer: Consumer, topic: str) -> list[TopicPartition]:
     found = consumer.list_topics(topic, TIMEOUT_S).topics[topic]
     if found.error is not None:
-        raise StateCorruptedError([], f"{topic}: {found.error}", "create the topics with `uow topics create`")
+        raise _missing(topic, found.error)
     return [TopicPartition(topic, partition) for partition in sorted(found.partitions)]
+
+
+def _missing(topic: str, error: KafkaError) -> StateCorruptedError:
+    return StateCorruptedError([], f"{topic}: {error}", "create the topics with `uow topics create`")
 
 
 def _offsets(consumer: Consumer, partitions: Sequence[TopicPartition], side: int) -> dict[int, int]:

@@ -20,7 +20,7 @@ from functools import reduce
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from uow.spark_sink.checkpoint import PlannedBatch
+from uow.spark_sink.checkpoint import PlannedBatch, StreamCheckpoint
 from uow.spark_sink.kafka import Cluster, begins
 from uow.spark_sink.tables import PLACE, DeltaTables, Table
 
@@ -48,7 +48,7 @@ class Overlap:
     def of(cls, spark: SparkSession, cluster: Cluster, tables: DeltaTables, topics: Sequence[str]) -> Overlap:
         """The overlap saved with the checkpoint of these topics; it is determined and saved now if the checkpoint is new."""
         note = tables.checkpoint / "reach.json"
-        if not (tables.checkpoint / "metadata").exists():
+        if not StreamCheckpoint(tables.checkpoint).exists:
             reach = {topic: found for topic, found in _reach(spark, tables).items() if topic in topics}
             _warn_of_gaps(cluster, reach)
             note.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,10 @@
-"""A local Spark session on the project's Java and jars, quiet.
+"""A Spark session with Kafka, Avro and Delta: on this machine, on a cluster, or the one of `spark-submit`.
 
-Belongs here: everything needed to get from an installed Python to a `SparkSession` with Kafka, Avro and Delta. On a cluster the
-session comes from `spark-submit` instead, and the jobs take it as an argument.
+On this machine and with `--master` the JVM is the project's Java with the project's jars, quiet; executors get the jars from the driver. Below
+`spark-submit` JVM, master, jars and resources are those of its own options and defaults, and only properties of a session are added.
+
+Belongs here: everything needed to get from an installed Python to a `SparkSession`. Does not belong here: properties that one job needs
+(`uow.spark_sink.delta_sink.settings`).
 """
 
 import atexit
@@ -10,6 +13,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,24 +23,58 @@ from uow.jvm import jars, java
 if TYPE_CHECKING:  # importing pyspark takes long, so it is imported only to start a session
     from pyspark.sql import SparkSession
 
-__all__ = ["SETTINGS", "session"]
+__all__ = ["SETTINGS", "Place", "session"]
 
 CONF_FOLDER = Path(__file__).resolve().parent / "conf"
 
-JVM_OPTIONS = "spark.driver.extraJavaOptions"
+_AT_LAUNCH = ("spark.driver.extraJavaOptions", "spark.driver.memory")
+
+REDACTED = r"(?i)secret|password|passwd|token|access[.]?key|jaas|keystore|BEGIN.*PRIVATE KEY"
+"""Names and values that Spark shows nowhere: neither in plans and logs nor on its page. Its own expression does not know keys in PEM."""
 
 SETTINGS = {
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    "spark.redaction.regex": REDACTED,
     "spark.sql.session.timeZone": "UTC",
-    # for small data on one machine; the defaults are for a cluster
-    "spark.sql.shuffle.partitions": "4",
-    "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
+"""Spark properties of every session."""
+
+_ONE_MACHINE = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    # for small data on one machine; the defaults are for a cluster
+    "spark.sql.shuffle.partitions": "4",
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+
+OBJECT_STORES = {"s3a": "s3"}
+"""Schemes of object stores, with the set of jars (`uow/jvm/jars.toml`) that reads and writes there."""
+
+SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""Environment variable of a program that `spark-submit` runs: it has a JVM already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where jobs run, as the command line says.
+
+    Attributes:
+        master: Spark's `--master`; None for this machine, or for the one that `spark-submit` was given.
+        conf: Spark properties, which override all others.
+        schemes: Schemes of the folders of tables.
+    """
+
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    schemes: tuple[str, ...] = ()
+
+    @property
+    def is_here(self) -> bool:
+        """True if this process's JVM does all the work."""
+        return SUBMITTED not in os.environ and (self.master is None or self.master.startswith("local"))
 
 
 def session(
@@ -45,6 +83,7 @@ def session(
     cores: int = 2,
     memory: str = "1g",
     settings: Mapping[str, str] | None = None,
+    place: Place | None = None,
 ) -> "SparkSession":
     """The process's Spark session, started if there is none yet (5 to 9 seconds).
 
@@ -53,43 +92,70 @@ def session(
 
     Args:
         name: the application's name.
-        cores: threads for tasks.
+        cores: threads for tasks, on this machine.
         memory: the driver's heap.
         settings: Spark properties that override `SETTINGS`.
+        place: where it runs; by default on this machine.
 
     Raises:
         uow.jvm.jars.JarsMissing, uow.jvm.java.JavaMissing: the message says what to install.
     """
-    # spark.jars and the driver's memory take effect only on the JVM's command line
-    at_launch = {"spark.jars": ",".join(map(str, jars.class_path("spark"))), "spark.driver.memory": memory}
-    if settings and JVM_OPTIONS in settings:
-        at_launch[JVM_OPTIONS] = settings[JVM_OPTIONS]
-    gateway, scratch = _jvm(tuple(at_launch.items()))
+    place = place or Place()
+    if SUBMITTED in os.environ:
+        return _submitted(name, {**SETTINGS, **(settings or {}), **place.conf})
+    sets = ("spark", *(OBJECT_STORES[scheme] for scheme in place.schemes if scheme in OBJECT_STORES))
+    paths = [str(path) for kind in sets for path in jars.class_path(kind)]
+    given = {"spark.driver.memory": memory, **(settings or {}), **place.conf}
+    if more := given.pop("spark.jars", ""):
+        paths += more.split(",")
+    # the class path, the driver's memory and the like take effect only on the JVM's command line
+    at_launch = {name: value for name, value in given.items() if name in _AT_LAUNCH or name in place.conf}
+    at_launch["spark.jars"] = ",".join(paths)
+    if not place.is_here:
+        at_launch["spark.master"] = str(place.master)
+    gateway, scratch = _jvm(tuple(at_launch.items()), place.is_here)
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
     folders = {"spark.local.dir": scratch, "spark.sql.warehouse.dir": f"{scratch}/warehouse"}
-    conf = SparkConf().setMaster(f"local[{cores}]").setAppName(name)
-    conf.setAll(list({**at_launch, **folders, **SETTINGS, **(settings or {})}.items()))
+    common = SETTINGS | _ONE_MACHINE if place.is_here else SETTINGS
+    conf = SparkConf().setMaster(place.master or f"local[{cores}]").setAppName(name)
+    conf.setAll(list({**folders, **common, **given, **at_launch}.items()))
     if SparkSession.getActiveSession() is None:
         SparkContext(conf=conf, gateway=gateway)
     return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
+def _submitted(name: str, settings: Mapping[str, str]) -> "SparkSession":
+    """The session of `spark-submit`, whose own options win. Its JVM runs already: properties of the JVM are set there."""
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+    given = SparkConf()
+    own: dict[str, Any] = {key: value for key, value in settings.items() if not given.contains(key)}
+    of_jvm = own.pop("spark.driver.extraJavaOptions", "").split()
+    made = SparkSession.builder.appName(name).config(map=own).getOrCreate()
+    jvm: Any = made.sparkContext._jvm
+    for option in of_jvm:
+        if option.startswith("-D"):
+            jvm.java.lang.System.setProperty(*option.removeprefix("-D").split("=", 1))
+    return made
+
+
 @cache
-def _jvm(at_launch: tuple[tuple[str, str], ...]) -> tuple[Any, str]:
+def _jvm(at_launch: tuple[tuple[str, str], ...], is_here: bool) -> tuple[Any, str]:
     """The process's JVM, in a temporary folder of its own, which is deleted when the process ends.
 
     Spark before 4.0.1 makes a folder `artifacts` in the JVM's working folder (SPARK-52396): users would find it beside their
     files, and a read-only folder would fail. Relative paths still mean the folder of this process.
     """
     os.environ.update(
-        JAVA_HOME=str(java.spark_home()),
-        PYSPARK_PYTHON=sys.executable,
-        PYSPARK_DRIVER_PYTHON=sys.executable,
-        SPARK_LOCAL_IP="127.0.0.1",
-        SPARK_CONF_DIR=str(CONF_FOLDER),
+        JAVA_HOME=str(java.spark_home()), PYSPARK_DRIVER_PYTHON=sys.executable, SPARK_CONF_DIR=str(CONF_FOLDER)
     )
+    if is_here:
+        os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
+    else:  # executors on machines with another layout
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.pop("SPARK_HOME", None)  # another installed Spark would be used instead
     from pyspark import SparkConf
     from pyspark.java_gateway import launch_gateway

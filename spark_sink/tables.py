@@ -6,11 +6,9 @@ Belongs here: table names, columns, creation, the idempotent append, row counts.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -22,6 +20,8 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import DataType, StructType
 
 from uow.schemas.error_classes import StateCorruptedError
+from uow.spark_sink.checkpoint import StreamCheckpoint
+from uow.spark_sink.folders import Folder
 
 HEADERS: Final = "ARRAY<STRUCT<name: STRING, value: BINARY>>"
 """Headers as they are on the record: order, repeats and raw bytes kept."""
@@ -141,36 +141,36 @@ class DeltaTables:
         form: Form of the components in tables that are made anew; existing ones keep theirs.
     """
 
-    root: Path
+    root: Folder
     destination: str
     form: ComponentsForm = ComponentsForm.NESTED
 
     @property
-    def folder(self) -> Path:
+    def folder(self) -> Folder:
         """Folder of the destination's tables."""
         return self.root / self.destination
 
     def path(self, table: Table) -> str:
         """Folder of a table."""
-        return str(self.folder / table)
+        return str(self.folder / table.value)
 
     def sql_name(self, table: Table) -> str:
         """Name of a table in SQL statements."""
         return f"delta.`{self.path(table).replace('`', '``')}`"
 
     @property
-    def audits(self) -> Path:
+    def audits(self) -> Folder:
         """Folder in which audits leave their state."""
         return self.root / "_audits" / self.destination
 
     @property
-    def checkpoint(self) -> Path:
+    def checkpoint(self) -> Folder:
         """Folder in which Structured Streaming stores its position."""
         return self.root / "_checkpoints" / self.destination
 
     def is_made(self, table: Table) -> bool:
         """True if a table exists."""
-        return (Path(self.path(table)) / "_delta_log").is_dir()
+        return (self.folder / table.value / "_delta_log").is_dir()
 
     def exist(self) -> bool:
         """True if all tables exist."""
@@ -199,7 +199,7 @@ class DeltaTables:
         Raises:
             StateCorruptedError: A table is missing. It would never get the rows of batches that are already counted.
         """
-        if any((self.checkpoint / "commits").glob("[0-9]*")) and not self.exist():
+        if not StreamCheckpoint(self.checkpoint).is_new and not self.exist():
             remedy = "remove the checkpoint: everything that is still in the topics is then written again, and no row is doubled"
             raise StateCorruptedError(
                 [], f"{self.checkpoint} counts batches of tables that are missing below {self.folder}", remedy
@@ -211,7 +211,8 @@ class DeltaTables:
         `units` is extended last, so `unreadable` can be missing for this reason only while `units` lacks a column; the tables of `D.outcomes`,
         only while the checkpoint has no offset of it.
         """
-        if (read := self._topics_read()) and outcomes_topic not in read:
+        checkpoint = StreamCheckpoint(self.checkpoint)
+        if (read := checkpoint.offsets(checkpoint.planned)) and outcomes_topic not in read:
             for table in (Table.OUTCOMES, Table.ANSWERS):
                 self._make(spark, table)
         for table in (Table.COMPONENTS, Table.UNITS):
@@ -223,11 +224,6 @@ class DeltaTables:
                 self._make(spark, Table.UNREADABLE)
                 added = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in lacking)
                 spark.sql(f"ALTER TABLE {self.sql_name(table)} ADD COLUMNS ({added})")
-
-    def _topics_read(self) -> set[str]:
-        """Topics that the last batch of the checkpoint has offsets of; none without a checkpoint."""
-        batches = sorted((self.checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
-        return set(json.loads(batches[-1].read_text().splitlines()[-1])) if batches else set()
 
     def stored(self, spark: SparkSession, table: Table) -> DataFrame:
         """The rows in a table's own files."""
@@ -254,7 +250,7 @@ class DeltaTables:
         if not done or set(self.path(table)) & _GLOB or self._has_more_than_files(spark, table):
             return rows
         files = [unquote(urlsplit(file).path) for file in rows.inputFiles()]
-        left = [file for file in files if Path(file).name not in done]
+        left = [file for file in files if file.rpartition("/")[2] not in done]
         return spark.read.schema(rows.schema).parquet(*left) if left else rows.where("false")
 
     def _has_more_than_files(self, spark: SparkSession, table: Table) -> bool:
@@ -270,7 +266,7 @@ class DeltaTables:
         return found
 
 
-def tables_below(root: Path, destinations: Sequence[str] = ()) -> list[DeltaTables]:
+def tables_below(root: Folder, destinations: Sequence[str] = ()) -> list[DeltaTables]:
     """The tables of some destinations in a folder, or of all that have tables there, by name.
 
     Raises:
@@ -303,6 +299,11 @@ def despite_others(change: Callable[[], Result]) -> Result:
             if not left or not any(text in str(error) for text in _OTHERS_WERE_FASTER):
                 raise
     raise AssertionError
+
+
+def writer_name(checkpoint_id: str) -> str:
+    """The name under which a stream writes. It contains the checkpoint's id, since a new checkpoint counts batches from 0 again."""
+    return f"uow-sink:{checkpoint_id}"
 
 
 def append_once(rows: DataFrame, path: str, writer: str, version: int) -> None:

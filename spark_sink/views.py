@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from uow.schemas.error_classes import StateCorruptedError
 from uow.schemas.records import MAX_SEQ
+from uow.spark_sink.folders import Folder, folder
 from uow.topics.headers import PRODUCER_ID
 
 if TYPE_CHECKING:
@@ -176,20 +176,20 @@ SELECT reason, count(*) AS records FROM unreadable_records GROUP BY reason ORDER
 """The questions, in the order of the page. A view may use the tables and nothing else."""
 
 
-def destinations(root: str | Path) -> list[str]:
+def destinations(root: str | Folder) -> list[str]:
     """Destinations that have a table of units below a folder, in alphabetical order.
 
     Raises:
         StateCorruptedError: There is none.
     """
-    found = sorted(path.parents[1].name for path in Path(root).glob("*/units/_delta_log"))
+    found = sorted(path.parent.parent.name for path in folder(root).glob("*/units/_delta_log"))
     if not found:
         raise StateCorruptedError([], f"no tables below {root}", "name the folder that `uow sink --tables` writes to")
     return found
 
 
 def register(
-    spark: SparkSession, root: str | Path, wanted: Sequence[str] = (), *, producer_header: str = PRODUCER_ID
+    spark: SparkSession, root: str | Folder, wanted: Sequence[str] = (), *, producer_header: str = PRODUCER_ID
 ) -> list[str]:
     """Makes the temporary views in a session: one for each table, and `VIEWS`. Views of the same names are replaced.
 
@@ -197,7 +197,7 @@ def register(
 
     Args:
         spark: The session, with Delta Lake.
-        root: Folder of the tables, as in `uow sink --tables`.
+        root: Folder or URI of the tables, as in `uow sink --tables`.
         wanted: Destinations; all that are there, if empty.
         producer_header: Name of the header that names the sender of a component; where it is missing, topic and partition are its name.
 
@@ -211,7 +211,7 @@ def register(
     for name in wanted:
         if name not in there:
             raise StateCorruptedError([], f"{name} has no tables below {root}", f"there are: {', '.join(there)}")
-    frames = _tables(spark, Path(root), wanted or there)
+    frames = _tables(spark, folder(root), wanted or there)
     for name, frame in frames.items():
         frame.createOrReplaceTempView(name)
     for view in VIEWS:
@@ -220,7 +220,7 @@ def register(
     return [*frames, *(view.name for view in VIEWS)]
 
 
-def _tables(spark: SparkSession, root: Path, wanted: Sequence[str]) -> dict[str, DataFrame]:
+def _tables(spark: SparkSession, root: Folder, wanted: Sequence[str]) -> dict[str, DataFrame]:
     """Each table of some destinations as one frame, by its name."""
     from uow.spark_sink.tables import DeltaTables, Table, columns
 

@@ -10,13 +10,15 @@ import click
 
 from uow.cli.audit_page import page, range_text
 from uow.cli.main import FAILED
-from uow.cli.options import config_option, json_option, tables_option
+from uow.cli.options import config_option, json_option, spark_options, tables_option
 from uow.cli.sink_command import chosen_destinations, cluster_of
 from uow.config.loading import Settings
 from uow.terminal.printing import Progress, moment_text, print_json, print_table, wall_clock_ms
 
 if TYPE_CHECKING:
     from uow.spark_sink.audit import AuditReport
+    from uow.spark_sink.folders import Folder
+    from uow.spark_sink.session import Place
 
 
 @click.command()
@@ -47,9 +49,11 @@ if TYPE_CHECKING:
     help="Let the next incremental audit go on behind this one even if there are differences.",
 )
 @json_option
+@spark_options
 def command(
     settings: Settings,
-    root: Path,
+    root: Folder,
+    place: Place,
     chosen: tuple[str, ...],
     page_file: Path | None,
     incremental: bool,
@@ -74,10 +78,11 @@ def command(
     reports = []
     with Progress("Spark is starting") as progress:
         offsets = sum(committed(cluster, names.application, names.components).offsets for names in wanted)
-        spark = session("uow audit", settings=spark_settings(is_short=offsets < LOAD_RECORDS))
+        is_short = place.is_here and offsets < LOAD_RECORDS
+        spark = session("uow audit", settings=spark_settings(is_short=is_short, kafka=cluster.kafka), place=place)
         for names in wanted:
             progress.say(f"{names.destination}: computing every unit again")
-            tables = DeltaTables(root.resolve(), names.destination)
+            tables = DeltaTables(root, names.destination)
             audit = Audit(spark, cluster, names, settings.policy(names.destination), tables)
             reports.append(audit.run(incremental=incremental, accept=accept))
     if page_file is not None:

@@ -6,14 +6,19 @@ Belongs here: click decorators. Does not belong here: options of a single comman
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import datetime
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from uow.config.loading import DEFAULT_FILE, Settings, load
 from uow.terminal.printing import wall_clock_ms
+
+if TYPE_CHECKING:
+    from uow.spark_sink.folders import Folder
 
 
 def _load(ctx: click.Context, param: click.Parameter, value: Path | None) -> Settings:
@@ -32,17 +37,52 @@ config_file_option = click.option("-c", "--config", "path", type=_FILE, metavar=
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 """`--json`: passes `as_json: bool` to the command."""
 
-TABLES_HELP = "Folder of the Delta tables."
+TABLES_HELP = "Folder of the Delta tables; also a URI that Spark knows, such as s3a://BUCKET/FOLDER."
 
-tables_option = click.option(
-    "--tables",
-    "root",
-    type=click.Path(file_okay=False, path_type=Path),
-    required=True,
-    metavar="DIR",
-    help=TABLES_HELP,
-)
-"""`--tables DIR`: passes `root: Path` to the command."""
+
+class FolderType(click.ParamType):
+    """A folder here or elsewhere; the command gets a `uow.spark_sink.folders.Folder`."""
+
+    name = "folder"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Folder:
+        from uow.spark_sink.folders import folder
+
+        found = folder(value)
+        if isinstance(found, Path) and found.is_file():
+            self.fail(f"{value} is a file", param, ctx)
+        return found
+
+
+tables_option = click.option("--tables", "root", type=FolderType(), required=True, metavar="DIR", help=TABLES_HELP)
+"""`--tables DIR`: passes `root: Folder` to the command."""
+
+
+def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--master URL` and `--conf KEY=VALUE`: pass `place: Place` to a command that has `root`, for its Spark session."""
+
+    @click.option("--master", metavar="URL", help="Spark's master, such as spark://HOST:7077. [default: this machine]")
+    @click.option(
+        "--conf",
+        "pairs",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="A Spark property, before all others; may be repeated.",
+    )
+    @wraps(command)
+    def placed(*arguments: Any, master: str | None, pairs: tuple[str, ...], root: Folder, **options: Any) -> Any:
+        from uow.spark_sink.folders import RemoteFolder
+        from uow.spark_sink.session import Place
+
+        for pair in pairs:
+            if "=" not in pair:
+                raise click.BadParameter(f"{pair!r} is not KEY=VALUE", param_hint="--conf")
+        conf = {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
+        schemes = (root.scheme,) if isinstance(root, RemoteFolder) else ()
+        return command(*arguments, root=root, place=Place(master, conf, schemes), **options)
+
+    return placed
+
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|h|d)")
 _MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from uow.cli.options import TimeType, config_file_option, json_option, tables_option
+from uow.cli.options import TimeType, config_file_option, json_option, spark_options, tables_option
 from uow.config.loading import load
 from uow.schemas.error_classes import UowError
 from uow.terminal.printing import Progress, print_json, wall_clock_ms
@@ -16,6 +16,8 @@ from uow.topics.headers import PRODUCER_ID
 
 if TYPE_CHECKING:
     from uow.processor.engine.group_view import OpenGroup
+    from uow.spark_sink.folders import Folder
+    from uow.spark_sink.session import Place
 
 
 @click.command()
@@ -46,8 +48,10 @@ if TYPE_CHECKING:
 )
 @config_file_option
 @json_option
+@spark_options
 def command(
-    root: Path,
+    root: Folder,
+    place: Place,
     out: Path,
     chosen: tuple[str, ...],
     since: int | None,
@@ -70,12 +74,14 @@ def command(
 
     if not out.resolve().parent.is_dir():
         raise click.BadParameter(f"{out.parent} is no folder", param_hint="--out")
-    names = [*dict.fromkeys(chosen)] or destinations(root)
-    open_groups = None if path is None else groups_of(path, names)
     with Progress("Spark is starting") as progress:
-        spark = session("uow report", settings=spark_settings(is_short=True))
+        if isinstance(root, Path):
+            destinations(root)  # complains before Spark is started
+        spark = session("uow report", settings=spark_settings(is_short=place.is_here), place=place)
         progress.say("reading the tables")
-        register(spark, root.resolve(), names, producer_header=producer_header)
+        names = [*dict.fromkeys(chosen)] or destinations(root)
+        open_groups = None if path is None else groups_of(path, names)
+        register(spark, root, names, producer_header=producer_header)
         summary = summarize(spark, names, since, until)
     now = wall_clock_ms()
     if as_json:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Mapping
 from dataclasses import asdict, astuple, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,8 +18,10 @@ from click.core import ParameterSource
 from uow.cli.options import (
     TABLES_HELP,
     DurationType,
+    FolderType,
     config_file_option,
     json_option,
+    spark_options,
     tables_option,
 )
 from uow.config.loading import Settings, load
@@ -31,14 +34,17 @@ from uow.terminal.printing import (
 )
 
 if TYPE_CHECKING:
+    from uow.spark_sink.folders import Folder
     from uow.spark_sink.kafka import Cluster
+    from uow.spark_sink.monitor import StreamState
+    from uow.spark_sink.session import Place
 
 SHORTEST_RETENTION_MS: Final = 3_600_000
 
 
 @click.group(invoke_without_command=True)
 @config_file_option
-@click.option("--tables", "root", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help=TABLES_HELP)
+@click.option("--tables", "root", type=FolderType(), metavar="DIR", help=TABLES_HELP)
 @click.option("--once", is_flag=True, help="Write the records that are committed now, then end.")
 @click.option(
     "--destination",
@@ -55,15 +61,23 @@ SHORTEST_RETENTION_MS: Final = 3_600_000
     show_default=True,
     help="In the units' rows, or in a table of their own. Existing tables keep their form.",
 )
+@click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="PORT", help="Serve metrics for Prometheus.")
+@click.option(
+    "--metrics-host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address for --metrics-port."
+)
 @json_option
 @click.pass_context
+@spark_options
 def command(
     ctx: click.Context,
     path: Path | None,
-    root: Path | None,
+    root: Folder | None,
+    place: Place,
     once: bool,
     chosen: tuple[str, ...],
     form: str,
+    metrics_port: int | None,
+    metrics_host: str,
     as_json: bool,
 ) -> None:
     """Write units into Delta tables below DIR, with a folder for each destination.
@@ -82,19 +96,24 @@ def command(
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
     from uow.spark_sink import delta_sink as sink
+    from uow.spark_sink.monitor import SinkMonitor, watching
     from uow.spark_sink.session import session
     from uow.spark_sink.tables import ComponentsForm, Table
 
     destinations = chosen_destinations(settings, chosen)
-    with SinkProgress() as progress:
+    with Progress("Spark is starting") as line:
         policies = {name: settings.policy(name) for name in destinations}
-        where = cluster_of(settings), root.resolve(), settings.application_id, policies
-        spark = session("uow sink", settings=sink.settings(is_short=once and sink.is_small(*where)))
+        where = cluster_of(settings), root, settings.application_id, policies
+        is_short = once and place.is_here and isinstance(root, Path) and sink.is_small(*where)
+        spark = session("uow sink", settings=sink.settings(is_short=is_short, kafka=where[0].kafka), place=place)
         sinks = sink.sinks(spark, *where, ComponentsForm(form))
-        try:
-            sink.run(sinks, once=once, stop=stop, progress=progress.batch)
-        except KeyboardInterrupt:
-            stop.set()
+        monitor = SinkMonitor()
+        monitor.on_change = lambda: line.say(progress_text(monitor.streams))
+        with watching(spark, monitor, metrics_host, metrics_port):
+            try:
+                sink.run(sinks, once=once, stop=stop, progress=lambda name, written: monitor.wrote(name, *written))
+            except KeyboardInterrupt:
+                stop.set()
         rows = sink.rows(sinks)
     for destination, tables in rows.items():
         if count := tables[Table.UNREADABLE]:
@@ -123,24 +142,38 @@ def command(
 )
 @click.option("--z-order", is_flag=True, help="Order all rows by time and id; that writes every table again.")
 @click.option("--dry-run", is_flag=True, help="Only say what it would do.")
+@click.option("--alone", is_flag=True, help="No sink is running: needed in S3.")
 @json_option
-def maintain(root: Path, chosen: tuple[str, ...], retain_ms: int, z_order: bool, dry_run: bool, as_json: bool) -> None:
+@spark_options
+def maintain(
+    root: Folder,
+    place: Place,
+    chosen: tuple[str, ...],
+    retain_ms: int,
+    z_order: bool,
+    dry_run: bool,
+    alone: bool,
+    as_json: bool,
+) -> None:
     """Write the small files of the tables together into large ones, and delete files that are no longer needed.
 
-    A sink may run meanwhile. Rows stay the same. Run it from a schedule: daily, or hourly where a sink never stops.
+    A sink may run meanwhile, but not in S3 (--alone). Rows stay the same. Run it from a schedule: daily, or hourly where a sink never stops.
     """
     if retain_ms < SHORTEST_RETENTION_MS:
         raise click.BadParameter("at least 1h is needed, for what reads or writes meanwhile", param_hint="--retain")
+    if not (alone or dry_run) and not isinstance(root, Path) and root.scheme.startswith("s3"):
+        raise click.UsageError(
+            "in S3 two programs that write one table may undo each other's work: stop the sink, and say --alone"
+        )
     from uow.spark_sink import delta_sink as sink
     from uow.spark_sink import maintenance
     from uow.spark_sink.session import session
     from uow.spark_sink.tables import Table, tables_below
 
-    found = tables_below(root.resolve(), chosen)
     done: dict[str, dict[str, maintenance.Maintained]] = {}
     with Progress("Spark is starting") as progress:
-        spark = session("uow sink maintain", settings=sink.settings(is_short=False) | maintenance.SETTINGS)
-        for tables in found:
+        spark = session("uow sink maintain", settings=sink.settings(is_short=False) | maintenance.SETTINGS, place=place)
+        for tables in tables_below(root, chosen):
             done[tables.destination] = {}
             for table in filter(tables.is_made, Table):
                 progress.say(f"{tables.destination}: {table}")
@@ -172,20 +205,22 @@ def chosen_destinations(settings: Settings, chosen: tuple[str, ...]) -> list[str
 
 
 def cluster_of(settings: Settings) -> Cluster:
-    """The cluster that Spark reads from, by the settings of `uow`."""
+    """The cluster that Spark reads from, by the settings of `uow`.
+
+    Raises:
+        ConfigError: A setting cannot be translated for Spark's clients.
+    """
     from uow.spark_sink.kafka import Cluster
+    from uow.spark_sink.kafka_security import java_properties, with_contents
 
-    return Cluster(settings.bootstrap_servers, settings.kafka, settings.registry_url)
+    kafka = with_contents(settings.kafka)
+    java_properties(kafka)  # complains before Spark is started
+    return Cluster(settings.bootstrap_servers, kafka, settings.registry_url)
 
 
-class SinkProgress(Progress):
-    """Progress line with the number of records written, by destination."""
-
-    def __init__(self) -> None:
-        super().__init__("Spark is starting")
-        self._records: dict[str, int] = {}
-
-    def batch(self, destination: str, records: int) -> None:
-        """Takes note of a batch that has been written."""
-        self._records[destination] = self._records.get(destination, 0) + records
-        self.say(", ".join(f"{name}: {count} records" for name, count in self._records.items()))
+def progress_text(streams: Mapping[str, StreamState]) -> str:
+    """The streams in one line."""
+    return ", ".join(
+        f"{name}: {state.records:,} records, {state.records_per_second:,.0f}/s, {state.behind:,} behind"
+        for name, state in sorted(streams.items())
+    )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from uow.cli.options import json_option, tables_option
+from uow.cli.options import json_option, spark_options, tables_option
 from uow.schemas.error_classes import UowError
 from uow.terminal.printing import Progress, print_json, print_table, say
 from uow.topics.headers import PRODUCER_ID
@@ -17,6 +16,9 @@ from uow.topics.headers import PRODUCER_ID
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
     from pyspark.sql.types import StructField
+
+    from uow.spark_sink.folders import Folder
+    from uow.spark_sink.session import Place
 
 MAX_LINES = 1_000
 
@@ -35,7 +37,8 @@ MAX_LINES = 1_000
     help="Header that names the sender of a component.",
 )
 @json_option
-def command(root: Path, text: str | None, limit: int, producer_header: str, as_json: bool) -> None:
+@spark_options
+def command(root: Folder, place: Place, text: str | None, limit: int, producer_header: str, as_json: bool) -> None:
     """Answer SQL over the tables below DIR, in Spark's dialect. Without it, list the views with the questions that they answer.
 
     Each table is a view of its name over all destinations, with the destination as its first column: units, components, rejected ...
@@ -57,9 +60,9 @@ def command(root: Path, text: str | None, limit: int, producer_header: str, as_j
 
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # PySpark writes traces of wrong queries
     with Progress("Spark is starting") as progress:
-        spark = session("uow sql", settings=spark_settings(is_short=True))
+        spark = session("uow sql", settings=spark_settings(is_short=place.is_here), place=place)
         progress.say("reading the tables")
-        register(spark, root.resolve(), producer_header=producer_header)
+        register(spark, root, producer_header=producer_header)
         try:
             names, rows = _rows(spark, text, limit + 1, as_json)
         except PySparkException as error:
