@@ -38,9 +38,17 @@ def pytest_report_header() -> str:
 
 
 SPARK_SESSIONS = (
-    {"test_audit.py", "test_hostile_records.py", "test_maintenance.py", "test_session.py", "test_sink.py"},
+    {
+        "test_audit.py",
+        "test_hostile_records.py",
+        "test_maintenance.py",
+        "test_secured_kafka.py",
+        "test_session.py",
+        "test_sink.py",
+    },
     {
         "test_demo_end_to_end.py",
+        "test_lineage.py",
         "test_outcomes.py",
         "test_shapes_in_tables.py",
         "test_spark_commands.py",

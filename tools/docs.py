@@ -3,7 +3,7 @@
 | Page | Made from |
 | --- | --- |
 | docs/configuration.md | `uow.config.settings` |
-| docs/metrics.md | `uow.processor.shell.monitor` |
+| docs/metrics.md | `uow.processor.shell.monitor`, `uow.spark_sink.monitor` |
 | docs/decision-table.md | the decision table's lines below, each played through `uow.processor.core` |
 | docs/requirements.md | `tools.requirements` |
 | docs/questions.md | `tools.questions`, from `uow.spark_sink.views` |
@@ -43,6 +43,7 @@ from uow.processor.core.partition import Partition
 from uow.processor.core.partition_state import PartitionAddress
 from uow.processor.shell.monitor import COMMIT_SECONDS, FATES, METRICS
 from uow.schemas.records import ranges_text
+from uow.spark_sink.monitor import METRICS as SINK_METRICS
 from uow.topics import headers as names
 from uow.topics.partitioner import partition_for
 from uow.topics.policies import (
@@ -70,6 +71,15 @@ owns at present, so sum over workers. They cost nothing per record, since they a
 
 | Metric | Type | Labels | Meaning |
 | --- | --- | --- | --- |
+"""
+
+SINK_METRICS_HEAD = """\
+## The sink
+
+`uow sink --metrics-port PORT` serves these, from `spark_sink/monitor.py`. Each has the label `destination`. They begin anew with the process.
+
+| Metric | Type | Meaning |
+| --- | --- | --- |
 """
 
 FATE_TEXTS = {
@@ -100,8 +110,12 @@ def metrics_page() -> str:
         for name, kind, labels, text in rows
     )
     fates = "".join(f"| `{fate}` | {FATE_TEXTS[fate]} |\n" for fate in FATES)
+    of_sink = "".join(
+        f"| `{spec.name}{'_total' if spec.kind == 'counter' else ''}` | {spec.kind} | {spec.text} |\n"
+        for spec in SINK_METRICS
+    )
     return (
-        f"{METRICS_HEAD}{table}\n## Fates\n\nResults of the records of a partition. Two sums always hold: received = held + duplicate + "
+        f"{METRICS_HEAD}{table}\n{SINK_METRICS_HEAD}{of_sink}\n## Fates\n\nResults of the records of a partition. Two sums always hold: received = held + duplicate + "
         f"rejected + passed + ignored, and\nheld = delivered + expired + cancelled + failed + open. Components that were restored "
         f"count as received and held.\n\n| `fate` | Records |\n| --- | --- |\n{fates}"
     )
