@@ -117,7 +117,9 @@ class SinkMonitor:
         if progress.numInputRows:
             state.batch_seconds = progress.durationMs.get("triggerExecution", 0) / 1000
             state.records_per_second = progress.processedRowsPerSecond or 0.0
-        state.behind = sum(behind(source.endOffset, source.latestOffset) for source in progress.sources)
+        found = [behind(source.endOffset, source.latestOffset) for source in progress.sources]
+        if None not in found:
+            state.behind = sum(filter(None, found))
         self.on_change()
 
     def of(self, destination: str) -> StreamState:
@@ -125,12 +127,17 @@ class SinkMonitor:
         return self.streams.setdefault(destination, StreamState())
 
 
-def behind(written: str | None, latest: str | None) -> int:
-    """The number of offsets between two positions of a Kafka source, as Spark's progress has them: JSON by topic and partition."""
-    end, last = (json.loads(text) if text else {} for text in (written, latest))
+def behind(written: str, latest: str) -> int | None:
+    """The number of offsets between two positions of a Kafka source, as Spark's progress has them: JSON by topic and partition.
+
+    None if the latest one is not known: a batch that is repeated after a restart asks for none, and PySpark makes it the text `None`.
+    """
+    if not latest.startswith("{"):
+        return None
+    end = json.loads(written) if written.startswith("{") else {}
     return sum(
-        max(0, offset - (end or {}).get(topic, {}).get(partition, 0))
-        for topic, partitions in (last or {}).items()
+        max(0, offset - end.get(topic, {}).get(partition, 0))
+        for topic, partitions in json.loads(latest).items()
         for partition, offset in partitions.items()
     )
 

@@ -145,6 +145,7 @@ def test_metrics_count_what_was_written_and_how_much_is_left(stage: Stage) -> No
     assert told[-1].startswith(f"{name}: 2 records, ")
     assert told[-1].endswith("/s, 0 behind")
     assert behind('{"t": {"0": 3, "1": 5}}', '{"t": {"0": 10, "1": 5}, "u": {"0": 1}}') == 8
+    assert behind('{"t": {"0": 3}}', "None") is None
 
 
 def test_a_stream_that_fails_beside_another_ends_the_sink_with_its_name_and_cause(
