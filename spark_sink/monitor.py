@@ -118,8 +118,9 @@ class SinkMonitor:
             state.batch_seconds = progress.durationMs.get("triggerExecution", 0) / 1000
             state.records_per_second = progress.processedRowsPerSecond or 0.0
         found = [behind(source.endOffset, source.latestOffset) for source in progress.sources]
-        if None not in found:
-            state.behind = sum(filter(None, found))
+        known = [each for each in found if each is not None]
+        if len(known) == len(found):
+            state.behind = sum(known)
         self.on_change()
 
     def of(self, destination: str) -> StreamState:
@@ -134,10 +135,11 @@ def behind(written: str, latest: str) -> int | None:
     """
     if not latest.startswith("{"):
         return None
-    end = json.loads(written) if written.startswith("{") else {}
+    end: dict[str, dict[str, int]] = json.loads(written) if written.startswith("{") else {}
+    last: dict[str, dict[str, int]] = json.loads(latest)
     return sum(
         max(0, offset - end.get(topic, {}).get(partition, 0))
-        for topic, partitions in json.loads(latest).items()
+        for topic, partitions in last.items()
         for partition, offset in partitions.items()
     )
 
