@@ -21,7 +21,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from tests.spark.stage import QUIET, Stage, c, plain
 from uow.embedded.broker import EmbeddedBroker
-from uow.spark_sink.kafka import Cluster, source_options
+from uow.spark_sink.kafka import Cluster
 from uow.spark_sink.kafka_security import with_contents
 from uow.spark_sink.tables import Table
 from uow.topics.policies import DestinationPolicy, HandlingPolicy
@@ -145,17 +145,3 @@ def test_sink_and_audit_read_a_listener_with_tls_by_password_and_by_token(
     stage.close()
     assert {"Java" in (agent or "") for agent, _ in endpoint.asked} == {True, False}, "both kinds of clients ask"
     assert {wish["grant_type"][0] for _, wish in endpoint.asked} == {"client_credentials"}
-
-
-def test_spark_shows_no_secret_in_plans_and_settings(spark: SparkSession, broker: Any) -> None:
-    key = (TLS / "server.pem").read_text()
-    kafka = SCRAM | {"ssl.key.pem": key, "ssl.certificate.pem": key, "ssl.key.password": "hush-key"}
-    options = source_options(Cluster(broker.bootstrap, with_contents(kafka)), ["t"])
-    assert PASSWORD.split()[0] in options["kafka.sasl.jaas.config"]
-    for reader in (spark.read, spark.readStream):
-        frame = reader.format("kafka").options(**options).load()
-        plans = frame._jdf.queryExecution()
-        shown = plans.logical().treeString() + plans.analyzed().treeString() + frame._jdf.logicalPlan().toString()
-        assert "kafka" in shown.lower()
-        for secret in ("hush", *key.splitlines()[1:3]):
-            assert secret not in shown
