@@ -77,9 +77,15 @@ def _read(what: str, data: bytes, read: Callable[[], T]) -> T:
 # JSON
 
 
-def to_json(unit: Unit) -> bytes:
-    """A unit as one JSON object, UTF-8, no line ends."""
-    value = {
+def to_json(unit: Unit, is_json: Callable[[ComponentRecord], bool] = lambda component: False) -> bytes:
+    """A unit as one JSON object, UTF-8.
+
+    Args:
+        unit: The unit.
+        is_json: True for a component whose value is JSON by declaration. If it is indeed, it is embedded unchanged, byte for byte, as
+            `{"json": ...}`. That is for people and files: `from_json` does not read it, since a parser does not give back the same bytes.
+    """
+    fields = {
         "schema": "uow.Unit",
         "version": FORMAT_VERSION,
         "id": unit.id,
@@ -94,24 +100,44 @@ def to_json(unit: Unit) -> bytes:
         "count": unit.count,
         "bytes": unit.bytes,
         "missing": [[item.first, item.last] for item in unit.missing],
-        "components": [_component_json(component) for component in unit.components],
     }
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    components = ",".join([_component_json(component, is_json(component)) for component in unit.components])
+    return f'{_dump(fields)[:-1]},"components":[{components}]}}'.encode()
 
 
-def _component_json(component: ComponentRecord) -> dict[str, Any]:
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _component_json(component: ComponentRecord, is_json: bool) -> str:
     source, reference = component.source, component.reference
-    return {
+    before = {
         "seq": component.seq,
         "end": component.end,
         "component_id": component.component_id,
         "key": _bytes_json(component.key),
-        "value": _bytes_json(component.value),
+    }
+    embedded = _json_text(component.value) if is_json and component.value is not None else None
+    value = _dump(_bytes_json(component.value)) if embedded is None else f'{{"json":{embedded}}}'
+    after = {
         "headers": [[name, _bytes_json(value)] for name, value in component.headers],
         "timestamp": component.timestamp,
         "source": {"topic": source.topic, "partition": source.partition, "offset": source.offset},
         "reference": None if reference is None else {"length": reference.length, "crc32c": reference.crc32c},
     }
+    return f'{_dump(before)[:-1]},"value":{value},{_dump(after)[1:]}'
+
+
+def _json_text(data: bytes) -> str | None:
+    """The text of a JSON value; None if it is none that every parser would read."""
+    try:
+        text = data.decode()
+        _dump(
+            json.loads(text, parse_constant=_no_number)
+        ).encode()  # raises on a lone surrogate, which strict parsers refuse
+    except (ValueError, RecursionError):
+        return None
+    return text
 
 
 def _bytes_json(data: bytes | None) -> dict[str, str] | None:

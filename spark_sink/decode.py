@@ -297,7 +297,7 @@ def with_table(decoded: DataFrame, topics: DestinationTopics, unit_topics: Seque
     return decoded.withColumn("problem", problem).withColumn("goes_to", chosen)
 
 
-_POSITION: Final = f"try_cast(split(CAST(try_element_at(filter(headers, h -> h.name = '{names.POS}'), 1).value AS STRING), '/')[0] AS INT)"
+POSITION: Final = f"try_cast(split(CAST(try_element_at(filter(headers, h -> h.name = '{names.POS}'), 1).value AS STRING), '/')[0] AS INT)"
 """Position of a run's record in the run; null for other records."""
 
 
@@ -318,7 +318,7 @@ def unit_rows(routed: DataFrame, form: ComponentsForm) -> DataFrame:
     """Rows of `units`."""
     nested = [sql.when(~_is_run(), sql.col("unit.components")).alias("components")]
     plain = ("unit_id", "id", "destination", "generation", "outcome")
-    is_first = ~_is_run() | (sql.expr(_POSITION) == 1)
+    is_first = ~_is_run() | (sql.expr(POSITION) == 1)
     return routed.where((sql.col("goes_to") == Table.UNITS.value) & is_first).select(
         *(sql.col(f"unit.{name}") for name in plain),
         sql.translate("unit.reason", "_", "-").alias("reason"),
@@ -342,7 +342,7 @@ def component_rows(routed: DataFrame, form: ComponentsForm) -> DataFrame:
         sql.col("topic").alias("unit_topic"),
         sql.col("partition").alias("unit_partition"),
         sql.col("offset").alias("unit_offset"),
-        sql.coalesce(sql.expr(_POSITION), sql.lit(1)).alias("first"),
+        sql.coalesce(sql.expr(POSITION), sql.lit(1)).alias("first"),
         sql.posexplode("unit.components").alias("index", "component"),
     )
     return exploded.select(

@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
@@ -118,16 +118,28 @@ def settings(*, is_short: bool, kafka: Mapping[str, str] | None = None) -> dict[
     }
 
 
-def is_small(cluster: Cluster, root: Folder, application: str, destinations: Mapping[str, DestinationPolicy]) -> bool:
+def is_small(
+    cluster: Cluster,
+    checkpoints_of: Callable[[str], Sequence[Folder]],
+    application: str,
+    destinations: Mapping[str, DestinationPolicy],
+) -> bool:
     """True if a run that ends with the present records is too short for optimisations to pay.
+
+    Args:
+        cluster: The cluster.
+        checkpoints_of: The checkpoints of a destination's streams.
+        application: Name of the application.
+        destinations: Policy by destination.
 
     Raises:
         StateCorruptedError: A topic is missing.
     """
     found = 0
     for name, policy in destinations.items():
-        names, checkpoint = DestinationTopics(application, name), StreamCheckpoint(DeltaTables(root, name).checkpoint)
-        found += backlog(cluster, _topics(names, policy.routes), checkpoint.offsets(checkpoint.planned)).records
+        topics = _topics(DestinationTopics(application, name), policy.routes)
+        for checkpoint in map(StreamCheckpoint, checkpoints_of(name)):
+            found += backlog(cluster, topics, checkpoint.offsets(checkpoint.planned)).records
     return found < LOAD_RECORDS
 
 
@@ -167,7 +179,7 @@ class Written(NamedTuple):
 
 
 Progress = Callable[[str, Written], None]
-"""Called after each batch with the destination and the batch's result."""
+"""Called after each batch with the title of the stream and the batch's result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +201,11 @@ class DeltaSink:
     tables: DeltaTables
     routes: tuple[Route, ...] = ()
     forms_units: bool = True
+
+    @property
+    def title(self) -> str:
+        """Name of the stream, for people."""
+        return self.names.destination
 
     @property
     def unit_topics(self) -> list[str]:
@@ -233,12 +250,21 @@ class DeltaSink:
         )
         return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=TRIGGER)).start()
 
+    def finish(self) -> None:
+        """Makes the tables that are missing: the stream has ended well, maybe before its first batch."""
+        self.tables.make(self.spark)
+
     def fetch(self, parts: DataFrame) -> DataFrame:
-        """The part of `D.components` that units of shape `reference` refer to, as far as it exists; they refer to no other topic."""
-        spans = parts.where(sql.col("source.topic") == self.names.components).groupBy("source.partition")
-        found = spans.agg(sql.min("source.offset"), sql.max("source.offset")).collect()
-        there = within(self.cluster, self.names.components, {row[0]: (row[1], row[2] + 1) for row in found})
-        return between(self.spark, self.cluster, self.names.components, there.start, there.end, whole=False)
+        """See `referred`."""
+        return referred(self.spark, self.cluster, self.names.components, parts)
+
+
+def referred(spark: SparkSession, cluster: Cluster, components: str, parts: DataFrame) -> DataFrame:
+    """The part of `D.components` that units of shape `reference` refer to, as far as it exists; they refer to no other topic."""
+    spans = parts.where(sql.col("source.topic") == components).groupBy("source.partition")
+    found = spans.agg(sql.min("source.offset"), sql.max("source.offset")).collect()
+    there = within(cluster, components, {row[0]: (row[1], row[2] + 1) for row in found})
+    return between(spark, cluster, components, there.start, there.end, whole=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,20 +373,37 @@ def _counts(routed: DataFrame) -> tuple[dict[str, int], bool, float | None]:
     return counts, of_units is not None and bool(of_units.refer), of_units.at if of_units else None
 
 
-def run(sinks: Sequence[DeltaSink], *, once: bool, stop: threading.Event, progress: Progress) -> None:
+class Sink(Protocol):
+    """A stream from a destination's topics to somewhere."""
+
+    @property
+    def title(self) -> str:
+        """Its name, for people, which no other stream has."""
+        ...
+
+    def start(self, *, once: bool, progress: Progress) -> StreamingQuery:
+        """Starts it. With `once` it ends with what is committed now; `progress` is called after each batch."""
+        ...
+
+    def finish(self) -> None:
+        """Called once the stream has ended well."""
+        ...
+
+
+def run(sinks: Sequence[Sink], *, once: bool, stop: threading.Event, progress: Progress) -> None:
     """Runs the streams until all have ended, `stop` is set, or one that should go on has failed.
 
     When a stream fails, the others end too, each after its present batch: a process that serves only some destinations would look like one that
     serves all. With `once` the others finish their work first.
 
     Args:
-        sinks: One for each destination.
+        sinks: The sinks.
         once: Take what is committed now and end.
         stop: Set to end the streams; the present batches are finished first.
         progress: Called after each batch.
 
     Raises:
-        UowError: Streams failed, or with `once` could not be started; it names their destinations and the causes.
+        UowError: Streams failed, or with `once` could not be started; it names them and the causes.
     """
     queries: dict[str, StreamingQuery] = {}
     refused: list[str] = []
@@ -368,11 +411,11 @@ def run(sinks: Sequence[DeltaSink], *, once: bool, stop: threading.Event, progre
     try:
         for sink in sinks:
             try:
-                queries[sink.names.destination] = sink.start(once=once, progress=progress)
+                queries[sink.title] = sink.start(once=once, progress=progress)
             except StateCorruptedError as error:
                 if not once:
                     raise
-                refused.append(f"{sink.names.destination}: {error}")
+                refused.append(f"{sink.title}: {error}")
         while not stop.is_set() and goes_on(query.isActive for query in queries.values()):
             stop.wait(0.2)
         for query in queries.values():
@@ -380,7 +423,7 @@ def run(sinks: Sequence[DeltaSink], *, once: bool, stop: threading.Event, progre
             query.stop()
         _raise_failures(queries, refused)
         for sink in sinks:
-            sink.tables.make(sink.spark)
+            sink.finish()
     finally:
         for query in queries.values():
             query.stop()

@@ -1,6 +1,6 @@
-"""The sink is killed again and again while units arrive; afterwards every committed record is a row, once (W-127).
+"""The sink is killed again and again while units arrive; afterwards every committed record is a row, and each unit a file, once (W-127).
 
-Topics and tables are read here without any part of the product: Kafka's consumer, Avro by `fastavro`, Delta's log as JSON, and Parquet files.
+Topics, tables and files are read here without any part of the product: Kafka's consumer, Avro by `fastavro`, Delta's log as JSON, and Parquet files.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote
@@ -141,6 +142,20 @@ def of_tables(folder: Path) -> dict[str, Rows]:
     return found
 
 
+def check_files(folder: Path, wanted: Rows) -> None:
+    """Each unit is one file with its components, and one line of a manifest."""
+    lines = [line.split() for path in folder.glob("manifest/*") for line in path.read_text().splitlines()]
+    assert sorted(path for _, path in lines) == sorted(str(path.relative_to(folder)) for path in folder.glob("??/*"))
+    rows: Rows = Counter()
+    for digest, path in lines:
+        data = (folder / path).read_bytes()
+        assert sha256(data).hexdigest() == digest
+        (unit,) = fastavro.reader(io.BytesIO(data))
+        assert isinstance(unit, dict)
+        rows[(unit["unit_id"], tuple((part["seq"], part["value"]) for part in unit["components"]))] += 1
+    assert rows == Counter({(unit_id, parts): 1 for *_, unit_id, parts in wanted})
+
+
 def planned(tables: Path, destination: str) -> int:
     """Number of batches planned so far."""
     offsets = tables / "_checkpoints" / destination / "offsets"
@@ -176,7 +191,8 @@ def test_sink_killed_at_random_moments_loses_and_doubles_nothing_w127(broker: An
         f'[destinations."{unique}"]\nhandling_policy = "single_message_delivery"\n'
     )
     uow = str(Path(sys.executable).with_name("uow"))
-    command = [uow, "sink", "-c", str(config), "--tables", str(tables)]
+    files = tmp_path / "files"
+    command = [uow, "sink", "-c", str(config), "--tables", str(tables), "--files", str(files), "--format", "avro"]
     rnd = random.Random(1)
     with Sender(broker.bootstrap, DestinationTopics("kills", unique)):
         for _ in range(KILLS):
@@ -187,3 +203,4 @@ def test_sink_killed_at_random_moments_loses_and_doubles_nothing_w127(broker: An
     for table, wanted in expected_rows.items():
         assert sum(wanted.values()) > KILLS, table
         assert rows[table] == wanted, table
+    check_files(files / unique / f"{unique}.units", expected_rows["units"])

@@ -51,17 +51,22 @@ def configured(tmp_path: Path, *stages: Stage) -> Path:
     return path
 
 
-def test_sink_and_audit_print_sums_and_exit_1_on_a_difference(stage: Stage, call: Callable[..., Any]) -> None:
+def test_sink_and_audit_print_sums_and_exit_1_on_a_difference(
+    stage: Stage, call: Callable[..., Any], tmp_path: Path
+) -> None:
     """W-216, P-01."""
     assert call("audit").exit_code == 1, "there are no tables yet"
     stage.send([c("x", 1), c("x", 2, end=True), plain("a"), c("bad", 0)])
     stage.work()
     name = stage.names.destination
-    result = call("sink", "--once", "--json")
+    (tmp_path / "x.ddl").write_text("a STRING")
+    files, payload = ("--files", str(tmp_path / "files")), ("--payload", f"{name}={tmp_path / 'x.ddl'}")
+    assert call("sink", *payload[:1], "elsewhere=x.ddl").exit_code == 2
+    result = call("sink", "--once", "--json", *files, *payload)
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout) == {
-        name: {"units": 1, "components": 2, "rejected": 1, "passed": 1, "unreadable": 0, "outcomes": 0, "answers": 0}
-    }
+    rows = {"units": 1, "components": 2, "rejected": 1, "passed": 1, "unreadable": 0, "outcomes": 0, "answers": 0}
+    assert json.loads(result.stdout) == {name: rows | {"files": 1, "payloads": 2}}
+    assert len([*(tmp_path / "files").glob("*/*/??/*.xml")]) == 1
     result = call("audit", "--json")
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)[name]

@@ -70,7 +70,7 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="A Spark property, before all others; may be repeated.",
     )
     @wraps(command)
-    def placed(*arguments: Any, master: str | None, pairs: tuple[str, ...], root: Folder, **options: Any) -> Any:
+    def placed(*arguments: Any, master: str | None, pairs: tuple[str, ...], root: Folder | None, **options: Any) -> Any:
         from uow.spark_sink.folders import RemoteFolder
         from uow.spark_sink.session import Place
 

@@ -1,13 +1,13 @@
-"""`uow sink`: the Spark pipeline into Delta tables, once or until SIGTERM; `uow sink maintain`: upkeep of the tables.
+"""`uow sink`: the Spark pipeline into Delta tables and files, once or until SIGTERM; `uow sink maintain`: upkeep of the tables.
 
-The work is done by `uow.spark_sink.delta_sink` and `uow.spark_sink.maintenance`.
+The work is done by `uow.spark_sink.delta_sink`, `uow.spark_sink.file_sink` and `uow.spark_sink.maintenance`.
 """
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -34,9 +34,11 @@ from uow.terminal.printing import (
 )
 
 if TYPE_CHECKING:
+    from uow.spark_sink.file_sink import FileSink
     from uow.spark_sink.folders import Folder
     from uow.spark_sink.kafka import Cluster
     from uow.spark_sink.monitor import StreamState
+    from uow.spark_sink.payload_columns import Declaration
     from uow.spark_sink.session import Place
 
 SHORTEST_RETENTION_MS: Final = 3_600_000
@@ -45,6 +47,29 @@ SHORTEST_RETENTION_MS: Final = 3_600_000
 @click.group(invoke_without_command=True)
 @config_file_option
 @click.option("--tables", "root", type=FolderType(), metavar="DIR", help=TABLES_HELP)
+@click.option(
+    "--files",
+    "file_root",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Folder of the files for suppliers: one for each unit.",
+)
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["xml", "json", "avro"]),
+    default="xml",
+    show_default=True,
+    help="Format of these files.",
+)
+@click.option(
+    "--payload",
+    "payloads",
+    multiple=True,
+    metavar="D=FILE",
+    help="The payload of D as typed columns, in table payloads: an Avro definition (.avsc; repeated, its versions in order), or columns of JSON as "
+    "Spark's DDL (.ddl). A registry adds versions of the same record.",
+)
 @click.option("--once", is_flag=True, help="Write the records that are committed now, then end.")
 @click.option(
     "--destination",
@@ -73,6 +98,9 @@ def command(
     path: Path | None,
     root: Folder | None,
     place: Place,
+    file_root: Path | None,
+    kind: str,
+    payloads: tuple[str, ...],
     once: bool,
     chosen: tuple[str, ...],
     form: str,
@@ -80,51 +108,99 @@ def command(
     metrics_host: str,
     as_json: bool,
 ) -> None:
-    """Write units into Delta tables below DIR, with a folder for each destination.
+    """Write units into Delta tables, into files, or both, with a folder for each destination.
 
     Each destination has the tables units, components, rejected, passed, outcomes, answers and unreadable. Every record is written exactly
     once, however often this is stopped, killed and started again with the same DIR. A record that cannot be read goes to unreadable, with the
     reason.
+
+    With --files each unit is a file, written once, and listed with its digest in DIR/D/TOPIC/manifest as soon as it may be taken.
     """
     if ctx.invoked_subcommand is not None:
         if given := [name for name in ctx.params if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]:
             raise click.UsageError(f"options belong behind {ctx.invoked_subcommand}: {', '.join(sorted(given))}")
         return
-    if root is None:
-        raise click.UsageError("Missing option '--tables'.")
+    if root is None and file_root is None:
+        raise click.UsageError("Missing option '--tables' or '--files'.")
     settings = load(path)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
     from uow.spark_sink import delta_sink as sink
+    from uow.spark_sink.file_sink import checkpoint_of, file_sinks
     from uow.spark_sink.monitor import SinkMonitor, watching
+    from uow.spark_sink.payload_sink import payload_sinks
     from uow.spark_sink.session import session
-    from uow.spark_sink.tables import ComponentsForm, Table
+    from uow.spark_sink.tables import ComponentsForm, DeltaTables
+    from uow.spark_sink.unit_files import FileFormat
 
-    destinations = chosen_destinations(settings, chosen)
+    policies = {name: settings.policy(name) for name in chosen_destinations(settings, chosen)}
+    declared = _declarations(payloads, policies, is_possible=root is not None)
+    file_root = None if file_root is None else file_root.resolve()
+
+    def checkpoints(name: str) -> list[Folder]:
+        tables: list[Folder] = [] if root is None else [DeltaTables(root, name).checkpoint]
+        return tables if file_root is None else [*tables, checkpoint_of(file_root, name)]
+
     with Progress("Spark is starting") as line:
-        policies = {name: settings.policy(name) for name in destinations}
-        where = cluster_of(settings), root, settings.application_id, policies
-        is_short = once and place.is_here and isinstance(root, Path) and sink.is_small(*where)
-        spark = session("uow sink", settings=sink.settings(is_short=is_short, kafka=where[0].kafka), place=place)
-        sinks = sink.sinks(spark, *where, ComponentsForm(form))
+        cluster, application = cluster_of(settings), settings.application_id
+        is_local = place.is_here and (root is None or isinstance(root, Path))
+        is_short = once and is_local and sink.is_small(cluster, checkpoints, application, policies)
+        spark = session("uow sink", settings=sink.settings(is_short=is_short, kafka=cluster.kafka), place=place)
+        where = spark, cluster
+        tables = [] if root is None else sink.sinks(*where, root, application, policies, ComponentsForm(form))
+        files = [] if file_root is None else file_sinks(*where, file_root, application, policies, FileFormat(kind))
+        typed = payload_sinks(spark, tables, declared)
+        first: list[sink.Sink] = [*tables, *files]
+        rounds: list[list[sink.Sink]] = [first, [*typed]] if once else [[*first, *typed]]
         monitor = SinkMonitor()
         monitor.on_change = lambda: line.say(progress_text(monitor.streams))
         with watching(spark, monitor, metrics_host, metrics_port):
             try:
-                sink.run(sinks, once=once, stop=stop, progress=lambda name, written: monitor.wrote(name, *written))
+                for streams in rounds:  # payloads are read from the tables
+                    sink.run(streams, once=once, stop=stop, progress=lambda name, done: monitor.wrote(name, *done))
             except KeyboardInterrupt:
                 stop.set()
-        rows = sink.rows(sinks)
-    for destination, tables in rows.items():
-        if count := tables[Table.UNREADABLE]:
-            say(f"uow: {destination}: {count} records cannot be read: see table {Table.UNREADABLE}")
+        rows = sink.rows(tables)
+        for stream in typed:
+            rows[stream.tables.destination]["payloads"] = stream.count()
+    _tell_problems(rows, files)
+    for each in files:
+        rows.setdefault(each.names.destination, {})["files"] = each.count()
     if as_json:
         print_json(rows)
     else:
         print_table(
             ("destination", "table", "rows"),
-            [(destination, table, count) for destination, tables in rows.items() for table, count in tables.items()],
+            [(destination, table, count) for destination, counts in rows.items() for table, count in counts.items()],
         )
+
+
+def _declarations(payloads: Sequence[str], destinations: Iterable[str], *, is_possible: bool) -> dict[str, Declaration]:
+    """The declared payload of each destination that has one.
+
+    Raises:
+        ConfigError: One cannot be used.
+    """
+    from uow.spark_sink.payload_columns import Declaration
+
+    files: dict[str, list[Path]] = {}
+    for each in payloads:
+        name, found, path = each.partition("=")
+        if not found or name not in destinations or not is_possible:
+            raise ConfigError("--payload", each, "needs --tables, and D=FILE with a destination of this sink")
+        files.setdefault(name, []).append(Path(path))
+    return {name: Declaration.of(paths) for name, paths in files.items()}
+
+
+def _tell_problems(rows: Mapping[str, Mapping[str, int]], files: Sequence[FileSink]) -> None:
+    from uow.spark_sink.tables import Table
+
+    for destination, counts in rows.items():
+        if count := counts[Table.UNREADABLE]:
+            say(f"uow: {destination}: {count} records cannot be read: see table {Table.UNREADABLE}")
+    for each in files:
+        if count := each.problems():
+            say(f"uow: {each.names.destination}: {count} records have no file of their own: see {each.problem_folder}")
 
 
 @command.command()

@@ -1,0 +1,388 @@
+"""The stream of a destination's units into files for suppliers, each exactly once.
+
+The records are those that the tables have in `units`, decoded and judged in the same way. Steps of a batch:
+
+1. tasks write a file for each unit under a temporary name, in a folder that every executor and the driver share;
+2. the driver takes the first record of each unit, unless a manifest lists the unit already, and gives its file its name;
+3. the names are listed in the manifests;
+4. the batch is recorded in the checkpoint as done.
+
+A unit of shape `consecutive` becomes a file with the batch that has its last record; the records before it are read again if they came in an
+earlier batch.
+
+Belongs here: running batches, and which records become files. Does not belong here: names, contents, manifests (`uow.spark_sink.unit_files`), tables.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+from pyspark.sql.avro.functions import to_avro
+from pyspark.sql.streaming.query import StreamingQuery
+
+from uow.schemas import codec, framing
+from uow.schemas.error_classes import DecodeError
+from uow.schemas.records import Unit
+from uow.spark_sink.checkpoint import StreamCheckpoint
+from uow.spark_sink.decode import (
+    EARLIER_RUN,
+    POSITION,
+    REFERS,
+    RUN,
+    RecordDecoder,
+    frames_of,
+    with_components,
+    with_frame,
+    with_table,
+)
+from uow.spark_sink.delta_sink import TRIGGER, Progress, Written, batch_records, referred
+from uow.spark_sink.kafka import Cluster, backlog, between, stream, within
+from uow.spark_sink.superseded import KnownUnits
+from uow.spark_sink.tables import Table
+from uow.spark_sink.unit_files import (
+    FileFormat,
+    Staged,
+    UnitFolder,
+    file_name,
+    in_order,
+    name_hash,
+    path_of,
+    problem_line,
+    stage,
+    write_whole,
+)
+from uow.spark_sink.writers import UNIT, writer_of
+from uow.topics.catalogue import DestinationTopics
+from uow.topics.policies import DestinationPolicy
+from uow.topics.routes import Route, unit_topics
+
+ROWS_AT_ONCE: Final = "64"
+"""Units that a task holds at once: one may have ten megabytes, and is there three times over."""
+_STAGED: Final = "topic STRING, partition INT, offset BIGINT, timestamp BIGINT, unit_id STRING, day STRING, sha256 STRING, temporary STRING, problem STRING"
+_TOLD_CHARS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class FileSink:
+    """The stream from one destination's units to its files.
+
+    Attributes:
+        spark: The session.
+        cluster: The cluster to read from.
+        names: Topics of the destination.
+        root: The folder given by `--files`.
+        kind: Format of the files.
+        routes: Routes of the destination, whose topics have units too.
+    """
+
+    spark: SparkSession
+    cluster: Cluster
+    names: DestinationTopics
+    root: Path
+    kind: FileFormat
+    routes: tuple[Route, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Name of the stream, for people."""
+        return f"{self.names.destination}, files"
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the destination. No folder of a topic begins with `_`."""
+        return self.root / file_name(self.names.destination)
+
+    @property
+    def checkpoint(self) -> Path:
+        """Folder in which Structured Streaming stores its position."""
+        return checkpoint_of(self.root, self.names.destination)
+
+    @property
+    def temporary(self) -> Path:
+        """Folder of the files without a name."""
+        return self.folder / "_sink" / "temporary"
+
+    @property
+    def problem_folder(self) -> Path:
+        """Folder of the reasons why records have no file of their own: a file of JSON lines for each batch with any."""
+        return self.folder / "_problems"
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that have units."""
+        return unit_topics(self.routes, self.names.units)
+
+    def folder_of(self, topic: str) -> UnitFolder:
+        """The folder of a topic's files."""
+        return UnitFolder(self.folder / file_name(topic))
+
+    def start(self, *, once: bool, progress: Progress = lambda title, written: None) -> StreamingQuery:
+        """Starts the stream.
+
+        Args:
+            once: Take what is committed now and end, instead of going on until stopped.
+            progress: Called after each batch.
+        """
+        shutil.rmtree(self.temporary, ignore_errors=True)
+        self.temporary.mkdir(parents=True)
+        known = KnownUnits()
+        for topic in self.topics:
+            for hashes in _pieces(name_hash(topic, line.path) for line in self.folder_of(topic).listed()):
+                known.add(hashes)
+        session = self.spark.newSession()
+        session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", ROWS_AT_ONCE)
+        decoder = RecordDecoder(session, writer_of(self.cluster.registry_url))
+        checkpoint = StreamCheckpoint(self.checkpoint)
+        most = batch_records(backlog(self.cluster, self.topics, checkpoint.offsets(checkpoint.planned)))
+
+        def batch(records: DataFrame, number: int) -> None:
+            progress(self.title, Written(FileBatch(self, records, number, decoder, known).write()))
+
+        writer = (
+            stream(session, self.cluster, self.topics, most)
+            .writeStream.queryName(f"uow sink {self.title}")
+            .foreachBatch(batch)
+            .option("checkpointLocation", str(self.checkpoint))
+        )
+        return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=TRIGGER)).start()
+
+    def finish(self) -> None:
+        """Called once the stream has ended well."""
+
+    def count(self) -> int:
+        """Number of files listed."""
+        return sum(1 for topic in self.topics for _ in self.folder_of(topic).listed())
+
+    def problems(self) -> int:
+        """Number of records without a file of their own, for which there is a reason."""
+        return sum(len(path.read_text().splitlines()) for path in self.problem_folder.glob("*.jsonl"))
+
+
+def file_sinks(
+    spark: SparkSession,
+    cluster: Cluster,
+    root: Path,
+    application: str,
+    destinations: Mapping[str, DestinationPolicy],
+    kind: FileFormat,
+) -> list[FileSink]:
+    """A sink for each destination that forms units."""
+    return [
+        FileSink(spark, cluster, DestinationTopics(application, name), root, kind, policy.routes)
+        for name, policy in destinations.items()
+        if policy.forms_units
+    ]
+
+
+def checkpoint_of(root: Path, destination: str) -> Path:
+    """The checkpoint of a destination's stream into files below a folder."""
+    return root / file_name(destination) / "_sink" / "checkpoint"
+
+
+_PIECE: Final = 100_000
+
+
+def _pieces(numbers: Iterable[int]) -> Iterator[Any]:
+    """Numbers as arrays."""
+    piece: list[int] = []
+    for number in numbers:
+        piece.append(number)
+        if len(piece) == _PIECE:
+            yield np.array(piece, np.int64)
+            piece = []
+    if piece:
+        yield np.array(piece, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class FileBatch:
+    """One batch, on its way into files.
+
+    Attributes:
+        sink: The sink.
+        records: Records of the destination's topics of units.
+        number: Number of the batch.
+        decoder: Decodes units.
+        known: The listed files.
+    """
+
+    sink: FileSink
+    records: DataFrame
+    number: int
+    decoder: RecordDecoder
+    known: KnownUnits
+
+    def write(self) -> int:
+        """Writes the batch; the number of its units."""
+        frames: list[DataFrame] = []
+
+        def keep(frame: DataFrame) -> DataFrame:
+            frames.append(frame.persist())
+            return frames[-1]
+
+        try:
+            kept = keep(self._framed(self.records))
+            found = frames_of(kept)
+            runs = {RUN, EARLIER_RUN} & {*found}
+            whole = kept if not runs else kept.unionByName(self._beginnings(kept))
+            judged = with_table(self.decoder.decode(whole, found), self.sink.names, self.sink.topics)
+            units = judged.where(sql.col("goes_to").isin(Table.UNITS.value, Table.UNREADABLE.value))
+            units = keep(_with_runs(units) if runs else units)
+            refers = sql.expr(f"goes_to = '{Table.UNITS}' AND {REFERS}")
+            if not units.where(refers).isEmpty():
+                units = with_components(units, self._referred)
+            staged = _staged(units, self.sink.kind, self.sink.temporary)
+            return self._publish(staged)
+        finally:
+            for frame in reversed(frames):
+                frame.unpersist()
+
+    def _framed(self, records: DataFrame) -> DataFrame:
+        return with_frame(records, self.sink.topics, "").where("frame IS NOT NULL")
+
+    def _referred(self, parts: DataFrame) -> DataFrame:
+        return referred(self.sink.spark, self.sink.cluster, self.sink.names.components, parts)
+
+    def _beginnings(self, kept: DataFrame) -> DataFrame:
+        """The records before the batch of units whose later records are in it."""
+        place = sql.struct("offset", sql.expr(POSITION).alias("position"))
+        runs = kept.where(sql.col("frame").isin(RUN, EARLIER_RUN)).groupBy("topic", "partition")
+        earlier: dict[str, dict[int, tuple[int, int]]] = {}
+        for row in runs.agg(sql.min(place).alias("first")).collect():
+            offset, position = row["first"]
+            if position is not None and position > 1:
+                earlier.setdefault(row.topic, {})[row.partition] = (offset - position + 1, offset)
+        found = [kept.limit(0)]
+        for topic, wanted in earlier.items():
+            there = within(self.sink.cluster, topic, wanted)
+            read = between(self.sink.spark, self.sink.cluster, topic, there.start, there.end, whole=False)
+            found.append(self._framed(read).where(sql.col("frame").isin(RUN, EARLIER_RUN)))
+        return reduce(DataFrame.unionByName, found)
+
+    def _publish(self, staged: list[Staged]) -> int:
+        """Names and lists the files; the number of units."""
+        problems, first, digests = [], dict[tuple[str, str], Staged](), dict[tuple[str, str], str]()
+        repeated: list[tuple[tuple[str, str], Staged]] = []
+        for each in in_order(staged):
+            if each.problem is not None:
+                problems.append(problem_line(each, each.problem))
+                continue
+            name = each.topic, path_of(each.unit_id or "")
+            if first.setdefault(name, each) is not each:
+                repeated.append((name, each))
+            digests.setdefault(name, each.sha256)
+        if self.known.add(np.array([name_hash(*name) for name in first], np.int64)):
+            for topic in {topic for topic, _ in first}:
+                for line in self.sink.folder_of(topic).listed():
+                    if (name := (topic, line.path)) in first:
+                        repeated.append((name, first.pop(name)))
+                        digests[name] = line.sha256 if line.ending == self.sink.kind else ""
+        for name, each in repeated:
+            (self.sink.temporary / each.temporary).unlink(missing_ok=True)
+            if digests[name] not in ("", each.sha256):
+                said = (
+                    f"this unit has its file already, with other content (sha256 {digests[name]}): it was emitted again"
+                )
+                problems.append(problem_line(each, said))
+        for topic in {topic for topic, _ in first}:
+            files = ((path, each) for (other, path), each in first.items() if other == topic)
+            self.sink.folder_of(topic).publish(files, self.sink.kind, self.sink.temporary)
+        if problems:
+            self._tell(problems)
+        return len(staged)
+
+    def _tell(self, problems: list[str]) -> None:
+        folder = self.sink.problem_folder
+        folder.mkdir(exist_ok=True)
+        stream_id = StreamCheckpoint(self.sink.checkpoint).id
+        write_whole(folder / f"{stream_id}-{self.number:09}.jsonl", "".join(problems))
+
+
+def _with_runs(units: DataFrame) -> DataFrame:
+    """Records, with those of each unit of shape `consecutive` as one, at the place of the last one.
+
+    Units whose last record is not there are left out: it comes in a later batch.
+    """
+    is_run = sql.col("frame").isin(RUN, EARLIER_RUN) & (sql.col("goes_to") == Table.UNITS.value)
+    told = sql.col("frame") == RUN
+    ours = units.where(is_run).withColumn("position", sql.expr(POSITION))
+    for name in ("opened_at", "closed_at"):
+        known = sql.when(told, sql.col(f"unit.{name}")).otherwise(sql.col("timestamp"))
+        ours = ours.withColumn("unit", sql.col("unit").withField(name, known))
+    found = (
+        ours.groupBy("topic", "partition", "unit.unit_id", "unit.id", (sql.col("offset") - sql.col("position")))
+        .agg(
+            sql.max_by("frame", "offset").alias("frame"),
+            sql.max("timestamp").alias("timestamp"),
+            sql.max_by("goes_to", "offset").alias("goes_to"),
+            sql.min_by("unit", "offset").alias("unit"),
+            sql.sort_array(sql.collect_list(sql.struct("offset", "unit.components"))).alias("parts"),
+            sql.max("offset").alias("last"),
+            sql.max("position").alias("until"),
+            sql.count("*").alias("n"),
+        )
+        .where("until = unit.count")
+        .withColumn("unit", sql.col("unit").withField("components", sql.expr("flatten(parts.components)")))
+        .withColumn(
+            "problem", sql.expr("IF(n = unit.count, NULL, 'records of it are missing before this one, its last')")
+        )
+        .withColumn("offset", sql.col("last"))
+    )
+    columns = ("topic", "partition", "offset", "timestamp", "frame", "unit", "problem", "goes_to")
+    return units.where(~is_run).select(*columns).unionByName(found.select(*columns))
+
+
+def _staged(units: DataFrame, kind: FileFormat, temporary: Path) -> list[Staged]:
+    """Writes the files of units under temporary names, in tasks."""
+    problem = sql.col("problem")
+    body = sql.when(problem.isNull(), to_avro("unit", framing.definition_text(UNIT)))
+    rows = units.select(
+        *("topic", "partition", "offset"),
+        sql.unix_millis("timestamp").alias("timestamp"),
+        sql.col("unit.unit_id").alias("unit_id"),
+        body.alias("body"),
+        sql.left(problem, sql.lit(_TOLD_CHARS)).alias("problem"),
+    )
+    return [Staged(*row) for row in rows.mapInArrow(_stager(kind, temporary), _STAGED).collect()]
+
+
+def _stager(kind: FileFormat, temporary: Path) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    header = framing.single_object_header(UNIT)
+
+    def write(batches: Iterable[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for batch in batches:
+            rows = [_stage_row(row, header, kind, temporary)._asdict() for row in batch.to_pylist()]
+            yield pa.RecordBatch.from_pylist(rows, _arrow_schema())
+
+    return write
+
+
+def _arrow_schema() -> Any:
+    import pyarrow as pa
+
+    kinds = {"STRING": pa.string(), "INT": pa.int32(), "BIGINT": pa.int64()}
+    return pa.schema([(name, kinds[kind]) for name, kind in (each.split(" ") for each in _STAGED.split(", "))])
+
+
+def _stage_row(row: dict[str, Any], header: bytes, kind: FileFormat, temporary: Path) -> Staged:
+    """A row's file; nothing in a unit makes it fail."""
+    where = row["topic"], row["partition"], row["offset"], row["timestamp"], row["unit_id"]
+    problem = row["problem"]
+    if problem is None:
+        try:
+            unit = codec.decode_as(Unit, header + row["body"])
+            whole = [replace(each, reference=None) for each in unit.components]  # fetched
+            return Staged(*where, *stage(replace(unit, components=tuple(whole)), kind, temporary))
+        except (DecodeError, ValueError, RecursionError) as error:
+            problem = f"{type(error).__name__}: {error}"[:_TOLD_CHARS]
+    return Staged(*where, problem=problem)
