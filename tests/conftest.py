@@ -49,6 +49,8 @@ SPARK_SESSIONS = (
     },
     {
         "test_demo_end_to_end.py",
+        "test_file_sink.py",
+        "test_payloads.py",
         "test_planted_damage.py",
         "test_questions.py",
         "test_secured_kafka.py",
