@@ -253,9 +253,10 @@ class Stage:
 
     def rows(self, table: Table) -> list[Any]:
         """A table, in the order of its records."""
-        last = "position" if table is Table.COMPONENTS else "offset"
-        first = "unit_partition, unit_offset" if table is Table.COMPONENTS else "partition"
-        return self.tables.read(self.spark, table).orderBy(*first.split(", "), last).collect()
+        order = ("unit_partition", "unit_offset", "position") if table is Table.COMPONENTS else ("partition", "offset")
+        # sorted here: Spark would make two more jobs of it
+        found = self.tables.read(self.spark, table).collect()
+        return sorted(found, key=lambda row: [(row[name] is not None, row[name] or 0) for name in order])
 
     def audit(self, *, incremental: bool = False, accept: bool = False) -> AuditReport:
         """`uow audit`."""
