@@ -15,19 +15,25 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from uow.jvm import jars, java
+from uow.jvm import archive, jars, java
 
 if TYPE_CHECKING:  # importing pyspark takes long, so it is imported only to start a session
     from pyspark.sql import SparkSession
 
 __all__ = ["SETTINGS", "Place", "session"]
 
-CONF_FOLDER = Path(__file__).resolve().parent / "conf"
+LOG_SETTINGS = Path(__file__).with_name("log4j2.properties").resolve()
 
-_AT_LAUNCH = ("spark.driver.extraJavaOptions", "spark.driver.memory")
+NO_FOLDER = Path(__file__).with_name("conf").resolve()
+"""Spark's folder of settings, which does not exist: the folder would be on the class path, where a class archive may have only jars."""
+
+JVM_OPTIONS = "spark.driver.extraJavaOptions"
+CLASS_PATH = "spark.driver.extraClassPath"
+_AT_LAUNCH = (JVM_OPTIONS, "spark.driver.memory")
 
 REDACTED = r"(?i)secret|password|passwd|token|access[.]?key|jaas|keystore|BEGIN.*PRIVATE KEY"
 """Names and values that Spark shows nowhere: neither in plans and logs nor on its page. Its own expression does not know keys in PEM."""
@@ -104,15 +110,23 @@ def session(
     if SUBMITTED in os.environ:
         return _submitted(name, {**SETTINGS, **(settings or {}), **place.conf})
     sets = ("spark", *(OBJECT_STORES[scheme] for scheme in place.schemes if scheme in OBJECT_STORES))
-    paths = [str(path) for kind in sets for path in jars.class_path(kind)]
+    own, *others = ([str(path) for path in jars.class_path(kind)] for kind in sets)
+    paths = [path for kind in others for path in kind]
     given = {"spark.driver.memory": memory, **(settings or {}), **place.conf}
     if more := given.pop("spark.jars", ""):
         paths += more.split(",")
     # the class path, the driver's memory and the like take effect only on the JVM's command line
     at_launch = {name: value for name, value in given.items() if name in _AT_LAUNCH or name in place.conf}
-    at_launch["spark.jars"] = ",".join(paths)
-    if not place.is_here:
+    options = [f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"]
+    if place.is_here:
+        # not `spark.jars`, whose classes come from a loader of their own, which no archive serves
+        at_launch[CLASS_PATH] = os.pathsep.join([*own, *filter(None, [given.get(CLASS_PATH)])])
+        options += archive.flags(class_archive())
+    else:
+        paths = own + paths
         at_launch["spark.master"] = str(place.master)
+    at_launch["spark.jars"] = ",".join(paths)
+    at_launch[JVM_OPTIONS] = " ".join([*options, given.get(JVM_OPTIONS, "")])
     gateway, scratch = _jvm(tuple(at_launch.items()), place.is_here)
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
@@ -133,13 +147,22 @@ def _submitted(name: str, settings: Mapping[str, str]) -> "SparkSession":
 
     given = SparkConf()
     own: dict[str, Any] = {key: value for key, value in settings.items() if not given.contains(key)}
-    of_jvm = own.pop("spark.driver.extraJavaOptions", "").split()
+    of_jvm = own.pop(JVM_OPTIONS, "").split()
     made = SparkSession.builder.appName(name).config(map=own).getOrCreate()
     jvm: Any = made.sparkContext._jvm
     for option in of_jvm:
         if option.startswith("-D"):
             jvm.java.lang.System.setProperty(*option.removeprefix("-D").split("=", 1))
     return made
+
+
+def class_archive() -> Path:
+    """Path of an archive of the JVM's classes on this machine, with which a session starts in half the CPU time."""
+    found = find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    of_spark = sorted(Path(found.origin).with_name("jars").glob("*.jar"))
+    return archive.archive("spark", [*jars.class_path("spark"), *of_spark])
 
 
 @cache
@@ -150,7 +173,7 @@ def _jvm(at_launch: tuple[tuple[str, str], ...], is_here: bool) -> tuple[Any, st
     files, and a read-only folder would fail. Relative paths still mean the folder of this process.
     """
     os.environ.update(
-        JAVA_HOME=str(java.spark_home()), PYSPARK_DRIVER_PYTHON=sys.executable, SPARK_CONF_DIR=str(CONF_FOLDER)
+        JAVA_HOME=str(java.spark_home()), PYSPARK_DRIVER_PYTHON=sys.executable, SPARK_CONF_DIR=str(NO_FOLDER)
     )
     if is_here:
         os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")

@@ -6,7 +6,7 @@ Stages, each done once per state of the files it depends on:
 2. every package from `requirements/all.lock`, hashes required, built with the tools of stage 1;
 3. the project itself, editable;
 4. the jars of `uow/jvm/jars.lock` (`python -m uow.jvm.jars`);
-5. an archive of Kafka's classes, which makes brokers start faster (`python -m tools.class_archive`).
+5. archives of the classes of Kafka and Spark, with which they start faster (`python -m tools.class_archive`).
 
 Belongs here: the order, the stamps, the lock against two setups at once, and the progress lines. When all
 stages are up to date this starts no pip and touches no network.

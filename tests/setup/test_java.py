@@ -70,3 +70,22 @@ def test_the_shim_drops_the_one_argument_the_wheel_cannot_take(tmp_path: Path) -
     launcher = java.spark_home(tmp_path) / "bin" / "java"
     said = subprocess.run([launcher, "--add-modules=jdk.incubator.vector", "-version"], capture_output=True, check=True)
     assert b"21." in said.stderr
+
+
+def test_the_shim_takes_the_jar_that_is_twice_on_the_class_path_out_once(tmp_path: Path) -> None:
+    """No class archive fits a path that has a jar twice."""
+    launcher = java.spark_home(tmp_path) / "bin" / "java"
+
+    def path_of(given: str) -> str:
+        done = subprocess.run(
+            [launcher, "-cp", given, "-XshowSettings:properties", "-version"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        values = done.stderr.partition("java.class.path = ")[2].partition(" = ")[0].splitlines()[:-1]
+        return ":".join(value.strip() for value in values)
+
+    assert path_of("/a.jar:/conf/:/j/slf4j-api-2.0.16.jar:/j/*") == "/a.jar:/conf/:/j/*"
+    for other in ("/a.jar:/b.jar", "/j/slf4j-api-2.0.16.jar:/a.jar:/j/*"):
+        assert path_of(other) == other

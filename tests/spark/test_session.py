@@ -6,13 +6,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 from confluent_kafka import Producer
 
 from tests.conftest import QUIET
 from tests.kafka_broker import Kafka
+from uow.spark_sink.session import class_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,3 +48,11 @@ def test_relative_paths_mean_the_users_folder_and_nothing_else_appears_there(tmp
     assert [path.name for path in tmp_path.iterdir()] == ["written"]
     assert done.stdout == ""
     assert done.stderr == ""
+
+
+def test_spark_starts_with_the_class_archive_that_setup_made(spark: SparkSession) -> None:
+    if not class_archive().exists():
+        pytest.skip("`make setup` makes it")
+    gateway: Any = spark.sparkContext._gateway
+    mapped = {each.path for each in psutil.Process(gateway.proc.pid).memory_maps()}
+    assert str(class_archive()) in mapped

@@ -17,10 +17,20 @@ from uow.jvm import jars
 __all__ = ["Java", "JavaMissing", "find", "spark_home"]
 
 OLDEST = 17
-# Spark's launcher adds a module that the wheel's runtime does not contain and Spark does not need: the shim removes it.
+# Spark's launcher adds a module that the wheel's runtime does not contain and Spark does not need, and has a jar twice on the class path, which no
+# class archive allows: the shim removes them.
 SHIM = """\
 #!/bin/sh
-for a do shift; [ "$a" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$a"; done
+for a do
+    shift
+    case $a in
+        --add-modules=jdk.incubator.vector) continue ;;
+        *:*/slf4j-api-*.jar:*)
+            others=${{a%:*}}
+            case ${{others##*:}} in */slf4j-api-*.jar) a=${{others%:*}}:${{a##*:}} ;; esac ;;
+    esac
+    set -- "$@" "$a"
+done
 exec "{java}" "$@"
 """
 
