@@ -36,7 +36,7 @@ CLASS_PATH = "spark.driver.extraClassPath"
 _AT_LAUNCH = (JVM_OPTIONS, "spark.driver.memory")
 
 REDACTED = r"(?i)secret|password|passwd|token|access[.]?key|jaas|keystore|BEGIN.*PRIVATE KEY"
-"""Names and values that Spark shows nowhere: neither in plans and logs nor on its page. Its own expression does not know keys in PEM."""
+"""Names and values that Spark redacts. Its own expression does not know keys in PEM. Plans that are not yet analyzed are beyond it."""
 
 SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
