@@ -61,7 +61,7 @@ from uow.topics.catalogue import DestinationTopics
 from uow.topics.policies import DestinationPolicy
 from uow.topics.routes import Route, unit_topics
 
-BATCH_BYTES: Final = 256 << 20
+BATCH_BYTES: Final = 512 << 20
 """Size of a batch by the mean size of the first records. Nothing of plain units is kept, so memory does not depend on it; a batch takes seconds."""
 FEWEST_RECORDS: Final = 1_000
 MOST_RECORDS: Final = 200_000
@@ -94,11 +94,23 @@ _LOAD_SPARK: Final = {
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.databricks.delta.snapshotPartitions": "1",
 }
-_PARQUET: Final = {
+ONE_PASS: Final = {"spark.sql.codegen.wholeStage": "false"}
+"""Property of the sink's session. Decoding and checking make one generated method of more than the 8,000 bytes up to which HotSpot compiles
+methods, so that whole-stage code would be interpreted for ever; without it each expression has a method of its own."""
+_UNIQUE: Final = (
+    *("id", "unit_id", "key", "value", "offset", "timestamp", "opened_at", "closed_at", "expires_at"),
+    *("headers.list.element.value", "source_offset", "unit_offset"),
+    *(f"components.list.element.{name}" for name in ("component_id", "key", "value", "timestamp", "source.offset")),
+    "components.list.element.headers.list.element.value",
+)
+"""Columns without a Parquet dictionary: of values that hardly repeat it is made, grows too large, and is thrown away, for two fifths of the time."""
+_PARQUET: Final = {f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in _UNIQUE} | {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.hadoop.parquet.block.size.row.check.min": "10",
     "spark.hadoop.parquet.page.size.row.check.min": "10",
 }
-"""Parquet looks at the size of what it holds only after so many rows, 100 by default; a unit may have ten megabytes."""
+"""Parquet looks at the size of what it holds only after so many rows, 100 by default; a unit may have ten megabytes. Timestamps as integers have
+smallest and largest values in Parquet files, which those of Spark's default (`INT96`) lack."""
 
 
 def settings(*, is_short: bool, kafka: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -38,6 +38,12 @@ def unit(destination: str, **changes: Any) -> Unit:
     return replace(made, **changes)
 
 
+def with_second(destination: str, **changes: Any) -> Unit:
+    """A unit with a second component that differs."""
+    [first] = unit(destination).components
+    return unit(destination, components=(first, replace(first, seq=2, **changes)))
+
+
 def referring(destination: str, source: Source) -> Unit:
     part = unit(destination).components[0]
     return unit(destination, components=(replace(part, value=None, reference=Reference(1, 2), source=source),))
@@ -66,6 +72,7 @@ def no_units(destination: str) -> dict[str, bytes | None]:
     """Values that are no units, by a word of the reason that must be told."""
     components = f"{destination}.components"
     named = json_with(destination, id="A" * 50)
+    is_no_text = b"B" * 50, b"B" * 49 + b"\xc3"
     return {
         "neither Avro (null)": None,
         "neither Avro (empty)": b"",
@@ -85,6 +92,11 @@ def no_units(destination: str) -> dict[str, bytes | None]:
         "single-object (text)": codec.frame(unit(destination, id="A" * 50)).replace(b"A" * 50, b"\xff" * 50),
         "single-object (topic)": codec.frame(unit(destination)).replace(components.encode(), b"\xff" * len(components)),
         "schema id 7 names a registry, and none is set": b"\x00" + struct.pack(">i", 7) + b"no registry is set",
+        "single-object (a second component's time)": codec.frame(with_second(destination, timestamp=10**15)),
+        "single-object (its id)": codec.frame(with_second(destination, component_id="B" * 50)).replace(*is_no_text),
+        "single-object (name of its header)": codec.frame(
+            with_second(destination, headers=(("B" * 50, None),))
+        ).replace(*is_no_text),
         "json (fields)": b'{"no": "unit"}',
         "json (deep)": b'{"a":' * 100_000,
         "json (digits)": b'{"schema":"uow.Unit","version":' + b"1" * 5000 + b"}",

@@ -145,7 +145,8 @@ def command(
         cluster, application = cluster_of(settings), settings.application_id
         is_local = place.is_here and (root is None or isinstance(root, Path))
         is_short = once and is_local and sink.is_small(cluster, checkpoints, application, policies)
-        spark = session("uow sink", settings=sink.settings(is_short=is_short, kafka=cluster.kafka), place=place)
+        properties = sink.settings(is_short=is_short, kafka=cluster.kafka) | sink.ONE_PASS
+        spark = session("uow sink", settings=properties, place=place)
         where = spark, cluster
         tables = [] if root is None else sink.sinks(*where, root, application, policies, ComponentsForm(form))
         files = [] if file_root is None else file_sinks(*where, file_root, application, policies, FileFormat(kind))
