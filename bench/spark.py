@@ -1,7 +1,9 @@
 """`python -m bench.spark`: the sink and a plain Kafka-to-Parquet query drain the same preloaded `D.units`, by turns.
 
-Each is a process with a JVM of its own. What counts begins when its checkpoint has the first batch planned, after the session has started, and ends
-with the process.
+Each is a process with a JVM of its own, started by the same function. Units per second count from the moment when its checkpoint has the first batch
+planned to the end of the process, CPU over the whole process; the CPU from that moment on is beside it.
+
+Then worker and sink together, and Spark alone (`bench.spark_grouping`), take the same preloaded `D.components`, by turns.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -22,10 +25,12 @@ from bench.__main__ import Results, Say, markdown, table
 from bench.drain import BenchBroker, scratch
 from bench.finished_units import FinishedUnits, preload
 from bench.programs import Program
+from bench.workloads import WORKLOADS, produce
 from uow.embedded.broker import EmbeddedBroker, Tier
 
 UNITS = 100_000
 ROUNDS = 2
+GROUPED_UNITS = 10_000
 RUN_S = 900.0
 
 
@@ -120,7 +125,7 @@ class SparkBench:
         """The plain query; its rows are counted."""
         command = [sys.executable, "-m", "bench.plain_query", self.place.bootstrap, f"{destination}.units", str(folder)]
         done = measure(folder / "log", command, folder / "checkpoint" / "offsets" / "0", self.units)
-        self._check(folder / "table")
+        self.check(folder / "table")
         return done
 
     def sink(self, destination: str, folder: Path, *options: str) -> Load:
@@ -130,13 +135,67 @@ class SparkBench:
         command = [uow, "sink", "-c", str(config), "--tables", str(folder / "tables"), "--once", *options]
         planned = folder / "tables" / "_checkpoints" / destination / "offsets" / "0"
         done = measure(folder / "log", command, planned, self.units)
-        self._check(folder / "tables" / destination / "units")
+        self.check(folder / "tables" / destination / "units")
         return done
 
-    def _check(self, folder: Path) -> None:
+    def check(self, folder: Path) -> None:
+        """Counts the rows in the Parquet files of a folder; raises `RuntimeError` if they are not as many as the units."""
         rows = arrow.dataset(list(map(str, folder.glob("*.parquet"))), format="parquet").count_rows()
         if rows != self.units:
             raise RuntimeError(f"{folder} has {rows} rows, not {self.units}")
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """One run from components to a Delta table of units.
+
+    Attributes:
+        per_s: Units per second, from the start of the processes to their end.
+        cpu_s: CPU seconds of the process trees over that time.
+    """
+
+    per_s: float
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupingBench:
+    """Components of a destination, preloaded without repetitions, and the two ways from them to a table."""
+
+    place: BenchBroker
+    units: int
+
+    def preload(self) -> str:
+        """Fills `D.components` of a new destination; its name."""
+        destination = self.place.destination("grouping")
+        topics = self.place.create(self.place.application(), destination)
+        produce(self.place.bootstrap, topics.components, replace(WORKLOADS["w5"], duplicates=0.0, units=self.units))
+        return destination
+
+    def worker_and_sink(self, destination: str, folder: Path) -> Grouped:
+        """`uow worker` until everything is read, then `uow sink --once`."""
+        application = self.place.application()
+        topics = self.place.create(application, destination)
+        ends = self.place.ends(topics.components)
+        begun = time.perf_counter()
+        with (
+            self.place.committed(application, topics.components) as committed,
+            self.place.worker(application, destination) as worker,
+        ):
+            worker.wait_output("ready")  # before, a new broker may have no coordinator to ask
+            worker.wait(lambda: committed() == ends, "the worker drains", RUN_S)
+            worked, cpu_s = time.perf_counter() - begun, worker.usage().cpu_s
+        written = SparkBench(self.place, self.units).sink(destination, folder)
+        return Grouped(self.units / (worked + written.whole_s), cpu_s + written.whole_cpu_s)
+
+    def spark_alone(self, destination: str, folder: Path) -> Grouped:
+        """`transformWithState`."""
+        command = [sys.executable, "-m", "bench.spark_grouping", self.place.bootstrap]
+        command += [f"{destination}.components", str(folder)]
+        bench = SparkBench(self.place, self.units)
+        done = measure(folder / "log", command, folder / "checkpoint" / "offsets" / "0", self.units)
+        bench.check(folder / "table")
+        return Grouped(self.units / done.whole_s, done.whole_cpu_s)
 
 
 def run(place: BenchBroker, units: int, rounds: int, say: Say) -> Results:
@@ -153,41 +212,70 @@ def run(place: BenchBroker, units: int, rounds: int, say: Say) -> Results:
             done[name] = turns[name](destination, folder)
             shutil.rmtree(folder)
         plain, sink = done["plain query"], done["sink"]
-        ratios = {"speed": sink.per_s / plain.per_s, "cpu": sink.cpu_s / plain.cpu_s}
+        ratios = {
+            "speed": sink.per_s / plain.per_s,
+            "whole_cpu": sink.whole_cpu_s / plain.whole_cpu_s,
+            "cpu": sink.cpu_s / plain.cpu_s,
+        }
         results.add("plain query", asdict(plain))
         results.add("sink", asdict(sink) | ratios)
         say(
             f"round {number + 1}: plain query {plain.per_s:,.0f} units/s, sink {sink.per_s:,.0f} units/s: "
-            f"{ratios['speed']:.2f} x its rows per second, {ratios['cpu']:.2f} x its CPU"
+            f"{ratios['speed']:.2f} x its rows per second, {ratios['whole_cpu']:.2f} x its CPU"
         )
+    return results
+
+
+def run_grouping(place: BenchBroker, units: int, rounds: int, say: Say) -> Results:
+    """Both ways from components to units by turns. Each round has a destination of its own, as the worker fills its `D.units`."""
+    results, bench = Results(), GroupingBench(place, units)
+    for number in range(rounds):
+        destination = bench.preload()
+        turns = {"worker + sink": bench.worker_and_sink, "transformWithState": bench.spark_alone}
+        for name in turns if number % 2 == 0 else reversed(turns):
+            folder = place.folder / f"{name}-{number}"
+            folder.mkdir()
+            done = turns[name](destination, folder)
+            shutil.rmtree(folder)
+            results.add(name, asdict(done))
+            say(f"round {number + 1}: {name} {done.per_s:,.0f} units/s, {done.cpu_s:.1f} CPU s")
     return results
 
 
 COLUMNS = (
     ("per_s", "units/s", "{:,.0f}"),
     ("speed", "x the rows/s", "{:.2f}"),
-    ("cpu_s", "CPU s", "{:.1f}"),
-    ("cpu", "x the CPU", "{:.2f}"),
+    ("whole_cpu_s", "CPU s", "{:.1f}"),
+    ("whole_cpu", "x the CPU", "{:.2f}"),
+    ("cpu_s", "CPU s from the first batch on", "{:.1f}"),
+    ("cpu", "x of it", "{:.2f}"),
     ("whole_s", "s with start", "{:.1f}"),
-    ("whole_cpu_s", "CPU s with start", "{:.1f}"),
     ("peak_mb", "peak MB", "{:.0f}"),
 )
+GROUPED_COLUMNS = (("per_s", "units/s", "{:,.0f}"), ("cpu_s", "CPU s", "{:.1f}"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.spark", description=__doc__)
-    parser.add_argument("--units", type=int, default=UNITS)
+    parser.add_argument("--units", type=int, default=UNITS, help="units of the first comparison; 0 for none")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--grouped", type=int, default=GROUPED_UNITS, help="units of the second comparison; 0 for none")
     parser.add_argument("--markdown", action="store_true", help="print the table as docs/benchmarks.md has it")
     given = parser.parse_args(arguments)
     console = Console(stderr=True)
     with scratch() as folder, EmbeddedBroker(heap="1g", tier=Tier.FULL) as broker:
         place = BenchBroker(broker.bootstrap, Path(folder), broker.data)
-        results = run(place, given.units, given.rounds, lambda line: console.print(line, highlight=False))
-    if given.markdown:
-        print(markdown(results, COLUMNS))
-    else:
-        Console(width=None if sys.stdout.isatty() else 160).print(table(results, COLUMNS))
+        say = partial(console.print, highlight=False)
+        found: list[tuple[Results, tuple[tuple[str, str, str], ...]]] = []
+        if given.units:
+            found.append((run(place, given.units, given.rounds, say), COLUMNS))
+        if given.grouped:
+            found.append((run_grouping(place, given.grouped, given.rounds, say), GROUPED_COLUMNS))
+    for results, columns in found:
+        if given.markdown:
+            print(markdown(results, columns))
+        else:
+            Console(width=None if sys.stdout.isatty() else 160).print(table(results, columns))
     return 0
 
 
