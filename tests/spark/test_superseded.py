@@ -13,6 +13,7 @@ from uow.schemas.error_classes import StateCorruptedError
 from uow.spark_sink import delta_sink as sink_module
 from uow.spark_sink import superseded
 from uow.spark_sink.comparison import DifferenceKind
+from uow.spark_sink.lineage import NOTE
 from uow.spark_sink.tables import Table
 from uow.topics.policies import ExpirationPolicy, Shape
 from uow.topics.routes import Route, RouteMatching
@@ -82,7 +83,8 @@ def test_a_sink_run_again_under_a_new_checkpoint_gives_the_same_tables_w127(
 
 
 def as_first_released(stage: Stage) -> None:
-    """The tables as the first release made them."""
+    """The tables as the first release made them, which left no note beside its checkpoint."""
+    (stage.tables.checkpoint / NOTE).unlink()
     shutil.rmtree(stage.tables.path(Table.UNREADABLE))
     for table in (Table.COMPONENTS, Table.UNITS):
         rows = stage.tables.read(stage.spark, table).drop("superseded_by", "components")
