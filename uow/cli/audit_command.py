@@ -10,7 +10,7 @@ import click
 
 from uow.cli.audit_page import page, range_text
 from uow.cli.main import FAILED
-from uow.cli.options import config_option, json_option, spark_options, tables_option
+from uow.cli.options import config_option, destinations_option, json_option, spark_options, tables_option
 from uow.cli.sink_command import chosen_destinations, cluster_of
 from uow.config.loading import Settings
 from uow.terminal.printing import Progress, moment_text, print_json, print_table, wall_clock_ms
@@ -24,13 +24,7 @@ if TYPE_CHECKING:
 @click.command()
 @config_option
 @tables_option
-@click.option(
-    "--destination",
-    "chosen",
-    multiple=True,
-    metavar="D",
-    help="Only this one; may be repeated. [default: all that are configured]",
-)
+@destinations_option("all that are configured")
 @click.option(
     "--html",
     "page_file",

@@ -16,6 +16,7 @@ import click
 
 from uow.config.loading import DEFAULT_FILE, Settings, load
 from uow.terminal.printing import wall_clock_ms
+from uow.topics.headers import PRODUCER_ID
 
 if TYPE_CHECKING:
     from uow.spark_sink.folders import Folder
@@ -82,6 +83,26 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(*arguments, root=root, place=Place(master, conf, schemes), **options)
 
     return placed
+
+
+producer_header_option = click.option(
+    "--producer-header",
+    default=PRODUCER_ID,
+    show_default=True,
+    metavar="NAME",
+    help="Header that names the sender of a component.",
+)
+"""`--producer-header NAME`: passes `producer_header: str` to the command."""
+
+
+def destinations_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`--destination D`, repeated: passes `chosen: tuple[str, ...]` to the command.
+
+    Args:
+        default: Help text for the destinations that are meant where none is chosen.
+    """
+    text = f"Only this one; may be repeated. [default: {default}]"
+    return click.option("--destination", "chosen", multiple=True, metavar="D", help=text)
 
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|h|d)")

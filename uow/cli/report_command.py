@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from uow.cli.options import TimeType, config_file_option, json_option, spark_options, tables_option
+from uow.cli.options import (
+    TimeType,
+    config_file_option,
+    destinations_option,
+    json_option,
+    producer_header_option,
+    spark_options,
+    tables_option,
+)
 from uow.config.loading import load
 from uow.schemas.error_classes import UowError
 from uow.terminal.printing import Progress, print_json, wall_clock_ms
-from uow.topics.headers import PRODUCER_ID
 
 if TYPE_CHECKING:
     from uow.processor.engine.group_view import OpenGroup
@@ -30,22 +37,10 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="The page to write.",
 )
-@click.option(
-    "--destination",
-    "chosen",
-    multiple=True,
-    metavar="D",
-    help="Only this one; may be repeated. [default: all that have tables]",
-)
+@destinations_option("all that have tables")
 @click.option("--since", type=TimeType(), help="Leave out records that Kafka has from before this moment.")
 @click.option("--until", type=TimeType(), help="Leave out records that Kafka has from this moment on.")
-@click.option(
-    "--producer-header",
-    default=PRODUCER_ID,
-    show_default=True,
-    metavar="NAME",
-    help="Header that names the sender of a component.",
-)
+@producer_header_option
 @config_file_option
 @json_option
 @spark_options

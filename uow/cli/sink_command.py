@@ -20,6 +20,7 @@ from uow.cli.options import (
     DurationType,
     FolderType,
     config_file_option,
+    destinations_option,
     json_option,
     spark_options,
     tables_option,
@@ -71,13 +72,7 @@ SHORTEST_RETENTION_MS: Final = 3_600_000
     "Spark's DDL (.ddl). A registry adds versions of the same record.",
 )
 @click.option("--once", is_flag=True, help="Write the records that are committed now, then end.")
-@click.option(
-    "--destination",
-    "chosen",
-    multiple=True,
-    metavar="D",
-    help="Only this one; may be repeated. [default: all that are configured]",
-)
+@destinations_option("all that are configured")
 @click.option(
     "--components",
     "form",
@@ -206,9 +201,7 @@ def _tell_problems(rows: Mapping[str, Mapping[str, int]], files: Sequence[FileSi
 
 @command.command()
 @tables_option
-@click.option(
-    "--destination", "chosen", multiple=True, metavar="D", help="Only this one; may be repeated. [default: all in DIR]"
-)
+@destinations_option("all in DIR")
 @click.option(
     "--retain",
     "retain_ms",

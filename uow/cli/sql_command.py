@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from uow.cli.options import json_option, spark_options, tables_option
+from uow.cli.options import json_option, producer_header_option, spark_options, tables_option
 from uow.schemas.error_classes import UowError
 from uow.terminal.printing import Progress, print_json, print_table, say
-from uow.topics.headers import PRODUCER_ID
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -29,13 +28,7 @@ MAX_LINES = 1_000
 @click.option(
     "--limit", type=click.IntRange(1), default=MAX_LINES, show_default=True, help="Largest number of rows to print."
 )
-@click.option(
-    "--producer-header",
-    default=PRODUCER_ID,
-    show_default=True,
-    metavar="NAME",
-    help="Header that names the sender of a component.",
-)
+@producer_header_option
 @json_option
 @spark_options
 def command(root: Folder, place: Place, text: str | None, limit: int, producer_header: str, as_json: bool) -> None:
