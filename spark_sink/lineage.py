@@ -111,8 +111,8 @@ class Lineage:
     def _delta(self, table: Table) -> Any:
         """The present state of a table, in Delta's own words; Spark SQL says nothing about the batches that a table has had."""
         jvm: Any = self.spark.sparkContext._jvm
-        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self.spark._jsparkSession, self.tables.path(table))
-        return log.unsafeVolatileSnapshot()
+        logs = jvm.org.apache.spark.sql.delta.DeltaLog
+        return logs.forTableWithSnapshot(self.spark._jsparkSession, self.tables.path(table))._2()
 
     def _refuse(self, why: str) -> None:
         raise StateCorruptedError(

@@ -6,13 +6,15 @@ Belongs here: table names, columns, creation, the idempotent append, row counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import json
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -126,6 +128,10 @@ def with_nested(spark: SparkSession, components: DataFrame, units: DataFrame) ->
     return components.unionByName(spark.sql(_NESTED_ROWS, units=units)) if "components" in units.columns else components
 
 
+PROTOCOL: Final = {"minReaderVersion": 1, "minWriterVersion": 2}
+"""Versions of Delta's protocol that a new table asks of its readers and writers: the lowest ones, so that every tool reads it."""
+_FIRST: Final = f"{0:020}.json"
+
 _GLOB: Final = frozenset("*?[]{}\\")
 _PLAIN_FEATURES: Final = {"appendOnly", "invariants"}
 """Features of a table whose data files are all that there is."""
@@ -170,7 +176,17 @@ class DeltaTables:
 
     def is_made(self, table: Table) -> bool:
         """True if a table exists."""
-        return (self.folder / table.value / "_delta_log").is_dir()
+        return any(self._commits(table))
+
+    def is_empty(self, table: Table) -> bool:
+        """True if a table is not made, or only made: its log is one commit without a file. Asking Delta takes a job."""
+        commits = list(self._commits(table))
+        return not commits or (
+            len(commits) == 1 and commits[0].name == _FIRST and '{"add"' not in commits[0].read_text()
+        )
+
+    def _commits(self, table: Table) -> Iterator[Folder]:
+        yield from (self.folder / table.value / "_delta_log").glob("[0-9]*.json")
 
     def exist(self) -> bool:
         """True if all tables exist."""
@@ -182,9 +198,29 @@ class DeltaTables:
             self._make(spark, table)
 
     def _make(self, spark: SparkSession, table: Table) -> None:
-        if not self.is_made(table):
-            wanted = columns(table, self.form)
-            DeltaTable.createIfNotExists(spark).location(self.path(table)).addColumns(wanted).execute()
+        """Writes a table's first commit as Delta's protocol has it, by Delta's own log store; by its API seven tables take ten CPU seconds."""
+        if self.is_made(table):
+            return
+        at = time.time_ns() // 1_000_000
+        metadata = {
+            "id": str(uuid.uuid4()),
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": columns(table, self.form).json(),
+            "partitionColumns": [],
+            "configuration": {},
+            "createdTime": at,
+        }
+        done = {"timestamp": at, "operation": "CREATE TABLE", "operationParameters": {}, "isBlindAppend": True}
+        actions = {"commitInfo": done, "protocol": PROTOCOL, "metaData": metadata}
+        jvm: Any = spark.sparkContext._jvm
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, self.path(table))
+        log.createLogDirectoriesIfNotExists()
+        lines = jvm.java.util.ArrayList()
+        for name, action in actions.items():
+            lines.add(json.dumps({name: action}))
+        first = jvm.org.apache.hadoop.fs.Path(log.logPath(), _FIRST)
+        as_scala = jvm.scala.jdk.javaapi.CollectionConverters.asScala
+        log.store().write(first, as_scala(lines.iterator()), False, log.newDeltaHadoopConf())
 
     def form_of(self, spark: SparkSession) -> ComponentsForm:
         """The form of the components: of the existing tables if there are any."""
@@ -259,8 +295,8 @@ class DeltaTables:
 
     def rows(self, spark: SparkSession) -> dict[Table, int]:
         """Number of rows in each table; Delta answers from its log, except for components in units."""
-        found = {table: self.stored(spark, table).count() for table in Table}
-        if self.form_of(spark) is ComponentsForm.NESTED:
+        found = {table: 0 if self.is_empty(table) else self.stored(spark, table).count() for table in Table}
+        if found[Table.UNITS] and self.form_of(spark) is ComponentsForm.NESTED:
             nested = self.stored(spark, Table.UNITS).agg(sql.sum(sql.expr("size(components.seq)")))
             found[Table.COMPONENTS] += nested.collect()[0][0] or 0
         return found

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC
+from pathlib import Path
 from typing import Any
 
 import pytest
+from delta.tables import DeltaTable
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import Row
 
 from tests.spark.stage import STARTED_MS, Stage, c, plain
 from uow.schemas import codec, formats
 from uow.schemas.registry import RegistryFramer, connect
 from uow.spark_sink import delta_sink as sink_module
 from uow.spark_sink.kafka import Cluster
-from uow.spark_sink.tables import ComponentsForm, Table, append_once
+from uow.spark_sink.tables import ComponentsForm, Table, append_once, columns
 from uow.topics.policies import ExpirationPolicy
 from uow.topics.routes import Route
 from uow.topics.selector import Selector
@@ -31,6 +34,29 @@ def megazon(stage: Stage) -> None:
     stage.send([c("jill", 1, value=b"\x00flash"), c("bob", 1, end=True, uow_component_id="b-1"), c("late", 0)])
     stage.send([c("open", 1)])
     stage.work()
+
+
+def test_an_empty_table_is_as_delta_itself_makes_one(stage: Stage, tmp_path: Path) -> None:
+    stage.tables.make(stage.spark)
+    for table in Table:
+        own, other = stage.tables.path(table), str(tmp_path / table)
+        wanted = columns(table, stage.tables.form)
+        DeltaTable.createIfNotExists(stage.spark).location(other).addColumns(wanted).execute()
+        mine, theirs = DeltaTable.forPath(stage.spark, own), DeltaTable.forPath(stage.spark, other)
+        assert mine.toDF().schema == theirs.toDF().schema
+        assert same_details(mine) == same_details(theirs)
+    assert set(map(stage.tables.is_empty, Table)) == {True}
+    assert set(stage.tables.rows(stage.spark).values()) == {0}
+    stage.tables.make(stage.spark)
+    assert mine.history().count() == 1
+    stage.spark.createDataFrame([[None] * len(wanted)], wanted).write.format("delta").mode("append").save(own)
+    assert not stage.tables.is_empty(table)
+
+
+def same_details(table: DeltaTable) -> Row:
+    """Details of a table that do not depend on where and when it was made."""
+    details = table.detail()
+    return details.drop("id", "name", "location", "createdAt", "lastModified", "clusteringColumns").collect()[0]
 
 
 def test_every_record_of_the_output_topics_becomes_rows(make_stage: Callable[..., Stage]) -> None:
