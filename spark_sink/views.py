@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from uow.schemas.error_classes import StateCorruptedError
@@ -176,7 +177,7 @@ SELECT reason, count(*) AS records FROM unreadable_records GROUP BY reason ORDER
 """The questions, in the order of the page. A view may use the tables and nothing else."""
 
 
-def destinations(root: str | Folder) -> list[str]:
+def destinations(root: str | Path) -> list[str]:
     """Destinations that have a table of units below a folder, in alphabetical order.
 
     Raises:
@@ -189,7 +190,7 @@ def destinations(root: str | Folder) -> list[str]:
 
 
 def register(
-    spark: SparkSession, root: str | Folder, wanted: Sequence[str] = (), *, producer_header: str = PRODUCER_ID
+    spark: SparkSession, root: str | Path, wanted: Sequence[str] = (), *, producer_header: str = PRODUCER_ID
 ) -> list[str]:
     """Makes the temporary views in a session: one for each table, and `VIEWS`. Views of the same names are replaced.
 

@@ -38,7 +38,9 @@ def shared(
 
 
 def make_topic(admin: Any, name: str, partitions: int) -> str:
+    """The topic, once the broker names it to clients: it may do so a moment after it has made it."""
     admin.create_topics([NewTopic(name, partitions)])[name].result(PATIENCE_S)
+    wait_for(lambda: name in admin.list_topics(timeout=PATIENCE_S).topics)
     return name
 
 

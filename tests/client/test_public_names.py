@@ -117,6 +117,7 @@ CAUGHT = {
     "Crash": "simulator",
     "DemoFailed": "command `uow demo`",
     "Doubt": "engine",
+    "IncompatibleError": "payload columns: the reason of a row",
     "LookupTimeoutError": "worker and reader",
     "NotYet": "reader",
     "Refused": "engine",
@@ -125,6 +126,7 @@ CAUGHT = {
     "Stopped": "engine",
     "TransientError": "simulator",
     "UnitTooLargeForRecordError": "engine",
+    "Unusable": "audit: everything is audited, and the report says why",
     "Violation": "simulator",
     "WrongValue": "configuration: a complaint of `ConfigError`",
 }

@@ -25,6 +25,7 @@ from fastavro.schema import fingerprint, to_parsing_canonical_form
 from tests.kafka_broker import Kafka
 from tests.processes import Process, wait_for
 from uow.cli.main import main
+from uow.spark_sink.lineage import NOTE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -239,6 +240,7 @@ def test_counts_per_outcome_from_the_table_are_those_of_the_topic_w214(
         del read[topic]
         (checkpoint / "offsets" / f".{batch.name}.crc").unlink()
         batch.write_text("\n".join([*head, json.dumps(read)]))
+    (checkpoint / NOTE).unlink()
     for table in ("outcomes", "answers"):
         shutil.rmtree(tables / unique / table)
     assert sink().exit_code == 0, "the checkpoint is that of a release that did not carry the topic"

@@ -74,9 +74,9 @@ def command(
             destinations(root)  # complains before Spark is started
         spark = session("uow report", settings=spark_settings(is_short=place.is_here), place=place)
         progress.say("reading the tables")
-        names = [*dict.fromkeys(chosen)] or destinations(root)
+        names = [*dict.fromkeys(chosen)] or destinations(str(root))
         open_groups = None if path is None else groups_of(path, names)
-        register(spark, root, names, producer_header=producer_header)
+        register(spark, str(root), names, producer_header=producer_header)
         summary = summarize(spark, names, since, until)
     now = wall_clock_ms()
     if as_json:

@@ -55,7 +55,7 @@ def command(root: Folder, place: Place, text: str | None, limit: int, producer_h
     with Progress("Spark is starting") as progress:
         spark = session("uow sql", settings=spark_settings(is_short=place.is_here), place=place)
         progress.say("reading the tables")
-        register(spark, root, producer_header=producer_header)
+        register(spark, str(root), producer_header=producer_header)
         try:
             names, rows = _rows(spark, text, limit + 1, as_json)
         except PySparkException as error:
