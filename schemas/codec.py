@@ -45,6 +45,18 @@ Datum = dict[str, Any]
 R = TypeVar("R", bound=Record)
 
 
+BAD_SCHEMA: Final = (
+    SchemaParseException,
+    UnknownType,
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+)
+"""The errors of a definition that is not one: JSON of any form, or nested too deeply, raises each of them somewhere."""
+
+
 class SchemaSource(Protocol):
     """Looks up the schema of a registry's id."""
 
@@ -190,15 +202,7 @@ def foreign_writer(text: str) -> AvroWriter:
         check_bounded(schema)
         parsed: Any = fastavro.parse_schema(schema)
         name = parsed["name"]
-    except (
-        SchemaParseException,
-        UnknownType,
-        LookupError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ) as error:
+    except BAD_SCHEMA as error:
         raise DecodeError("schema", f"the writer's schema cannot be used: {_line(error)}") from None
     short = name.rpartition(".")[2]
     if name != f"{framing.NAMESPACE}.{short}" or short not in _TYPES:

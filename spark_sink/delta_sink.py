@@ -254,13 +254,8 @@ class DeltaSink:
             written = SinkBatch(self, records, number, plan, decoder, form, overlap.filter(plan), known)
             progress(self.names.destination, written.write())
 
-        writer = (
-            stream(self.spark, self.cluster, topics, most)
-            .writeStream.queryName(QUERY + self.names.destination)
-            .foreachBatch(batch)
-            .option("checkpointLocation", str(self.tables.checkpoint))
-        )
-        return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=TRIGGER)).start()
+        records = stream(self.spark, self.cluster, topics, most)
+        return run_batches(records, QUERY + self.names.destination, self.tables.checkpoint, batch, once=once)
 
     def finish(self) -> None:
         """Makes the tables that are missing: the stream has ended well, maybe before its first batch."""
@@ -269,6 +264,22 @@ class DeltaSink:
     def fetch(self, parts: DataFrame) -> DataFrame:
         """See `referred`."""
         return referred(self.spark, self.cluster, self.names.components, parts)
+
+
+def run_batches(
+    records: DataFrame, name: str, checkpoint: Folder, batch: Callable[[DataFrame, int], None], *, once: bool
+) -> StreamingQuery:
+    """Starts a stream.
+
+    Args:
+        records: A streaming frame.
+        name: Name of the query.
+        checkpoint: Folder in which Structured Streaming stores its position.
+        batch: Called with each batch and its number.
+        once: Take what is committed now and end, instead of going on until stopped.
+    """
+    writer = records.writeStream.queryName(name).foreachBatch(batch).option("checkpointLocation", str(checkpoint))
+    return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=TRIGGER)).start()
 
 
 def referred(spark: SparkSession, cluster: Cluster, components: str, parts: DataFrame) -> DataFrame:

@@ -43,7 +43,7 @@ from uow.spark_sink.decode import (
     with_frame,
     with_table,
 )
-from uow.spark_sink.delta_sink import TRIGGER, Progress, Written, batch_records, referred
+from uow.spark_sink.delta_sink import Progress, Written, batch_records, referred, run_batches
 from uow.spark_sink.kafka import Cluster, backlog, between, stream, within
 from uow.spark_sink.superseded import KnownUnits
 from uow.spark_sink.tables import Table
@@ -146,13 +146,8 @@ class FileSink:
         def batch(records: DataFrame, number: int) -> None:
             progress(self.title, Written(FileBatch(self, records, number, decoder, known).write()))
 
-        writer = (
-            stream(session, self.cluster, self.topics, most)
-            .writeStream.queryName(f"uow sink {self.title}")
-            .foreachBatch(batch)
-            .option("checkpointLocation", str(self.checkpoint))
-        )
-        return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=TRIGGER)).start()
+        records = stream(session, self.cluster, self.topics, most)
+        return run_batches(records, f"uow sink {self.title}", self.checkpoint, batch, once=once)
 
     def finish(self) -> None:
         """Called once the stream has ended well."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import fastavro
-from fastavro.schema import SchemaParseException, UnknownType, to_parsing_canonical_form
+from fastavro.schema import to_parsing_canonical_form
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, SparkSession
@@ -35,7 +35,7 @@ from pyspark.sql.types import (
 )
 
 from uow.schemas import framing
-from uow.schemas.codec import check_bounded
+from uow.schemas.codec import BAD_SCHEMA, check_bounded
 from uow.schemas.error_classes import ConfigError, DecodeError
 
 SETTING: Final = "--payload"
@@ -53,15 +53,6 @@ CASE WHEN length(value) >= 10 AND startswith(value, X'C301') THEN 'single-object
 """The version that an Avro value says it was written by. Without a registry a value that begins with a zero byte is bare."""
 
 _MARK: Final = b"uow-mark"
-_BAD_SCHEMA: Final = (
-    SchemaParseException,
-    UnknownType,
-    LookupError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-)
 
 
 class IncompatibleError(Exception):
@@ -215,7 +206,7 @@ def avro_name(text: str) -> str:
         if parsed["type"] != "record":
             raise ValueError(f"a {parsed['type']} where a record is expected")
         return str(parsed["name"])
-    except _BAD_SCHEMA as error:
+    except BAD_SCHEMA as error:
         raise DecodeError("schema", f"the definition cannot be used: {' '.join(str(error).split())[:200]}") from None
 
 

@@ -22,7 +22,7 @@ from pyspark.sql.types import DataType, StructType
 from uow.schemas.error_classes import ConfigError, DecodeError, StateCorruptedError
 from uow.schemas.registry import connect
 from uow.spark_sink.checkpoint import StreamCheckpoint
-from uow.spark_sink.delta_sink import TRIGGER, DeltaSink, Progress, Written
+from uow.spark_sink.delta_sink import DeltaSink, Progress, Written, run_batches
 from uow.spark_sink.folders import Folder
 from uow.spark_sink.payload_columns import (
     BARE,
@@ -123,12 +123,7 @@ class PayloadSink:
         def batch(records: DataFrame, number: int) -> None:
             progress(self.title, Written(self._write(records, number, versions)))
 
-        writer = (
-            rows.writeStream.queryName(f"uow payloads {self.tables.destination}")
-            .foreachBatch(batch)
-            .option("checkpointLocation", str(self.checkpoint))
-        )
-        return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=TRIGGER)).start()
+        return run_batches(rows, f"uow payloads {self.tables.destination}", self.checkpoint, batch, once=once)
 
     def finish(self) -> None:
         """Called once the stream has ended well."""

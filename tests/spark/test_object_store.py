@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.broker.worker_places import Destination
+from tests.processes import Process
 
 SERVER = "moto[s3,server]==5.2.5"
 UOW = str(Path(sys.executable).with_name("uow"))
@@ -30,17 +31,15 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if not server.exists():
         venv.create(home, with_pip=True)
         subprocess.run([home / "bin" / "python", "-m", "pip", "install", "-q", SERVER], check=True)
-    process = subprocess.Popen([server, "-p", "0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert process.stdout is not None
+    # a file: it tells of every request, and would wait for ever on a pipe that nobody empties
+    process = Process([str(server), "-p", "0"], tmp_path_factory.mktemp("store") / "log")
     try:
-        url = next(line.split()[-1] for line in process.stdout if "Running on" in line)
+        url = process.wait_output("Running on").split()[-1]
         request = urllib.request.Request(f"{url}/lake", method="PUT")
         urllib.request.urlopen(request, timeout=30).close()
         yield url
     finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+        process.close()
 
 
 def test_tables_in_an_object_store_are_written_once_audited_maintained_and_asked(

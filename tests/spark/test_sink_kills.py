@@ -156,6 +156,28 @@ def check_files(folder: Path, wanted: Rows) -> None:
     assert rows == Counter({(unit_id, parts): 1 for *_, unit_id, parts in wanted})
 
 
+def destination(servers: str, name: str, folder: Path) -> list[str]:
+    """Makes the topics of a destination and its settings below `folder`; the command that carries it into `folder/tables`."""
+    policy = DestinationPolicy(handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY)
+    create_missing(admin_client(servers, {}), expected("kills", name, policy, PARTITIONS))
+    config = folder / "uow.toml"
+    config.write_text(
+        f'[application]\nid = "kills"\nbootstrap_servers = "{servers}"\n'
+        f'[destinations."{name}"]\nhandling_policy = "single_message_delivery"\n'
+    )
+    uow = str(Path(sys.executable).with_name("uow"))
+    return [uow, "sink", "-c", str(config), "--tables", str(folder / "tables")]
+
+
+def check_tables(servers: str, name: str, tables: Path, more_than: int) -> Rows:
+    """Every table has the committed records, each once, and more than so many; the rows of `units`."""
+    wanted, rows = of_topics(servers, name), of_tables(tables / name)
+    for table, records in wanted.items():
+        assert sum(records.values()) > more_than, table
+        assert rows[table] == records, table
+    return wanted["units"]
+
+
 def planned(tables: Path, destination: str) -> int:
     """Number of batches planned so far."""
     offsets = tables / "_checkpoints" / destination / "offsets"
@@ -183,24 +205,13 @@ def kill_soon(command: list[str], tables: Path, destination: str, rnd: random.Ra
 @pytest.mark.drill
 @pytest.mark.timeout(7200)
 def test_sink_killed_at_random_moments_loses_and_doubles_nothing_w127(broker: Any, tmp_path: Path, unique: str) -> None:
-    policy = DestinationPolicy(handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY)
-    create_missing(admin_client(broker.bootstrap, {}), expected("kills", unique, policy, PARTITIONS))
-    config, tables, log = tmp_path / "uow.toml", tmp_path / "tables", tmp_path / "log"
-    config.write_text(
-        f'[application]\nid = "kills"\nbootstrap_servers = "{broker.bootstrap}"\n'
-        f'[destinations."{unique}"]\nhandling_policy = "single_message_delivery"\n'
-    )
-    uow = str(Path(sys.executable).with_name("uow"))
-    files = tmp_path / "files"
-    command = [uow, "sink", "-c", str(config), "--tables", str(tables), "--files", str(files), "--format", "avro"]
+    tables, files, log = tmp_path / "tables", tmp_path / "files", tmp_path / "log"
+    command = [*destination(broker.bootstrap, unique, tmp_path), "--files", str(files), "--format", "avro"]
     rnd = random.Random(1)
     with Sender(broker.bootstrap, DestinationTopics("kills", unique)):
         for _ in range(KILLS):
             kill_soon(command, tables, unique, rnd, log)
     last = subprocess.run([*command, "--once"], capture_output=True, text=True, check=False)
     assert last.returncode == 0, last.stderr[-3000:]
-    expected_rows, rows = of_topics(broker.bootstrap, unique), of_tables(tables / unique)
-    for table, wanted in expected_rows.items():
-        assert sum(wanted.values()) > KILLS, table
-        assert rows[table] == wanted, table
-    check_files(files / unique / f"{unique}.units", expected_rows["units"])
+    units = check_tables(broker.bootstrap, unique, tables, KILLS)
+    check_files(files / unique / f"{unique}.units", units)
