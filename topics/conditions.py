@@ -1,0 +1,115 @@
+"""Conditions that close a group, as values: `complete_when` and `give_up_when` of a rule (aggregation, 4.2). Pure.
+
+A condition keeps nothing: the group has all that it looks at (numbers held, bytes, counts by source, running sums), so it survives a restart.
+Their texts are read by `uow.processor.rules.conditions`; `uow.processor.core` asks them, in one place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EndFlagWithoutGaps:
+    """Every number up to the end is held: a unit of work (W-15). Text: `end_flag_without_gaps`. Reason `end`, or `count` by `uow-count`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """So many components are held. Text: `count(n)`. Reason `count`."""
+
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """The next component would pass so many bytes of values: the group closes before it (B-40). Text: `bytes(n)`, `bytes(n, strict)`. Reason `bytes`.
+
+    Attributes:
+        n: Bytes.
+        strict: A component larger than `n` alone is refused, and not a unit of 1 with a warning.
+    """
+
+    n: int
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PerSource:
+    """Every source has its quantity, or waited long enough (B-93 to B-95). Text: `per_source`. Reason `sources`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Every reply that the manifest lists is held, or `k` of them (B-77, B-209). Text: `manifest`, `manifest(k)`. Reason `manifest`."""
+
+    k: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Predicate:
+    """An expression over running sums of the group holds, e.g. `sum(quantity) >= 500` (B-41). Text: `predicate(EXPRESSION)`. Reason `predicate`."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ByCommand:
+    """Only a command completes it. Text: `command`. Reason `command`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Age:
+    """So long after the earliest arrival, in ms. Text: `age(ms)`. Reason `age`."""
+
+    ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """So long after the latest arrival, in ms. Text: `idle(ms)`. Reason `idle`."""
+
+    ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentDeadline:
+    """The limit that a component brought with it has passed (B-05). Text: `component_deadline`. Reason `age`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """One of several holds; the first that does names the reason. Text: `any(a, b, ...)`."""
+
+    conditions: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    """All of several hold; the last that came to hold names the reason. Text: `all(a, b, ...)`."""
+
+    conditions: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """Another one does not hold. Text: `not(a)`."""
+
+    condition: Condition
+
+
+Condition = (
+    EndFlagWithoutGaps
+    | Count
+    | Bytes
+    | PerSource
+    | Manifest
+    | Predicate
+    | ByCommand
+    | Age
+    | Idle
+    | ComponentDeadline
+    | AnyOf
+    | AllOf
+    | Not
+)
