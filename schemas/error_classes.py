@@ -11,6 +11,7 @@ UowError                             catch this to catch everything of ours
 |-- UnitTooLargeError                split the unit, or raise the limit
 |-- MisroutedComponentError          correct the sender's partitioner
 |-- ComponentExpiredError            too late for this component: nothing to repeat
+|-- RoutingError                     correct the rules or the transform, send again
 |-- ConfigError                      correct every setting it names, start again
 |-- DecodeError                      look at the bytes it keeps, correct the writer
 |-- FencedError                      close dirty, rejoin; if our own worker name was taken over: exit 1
@@ -98,6 +99,7 @@ class BadUnitIdError(UowError):
         "too-long": "uow-id is longer than 255 bytes",
         "repeated": "uow-id is repeated with different values",
         "alias": "uow-id and an accepted alias of it differ",
+        "no-correlation": "nothing in the record says which group it belongs to",
     }
 
 
@@ -174,6 +176,16 @@ class ComponentExpiredError(UowError):
     """The component's own time has passed (line 13, W-77). Nothing to repeat; its group expires."""
 
     CASES: ClassVar = {"": "uow-expires-at has passed"}
+
+
+class RoutingError(UowError):
+    """The router cannot make a component of a record (B-23, B-25, B-26). Rules or transform are corrected, or the record is; then it is sent again."""
+
+    CASES: ClassVar = {
+        "transform": "the transform failed",
+        "filtered": "the transform left it out",
+        "no-rule": "no rule, or no row of its rule, is for this record",
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +341,7 @@ REFUSALS: Mapping[str, type[UowError]] = {
         UnitTooLargeError,
         MisroutedComponentError,
         ComponentExpiredError,
+        RoutingError,
         DecodeError,
         UowError,
     )

@@ -45,6 +45,13 @@ PARENT_SEQ: Final = "uow-parent-seq"
 PARENT_END: Final = "uow-parent-end"
 PARENT_COUNT: Final = "uow-parent-count"
 REROUTED: Final = "uow-rerouted"
+RULE: Final = "uow-rule"
+INPUT: Final = "uow-input"
+ARRIVED_AT: Final = "uow-arrived-at"
+DELAY_MS: Final = "uow-delay-ms"
+WARNING: Final = "uow-warning"
+STAMPED: Final = frozenset({ID, RULE, INPUT, ARRIVED_AT, DELAY_MS, WARNING})
+"""Headers that the router writes on a component (aggregation, 2.2). Those that a record of its inputs brings along say nothing."""
 
 KIND: Final = "uow-kind"
 UNIT_ID: Final = "uow-unit-id"

@@ -32,7 +32,7 @@ class KeyCase(StrEnum):
 
 
 class DefaultGroup(StrEnum):
-    """Whether all names that row `*` serves share a group (B-23)."""
+    """Grouping of all names that row `*` serves: they share a group, or each has its own (B-23)."""
 
     SHARED = "shared"
     PER_NAME = "per_name"
@@ -105,7 +105,7 @@ class BelowMin(StrEnum):
 
 
 class LateJoin(StrEnum):
-    """Whether a component that arrived after the deadline may join a group that is still open (B-49)."""
+    """Treatment of a component that arrived after the deadline of a group that is still open (B-49)."""
 
     STRICT = "strict"
     LENIENT = "lenient"

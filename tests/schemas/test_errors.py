@@ -19,6 +19,7 @@ from uow.schemas.error_classes import (
     InvariantViolation,
     MisroutedComponentError,
     OutOfSequenceRangeError,
+    RoutingError,
     StateCorruptedError,
     UnitClosedError,
     UnitConflictError,
@@ -41,6 +42,7 @@ EVERY = [
     FencedError("the worker name w-0 was taken over"),
     StateCorruptedError([("m.components", 2)], "the ledger ends at 5, the position is 7", "run uow doctor"),
     InvariantViolation("closed", "hold 3"),
+    RoutingError(case="filtered"),
 ]
 
 
@@ -61,6 +63,7 @@ def test_the_tree_is_that_of_the_contract() -> None:
         "FencedError",
         "StateCorruptedError",
         "InvariantViolation",
+        "RoutingError",
     ]
     assert all(type(error).__bases__ == (UowError,) for error in EVERY)
     assert UowError.__bases__ == (Exception,)
@@ -120,7 +123,11 @@ def test_every_case_of_the_contract_has_a_sentence() -> None:
 
 
 def test_a_record_can_name_exactly_the_classes_that_concern_records() -> None:
-    assert {*errors.REFUSALS} == {type(error).__name__ for error in EVERY[:9]} | {"DecodeError", "UowError"}
+    assert {*errors.REFUSALS} == {type(error).__name__ for error in EVERY[:9]} | {
+        "RoutingError",
+        "DecodeError",
+        "UowError",
+    }
     assert all(errors.REFUSALS[name].__name__ == name for name in errors.REFUSALS)
 
 
