@@ -34,6 +34,22 @@ class IdPlacement(Protocol):
         ...
 
 
+class Upstream(Protocol):
+    """The routers before `D.components` (aggregation, section 3): how far what arrived at their inputs is there."""
+
+    def settled(self, topic: str, now_ms: int) -> int:
+        """A moment, epoch ms: whatever arrived before it at the inputs of the rules of this `D.components` is committed there, or refused.
+
+        Asked before the end offset of `D.components`; rises from call to call, unless inputs are added. Must not wait for long: it may look at
+        the routers' committed offsets once a second, and compare them with ends of the inputs that it noted before, with the moment.
+
+        Args:
+            topic: Name of `D.components`.
+            now_ms: The wall clock, the answer where no router writes there. 0 is the answer where nothing is known yet.
+        """
+        ...
+
+
 class TaskRunner(Protocol):
     """Runs the tasks on their batches, and hears what the driver does. Every call comes from the driver's thread and returns when it is done.
 
@@ -76,6 +92,7 @@ class Ports:
         ready: Returns the partitions that can be restored without waiting for others: no transaction is open in their logs, and brokers
             answer. It must not wait itself.
         hidden: Finds records whose headers the client cannot show, if any destination reads fields off values.
+        upstream: The routers before the components, if there are any rules.
     """
 
     source: RecordSource
@@ -85,3 +102,4 @@ class Ports:
     placement: IdPlacement | None = None
     ready: Callable[[Sequence[Tp]], Collection[Tp]] = lambda tps: tps
     hidden: HiddenHeaders | None = None
+    upstream: Upstream | None = None
