@@ -18,9 +18,9 @@ from typing import Final
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
-from uow.spark_sink.tables import DeltaTables, Table, despite_others
+from uow.spark_sink.tables import PAYLOADS, DeltaTables, Table, despite_others
 
-Z_ORDER: Final[dict[Table, tuple[str, ...]]] = {
+Z_ORDER: Final[dict[str, tuple[str, ...]]] = {
     Table.UNITS: ("closed_at", "id"),
     Table.COMPONENTS: ("timestamp", "id"),
     Table.REJECTED: ("timestamp", "id"),
@@ -28,6 +28,7 @@ Z_ORDER: Final[dict[Table, tuple[str, ...]]] = {
     Table.UNREADABLE: ("timestamp", "id"),
     Table.OUTCOMES: ("closed_at", "id"),
     Table.ANSWERS: ("at", "id"),
+    PAYLOADS: ("timestamp", "id"),
 }
 """Columns that people filter by: a time and an id."""
 
@@ -68,7 +69,7 @@ class Maintained:
 def maintain(
     spark: SparkSession,
     tables: DeltaTables,
-    table: Table,
+    table: str,
     *,
     retain_ms: int,
     z_order: bool = False,
@@ -79,7 +80,7 @@ def maintain(
     Args:
         spark: The session, with `SETTINGS`.
         tables: Tables of a destination.
-        table: An existing table.
+        table: An existing table, of `DeltaTables.made`.
         retain_ms: Longer than any query or batch lasts that began before.
         z_order: Write all rows again, ordered by `Z_ORDER`.
         dry_run: Change nothing.
@@ -98,7 +99,7 @@ def _extent(spark: SparkSession, name: str) -> tuple[int, int]:
     return found.numFiles, found.sizeInBytes
 
 
-def _compact(spark: SparkSession, name: str, table: Table, z_order: bool) -> int:
+def _compact(spark: SparkSession, name: str, table: str, z_order: bool) -> int:
     columns = ", ".join(f"`{column}`" for column in Z_ORDER[table])
     order = f" ZORDER BY ({columns})" if z_order else ""
     [row] = despite_others(lambda: spark.sql(f"OPTIMIZE {name}{order}").collect())
@@ -106,7 +107,7 @@ def _compact(spark: SparkSession, name: str, table: Table, z_order: bool) -> int
     return removed
 
 
-def _small_files(spark: SparkSession, tables: DeltaTables, table: Table, z_order: bool) -> int:
+def _small_files(spark: SparkSession, tables: DeltaTables, table: str, z_order: bool) -> int:
     """Number of files that a compaction would replace."""
     files = tables.stored(spark, table).select("_metadata.file_path", "_metadata.file_size").distinct()
     count = (files if z_order else files.where(sql.col("file_size") < FULL_BYTES)).count()

@@ -41,7 +41,7 @@ from uow.spark_sink.payload_columns import (
     nullable,
     typed,
 )
-from uow.spark_sink.tables import ComponentsForm, DeltaTables, Table, append_once
+from uow.spark_sink.tables import PAYLOADS, ComponentsForm, DeltaTables, Table, append_once
 
 BATCH_BYTES: Final = "256m"
 COLUMNS: Final = (
@@ -81,12 +81,12 @@ class PayloadSink:
     @property
     def path(self) -> str:
         """Folder of the table."""
-        return str(self.tables.folder / "payloads")
+        return self.tables.path(PAYLOADS)
 
     @property
     def is_made(self) -> bool:
         """True if the table exists."""
-        return (self.tables.folder / "payloads" / "_delta_log").is_dir()
+        return self.tables.is_made(PAYLOADS)
 
     @property
     def checkpoint(self) -> Folder:

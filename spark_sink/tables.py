@@ -50,6 +50,10 @@ class Table(StrEnum):
     ANSWERS = "answers"
 
 
+PAYLOADS: Final = "payloads"
+"""Folder of the table that `uow.spark_sink.payload_sink` makes from the others, where it is asked for."""
+
+
 class ComponentsForm(StrEnum):
     """Where the components of a unit are.
 
@@ -156,11 +160,11 @@ class DeltaTables:
         """Folder of the destination's tables."""
         return self.root / self.destination
 
-    def path(self, table: Table) -> str:
-        """Folder of a table."""
-        return str(self.folder / table.value)
+    def path(self, table: str) -> str:
+        """Folder of a table: of a `Table`, or `PAYLOADS`."""
+        return str(self.folder / table)
 
-    def sql_name(self, table: Table) -> str:
+    def sql_name(self, table: str) -> str:
         """Name of a table in SQL statements."""
         return f"delta.`{self.path(table).replace('`', '``')}`"
 
@@ -174,7 +178,7 @@ class DeltaTables:
         """Folder in which Structured Streaming stores its position."""
         return self.root / "_checkpoints" / self.destination
 
-    def is_made(self, table: Table) -> bool:
+    def is_made(self, table: str) -> bool:
         """True if a table exists."""
         return any(self._commits(table))
 
@@ -185,8 +189,12 @@ class DeltaTables:
             len(commits) == 1 and commits[0].name == _FIRST and '{"add"' not in commits[0].read_text()
         )
 
-    def _commits(self, table: Table) -> Iterator[Folder]:
-        yield from (self.folder / table.value / "_delta_log").glob("[0-9]*.json")
+    def _commits(self, table: str) -> Iterator[Folder]:
+        yield from (self.folder / table / "_delta_log").glob("[0-9]*.json")
+
+    def made(self) -> list[str]:
+        """Folders of the tables that exist."""
+        return [table for table in (*Table, PAYLOADS) if self.is_made(table)]
 
     def exist(self) -> bool:
         """True if all tables exist."""
@@ -261,7 +269,7 @@ class DeltaTables:
                 added = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in lacking)
                 spark.sql(f"ALTER TABLE {self.sql_name(table)} ADD COLUMNS ({added})")
 
-    def stored(self, spark: SparkSession, table: Table) -> DataFrame:
+    def stored(self, spark: SparkSession, table: str) -> DataFrame:
         """The rows in a table's own files."""
         return spark.read.format("delta").load(self.path(table))
 

@@ -14,9 +14,10 @@ from uow.schemas.error_classes import ConfigError, StateCorruptedError
 from uow.schemas.framing import confluent_header
 from uow.schemas.registry import connect
 from uow.spark_sink import payload_sink
+from uow.spark_sink.maintenance import SETTINGS, maintain
 from uow.spark_sink.payload_columns import Declaration
 from uow.spark_sink.payload_sink import PayloadSink, payload_session
-from uow.spark_sink.tables import ComponentsForm, DeltaTables, Table, columns
+from uow.spark_sink.tables import PAYLOADS, ComponentsForm, DeltaTables, Table, columns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -151,6 +152,11 @@ def test_versions_of_a_payload_are_typed_columns_and_what_does_not_fit_stays_byt
         {"id": "b", "amount": 2, "note": "n", "lines": [{"sku": "s", "color": None}]},
         {"id": "e", "amount": 5} | none,
     ]
+    assert "payloads" in made.tables.made()
+    for setting, value in SETTINGS.items():
+        made.spark.conf.set(setting, value)
+    told = maintain(made.spark, made.tables, PAYLOADS, retain_ms=3_600_000)
+    assert (told.files, told.rows, told.compacted) == (1, len(later), told.files_before)
 
 
 def test_json_is_typed_columns_by_its_declaration_and_a_changed_one_stops_nothing(

@@ -125,7 +125,7 @@ def command(
     from uow.spark_sink.monitor import SinkMonitor, watching
     from uow.spark_sink.payload_sink import payload_sinks
     from uow.spark_sink.session import session
-    from uow.spark_sink.tables import ComponentsForm, DeltaTables
+    from uow.spark_sink.tables import PAYLOADS, ComponentsForm, DeltaTables
     from uow.spark_sink.unit_files import FileFormat
 
     policies = {name: settings.policy(name) for name in chosen_destinations(settings, chosen)}
@@ -158,7 +158,7 @@ def command(
                 stop.set()
         rows = sink.rows(tables)
         for stream in typed:
-            rows[stream.tables.destination]["payloads"] = stream.count()
+            rows[stream.tables.destination][PAYLOADS] = stream.count()
     _tell_problems(rows, files)
     for each in files:
         rows.setdefault(each.names.destination, {})["files"] = each.count()
@@ -238,14 +238,14 @@ def maintain(
     from uow.spark_sink import delta_sink as sink
     from uow.spark_sink import maintenance
     from uow.spark_sink.session import session
-    from uow.spark_sink.tables import Table, tables_below
+    from uow.spark_sink.tables import tables_below
 
     done: dict[str, dict[str, maintenance.Maintained]] = {}
     with Progress("Spark is starting") as progress:
         spark = session("uow sink maintain", settings=sink.settings(is_short=False) | maintenance.SETTINGS, place=place)
         for tables in tables_below(root, chosen):
             done[tables.destination] = {}
-            for table in filter(tables.is_made, Table):
+            for table in tables.made():
                 progress.say(f"{tables.destination}: {table}")
                 done[tables.destination][table] = maintenance.maintain(
                     spark, tables, table, retain_ms=retain_ms, z_order=z_order, dry_run=dry_run
