@@ -10,26 +10,29 @@ The records are those that the tables have in `units`, decoded and judged in the
 A unit of shape `consecutive` becomes a file with the batch that has its last record; the records before it are read again if they came in an
 earlier batch.
 
+A file that is lost or damaged is written again on request, from the unit's record, with the content that its manifest lists (`write_again`).
+
 Belongs here: running batches, and which records become files. Does not belong here: names, contents, manifests (`uow.spark_sink.unit_files`), tables.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
-from typing import Any, Final
+from tempfile import TemporaryDirectory
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.avro.functions import to_avro
 from pyspark.sql.streaming.query import StreamingQuery
 
 from uow.schemas import codec, framing
-from uow.schemas.error_classes import DecodeError
+from uow.schemas.error_classes import DecodeError, StateCorruptedError
 from uow.schemas.records import Unit
 from uow.spark_sink.checkpoint import StreamCheckpoint
 from uow.spark_sink.decode import (
@@ -44,7 +47,7 @@ from uow.spark_sink.decode import (
     with_table,
 )
 from uow.spark_sink.delta_sink import Progress, Written, batch_records, referred, run_batches
-from uow.spark_sink.kafka import Cluster, backlog, between, stream, within
+from uow.spark_sink.kafka import Cluster, backlog, between, everything, stream, within
 from uow.spark_sink.superseded import KnownUnits
 from uow.spark_sink.tables import Table
 from uow.spark_sink.unit_files import (
@@ -61,6 +64,7 @@ from uow.spark_sink.unit_files import (
 )
 from uow.spark_sink.writers import UNIT, writer_of
 from uow.topics.catalogue import DestinationTopics
+from uow.topics.headers import UNIT_ID
 from uow.topics.policies import DestinationPolicy
 from uow.topics.routes import Route, unit_topics
 
@@ -68,6 +72,14 @@ ROWS_AT_ONCE: Final = "64"
 """Units that a task holds at once: one may have ten megabytes, and is there three times over."""
 _STAGED: Final = "topic STRING, partition INT, offset BIGINT, timestamp BIGINT, unit_id STRING, day STRING, sha256 STRING, temporary STRING, problem STRING"
 _TOLD_CHARS: Final = 1000
+
+
+class Again(NamedTuple):
+    """A listed file that was wanted again; `is_written` is false if no record in its topic gives the listed content."""
+
+    unit_id: str
+    path: Path
+    is_written: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +164,40 @@ class FileSink:
     def finish(self) -> None:
         """Called once the stream has ended well."""
 
+    def again(self, unit_ids: Collection[str]) -> list[Again]:
+        """Writes the listed files of some units again, with the content that is listed, also while a sink runs.
+
+        The topics are read from their beginning, and only the records of these units are decoded.
+
+        Returns:
+            The files of these units that are listed: one for each topic that has the unit.
+        """
+        ids = {path_of(each): each for each in unit_ids}
+        found = []
+        for topic in self.topics:
+            folder = self.folder_of(topic)
+            wanted = [line for line in folder.listed() if line.path in ids]
+            for kind in {FileFormat(line.ending) for line in wanted}:
+                digests = {line.path: line.sha256 for line in wanted if line.ending == kind}
+                with TemporaryDirectory(dir=self.temporary.parent, prefix="again-") as temporary:
+                    staged = self._staged_again(topic, kind, [ids[path] for path in digests], Path(temporary))
+                    named = [(path_of(each.unit_id or ""), each) for each in staged]
+                    right = {path: each for path, each in named if each.sha256 == digests.get(path)}
+                    folder.place(right.items(), kind, Path(temporary))
+                found += [Again(ids[path], folder.path / f"{path}.{kind}", path in right) for path in digests]
+        return found
+
+    def _staged_again(self, topic: str, kind: FileFormat, unit_ids: list[str], folder: Path) -> list[Staged]:
+        """The files of all records of some units in a topic."""
+        there = everything(self.cluster, topic)
+        records = between(self.spark, self.cluster, topic, there.start, there.end, whole=False)
+        wanted = sql.array(*map(sql.lit, unit_ids))
+        told = sql.expr(f"transform(filter(headers, h -> h.name = '{UNIT_ID}'), h -> CAST(h.value AS STRING))")
+        some = records.where((sql.size(told) == 0) | sql.arrays_overlap(told, wanted))
+        decoder = RecordDecoder(self.spark, writer_of(self.cluster.registry_url))
+        batch = FileBatch(replace(self, kind=kind), some, 0, decoder, KnownUnits())
+        return batch.staged(folder, sql.col("unit.unit_id").isin(unit_ids))
+
     def count(self) -> int:
         """Number of files listed."""
         return sum(1 for topic in self.topics for _ in self.folder_of(topic).listed())
@@ -175,6 +221,23 @@ def file_sinks(
         for name, policy in destinations.items()
         if policy.forms_units
     ]
+
+
+def write_again(sinks: Iterable[FileSink], unit_ids: Collection[str]) -> list[Path]:
+    """Writes the files of some units again (B-213); see `FileSink.again`.
+
+    Returns:
+        The files.
+
+    Raises:
+        StateCorruptedError: A unit is not listed, or the topic no longer gives the listed content. The other files are written.
+    """
+    found = [each for sink in sinks for each in sink.again(unit_ids)]
+    left = [f"no manifest lists unit {each}" for each in sorted({*unit_ids} - {each.unit_id for each in found})]
+    left += [f"no record in the topic gives the listed content of {each.path}" for each in found if not each.is_written]
+    if left:
+        raise StateCorruptedError([], "; ".join(left), "a file that was listed can be restored from a copy")
+    return [each.path for each in found]
 
 
 def checkpoint_of(root: Path, destination: str) -> Path:
@@ -217,6 +280,15 @@ class FileBatch:
 
     def write(self) -> int:
         """Writes the batch; the number of its units."""
+        return self._publish(self.staged(self.sink.temporary))
+
+    def staged(self, temporary: Path, chosen: Column | None = None) -> list[Staged]:
+        """Writes the files of the batch's units under temporary names.
+
+        Args:
+            temporary: The folder for them.
+            chosen: Condition for units; None for all of them, and the records that claim to be one.
+        """
         frames: list[DataFrame] = []
 
         def keep(frame: DataFrame) -> DataFrame:
@@ -230,12 +302,12 @@ class FileBatch:
             whole = kept if not runs else kept.unionByName(self._beginnings(kept))
             judged = with_table(self.decoder.decode(whole, found), self.sink.names, self.sink.topics)
             units = judged.where(sql.col("goes_to").isin(Table.UNITS.value, Table.UNREADABLE.value))
+            units = units if chosen is None else units.where(chosen)
             units = keep(_with_runs(units) if runs else units)
             refers = sql.expr(f"goes_to = '{Table.UNITS}' AND {REFERS}")
             if not units.where(refers).isEmpty():
                 units = with_components(units, self._referred)
-            staged = _staged(units, self.sink.kind, self.sink.temporary)
-            return self._publish(staged)
+            return _staged(units, self.sink.kind, temporary)
         finally:
             for frame in reversed(frames):
                 frame.unpersist()

@@ -161,6 +161,18 @@ def within(cluster: Cluster, topic: str, wanted: Mapping[int, tuple[int, int]]) 
     return OffsetSpan({p: first for p, (first, _) in kept.items()}, {p: end for p, (_, end) in kept.items()})
 
 
+def everything(cluster: Cluster, topic: str) -> OffsetSpan:
+    """The range of a topic from its log start to its end; partitions without records are left out.
+
+    Raises:
+        StateCorruptedError: There is no such topic.
+    """
+    return within(cluster, topic, {partition: (first, _LAST) for partition, first in begins(cluster, topic).items()})
+
+
+_LAST: Final = 2**63 - 1
+
+
 def begins(cluster: Cluster, topic: str) -> dict[int, int]:
     """The log start offset of each partition.
 

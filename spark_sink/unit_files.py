@@ -207,24 +207,29 @@ class UnitFolder:
             ending: Of the names.
             temporary: The folder of the temporary names.
         """
-        lines: dict[str, list[str]] = {}
-        folders: set[Path] = set()
-        for path, staged in files:
-            target = self.path / f"{path}.{ending}"
-            if target.parent not in folders:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                folders.add(target.parent)
-            (temporary / staged.temporary).replace(target)
-            lines.setdefault(staged.day, []).append(f"{staged.sha256}  {path}.{ending}\n")
-        if not lines:
+        files = list(files)
+        if not self.place(files, ending, temporary):
             return
+        lines: dict[str, list[str]] = {}
+        for path, staged in files:
+            lines.setdefault(staged.day, []).append(f"{staged.sha256}  {path}.{ending}\n")
         self._manifests.mkdir(exist_ok=True)
-        for folder in folders:
-            _sync_folder(folder)
         _sync_folder(self.path)
         for day, added in lines.items():
             _append(self._manifests / f"{day}.sha256", "".join(added))
         _sync_folder(self._manifests)
+
+    def place(self, files: Iterable[tuple[str, Staged]], ending: FileFormat, temporary: Path) -> list[Path]:
+        """Gives files their names, on disk when this returns, without listing them; arguments as of `publish`."""
+        targets = []
+        for path, staged in files:
+            target = self.path / f"{path}.{ending}"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            (temporary / staged.temporary).replace(target)
+            targets.append(target)
+        for folder in {target.parent for target in targets}:
+            _sync_folder(folder)
+        return targets
 
 
 _LONGEST_LINE: Final = 1024

@@ -16,9 +16,10 @@ from confluent_kafka.admin import AdminClient
 from tests.spark.stage import PARTITIONS, Stage, c, plain
 from tests.spark.test_hostile_records import KIND, unit
 from uow.schemas import formats
+from uow.schemas.error_classes import StateCorruptedError
 from uow.schemas.records import Unit
 from uow.spark_sink import file_sink, unit_files
-from uow.spark_sink.file_sink import FileBatch, FileSink
+from uow.spark_sink.file_sink import FileBatch, FileSink, write_again
 from uow.spark_sink.unit_files import FileFormat
 from uow.topics.partitioner import partition_for
 from uow.topics.policies import Shape
@@ -106,7 +107,7 @@ def test_each_unit_is_one_file_whatever_happens_between_two_steps_b03_b213(
     check_digests(folder)
 
     # the supplier takes its files, the checkpoint is lost, and a unit comes again, with the same and with other content
-    taken = {*folder.glob("*/*.xml")}
+    taken, jill = {*folder.glob("*/*.xml")}, units(root)["jill"].unit_id
     for path in taken:
         path.unlink()
     shutil.rmtree(file_sink.checkpoint_of(root, name))
@@ -119,6 +120,15 @@ def test_each_unit_is_one_file_whatever_happens_between_two_steps_b03_b213(
         ("A", "this unit has its file already, with oth")
     ]
     assert ["neither Avro" in why for who, why in problems(root) if who is None] == [True]
+
+    # two are wanted again, one of which was changed; and one that never was
+    [of_a] = (path for path in taken if path.stem == "%41")
+    of_a.write_bytes(b"damaged")
+    with pytest.raises(StateCorruptedError, match=r"no manifest lists unit nobody;"):
+        write_again([sinking(stage, root, FileFormat.AVRO)], [jill, "A", "nobody"])
+    assert {*units(root)} == {"jill", "odd-1"}
+    assert {path: data for path, data in before.items() if path in files(root)} == files(root)
+    assert listed(root) == before_listed
 
 
 def test_units_of_other_shapes_are_files_though_batches_cut_them_w116_w117(
@@ -143,10 +153,19 @@ def test_units_of_other_shapes_are_files_though_batches_cut_them_w116_w117(
             (n, n == 5, None, n - 1) for n in (1, 2, 3, 4, 5)
         ]
         assert all(("shop", b"s") in part.headers for part in parts)
+        before = files(root)
+        (root / next(path for path in before if found["one"].unit_id in path)).unlink()
+        write_again([sinking(stage, root)], [found["one"].unit_id])
+        assert files(root) == before
 
     admin = AdminClient({"bootstrap.servers": runs.servers})
     for done in admin.delete_records([TopicPartition(runs.names.units, PARTITION, 8)]).values():
         done.result(20)
+    with pytest.raises(StateCorruptedError, match=r"no record in the topic gives the listed content of .*xml;"):
+        write_again(
+            [sinking(runs, tmp_path / runs.names.destination)],
+            [units(tmp_path / runs.names.destination)["one"].unit_id],
+        )
     root = tmp_path / "later"
     sink(runs, root)
     assert (files(root), [why for _, why in problems(root)]) == (

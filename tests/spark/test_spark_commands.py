@@ -66,7 +66,10 @@ def test_sink_and_audit_print_sums_and_exit_1_on_a_difference(
     assert result.exit_code == 0, result.output
     rows = {"units": 1, "components": 2, "rejected": 1, "passed": 1, "unreadable": 0, "outcomes": 0, "answers": 0}
     assert json.loads(result.stdout) == {name: rows | {"files": 1, "payloads": 2}}
-    assert len([*(tmp_path / "files").glob("*/*/??/*.xml")]) == 1
+    [file] = (tmp_path / "files").glob("*/*/??/*.xml")
+    file.unlink()
+    again = CliRunner().invoke(main, ["sink", "again", "-c", str(tmp_path / "uow.toml"), *files, file.stem, "--json"])
+    assert (json.loads(again.stdout), file.exists()) == ([str(file)], True)
     result = call("audit", "--json")
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)[name]

@@ -1,4 +1,4 @@
-"""`uow sink`: the Spark pipeline into Delta tables and files, once or until SIGTERM; `uow sink maintain`: upkeep of the tables.
+"""`uow sink`: units into Delta tables and files, once or until SIGTERM; `sink maintain`: upkeep of tables; `sink again`: files that were lost.
 
 The work is done by `uow.spark_sink.delta_sink`, `uow.spark_sink.file_sink` and `uow.spark_sink.maintenance`.
 """
@@ -258,6 +258,44 @@ def maintain(
             ("destination", "table", *(column.replace("_", " ") for column in columns)),
             [(name, table, *astuple(each)) for name, parts in done.items() for table, each in parts.items()],
         )
+
+
+@command.command()
+@config_file_option
+@click.option(
+    "--files",
+    "file_root",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    required=True,
+    metavar="DIR",
+    help="Folder of the files for suppliers.",
+)
+@destinations_option("all that are configured")
+@click.argument("unit_ids", nargs=-1, required=True, metavar="UNIT_ID...")
+@json_option
+def again(
+    path: Path | None, file_root: Path, chosen: tuple[str, ...], unit_ids: tuple[str, ...], as_json: bool
+) -> None:
+    """Write the files of some units again, of which one was lost or damaged.
+
+    A file gets the content that its manifest lists, from the unit's record, which must still be in its topic. A sink may run meanwhile.
+    """
+    settings = load(path)
+    from uow.spark_sink import delta_sink as sink
+    from uow.spark_sink.file_sink import file_sinks, write_again
+    from uow.spark_sink.session import session
+    from uow.spark_sink.unit_files import FileFormat
+
+    policies = {name: settings.policy(name) for name in chosen_destinations(settings, chosen)}
+    with Progress("Spark is starting"):
+        cluster = cluster_of(settings)
+        spark = session("uow sink again", settings=sink.settings(is_short=True, kafka=cluster.kafka))
+        where = spark, cluster, file_root.resolve(), settings.application_id
+        written = write_again(file_sinks(*where, policies, FileFormat.XML), unit_ids)
+    if as_json:
+        print_json([str(each) for each in written])
+    else:
+        print_table(("file",), [(str(each),) for each in written])
 
 
 def chosen_destinations(settings: Settings, chosen: tuple[str, ...]) -> list[str]:
