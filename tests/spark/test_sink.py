@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import copy
+import io
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
 from delta.tables import DeltaTable
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import Row
 
 from tests.spark.stage import STARTED_MS, Stage, c, plain
-from uow.schemas import codec, formats
-from uow.schemas.registry import RegistryFramer, connect
+from uow.schemas import codec, formats, framing
+from uow.schemas.framing import confluent_header
+from uow.schemas.registry import Registry, RegistryFramer, connect
 from uow.spark_sink import delta_sink as sink_module
 from uow.spark_sink.kafka import Cluster
 from uow.spark_sink.tables import ComponentsForm, Table, append_once, columns
@@ -126,8 +131,22 @@ def the_unit_is_one_row_and_its_components_are_rows_in_order(stage: Stage) -> No
     assert [row.component_id for row in stage.rows(Table.COMPONENTS) if row.id == "bob"] == ["b-1"]
 
 
+def by_a_newer_release(value: bytes, registry: Registry) -> bytes:
+    """A unit of the topic as a release with two more fields will write it."""
+    known = json.loads(framing.definition_text("Unit"))
+    newer = copy.deepcopy(known)
+    [parts] = (field for field in newer["fields"] if field["name"] == "components")
+    parts["type"]["items"]["fields"].insert(1, {"name": "weight", "type": "long", "default": 0})
+    newer["fields"].insert(2, {"name": "shop", "type": ["null", "string"], "default": None})
+    unit: Any = fastavro.schemaless_reader(io.BytesIO(value[10:]), known, None)
+    unit |= {"shop": "s", "components": [part | {"weight": 7} for part in unit["components"]]}
+    written = io.BytesIO()
+    fastavro.schemaless_writer(written, newer, unit)
+    return confluent_header(registry.register("newer", json.dumps(newer))) + written.getvalue()
+
+
 def test_json_xml_and_registry_units_are_decoded_beside_avro(make_stage: Callable[..., Stage]) -> None:
-    """W-95: each value says itself how it was written."""
+    """W-95: each value says itself how it was written, also with fields that this release does not know."""
     stage = make_stage()
     stage.send([c("a", 2, end=True, value=None, more="x"), c("a", 1, value=b"\x00\xff")])
     stage.work()
@@ -137,16 +156,18 @@ def test_json_xml_and_registry_units_are_decoded_beside_avro(make_stage: Callabl
     others = {"json": formats.to_json(unit), "xml": formats.to_xml(unit)}
     registry = connect("mock://spark-sink")
     others["registry"] = codec.frame(unit, RegistryFramer(registry), stage.names.units)
+    [value] = [message.value() for message in stage.read(stage.names.units)]
+    others["newer"] = by_a_newer_release(value, registry)
     for value in others.values():
         stage.put(stage.names.units, b"a", value, [*UNIT_MARKS])
     stage.cluster = Cluster(stage.servers, registry_url="mock://spark-sink")
     stage.sink()
     rows = stage.rows(Table.UNITS)
     own = ("topic", "partition", "offset", "timestamp", "headers", "key", "superseded_by")
-    assert len(rows) == 4
+    assert len(rows) == 5
     assert len({str({name: value for name, value in row.asDict(True).items() if name not in own}) for row in rows}) == 1
     components = stage.rows(Table.COMPONENTS)
-    assert len(components) == 8
+    assert len(components) == 10
     assert (
         len(
             {
