@@ -201,17 +201,10 @@ class Audit:
             if leave is not None:
                 store.drop(leave)
 
-    @property
-    def settings(self) -> str:
-        """Digest of all that a recomputation depends on beside the logs."""
-        values = [getattr(self.policy, each.name) for each in fields(self.policy)]
-        said = [sorted(each) if isinstance(each, frozenset) else each for each in values]
-        return sha256(repr((version("uow"), self.names, self.cluster.registry_url, said)).encode()).hexdigest()
-
     def _begin(self, store: StateFolder, span: OffsetSpan) -> tuple[AuditState | None, str]:
         """The state to go on from; if there is none, the reason."""
         try:
-            state = store.load(self.settings)
+            state = store.load(_settings(self.cluster, self.names, self.policy))
         except Unusable as why:
             return None, f"{_WHOLE}: {why}"
         if span.end.keys() != state.ends.keys():
@@ -225,7 +218,42 @@ class Audit:
         return state, ""
 
 
+def _settings(cluster: Cluster, names: DestinationTopics, policy: DestinationPolicy) -> str:
+    """Digest of all that a recomputation depends on beside the logs."""
+    values = [getattr(policy, each.name) for each in fields(policy)]
+    said = [sorted(each) if isinstance(each, frozenset) else each for each in values]
+    return sha256(repr((version("uow"), names, cluster.registry_url, said)).encode()).hexdigest()
+
+
+def unjudged(
+    cluster: Cluster, names: DestinationTopics, policy: DestinationPolicy, tables: DeltaTables, *, incremental: bool
+) -> int:
+    """About the number of records that an audit reads.
+
+    Args:
+        cluster: As of `Audit`.
+        names: As of `Audit`.
+        policy: As of `Audit`.
+        tables: As of `Audit`.
+        incremental: As of `Audit.run`.
+
+    Raises:
+        StateCorruptedError: There is no such topic.
+    """
+    span = committed(cluster, names.application, names.components)
+    if incremental and isinstance(tables.audits, Path):
+        try:
+            judged = StateFolder(tables.audits).load(_settings(cluster, names, policy)).ends
+            return sum(max(0, end - judged.get(partition, 0)) for partition, end in span.end.items())
+        except Unusable:
+            pass
+    return span.offsets
+
+
 _WHOLE: Final = "everything was audited"
+
+Stored = Mapping[Table, tuple[DataFrame, list[str]]]
+"""Rows of each table, and the names of its data files that have other ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,10 +293,11 @@ class _Run:
             and any(begins(audit.cluster, self.names.closed_changelog).values())
         )
         wanted = Expectations(audit.cluster, self.names, audit.policy, span, self.begin, self.leave, is_cut)
-        tables = self._rows()
+        stored = self._stored()
+        tables = self._rows(stored)
         partitions = self.spark.range(0, len(span.end), 1, len(span.end))
         expected = partitions.mapInArrow(wanted.entries(), expectations.ENTRIES)
-        residue = None if self.begin is None else self.spark.read.parquet(str(self.begin / _RESIDUE))
+        residue = None if self.begin is None else self._residue()
         passed = {} if state is None else state.passed
         keys = balance.balance(Sides(expected, tables, self.names, span, self.reach, passed, residue)).persist()
         try:
@@ -276,26 +305,38 @@ class _Run:
             bad = {balance.DIFFERENT} if report.unread else {balance.DIFFERENT, balance.LATER}
             kinds = {kind for verdict, kind in verdicts if verdict in bad}
             if kinds:
-                wrong = keys.where(sql.col("verdict").isin(*bad)).select("kind", "key", "is_owed", "is_early")
+                wrong = keys.where(sql.col("verdict").isin(*bad)).select(
+                    "kind", "key", "is_owed", "is_early", "lacking"
+                )
                 some = wrong.where(sql.col("kind") == expectations.OF_ID).limit(_MOST_IDS + 1).collect()
                 ids = frozenset(row.key for row in some) if len(some) <= _MOST_IDS else None
                 rows = partitions.mapInArrow(replace(wanted, leave=None).rows(ids), expectations.ROWS)
                 report = self._compared(report, rows, wrong, kinds, tables)
-            return report, self._ending(keys, report, is_accepted)
+            return report, self._ending(keys, report, stored, is_accepted)
         finally:
             keys.unpersist()
 
-    def _rows(self) -> dict[Table, DataFrame]:
+    def _stored(self) -> Stored:
+        """The rows of each table, of an incremental audit without those in files that the last one was done with, and the names of these files."""
+        tables, spark = self.audit.tables, self.spark
+        done = {} if self.state is None else self.state.done
+        found = {table: tables.newer(spark, table, frozenset(done.get(table, ()))) for table in _AUDITED}
+        # Spark knows that nothing is false; an empty table it would read
+        return {
+            table: (rows.where("false"), names) if tables.is_empty(table) else (rows, names)
+            for table, (rows, names) in found.items()
+        }
+
+    def _rows(self, stored: Stored) -> dict[Table, DataFrame]:
         """The rows that count: of an incremental audit those from where the last one had come."""
-        tables, state = self.audit.tables, self.state
-        if state is None:
-            return {table: tables.read(self.spark, table) for table in _AUDITED}
-        stored = {}
-        for table in _AUDITED:
-            rows = tables.newer(self.spark, table, frozenset(state.done.get(table, ())))
-            stored[table] = rows.where(~is_before(state.reach, PLACE[table][:3]))
-        units = stored[Table.UNITS]
-        return stored | {Table.COMPONENTS: with_nested(self.spark, stored[Table.COMPONENTS], units)}
+        count = {table: rows for table, (rows, _) in stored.items()}
+        if self.state is not None:
+            count = {table: rows.where(~is_before(self.state.reach, PLACE[table][:3])) for table, rows in count.items()}
+        return count | {Table.COMPONENTS: with_nested(self.spark, count[Table.COMPONENTS], count[Table.UNITS])}
+
+    def _residue(self) -> DataFrame:
+        assert self.begin is not None
+        return self.spark.read.schema(balance.RESIDUE).parquet(str(self.begin / _RESIDUE))
 
     def _with_earlier(
         self, tables: Mapping[Table, DataFrame], rows: DataFrame, wrong: DataFrame
@@ -310,7 +351,6 @@ class _Run:
             wrong: Kind and key of what does not balance.
         """
         assert self.state is not None
-        assert self.begin is not None
         early = wrong.where("kind = 'id' AND is_early").select(sql.col("key").alias("id"))
         units = rows.where(sql.col("kind") == recompute.GROUP).select("unit_id").distinct()
         places = rows.where(sql.col("kind") == recompute.RECORD)
@@ -327,8 +367,7 @@ class _Run:
                 found[table] = tables[table].unionByName(
                     before.join(of, on, "left_semi").select(*tables[table].columns)
                 )
-        residue = self.spark.read.parquet(str(self.begin / _RESIDUE))
-        owed = residue.where((sql.col("kind") == expectations.PLAIN) & (sql.col("left_side") > 0))
+        owed = self._residue().where((sql.col("kind") == expectations.PLAIN) & (sql.col("left_side") > 0))
         owed = owed.select(sql.substring_index("key", "/", 1).cast("int").alias("partition"), "key").distinct()
         counts = {row.partition: row["count"] for row in owed.groupBy("partition").count().collect()}
         if counts:
@@ -340,7 +379,7 @@ class _Run:
             found[Table.PASSED] = passed.where(sql.col("rank") > first).drop("rank")
         return found
 
-    def _ending(self, keys: DataFrame, report: AuditReport, is_accepted: bool) -> AuditState | str:
+    def _ending(self, keys: DataFrame, report: AuditReport, stored: Stored, is_accepted: bool) -> AuditState | str:
         """The state after this audit, or the reason why there is none."""
         if not self.reach:
             return "the sink's checkpoint is not beside the tables, so the next audit cannot be incremental"
@@ -359,25 +398,33 @@ class _Run:
             passed[row.partition] = passed.get(row.partition, 0) + row.n
         before: PlannedOffsets = {} if self.state is None else self.state.reach
         return AuditState(
-            self.audit.settings,
+            _settings(self.audit.cluster, self.names, self.audit.policy),
             int(time.time() * 1000),
             self.span.start,
             self.span.end,
             {topic: _highest(before.get(topic, {}), self.reach.get(topic, {})) for topic in {**before, **self.reach}},
             passed,
-            {table: self._done(table) for table in _AUDITED},
+            self._done(stored),
             self.leave.name,
         )
 
-    def _done(self, table: Table) -> list[str]:
-        """Names of the data files of a table that have no row which the next incremental audit looks at."""
-        tables = self.audit.tables
-        known = frozenset() if self.state is None else frozenset(self.state.done.get(table, ()))
-        rows = tables.newer(self.spark, table, known)
-        later = sql.max(~is_before(self.reach, PLACE[table][:3])).alias("later")
-        found = rows.groupBy(sql.col("_metadata.file_path").alias("file")).agg(later).where("NOT later").collect()
-        there = {Path(file).name for file in tables.stored(self.spark, table).inputFiles()}
-        return sorted((known & there) | {row.file.rpartition("/")[2] for row in found})
+    def _done(self, stored: Stored) -> dict[str, list[str]]:
+        """Names of the data files of each table that have no row which the next incremental audit looks at."""
+        found: dict[str, list[str]] = {table: names for table, (_, names) in stored.items()}
+        looks = [
+            rows.select(
+                sql.lit(table.value).alias("table"),
+                sql.col("_metadata.file_path").alias("file"),
+                is_before(self.reach, PLACE[table][:3]).alias("is_before"),
+            )
+            for table, (rows, _) in stored.items()
+        ]
+        files = (
+            reduce(DataFrame.unionAll, looks).groupBy("table", "file").agg(sql.bool_and("is_before").alias("is_done"))
+        )
+        for row in files.where("is_done").collect():
+            found[row.table].append(row.file.rpartition("/")[2])
+        return found
 
     def _balanced(self, keys: DataFrame, tables: Mapping[Table, DataFrame]) -> tuple[AuditReport, set[tuple[str, str]]]:
         """The report with all counts, without differences; and verdicts with the kinds of keys that have them."""
@@ -458,14 +505,14 @@ class _Run:
         Args:
             report: The counts.
             rows: Columns `uow.spark_sink.expectations.ROWS`, of all wrong ids at least.
-            wrong: Kind and key of what does not balance, `is_owed` and `is_early`.
+            wrong: Kind and key of what does not balance, `is_owed`, `is_early` and `lacking`.
             kinds: The kinds among them.
             tables: The tables.
         """
         every = rows.persist()
         settled = every
         of_id, of_place = (
-            wrong.where(sql.col("kind") == kind).select(sql.col("key").alias("id"))
+            wrong.where((sql.col("kind") == kind) & ~sql.col("is_owed")).select(sql.col("key").alias("id"))
             for kind in (expectations.OF_ID, expectations.OF_PLACE)
         )
 
@@ -525,7 +572,7 @@ class _Run:
                 DataFrame.unionAll, (compare(self.spark, query, content=text, **of) for query, text, of in queries)
             )
             if self.state is not None:
-                found = found.unionAll(_gone(wrong, found))
+                found = found.unionAll(self.spark.sql(_OWED, wrong=wrong))
             totals, examples = _summary(found)
             by_table = _told_by_table(settled) if settled is not every else []
         finally:
@@ -546,16 +593,12 @@ def _highest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]
     return {partition: max(one.get(partition, 0), other.get(partition, 0)) for partition in {**one, **other}}
 
 
-_GONE: Final = """
-SELECT 'missing' AS what, w.kind AS source, IF(w.kind = 'id', w.key, NULL) AS id, w.key AS place,
-  'was there at the last audit; only an audit from the beginning can tell more' AS detail
-FROM {wrong} w LEFT ANTI JOIN {found} f ON w.kind = 'id' AND f.id = w.key WHERE w.is_owed
+_OWED: Final = """
+SELECT CASE WHEN lacking > 0 THEN 'missing' WHEN lacking < 0 THEN 'unexpected' ELSE 'wrong content' END AS what, kind AS source,
+  IF(kind = 'id', key, NULL) AS id, key AS place, 'differs from what the last audit left; only an audit from the beginning can tell more' AS detail
+FROM {wrong} WHERE is_owed
 """
-
-
-def _gone(wrong: DataFrame, found: DataFrame) -> DataFrame:
-    """Differences for what the last audit has counted in the tables although it lay beyond their range then, and is no longer there."""
-    return wrong.sparkSession.sql(_GONE, wrong=wrong, found=found)
+"""Differences of what the last audit had computed, and whose rows lay beyond their range then: nobody computes their details again."""
 
 
 def _told_by_table(settled: DataFrame) -> list[Row]:

@@ -84,7 +84,7 @@ def balance(sides: Sides) -> DataFrame:
     Returns:
         Columns `kind`, `key`, `verdict`, `expected`; of the first unit of an id in `D.units` its `turn`, `partition` and `offset`; for each of
         `FATES` the number of records in the range that the tables have; `is_owed` if the last audit left an expectation whose row it did not count,
-        `is_early` if it left rows that were not expected yet; and columns for `residue_of`.
+        `is_early` if it left rows that were not expected yet; `lacking`, the number of expected rows less that of rows; and columns for `residue_of`.
     """
     nothing = (sql.lit(0).alias("found"), sql.lit(None).cast("bigint").alias("offset"))
     ours = _with_numbers(sides.expected).select("*", *nothing, sql.lit(0).alias("left_side"))
@@ -123,7 +123,8 @@ def balance(sides: Sides) -> DataFrame:
         .when(kind.isin(expectations.SOME_PLAIN, expectations.REROUTED), _if(sql.col("expected") > sql.col("found")))
         .otherwise(_if(sql.expr("a <> 0 OR b <> 0 OR expected <> found")))
     )
-    return whole.withColumn("verdict", verdict).drop("a", "b", "found", "outside")
+    lacking = (sql.col("expected") - sql.col("found")).alias("lacking")
+    return whole.select("*", verdict.alias("verdict"), lacking).drop("a", "b", "found", "outside")
 
 
 def _with_numbers(expected: DataFrame) -> DataFrame:
@@ -133,6 +134,13 @@ def _with_numbers(expected: DataFrame) -> DataFrame:
 
 _EXACT: Final = (expectations.OF_ID, expectations.OF_PLACE, expectations.PLAIN)
 _AT_LEAST: Final = (expectations.SOME_PLAIN, expectations.REROUTED)
+
+
+RESIDUE: Final = (
+    "kind STRING, key STRING, a BIGINT, b BIGINT, expected BIGINT, outside BIGINT, turn BIGINT, partition INT, fate STRING, n BIGINT, here BIGINT, "
+    "stays BOOLEAN, found INT, offset BIGINT, left_side INT"
+)
+"""Columns of a residue."""
 
 
 def residue_of(keys: DataFrame) -> DataFrame:

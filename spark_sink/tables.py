@@ -137,8 +137,6 @@ PROTOCOL: Final = {"minReaderVersion": 1, "minWriterVersion": 2}
 _FIRST: Final = f"{0:020}.json"
 
 _GLOB: Final = frozenset("*?[]{}\\")
-_PLAIN_FEATURES: Final = {"appendOnly", "invariants"}
-"""Features of a table whose data files are all that there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +278,7 @@ class DeltaTables:
             return rows
         return with_nested(spark, rows, self.stored(spark, Table.UNITS))
 
-    def newer(self, spark: SparkSession, table: Table, done: Collection[str]) -> DataFrame:
+    def newer(self, spark: SparkSession, table: Table, done: Collection[str]) -> tuple[DataFrame, list[str]]:
         """The rows in a table's own files without those in some of its data files.
 
         Where Delta keeps more of a row than what is in a file (deletion vectors, other names of columns), it is all rows.
@@ -289,17 +287,23 @@ class DeltaTables:
             spark: The session.
             table: The table.
             done: Names of the files to leave out.
+
+        Returns:
+            The rows; and the names of the files that were left out.
         """
         rows = self.stored(spark, table)
         if not done or set(self.path(table)) & _GLOB or self._has_more_than_files(spark, table):
-            return rows
-        files = [unquote(urlsplit(file).path) for file in rows.inputFiles()]
-        left = [file for file in files if file.rpartition("/")[2] not in done]
-        return spark.read.schema(rows.schema).parquet(*left) if left else rows.where("false")
+            return rows, []
+        files = {file.rpartition("/")[2]: file for file in (unquote(urlsplit(each).path) for each in rows.inputFiles())}
+        left = [file for name, file in files.items() if name not in done]
+        newer = spark.read.schema(rows.schema).parquet(*left) if left else rows.where("false")
+        return newer, [name for name in files if name in done]
 
     def _has_more_than_files(self, spark: SparkSession, table: Table) -> bool:
-        features = spark.sql(f"DESCRIBE DETAIL {self.sql_name(table)}").select("tableFeatures").collect()[0][0]
-        return not {*features} <= _PLAIN_FEATURES
+        """True if a reader has to know more of Delta than which files there are."""
+        logs = spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog  # type: ignore[union-attr]
+        snapshot = logs.forTableWithSnapshot(spark._jsparkSession, self.path(table))._2()
+        return bool(snapshot.protocol().minReaderVersion() > PROTOCOL["minReaderVersion"])
 
     def rows(self, spark: SparkSession) -> dict[Table, int]:
         """Number of rows in each table; Delta answers from its log, except for components in units."""

@@ -1,4 +1,4 @@
-"""The files that an audit leaves: no Spark and no broker."""
+"""The state that an audit leaves: its files, which need neither Spark nor a broker, and going on from it where rows and expectations did not meet yet."""
 
 from __future__ import annotations
 
@@ -6,10 +6,18 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.spark.stage import PARTITIONS, STARTED_MS, Stage, c, plain
 from uow.spark_sink.audit_state import KEPT_S, AuditState, StateFolder, Unusable
+from uow.spark_sink.tables import Table
+from uow.topics.commands import Command, Verb
+from uow.topics.partitioner import partition_for
+from uow.topics.policies import ExpirationPolicy
+
+pytestmark = pytest.mark.timeout(600)
 
 
 def state_in(folder: Path) -> AuditState:
@@ -79,3 +87,66 @@ def test_a_state_that_is_missing_of_another_kind_or_damaged_is_not_used(
     change(store.folder)
     with pytest.raises(Unusable, match=why):
         store.load("settings")
+
+
+def given_up_again(stage: Stage, id: str, place: str) -> None:
+    """Somebody writes to `D.errors` that the component of an id at a place was given up."""
+    said = {"id": id, "error-class": "UowError", "error-case": "age", "error-text": "-", "source": place, "missing": ""}
+    headers = [(f"uow-{name}", text.encode()) for name, text in said.items()]
+    stage.put(stage.names.errors, id.encode(), b"v", [*headers, ("uow-failure-reason", b"expired")])
+
+
+def swap_last_two(rows: list[dict[str, Any]]) -> None:
+    *_, one, two = sorted(rows, key=lambda row: (row["partition"], row["offset"]))
+    one["offset"], two["offset"] = two["offset"], one["offset"]
+
+
+def test_rows_from_before_the_boundary_are_compared_with_what_was_expected_later_and_the_reverse(
+    make_stage: Callable[..., Stage],
+) -> None:
+    """Closings that no record tells yet (of `late` and `gone`), and rows of a batch that was cut off (of `owed`, and plain ones). What is wrong of them is told until
+    it is accepted."""
+    stage = make_stage(incomplete_expiration_ms=60_000, expiration_policy=ExpirationPolicy.DELIVER_PARTIAL)
+    here, there = sorted((0, 1), key=lambda partition: partition != partition_for(b"late", PARTITIONS))
+    gone, owed = (
+        next(
+            name for name in map("other-{}".format, range(99)) if partition_for(name.encode(), PARTITIONS) == partition
+        )
+        for partition in (here, there)
+    )
+    stage.send([c("late", 1), c("late", 3), c(gone, 1)])
+    stage.send([plain("a", b"1")], partition=there)
+    stage.work()
+    stage.command(Command(b"1", Verb.CANCEL, gone.encode(), "because"))
+    stage.tick(STARTED_MS + 70_000)
+    stage.sink()
+    stage.send([c(owed, 1, end=True)], at=80_000)
+    stage.send([plain("a", b"2")], at=80_000, partition=there)
+    stage.work()
+    stage.sink()
+    for last in ("1", ".1.crc"):
+        (Path(str(stage.tables.checkpoint)) / "commits" / last).unlink()
+    report = stage.audit()
+    assert (report.examples, report.units) == ((), {"partial": 1, "cancelled": 1, "complete": 1})
+
+    for partition in (0, 1):
+        stage.send([plain("a", b"3"), plain("a", b"4")], at=100_000, partition=partition)
+    stage.work()
+    found = stage.rows(Table.COMPONENTS) + stage.rows(Table.REJECTED)
+    places = {row.id: f"{row.source_topic}/{row.source_partition}/{row.source_offset}" for row in found}
+    for name in ("late", gone, owed):
+        given_up_again(stage, name, places[name])
+    stage.sink()
+    stage.tamper(Table.PASSED, swap_last_two)
+    for accept in (False, True):
+        report = stage.audit(incremental=True, accept=accept)
+        assert report.since is not None
+        assert sorted((each.what.value, each.source, each.id or "") for each in report.examples) == [
+            ("doubled", "rejected", gone),
+            ("unexpected", "id", owed),
+            ("unexpected", "rejected", "late"),
+            ("wrong order", "passed", ""),
+            ("wrong order", "passed", ""),
+        ]
+    after = stage.audit(incremental=True)
+    assert (after.examples, after.since) == ((), report.until)

@@ -59,25 +59,26 @@ def command(
     Exit 0 when nothing is missing, doubled, wrong, out of order or unaccounted, else 1. Run `uow sink --once` first: a unit that the sink
     has not written yet counts as missing. With --incremental rows that an earlier audit has judged are not looked at again.
     """
-    from uow.spark_sink.audit import Audit
+    from uow.spark_sink.audit import Audit, unjudged
     from uow.spark_sink.delta_sink import LOAD_RECORDS
     from uow.spark_sink.delta_sink import settings as spark_settings
-    from uow.spark_sink.kafka import committed
     from uow.spark_sink.session import session
     from uow.spark_sink.tables import DeltaTables
     from uow.topics.catalogue import DestinationTopics
 
     cluster = cluster_of(settings)
-    wanted = [DestinationTopics(settings.application_id, name) for name in chosen_destinations(settings, chosen)]
+    wanted = [
+        (DestinationTopics(settings.application_id, name), settings.policy(name), DeltaTables(root, name))
+        for name in chosen_destinations(settings, chosen)
+    ]
     reports = []
     with Progress("Spark is starting") as progress:
-        offsets = sum(committed(cluster, names.application, names.components).offsets for names in wanted)
-        is_short = place.is_here and offsets < LOAD_RECORDS
+        records = sum(unjudged(cluster, *each, incremental=incremental) for each in wanted)
+        is_short = place.is_here and records < LOAD_RECORDS
         spark = session("uow audit", settings=spark_settings(is_short=is_short, kafka=cluster.kafka), place=place)
-        for names in wanted:
+        for names, policy, tables in wanted:
             progress.say(f"{names.destination}: computing every unit again")
-            tables = DeltaTables(root, names.destination)
-            audit = Audit(spark, cluster, names, settings.policy(names.destination), tables)
+            audit = Audit(spark, cluster, names, policy, tables)
             reports.append(audit.run(incremental=incremental, accept=accept))
     if page_file is not None:
         page_file.write_text(page(reports, moment_text(wall_clock_ms())), encoding="utf-8")
