@@ -6,7 +6,7 @@ talking to a broker (`uow.topics.admin`) and the settings of destinations (`uow.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -100,6 +100,15 @@ class DestinationTopics:
     def path_map(self) -> str:
         """The path map, `A-D-path-map`; under path routing only."""
         return f"{self.application}-{self.destination}-path-map"
+
+
+def rules_topic(application: str) -> str:
+    """`A-rules`, every row of a rule that a component was stamped with, by its name; for all destinations."""
+    return f"{application}-rules"
+
+
+RULES_PARTITION = 0
+"""The only one of `A-rules`, so that its order is one for all."""
 
 
 class TopicRule(StrEnum):
@@ -254,6 +263,28 @@ _PATH_MAP = MappingProxyType(
         "compression.type": _AS_LARGE_AS_SENT,
     }
 )
+_RULES = MappingProxyType(
+    {
+        "cleanup.policy": Expectation(
+            "compact", TopicRule.EQUAL, "the row of a rule must stay as long as a component that names it can be read"
+        ),
+        "max.message.bytes": _RECORD_LIMIT,
+        "compression.type": _AS_LARGE_AS_SENT,
+    }
+)
+_ROUTER_INPUT = MappingProxyType(
+    {
+        "cleanup.policy": Expectation(
+            "delete", TopicRule.EQUAL, "compaction would remove records before a router reads them", advised=True
+        ),
+        "message.timestamp.type": Expectation(
+            "LogAppendTime",
+            TopicRule.EQUAL,
+            "limits of time count from the append time here; without it they count from the one in D.components",
+            advised=True,
+        ),
+    }
+)
 _SMALL_SEGMENTS = MappingProxyType(
     {"segment.bytes": "33554432", "segment.ms": "600000", "min.cleanable.dirty.ratio": "0.2"}
 )
@@ -267,6 +298,7 @@ def expected(
     partitions: int = DEFAULT_PARTITIONS,
     replication: int = 1,
     replay_ms: int = 0,
+    targets: Mapping[str, bool] = MappingProxyType({}),
 ) -> list[TopicSpec]:
     """The expected settings of the topics of a destination (W-19, W-70, W-88, W-120).
 
@@ -277,6 +309,8 @@ def expected(
         partitions: Count for topics to be created.
         replication: Replication factor for topics to be created.
         replay_ms: Largest age of a group whose components are not in the changelog but only in input and ledger.
+        targets: Target topics of rules for this destination; true where units are written as runs, one record after another, to the partition
+            number of their components (B-60).
 
     Returns:
         `D.components` first; every topic with `counted` must have its partition count.
@@ -294,6 +328,7 @@ def expected(
     ) -> TopicSpec:
         return TopicSpec(name, partitions, replication, MappingProxyType(expectations), tuning, counted, may_exceed)
 
+    units = unit_topics(policy.routes, names.units)
     cleanup, clock, limit, codec = "cleanup.policy", "message.timestamp.type", "max.message.bytes", "compression.type"
     components = {cleanup: _INPUT_DELETE, clock: _APPEND_TIME, codec: _AS_LARGE_AS_SENT}
     lag_ms = READER_LAG_MS if policy.refers else 0
@@ -305,7 +340,8 @@ def expected(
     ledger = output | {"retention.ms": _ledger_retention(policy.closed_retention_ms, replay_ms)}
     return [
         spec(names.components, components),
-        *(spec(name, output) for name in unit_topics(policy.routes, names.units)),
+        *(spec(name, output) for name in units),
+        *(spec(name, output, counted=in_runs) for name, in_runs in sorted(targets.items()) if name not in units),
         spec(names.rejected, output, counted=False),
         spec(names.errors, output),
         spec(names.commands, {cleanup: _DELETE, clock: _APPEND_TIME, codec: _AS_LARGE_AS_SENT}),
@@ -318,6 +354,21 @@ def expected(
             else []
         ),
     ]
+
+
+def expected_of_routers(
+    application: str, inputs: Iterable[str], partitions: int = DEFAULT_PARTITIONS, replication: int = 1
+) -> list[TopicSpec]:
+    """The expected settings of `A-rules`, first, and of the inputs of routers, which others own: their settings are advice.
+
+    Args:
+        application: `application.id`.
+        inputs: Topics that routers read.
+        partitions: Count for inputs to be created.
+        replication: Replication factor for topics to be created.
+    """
+    rules = TopicSpec(rules_topic(application), 1, replication, _RULES, _SMALL_SEGMENTS, counted=False)
+    return [rules, *(TopicSpec(name, partitions, replication, _ROUTER_INPUT, counted=False) for name in sorted(inputs))]
 
 
 def _components_retention(incomplete_expiration_ms: int, replay_ms: int, lag_ms: int) -> Expectation:

@@ -7,9 +7,10 @@ properties made from them (`uow.processor.kafka.clients`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from uow.topics.policies import DestinationPolicy
+from uow.topics.routers import RouterSettings, RulesSettings
 
 CLOCK_LEAD_MS = 60_000
 """Far more than synchronised clocks differ by."""
@@ -40,6 +41,8 @@ class WorkerSettings:
         drain_timeout_ms: Longest a stop takes before it leaves without commit.
         web: `HOST:PORT` of the pages, port 0 for any; `off`.
         registry_url: Schema registry; empty: single-object encoding.
+        rules: Where the rules are.
+        routers: Routers by name.
     """
 
     application_id: str
@@ -61,6 +64,18 @@ class WorkerSettings:
     drain_timeout_ms: int = 30_000
     web: str = "127.0.0.1:6066"
     registry_url: str = ""
+    rules: RulesSettings = field(default_factory=RulesSettings)
+    routers: Mapping[str, RouterSettings] = field(default_factory=dict)
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Name of its router by input topic."""
+        return {topic: name for name, router in self.routers.items() for topic in router.inputs}
+
+    @property
+    def of_routers(self) -> WorkerSettings:
+        """The same with the names of the routers' consumer group, `A-router`, and of a transactional id below it: to Kafka an application of its own."""
+        return replace(self, application_id=f"{self.application_id}-router")
 
     @property
     def transactional_id(self) -> str:

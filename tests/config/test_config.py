@@ -17,6 +17,7 @@ from uow.topics.policies import (
     OutcomesPolicy,
     Shape,
 )
+from uow.topics.routers import RouterSettings, RulesSettings
 from uow.topics.routes import RouteMatching
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "uow.toml"
@@ -399,3 +400,43 @@ def test_the_example_is_good() -> None:
     settings = load(EXAMPLE, {})
     assert settings.policy("megazon").handling_policy is HandlingPolicy.SINGLE_MESSAGE_DELIVERY
     assert not settings.warnings
+
+
+ROUTER = """
+[rules]
+source = "sqlite:///rules.db"
+[destinations.supply]
+[routers.stock]
+inputs = ["stock.events", "returns"]
+"""
+
+
+def test_routers_and_rules_arrive_as_settings(read) -> None:
+    settings = read(ROUTER, {"UOW_RULES__REFRESH_MS": "2000", "UOW_ROUTERS__STOCK__RULES": "low-stock, returns"})
+    assert settings.rules == RulesSettings("sqlite:///rules.db", 2000)
+    assert settings.routers == {"stock": RouterSettings(("stock.events", "returns"), ("low-stock", "returns"))}
+    worker = settings.worker("0")
+    assert worker.inputs == {"stock.events": "stock", "returns": "stock"}
+    assert worker.of_routers.application_id == "uow-router"
+    assert worker.of_routers.transactional_id != worker.transactional_id
+
+
+def test_password_of_the_rules_database_is_not_shown(read) -> None:
+    settings = read('[rules]\nsource = "postgresql://uow:secret@db/rules"')
+    assert settings.effective["rules.source"].shown == f"postgresql://uow:{MASK}@db/rules"
+
+
+@pytest.mark.parametrize(
+    ("text", "setting", "rule"),
+    [
+        (ROUTER.replace("sqlite:///rules.db", ""), "rules.source", "routers need rules"),
+        (ROUTER + "[routers.other]", "routers.other.inputs", "at least one topic"),
+        (ROUTER + '[routers.two]\ninputs = ["returns"]', "routers.two.inputs", "a record is routed once"),
+        (ROUTER + '[routers.two]\ninputs = ["supply.components"]', "routers.two.inputs", "read by the workers"),
+        (ROUTER + '[routers.two]\ninputs = ["a b"]', "routers.two.inputs", "names of topics"),
+        (ROUTER + "[routers.two]\ninput = []", "routers.two.input", "did you mean inputs"),
+        ("[rules]\nrefresh_ms = 1", "rules.refresh_ms", "100 to"),
+    ],
+)
+def test_router_that_cannot_be_is_refused(read, text: str, setting: str, rule: str) -> None:
+    assert rule in complaints(read, text)[setting]

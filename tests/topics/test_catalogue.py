@@ -14,6 +14,7 @@ from uow.topics.catalogue import (
     TopicRule,
     TopicSpec,
     expected,
+    expected_of_routers,
 )
 from uow.topics.policies import (
     DestinationPolicy,
@@ -168,3 +169,22 @@ def test_what_others_write_lies_as_large_as_it_was_sent_and_nobody_insists() -> 
         "shop-megazon-path-map",
     }
     assert all(each.advised and each.initial == "uncompressed" for each in told.values() if each)
+
+
+def test_topics_of_rules_and_routers_are_expected() -> None:
+    rules, *inputs = expected_of_routers("shop", ["stock.events", "returns"], 6, 3)
+    assert (rules.name, rules.partitions, rules.config["cleanup.policy"]) == ("shop-rules", 1, "compact")
+    assert [spec.name for spec in inputs] == ["returns", "stock.events"]
+    assert inputs[0].config["message.timestamp.type"] == "LogAppendTime"
+    assert all(each.advised for each in inputs[0].expectations.values()), "they belong to others"
+
+
+def test_target_topics_are_expected_once_and_those_of_runs_have_the_number_of_the_input() -> None:
+    targets = {"orders.france": False, "orders.uk": True, "megazon.units": False}
+    found = expected("shop", "megazon", DestinationPolicy(), targets=targets)
+    names = [spec.name for spec in found]
+    assert names.count("megazon.units") == 1
+    assert {spec.name: spec.counted for spec in found if spec.name.startswith("orders")} == {
+        "orders.france": False,
+        "orders.uk": True,
+    }

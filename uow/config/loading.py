@@ -23,6 +23,7 @@ from uow.config.settings import (
     KAFKA_RULES,
     LATER,
     LEGAL_NAME,
+    ROUTER,
     SECTIONS,
     SETTINGS,
     SHOWN_ENDINGS,
@@ -33,7 +34,9 @@ from uow.config.settings import (
 )
 from uow.config.value_types import WrongValue, parsed, unknown
 from uow.schemas.error_classes import Complaint, ConfigError
+from uow.topics.catalogue import DestinationTopics
 from uow.topics.policies import NEVER_MS, DestinationPolicy, HandlingPolicy
+from uow.topics.routers import RouterSettings, RulesSettings
 
 if TYPE_CHECKING:
     from uow.processor.kafka.worker_settings import WorkerSettings
@@ -45,7 +48,7 @@ DELIMITER = "__"
 MASK = "********"
 NOT_SHOWN = "..."
 """Printed in a complaint instead of a value that is in the wrong place, since it may be a secret that belongs elsewhere."""
-NAMED = ("destinations", "templates")
+NAMED = ("destinations", "routers", "templates")
 """Sections that contain further sections, each with a name."""
 
 _BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
@@ -58,6 +61,9 @@ class GivenValue:
 
     value: Any
     origin: str
+
+
+_NOTHING = GivenValue(None, DEFAULT_ORIGIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +112,13 @@ class Settings:
         effective: Every setting by name (`worker.web`, `kafka.security.protocol`, `destinations.megazon.shape`).
         destinations: Policies by destination name.
         warnings: Legal settings that may surprise (W-72, W-73), one line each.
+        routers: Routers by name.
     """
 
     effective: Mapping[str, Effective]
     destinations: Mapping[str, DestinationPolicy]
     warnings: tuple[str, ...] = ()
+    routers: Mapping[str, RouterSettings] = field(default_factory=dict)
 
     def value(self, name: str) -> Any:
         """Effective value of a setting, for example `worker.web`."""
@@ -131,6 +139,17 @@ class Settings:
     @property
     def registry_url(self) -> str:
         return str(self.value("schemas.registry_url"))
+
+    @property
+    def rules(self) -> RulesSettings:
+        section = "rules."
+        return RulesSettings(
+            **{
+                name.removeprefix(section): each.value
+                for name, each in self.effective.items()
+                if name.startswith(section)
+            }
+        )
 
     @property
     def kafka(self) -> dict[str, str]:
@@ -171,6 +190,8 @@ class Settings:
             worker_name=worker_name,
             registry_url=self.registry_url,
             destinations=dict(self.destinations),
+            rules=self.rules,
+            routers=dict(self.routers),
             **values,
         )
 
@@ -324,7 +345,7 @@ class _Reading:
     def checked(self) -> Settings:
         """Checks all given values against the declarations and fills in the defaults."""
         effective: dict[str, Effective] = {}
-        for section in ("application", "kafka", "worker", "schemas"):
+        for section in ("application", "kafka", "worker", "schemas", "rules"):
             given = self.given.get(section, {})
             found = self._kafka(given) if section == "kafka" else self._section(section, section, given)
             effective.update((each.name, each) for each in found)
@@ -343,8 +364,19 @@ class _Reading:
             destinations[name] = DestinationPolicy(**{each.name.rpartition(".")[2]: each.value for each in found})
         for name in sorted({*self._names("templates")} - inherited):  # not yet checked as part of a destination
             self._section(f"templates.{name}", DESTINATION, self.given[f"templates.{name}"])
+        routers = {}
+        for name in sorted(self._names("routers")):
+            found = self._section(f"routers.{name}", ROUTER, self.given[f"routers.{name}"])
+            effective.update((each.name, each) for each in found)
+            routers[name] = RouterSettings(**{each.name.rpartition(".")[2]: each.value for each in found})
         self._check_together(effective, destinations)
-        return Settings(MappingProxyType(effective), MappingProxyType(destinations), tuple(_warnings(destinations)))
+        self._check_routers(effective, routers, destinations)
+        return Settings(
+            MappingProxyType(effective),
+            MappingProxyType(destinations),
+            tuple(_warnings(destinations)),
+            MappingProxyType(routers),
+        )
 
     def _template(self, section: str, template: GivenValue) -> dict[str, GivenValue]:
         """The values that a destination inherits, by key (W-67)."""
@@ -423,6 +455,35 @@ class _Reading:
                     name,
                     f"Kafka refuses topics that differ from those of {other!r} only in '.' and '_'",
                 )
+
+    def _check_routers(
+        self,
+        effective: Mapping[str, Effective],
+        routers: Mapping[str, RouterSettings],
+        destinations: Mapping[str, DestinationPolicy],
+    ) -> None:
+        if routers and not effective["rules.source"].value:
+            self.complain("rules.source", "", "routers need rules: a database URL or the path of a TOML file")
+        application = effective["application.id"].value
+        own = {
+            topic: name
+            for name in destinations
+            for names in [DestinationTopics(application, name)]
+            for topic in (names.components, names.commands, names.groups_changelog, names.closed_changelog)
+        }
+        readers: dict[str, str] = {}
+        for name, router in routers.items():
+            given = effective[f"routers.{name}.inputs"]
+            if not router.inputs and not self.given[f"routers.{name}"].get("inputs", _NOTHING).value:
+                self.complain(given.name, [], "must name at least one topic", given.origin)
+            for topic in router.inputs:
+                if topic in own:
+                    rule = f"{topic!r} is read by the workers of destination {own[topic]!r} already"
+                    self.complain(given.name, list(router.inputs), rule, given.origin)
+                elif topic in readers:
+                    rule = f"{topic!r} is an input of router {readers[topic]!r} already, and a record is routed once"
+                    self.complain(given.name, list(router.inputs), rule, given.origin)
+                readers[topic] = name
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

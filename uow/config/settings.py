@@ -26,6 +26,8 @@ from uow.topics.routes import RouteMatching
 
 DESTINATION = "destinations.NAME"
 """Section name that stands for `[destinations.<name>]` of each destination."""
+ROUTER = "routers.NAME"
+"""The same for `[routers.<name>]`."""
 
 
 LEGAL_NAME = "letters, digits, '.', '_' and '-', 1 to 100 characters"
@@ -35,6 +37,11 @@ _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX
 def is_legal_name(name: str) -> bool:
     """True if a name can be part of topic names: Kafka's alphabet, and so short that two names and a suffix stay below 249 characters."""
     return 1 <= len(name) <= 100 and _NAME_CHARACTERS.issuperset(name) and name not in (".", "..")
+
+
+def is_topic_name(name: str) -> bool:
+    """True if a topic may have this name."""
+    return 1 <= len(name) <= 249 and _NAME_CHARACTERS.issuperset(name) and name not in (".", "..")
 
 
 def _is_servers(text: str) -> bool:
@@ -239,6 +246,44 @@ SETTINGS: tuple[Setting, ...] = (
         "If empty, records use Avro single-object encoding; if set, Confluent framing with this schema registry.",
         REGISTRY,
     ),
+    Setting(
+        "rules",
+        "source",
+        ValueType.TEXT,
+        "",
+        "The rules of routers: `sqlite:///FILE`, `postgresql://...`, or the path of a TOML file.",
+    ),
+    Setting(
+        "rules",
+        "refresh_ms",
+        ValueType.INTEGER,
+        10_000,
+        "Time between two looks for a new version of the rules.",
+        between(100, 86_400_000),
+        "the database is asked for its version only, once in this time",
+    ),
+    Setting(
+        "rules",
+        "allow_defaults",
+        ValueType.SWITCH,
+        False,
+        "Starts with a built-in row (`D.units`, 10 components, 60 s) where neither the source nor its mirror in Kafka has rules.",
+    ),
+    Setting(
+        ROUTER,
+        "inputs",
+        ValueType.TEXTS,
+        (),
+        "Topics whose records this router turns into components; any number of partitions each.",
+        Bound("names of topics", lambda names: all(map(is_topic_name, names))),
+    ),
+    Setting(
+        ROUTER,
+        "rules",
+        ValueType.TEXTS,
+        (),
+        "Ids of the rules that it asks, by their priority; if empty, all of them.",
+    ),
     _choice(
         "handling_policy",
         policies.HandlingPolicy,
@@ -395,12 +440,20 @@ SETTINGS: tuple[Setting, ...] = (
     ),
 )
 
-SECTIONS: tuple[str, ...] = ("application", "kafka", "worker", "schemas", "destinations", "templates")
+SECTIONS: tuple[str, ...] = (
+    "application",
+    "kafka",
+    "worker",
+    "schemas",
+    "rules",
+    "destinations",
+    "routers",
+    "templates",
+)
 
 LATER: frozenset[str] = frozenset(
     {
         "client",
-        "rules",
     }
 )
 """Sections and settings that are specified and not supported yet: refused with that message, not as unknown."""

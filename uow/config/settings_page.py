@@ -13,6 +13,7 @@ from uow.config.settings import (
     KAFKA_RULES,
     LATER,
     LEGAL_NAME,
+    ROUTER,
     SETTINGS,
     Setting,
 )
@@ -120,7 +121,7 @@ NOT_BUILT = (
 def page() -> str:
     """The whole of `docs/configuration.md`."""
     parts = [HEAD]
-    for section in ("application", "worker", "schemas", DESTINATION):
+    for section in ("application", "worker", "schemas", "rules", ROUTER, DESTINATION):
         parts.append(_section(section, [setting for setting in SETTINGS if setting.section == section]))
         if section == "application":
             parts.append(KAFKA + "".join(_kafka_row(rule.properties, rule.allowed, rule.rule) for rule in KAFKA_RULES))
