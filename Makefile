@@ -77,7 +77,7 @@ lock: setup ## maintainers: make the locks again from pyproject.toml, build.in a
 		requirements/build.in -o requirements/build.lock
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-header --no-emit-index-url --all-extras \
 		-c requirements/build.lock pyproject.toml -o requirements/all.lock
-	for image in worker 'spark --extra java'; do uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-header \
+	for image in 'worker --extra rules --extra postgresql' 'spark --extra java'; do uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-header \
 		--no-annotate --no-emit-index-url --extra $$image -c requirements/all.lock pyproject.toml -o requirements/$${image%% *}.lock; done
 	$(BIN)/python tools/lock_jars.py
 

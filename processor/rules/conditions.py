@@ -1,0 +1,218 @@
+"""The texts of `complete_when`, `give_up_when`, `age_from` and `order_by`, and the policy that a row makes of a destination's. Pure.
+
+    complete_when = "any(count(10), predicate(sum(quantity) >= 500))"
+    give_up_when  = "all(age(60000), not(count(3)))"
+
+Names and meanings: `uow.topics.conditions`. Belongs here: their texts. Does not belong here: asking them (`uow.processor.core`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from uow.processor.rules.expressions import MAX_DEPTH, Predicate, compile_predicate
+from uow.processor.rules.paths import MAX_CHARS, ExpressionError, Place
+from uow.processor.rules.record_view import RecordView
+from uow.topics import conditions
+from uow.topics.conditions import Condition
+from uow.topics.grouping import GroupPolicy, Headers, Measure, Moment, Rank, parts_of, policy_of
+from uow.topics.policies import DestinationPolicy
+from uow.topics.rules import ResolvedRow
+
+MAX_NUMBER: Final = 2**53
+"""Largest count, size or duration in a condition."""
+TIMED: Final = (conditions.Age, conditions.Idle, conditions.ComponentDeadline)
+"""Conditions that time alone fulfils."""
+
+_NAME: Final = re.compile(r"\s*([a-z_]+)\s*")
+_SIMPLE: Final[Mapping[str, Condition]] = {
+    "end_flag_without_gaps": conditions.EndFlagWithoutGaps(),
+    "per_source": conditions.PerSource(),
+    "manifest": conditions.Manifest(),
+    "command": conditions.ByCommand(),
+    "component_deadline": conditions.ComponentDeadline(),
+}
+_NUMBERED: Final[Mapping[str, Callable[[int], Condition]]] = {
+    "count": conditions.Count,
+    "bytes": conditions.Bytes,
+    "manifest": conditions.Manifest,
+    "age": conditions.Age,
+    "idle": conditions.Idle,
+}
+_JOINED: Final[Mapping[str, Callable[[tuple[Condition, ...]], Condition]]] = {
+    "any": conditions.AnyOf,
+    "all": conditions.AllOf,
+}
+_KNOWN: Final = sorted({*_SIMPLE, *_NUMBERED, *_JOINED, "not", "predicate"})
+
+
+def read_complete_when(text: str) -> Condition:
+    """Reads a condition that makes a group complete.
+
+    Raises:
+        ExpressionError: It is none, or time alone would fulfil it.
+    """
+    return _read(text, "time alone completes no group: that is give_up_when", lambda part: not isinstance(part, TIMED))
+
+
+def read_give_up_when(text: str) -> Condition:
+    """Reads a condition that gives a group up.
+
+    Raises:
+        ExpressionError: It is none, or has no part that time fulfils.
+    """
+    return _read(text, "needs age(ms), idle(ms) or component_deadline", lambda part: isinstance(part, TIMED))
+
+
+def _read(text: str, rule: str, is_needed: Callable[[Condition], bool]) -> Condition:
+    if len(text) > MAX_CHARS:
+        raise ExpressionError(f"is longer than {MAX_CHARS} characters")
+    condition, rest = _condition(text, 1)
+    if rest.strip():
+        raise ExpressionError(f"expected the end, found {rest.strip()[:50]!r}")
+    if not any(is_needed(part) for part in parts_of(condition)):
+        raise ExpressionError(rule)
+    return condition
+
+
+def _condition(text: str, depth: int) -> tuple[Condition, str]:
+    """The condition that a text begins with, and what follows it."""
+    found = _NAME.match(text)
+    if found is None:
+        raise ExpressionError(f"expected a condition, found {text.strip()[:50] or 'the end'!r}")
+    name, rest = found[1], text[found.end() :]
+    if name not in _KNOWN:
+        raise ExpressionError(f"there is no condition {name[:50]}; known are {', '.join(_KNOWN)}")
+    if depth > MAX_DEPTH:
+        raise ExpressionError(f"is nested deeper than {MAX_DEPTH}")
+    if not rest.startswith("("):
+        if name not in _SIMPLE:
+            raise ExpressionError(f"expected ( after {name}")
+        return _SIMPLE[name], rest
+    inside, rest = _inside(rest)
+    if name == "predicate":
+        return conditions.Predicate(compile_predicate(inside).source), rest
+    if name in _JOINED or name == "not":
+        return _joined(name, inside, depth), rest
+    return _numbered(name, inside), rest
+
+
+def _inside(text: str) -> tuple[str, str]:
+    """The text between the bracket that a text begins with and its counterpart, and what follows that one; brackets in quotes do not count."""
+    depth, quote, is_escaped = 0, "", False
+    for at, sign in enumerate(text):
+        if quote:
+            quote = "" if sign == quote and not is_escaped else quote
+            is_escaped = sign == "\\" and not is_escaped
+        elif sign in "'\"":
+            quote = sign
+        else:
+            depth += (sign == "(") - (sign == ")")
+            if depth == 0:
+                return text[1:at].strip(), text[at + 1 :]
+    raise ExpressionError("a bracket is not closed")
+
+
+def _joined(name: str, inside: str, depth: int) -> Condition:
+    parts, rest = [], f",{inside}"
+    while rest.startswith(","):
+        part, rest = _condition(rest[1:], depth + 1)
+        rest = rest.lstrip()
+        parts.append(part)
+    if rest:
+        raise ExpressionError(f"expected a comma or ), found {rest[:50]!r}")
+    if name != "not":
+        return _JOINED[name](tuple(parts))
+    if len(parts) != 1:
+        raise ExpressionError("not() is of one condition")
+    return conditions.Not(parts[0])
+
+
+def _numbered(name: str, inside: str) -> Condition:
+    number, comma, word = (part.strip() for part in inside.partition(","))
+    if name not in _NUMBERED or (comma and (name, word) != ("bytes", "strict")):
+        raise ExpressionError(f"{name}({inside[:50]}) is no condition")
+    if not (number.isascii() and number.isdigit() and len(number) <= 16 and 1 <= int(number) <= MAX_NUMBER):
+        raise ExpressionError(f"{name}() needs a whole number from 1, not {number[:50]!r}")
+    return conditions.Bytes(int(number), strict=True) if comma else _NUMBERED[name](int(number))
+
+
+# -- age_from, order_by
+
+
+def read_age_from(text: str) -> Moment | None:
+    """Reads `age_from`: None for `arrival` and `manifest`; of `event:PATH` how the moment is found.
+
+    Raises:
+        ExpressionError: It is none of these.
+    """
+    if text in ("arrival", "manifest"):
+        return None
+    place = _after("event:", text, "arrival, manifest or event:PATH")
+
+    def moment(headers: Headers, value: bytes | None) -> int | str:
+        said = place.text(RecordView(None, value, headers)) or ""
+        if not (said.isascii() and said.isdigit() and len(said) <= 15):
+            return f"{place.source} is no epoch time in ms"
+        return int(said)
+
+    return moment
+
+
+def read_order_by(text: str) -> Rank | None:
+    """Reads `order_by`: None for `sequence`, `arrival` and `source`; of `field:PATH` how the sort key is found.
+
+    Numbers come before texts, in order of their values; what has neither comes last.
+
+    Raises:
+        ExpressionError: It is none of these.
+    """
+    if text in ("sequence", "arrival", "source"):
+        return None
+    place = _after("field:", text, "sequence, arrival, source or field:PATH")
+
+    def rank(headers: Headers, value: bytes | None) -> tuple[int, float, str]:
+        said = place.text(RecordView(None, value, headers))
+        if said is None:
+            return 2, 0.0, ""
+        is_number = len(said) <= 40 and re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", said, re.ASCII) is not None
+        return (0, float(said), "") if is_number else (1, 0.0, said)
+
+    return rank
+
+
+def _after(prefix: str, text: str, forms: str) -> Place:
+    if not text.startswith(prefix):
+        raise ExpressionError(f"must be {forms}, not {text[:50]!r}")
+    path = text.removeprefix(prefix)
+    return Place(path if path.startswith(("header:", "path:")) else f"path:{path}")
+
+
+# -- policies
+
+
+def group_policy(row: ResolvedRow, destination: DestinationPolicy) -> GroupPolicy:
+    """The policy of the groups of a row, compiled: what a `uow.topics.grouping.RuleTable` answers.
+
+    Raises:
+        ExpressionError: A text of the row is none. Of a row that was checked (`checks.py`) it never is.
+    """
+    complete = None if row.row.complete_when is None else read_complete_when(row.row.complete_when)
+    give_up = None if row.row.give_up_when is None else read_give_up_when(row.row.give_up_when)
+    return policy_of(
+        row,
+        destination,
+        complete,
+        give_up,
+        measures_of([each for each in (complete, give_up) if each is not None]),
+        read_age_from(row.row.age_from),
+        read_order_by(row.rule.order_by),
+    )
+
+
+def measures_of(several: Sequence[Condition]) -> tuple[tuple[str, Measure], ...]:
+    """The predicates in conditions, compiled, each once."""
+    texts = [part.text for each in several for part in parts_of(each) if isinstance(part, conditions.Predicate)]
+    return tuple((text, Predicate(text)) for text in dict.fromkeys(texts))

@@ -1,0 +1,101 @@
+"""The text of `group_key`: how a record gives its routing name (B-20, B-96). Pure.
+
+    header:uow-destination
+    path:customer.name
+    path:file pattern:orders_*.xml             # what * stands for
+    header:region + path:$.product             # joined: west/bolt
+    constant:all
+    request                                    # a reply to a numbered request (B-79)
+
+A part that finds nothing makes that there is no routing name. In a joined name `/` and `%` of a part are percent-encoded, so that two
+records with different parts never have one name.
+
+Belongs here: that text. Does not belong here: names that cannot be used, rows (`rule_set.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from uow.processor.rules.paths import MAX_CHARS, ExpressionError, Place
+from uow.processor.rules.record_view import RecordView
+
+REQUEST: Final = "request"
+JOINED_BY: Final = " + "
+_PATTERN: Final = " pattern:"
+
+_Part = Callable[[RecordView], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKey:
+    """Finds the routing name of a record. Two are equal when their texts are.
+
+    Attributes:
+        source: As it was written.
+
+    Raises:
+        ExpressionError: The text is none.
+    """
+
+    source: str
+    _parts: tuple[_Part, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if len(self.source) > MAX_CHARS:
+            raise ExpressionError(f"is longer than {MAX_CHARS} characters")
+        texts = [] if self.is_request else self.source.split(JOINED_BY)
+        object.__setattr__(self, "_parts", tuple(_part(text.strip()) for text in texts))
+
+    def __reduce__(self) -> tuple[type[GroupKey], tuple[str]]:
+        return GroupKey, (self.source,)
+
+    @property
+    def is_request(self) -> bool:
+        """True if group key and number are those of the request that a record replies to; it has no routing name then."""
+        return self.source == REQUEST
+
+    def name(self, record: RecordView) -> str | None:
+        """The routing name as the record gives it; None if it gives none."""
+        found = [part(record) for part in self._parts]
+        texts = [text for text in found if text is not None]
+        if not texts or len(texts) < len(found):
+            return None
+        return texts[0] if len(texts) == 1 else "/".join(_encoded(text) for text in texts)
+
+
+def _encoded(text: str) -> str:
+    return text.replace("%", "%25").replace("/", "%2F")
+
+
+def _part(text: str) -> _Part:
+    if text.startswith("constant:") and text != "constant:":
+        constant = text.removeprefix("constant:")
+        return lambda record: constant
+    source, found, pattern = text.partition(_PATTERN)
+    try:
+        place = Place(source.strip())
+    except ExpressionError as error:
+        raise ExpressionError(f"{error}; or constant:TEXT, or request alone") from None
+    return matching(place, pattern) if found else place.text
+
+
+def matching(place: Place, pattern: str) -> _Part:
+    """Gives the part of the text at a place that the `*` of a pattern stands for; None if the text does not match.
+
+    Raises:
+        ExpressionError: The pattern does not have one `*`.
+    """
+    if pattern.count("*") != 1:
+        raise ExpressionError(f"a pattern has one *, {pattern[:50]!r} has {pattern.count('*')}")
+    before, _, after = pattern.partition("*")
+
+    def part(record: RecordView) -> str | None:
+        text = place.text(record)
+        if text is None or len(text) < len(pattern) - 1 or not (text.startswith(before) and text.endswith(after)):
+            return None
+        return text[len(before) : len(text) - len(after)]
+
+    return part

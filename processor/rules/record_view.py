@@ -1,0 +1,112 @@
+"""A record as expressions see it: key, headers, and its value read as JSON or XML at most once.
+
+Belongs here: reading content that a stranger wrote, within bounds. Does not belong here: paths into it (`paths.py`), a meaning.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Final, NoReturn
+
+from lxml import etree
+
+from uow.schemas.error_classes import DecodeError
+
+
+class Numeral(str):
+    """A number of a JSON text, as it was written: an amount or an id loses no digit."""
+
+    __slots__ = ()
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Final = _Absent()
+"""Stands for a document, or a place in one, that is not there; null is another thing."""
+
+
+def _no_json(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
+
+
+class RecordView:
+    """A record, of which expressions read parts. Content is parsed when it is first asked for, and kept.
+
+    Attributes:
+        key: Its key.
+        value: Its value.
+        headers: Its headers in their order.
+    """
+
+    def __init__(
+        self, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]] = ()
+    ) -> None:
+        self.key = key
+        self.value = value
+        self.headers = headers
+
+    @cached_property
+    def json(self) -> Any:
+        """The value as JSON, numbers as `Numeral`; `ABSENT` if it is none."""
+        try:
+            return json.loads(
+                (self.value or b"").decode(), parse_int=Numeral, parse_float=Numeral, parse_constant=_no_json
+            )
+        except (ValueError, RecursionError):
+            return ABSENT
+
+    @cached_property
+    def xml(self) -> etree._Element | None:
+        """The root element of the value; None if it is no XML that `parse_xml` accepts."""
+        try:
+            return parse_xml(self.value or b"")
+        except DecodeError:
+            return None
+
+    def header(self, name: str) -> str | None:
+        """The value of the last header of this name; None if there is none, it is null or no UTF-8."""
+        for each, value in reversed(self.headers):
+            if each == name:
+                return decoded(value)
+        return None
+
+
+def decoded(data: bytes | None) -> str | None:
+    """UTF-8 text; None if it is null or none."""
+    try:
+        return None if data is None else data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+_XML_LIMITS: Final = {
+    "resolve_entities": False,
+    "load_dtd": False,
+    "dtd_validation": False,
+    "no_network": True,
+    "huge_tree": False,  # at most 256 levels, 10 MB in one text
+    "remove_comments": True,
+    "remove_pis": True,
+}
+
+
+def parse_xml(data: bytes) -> etree._Element:
+    """The root element of an XML document from outside (B-54).
+
+    Nothing is fetched, nothing expanded; depth is at most 256. A document type is refused, since entities are its only use here.
+
+    Raises:
+        DecodeError: It is no such document. Case `xml`.
+    """
+    try:
+        root = etree.fromstring(data, etree.XMLParser(**_XML_LIMITS))
+    except (etree.XMLSyntaxError, ValueError) as error:
+        raise DecodeError("xml", " ".join(str(error).split())[:200]) from None
+    if root.getroottree().docinfo.doctype:
+        raise DecodeError("xml", "has a document type")
+    return root
