@@ -211,7 +211,7 @@ def test_any_text_is_an_expression_or_refused(text: str) -> None:
 
 
 def held(text: str, *values: object) -> bool:
-    """Whether a predicate holds of a group of these JSON values."""
+    """True if a predicate holds of a group of these JSON values."""
     predicate = compile_predicate(text)
     tallies: list[Tally] = []
     for value in values:
