@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Final, NoReturn
 
-from lxml import etree
-
+from uow.processor.rules.xml_documents import xml_root
 from uow.schemas.error_classes import DecodeError
 
 
@@ -61,10 +60,10 @@ class RecordView:
             return ABSENT
 
     @cached_property
-    def xml(self) -> etree._Element | None:
-        """The root element of the value; None if it is no XML that `parse_xml` accepts."""
+    def xml(self) -> Any | None:
+        """The root element of the value; None if it is no XML that `xml_root` accepts."""
         try:
-            return parse_xml(self.value or b"")
+            return xml_root(self.value)
         except DecodeError:
             return None
 
@@ -82,31 +81,3 @@ def decoded(data: bytes | None) -> str | None:
         return None if data is None else data.decode()
     except UnicodeDecodeError:
         return None
-
-
-_XML_LIMITS: Final = {
-    "resolve_entities": False,
-    "load_dtd": False,
-    "dtd_validation": False,
-    "no_network": True,
-    "huge_tree": False,  # at most 256 levels, 10 MB in one text
-    "remove_comments": True,
-    "remove_pis": True,
-}
-
-
-def parse_xml(data: bytes) -> etree._Element:
-    """The root element of an XML document from outside (B-54).
-
-    Nothing is fetched, nothing expanded; depth is at most 256. A document type is refused, since entities are its only use here.
-
-    Raises:
-        DecodeError: It is no such document. Case `xml`.
-    """
-    try:
-        root = etree.fromstring(data, etree.XMLParser(**_XML_LIMITS))
-    except (etree.XMLSyntaxError, ValueError) as error:
-        raise DecodeError("xml", " ".join(str(error).split())[:200]) from None
-    if root.getroottree().docinfo.doctype:
-        raise DecodeError("xml", "has a document type")
-    return root

@@ -1,0 +1,304 @@
+"""A record of an input and the rules give a component, a refusal or a record that passes (aggregation, 6.3). Pure.
+
+1. The rules are asked by priority; the first whose `accept` holds has the record (B-111).
+2. Its transform changes the value (B-25); the routing name is looked for in what it made (B-20).
+3. Routing name and arrival choose the row (B-21 to B-24); row and name make the group key, `<rule id>/<routing name>`.
+4. The component is the record with the group key as its key, and the headers that say all this. Nobody else's headers of these names
+   get past the router.
+
+Everything that is wrong with a record concerns that record alone: it goes to `D.rejected`, and says why and where it came from. One that no rule
+accepts goes to the first rule's `D.rejected`.
+
+Belongs here: those decisions. Does not belong here: reading and writing records (`uow.processor.kafka.router`), choosing among versions of rows
+(`uow.processor.rules.rule_set`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple, Protocol
+
+from uow.processor.rules.expressions import Expression
+from uow.processor.rules.group_keys import GroupKey
+from uow.processor.rules.record_view import RecordView
+from uow.processor.rules.rule_set import RuleSet
+from uow.processor.rules.transforms import InputRecord, transformed
+from uow.processor.rules.xml_documents import xml_root
+from uow.schemas.error_classes import BadUnitIdError, DecodeError, RoutingError, UnitTooLargeError, UowError
+from uow.topics import headers as names
+from uow.topics.catalogue import DestinationTopics
+from uow.topics.headers import Reading
+from uow.topics.policies import DestinationPolicy, ValueFormat
+from uow.topics.record_size import RecordLimit
+from uow.topics.rules import DEFAULT_ROW, DefaultGroup, KeyCase, OnNoKey, ResolvedRow, Rule
+
+NAME_LIMIT_BYTES: Final = 128
+"""Longest routing name (B-24)."""
+APPEND_TIME: Final = 2
+"""Kind of a timestamp: the broker's, of when it appended the record."""
+CHOICES_KEPT: Final = 10_000
+"""Routing names whose row is remembered between records; a sender who makes up more costs time, not memory."""
+
+Headers = list[tuple[str, bytes | None]]
+
+
+class Fate(StrEnum):
+    """The result for a record of an input."""
+
+    ROUTED = "routed"
+    REJECTED = "rejected"
+    PASSED = "passed"
+
+
+class Sent(NamedTuple):
+    """A record to be written, to the partition of its key."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class Routed(NamedTuple):
+    """The result for one record.
+
+    Attributes:
+        fate: Kind of it.
+        rule_id: The rule that has it; empty if none has.
+        sent: The record to write.
+        row: The row that a component is stamped with.
+        has_warning: Its routing name could not be used, or was given more than once.
+    """
+
+    fate: Fate
+    rule_id: str
+    sent: Sent
+    row: ResolvedRow | None = None
+    has_warning: bool = False
+
+
+class RawRecord(Protocol):
+    """A consumed record: the methods of `confluent_kafka.Message` that are used."""
+
+    def topic(self) -> str: ...
+    def partition(self) -> int: ...
+    def offset(self) -> int: ...
+    def key(self) -> bytes | None: ...
+    def value(self) -> bytes | None: ...
+    def timestamp(self) -> tuple[int, int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RouteTarget:
+    """A destination that rules lead to.
+
+    Attributes:
+        topics: Its topics.
+        policy: Its settings.
+        limit: Size of the records that `D.components` takes.
+    """
+
+    topics: DestinationTopics
+    policy: DestinationPolicy
+    limit: RecordLimit
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """All that a routing name decides: key, headers beside those that a record has of its own, and the row."""
+
+    key: bytes
+    headers: Headers
+    row: ResolvedRow
+    is_xml: bool
+
+
+class RuleRouting:
+    """Routes the records of one rule. Not for two threads at once.
+
+    Args:
+        rule: The rule.
+        rule_set: Has its rows.
+        target: Its destination.
+
+    Raises:
+        ExpressionError: A text of the rule is none. Of one that was checked (`checks.py`) it never is.
+    """
+
+    def __init__(self, rule: Rule, rule_set: RuleSet, target: RouteTarget) -> None:
+        self.rule, self._rule_set, self.target = rule, rule_set, target
+        self._is_dated, self._group_key = rule_set.is_dated(rule), GroupKey(rule.group_key)
+        self.accept = Expression(rule.accept) if rule.accept else None
+        self._delay_item = Expression(rule.delay_item) if rule.delay_item else None
+        kind, _, header = rule.group_key.partition(":")
+        meant = Reading.of(target.policy).names
+        self._name_headers: frozenset[str] = frozenset()
+        if kind == "header" and " " not in header:
+            self._name_headers = frozenset({header, *(alias for alias, name in meant.items() if name == header)})
+        self._ids = frozenset(alias for alias, name in meant.items() if name == names.ID) - {names.ID}
+        self._dropped = names.STAMPED | self._ids
+        self._choices: dict[str, _Choice] = {}
+
+    def route(self, record: RawRecord, headers: Headers, view: RecordView, now_ms: int) -> Routed:
+        """The result for a record that this rule accepted."""
+        try:
+            return self._routed(record, headers, view, now_ms)
+        except UowError as error:
+            return refused(self.rule.rule_id, self.target, record, headers, error)
+
+    def _routed(self, record: RawRecord, headers: Headers, view: RecordView, now_ms: int) -> Routed:
+        rule, value = self.rule, record.value()
+        kind, moment = record.timestamp()
+        if rule.transform is not None:
+            where = record.topic(), record.partition(), record.offset()
+            value, headers = transformed(rule.transform, InputRecord(*where, record.key(), value, headers, moment))
+            view = RecordView(record.key(), value, headers)
+        name, warning = self._routing_name(headers, view)
+        if name is None:
+            if rule.on_no_key is OnNoKey.PASS_THROUGH:
+                return self._passed(record, value, headers, warning)
+            if rule.on_no_key is OnNoKey.REJECT:
+                raise BadUnitIdError(warning or rule.group_key, case="no-correlation")
+        arrived = kind == APPEND_TIME
+        choice = self._choice(name, moment if arrived else now_ms)
+        if choice.is_xml:
+            xml_root(value)
+        stamps = [*choice.headers, (names.INPUT, _place(record))]
+        if arrived:
+            stamps.append((names.ARRIVED_AT, b"%d" % moment))
+        if self._delay_item is not None:
+            stamps += self._delay(choice, view)
+        if warning:
+            stamps.append((names.WARNING, warning.encode()))
+        stamped = [*self._kept(headers), *stamps]
+        if not self.target.limit.fits_single(choice.key, value, stamped):
+            raise UnitTooLargeError("with the headers of its rule it fits no record of D.components", case="bytes")
+        sent = Sent(self.target.topics.components, choice.key, value, stamped)
+        return Routed(Fate.ROUTED, rule.rule_id, sent, choice.row, bool(warning))
+
+    def _kept(self, headers: Headers) -> Headers:
+        """The headers that a record brings along, without those that only a router writes. Another id of a group, or of a unit, stays as `uow-origin-...`."""
+        if self._dropped.isdisjoint([name for name, _ in headers]):
+            return headers
+        kept: Headers = []
+        for name, value in headers:
+            if name == names.ID or name in self._ids:
+                kept.append((names.ORIGIN + name.removeprefix("uow-"), value))
+            elif name not in names.STAMPED:
+                kept.append((name, value))
+        return kept
+
+    # -- the routing name (B-20, B-24)
+
+    def _routing_name(self, headers: Headers, view: RecordView) -> tuple[str | None, str]:
+        """The name, None if there is none that can be used; and a warning, or nothing."""
+        if not self._name_headers:
+            name = self._group_key.name(view)
+            return _usable(name.encode("utf-8", "surrogatepass")) if name is not None else (None, "")
+        found = [value for name, value in headers if name in self._name_headers]
+        if not found:
+            return None, ""
+        name, warning = _usable(found[-1] or b"")
+        if len(found) > 1:
+            warning = f"{warning}; " * bool(warning) + f"{len(found)} routing names, the last one counts"
+        return name, warning
+
+    def _choice(self, name: str | None, arrival_ms: int) -> _Choice:
+        known = self._choices.get(name or "")
+        if known is not None:
+            return known
+        rule = self.rule
+        row = self._rule_set.resolve(rule, DEFAULT_ROW if name is None else name, arrival_ms)
+        if row is None:
+            raise RoutingError(f"rule {rule.rule_id}, routing name {name!r}", case="no-rule")
+        group = row.row.routing_name
+        if name is None and rule.on_no_key is OnNoKey.UNNAMED:
+            group = ""
+        elif name is not None and group == DEFAULT_ROW and rule.default_group is DefaultGroup.PER_NAME:
+            group = name.casefold() if rule.key_case is KeyCase.CASEFOLD else name
+        key = f"{rule.rule_id}/{group}".encode()
+        is_xml = (row.row.value_format or self.target.policy.value_format) is ValueFormat.XML
+        choice = _Choice(key, [(names.ID, key), (names.RULE, row.name.encode())], row, is_xml)
+        if not self._is_dated:
+            if len(self._choices) >= CHOICES_KEPT:
+                self._choices.clear()
+            self._choices[name or ""] = choice
+        return choice
+
+    def _delay(self, choice: _Choice, view: RecordView) -> Headers:
+        assert self._delay_item is not None
+        item = self._delay_item.text(view)
+        delay = None if item is None else self._rule_set.delay_ms(self.rule, choice.row.row.routing_name, item)
+        return [] if delay is None else [(names.DELAY_MS, b"%d" % delay)]
+
+    def _passed(self, record: RawRecord, value: bytes | None, headers: Headers, warning: str) -> Routed:
+        """To `D.components` without an id, where it passes through (line 2 of the decision table)."""
+        sent = Sent(self.target.topics.components, record.key(), value, self._kept(headers))
+        return Routed(Fate.PASSED, self.rule.rule_id, sent, has_warning=bool(warning))
+
+
+class RecordRouting:
+    """Routes records of the inputs of one router. Not for two threads at once.
+
+    Args:
+        rules: Its rules, in the order in which they are asked; at least one.
+    """
+
+    def __init__(self, rules: Sequence[RuleRouting]) -> None:
+        self._rules = rules
+
+    def route(self, record: RawRecord, headers: Headers | None, now_ms: int, is_readable: bool = True) -> Routed:
+        """The result for a record.
+
+        Args:
+            record: The record.
+            headers: Its headers.
+            now_ms: The wall clock, epoch ms: the arrival of a record of a topic that has no append times.
+            is_readable: False if its headers cannot be read.
+        """
+        first = self._rules[0]
+        headers = headers or []
+        if not is_readable:
+            return refused("", first.target, record, [], DecodeError("headers", "headers that cannot be read"))
+        view = RecordView(record.key(), record.value(), headers)
+        for each in self._rules:
+            if each.accept is None or each.accept.boolean(view):
+                return each.route(record, headers, view, now_ms)
+        return refused("", first.target, record, headers, RoutingError("no rule accepts it", case="no-rule"))
+
+
+def refused(rule_id: str, target: RouteTarget, record: RawRecord, headers: Headers, error: UowError) -> Routed:
+    """The record for `D.rejected`: as it came, with the reasons. Of one that fits no record only the reasons, and where it lies."""
+    where = _place(record)
+    why: Headers = [
+        (names.INPUT, where),
+        (names.ERROR_CLASS, type(error).__name__.encode()),
+        (names.ERROR_CASE, error.case.encode()),
+        (names.ERROR_TEXT, error.text.encode("utf-8", "backslashreplace")),
+        (names.SOURCE, where),
+    ]
+    kept = [(name, value) for name, value in headers if name == names.ID or name not in names.STAMPED]
+    sent = Sent(target.topics.rejected, record.key(), record.value(), kept + why)
+    if not _REJECTED_LIMIT.fits_single(sent.key, sent.value, sent.headers):
+        sent = Sent(target.topics.rejected, None, None, why)
+    return Routed(Fate.REJECTED, rule_id, sent)
+
+
+_REJECTED_LIMIT: Final = RecordLimit()
+
+
+def _place(record: RawRecord) -> bytes:
+    return b"%s/%d/%d" % (record.topic().encode(), record.partition(), record.offset())
+
+
+def _usable(raw: bytes) -> tuple[str | None, str]:
+    """A routing name, or None with the reason why it cannot be used."""
+    if len(raw) > NAME_LIMIT_BYTES:
+        return None, f"routing name of {len(raw)} bytes, {NAME_LIMIT_BYTES} are allowed"
+    try:
+        name = raw.decode()
+    except UnicodeDecodeError:
+        return None, "routing name that is no UTF-8"
+    return (name, "") if name.strip() else (None, "routing name that is blank")

@@ -1,0 +1,360 @@
+"""What becomes of one record of an input (B-20 to B-26, B-54, B-97)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.fake_record import T0, FakeRecord
+from uow.processor.engine.ports import Tp
+from uow.processor.rules.routing import NAME_LIMIT_BYTES, Fate, RecordRouting, Routed, RouteTarget, RuleRouting
+from uow.processor.rules.rule_set import RuleSet, RuleTables
+from uow.processor.rules.transforms import installed
+from uow.topics.catalogue import DestinationTopics
+from uow.topics.policies import AliasFamily, DestinationPolicy, HandlingPolicy, ValueFormat
+from uow.topics.record_size import INPUT_LIMIT_BYTES, RecordLimit
+from uow.topics.rules import DEFAULT_ROW, Change, DefaultGroup, Delay, KeyCase, OnNoKey, Row, Rule
+
+STOCK = Tp("stock.events", 2)
+LOW_STOCK = Rule("low-stock", 1, "supply")
+FIXTURE = {
+    name: Row("low-stock", name, 1, target_topic=f"orders.{topic}", complete_count=count, age_ms=age)
+    for name, topic, count, age in [
+        ("France", "france", 10, 30_000),
+        ("UK", "uk", 5, 15_000),
+        ("Spain", "spain", 20, 60_000),
+        (DEFAULT_ROW, "other", 10, 60_000),
+    ]
+}
+CHANGE = Change(1, "supply team", "first rules", T0)
+POLICY = DestinationPolicy(handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY)
+
+
+def router(
+    *rules: Rule, rows: dict[str, Row] | None = None, delays: Any = None, policy: DestinationPolicy = POLICY
+) -> RecordRouting:
+    """A router of these rules, each with the same rows."""
+    rules = rules or (LOW_STOCK,)
+    own = [replace(row, rule_id=rule.rule_id) for rule in rules for row in (FIXTURE if rows is None else rows).values()]
+    limits = [Delay(rule.rule_id, *of, 1, limit) for rule in rules for of, limit in (delays or {}).items()]
+    rule_set = RuleSet(RuleTables(changes=(CHANGE,), rules=rules, rows=tuple(own), delays=tuple(limits)))
+    target = RouteTarget(DestinationTopics("shop", "supply"), policy, RecordLimit(INPUT_LIMIT_BYTES))
+    return RecordRouting([RuleRouting(rule, rule_set, target) for rule in rule_set.rules])
+
+
+def record(*names: bytes | None, value: bytes | None = b"{}", offset: int = 7, **more: Any) -> FakeRecord:
+    """A record with these values of `uow-destination`."""
+    return FakeRecord(offset, [("uow-destination", name) for name in names], value, b"own key", tp=STOCK, **more)
+
+
+def route(routing: RecordRouting, given: FakeRecord) -> Routed:
+    return routing.route(given, given.headers_, T0 + 5)
+
+
+def said(routed: Routed) -> dict[str, bytes | None]:
+    return dict(routed.sent.headers)
+
+
+# -- a component
+
+
+def test_a_component_is_the_record_with_the_group_key_and_what_the_router_stamps() -> None:
+    routed = route(router(), record(b"France", value=b"order 1"))
+    assert (routed.fate, routed.rule_id, routed.row and routed.row.name) == (
+        Fate.ROUTED,
+        "low-stock",
+        "low-stock/France@1",
+    )
+    assert routed.sent == (
+        "supply.components",
+        b"low-stock/France",
+        b"order 1",
+        [
+            ("uow-destination", b"France"),
+            ("uow-id", b"low-stock/France"),
+            ("uow-rule", b"low-stock/France@1"),
+            ("uow-input", b"stock.events/2/7"),
+            ("uow-arrived-at", b"%d" % T0),
+        ],
+    )
+
+
+def test_a_topic_without_append_times_gives_no_arrival() -> None:
+    class Created(FakeRecord):
+        def timestamp(self) -> tuple[int, int]:
+            return 1, self.at
+
+    given = Created(7, [("uow-destination", b"UK")], b"", tp=STOCK)
+    assert "uow-arrived-at" not in said(route(router(), given))
+
+
+def test_nobody_forges_what_the_router_stamps() -> None:
+    """Another id is kept under another name, so that it makes no second `uow-id`."""
+    forged = ["uow-rule", "uow-input", "uow-arrived-at", "uow-delay-ms", "uow-warning"]
+    given = record(b"UK")
+    given.headers_ += [
+        *((name, b"forged") for name in forged),
+        ("uow-id", b"mine"),
+        ("JMSXGroupID", b"mine"),
+        ("x", b"1"),
+    ]
+    honest = said(route(router(), record(b"UK")))
+    for policy in (POLICY, replace(POLICY, accept_aliases=frozenset({AliasFamily.JMS}))):
+        routed = route(router(policy=policy), given)
+        kept = {"x": b"1", "uow-origin-id": b"mine"}
+        kept["uow-origin-JMSXGroupID" if policy is not POLICY else "JMSXGroupID"] = b"mine"
+        assert said(routed) == honest | kept
+        assert len(routed.sent.headers) == len(honest) + 3
+
+
+# -- routing names
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "topic"),
+    [
+        (b"France", "France", "orders.france"),
+        (b"UK", "UK", "orders.uk"),
+        (b"Spain", "Spain", "orders.spain"),
+        (b"Mars", "*", "orders.other"),
+    ],
+)
+def test_a_name_selects_its_row_and_any_other_row_star_b21(name: bytes, row: str, topic: str) -> None:
+    routed = route(router(), record(name))
+    assert routed.row is not None
+    assert (routed.row.row.routing_name, routed.row.row.target_topic) == (row, topic)
+    assert routed.sent.key == f"low-stock/{row}".encode()
+
+
+def test_names_are_compared_exactly_or_by_casefold_b20() -> None:
+    for key_case, second in [(KeyCase.EXACT, b"low-stock/*"), (KeyCase.CASEFOLD, b"low-stock/France")]:
+        routing = router(replace(LOW_STOCK, key_case=key_case))
+        assert route(routing, record(b"France")).sent.key == b"low-stock/France"
+        assert route(routing, record(b"france")).sent.key == second
+
+
+def test_of_a_repeated_name_the_last_counts_with_a_warning_b20() -> None:
+    routed = route(router(), record(b"UK", b"France"))
+    assert routed.sent.key == b"low-stock/France"
+    assert routed.has_warning
+    assert b"the last one counts" in (said(routed)["uow-warning"] or b"")
+
+
+def test_the_alias_of_the_family_mq_is_a_routing_name_b20() -> None:
+    given = FakeRecord(1, [("destination", b"UK")], tp=STOCK)
+    mq = replace(POLICY, accept_aliases=frozenset({AliasFamily.MQ}))
+    assert route(router(policy=mq), given).sent.key == b"low-stock/UK"
+    assert route(router(), given).sent.key == b"low-stock/*"
+
+
+@pytest.mark.parametrize(
+    "headers", [None, [], [("x", b"1")]], ids=["headers that are not there", "no header", "another header"]
+)
+def test_a_record_without_a_name_joins_row_star_without_a_warning_b22(headers: Any) -> None:
+    routed = route(router(), FakeRecord(1, headers, b"", tp=STOCK))
+    assert routed.sent.key == b"low-stock/*"
+    assert not routed.has_warning
+
+
+def test_an_unknown_name_shares_the_group_or_has_its_own_b23() -> None:
+    per_name = router(replace(LOW_STOCK, default_group=DefaultGroup.PER_NAME))
+    assert {route(router(), record(name)).sent.key for name in (b"Mars", b"Venus")} == {b"low-stock/*"}
+    assert route(per_name, record(b"Mars")).sent.key == b"low-stock/Mars"
+    assert route(per_name, record()).sent.key == b"low-stock/*"
+    assert route(per_name, record(b"UK")).sent.key == b"low-stock/UK"
+    folded = router(replace(LOW_STOCK, default_group=DefaultGroup.PER_NAME, key_case=KeyCase.CASEFOLD))
+    assert {route(folded, record(name)).sent.key for name in (b"Mars", b"MARS")} == {b"low-stock/mars"}
+
+
+def test_without_row_star_an_unknown_name_is_refused_b23() -> None:
+    rows = {name: row for name, row in FIXTURE.items() if name != DEFAULT_ROW}
+    for given in (record(b"Mars"), record()):
+        routed = route(router(rows=rows), given)
+        assert (routed.fate, said(routed)["uow-error-class"], said(routed)["uow-error-case"]) == (
+            Fate.REJECTED,
+            b"RoutingError",
+            b"no-rule",
+        )
+
+
+@pytest.mark.parametrize("name", [b"", b" \t", b"\xff\xfe", b"x" * (NAME_LIMIT_BYTES + 1), None])
+def test_a_name_that_cannot_be_used_counts_as_none_with_a_warning_b24(name: bytes | None) -> None:
+    routed = route(router(), record(name))
+    assert (routed.fate, routed.sent.key, routed.has_warning) == (Fate.ROUTED, b"low-stock/*", True)
+    assert said(routed)["uow-warning"]
+
+
+def test_a_name_of_128_bytes_is_one_b24() -> None:
+    per_name = router(replace(LOW_STOCK, default_group=DefaultGroup.PER_NAME))
+    longest = b"x" * NAME_LIMIT_BYTES
+    assert route(per_name, record(longest)).sent.key == b"low-stock/" + longest
+
+
+def test_a_record_without_a_name_is_treated_as_the_rule_says_b97() -> None:
+    refused = route(router(replace(LOW_STOCK, on_no_key=OnNoKey.REJECT)), record())
+    assert (said(refused)["uow-error-class"], said(refused)["uow-error-case"]) == (b"BadUnitIdError", b"no-correlation")
+    unnamed = route(router(replace(LOW_STOCK, on_no_key=OnNoKey.UNNAMED)), record())
+    assert (unnamed.sent.key, unnamed.row and unnamed.row.row.routing_name) == (b"low-stock/", "*")
+    given = record(value=b"as it is")
+    given.headers_ = [("uow-id", b"mine"), ("x", b"1")]
+    passed = route(router(replace(LOW_STOCK, on_no_key=OnNoKey.PASS_THROUGH)), given)
+    assert passed.fate is Fate.PASSED
+    assert passed.sent == ("supply.components", b"own key", b"as it is", [("uow-origin-id", b"mine"), ("x", b"1")])
+
+
+def test_the_first_rule_that_accepts_has_the_record_b111() -> None:
+    large = Rule("large", 1, "supply", accept="quantity > 100", priority=1)
+    routing = router(large, LOW_STOCK)
+    assert route(routing, record(b"UK", value=b'{"quantity": 150}')).sent.key == b"large/UK"
+    assert route(routing, record(b"UK", value=b'{"quantity": 50}')).sent.key == b"low-stock/UK"
+    assert route(routing, record(b"UK", value=b"no JSON")).sent.key == b"low-stock/UK"
+    alone = route(router(large), record(b"UK", value=b"no JSON"))
+    assert said(alone)["uow-error-case"] == b"no-rule"
+
+
+def test_rows_of_many_names_are_not_all_remembered() -> None:
+    routing = router(replace(LOW_STOCK, default_group=DefaultGroup.PER_NAME))
+    for number in range(10_050):
+        assert route(routing, record(b"%d" % number)).sent.key == b"low-stock/%d" % number
+    assert len(routing._rules[0]._choices) <= 10_000
+
+
+# -- limits by item
+
+
+def test_the_limit_of_an_item_is_stamped_b05() -> None:
+    rule = replace(LOW_STOCK, delay_item="path:product")
+    routing = router(rule, delays={("UK", "insulin"): 5_000, ("UK", "now"): 0})
+    for product, delay in [(b"insulin", b"5000"), (b"now", b"0"), (b"paper", None)]:
+        routed = route(routing, record(b"UK", value=b'{"product": "%s"}' % product))
+        assert said(routed).get("uow-delay-ms") == delay
+    assert "uow-delay-ms" not in said(route(routing, record(b"France", value=b'{"product": "insulin"}')))
+
+
+# -- refusals
+
+
+def test_a_refused_record_is_as_it_came_and_says_why_and_where_from() -> None:
+    given = record(b"UK", value=b"as it came")
+    given.headers_ += [("uow-input", b"forged"), ("uow-id", b"mine")]
+    routed = route(router(replace(LOW_STOCK, accept="quantity > 1")), given)
+    assert (routed.fate, routed.rule_id, routed.sent[:3]) == (
+        Fate.REJECTED,
+        "",
+        ("supply.rejected", b"own key", b"as it came"),
+    )
+    assert [
+        pair for pair in routed.sent.headers if pair[0] in ("uow-input", "uow-source", "uow-id", "uow-destination")
+    ] == [
+        ("uow-destination", b"UK"),
+        ("uow-id", b"mine"),
+        ("uow-input", b"stock.events/2/7"),
+        ("uow-source", b"stock.events/2/7"),
+    ]
+
+
+def test_a_record_whose_headers_cannot_be_read_is_refused() -> None:
+    given = record(b"UK")
+    routed = router().route(given, None, T0, is_readable=False)
+    assert (said(routed)["uow-error-class"], said(routed)["uow-error-case"]) == (b"DecodeError", b"headers")
+
+
+def test_a_record_that_fits_no_component_with_its_stamps_is_refused() -> None:
+    routed = route(router(), record(b"UK", value=b"v" * (INPUT_LIMIT_BYTES - 1_100)))
+    assert (routed.fate, said(routed)["uow-error-class"]) == (Fate.REJECTED, b"UnitTooLargeError")
+    assert len(routed.sent.value or b"") == INPUT_LIMIT_BYTES - 1_100
+
+
+def test_values_for_xml_are_checked_and_others_are_not_b54() -> None:
+    rows = {name: replace(row, value_format=ValueFormat.XML if name == "UK" else None) for name, row in FIXTURE.items()}
+    for policy, name, is_checked in [
+        (POLICY, b"UK", True),
+        (POLICY, b"France", False),
+        (replace(POLICY, value_format=ValueFormat.XML), b"France", True),
+    ]:
+        routing = router(rows=rows, policy=policy)
+        bad = route(routing, record(name, value=b"<Test>"))
+        assert bad.fate is (Fate.REJECTED if is_checked else Fate.ROUTED)
+        if is_checked:
+            assert (said(bad)["uow-error-class"], said(bad)["uow-error-case"]) == (b"DecodeError", b"xml")
+        assert route(routing, record(name, value=b"<Test>Bonjour</Test>")).fate is Fate.ROUTED
+
+
+# -- transforms
+
+
+@pytest.mark.usefixtures("transforms")
+def test_a_transform_changes_the_value_and_adds_headers_b25() -> None:
+    routing = router(replace(LOW_STOCK, transform="upper_case"))
+    routed = [route(routing, record(b"France", value=b"order %d" % number, offset=number)) for number in range(10)]
+    assert [each.sent.value for each in routed] == [b"ORDER %d" % number for number in range(10)]
+    assert [said(each)["uow-input"] for each in routed] == [b"stock.events/2/%d" % number for number in range(10)]
+    assert {said(each)["by"] for each in routed} == {b"stock.events"}
+
+
+@pytest.mark.usefixtures("transforms")
+def test_what_a_transform_leaves_out_is_accounted_for_b25() -> None:
+    routed = route(router(replace(LOW_STOCK, transform="only_odd")), record(b"France", offset=4))
+    assert (routed.fate, routed.sent.topic, said(routed)["uow-error-case"]) == (
+        Fate.REJECTED,
+        "supply.rejected",
+        b"filtered",
+    )
+
+
+@pytest.mark.usefixtures("transforms")
+def test_a_failing_transform_concerns_its_own_record_only_b26() -> None:
+    routing = router(replace(LOW_STOCK, transform="every_fourth_fails"))
+    routed = [route(routing, record(b"France", value=b"v%d" % number, offset=number)) for number in range(7)]
+    assert [each.fate for each in routed].count(Fate.ROUTED) == 6
+    (rejected,) = [each for each in routed if each.fate is Fate.REJECTED]
+    assert rejected.sent.value == b"v3"
+    headers = said(rejected)
+    assert headers["uow-input"] == headers["uow-source"] == b"stock.events/2/3"
+    assert (headers["uow-error-class"], headers["uow-error-case"]) == (b"RoutingError", b"transform")
+    assert b"KeyError: 'no price'" in (headers["uow-error-text"] or b"")
+
+
+@pytest.mark.usefixtures("transforms")
+@pytest.mark.parametrize("name", ["leaves", "forges", "half_a_name", "no_bytes", "not_there", "never_installed"])
+def test_a_transform_that_does_what_none_may_do_fails_b25(name: str) -> None:
+    routed = route(router(replace(LOW_STOCK, transform=name)), record(b"France"))
+    assert (routed.fate, said(routed)["uow-error-case"]) == (Fate.REJECTED, b"transform")
+
+
+@pytest.mark.usefixtures("transforms")
+def test_names_of_installed_transforms_are_known_b25() -> None:
+    assert {"upper_case", "not_there"} <= installed()
+
+
+# -- keys that are not a header, rows that are planned
+
+
+def test_a_name_may_be_read_from_the_value_or_be_a_part_of_a_text_b20_b96() -> None:
+    for group_key, value, key in [
+        ("path:supplier", b'{"supplier": "UK"}', b"low-stock/UK"),
+        ("path:/order/@to", b'<order to="France"/>', b"low-stock/France"),
+        ("path:file pattern:orders_*.xml", b'{"file": "orders_Spain.xml"}', b"low-stock/Spain"),
+        ("path:file pattern:orders_*.xml", b'{"file": "Spain"}', b"low-stock/*"),
+        ("key", b"", b"low-stock/*"),
+        ("constant:UK", b"", b"low-stock/UK"),
+    ]:
+        routed = route(router(replace(LOW_STOCK, group_key=group_key)), record(value=value))
+        assert routed.sent.key == key
+        assert not routed.has_warning
+    too_long = route(router(replace(LOW_STOCK, group_key="path:a")), record(value=b'{"a": "%s"}' % (b"x" * 129)))
+    assert (too_long.sent.key, too_long.has_warning) == (b"low-stock/*", True)
+
+
+def test_the_arrival_decides_which_planned_row_applies_b18() -> None:
+    rows = {
+        "UK": replace(FIXTURE["UK"], valid_to_ms=T0),
+        "later": replace(FIXTURE["UK"], version=2, complete_count=7, valid_from_ms=T0),
+    }
+    routing = router(rows=rows)
+    before, at = (route(routing, record(b"UK", at=arrival)).row for arrival in (T0 - 1, T0))
+    assert before is not None
+    assert at is not None
+    assert (before.row.complete_count, at.row.complete_count) == (5, 7)
