@@ -346,10 +346,15 @@ def outcome_body(
     missing: Sequence[Range],
     command_id: bytes | None = None,
     last_arrived: tuple[int, bytes | None] | None = None,
+    rule: bytes | None = None,
+    deadline_at: int | None = None,
+    per_source: Sequence[tuple[bytes, int]] = (),
+    target: bytes | None = None,
+    supersedes: bytes | None = None,
 ) -> bytes:
-    """An `Outcome`'s Avro body, without a rule; arguments as in `unit_body`, `count` is the number of components held.
+    """An `Outcome`'s Avro body; arguments as in `unit_body`, `count` is the number of components held.
 
-    `last_arrived` is number and component id of the one that arrived last.
+    `last_arrived` is number and component id of the one that arrived last; `per_source` the components of each source.
     """
     last = NULL if last_arrived is None else b"\x02" + long(last_arrived[0]) + optional(last_arrived[1])
     return b"".join(
@@ -365,8 +370,14 @@ def outcome_body(
             long(count),
             long(size),
             encode_ranges(missing),
-            NULL,
+            optional(rule),
             optional(command_id),
             last,
+            NULL if deadline_at is None else b"\x02" + long(deadline_at),
+            long(len(per_source)) + b"".join(sized(name) + long(n) for name, n in per_source) + NULL
+            if per_source
+            else NULL,
+            optional(target),
+            optional(supersedes),
         )
     )

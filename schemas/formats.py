@@ -13,7 +13,9 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
+from types import MappingProxyType
 from typing import Any, Final, NoReturn, TypeVar
 from xml.etree import ElementTree as ET
 
@@ -77,11 +79,18 @@ def _read(what: str, data: bytes, read: Callable[[], T]) -> T:
 # JSON
 
 
-def to_json(unit: Unit, is_json: Callable[[ComponentRecord], bool] = lambda component: False) -> bytes:
+def to_json(
+    unit: Unit,
+    is_json: Callable[[ComponentRecord], bool] = lambda component: False,
+    more: Mapping[str, Any] = MappingProxyType({}),
+    origins: Sequence[Mapping[str, Any]] = (),
+) -> bytes:
     """A unit as one JSON object, UTF-8.
 
     Args:
         unit: The unit.
+        more: Further fields of the unit.
+        origins: Further fields of each component, in order.
         is_json: True for a component whose value is JSON by declaration. If it is indeed, it is embedded unchanged, byte for byte, as
             `{"json": ...}`. That is for people and files: `from_json` does not read it, since a parser does not give back the same bytes.
     """
@@ -100,8 +109,10 @@ def to_json(unit: Unit, is_json: Callable[[ComponentRecord], bool] = lambda comp
         "count": unit.count,
         "bytes": unit.bytes,
         "missing": [[item.first, item.last] for item in unit.missing],
+        **more,
     }
-    components = ",".join([_component_json(component, is_json(component)) for component in unit.components])
+    told = zip(unit.components, origins, strict=True) if origins else zip(unit.components, repeat({}), strict=False)
+    components = ",".join([_component_json(component, is_json(component), origin) for component, origin in told])
     return f'{_dump(fields)[:-1]},"components":[{components}]}}'.encode()
 
 
@@ -109,7 +120,7 @@ def _dump(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _component_json(component: ComponentRecord, is_json: bool) -> str:
+def _component_json(component: ComponentRecord, is_json: bool, origin: Mapping[str, Any]) -> str:
     source, reference = component.source, component.reference
     before = {
         "seq": component.seq,
@@ -124,6 +135,7 @@ def _component_json(component: ComponentRecord, is_json: bool) -> str:
         "timestamp": component.timestamp,
         "source": {"topic": source.topic, "partition": source.partition, "offset": source.offset},
         "reference": None if reference is None else {"length": reference.length, "crc32c": reference.crc32c},
+        **origin,
     }
     return f'{_dump(before)[:-1]},"value":{value},{_dump(after)[1:]}'
 

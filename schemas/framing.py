@@ -31,11 +31,11 @@ DEFINITIONS: Final[Mapping[str, tuple[str, int]]] = MappingProxyType(
     {
         "Component": ("component", 1),
         "Unit": ("unit", 1),
-        "Outcome": ("outcome", 2),
+        "Outcome": ("outcome", 3),
         "Answer": ("answer", 1),
         "ChangelogComponent": ("changelog_component", 1),
         "ChangelogReference": ("changelog_reference", 1),
-        "ChangelogGroup": ("changelog_group", 1),
+        "ChangelogGroup": ("changelog_group", 2),
         "ChangelogSettings": ("changelog_settings", 1),
         "Ledger": ("ledger", 3),
     }

@@ -140,8 +140,19 @@ class LastArrived:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceCount:
+    """Number of components that a source gave to a collection (B-92)."""
+
+    name: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of a closed group, for `D.outcomes` (W-214)."""
+    """The outcome of a closed group, for `D.outcomes` (W-214).
+
+    Of a group by rule `closed_at` is the moment of the decision, which may be after `deadline_at` (B-07).
+    """
 
     id: str
     unit_id: str
@@ -157,6 +168,10 @@ class Outcome:
     rule: str | None = None
     command_id: str | None = None
     last_arrived: LastArrived | None = None
+    deadline_at: int | None = None
+    per_source: tuple[SourceCount, ...] = ()
+    target: str | None = None
+    supersedes: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +226,18 @@ class ReferenceRow(ChangelogRow):
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """Facts about a group that are not in its component rows (Avro `ChangelogGroup`); written only when one differs from its default."""
+    """Facts about a group that are not in its component rows (Avro `ChangelogGroup`); written only when one differs from its default.
+
+    Attributes:
+        generation: Generation of the group.
+        opened_at: Arrival of its first component.
+        declared_end: The end that a command declared.
+        waived: Numbers that commands waived.
+        extended_deadline: Before this it is not given up.
+        rule_version: 0.
+        rule: `uow-rule` of the row that opened it; None for a unit of work.
+        waits_since: Since when it is complete and not allowed to leave.
+    """
 
     generation: int
     opened_at: int
@@ -219,6 +245,8 @@ class GroupRow:
     waived: tuple[Range, ...] = ()
     extended_deadline: int | None = None
     rule_version: int = 0
+    rule: str | None = None
+    waits_since: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +396,11 @@ def changelog_key(id: bytes, seq: int) -> bytes:
 
 SETTINGS_KEY: Final = changelog_key(b"", GROUP_ROW)
 """Key of the one `SettingsRow` of a partition."""
+
+
+def rule_changelog_key(id: bytes, generation: int, seq: int) -> bytes:
+    """The same for a group by rule, of which several generations may be open: version byte 2, and the generation as 8 bytes before the number."""
+    return b"\x02%b\0%b%b" % (id, generation.to_bytes(8, "big"), seq.to_bytes(4, "big"))
 
 
 def parse_changelog_key(key: bytes) -> tuple[bytes, int]:

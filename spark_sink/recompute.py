@@ -39,7 +39,8 @@ from uow.processor.core.changes import (
     Undelivered,
 )
 from uow.processor.core.decide import Situation, decide_due
-from uow.processor.core.group import NEVER, Group
+from uow.processor.core.gathered import NEVER
+from uow.processor.core.group import Group
 from uow.processor.core.partition import Partition
 from uow.processor.core.partition_state import PartitionAddress
 from uow.processor.core.virtual_message import UnitMaker

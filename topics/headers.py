@@ -5,6 +5,7 @@ Belongs here: names, alias families, reading and refusing. Does not belong here:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -83,6 +84,9 @@ ERROR_VALUE: Final = "uow-error-value"
 SOURCE: Final = "uow-source"
 FAILURE_REASON: Final = "uow-failure-reason"
 
+CONTENT_TYPE: Final = "uow-content-type"
+"""Media type of a unit's value, where it is another document than a unit."""
+
 UNIT_ONLY: Final = frozenset({KIND, UNIT_ID, GENERATION, OUTCOME, REASON, SIZE, MISSING, POS}) | IN_RUN
 """Headers that only units have, besides those with the prefix `OWN`."""
 ORIGIN: Final = "uow-origin-"
@@ -99,6 +103,8 @@ ON_UNIT: Final = frozenset(
 ERROR_ONLY: Final = frozenset({ERROR_CLASS, ERROR_CASE, ERROR_TEXT, ERROR_VALUE, SOURCE, FAILURE_REASON})
 
 MAX_ID_BYTES: Final = 255
+MAX_RULE_BYTES: Final = 255
+"""Longest `uow-rule`: a rule id, a routing name of 128 characters at most, and a version."""
 MAX_SEQ: Final = 2_147_483_647
 ENDS: Final = {b"true": True, b"false": False}
 
@@ -183,6 +189,7 @@ class Marks(NamedTuple):
         special: True if a header changes its treatment, so that the fast path must leave it alone.
         rerouted: True if it was sent on to its right partition already (line 6).
         order_key: `uow-order-key`; empty for none (W-210).
+        routed: What a router wrote on it; None for a component of a unit of work.
     """
 
     id: bytes
@@ -195,6 +202,7 @@ class Marks(NamedTuple):
     special: bool = False
     rerouted: bool = False
     order_key: bytes = b""
+    routed: Routed | None = None
 
 
 class Refusal(NamedTuple):
@@ -205,6 +213,24 @@ class Refusal(NamedTuple):
     detail: str
     id: bytes | None = None
     seq: int | None = None
+
+
+class Routed(NamedTuple):
+    """The marks that a router wrote on a component of a group by rule (aggregation, 2.2).
+
+    Attributes:
+        rule: Name of the row that it chose, the text of `uow-rule`.
+        input: Coordinates of the record it was made of, `topic/partition/offset`; None where a producer skipped the router.
+        arrived_at: When that record arrived, epoch ms, or None.
+        delay_ms: How long the component may wait, or None (B-05).
+        unnumbered: Why it has no number of its own (lines 4 and 5); None if it has one. That matters only where senders give the numbers.
+    """
+
+    rule: str
+    input: bytes | None = None
+    arrived_at: int | None = None
+    delay_ms: int | None = None
+    unnumbered: Refusal | None = None
 
 
 class _Refused(Exception):
@@ -278,7 +304,12 @@ class Reading:
             return None
         if ORDER_NAME in values:
             return Refusal(UnitConflictError, "", "", _readable(values[ID]))
-        if SEQ not in values and any(KIND_UNIT in values.get(name, ()) for name in (KIND, ORIGIN_KIND)):
+        is_routed = RULE in values
+        if (
+            SEQ not in values
+            and not is_routed
+            and any(KIND_UNIT in values.get(name, ()) for name in (KIND, ORIGIN_KIND))
+        ):
             return None
         group_id = _readable(values[ID])
         if group_id is None:
@@ -287,15 +318,21 @@ class Reading:
                 case = "alias"
             return Refusal(BadUnitIdError, case, f"id {_shown(values[ID][0])}")
         try:
-            return self._marks(group_id, values)
+            return self._marks(group_id, values, _routed(values) if is_routed else None)
         except _Refused as refused:
             return refused.refusal._replace(id=group_id)
 
     @staticmethod
-    def _marks(group_id: bytes, values: Values) -> Marks:
-        seq = _number(values.get(SEQ))
-        end = _end(values.get(END))
-        count = _count(values.get(COUNT))
+    def _marks(group_id: bytes, values: Values, routed: Routed | None) -> Marks:
+        seq, end, count = 0, False, None
+        try:
+            seq = _number(values.get(SEQ))
+            end = _end(values.get(END))
+            count = _count(values.get(COUNT))
+        except _Refused as refused:
+            if routed is None:
+                raise
+            routed = routed._replace(unnumbered=refused.refusal._replace(id=group_id))
         expires_at = _moment(EXPIRES_AT, values.get(EXPIRES_AT))
         deliver_at = _moment(DELIVER_AT, values.get(DELIVER_AT))
         _check_priority(values.get(PRIORITY))
@@ -315,6 +352,7 @@ class Reading:
             special,
             REROUTED in values,
             _order_key(values.get(ORDER_KEY)),
+            routed,
         )
 
 
@@ -351,6 +389,10 @@ _NATIVE: Final = UNTREATED | {
     KIND,
     ORIGIN_KIND,
     REROUTED,
+    RULE,
+    INPUT,
+    ARRIVED_AT,
+    DELAY_MS,
 }
 
 
@@ -497,6 +539,31 @@ def _moment(name: str, raws: list[bytes | None] | None) -> int:
     if moment is None or moment > 253_402_300_799_999:  # the year 9999: what a timestamp in a table can hold
         raise _Refused(DecodeError, name, f"{name} {_shown(raw)} is no time in epoch milliseconds")
     return moment
+
+
+_COORDINATES = re.compile(rb"[A-Za-z0-9._-]{1,249}/[0-9]{1,10}/[0-9]{1,19}")
+
+
+def routed_of(headers: Sequence[tuple[str, bytes | None]]) -> Routed | Refusal:
+    """The marks that a router wrote on a component, whatever its number is; or why it cannot be read."""
+    values: Values = {}
+    for name, value in headers:
+        values.setdefault(name, []).append(value)
+    try:
+        return _routed(values)
+    except _Refused as refused:
+        return refused.refusal
+
+
+def _routed(values: Values) -> Routed:
+    raw_rule, raw_input = _one(RULE, values.get(RULE)) or b"", _one(INPUT, values.get(INPUT))
+    if not raw_rule or len(raw_rule) > MAX_RULE_BYTES or not is_text(raw_rule):
+        raise _Refused(DecodeError, RULE, f"{RULE} {_shown(raw_rule)} is no name of a row")
+    if raw_input is not None and not _COORDINATES.fullmatch(raw_input):
+        raise _Refused(DecodeError, INPUT, f"{INPUT} {_shown(raw_input)} is no topic/partition/offset")
+    arrived_at = _moment(ARRIVED_AT, values[ARRIVED_AT]) if ARRIVED_AT in values else None
+    delay_ms = _moment(DELAY_MS, values[DELAY_MS]) if DELAY_MS in values else None
+    return Routed(raw_rule.decode(), raw_input, arrived_at, delay_ms)
 
 
 def _order_key(raws: list[bytes | None] | None) -> bytes:

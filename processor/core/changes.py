@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from uow.processor.core.gathered import Facts
 from uow.schemas.error_classes import UowError
 from uow.schemas.records import (
     Attributes,
@@ -16,6 +17,7 @@ from uow.schemas.records import (
     UnitOutcome,
 )
 from uow.topics.commands import BadCommand, Command
+from uow.topics.grouping import GroupPolicy
 from uow.topics.headers import Refusal
 
 
@@ -36,12 +38,16 @@ class Tail(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """A group of this id exists from now on; with an order key it is delivered after those of the same key that are open already (W-210)."""
+    """A group of this id exists from now on; with an order key it is delivered after those of the same key that are open already (W-210).
+
+    With a policy it is a group by rule.
+    """
 
     id: bytes
     generation: int
     at: int
     order_key: bytes = b""
+    policy: GroupPolicy | None = None
 
 
 class Held(NamedTuple):
@@ -57,6 +63,7 @@ class Held(NamedTuple):
         attributes: Its headers beyond id, number and end; None for a plain component.
         tail: For an end component, see `Tail`.
         external_bytes: How much longer the body would be with its value, which stays in `D.components` (W-117).
+        facts: What it brings to a group by rule.
     """
 
     id: bytes
@@ -68,6 +75,7 @@ class Held(NamedTuple):
     attributes: Attributes | None = None
     tail: Tail | None = None
     external_bytes: int = 0
+    facts: Facts | None = None
 
 
 class Amended(NamedTuple):
@@ -136,10 +144,17 @@ Change = Opened | Held | Amended | Removed | Closed
 
 
 class Delivered(NamedTuple):
-    """The unit goes to `D.units`; without all of its components where the outcome is `partial`. `command` is who closed it, if one did."""
+    """The unit goes to `D.units`, or to the target of its row; without all of its components where the outcome is `partial`.
+
+    Attributes:
+        closed: How and why.
+        command: Who closed it, if a command did.
+        decided_at: The partition's clock then, epoch ms; 0: as `closed` says. By time a group closes as of its deadline (B-07).
+    """
 
     closed: Closed
     command: Command | None = None
+    decided_at: int = 0
 
 
 class Undelivered(NamedTuple):
@@ -149,11 +164,13 @@ class Undelivered(NamedTuple):
         closed: How and why.
         error: The class named in `uow-error-class`; `UowError` where a policy and no fault gave it up.
         command: Who closed it, if a command did.
+        decided_at: As of `Delivered`.
     """
 
     closed: Closed
     error: type[UowError]
     command: Command | None = None
+    decided_at: int = 0
 
 
 class Rejected(NamedTuple):

@@ -331,9 +331,10 @@ class ColumnReader:
 
     def encode(self, record: Record, marks: Marks) -> tuple[bytes, int]:
         """The Avro body of an odd row that turned out to be a component, and how many bytes of it stay where they are."""
-        return encode_component(self._component(record, marks)), 0
+        return encode_component(self.component(record, marks)), 0
 
-    def _component(self, record: Record, marks: Marks) -> ComponentRecord:
+    def component(self, record: Record, marks: Marks) -> ComponentRecord:
+        """The whole component, as its marks have it."""
         component_id = marks.component_id
         return ComponentRecord(
             marks.seq,
@@ -365,7 +366,7 @@ class ExternalValueReader(ColumnReader):
 
     def encode(self, record: Record, marks: Marks) -> tuple[bytes, int]:
         """Without the value, unless it is short."""
-        return encode_without_value(self._component(record, marks))
+        return encode_without_value(self.component(record, marks))
 
 
 def reader_of(policy: DestinationPolicy) -> type[ColumnReader]:

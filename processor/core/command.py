@@ -23,8 +23,10 @@ from uow.processor.core.changes import (
     TakenOut,
     Undelivered,
 )
+from uow.processor.core.conditions import Standing, asked, count_of, is_complete
 from uow.processor.core.decide import Situation, delivered
-from uow.processor.core.group import NEVER, UNKNOWN_END, Group, is_complete, missing_numbers
+from uow.processor.core.gathered import NEVER
+from uow.processor.core.group import UNKNOWN_END, Group, missing_numbers
 from uow.processor.core.ranges import (
     Ranges,
     those_in,
@@ -89,8 +91,8 @@ class Case(NamedTuple):
 
     @property
     def policy(self) -> DestinationPolicy:
-        """Of the destination."""
-        return self.situation.policy
+        """Of the destination, or of the group's row."""
+        return self.group.policy(self.situation.policy)
 
     @property
     def now(self) -> int:
@@ -116,7 +118,8 @@ def _lacking(missing: Ranges) -> str:
 
 def _delivered(case: Case) -> CommandVerdict:
     group = case.group
-    outcome = UnitOutcome.PARTIAL if group.missing() else UnitOutcome.COMPLETE
+    is_whole = group.complete if group.assigns else not group.missing()
+    outcome = UnitOutcome.COMPLETE if is_whole else UnitOutcome.PARTIAL
     effect = delivered(case.close(outcome), group.held, case.policy, case.command)
     text = _differs(effect) or f"delivers {_counted(group)}, {outcome}{_lacking(group.missing())}"
     return CommandVerdict(True, text, Decision((effect.closed,), (effect,)))
@@ -150,6 +153,10 @@ def _cancel(case: Case) -> CommandVerdict:
 
 _NOT_ITS_TURN: Final = "an earlier group of its order key is open and must be delivered first"
 
+_NUMBERED_HERE: Final = (
+    "its rule lets components be numbered as they arrive, so no number is awaited: release, expire or cancel the group"
+)
+
 _FATES: Final = {
     ExpirationPolicy.DISCARD: "discarded",
     ExpirationPolicy.LOG: "logged and discarded",
@@ -170,7 +177,7 @@ def _extend(case: Case) -> CommandVerdict:
     if group.complete:
         return _refused("no number is missing, so neither age nor idleness counts any more")
     due, reason = group.give_up_at(case.policy), group.give_up_reason(case.policy)
-    if due == NEVER:
+    if due >= NEVER:
         return _refused(
             "the destination has neither incomplete_expiration_ms nor idle_expiration_ms: nothing to extend"
         )
@@ -185,6 +192,8 @@ def _extend(case: Case) -> CommandVerdict:
 def _declare_end(case: Case) -> CommandVerdict:
     """Set the end; the group may be complete by it."""
     group, end = case.group, case.command.numbers[0].first
+    if group.assigns:
+        return _refused(_NUMBERED_HERE)
     if end < group.highest:
         return _refused(f"number {group.highest} is held: the end cannot be {end}")
     if group.marked and end != group.end:
@@ -197,6 +206,8 @@ def _declare_end(case: Case) -> CommandVerdict:
 def _waive(case: Case) -> CommandVerdict:
     """Numbers that are missing are not needed."""
     group, numbers = case.group, case.command.numbers
+    if group.assigns:
+        return _refused(_NUMBERED_HERE)
     held = min(those_in(numbers, group.held), default=None)
     if held is not None:
         return _refused(f"number {held} is held: cancel the group, or leave it")
@@ -235,7 +246,8 @@ def _remove(case: Case) -> CommandVerdict:
 
 def _without(group: Group, seq: int, reading: Reading) -> Removed:
     """The change that takes a component out: end and deadlines follow from the other components and from commands."""
-    ends = [group.declared_end] if group.declared_end else []
+    count = count_of(group.ruled.policy.complete_when) if group.ruled is not None and group.assigns else None
+    ends = [group.declared_end] if group.declared_end else [count] if count is not None else []
     expiries: list[int] = []
     deliver_at = last_at = 0
     marked = False
@@ -246,7 +258,7 @@ def _without(group: Group, seq: int, reading: Reading) -> Removed:
         marked |= component.end
         ends += [number] if component.end else []
         marks = held_marks(group.id, component, reading)
-        ends += [marks.total] if marks.total else []
+        ends += [marks.total] if marks.total and not group.assigns else []
         expiries += [marks.expires_at] if marks.expires_at else []
         deliver_at, last_at = max(deliver_at, marks.deliver_at), max(last_at, component.timestamp)
     end = max(ends, default=UNKNOWN_END)  # all that tell of the end tell the same (line 12)
@@ -272,7 +284,7 @@ def _completed_by(case: Case, text: str, amended: Decision, end: int, waived: Ra
     """A group that is complete by what a command said is delivered, unless it waits for `uow-deliver-at`."""
     group = case.group
     spared = group.spared(waived, end)
-    if not is_complete(len(group.held), spared, end):
+    if not _is_complete(group, spared, end):
         return CommandVerdict(True, text, amended)
     if group.waits:
         return CommandVerdict(True, f"{text}; complete, waits for its turn", amended)
@@ -284,6 +296,14 @@ def _completed_by(case: Case, text: str, amended: Decision, end: int, waived: Ra
     changes: tuple[Change, ...] = (*amended.changes, effect.closed)
     text = f"{text}; {_differs(effect) or f'delivers {_counted(group)}, {outcome}'}"
     return CommandVerdict(True, text, Decision(changes, (effect,)))
+
+
+def _is_complete(group: Group, spared: int, end: int) -> bool:
+    """True if the group would be complete with this end and so many numbers spared."""
+    if group.ruled is None:
+        return is_complete(len(group.held), spared, end)
+    standing = Standing(len(group.held), spared, end, Reason.COMMAND, group.ruled.gathered)
+    return asked(group.ruled.policy.complete_when, standing, group.ruled.policy).at == 0
 
 
 VERBS: Final[Mapping[Verb, Callable[[Case], CommandVerdict]]] = {

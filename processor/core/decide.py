@@ -8,10 +8,11 @@ Belongs here: every rule about a group. Does not belong here: changing it (`Grou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from uow.processor.core.changes import (
+    Amended,
     Change,
     Closed,
     Decision,
@@ -25,13 +26,16 @@ from uow.processor.core.changes import (
     Tail,
     Undelivered,
 )
+from uow.processor.core.conditions import asked, bytes_limit, is_complete, rolls_over
 from uow.processor.core.digest_check import agrees
-from uow.processor.core.group import UNKNOWN_END, Group, exceeds_limits, is_complete
+from uow.processor.core.gathered import Facts
+from uow.processor.core.group import UNKNOWN_END, Group, exceeds_limits
 from uow.schemas.claim_check import has_value
 from uow.schemas.component import component_id_of
 from uow.schemas.error_classes import (
     BadSequenceNumberError,
     ComponentExpiredError,
+    DecodeError,
     DuplicateSequenceNumberError,
     MisroutedComponentError,
     OutOfSequenceRangeError,
@@ -43,7 +47,8 @@ from uow.schemas.error_classes import (
 from uow.schemas.fingerprint import case_of, fingerprints
 from uow.schemas.records import Attributes, Reason, UnitOutcome
 from uow.topics.commands import Command
-from uow.topics.headers import Marks, Refusal
+from uow.topics.grouping import GroupPolicy
+from uow.topics.headers import RULE, Marks, Refusal
 from uow.topics.policies import (
     DestinationPolicy,
     DuplicatePolicy,
@@ -51,6 +56,7 @@ from uow.topics.policies import (
     LatePolicy,
     ViolationPolicy,
 )
+from uow.topics.rules import AtMaxOpenGroups, BelowMin
 
 
 class Arrival(NamedTuple):
@@ -64,6 +70,7 @@ class Arrival(NamedTuple):
         body: Its Avro body.
         tail: Of an end component, see `Tail`; None where it is large, and read from the body later.
         external_bytes: How much longer the body would be with its value, which stays in `D.components` (W-117).
+        facts: What it brings to a group by rule; None for a component of a unit of work.
     """
 
     marks: Marks
@@ -73,6 +80,7 @@ class Arrival(NamedTuple):
     body: bytes
     tail: Tail | None
     external_bytes: int = 0
+    facts: Facts | None = None
 
 
 class Situation(NamedTuple):
@@ -84,8 +92,9 @@ class Situation(NamedTuple):
         home: The partition its id belongs to if that is another one, else None; asked only where no group is open.
         clock: The partition's clock, epoch ms; not before the append time of a component.
         before: Input position once the event is dealt with: whatever is held lies before it.
-        policy: Of the destination.
+        policy: Of the destination, or of the row of the group, or of the component that would open one.
         waits: True if an earlier group of the order key is open (W-210).
+        open_groups: Open groups of the component's rule on this partition.
     """
 
     group: Group | None
@@ -95,6 +104,17 @@ class Situation(NamedTuple):
     before: int
     policy: DestinationPolicy
     waits: bool = False
+    open_groups: int = 0
+
+    @property
+    def row(self) -> GroupPolicy | None:
+        """The policy, if it is that of a row."""
+        return self.policy if isinstance(self.policy, GroupPolicy) else None
+
+    @property
+    def assigns(self) -> bool:
+        """True if the assembler numbers the components."""
+        return isinstance(self.policy, GroupPolicy) and self.policy.assigns
 
     @property
     def end(self) -> int:
@@ -113,6 +133,7 @@ class Situation(NamedTuple):
         return Closed(group_id, generation, outcome, reason, 0, self.before, at)
 
 
+_NO_ATTRIBUTES = Attributes()
 _VIOLATIONS = (
     UnitConflictError,
     BadSequenceNumberError,
@@ -223,6 +244,37 @@ def _wrong_end(arrival: Arrival, now: Situation) -> Effect | None:
     return None
 
 
+def _taken_already(arrival: Arrival, now: Situation) -> Effect | None:
+    """Line 10 where the assembler gives the numbers: the same component id, or the same record of the router's input, once more (B-38, B-39)."""
+    component_id = arrival.facts.component_id if arrival.facts is not None else None
+    if now.group is None or now.group.ruled is None or component_id not in now.group.ruled.component_ids:
+        return None
+    if now.policy.duplicate_policy is DuplicatePolicy.DROP_IDENTICAL:
+        return Dropped("resend")
+    return _refuse(DuplicateSequenceNumberError, "resend", "held already", arrival.marks)
+
+
+def _too_many_groups(arrival: Arrival, now: Situation) -> Effect | None:
+    """A rule may have only so many open groups on a partition (B-37)."""
+    row = now.row
+    if now.group is not None or row is None or row.max_open_groups is None or now.open_groups < row.max_open_groups:
+        return None
+    if row.at_max_open_groups is AtMaxOpenGroups.CLOSE_OLDEST:
+        return None
+    return _refuse(
+        UnitTooLargeError, "groups", f"rule {row.rule_id} has {now.open_groups} open groups here", arrival.marks
+    )
+
+
+def _larger_than_all(arrival: Arrival, now: Situation) -> Effect | None:
+    """`bytes(n, strict)`: one that is larger than n alone (B-40)."""
+    limit = bytes_limit(now.row.complete_when) if now.row is not None else None
+    size = len(arrival.value or b"")
+    if limit is None or not limit.strict or size <= limit.n:
+        return None
+    return _refuse(UnitTooLargeError, "bytes", f"a value of {size} bytes, where a group has {limit.n}", arrival.marks)
+
+
 class Line(NamedTuple):
     """A line of the decision table."""
 
@@ -238,17 +290,74 @@ LINES: tuple[Line, ...] = (
     Line("11", _above_end),
     Line("12", _wrong_end),
 )
+RULE_LINES: tuple[Line, ...] = (Line("", _too_many_groups), Line("", _larger_than_all))
+"""Asked besides of a component of a group by rule."""
+ASSIGNED_LINES: tuple[Line, ...] = (Line("6", _misrouted), Line("10", _taken_already), *RULE_LINES)
+"""Where the assembler numbers the components, lines 8 and 9 open the next generation, and 11 and 12 do not apply (aggregation, 4.3)."""
 
 
 def decide_arrival(arrival: Arrival, now: Situation) -> Decision:
     """Lines 6 to 15 for one component."""
-    for line in LINES:
+    return decide_before(arrival, now, LINES) or _hold(arrival, now)
+
+
+def decide_before(arrival: Arrival, now: Situation, lines: Iterable[Line]) -> Decision | None:
+    """The decision of the first of these lines that answers."""
+    for line in lines:
         effect = line.judge(arrival, now)
         if isinstance(effect, Rejected):
             return decide_refusal(effect.refusal, now)
         if effect is not None:
             return Decision((), (effect,))
+    return None
+
+
+def decide_given(arrival: Arrival, now: Situation) -> Decision:
+    """All lines for a component of a group by rule that its sender numbered."""
+    return decide_before(arrival, now, (*LINES, *RULE_LINES)) or _hold(arrival, now)
+
+
+def decide_assigned(arrival: Arrival, now: Situation) -> Decision:
+    """The rest for a component that the assembler has numbered: lines 13 to 15."""
     return _hold(arrival, now)
+
+
+def decide_rolled_over(arrival: Arrival, now: Situation, roll_over_bytes: int) -> Decision | None:
+    """The close of the open group before this component, which does not fit into it any more and opens the next one (B-40, B-59).
+
+    Args:
+        arrival: The component; its group is complete by bytes then.
+        now: The state that it meets.
+        roll_over_bytes: Bytes that all components of a group may have, encoded, so that its unit fits a record.
+    """
+    group, row, facts = now.group, now.row, arrival.facts
+    if group is None or group.ruled is None or row is None or facts is None or not row.assigns:
+        return None
+    passes = group.bytes + facts.value_bytes > roll_over_bytes
+    if not passes and not rolls_over(row, group.ruled.gathered, facts.value_bytes):
+        return None
+    effect = Delivered(now.close(UnitOutcome.COMPLETE, Reason.BYTES, now.clock))
+    return Decision((effect.closed,), (effect,))
+
+
+def decide_oldest(now: Situation) -> Decision:
+    """A group that makes room for another one of its rule is given up (`at_max_open_groups = "close_oldest"`, B-37)."""
+    assert now.group is not None
+    assert now.row is not None
+    effect = _given_up(Reason.LIMIT, now.row.expiration_policy, now.clock, now)
+    return Decision((effect.closed,), (effect,))
+
+
+def other_rule(marks: Marks, group: Group) -> Refusal | None:
+    """The refusal of a component that is of another rule than the open group of its id, or of none (B-112)."""
+    of = group.ruled.policy.rule_id if group.ruled is not None else ""
+    says = marks.routed.rule.partition("/")[0] if marks.routed is not None else ""
+    if of == says:
+        return None
+    told = [f"rule {each}" if each else "no rule" for each in (of, says)]
+    return Refusal(
+        DecodeError, RULE, f"the open group of this id is of {told[0]}, the component of {told[1]}", marks.id
+    )
 
 
 def decide_refusal(refusal: Refusal, now: Situation) -> Decision:
@@ -256,6 +365,7 @@ def decide_refusal(refusal: Refusal, now: Situation) -> Decision:
     rejected, group, closed, policy = Rejected(refusal), now.group, now.closed, now.policy
     fails = (
         policy.violation_policy is ViolationPolicy.FAIL_GROUP
+        and not now.assigns
         and refusal.error in _VIOLATIONS
         and refusal.id is not None
         and now.home is None
@@ -280,9 +390,14 @@ def _hold(arrival: Arrival, now: Situation) -> Decision:
     if group is None:
         if now.closed is not None:
             generation = now.closed.generation + 1
-        changes.append(Opened(marks.id, generation, arrival.at, marks.order_key))
-        group = Group(marks.id, generation, arrival.at)
+        opened_at = arrival.at if arrival.facts is None else arrival.facts.arrival
+        changes.append(Opened(marks.id, generation, opened_at, b"" if now.row else marks.order_key, now.row))
+        group = Group(marks.id, generation, opened_at)
+        if now.row is not None:
+            group.rule(now.row)
     attributes = Attributes(marks.expires_at, marks.deliver_at, marks.total or 0) if marks.special else None
+    if attributes == _NO_ATTRIBUTES and now.row is not None:
+        attributes = None
     tail = arrival.tail if marks.end else None
     changes.append(
         Held(
@@ -295,6 +410,7 @@ def _hold(arrival: Arrival, now: Situation) -> Decision:
             attributes,
             tail,
             arrival.external_bytes,
+            arrival.facts,
         )
     )
 
@@ -319,6 +435,8 @@ def _hold(arrival: Arrival, now: Situation) -> Decision:
         effect = Undelivered(close(UnitOutcome.EXPIRED, Reason.COMPONENT_EXPIRED), ComponentExpiredError)
     elif exceeds_limits(size, group.bytes + size_bytes, size_bytes, policy):  # line 14
         effect = Undelivered(close(UnitOutcome.FAILED, Reason.LIMIT), UnitTooLargeError)
+    elif arrival.facts is not None:  # line 15 by the conditions of a row
+        effect = _completed_by_rule(arrival, now, group, close, end, spared)
     elif (  # line 15: complete and ready
         is_complete(size, spared, end) and max(group.deliver_at, marks.deliver_at) <= now.clock and not now.waits
     ):
@@ -333,10 +451,35 @@ def _hold(arrival: Arrival, now: Situation) -> Decision:
     return Decision((*changes, effect.closed), (effect,))
 
 
+def _completed_by_rule(
+    arrival: Arrival,
+    now: Situation,
+    group: Group,
+    close: Callable[[UnitOutcome, Reason], Closed],
+    end: int,
+    spared: int,
+) -> Delivered | Undelivered | None:
+    """The unit of a group by rule, if the component in hand makes it complete and nothing keeps it."""
+    marks, row, facts = arrival.marks, now.row, arrival.facts
+    assert row is not None
+    assert facts is not None
+    by_end = Reason.END if marks.end or group.marked else Reason.COMMAND if group.declared_end else Reason.COUNT
+    found = asked(row.complete_when, group.standing_with(end, by_end, spared, facts), row)
+    if found.at > 0 or max(group.deliver_at, marks.deliver_at) > now.clock:
+        return None
+    if spared:
+        return Delivered(close(UnitOutcome.PARTIAL, Reason.COMMAND))
+    return delivered(close(UnitOutcome.COMPLETE, found.reason), group.held | {marks.seq: arrival.body}, row)
+
+
 def delivered(
     closed: Closed, bodies: Mapping[int, bytes], policy: DestinationPolicy, command: Command | None = None
 ) -> Delivered | Undelivered:
     """The unit; or the failure of a group that is whole, but not what its producer sent (W-212)."""
+    if (
+        isinstance(policy, GroupPolicy) and policy.assigns
+    ):  # no component has a digest of the others, nor a number of its own
+        return Delivered(closed, command)
     if closed.outcome is UnitOutcome.COMPLETE and not agrees(bodies):
         return Undelivered(closed._replace(outcome=UnitOutcome.FAILED, reason=Reason.DIGEST), UowError, command)
     if closed.outcome is UnitOutcome.COMPLETE and policy.tells_duplicates_apart:
@@ -346,20 +489,43 @@ def delivered(
 
 def decide_due(now: Situation) -> Decision:
     """The decision about an open group when the clock has moved: deliver it, give it up, or nothing yet (W-08, W-70 to W-77, W-207)."""
-    group, policy = now.group, now.policy
+    group = now.group
     assert group is not None
+    policy = group.policy(now.policy)
     due = group.due_at(policy)
     if due > now.clock:
         return Decision()
     effect: Delivered | Undelivered
     if group.expires_at and due == group.expires_at + 1:
         effect = Undelivered(now.close(UnitOutcome.EXPIRED, Reason.COMPONENT_EXPIRED, due), ComponentExpiredError)
+    elif isinstance(policy, GroupPolicy):
+        found = _due_by_rule(group, policy, due, now)
+        if isinstance(found, Amended):
+            return Decision((found,))
+        effect = found._replace(decided_at=now.clock)
     elif group.complete:
         effect = delivered(now.close(*group.closing(), due), group.held, policy)
     else:
-        reason = group.give_up_reason(policy)
-        if policy.expiration_policy is ExpirationPolicy.DELIVER_PARTIAL:
-            effect = Delivered(now.close(UnitOutcome.PARTIAL, reason, due))
-        else:
-            effect = Undelivered(now.close(UnitOutcome.EXPIRED, reason, due), UowError)
+        effect = _given_up(group.give_up_reason(policy), policy.expiration_policy, due, now)
     return Decision((effect.closed,), (effect,))
+
+
+def _given_up(reason: Reason, by: ExpirationPolicy, at: int, now: Situation) -> Delivered | Undelivered:
+    if by is ExpirationPolicy.DELIVER_PARTIAL:
+        return Delivered(now.close(UnitOutcome.PARTIAL, reason, at))
+    return Undelivered(now.close(UnitOutcome.EXPIRED, reason, at), UowError)
+
+
+def _due_by_rule(group: Group, policy: GroupPolicy, due: int, now: Situation) -> Delivered | Undelivered | Amended:
+    """The same for a group by rule; with fewer than `min_count` it is no unit, or gets one more age (B-50)."""
+    complete, give_up = group.asked(policy)
+    if complete.at == 0 or complete.at < give_up.at:
+        outcome, by_end = group.closing()
+        reason = by_end if outcome is UnitOutcome.PARTIAL else complete.reason
+        return delivered(now.close(outcome, reason, due), group.held, policy)
+    if len(group.held) >= policy.min_count:
+        return _given_up(give_up.reason, policy.expiration_policy, due, now)
+    if policy.below_min is BelowMin.EXTEND and policy.age_ms is not None:
+        ages = max(1, -(-(now.clock - give_up.at + 1) // policy.age_ms))  # as many as it takes, in one record
+        return Amended(group.id, group.declared_end, group.waived, give_up.at - 1 + ages * policy.age_ms)
+    return _given_up(give_up.reason, ExpirationPolicy.REDIRECT, due, now)

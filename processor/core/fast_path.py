@@ -47,7 +47,7 @@ def process_rows(partition: PartitionState, columns: Columns, on_record: Callabl
         partition.latest,
         policy.tells_duplicates_apart,
         partition.elsewhere,
-        partition.schedule if partition.timed else None,
+        partition.unit_deadlines.schedule if partition.timed else None,
         on_odd,
         happened.held.append,
         happened.closed.append,

@@ -2,7 +2,7 @@
 
 Theory of operation. A group exists from its first held component to its close. It is *complete* when its end is known and every
 number from 1 to the end is held once or waived (W-15): the numbers are distinct and none held lies above the end, so comparing counts is
-enough and nothing ever scans the group; `is_complete` is the only place that asks. It is *ready* when the latest `uow-deliver-at` has been
+enough and nothing ever scans the group. A group by rule is complete by the conditions of its row. `conditions` is the only place that asks. It is *ready* when the latest `uow-deliver-at` has been
 reached (W-08) and no earlier group of its order key is open (W-210). Its next moment of interest is `due_at`: the earliest clock value at
 which it must be looked at, be it to deliver it or to give it up.
 
@@ -26,6 +26,8 @@ from uow.processor.core.changes import (
     Tail,
 )
 from uow.processor.core.columns import Columns
+from uow.processor.core.conditions import Holding, Standing, asked, count_of, is_complete
+from uow.processor.core.gathered import NEVER, Facts, Ruled
 from uow.processor.core.plan_size import ENTRY_BYTES, LEDGER_SHARE
 from uow.processor.core.ranges import (
     Ranges,
@@ -44,28 +46,16 @@ from uow.schemas.records import (
     UnitOutcome,
 )
 from uow.topics.catalogue import HELD_LIMIT_BYTES
+from uow.topics.grouping import GroupPolicy
 from uow.topics.policies import NEVER_MS, DestinationPolicy, ExpirationPolicy
 
 UNKNOWN_END = MAX_SEQ + 1
 """Above every legal number, so that one comparison serves known and unknown ends."""
-NEVER = 1 << 62
-"""Later than every clock."""
 _PLAIN_FIELDS: Final = (
     *("id", "generation", "opened_at", "last_at", "end", "marked", "highest", "bytes", "external_bytes", "expires_at"),
     *("deliver_at", "order_key", "waits", "free_at", "special", "declared_end", "waived_held", "extended"),
 )
 """Fields of an open group that are kept as they are, see `Group.as_data`."""
-
-
-def is_complete(count: int, spared: int, end: int) -> bool:
-    """True if a group has all it needs (W-15, W-203). Nobody else asks for it; conditions of other kinds belong here.
-
-    Args:
-        count: Components held; their numbers are distinct and not above the end.
-        spared: Numbers up to the end that are not held and not needed.
-        end: The highest number, or `UNKNOWN_END`: a group is never complete then, since it holds fewer components than that.
-    """
-    return count + spared == end
 
 
 def exceeds_limits(count: int, total_bytes: int, component_bytes: int, policy: DestinationPolicy) -> bool:
@@ -120,6 +110,7 @@ class Group:
             number would cost each of them all the pieces.
         waived_held: How many of these are held.
         extended: Before this moment it is not given up for age or idleness, epoch ms; 0 for none.
+        ruled: What it has because it is a group by rule; None for a unit of work.
         tail: See `Tail`; None after a restore or a removal.
         is_open: False from its close on.
         lists_plain: False where nobody needs to know one by one which plain components it holds: `Happened.held` leaves them out.
@@ -146,6 +137,7 @@ class Group:
         "marked",
         "opened_at",
         "order_key",
+        "ruled",
         "special",
         "tail",
         "waits",
@@ -173,6 +165,7 @@ class Group:
         self.waived: Ranges = ()
         self.waived_held = 0
         self.extended = 0
+        self.ruled: Ruled | None = None
         self.tail: Tail | None = None
         self.is_open = True
         self.lists_plain = True
@@ -208,6 +201,17 @@ class Group:
             self.deliver_at = max(self.deliver_at, attributes.deliver_at)
         if self.waived:
             self.waived_held += self.is_waived(seq)
+        if self.ruled is not None and change.facts is not None:
+            self.ruled.hold(change.facts)
+
+    def rule(self, policy: GroupPolicy) -> None:
+        """It is a group of this row, from its opening on; in a restore of what it holds already. Raises `DecodeError` if that cannot be read."""
+        self.special, self.ruled = True, Ruled(policy)
+        if policy.assigns:
+            self.end = count_of(policy.complete_when) or UNKNOWN_END
+        self.ruled.read_again(self.held.values())
+        if self.held:
+            self.last_at = max(self.last_at, self.ruled.gathered.last_at)
 
     def hold(self, seq: int, body: bytes, at: int) -> None:
         """Takes one component, of which nothing else is to be noted: its number is free and not above the end.
@@ -310,7 +314,10 @@ class Group:
         if self.is_waived(change.seq):  # it is missing now, and may be sent again
             self.waived, self.waived_held = without(self.waived, (change.seq,)), self.waived_held - 1
         self.tail = None
-        self.end, self.marked, self.last_at = change.end, change.marked, change.last_at
+        if self.ruled is not None:
+            self.ruled.read_again(self.held.values())
+        self.end, self.marked = change.end, change.marked
+        self.last_at = change.last_at if self.ruled is None else self.ruled.gathered.last_at
         self.expires_at, self.deliver_at = change.expires_at, change.deliver_at
 
     def forget(self) -> None:
@@ -324,8 +331,30 @@ class Group:
 
     @property
     def complete(self) -> bool:
-        """Every number from 1 to the end is held or waived (W-15, W-203)."""
+        """Every number from 1 to the end is held or waived (W-15, W-203); or, by rule, its row says so by what is held."""
+        if self.ruled is not None:
+            return asked(self.ruled.policy.complete_when, self.standing(), self.ruled.policy).at == 0
         return is_complete(len(self.held), self.spared(self.waived, self.end) if self.waived else 0, self.end)
+
+    def policy(self, destination: DestinationPolicy) -> DestinationPolicy:
+        """The settings that hold for this group: those of its row, else the destination's."""
+        return destination if self.ruled is None else self.ruled.policy
+
+    @property
+    def assigns(self) -> bool:
+        """True if it gives its components their numbers."""
+        return self.ruled is not None and self.ruled.policy.assigns
+
+    def standing(self) -> Standing:
+        """How a group by rule stands."""
+        assert self.ruled is not None
+        spared = self.spared(self.waived, self.end) if self.waived else 0
+        return Standing(len(self.held), spared, self.end, self.closing()[1], self.ruled.gathered)
+
+    def standing_with(self, end: int, reason: Reason, spared: int, facts: Facts) -> Standing:
+        """The same with one component more; with the end and the spared numbers that the group has then."""
+        assert self.ruled is not None
+        return Standing(len(self.held) + 1, spared, end, reason, self.ruled.gathered.plus(facts))
 
     def is_waived(self, seq: int) -> bool:
         """True if a command said that the number is not needed."""
@@ -349,7 +378,12 @@ class Group:
         A deadline is passed strictly after it, so it is due one millisecond later; `uow-deliver-at` is due when reached. Age and idle
         stop counting once every number is held, component expiry does not (W-77). What would be delivered waits until it is available, also
         where it is partial (W-08, W-207), and for its turn (W-210).
+
+        Args:
+            policy: Of the destination; a group by rule has its own.
         """
+        if self.ruled is not None:
+            return self._due_by_rule(self.ruled.policy)
         due = self.expires_at + 1 if self.expires_at else NEVER
         if self.waits and (self.complete or policy.expiration_policy is ExpirationPolicy.DELIVER_PARTIAL):
             return due
@@ -362,10 +396,29 @@ class Group:
     def deadline(self, policy: DestinationPolicy) -> int | None:
         """When the group is given up, or delivered where it only waits for `uow-deliver-at`, epoch ms; None: never."""
         due = self.due_at(policy)
-        return None if due == NEVER else due if self.complete else due - 1
+        return None if due >= NEVER else due if self.complete else due - 1
+
+    def _due_by_rule(self, policy: GroupPolicy) -> int:
+        due = self.expires_at + 1 if self.expires_at else NEVER
+        complete, give_up = self.asked(policy)
+        if complete.at == 0 or complete.at < give_up.at:
+            return min(due, max(complete.at, self.deliver_at))
+        if policy.expiration_policy is ExpirationPolicy.DELIVER_PARTIAL and give_up.at < NEVER:
+            return min(due, max(give_up.at, self.deliver_at))
+        return min(due, give_up.at)
+
+    def asked(self, policy: GroupPolicy) -> tuple[Holding, Holding]:
+        """From when a group by rule is complete, and from when it is given up, as it stands; the latter not before what `extend` said."""
+        standing = self.standing()
+        give_up = asked(policy.give_up_when, standing, policy)
+        if self.extended and give_up.at < NEVER:
+            give_up = give_up._replace(at=max(give_up.at, self.extended + 1))
+        return asked(policy.complete_when, standing, policy), give_up
 
     def give_up_at(self, policy: DestinationPolicy) -> int:
         """When age or idleness gives the group up while a number is lacking, not before what `extend` said; `NEVER` if they do not count."""
+        if self.ruled is not None:
+            return self.asked(self.ruled.policy)[1].at
         due = NEVER
         if policy.incomplete_expiration_ms != NEVER_MS:
             due = self.opened_at + policy.incomplete_expiration_ms + 1
@@ -375,6 +428,8 @@ class Group:
 
     def give_up_reason(self, policy: DestinationPolicy) -> Reason:
         """Age or idleness, by which of the two the group is given up first."""
+        if self.ruled is not None:
+            return self.asked(self.ruled.policy)[1].reason
         age, idle = policy.incomplete_expiration_ms, policy.idle_expiration_ms
         by_age = age != NEVER_MS and (idle == NEVER_MS or self.opened_at + age <= self.last_at + idle)
         return Reason.AGE if by_age else Reason.IDLE
@@ -395,8 +450,8 @@ class Group:
     def in_order(self) -> list[bytes]:
         """Bodies in number order, compared as integers (W-10)."""
         held = self.held
-        if len(held) == self.end:
-            return list(map(held.__getitem__, range(1, self.end + 1)))
+        if len(held) == self.highest:
+            return list(map(held.__getitem__, range(1, self.highest + 1)))
         return [held[seq] for seq in sorted(held)]
 
 
@@ -545,7 +600,7 @@ def hold_rows(target: RowTarget, columns: Columns, clock: int, due: int, left_by
             closed_ids[group_id] = closed
             note_order(closed)
             note_closed((group, closed))
-            note_effect((new(Delivered, (closed, None)), None, group))
+            note_effect((new(Delivered, (closed, None, 0)), None, group))
             delivered += end_at
             closed_bytes += group.bytes
             left_bytes -= group.bytes + LEDGER_SHARE * (ENTRY_BYTES + len(prints))

@@ -37,22 +37,32 @@ from uow.processor.core.columns import (
     UnreadableRecord,
     look_at_headers,
     looked_at,
+    read_headers,
 )
 from uow.processor.core.command import decide_command
 from uow.processor.core.decide import (
+    ASSIGNED_LINES,
     Arrival,
     Situation,
     decide_arrival,
+    decide_assigned,
+    decide_before,
     decide_due,
+    decide_given,
+    decide_oldest,
     decide_refusal,
+    decide_rolled_over,
+    other_rule,
 )
 from uow.processor.core.fast_path import process_rows
+from uow.processor.core.gathered import facts_of
 from uow.processor.core.group import Group
 from uow.processor.core.layout import tail_of
 from uow.processor.core.partition_state import PartitionState
 from uow.processor.core.plan_size import (
     HEADER_BYTES,
 )
+from uow.schemas.component import encode_component
 from uow.schemas.error_classes import DecodeError, DuplicateSequenceNumberError, InvariantViolation
 from uow.topics.commands import (
     DRY_RUN_WOULD,
@@ -60,12 +70,15 @@ from uow.topics.commands import (
     Command,
     read_command,
 )
+from uow.topics.grouping import GroupPolicy
 from uow.topics.headers import (
     ORDER_KEY,
+    RULE,
     Marks,
     Refusal,
 )
 from uow.topics.policies import HandlingPolicy
+from uow.topics.rules import AtMaxOpenGroups, LateJoin
 
 _OFFSET = methodcaller("offset")
 _UNREADABLE = Refusal(DecodeError, "headers", UNREADABLE_TEXT)
@@ -201,6 +214,9 @@ class Partition(PartitionState):
         self.closed.trim(self.clock)  # here too, so that nothing depends on where a poll was cut
         group = self.groups.get(group_id) if group_id is not None else None
         now = self._situation(group_id, group, record.offset() + 1)
+        if isinstance(marks, Marks) and (marks.routed is not None or (group is not None and group.ruled is not None)):
+            self._on_ruled(record, marks, group, now)
+            return
         if isinstance(marks, Refusal):
             decision = decide_refusal(marks, now)
         else:
@@ -212,6 +228,80 @@ class Partition(PartitionState):
             decision = decide_arrival(arrival, now._replace(waits=waits) if waits else now)
         self._carry_out(decision, record)
         self._deliver_freed()
+
+    def _on_ruled(self, record: Record, marks: Marks, group: Group | None, now: Situation) -> None:
+        """A component of a group by rule, or one that meets such a group. The clock has moved, and units of work that were due are closed.
+
+        Its arrival moves the clock of its own group alone: a deadline that it missed closes the group first (B-49).
+        """
+        refusal = other_rule(marks, group) if group is not None else None
+        own = self.rules.policy(marks.routed.rule) if marks.routed is not None else None
+        if refusal is None and own is None:
+            assert marks.routed is not None
+            if record.offset() >= self.rules_read_before:
+                self.awaits_rule, self.is_cut, self.left_bytes = marks.routed.rule, True, -1
+                return
+            refusal = Refusal(DecodeError, RULE, f"no row {marks.routed.rule} in the rules of {self.place.destination}")
+        if refusal is None:
+            assert own is not None
+            refusal = self._take_ruled(record, marks, own, now)
+        if refusal is not None:
+            self._carry_out(decide_refusal(refusal._replace(id=marks.id), now), record)
+
+    def _take_ruled(self, record: Record, marks: Marks, own: GroupPolicy, now: Situation) -> Refusal | None:
+        """A component of the row `own`, and the open group of its id, if there is one, of the same rule. Returns the refusal of an unreadable one."""
+        group, routed = now.group, marks.routed
+        assert routed is not None
+        row = group.ruled.policy if group is not None and group.ruled is not None else own
+        headers, value, at = read_headers(record) or (), record.value(), record.timestamp()[1]
+        if marks.component_id is None:
+            marks = marks._replace(component_id=routed.input)
+        facts = facts_of(row, routed, marks.component_id, at, headers, value)
+        if isinstance(facts, Refusal):
+            return facts
+        if routed.unnumbered is not None and not row.assigns:
+            return routed.unnumbered
+        now = now._replace(policy=row, open_groups=len(self.by_rule.get(row.rule_id, ())))
+        arrival = Arrival(marks, record.offset(), at, value, b"", None, 0, facts)
+        if row.assigns and (early := decide_before(arrival, now, ASSIGNED_LINES)) is not None:
+            self._carry_out(early, record)
+            return None
+        if group is not None and self._close_before(group, arrival, now):
+            return self._take_ruled(record, marks, own, self._situation(marks.id, None, record.offset() + 1))
+        if group is None:
+            self._make_room(own)
+        if row.assigns:
+            marks = marks._replace(seq=group.highest + 1 if group is not None else 1, end=False, total=None)
+        body = encode_component(self.reader.component(record, marks))
+        tail = tail_of(marks.component_id, record.offset(), headers if marks.end else (), self.reading)
+        arrival = arrival._replace(marks=marks, body=body, tail=tail)
+        self._carry_out(decide_assigned(arrival, now) if row.assigns else decide_given(arrival, now), record)
+        return None
+
+    def _make_room(self, row: GroupPolicy) -> None:
+        """Closes the oldest open groups of a rule that has as many as it may (B-37)."""
+        siblings = self.by_rule.get(row.rule_id, {})
+        most = row.max_open_groups
+        if row.at_max_open_groups is not AtMaxOpenGroups.CLOSE_OLDEST or most is None:
+            return
+        while len(siblings) >= most:
+            oldest = next(iter(siblings))
+            now = Situation(oldest, None, None, self.clock, self.position, oldest.policy(self.policy))
+            self._carry_out(decide_oldest(now), None)
+
+    def _close_before(self, group: Group, arrival: Arrival, now: Situation) -> bool:
+        """Closes the open group where the component in hand must not join it any more. True if it closed."""
+        assert arrival.facts is not None
+        assert group.ruled is not None
+        if group.ruled.policy.late_join is LateJoin.STRICT:
+            while group.is_open and group.due_at(self.policy) <= arrival.facts.arrival:
+                then = Situation(group, None, None, max(self.clock, arrival.facts.arrival), self.position, self.policy)
+                self._carry_out(decide_due(then), None)
+        if group.is_open:
+            rolled = decide_rolled_over(arrival, now._replace(before=self.position), self.roll_over_bytes)
+            if rolled is not None:
+                self._carry_out(rolled, None)
+        return not group.is_open
 
     def _situation(self, group_id: bytes | None, group: Group | None, before: int) -> Situation:
         """The state that an event about this id meets; without id it concerns no group."""
@@ -257,6 +347,17 @@ class Partition(PartitionState):
             reached = max(reached, self.due)
             self._carry_out(decide_due(Situation(group, None, None, self.clock, self.position, self.policy)), None)
         self._is_freed = False
+        return True
+
+    def advance_rules(self, now: int) -> bool:
+        """Closes the groups by rule that are due by `now`: whatever arrived before it is here. Returns False where the plan is full before that."""
+        while (group := self.rule_deadlines.first_due(now)) is not None:
+            if self.is_full():
+                return False
+            clock = max(self.clock, now)
+            self._carry_out(decide_due(Situation(group, None, None, clock, self.position, self.policy)), None)
+            if group.is_open:
+                self.schedule(group)
         return True
 
     # -- carrying out -----------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ Belongs here: carrying out what was decided. Does not belong here: events (`part
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from operator import itemgetter
@@ -24,7 +23,9 @@ from uow.processor.core.changes import (
 from uow.processor.core.closed import ClosedMemory, CommandMemory
 from uow.processor.core.columns import Caps, reader_of
 from uow.processor.core.command import held_marks
-from uow.processor.core.group import NEVER, Group
+from uow.processor.core.deadlines import Deadlines
+from uow.processor.core.gathered import NEVER
+from uow.processor.core.group import Group
 from uow.processor.core.happened import Counts, Happened
 from uow.processor.core.plan_size import (
     CLOSE_BYTES,
@@ -35,6 +36,7 @@ from uow.processor.core.plan_size import (
 from uow.schemas.component import decode_component
 from uow.schemas.records import UnitOutcome
 from uow.topics.catalogue import HELD_LIMIT_BYTES
+from uow.topics.grouping import GroupPolicy, NoRules, RuleTable
 from uow.topics.headers import Reading
 from uow.topics.partitioner import partition_for
 from uow.topics.policies import NEVER_MS, DestinationPolicy
@@ -65,6 +67,8 @@ class PartitionState:
         place: Which one.
         policy: Of the destination.
         plan_bytes: Most that the groups which one plan closes may weigh (`uow.processor.core.plan_size`).
+        rules: The rows of the destination's rules.
+        roll_over_bytes: Bytes that the components of a group may have whose numbers are assigned, so that its unit fits a record (B-59).
 
     Attributes:
         groups: Open groups by id.
@@ -77,17 +81,30 @@ class PartitionState:
         command_position: Next offset of `D.commands`.
         held_bytes: Sum over the open groups, without what stays in `D.components`.
         fed_bytes: Bytes of plain components fed so far, and of values that stay where they are.
-        due: A clock value before which no group needs to be looked at: not above the first deadline, below it where that has moved later.
+        unit_deadlines: The line of deadlines of units of work.
+        rule_deadlines: The line of deadlines of groups by rule, which only the end of the partition and of the routers' inputs moves (B-218).
+        by_rule: Open groups by rule, by the rule's id, in the order in which they opened.
+        awaits_rule: Name of a row that is not known as far as `A-rules` was read, so that `position` stays at its record; or None.
+        rules_read_before: Offset before which every name that is unknown does not exist.
         left_bytes: The rest of `plan_bytes`; below 0 nothing more is closed or decided until `take_happened`.
         is_cut: True if something was left for the next plan.
         lines: Open groups by order key and id, in the order in which they opened (W-210).
     """
 
-    def __init__(self, place: PartitionAddress, policy: DestinationPolicy, plan_bytes: int = UNBOUNDED) -> None:
+    def __init__(
+        self,
+        place: PartitionAddress,
+        policy: DestinationPolicy,
+        plan_bytes: int = UNBOUNDED,
+        rules: RuleTable | None = None,
+        roll_over_bytes: int = UNBOUNDED,
+    ) -> None:
         self.place = place
         self.policy = policy
         if policy.fits_one_record:
             self.policy = replace(policy, max_bytes=min(policy.max_bytes, HELD_LIMIT_BYTES))
+        self.rules: RuleTable = rules or NoRules()
+        self.roll_over_bytes = roll_over_bytes
         self.reading = Reading.of(policy)
         self.reader = reader_of(policy)(place.topic, place.partition, self.reading, Caps.of(policy))
         self.groups: dict[bytes, Group] = {}
@@ -101,14 +118,16 @@ class PartitionState:
         self.command_position = 0
         self.held_bytes = 0
         self.fed_bytes = 0
-        self.due = NEVER
         self.plan_bytes = self.left_bytes = plan_bytes
         self.is_cut = False
         self.lines: dict[bytes, dict[bytes, Group]] = {}
         self.happened = Happened()
         self.timed = policy.incomplete_expiration_ms != NEVER_MS or policy.idle_expiration_ms != NEVER_MS
-        self._deadlines: list[tuple[int, bytes, int, Group]] = []  # of equal deadlines the id decides, not the past
-        self._serial = 0
+        self.unit_deadlines = Deadlines(policy)
+        self.rule_deadlines = Deadlines(policy)
+        self.by_rule: dict[str, dict[Group, None]] = {}
+        self.awaits_rule: str | None = None
+        self.rules_read_before = 0
         self._is_freed = False
 
     def is_full(self) -> bool:
@@ -129,9 +148,16 @@ class PartitionState:
     def open(self, opened: Opened) -> Group:
         """The new group."""
         group = self.groups[opened.id] = Group(opened.id, opened.generation, opened.at)
+        if opened.policy is not None:
+            self.open_by_rule(group, opened.policy)
         if opened.order_key:
             self.line_up(group, opened.order_key)
         return group
+
+    def open_by_rule(self, group: Group, policy: GroupPolicy) -> None:
+        """The group is one of this row; in a restore with what it holds already. Raises `DecodeError` if that cannot be read."""
+        group.rule(policy)
+        self.by_rule.setdefault(policy.rule_id, {})[group] = None
 
     def hold(self, group: Group, held: Held) -> None:
         """Applies a held component to its group, and accounts for it."""
@@ -162,6 +188,11 @@ class PartitionState:
         if group is None:
             return
         group.apply(closed)
+        if group.ruled is not None:
+            siblings = self.by_rule[group.ruled.policy.rule_id]
+            del siblings[group]
+            if not siblings:
+                del self.by_rule[group.ruled.policy.rule_id]
         self.left_bytes -= group.bytes + CLOSE_BYTES * len(group.held)
         if group.order_key:
             self._leave_line(group, min(closed.at, self.clock))
@@ -243,49 +274,41 @@ class PartitionState:
     # -- deadlines --------------------------------------------------------------------------------------------------
 
     @property
+    def due(self) -> int:
+        """A clock value before which no unit of work needs to be looked at."""
+        return self.unit_deadlines.due
+
+    @property
     def deadlines(self) -> int:
         """How many there are in line, stale ones included."""
-        return len(self._deadlines)
+        return len(self.unit_deadlines) + len(self.rule_deadlines)
 
     def first_due(self, now: int) -> Group | None:
-        """The group with the earliest deadline, if it is due by `now`. Entries that became too early are put right on the way."""
-        while self.due <= now:
-            due, *_, group = self._deadlines[0]
-            if group.is_open and group.due_at(self.policy) == due:
-                return group
-            heapq.heappop(self._deadlines)
-            if group.is_open:
-                self.schedule(group)
-            self.due = self._deadlines[0][0] if self._deadlines else NEVER
-        return None
+        """The unit of work with the earliest deadline, if it is due by `now`."""
+        return self.unit_deadlines.first_due(now)
 
     def first_deadline(self) -> int | None:
         """When the first open group will be given up, or delivered by the clock, epoch ms; None: nothing is open, or it has no deadline."""
-        group = self.first_due(NEVER - 1)
-        return None if group is None else group.deadline(self.policy)
+        lines = (self.unit_deadlines, self.rule_deadlines)
+        found = [group.deadline(self.policy) for line in lines if (group := line.first_due(NEVER - 1)) is not None]
+        return min((each for each in found if each is not None), default=None)
 
-    def schedule(self, group: Group) -> int:
-        """Puts a group's next moment of interest in line, and returns `due`. Entries that became too early are put right when they come up."""
-        due = group.due_at(self.policy)
-        if due != NEVER:
-            self._serial += 1
-            heapq.heappush(self._deadlines, (due, group.id, self._serial, group))
-            if due < self.due:
-                self.due = due
-        return self.due
+    def schedule(self, group: Group) -> None:
+        """Puts a group's next moment of interest in line. Entries that became too early are put right when they come up."""
+        (self.unit_deadlines if group.ruled is None else self.rule_deadlines).schedule(group)
 
     def take_happened(self) -> Happened:
         """Hands out `happened`, once, and begins the next plan: with all of `plan_bytes`, without old closed groups and stale deadlines."""
         happened, self.happened = self.happened, Happened()
         self.left_bytes, self.is_cut = self.plan_bytes, False
+        self.awaits_rule = None
         self.closed.trim(self.clock)
-        if len(self._deadlines) > 2 * len(self.groups) + 1024:
+        if self.deadlines > 2 * len(self.groups) + 1024:
             self.reschedule(self.groups.values())
         return happened
 
     def reschedule(self, groups: Iterable[Group]) -> None:
         """Puts all deadlines in line anew."""
-        self._deadlines = []
-        self.due = NEVER
+        self.unit_deadlines, self.rule_deadlines = Deadlines(self.policy), Deadlines(self.policy)
         for group in groups:
             self.schedule(group)

@@ -6,12 +6,13 @@ Belongs here: identity, headers and body of a unit. Does not belong here: framin
 from __future__ import annotations
 
 from binascii import hexlify
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha1
 from struct import Struct
 from uuid import UUID
 
 from uow.processor.core.changes import Closed, Tail
+from uow.processor.core.conditions import bytes_limit
 from uow.processor.core.group import Group
 from uow.processor.core.layout import unit_properties
 from uow.schemas.component import decode_component, sized, unit_body
@@ -26,6 +27,7 @@ from uow.schemas.records import (
 )
 from uow.topics import headers as names
 from uow.topics.headers import Reading
+from uow.topics.policies import Shape, ValueFormat
 
 NAMESPACE = UUID("6f1c2f0c-3f0e-5d0a-9b52-0d6f3c7b1a55")
 """UUID namespace of unit ids; part of the wire contract (`uow-unit-id`)."""
@@ -120,6 +122,8 @@ class UnitMaker:
         ]
         if closed.outcome is UnitOutcome.PARTIAL:
             made.append((names.MISSING, ranges_text(bounded_ranges(missing)).encode()))
+        if group.ruled is not None:
+            made += self._by_rule(group, closed)
         if group.special:
             if group.expires_at:
                 made.append((names.EXPIRES_AT, b"%d" % group.expires_at))
@@ -128,6 +132,17 @@ class UnitMaker:
         if tail.properties:
             made += tail.properties
         return made
+
+    def _by_rule(self, group: Group, closed: Closed) -> Iterator[tuple[str, bytes | None]]:
+        """Headers that only a unit by rule has."""
+        assert group.ruled is not None
+        policy = group.ruled.policy
+        yield names.RULE, policy.rule.encode()
+        if policy.value_format is ValueFormat.XML and policy.shape is Shape.ENVELOPE:
+            yield names.CONTENT_TYPE, b"application/xml"
+        limit = bytes_limit(policy.complete_when)
+        if limit is not None and group.ruled.gathered.value_bytes > limit.n:
+            yield names.WARNING, b"one component, larger than the %d bytes of its rule" % limit.n
 
     def _delivery_mode(self, group: Group) -> bytes | None:
         """`persistent` if any component is, else what the components say, if they say anything (W-93)."""

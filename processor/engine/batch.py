@@ -12,7 +12,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from uow.processor.core.group import NEVER
+from uow.processor.core.gathered import NEVER
 from uow.processor.engine.ports import Blocked, Plan, RawRecord, Tp
 
 
@@ -65,7 +65,8 @@ class Task(Protocol):
     def believe(self, latest_ms: int, /) -> None: ...
     def on_records(self, records: Sequence[RawRecord], /) -> object: ...
     def process(self, records: Sequence[RawRecord], commands: Sequence[RawRecord] = (), /) -> Plan: ...
-    def tick(self, now_ms: int, /) -> Plan | None: ...
+    def tick(self, now_ms: int, settled_ms: int | None = None, /) -> Plan | None: ...
+    def read_rules(self, before: int, meanwhile: Callable[[], object], /) -> None: ...
     def count_at_risk(self, now_ms: int, /) -> int: ...
     def next_deadline(self) -> int | None: ...
     @property
@@ -88,6 +89,7 @@ class Batch:
         count: The number of records at first.
         latest: Append times after it are not believed, epoch ms.
         asked_at: For a tick: wall clock just before the end offset was asked for (W-82).
+        settled: For a tick: a moment before which all that arrived at the routers was there by then (B-218); None: `asked_at`.
         outcome: The plan; None if there is nothing to write; `Blocked` when the task raised; any other exception when the agent died.
         is_finished: True once `outcome` is final.
         on_finish: Called once, at that moment.
@@ -99,6 +101,7 @@ class Batch:
     commands: Sequence[RawRecord] = ()
     latest: int = NEVER
     asked_at: int = 0
+    settled: int | None = None
     outcome: Plan | BaseException | None = None
     is_finished: bool = False
     on_finish: Callable[[], None] | None = field(default=None, repr=False)
@@ -122,7 +125,7 @@ class Batch:
                     yield from self._feed_ahead(task, at_a_time)
                 self.outcome = task.process(self.records, self.commands)
             case Work.TICK:
-                self.outcome = task.tick(self.asked_at)
+                self.outcome = task.tick(self.asked_at, self.settled)
             case Work.DRAIN:
                 self.outcome = task.drain()
         self._applied = True

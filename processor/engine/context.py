@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from uow.processor.core.partition_state import PartitionAddress
 from uow.processor.core.plan_size import PLAN_BYTES
@@ -15,6 +15,7 @@ from uow.processor.engine.replayable import NO_REPLAY, ReplayLimits
 from uow.processor.engine.settings_record import RecordedSettings
 from uow.schemas.framing import single_object_header
 from uow.topics.catalogue import RECORD_LIMIT_BYTES, DestinationTopics
+from uow.topics.grouping import NoRules, RuleTable
 from uow.topics.partitioner import partition_for
 from uow.topics.path_map import PathMap
 from uow.topics.policies import DestinationPolicy
@@ -40,6 +41,7 @@ class TaskContext:
         recorded_settings: The settings that all workers must share; None where nothing is recorded: in a reader, and in tests.
         paths: The path map, under path routing.
         remembered_bytes: Memory that closed ids may take in a restore; a running worker keeps those of all partitions together within it.
+        rules: The rows of its rules.
         plan_bytes: Most bytes of the groups that one plan closes (`uow.processor.core.plan_size`).
     """
 
@@ -58,6 +60,12 @@ class TaskContext:
     paths: PathMap | None = None
     remembered_bytes: int = sys.maxsize
     plan_bytes: int = PLAN_BYTES
+    rules: RuleTable = field(default_factory=NoRules)
+
+    @property
+    def roll_over_bytes(self) -> int:
+        """Bytes, encoded, that the components of a group may have whose numbers are assigned: its unit fits a record then (B-59)."""
+        return self.record_limit_bytes * 9 // 10
 
     def place(self, partition: int) -> PartitionAddress:
         """The address of one of its partitions."""

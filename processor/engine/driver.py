@@ -82,6 +82,7 @@ class Driver(threading.Thread):
         self._ticks = TickSchedule()
         self._recovery = Recovery()
         self._has_more = False
+        self._marks: dict[Tp, tuple[Batch, dict[Tp, int | None]]] = {}
 
     def request_stop(self) -> None:
         """Finish the turn, commit it, leave the group."""
@@ -128,6 +129,7 @@ class Driver(threading.Thread):
         for tp in tps:
             self._turn_batches.forget(tp)
             self._ticks.forget(tp)
+            self._marks.pop(tp, None)
         return self._partitions.revoke(tps)
 
     # -- one turn
@@ -197,6 +199,8 @@ class Driver(threading.Thread):
     def _on_written(self, batch: Batch, plan: Plan) -> None:
         """Reads again what a cut plan left."""
         self._partitions.on_progress(batch.tp)
+        if plan.awaits_rule is not None:
+            self._partitions.tasks[batch.tp].read_rules(batch.last_offset + 1, self._serve)
         if plan.is_cut:
             self._has_more = True
             if batch.work is Work.RECORDS:
@@ -259,7 +263,7 @@ class Driver(threading.Thread):
             if self._source.drained(self._inputs.commands_tp(tp), task.command_position) is None:
                 quarantine.tick_later(tp, append_time)  # a command that lies unread may be older
             else:
-                batches.append(Batch(tp, Work.TICK, asked_at=append_time))
+                batches.append(Batch(tp, Work.TICK, asked_at=append_time, settled=0))
         self._process(batches, token)
         for batch in batches:
             if isinstance(batch.outcome, Plan) and batch.outcome.is_cut:
@@ -279,15 +283,35 @@ class Driver(threading.Thread):
         batches = []
         for tp in chosen:
             # Both ends are asked for, components first: its time is before either question, and no record is older that comes later.
-            end, *later = [self._source.drained(*each) for each in self._inputs.positions({tp: tasks[tp]}).items()]
+            # Before them the routers are asked: a group by rule waits for what arrived before its deadline there (B-218).
+            upstream = self._ports.upstream
+            settled = None if upstream is None else upstream.settled(tp.topic, now)
+            positions = self._inputs.positions({tp: tasks[tp]})
+            end, *later = [self._source.drained(*each) for each in positions.items()]
             if end is None or None in later:
+                if settled is not None and (reached := self._reached(tp, positions, now, settled)) is not None:
+                    batches.append(reached)
                 self._ticks.put_off(tp, monotonic)
             else:
-                batches.append(Batch(tp, Work.TICK, asked_at=end.asked_at))
+                batches.append(Batch(tp, Work.TICK, asked_at=end.asked_at, settled=settled))
         self._process(batches, token)
         for batch in batches:
             if batch.outcome is None:
                 self._ticks.put_off(batch.tp, monotonic)
+
+    def _reached(self, tp: Tp, positions: Mapping[Tp, int], now: int, settled: int) -> Batch | None:
+        """A tick as of ends that were asked for earlier, once they are reached: where records never stop coming, groups by rule are given up too."""
+        mark = self._marks.get(tp)
+        if mark is None:
+            ends = {each: self._source.end(each) for each in positions}
+            if None not in ends.values():
+                self._marks[tp] = Batch(tp, Work.TICK, asked_at=now, settled=settled), ends
+            return None
+        batch, ends = mark
+        if not all(self._source.has_read(each, at, ends[each] or 0) for each, at in positions.items()):
+            return None
+        del self._marks[tp]
+        return batch
 
     # -- memory (ER-19)
 

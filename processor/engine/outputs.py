@@ -21,6 +21,7 @@ from uow.processor.core.changes import (
     Undelivered,
 )
 from uow.processor.core.columns import Record, read_headers
+from uow.processor.core.gathered import NEVER
 from uow.processor.core.group import Group
 from uow.processor.core.happened import Outward
 from uow.processor.core.virtual_message import UnitMaker
@@ -28,6 +29,7 @@ from uow.processor.engine.context import TaskContext
 from uow.processor.engine.ports import Headers, Output
 from uow.processor.engine.shapes import (
     ReferenceShape,
+    UnitWriter,
     unit_writer,
 )
 from uow.schemas import codec
@@ -50,6 +52,7 @@ from uow.topics.commands import (
     KIND_ANSWER,
     Command,
 )
+from uow.topics.grouping import GroupPolicy
 from uow.topics.headers import Reading, Refusal
 from uow.topics.policies import ExpirationPolicy, FieldSource, OutcomesPolicy
 from uow.topics.record_size import RecordLimit, record_size
@@ -59,6 +62,9 @@ _FAILURES = {
     UnitOutcome.CANCELLED: b"cancelled",
     UnitOutcome.FAILED: b"failed",
 }
+
+
+_MOST_ROW_WRITERS = 10_000
 
 
 @dataclass(slots=True)
@@ -105,6 +111,7 @@ class OutputWriter:
         )
         self._source = f"{topics.components}/{partition}/".encode()
         self._deliver = unit_writer(context, partition, self.maker)
+        self._of_rows: dict[str, UnitWriter] = {}
         self._refer = ReferenceShape(context, partition, self.maker)
         self._limit, self._input_limit = RecordLimit(context.record_limit_bytes), RecordLimit(context.input_limit_bytes)
         self._reports_complete = context.policy.outcomes is OutcomesPolicy.ALL
@@ -118,18 +125,12 @@ class OutputWriter:
         effect, record, group = outward
         match effect:
             case Delivered():
-                closed, command = effect
                 assert group is not None
-                # what was held without values keeps its shape, whatever the setting is by now
-                (self._refer if group.external_bytes else self._deliver)(group, closed, written.outputs)
-                if group.special and self.maker.is_mixed(group):
-                    written.mixed += 1
-                if self._reports_complete or closed.outcome is not UnitOutcome.COMPLETE:
-                    self._outcome(group, closed, written, command)
-            case Undelivered(closed, error, command):
+                self._write_unit(group, effect, written)
+            case Undelivered(closed, error, command, decided_at):
                 if group is not None:
                     self._give_up(group, closed, error, command, written)
-                self._outcome(group, closed, written, command)
+                self._outcome(group, closed, written, command, decided_at)
             case TakenOut(body, lacking, by):
                 missing, text = ranges_text(bounded_ranges(lacking)), f"removed: {by.why}"
                 fate = UnitOutcome.CANCELLED, Reason.COMMAND
@@ -149,6 +150,26 @@ class OutputWriter:
                 pass
             case _:
                 assert_never(effect)
+
+    def _write_unit(self, group: Group, effect: Delivered, written: WrittenOutputs) -> None:
+        closed, command, decided_at = effect
+        if group.ruled is not None:
+            self._row_writer(group.ruled.policy)(group, closed, written.outputs)
+        else:  # what was held without values keeps its shape, whatever the setting is by now
+            (self._refer if group.external_bytes else self._deliver)(group, closed, written.outputs)
+        if group.special and self.maker.is_mixed(group):
+            written.mixed += 1
+        if self._reports_complete or closed.outcome is not UnitOutcome.COMPLETE:
+            self._outcome(group, closed, written, command, decided_at)
+
+    def _row_writer(self, row: GroupPolicy) -> UnitWriter:
+        """Who writes the units of this row; made once for each row in use."""
+        writer = self._of_rows.get(row.rule)
+        if writer is None:
+            if len(self._of_rows) >= _MOST_ROW_WRITERS:
+                self._of_rows.clear()
+            writer = self._of_rows[row.rule] = unit_writer(self.context, self.partition, self.maker, row)
+        return writer
 
     def _send_on(self, record: Record, partition: int, written: WrittenOutputs) -> None:
         """To the right partition, once (line 6); with its new header a record at the input's limit would be refused for ever."""
@@ -247,7 +268,10 @@ class OutputWriter:
     def _give_up(
         self, group: Group, closed: Closed, error: type[UowError], command: Command | None, written: WrittenOutputs
     ) -> None:
-        policy = self.context.policy.expiration_policy
+        settings = group.policy(self.context.policy)
+        policy = settings.expiration_policy
+        if isinstance(settings, GroupPolicy) and len(group.held) < settings.min_count:
+            policy = ExpirationPolicy.REDIRECT  # (B-50)
         if closed.outcome is UnitOutcome.EXPIRED and policy is ExpirationPolicy.DISCARD:
             return
         missing = ranges_text(bounded_ranges(group.missing()))
@@ -297,7 +321,12 @@ class OutputWriter:
         }
 
     def _outcome(
-        self, group: Group | None, closed: Closed, written: WrittenOutputs, command: Command | None = None
+        self,
+        group: Group | None,
+        closed: Closed,
+        written: WrittenOutputs,
+        command: Command | None = None,
+        decided_at: int = 0,
     ) -> None:
         if self.context.policy.outcomes is OutcomesPolicy.NONE:
             return
@@ -313,12 +342,13 @@ class OutputWriter:
             closed.outcome,
             closed.reason,
             group.opened_at if group is not None else closed.at,
-            closed.at,
+            decided_at or closed.at,
             len(group.held) if group is not None else 0,
             group.bytes if group is not None else 0,
             missing,
             None if command is None else command.id,
             group.last_arrived() if group is not None else None,
+            *self._told_by_rule(group, closed),
         )
         headers: Headers = [
             (names.ID, closed.id),
@@ -336,6 +366,18 @@ class OutputWriter:
                 headers,
             )
         )
+
+    def _told_by_rule(
+        self, group: Group | None, closed: Closed
+    ) -> tuple[bytes | None, int | None, tuple[tuple[bytes, int], ...], bytes | None]:
+        """Of a group by rule: its row, its deadline, the components of each source, and the target."""
+        if group is None or group.ruled is None:
+            return None, None, (), None
+        policy = group.ruled.policy
+        give_up_at = group.give_up_at(policy)
+        is_unit = closed.outcome in (UnitOutcome.COMPLETE, UnitOutcome.PARTIAL)
+        target = (policy.target_topic or self.units).encode() if is_unit else None
+        return policy.rule.encode(), None if give_up_at >= NEVER else give_up_at - 1, (), target
 
 
 def too_large(closed: Closed) -> Closed:

@@ -104,6 +104,7 @@ class Plan:
             for headers that the client cannot show (`uow.processor.engine.hidden_headers`).
         rejected_topic: `D.rejected`, where such a record goes.
         log_lines: Structured log lines by `expiration_policy = "log"` (W-79), written after the commit.
+        awaits_rule: The plan ends before a record that names this row, which is not known; None: it does not.
         is_cut: True if there is more to do at once: the groups that close would make the transaction too large (`uow.processor.core.plan_size`).
     """
 
@@ -122,6 +123,7 @@ class Plan:
     rejected_topic: str = ""
     log_lines: list[dict[str, Any]] = field(default_factory=list)
     is_cut: bool = False
+    awaits_rule: str | None = None
 
     def positions(self) -> tuple[tuple[Tp, int, str], ...]:
         """The offsets to commit, with their metadata. The position in the commands is committed every time, or it would expire one day."""

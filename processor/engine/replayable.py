@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from uow.processor.core.group import NEVER, Group
+from uow.processor.core.gathered import NEVER
+from uow.processor.core.group import Group
 from uow.processor.engine.group_storage import is_replayable
 
 

@@ -105,6 +105,8 @@ def restore(
         ConfigError: A worker with other settings has taken over since this one began (W-68).
     """
     _check_counts(contexts, tps)
+    for context in {contexts[tp.topic].destination: contexts[tp.topic] for tp in tps}.values():
+        context.rules.catch_up(wanted or tuple)
     while True:
         commands = {tp: Tp(contexts[tp.topic].topics.commands, tp.partition) for tp in tps}
         inputs = [*tps, *commands.values()]
@@ -278,13 +280,13 @@ def _fill(
             mark_in(committed.metadata) is not None
         ):  # else whoever committed last knew of no settings: an older version, `uow topics repartition`
             task.restore_agreement(agreed)
-        for group_id, row in take_rows(found.rows, task.restore_group):
-            task.restore_group_row(group_id, read_group_row(row))
+        for key, group, row in take_rows(found.rows, task.restore_group):
+            task.restore_group_row(key, group, read_group_row(row))
         if (
             context.policy.idle_expiration_ms != NEVER_MS
         ):  # the only thing that asks for each component's own append time
-            for group in task.groups.values():
-                group.read_last_at()
+            for each in task.groups.values():
+                each.read_last_at()
     except (DecodeError, LookupError) as error:
         raise StateCorruptedError([task.tp], f"changelog: {error}", "start the version that wrote it") from error
 

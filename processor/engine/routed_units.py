@@ -21,8 +21,9 @@ class RoutedWriter(OutputWriter):
         """Adds the records of one effect; those of a unit to the topics of its routes. Raises as `OutputWriter.write`."""
         before = len(written.outputs)
         super().write(outward, written)
-        if not isinstance(outward[0], Delivered):
-            return
+        effect, _, group = outward
+        if not isinstance(effect, Delivered) or (group is not None and group.ruled is not None):
+            return  # a rule names its target itself
         made = written.outputs[before:]
         unit = [output for output in made if output.topic == self.units]
         policy = self.context.policy

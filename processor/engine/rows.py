@@ -7,6 +7,7 @@ general codec (`uow.schemas.codec`), which tests hold to the same bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
@@ -26,6 +27,7 @@ from uow.schemas.component import (
     items,
     long,
     moment,
+    optional,
     sized,
 )
 from uow.schemas.error_classes import DecodeError
@@ -42,12 +44,14 @@ from uow.schemas.records import (
     Range,
     Reason,
     UnitOutcome,
+    rule_changelog_key,
 )
 
 ROW_HEADER = single_object_header("ChangelogComponent")
 ROW_WITHOUT_VALUE = single_object_header("ChangelogReference")
 """Before the row of a component whose value stays in `D.components`: a worker that does not know of that must not take it (W-117)."""
 GROUP_ROW_HEADER = single_object_header("ChangelogGroup")
+_GROUP_ROW_WITHOUT_RULE = single_object_header("ChangelogGroup", 1)
 LEDGER_HEADER = single_object_header("Ledger")
 GROUP_ROW_KEY_END = b"\0" + GROUP_ROW.to_bytes(4, "big")
 _LEDGER_WITHOUT_COMMANDS = single_object_header("Ledger", 1)
@@ -121,6 +125,8 @@ def group_row(group: Group) -> tuple[bytes, bytes]:
             encode_ranges(group.waived),
             b"\x02" + long(group.extended) if group.extended else NULL,
             NULL,
+            NULL if group.ruled is None else optional(group.ruled.policy.rule.encode()),
+            NULL if group.ruled is None or not group.ruled.waits_since else b"\x02" + moment(group.ruled.waits_since),
         )
     )
     return storage.row_key + _KEY_TAILS[GROUP_ROW], value
@@ -132,7 +138,7 @@ def read_group_row(value: bytes) -> GroupRow:
     Raises:
         DecodeError: It is none, or of a version this worker does not know.
     """
-    if not value.startswith(GROUP_ROW_HEADER):
+    if not value.startswith((GROUP_ROW_HEADER, _GROUP_ROW_WITHOUT_RULE)):
         raise DecodeError("changelog", "no group row of a known version", data=value[:64])
     cursor = Cursor(value, len(GROUP_ROW_HEADER))
     row = GroupRow(
@@ -143,6 +149,9 @@ def read_group_row(value: bytes) -> GroupRow:
         cursor.long() if cursor.branch() else None,
         cursor.long(),
     )
+    if value.startswith(GROUP_ROW_HEADER):
+        rule = cursor.text() if cursor.branch() else None
+        row = replace(row, rule=rule, waits_since=cursor.long() if cursor.branch() else None)
     if cursor.at != len(value):
         raise DecodeError("changelog", f"{len(value) - cursor.at} bytes follow the row", data=value[:64])
     return row
@@ -174,7 +183,10 @@ def _offset_before_reference(body: bytes) -> int:
 
 def begin_rows(group: Group) -> GroupStorage:
     """The storage of a group that has no rows yet, with the beginning that all of them will share."""
-    storage = GroupStorage(b"\x01" + group.id + b"\x00", ROW_HEADER + long(group.generation) + moment(group.opened_at))
+    key = (
+        b"\x01" + group.id + b"\x00" if group.ruled is None else rule_changelog_key(group.id, group.generation, 0)[:-4]
+    )
+    storage = GroupStorage(key, ROW_HEADER + long(group.generation) + moment(group.opened_at))
     group.attach(storage)
     return storage
 
@@ -200,7 +212,7 @@ def read_row(value: bytes) -> ChangelogRow:
 
 def take_rows(
     rows: Mapping[bytes, bytes], restore_group: Callable[[bytes, int, int], Group]
-) -> list[tuple[bytes, bytes]]:
+) -> list[tuple[bytes, Group | None, bytes]]:
     """Puts components back into their groups. The plain row is read in line: a restore takes hundreds of thousands a second.
 
     Invariants: rows of one key stand once, and those of one group in order of arrival (`restore._replace_rows`). `found` has each group with the
@@ -215,7 +227,7 @@ def take_rows(
         restore_group: Makes the group with this id and generation that opened then (epoch ms).
 
     Returns:
-        What are group rows, by group id, unread.
+        What are group rows, unread, each with its group; None where no component of one is there.
 
     Raises:
         DecodeError: A row is none, or of a version this worker does not know.
@@ -228,7 +240,7 @@ def take_rows(
     for key, value in rows.items():
         seq = _SEQS.get(key[-4:]) or int.from_bytes(key[-4:], "big")
         if seq == GROUP_ROW:
-            group_rows.append((key[1:-5], value))
+            group_rows.append((key, value))
             continue
         begin = found.get(key[:-4])
         if begin is None:
@@ -263,7 +275,7 @@ def take_rows(
         group.attachment.rows = len(held)
     for group, change in odd:
         group.apply(change)
-    return group_rows
+    return [(key, found[key[:-4]][1] if key[:-4] in found else None, value) for key, value in group_rows]
 
 
 class _RowBegin(NamedTuple):
@@ -284,7 +296,8 @@ def _begin_of(
 
     `begins` remembers those read: many groups open in one moment.
     """
-    if len(key) < 7 or key[0] != 1 or key[-5] != 0:
+    is_ruled = len(key) > 14 and key[0] == 2 and key[-13] == 0
+    if not is_ruled and (len(key) < 7 or key[0] != 1 or key[-5] != 0):
         raise DecodeError("changelog-key", "no component row of a known version", data=key)
     begin = begins.get(value[:_USUAL_HEAD_BYTES])
     if begin is None:
@@ -293,7 +306,7 @@ def _begin_of(
         begin = _RowBegin(generation, opened_at, ROW_HEADER + value[len(ROW_HEADER) : cursor.at])
         if cursor.at <= _USUAL_HEAD_BYTES:
             begins[value[:_USUAL_HEAD_BYTES]] = begin
-    group = restore_group(key[1:-5], begin.generation, begin.opened_at)
+    group = restore_group(key[1 : -13 if is_ruled else -5], begin.generation, begin.opened_at)
     group.attach(GroupStorage(key[:-4], begin.head))
     return begin.head, group, {}
 

@@ -14,18 +14,21 @@ Belongs here: records of `D.units` that are units. Does not belong here: what a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from uow.processor.core.changes import Closed
 from uow.processor.core.group import Group
 from uow.processor.core.virtual_message import UnitMaker
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.ports import Headers, Output
-from uow.schemas import formats
+from uow.schemas import aggregates, formats
 from uow.schemas.checksum import by_reference
 from uow.schemas.component import decode_component, encode_component
-from uow.schemas.records import Range, Unit, UnitOutcome
+from uow.schemas.records import ComponentRecord, Range, Unit, UnitOutcome
+from uow.topics.grouping import GroupPolicy
+from uow.topics.headers import SOURCE_NAME, Routed, routed_of
 from uow.topics.policies import Oversize, Shape, ValueFormat
 from uow.topics.record_size import RecordLimit
 from uow.topics.runs import first_of_many_gaps, record_headers, unit_part
@@ -55,12 +58,18 @@ class _Shape:
         context: Of the destination.
         partition: Of `D.components`, and of `D.units` that is written.
         maker: Makes the unit.
+        row: Of the groups that it writes, where they are by rule.
     """
 
-    def __init__(self, context: TaskContext, partition: int, maker: UnitMaker) -> None:
+    def __init__(self, context: TaskContext, partition: int, maker: UnitMaker, row: GroupPolicy | None = None) -> None:
         self.topic, self.partition, self.maker = context.topics.units, partition, maker
         self.unit_header, self.limit = context.unit_header, RecordLimit(context.record_limit_bytes)
         self.format = _FORMATS.get(context.policy.value_format)
+        if row is not None:
+            self.format = _formats_of(row).get(row.value_format)
+            self.topic = row.target_topic or self.topic
+        self.envelope_partition = -1 if self.topic != context.topics.units else partition
+        """A target topic may have another number of partitions: the key decides there (B-57)."""
 
     def identity(self, group: Group, closed: Closed) -> tuple[bytes, tuple[Range, ...], Headers]:
         """`uow-unit-id`, missing numbers and headers of the unit."""
@@ -73,8 +82,15 @@ class _Shape:
 class EnvelopeShape(_Shape):
     """One record with everything in it; what is too large for it is written by `oversize`."""
 
-    def __init__(self, context: TaskContext, partition: int, maker: UnitMaker, oversize: UnitWriter) -> None:
-        super().__init__(context, partition, maker)
+    def __init__(
+        self,
+        context: TaskContext,
+        partition: int,
+        maker: UnitMaker,
+        oversize: UnitWriter,
+        row: GroupPolicy | None = None,
+    ) -> None:
+        super().__init__(context, partition, maker, row)
         self._oversize = oversize
 
     def __call__(self, group: Group, closed: Closed, outputs: list[Output]) -> None:
@@ -93,7 +109,7 @@ class EnvelopeShape(_Shape):
         if not self.limit.fits_unit(group.id, value, headers):
             self._oversize(group, closed, outputs)
             return
-        outputs.append(Output(self.topic, self.partition, group.id, value, headers))
+        outputs.append(Output(self.topic, self.envelope_partition, group.id, value, headers))
 
 
 class ConsecutiveShape(_Shape):
@@ -135,21 +151,46 @@ class ReferenceShape(_Shape):
             value = self.format(replace(unit, components=tuple(components)))
         if not self.limit.fits(group.id, value, headers):
             raise UnitTooLargeForRecordError
-        outputs.append(Output(self.topic, self.partition, group.id, value, headers))
+        outputs.append(Output(self.topic, self.envelope_partition, group.id, value, headers))
 
 
-def unit_writer(context: TaskContext, partition: int, maker: UnitMaker) -> UnitWriter:
-    """Who writes the units of one partition."""
-    policy = context.policy
+def _formats_of(row: GroupPolicy) -> Mapping[ValueFormat, Callable[[Unit], bytes]]:
+    """Documents of units by rule (B-53, B-55)."""
+
+    def as_json(unit: Unit) -> bytes:
+        return aggregates.aggregate_json(unit, row.rule, map(_origin, unit.components))
+
+    def as_xml(unit: Unit) -> bytes:
+        return aggregates.aggregation_xml(unit.components)
+
+    return {ValueFormat.JSON: as_json, ValueFormat.XML: as_xml}
+
+
+def _origin(component: ComponentRecord) -> dict[str, Any]:
+    said = dict(component.headers)
+    read = routed_of(component.headers)
+    routed = read if isinstance(read, Routed) else Routed("")
+    came_in = (routed.input or b"").decode()
+    name = said.get(SOURCE_NAME)
+    return {
+        "source_name": name.decode("utf-8", "backslashreplace") if name else came_in.partition("/")[0] or None,
+        "input": came_in or None,
+        "arrived_at": component.timestamp if routed.arrived_at is None else routed.arrived_at,
+    }
+
+
+def unit_writer(context: TaskContext, partition: int, maker: UnitMaker, row: GroupPolicy | None = None) -> UnitWriter:
+    """Who writes the units of one partition: of units of work, or of the groups of one row."""
+    policy = context.policy if row is None else row
     match policy.shape:
         case Shape.CONSECUTIVE:
-            return ConsecutiveShape(context, partition, maker)
+            return ConsecutiveShape(context, partition, maker, row)
         case Shape.REFERENCE:
-            return ReferenceShape(context, partition, maker)
+            return ReferenceShape(context, partition, maker, row)
         case Shape.ENVELOPE:
             otherwise: dict[Oversize, UnitWriter] = {
                 Oversize.FAIL: refuse,
-                Oversize.CONSECUTIVE: ConsecutiveShape(context, partition, maker),
-                Oversize.REFERENCE: ReferenceShape(context, partition, maker),
+                Oversize.CONSECUTIVE: ConsecutiveShape(context, partition, maker, row),
+                Oversize.REFERENCE: ReferenceShape(context, partition, maker, row),
             }
-            return EnvelopeShape(context, partition, maker, otherwise[policy.oversize])
+            return EnvelopeShape(context, partition, maker, otherwise[policy.oversize], row)

@@ -11,7 +11,7 @@ of single records (`rows`, `outputs`), and sending (`uow.processor.kafka`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 
@@ -21,7 +21,8 @@ from uow.processor.core.changes import (
     Delivered,
     Undelivered,
 )
-from uow.processor.core.group import NEVER, Group
+from uow.processor.core.gathered import NEVER
+from uow.processor.core.group import Group
 from uow.processor.core.happened import Counts, HeldRow, Outward
 from uow.processor.core.partition import Partition
 from uow.processor.engine.context import TaskContext
@@ -59,6 +60,7 @@ from uow.schemas.records import (
     DecidedCommand,
     GroupRow,
 )
+from uow.topics.headers import RULE
 from uow.topics.path_map import MOST_ENDED, PARTITION, line_of
 from uow.topics.policies import HandlingPolicy
 
@@ -107,7 +109,9 @@ class PartitionTask:
     def __init__(self, tp: Tp, context: TaskContext) -> None:
         self.tp = tp
         self.context = context
-        self.partition = Partition(context.place(tp.partition), context.policy, context.plan_bytes)
+        self.partition = Partition(
+            context.place(tp.partition), context.policy, context.plan_bytes, context.rules, context.roll_over_bytes
+        )
         self.writer = writer_of(context, tp.partition, self.partition.reading)
         self.replayable = ReplayableGroups(context.replay)
         self.blocked: str | None = None
@@ -208,7 +212,7 @@ class PartitionTask:
         """The wall clock must be strictly after this (epoch ms) before a tick can do anything; None: no deadline."""
         if self._unrecorded is not None:
             return 0
-        due = min(self.partition.due, self.replayable.due_at(), self._leave_due())
+        due = min(self.partition.due, self.partition.rule_deadlines.due, self.replayable.due_at(), self._leave_due())
         return None if due == NEVER else due - 1
 
     @property
@@ -267,17 +271,34 @@ class PartitionTask:
         self.partition.on_commands(commands, on_records_until)
         self.on_records(records[fed:])
 
-    def tick(self, now_ms: int) -> Plan | None:
+    def read_rules(self, before: int, meanwhile: Callable[[], object]) -> None:
+        """A plan waits for the name of a row (`Plan.awaits_rule`): reads `A-rules` to its end.
+
+        Args:
+            before: Offset behind the last record of that poll: rows are written before, or with, the first component that names them, so
+                a name in it that is not there then does not exist.
+            meanwhile: As of `RuleTable.catch_up`, which also says what is raised.
+        """
+        self.context.rules.catch_up(meanwhile)
+        self.partition.rules_read_before = max(self.partition.rules_read_before, before)
+
+    def tick(self, now_ms: int, settled_ms: int | None = None) -> Plan | None:
         """The partition was read to an end offset that was asked for at `now_ms` (W-82): what is due then closes.
+
+        Args:
+            now_ms: The wall clock just before that.
+            settled_ms: The same for groups by rule: whatever arrived at the routers before it was there by then (B-218). None: `now_ms`.
 
         Returns:
             A plan, or None if nothing was due. The first one of a partition records what its workers agree on, due or not. It may be cut:
             what is left is due at once.
         """
         partition = self.partition
-        due = partition.first_due(now_ms) is not None or self._leave_due() <= now_ms
+        settled = now_ms if settled_ms is None else min(settled_ms, now_ms)
+        by_rule = partition.rule_deadlines.first_due(settled) is not None
+        due = partition.first_due(now_ms) is not None or self._leave_due() <= now_ms or by_rule
         if due:
-            partition.is_cut = not partition.advance(now_ms)
+            partition.is_cut = not (partition.advance(now_ms) and partition.advance_rules(settled))
         aged = list(self.replayable.overdue(partition.position, partition.fed_bytes, now_ms))
         return self._plan(aged) if due or aged or self._unrecorded is not None else None
 
@@ -310,7 +331,7 @@ class PartitionTask:
             promoted: Groups that are to have rows from now on, whatever happened to them.
         """
         partition, context = self.partition, self.context
-        is_cut = partition.is_cut
+        is_cut, awaits_rule = partition.is_cut, partition.awaits_rule
         happened = partition.take_happened()
         topics = context.topics
         plan = Plan(
@@ -322,6 +343,7 @@ class PartitionTask:
             partition.command_position,
             rejected_topic=topics.rejected,
             is_cut=is_cut,
+            awaits_rule=awaits_rule,
         )
         written = WrittenOutputs(plan.outputs, plan.log_lines, external=plan.external, bare=plan.bare)
         closed = happened.closed
@@ -422,7 +444,9 @@ class PartitionTask:
             storage = group.attachment
             if (storage is not None and storage.rows) or not (allow_replay or group in whole or is_replayable(group)):
                 rows.append(component_row(group, seq, end, offset, attributes))
-            elif attributes is None and group.generation == 1 and group not in whole:
+                if group.ruled is not None and not has_group_row(group):
+                    rows.append(group_row(group))
+            elif attributes is None and group.generation == 1 and group.ruled is None and group not in whole:
                 replayable.add(group, offset, partition.fed_bytes)
             else:  # what a replay could not tell from the input alone
                 group.list_plain(True)
@@ -433,6 +457,8 @@ class PartitionTask:
             whole.setdefault(group, {})
         for group, said in whole.items():
             rows += promotion_rows(group, said)
+            if group.ruled is not None:
+                rows.append(group_row(group))
 
     def _ledger(
         self,
@@ -501,15 +527,22 @@ class PartitionTask:
         group = self.partition.groups[group_id] = Group(group_id, generation, opened_at)
         return group
 
-    def restore_group_row(self, group_id: bytes, row: GroupRow) -> None:
-        """Takes what commands changed in a group, once its components are in.
+    def restore_group_row(self, key: bytes, group: Group | None, row: GroupRow) -> None:
+        """Takes the row that opened a group, and what commands changed in it, once its components are in.
 
         Raises:
-            DecodeError: It has none.
+            DecodeError: It has none; or nothing is known of its row.
         """
-        group = self.partition.groups.get(group_id)
         if group is None:
-            raise DecodeError("changelog", f"a group row of {group_id.decode()!r}, and no component of it")
+            raise DecodeError(
+                "changelog", f"a group row of {key[1:-5].decode(errors='replace')!r}, and no component of it"
+            )
+        group_id = group.id
+        if row.rule is not None:
+            policy = self.context.rules.policy(row.rule)
+            if policy is None:
+                raise DecodeError(RULE, f"an open group is of the row {row.rule}, which is not in the rules")
+            self.partition.open_by_rule(group, policy)
         group.apply(Amended(group_id, row.declared_end or 0, row.waived, row.extended_deadline or 0))
         storage = storage_of(group)
         assert storage is not None  # its components came by their rows

@@ -269,7 +269,8 @@ class RowByRow(Partition):
 
 def row_by_row(task: PartitionTask) -> PartitionTask:
     """The task with its partition replaced by one that has no fast path."""
-    task.partition = RowByRow(task.partition.place, task.partition.policy, task.partition.plan_bytes)
+    before = task.partition
+    task.partition = RowByRow(before.place, before.policy, before.plan_bytes, before.rules, before.roll_over_bytes)
     return task
 
 
@@ -394,7 +395,14 @@ class Story:
     def _flush(self, batch: list[Sent], poll: int) -> None:
         records = self.records(batch)
         for first in range(0, len(records), min(poll, len(records)) or 1):
-            self._take(self.task.process(records[first : first + poll]))
+            some = records[first : first + poll]
+            while some:
+                plan = self.task.process(some)
+                self._take(plan)
+                if plan.awaits_rule is None:
+                    break
+                self.task.read_rules(some[-1].offset() + 1, tuple)
+                some = [record for record in some if record.offset() >= plan.next_offset]
 
     def _take(self, plan: Plan) -> None:
         self.plans.append(plan)
@@ -409,7 +417,7 @@ def check_counts(counts: Counts, groups: Any) -> None:
 
 def is_unit(output: Output) -> bool:
     """Whether it is a unit; of one of shape `consecutive`, its last record."""
-    if output.topic != TOPICS.units or ("uow-kind", b"unit") not in output.headers:
+    if output.topic in (TOPICS.errors, TOPICS.rejected, TOPICS.outcomes) or ("uow-kind", b"unit") not in output.headers:
         return False
     place, count = position_of(output.headers) or (1, 1)
     return place == count
@@ -466,7 +474,7 @@ def see(output: Output) -> Seen | None:
 def story(*steps: Step | list[Sent], poll: int = MAX_SEQ, whole_table: bool = False, **settings: Any) -> Story:
     """Plays a script once. `settings` are those of the destination."""
     partition, partitions = settings.pop("partition", 0), settings.pop("partitions", 1)
-    more = {"record_limit_bytes": settings.pop("record_limit_bytes")} if "record_limit_bytes" in settings else {}
+    more = {name: settings.pop(name) for name in ("record_limit_bytes", "rules") if name in settings}
     task = PartitionTask(Tp(TOPICS.components, partition), context_of(policy_of(**settings), partitions, **more))
     played = Story(row_by_row(task) if whole_table else task)
     played.send(*steps, poll=poll)

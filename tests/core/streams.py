@@ -224,8 +224,11 @@ def call(task: PartitionTask, one: list[FakeRecord] | Tick) -> Plan | None:
     plan = task.tick(one.now_ms) if isinstance(one, Tick) else task.process(one)
     check_counts(task.counts, task.groups)
     assert task.held_bytes == sum(group.bytes - group.external_bytes for group in task.groups.values())
-    due = min((group.due_at(task.context.policy) for group in task.groups.values()), default=1 << 62)
-    assert task.partition.due <= due, "a deadline would be missed"
+    partition = task.partition
+    for line, is_ruled in ((partition.unit_deadlines, False), (partition.rule_deadlines, True)):
+        of_line = (group for group in task.groups.values() if (group.ruled is not None) is is_ruled)
+        due = min((group.due_at(task.context.policy) for group in of_line), default=1 << 62)
+        assert line.due <= due, "a deadline would be missed"
     return plan
 
 
@@ -255,6 +258,7 @@ def groups_of(task: PartitionTask) -> dict[bytes, Any]:
             group.waived,
             group.waived_held,
             group.extended,
+            group.ruled and group.ruled.state,
             has_group_row(group),
             rows_of(group),
         )

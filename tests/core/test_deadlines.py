@@ -25,7 +25,7 @@ from tests.core.script import (
 from uow.processor.core.changes import Closed
 from uow.processor.core.closed import ClosedMemory, CommandMemory, memory_of
 from uow.processor.core.decide import Situation, decide_due
-from uow.processor.core.group import NEVER
+from uow.processor.core.gathered import NEVER
 from uow.schemas.error_classes import (
     ComponentExpiredError,
     DuplicateSequenceNumberError,

@@ -42,14 +42,14 @@ from uow.topics.policies import Shape, ViolationPolicy
 def test_deadlines_that_became_stale_are_cleared_away() -> None:
     """A component with a special header puts its group in line each time; the line must not grow with the stream."""
     played = story(*(c(number, priority=1) for number in range(1, 3000)), poll=100, incomplete_expiration_ms=60_000)
-    assert len(played.task.partition._deadlines) < 1300
+    assert len(played.task.partition.unit_deadlines) < 1300
     assert played.task.next_deadline() == T0 + 60_000
 
 
 def test_of_deadlines_that_were_cleared_away_none_is_waited_for() -> None:
     delivered = [c(1, id=f"{number}", end=True, at=0) for number in range(1100)]
     played = story(*delivered, incomplete_expiration_ms=60_000)
-    assert (played.task.partition._deadlines, played.task.next_deadline()) == ([], None)
+    assert (played.task.partition.unit_deadlines._line, played.task.next_deadline()) == ([], None)
     assert played.send(c(1, id="late", end=True, at=100)) == [unit(1, id="late")]
 
 

@@ -33,6 +33,7 @@ from uow.schemas.records import (
     ReferenceRow,
     SettingsRow,
     Source,
+    SourceCount,
     Unit,
     UnitOutcome,
 )
@@ -108,6 +109,25 @@ EXAMPLES: dict[tuple[str, int], Record] = {
         missing=(),
         last_arrived=LastArrived(2, "größer-2"),
     ),
+    ("Outcome", 3): Outcome(
+        id="low-stock/France",
+        unit_id=_UNIT.unit_id,
+        destination="supply",
+        generation=3,
+        outcome=UnitOutcome.PARTIAL,
+        reason=Reason.AGE,
+        opened_at=1_700_000_000_000,
+        closed_at=1_700_000_030_250,
+        count=7,
+        bytes=700,
+        missing=(Range(8, 10),),
+        rule="low-stock/France@4",
+        last_arrived=LastArrived(7, "stock.events/0/17"),
+        deadline_at=1_700_000_030_000,
+        per_source=(SourceCount("stock.events", 7),),
+        target="orders.france",
+        supersedes=_UNIT.unit_id,
+    ),
     ("Answer", 1): Answer(
         "c-1",
         "cancel",
@@ -122,6 +142,9 @@ EXAMPLES: dict[tuple[str, int], Record] = {
     ("ChangelogComponent", 1): ChangelogRow(1, 1_700_000_000_000, 41, True, Attributes(0, 5, 3), b"\x02\x00"),
     ("ChangelogReference", 1): ReferenceRow(1, 1_700_000_000_000, 41, False, None, b"\x02\x00"),
     ("ChangelogGroup", 1): GroupRow(2, 1_700_000_000_000, 7, (Range(3, 4),), 1_700_000_001_000, 5),
+    ("ChangelogGroup", 2): GroupRow(
+        2, 1_700_000_000_000, None, (), 1_700_000_001_000, 0, "low-stock/größer@5", 1_700_000_000_500
+    ),
     ("ChangelogSettings", 1): SettingsRow((("accept_aliases", '["jms", "nifi"]'), ("expiration_policy", "redirect"))),
     ("Ledger", 1): LedgerRecord(
         layout=1,

@@ -126,6 +126,10 @@ def test_a_reason_that_only_a_newer_version_knows_is_refused() -> None:
         "rule": None,
         "command_id": None,
         "last_arrived": None,
+        "deadline_at": None,
+        "per_source": [],
+        "target": None,
+        "supersedes": None,
     }
     data, registry = written_with(newer, datum)
     with pytest.raises(DecodeError):

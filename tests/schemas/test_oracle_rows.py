@@ -120,7 +120,6 @@ def test_ledger_records_of_the_codec_are_read_by_hand(record: LedgerRecord) -> N
 @given(outcome_records)
 def test_outcomes_by_hand_have_the_codecs_bytes(outcome: Outcome) -> None:
     """W-214."""
-    outcome = replace(outcome, rule=None)
     last = outcome.last_arrived
     body = component.outcome_body(
         outcome.id.encode(),
@@ -136,6 +135,11 @@ def test_outcomes_by_hand_have_the_codecs_bytes(outcome: Outcome) -> None:
         outcome.missing,
         None if outcome.command_id is None else outcome.command_id.encode(),
         None if last is None else (last.seq, None if last.component_id is None else last.component_id.encode()),
+        None if outcome.rule is None else outcome.rule.encode(),
+        outcome.deadline_at,
+        [(each.name.encode(), each.count) for each in outcome.per_source],
+        None if outcome.target is None else outcome.target.encode(),
+        None if outcome.supersedes is None else outcome.supersedes.encode(),
     )
     assert body == codec.encode(outcome)
 

@@ -18,7 +18,8 @@ import uow.processor.engine.task as running
 import uow.processor.kafka.doubt as doubting
 from tests.sim.defects import DEFECTS, defect
 from uow.processor.core.changes import Closed
-from uow.processor.core.group import NEVER, Group
+from uow.processor.core.gathered import NEVER
+from uow.processor.core.group import Group
 from uow.processor.engine.outputs import OutputWriter, WrittenOutputs
 from uow.processor.engine.owned_partitions import OwnedPartitions
 from uow.processor.engine.ports import Meanwhile, Output, Tp

@@ -1,0 +1,151 @@
+"""Asking the conditions of a group: what makes it complete, and what gives it up. Nobody else asks. Pure.
+
+A condition is asked for the moment from which it holds if nothing more arrives. So one question serves an arriving component (does it hold
+now?) and the line of deadlines (when must the group be looked at?), and time and content mix freely in `any` and `all`.
+
+Belongs here: the meaning of each condition. Does not belong here: what follows from it (`decide`), its text (`uow.processor.rules`).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, assert_never
+
+from uow.processor.core.gathered import NEVER, Gathered
+from uow.schemas.records import Reason
+from uow.topics.conditions import (
+    Age,
+    AllOf,
+    AnyOf,
+    ByCommand,
+    Bytes,
+    ComponentDeadline,
+    Condition,
+    Count,
+    EndFlagWithoutGaps,
+    Idle,
+    Manifest,
+    Not,
+    PerSource,
+    Predicate,
+)
+from uow.topics.grouping import GroupPolicy
+
+
+def is_complete(count: int, spared: int, end: int) -> bool:
+    """`end_flag_without_gaps`: True if a group has every number (W-15, W-203).
+
+    Args:
+        count: Components held; their numbers are distinct and not above the end.
+        spared: Numbers up to the end that are not held and not needed.
+        end: The highest number, or `UNKNOWN_END`: a group is never complete then, since it holds fewer components than that.
+    """
+    return count + spared == end
+
+
+class Standing(NamedTuple):
+    """How a group stands, with the component in hand or without it.
+
+    Attributes:
+        size: Components held.
+        spared: Numbers up to the end that are neither held nor needed.
+        end: The highest number, or `UNKNOWN_END`.
+        end_reason: Reason of a group that is complete by its end.
+        gathered: The rest.
+    """
+
+    size: int
+    spared: int
+    end: int
+    end_reason: Reason
+    gathered: Gathered
+
+
+class Holding(NamedTuple):
+    """From when a condition holds if nothing more arrives.
+
+    Attributes:
+        at: A clock value, epoch ms; 0: it holds already; `NEVER`: not by time alone.
+        reason: The reason that the group closes for then.
+    """
+
+    at: int
+    reason: Reason
+
+
+_NOT_YET: Final = Holding(NEVER, Reason.COMMAND)
+
+
+def asked(condition: Condition, of: Standing, policy: GroupPolicy) -> Holding:
+    """From when the condition holds. Limits are passed strictly after them, so one millisecond later."""
+    gathered = of.gathered
+    match condition:
+        case EndFlagWithoutGaps():
+            return Holding(0 if is_complete(of.size, of.spared, of.end) else NEVER, of.end_reason)
+        case Count(n):
+            return Holding(0 if of.size >= n else NEVER, Reason.COUNT)
+        case Bytes(n):  # a group leaves before it passes them, so it is one component that is larger alone (B-40)
+            return Holding(0 if gathered.value_bytes > n else NEVER, Reason.BYTES)
+        case Predicate(text):
+            holds = any(
+                name == text and tallies and measure.holds(tallies)
+                for (name, measure), tallies in zip(policy.measures, gathered.tallies, strict=False)
+            )
+            return Holding(0 if holds else NEVER, Reason.PREDICATE)
+        case Age(ms):
+            return Holding(gathered.first_at + ms + 1, Reason.AGE)
+        case Idle(ms):
+            return Holding(gathered.last_at + ms + 1, Reason.IDLE)
+        case ComponentDeadline():
+            return Holding(NEVER if gathered.limit_at == NEVER else gathered.limit_at + 1, Reason.AGE)
+        case AnyOf(several):
+            return min((asked(each, of, policy) for each in several), key=_at, default=_NOT_YET)
+        case AllOf(several):  # of several moments the last one; of equal ones that which was asked last
+            return max(enumerate([asked(each, of, policy) for each in several]), key=_later, default=(0, _NOT_YET))[1]
+        case Not(one):
+            found = asked(one, of, policy)
+            return found._replace(at=0 if found.at > gathered.last_at else NEVER)
+        case ByCommand() | PerSource() | Manifest():
+            return _NOT_YET
+        case _:
+            assert_never(condition)
+
+
+def _at(holding: Holding) -> int:
+    return holding.at
+
+
+def _later(place: tuple[int, Holding]) -> tuple[int, int]:
+    return place[1].at, place[0]
+
+
+def rolls_over(policy: GroupPolicy, gathered: Gathered, value_bytes: int) -> bool:
+    """True if a component with so long a value must not join: the group closes before it, and the next one opens with it (B-40)."""
+    limit = bytes_limit(policy.complete_when)
+    return limit is not None and gathered.value_bytes + value_bytes > limit.n
+
+
+def bytes_limit(condition: Condition) -> Bytes | None:
+    """The `bytes` that closes a group by itself; the smallest, if there are several."""
+    match condition:
+        case Bytes():
+            return condition
+        case AnyOf(several):
+            found = [limit for each in several if (limit := bytes_limit(each)) is not None]
+            return min(found, key=_bytes, default=None)
+        case _:
+            return None
+
+
+def _bytes(limit: Bytes) -> int:
+    return limit.n
+
+
+def count_of(condition: Condition) -> int | None:
+    """The number of components that completes a group by itself; the smallest, if there are several: what a partial one lacked."""
+    match condition:
+        case Count(n):
+            return n
+        case AnyOf(several):
+            return min([each for each in map(count_of, several) if each is not None], default=None)
+        case _:
+            return None

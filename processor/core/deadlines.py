@@ -1,0 +1,61 @@
+"""The line of deadlines of open groups, by moment, then group id, then generation. Pure.
+
+Belongs here: finding the group that is due first without a scan. Does not belong here: when a group is due (`Group.due_at`).
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from uow.processor.core.gathered import NEVER
+from uow.processor.core.group import Group
+from uow.topics.policies import DestinationPolicy
+
+
+class Deadlines:
+    """Deadlines of open groups. An entry whose group has closed, or whose deadline has moved later, is put right when it comes up.
+
+    Args:
+        policy: Of the destination.
+
+    Attributes:
+        due: A clock value before which no group needs to be looked at: not above the first deadline, below it where that has moved later.
+    """
+
+    def __init__(self, policy: DestinationPolicy) -> None:
+        self._policy = policy
+        self._line: list[tuple[int, bytes, int, int, Group]] = []
+        self._serial = 0
+        self.due = NEVER
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    def first_due(self, now: int) -> Group | None:
+        """The group with the earliest deadline, if it is due by `now`."""
+        while self.due <= now:
+            due, *_, group = self._line[0]
+            if group.is_open and group.due_at(self._policy) == due:
+                return group
+            heappop(self._line)
+            if group.is_open:
+                if group.ruled is not None:
+                    group.ruled.scheduled = NEVER
+                self.schedule(group)
+            self.due = self._line[0][0] if self._line else NEVER
+        return None
+
+    def schedule(self, group: Group) -> int:
+        """Puts a group's next moment of interest in line, unless one that is not later stands there for it already. Returns `due`."""
+        due = group.due_at(self._policy)
+        if due >= NEVER:
+            return self.due
+        if group.ruled is not None:
+            if group.ruled.scheduled <= due:
+                return self.due
+            group.ruled.scheduled = due
+        self._serial += 1
+        heappush(self._line, (due, group.id, group.generation, self._serial, group))
+        if due < self.due:
+            self.due = due
+        return self.due

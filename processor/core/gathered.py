@@ -1,0 +1,166 @@
+"""The contents of a group by rule as its conditions see them: all that they look at, as a value, and what one component adds to it. Pure.
+
+Everything here follows from the components held and from the row of the rule, so a restore makes it again from their bytes (B-33).
+
+Belongs here: the values, and reading them off a component. Does not belong here: asking conditions (`conditions`), and deciding (`decide`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from uow.schemas.component import decode_component
+from uow.schemas.error_classes import DecodeError
+from uow.schemas.records import ComponentRecord
+from uow.topics.grouping import GroupPolicy, Headers, Tally
+from uow.topics.headers import Refusal, Routed, routed_of
+
+NEVER: Final = 1 << 62
+"""Later than every clock."""
+
+
+class Facts(NamedTuple):
+    """The contribution of one component to its group. Moments in epoch ms.
+
+    Attributes:
+        arrival: When it arrived: at the router's input, else at `D.components`.
+        counts_from: From when the age counts for it: its arrival, or its event time.
+        limit_at: When its own limit passes; `NEVER` without one (B-05).
+        value_bytes: Length of its value.
+        component_id: Its id, else the coordinates of its input record, else None.
+        numbers: For each predicate the numbers that it measures.
+    """
+
+    arrival: int
+    counts_from: int
+    limit_at: int
+    value_bytes: int
+    component_id: bytes | None
+    numbers: tuple[tuple[float, ...], ...] = ()
+
+
+def facts_of(
+    policy: GroupPolicy,
+    routed: Routed,
+    component_id: bytes | None,
+    at: int,
+    headers: Headers,
+    value: bytes | None,
+) -> Facts | Refusal:
+    """The facts of a component that came with these headers and this value at the append time `at`; or why it is refused (B-41).
+
+    An arrival after the append time cannot be, and is not believed.
+    """
+    arrival = min(routed.arrived_at, at) if routed.arrived_at is not None else at
+    counts_from = arrival
+    if policy.event_time is not None:
+        moment = policy.event_time(headers, value)
+        if isinstance(moment, str):
+            return Refusal(DecodeError, "event-time", moment)
+        counts_from = moment
+    numbers = []
+    for _, measure in policy.measures:
+        measured = measure.measure(headers, value)
+        if isinstance(measured, str):
+            return Refusal(DecodeError, "predicate", measured)
+        numbers.append(measured)
+    limit_at = NEVER if routed.delay_ms is None else arrival + routed.delay_ms
+    return Facts(arrival, counts_from, limit_at, len(value or b""), component_id, tuple(numbers))
+
+
+def facts_in(policy: GroupPolicy, component: ComponentRecord) -> Facts:
+    """The same of a component that is held.
+
+    Raises:
+        DecodeError: It cannot be read now, though it could before.
+    """
+    routed = routed_of(component.headers)
+    component_id = None if component.component_id is None else component.component_id.encode()
+    facts = (
+        facts_of(policy, routed, component_id, component.timestamp, component.headers, component.value)
+        if isinstance(routed, Routed)
+        else routed
+    )
+    if isinstance(facts, Refusal):
+        raise DecodeError(facts.case, f"of a component that is held: {facts.detail}")
+    return facts
+
+
+class Gathered(NamedTuple):
+    """The sum of the facts of the components held. Moments in epoch ms.
+
+    Attributes:
+        first_at: The earliest moment from which the age counts.
+        last_at: The latest arrival.
+        limit_at: The earliest moment at which a component's own limit passes.
+        value_bytes: Bytes of the values.
+        tallies: For each predicate its running figures.
+    """
+
+    first_at: int = NEVER
+    last_at: int = 0
+    limit_at: int = NEVER
+    value_bytes: int = 0
+    tallies: tuple[tuple[Tally, ...], ...] = ()
+
+    def plus(self, facts: Facts) -> Gathered:
+        """With one component more."""
+        tallies: tuple[tuple[Tally, ...], ...] = ()
+        if facts.numbers:
+            before = self.tallies or tuple([() for _ in facts.numbers])
+            tallies = tuple([_plus(some, numbers) for some, numbers in zip(before, facts.numbers, strict=True)])
+        return Gathered(
+            min(self.first_at, facts.counts_from),
+            max(self.last_at, facts.arrival),
+            min(self.limit_at, facts.limit_at),
+            self.value_bytes + facts.value_bytes,
+            tallies,
+        )
+
+
+def _plus(tallies: tuple[Tally, ...], numbers: tuple[float, ...]) -> tuple[Tally, ...]:
+    if not tallies:
+        return tuple(map(Tally.of, numbers))
+    return tuple([tally.plus(number) for tally, number in zip(tallies, numbers, strict=True)])
+
+
+NOTHING: Final = Gathered()
+
+
+class Ruled:
+    """The part of a group that only groups by rule have.
+
+    Attributes:
+        policy: That of the row which opened it; it holds until the group closes (`on_rule_change = "snapshot"`).
+        gathered: What its conditions look at.
+        component_ids: Ids of the components held (line 10).
+        scheduled: The deadline that stands in line for it, or an earlier one.
+        waits_since: Since when it is complete and not allowed to leave, epoch ms; 0: it is not.
+    """
+
+    __slots__ = ("component_ids", "gathered", "policy", "scheduled", "waits_since")
+
+    def __init__(self, policy: GroupPolicy) -> None:
+        self.policy = policy
+        self.gathered = NOTHING
+        self.component_ids: set[bytes] = set()
+        self.scheduled = NEVER
+        self.waits_since = 0
+
+    @property
+    def state(self) -> tuple[object, ...]:
+        """All of it that a restart must give back, as values."""
+        return self.policy.rule, self.gathered, frozenset(self.component_ids), self.waits_since
+
+    def hold(self, facts: Facts) -> None:
+        """Takes the facts of a component that is held now."""
+        self.gathered = self.gathered.plus(facts)
+        if facts.component_id is not None:
+            self.component_ids.add(facts.component_id)
+
+    def read_again(self, bodies: Iterable[bytes]) -> None:
+        """Takes the facts of these components, in order of arrival, and nothing else. Raises `DecodeError`."""
+        self.gathered, self.component_ids = NOTHING, set()
+        for body in bodies:
+            self.hold(facts_in(self.policy, decode_component(body)))

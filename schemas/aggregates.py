@@ -1,0 +1,114 @@
+"""Units by rule as documents for their receivers: XML around the components' own documents (B-53), and JSON with their origins (B-55).
+
+Values come from outside. A router has looked at those bound for XML (B-54); a producer that skipped it may have sent anything, and a unit that
+is complete must leave all the same: a value that is no XML document stands as text, or in base64, in an element of its own. Nothing is ever
+fetched, and no entity is expanded: a document that declares any counts as none.
+
+Belongs here: the two documents. Does not belong here: reading them back, and units of work (`formats`).
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+from xml.parsers import expat
+from xml.sax.saxutils import escape
+
+from uow.schemas import formats
+from uow.schemas.records import ComponentRecord, Unit
+
+_DECLARED: Final = re.compile(rb"""\s*<\?xml[^>]*?\sencoding\s*=\s*["']([A-Za-z0-9._-]{1,40})["']""")
+_HEAD: Final = b'<?xml version="1.0" encoding="UTF-8"?>\n'
+
+
+class _NoDocument(Exception):
+    """Not a document that can stand inside another one."""
+
+
+def aggregation_xml(components: Iterable[ComponentRecord]) -> bytes:
+    """The root elements of the components inside one element `Aggregation`, in this order. Never raises."""
+    return b"%b<Aggregation>%b</Aggregation>" % (_HEAD, b"".join(element_of(each.value) for each in components))
+
+
+def element_of(value: bytes | None) -> bytes:
+    """The root element of an XML document as UTF-8, without declaration, document type and whatever stands around it.
+
+    Of another value an element `Value`: with its text, or with `encoding="base64"`; of none an empty one.
+    """
+    if not value:
+        return b"<Value/>"
+    try:
+        return _root(value)
+    except (_NoDocument, expat.ExpatError, LookupError, ValueError):
+        pass
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if not text.replace("\n", "").replace("\t", "").isprintable():
+        return b'<Value encoding="base64">%b</Value>' % base64.b64encode(value)
+    return b"<Value>%b</Value>" % escape(text).encode()
+
+
+def _root(value: bytes) -> bytes:
+    if value[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        value = value.decode("utf-16").encode()
+    elif (declared := _DECLARED.match(value)) and declared[1].lower() not in (b"utf-8", b"utf8"):
+        value = value.decode(declared[1].decode()).encode()
+    start, end = _span(value)
+    return value[start:end]
+
+
+def _span(value: bytes) -> tuple[int, int]:
+    """Where the root element of a document begins and ends; it is read as UTF-8, whatever it declares."""
+    parser: Any = expat.ParserCreate(encoding="utf-8")
+    depth, start, last = 0, -1, -1
+
+    def opened(name: str, attributes: object) -> None:
+        nonlocal depth, start
+        if depth == 0:
+            start = parser.CurrentByteIndex
+        depth += 1
+
+    def closed(name: str) -> None:
+        nonlocal depth, last
+        depth -= 1
+        if depth == 0:
+            last = parser.CurrentByteIndex
+
+    def refused(*_: object) -> None:
+        raise _NoDocument
+
+    parser.StartElementHandler, parser.EndElementHandler = opened, closed
+    parser.EntityDeclHandler = parser.SkippedEntityHandler = parser.ExternalEntityRefHandler = refused
+    parser.Parse(value, True)
+    if start < 0 or last < 0:
+        raise _NoDocument
+    return start, _tag_end(value, last)
+
+
+def _tag_end(value: bytes, at: int) -> int:
+    """Behind the tag that begins here; a `>` inside quotes does not end it."""
+    quote = 0
+    for index in range(at, len(value)):
+        byte = value[index]
+        if quote:
+            quote = 0 if byte == quote else quote
+        elif byte in b"\"'":
+            quote = byte
+        elif byte == 0x3E:
+            return index + 1
+    raise _NoDocument
+
+
+def aggregate_json(unit: Unit, rule: str, origins: Iterable[dict[str, Any]]) -> bytes:
+    """A unit as `formats.to_json` writes it, with the name of its row; and in each component what is known of its origin.
+
+    Args:
+        unit: The unit.
+        rule: Text of `uow-rule`.
+        origins: Of each component, in order: `source_name`, `input` and `arrived_at`, or null.
+    """
+    return formats.to_json(unit, more={"rule": rule}, origins=list(origins))

@@ -1,0 +1,154 @@
+"""Groups by rule survive a restart: equal groups, equal deadlines, equal outputs, whatever crashed on the way (L3, L4, W-124)."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.core.rule_script import Table, r, row, sizes
+from tests.core.script import TOPICS, Story, c, clock, context_of, ms, policy_of, story, told
+from tests.core.streams import groups_of as all_of
+from tests.engine.restored_logs import Logs
+from tests.engine.test_replay import WIDE, draw_limits
+from tests.fake_record import INPUT
+from uow.processor.engine.replayable import NO_REPLAY, ReplayLimits
+from uow.processor.engine.restore import restore
+from uow.processor.engine.task import PartitionTask
+from uow.schemas.error_classes import StateCorruptedError
+from uow.topics.rules import BelowMin, Numbering
+
+ROWS = (
+    row("UK", complete_count=5, age_ms=15_000),
+    row("UK", version=2, complete_count=3, idle_ms=9_000),
+    row("few", complete_count=4, age_ms=7_000, min_count=2, below_min=BelowMin.EXTEND),
+    row("given", age_ms=20_000, rule={"rule_id": "numbered", "sequence": Numbering.GIVEN}),
+    row("bytes", complete_bytes=30, age_ms=30_000),
+)
+POLICY = policy_of(incomplete_expiration_ms=11_000)
+
+
+def new_task(limits: ReplayLimits = NO_REPLAY, table: Table | None = None) -> PartitionTask:
+    return PartitionTask(INPUT, context_of(POLICY, replay=limits, rules=table or Table(*ROWS)))
+
+
+def restored(logs: Logs, limits: ReplayLimits = NO_REPLAY, table: Table | None = None) -> PartitionTask:
+    context = context_of(POLICY, replay=limits, rules=table or Table(later=ROWS))
+    return restore(logs, {TOPICS.components: context}, [INPUT])[INPUT]
+
+
+def state_of(task: PartitionTask) -> Any:
+    """The groups but for the number of rows they have, and their deadlines."""
+    deadlines = {name: group.due_at(POLICY) for name, group in task.groups.items()}
+    return {name: state[:-2] for name, state in all_of(task).items()}, deadlines
+
+
+def draw_step(rnd: Random, now: float) -> Any:
+    kind = rnd.random()
+    if kind < 0.1:
+        return clock(now)
+    if kind < 0.2:
+        return told(
+            rnd.choice(["release", "extend", "expire", "remove", "cancel"]),
+            id="low-stock/UK",
+            seq=2,
+            until=now + 20,
+            at=now,
+        )
+    if kind < 0.35:
+        return c(rnd.randint(1, 4), end=rnd.random() < 0.3, id=rnd.choice("abc"), at=now)
+    if kind < 0.5:
+        return r("given", at=now, rule="numbered", seq=rnd.randint(1, 4), end=rnd.random() < 0.2)
+    arrived = now - rnd.choice([0, 0, 0, 2, 20])
+    name, version = rnd.choice([("UK", 1), ("UK", 1), ("UK", 2), ("few", 1), ("bytes", 1)])
+    copy = f"stock.events/0/{rnd.randint(0, 30)}" if rnd.random() < 0.2 else None
+    delay = rnd.choice([None, None, 4.0])
+    return r(name, at=now, arrived=arrived, version=version, input=copy, delay=delay, value="x" * rnd.randint(1, 14))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_restart_anywhere_changes_nothing_about_groups_by_rule_b33_b38_b51_b68(seed: int) -> None:
+    """A crash before the commit is taken again, a crash after it is not; both come to what would have been."""
+    rnd = Random(seed)
+    steady = Story(new_task())
+    logs, other = Logs(INPUT), Story(new_task(draw_limits(rnd)))
+    now, by_rule = 0.0, 0
+    for _ in range(120):
+        now += rnd.choice([0, 0.1, 1, 3])
+        step = draw_step(rnd, now)
+        steady.send(step)
+        for attempt in range(2):
+            first = len(other.plans)
+            before = other.offset, other.command_offset
+            other.send(step)
+            if attempt == 0 and rnd.random() < 0.1 and logs.committed_offset is not None:
+                other.task = restored(logs, draw_limits(rnd))  # the transaction failed
+                (other.offset, other.command_offset), other.plans = before, other.plans[:first]
+                continue
+            break
+        logs.take_input([record for _, record in sorted(other.lying.items())])
+        for plan in other.plans[first:]:
+            logs.add(plan)
+        if rnd.random() < 0.15 and logs.committed_offset is not None:
+            if rnd.random() < 0.3:
+                logs.add(other.task.drain())
+            if rnd.random() < 0.3:
+                logs.compact()
+            other.task = restored(logs, draw_limits(rnd))
+            other.task.partition.counts.received = other.task.partition.counts.held
+            by_rule += sum(group.ruled is not None for group in other.task.groups.values())
+        assert state_of(other.task) == state_of(steady.task)
+    assert [each for each in other.outputs if each.topic != TOPICS.outcomes] == [
+        each for each in steady.outputs if each.topic != TOPICS.outcomes
+    ]
+    assert by_rule, "no restart met a group by rule"
+
+
+def write(*steps: Any, limits: ReplayLimits = NO_REPLAY) -> tuple[Logs, Story]:
+    logs, played = Logs(INPUT), Story(new_task(limits))
+    played.send(*steps)
+    logs.take_input([record for _, record in sorted(played.lying.items())])
+    for plan in played.plans:
+        logs.add(plan)
+    return logs, played
+
+
+def test_a_deadline_is_what_it_was_before_the_restart_b68() -> None:
+    logs, _ = write(r(at=0), r(at=40, arrived=0.5), limits=WIDE)
+    task = restored(logs)
+    assert task.tick(ms(15)) is None
+    after = Story(task)
+    after.send(clock(50))
+    assert sizes(after) == [("partial", "age", 2)]
+    assert after.units[0].closed_at == ms(15.001)
+
+
+def test_groups_by_rule_are_written_and_never_replayed_b67() -> None:
+    logs, played = write(r(at=0), limits=WIDE)
+    assert [value is not None for _, value in played.plans[0].changelog] == [True, True]
+    assert (restored(logs, WIDE).replayable.floor(9), len(restored(logs).groups)) == (9, 1)
+    played.send(clock(16))
+    assert [value for _, value in played.plans[-1].changelog] == [None, None]
+    logs.add(played.plans[-1])
+    logs.compact()
+    assert restored(logs).groups == {}
+
+
+def test_a_due_group_whose_transaction_fails_twice_is_one_unit_and_not_early_b51() -> None:
+    logs, _ = write(r(at=0))
+    plans = [restored(logs).tick(ms(20)) for _ in range(3)]
+    assert all(plan is not None and plan.outputs == plans[0].outputs for plan in plans)  # type: ignore[union-attr]
+    logs.add(plans[0])
+    assert restored(logs).tick(ms(3_600)) is None
+
+
+def test_a_group_whose_row_is_gone_is_told_and_not_guessed() -> None:
+    logs, _ = write(r(at=0))
+    with pytest.raises(StateCorruptedError, match="low-stock/UK@1"):
+        restored(logs, table=Table())
+
+
+def test_a_group_that_opens_and_closes_in_one_poll_is_never_written_b31() -> None:
+    played = story(*(r(at=0) for _ in range(10)), rules=Table(*ROWS), incomplete_expiration_ms=11_000)
+    assert [plan.changelog for plan in played.plans] == [[]]
