@@ -59,6 +59,8 @@ _ONE_MACHINE = {
 OBJECT_STORES = {"s3a": "s3"}
 """Schemes of object stores, with the set of jars (`uow/jvm/jars.toml`) that reads and writes there."""
 
+_STDERR = 2
+
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """Environment variable of a program that `spark-submit` runs: it has a JVM already."""
 
@@ -186,7 +188,8 @@ def _jvm(at_launch: tuple[tuple[str, str], ...], is_here: bool) -> tuple[Any, st
     scratch = tempfile.mkdtemp(prefix="uow-spark-")
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     launch: Callable[..., Any] = launch_gateway
-    gateway = launch(SparkConf().setAll(list(at_launch)), popen_kwargs={"cwd": scratch})
+    # standard output is the command's: Delta's `VACUUM` prints there
+    gateway = launch(SparkConf().setAll(list(at_launch)), popen_kwargs={"cwd": scratch, "stdout": _STDERR})
     # one file system was created at launch, and is cached; later ones use the property
     here, hadoop = str(Path.cwd()), gateway.jvm.org.apache.hadoop
     gateway.jvm.java.lang.System.setProperty("user.dir", here)

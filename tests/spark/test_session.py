@@ -42,12 +42,15 @@ def test_python_workers_are_of_this_environment(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
-def test_relative_paths_mean_the_users_folder_and_nothing_else_appears_there(tmp_path: Path) -> None:
-    code = "from uow.spark_sink.session import session; session('probe').range(3).write.parquet('written')"
+def test_relative_paths_mean_the_users_folder_and_nothing_else_appears_there_or_on_its_output(tmp_path: Path) -> None:
+    code = (
+        "from uow.spark_sink.session import session; spark = session('probe'); spark.range(3).write.parquet('written');"
+    )
+    code += "spark.sparkContext._jvm.java.lang.System.out.println('as VACUUM does')"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert [path.name for path in tmp_path.iterdir()] == ["written"]
     assert done.stdout == ""
-    assert done.stderr == ""
+    assert done.stderr == "as VACUUM does\n"
 
 
 def test_spark_starts_with_the_class_archive_that_setup_made(spark: SparkSession) -> None:
