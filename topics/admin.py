@@ -11,7 +11,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType, TopicMetadata  # type: ignore[attr-defined]
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_attempt, wait_fixed
 
@@ -160,6 +160,10 @@ def check(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[Deviation]:
             found.append(Deviation(spec.name, "partitions", str(count), str(counts[spec.name]), reason))
         replicas = min((len(each.replicas) for each in there[spec.name].partitions.values()), default=1)
         found.extend(_setting_deviations(spec, replicas, settings[spec.name]))
+        if replicas < spec.min_replication:
+            reason = "under strict order a record must outlive the loss of a broker"
+            most = f"at least {spec.min_replication}"
+            found.append(Deviation(spec.name, "replication", most, str(replicas), reason, spec.is_trial))
     return found
 
 
@@ -188,6 +192,11 @@ def _setting_deviations(spec: TopicSpec, replicas: int, actual: Mapping[str, str
         value = actual.get(name, "")
         if not expectation.accepts(value):
             found.append(Deviation(spec.name, name, expectation.text, value, expectation.reason, expectation.advised))
+    told = {(each.what, each.advised) for each in found}
+    for name, expectation in spec.strict.items():
+        value = actual.get(name, "")
+        if not expectation.accepts(value) and (name, spec.is_trial) not in told:
+            found.append(Deviation(spec.name, name, expectation.text, value, expectation.reason, spec.is_trial))
     return found
 
 
@@ -210,6 +219,22 @@ def partition_counts(admin: AdminClient) -> dict[str, int]:
         KafkaException: No broker answers.
     """
     return {name: len(topic.partitions) for name, topic in admin.list_topics(timeout=TIMEOUT_S).topics.items()}
+
+
+def topic_ids(admin: AdminClient, names: Sequence[str]) -> dict[str, str]:
+    """Ids of topics: a topic that was deleted and made again has another one (S-15). Topics that do not exist are left out.
+
+    Raises:
+        KafkaException: The broker does not answer, or may not be asked.
+    """
+    found = {}
+    for name, answer in admin.describe_topics(TopicCollection([*names]), request_timeout=TIMEOUT_S).items():
+        try:
+            found[name] = str(answer.result().topic_id)
+        except KafkaException as failure:
+            if failure.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+    return found
 
 
 def topic_settings(admin: AdminClient, names: Sequence[str]) -> dict[str, dict[str, str]]:

@@ -7,7 +7,7 @@ talking to a broker (`uow.topics.admin`) and the settings of destinations (`uow.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -97,6 +97,11 @@ class DestinationTopics:
         return f"{self.application}-{self.destination}-closed-changelog"
 
     @property
+    def registry(self) -> str:
+        """Strictness, eras, subscriptions and order gaps, `D.registry`; under strict order only."""
+        return f"{self.destination}.registry"
+
+    @property
     def path_map(self) -> str:
         """The path map, `A-D-path-map`; under path routing only."""
         return f"{self.application}-{self.destination}-path-map"
@@ -169,6 +174,9 @@ class TopicSpec:
         replication: Replication factor to create it with; never compared.
         expectations: Settings by name that are set on creation and compared by `uow topics check`.
         tuning: Settings by name that are set on creation only: useful, but nothing is lost without them.
+        strict: Settings by name that are compared only: strict order needs them, and a topic cannot have them with fewer replicas.
+        min_replication: Smallest number of replicas; 0: any.
+        is_trial: True if what `strict` and `min_replication` ask for is mere advice (profile `test`).
         counted: True if its number of partitions must be that of `D.components`.
         may_exceed: True if it may have more: `uow topics repartition` gives it partitions first, and may stop after that (W-107).
     """
@@ -180,6 +188,9 @@ class TopicSpec:
     tuning: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     counted: bool = True
     may_exceed: bool = False
+    strict: Mapping[str, Expectation] = field(default_factory=lambda: MappingProxyType({}))
+    min_replication: int = 0
+    is_trial: bool = False
 
     @property
     def config(self) -> dict[str, str]:
@@ -194,6 +205,7 @@ _INPUT_DELETE = Expectation(
     "delete", TopicRule.EQUAL, "all components of a unit share a key, so compaction would lose them"
 )
 _COMPACT = Expectation("compact", TopicRule.EQUAL, "held components must stay as long as their group is open")
+_REGISTRY = Expectation("compact", TopicRule.EQUAL, "clients must find strictness, eras and subscriptions at any time")
 _APPEND_TIME = Expectation(
     "LogAppendTime",
     TopicRule.EQUAL,
@@ -237,6 +249,19 @@ _CLEAN_ELECTION = Expectation(
 )
 _TWO_IN_SYNC = Expectation(
     "2", TopicRule.AT_LEAST, "acknowledged records must outlive the disk of one broker", advised=True
+)
+
+STRICT_REPLICATION = 3
+"""Fewest replicas of a topic whose order must outlive the loss of a broker (S-22)."""
+_STRICT = MappingProxyType(
+    {
+        "min.insync.replicas": Expectation(
+            "2", TopicRule.AT_LEAST, "under strict order an acknowledged record must outlive the disk of one broker"
+        ),
+        "unclean.leader.election.enable": Expectation(
+            "false", TopicRule.EQUAL, "a leader that lags behind would cut off the end of the log, and order with it"
+        ),
+    }
 )
 
 _QUICK_COMPACTION = MappingProxyType(
@@ -299,6 +324,7 @@ def expected(
     replication: int = 1,
     replay_ms: int = 0,
     targets: Mapping[str, bool] = MappingProxyType({}),
+    is_trial: bool = False,
 ) -> list[TopicSpec]:
     """The expected settings of the topics of a destination (W-19, W-70, W-88, W-120).
 
@@ -311,6 +337,7 @@ def expected(
         replay_ms: Largest age of a group whose components are not in the changelog but only in input and ledger.
         targets: Target topics of rules for this destination; true where units are written as runs, one record after another, to the partition
             number of their components (B-60).
+        is_trial: True for profile `test`: what strict order asks of a cluster is mere advice (S-22).
 
     Returns:
         `D.components` first; every topic with `counted` must have its partition count.
@@ -328,6 +355,15 @@ def expected(
     ) -> TopicSpec:
         return TopicSpec(name, partitions, replication, MappingProxyType(expectations), tuning, counted, may_exceed)
 
+    def in_order(found: TopicSpec) -> TopicSpec:
+        if not policy.strict_order:
+            return found
+        strict = dict(_STRICT)
+        if policy.strict_block_limit_ms != NEVER_MS:
+            reason = "a record must outlive the longest time that a partition may be blocked (strict_block_limit_ms)"
+            strict["retention.ms"] = Expectation(str(policy.strict_block_limit_ms + 1), TopicRule.AT_LEAST, reason)
+        return replace(found, strict=strict, min_replication=STRICT_REPLICATION, is_trial=is_trial)
+
     units = unit_topics(policy.routes, names.units)
     cleanup, clock, limit, codec = "cleanup.policy", "message.timestamp.type", "max.message.bytes", "compression.type"
     components = {cleanup: _INPUT_DELETE, clock: _APPEND_TIME, codec: _AS_LARGE_AS_SENT}
@@ -339,8 +375,8 @@ def expected(
     output = {cleanup: _DELETE, limit: _RECORD_LIMIT}
     ledger = output | {"retention.ms": _ledger_retention(policy.closed_retention_ms, replay_ms)}
     return [
-        spec(names.components, components),
-        *(spec(name, output) for name in units),
+        in_order(spec(names.components, components)),
+        *(in_order(spec(name, output)) for name in units),
         *(spec(name, output, counted=in_runs) for name, in_runs in sorted(targets.items()) if name not in units),
         spec(names.rejected, output, counted=False),
         spec(names.errors, output),
@@ -351,6 +387,11 @@ def expected(
         *(
             [TopicSpec(names.path_map, 1, replication, _PATH_MAP, _SMALL_SEGMENTS, counted=False)]
             if policy.has_paths
+            else []
+        ),
+        *(
+            [TopicSpec(names.registry, 1, replication, MappingProxyType({cleanup: _REGISTRY}), counted=False)]
+            if policy.strict_order
             else []
         ),
     ]

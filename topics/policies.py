@@ -90,6 +90,34 @@ class FieldSource(StrEnum):
     VALUE = "value"
 
 
+class StrictAttach(StrEnum):
+    """A reader of a strict destination for which no partition is left (S-03)."""
+
+    STANDBY = "standby"
+    FAIL = "fail"
+
+
+class StrictTopology(StrEnum):
+    """Sends without a key to a strict destination with several partitions (S-21)."""
+
+    REFUSE = "refuse"
+    WARN = "warn"
+
+
+class StrictProducers(StrEnum):
+    """The one way of sending to a strict destination (S-24)."""
+
+    TRANSACTED = "transacted"
+    PLAIN = "plain"
+
+
+class ExceptionDestination(StrEnum):
+    """Where a reader puts a unit that failed too often (S-14)."""
+
+    ERRORS = "errors"
+    NONE = "none"
+
+
 class OutcomesPolicy(StrEnum):
     """Which closed groups are reported to `D.outcomes` (W-214)."""
 
@@ -138,6 +166,19 @@ class DestinationPolicy:
     routing: Routing = Routing.HASH
     outcomes: OutcomesPolicy = OutcomesPolicy.EXCEPTIONS
     strict_order: bool = False
+    strict_attach: StrictAttach = StrictAttach.STANDBY
+    strict_group: str = ""
+    strict_order_topology: StrictTopology = StrictTopology.REFUSE
+    strict_producers: StrictProducers = StrictProducers.TRANSACTED
+    strict_priority: int = 4
+    strict_block_limit_ms: int = NEVER_MS
+    exception_destination: ExceptionDestination = ExceptionDestination.ERRORS
+    auto_stop_on_failure: bool = False
+    sequential_failure_threshold: int = 1
+    concurrency: int = 1
+    max_batch_size: int = 1
+    receive_exclusive: bool = False
+    share_subscription: bool = False
     accept_aliases: frozenset[AliasFamily] = frozenset()
     expiration_log_headers: tuple[str, ...] = ()
     mirror_prefixes: tuple[str, ...] = ()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from uow import errors
     from uow.client.answers import Cancellation
+    from uow.client.blocking import OrderBlocked
     from uow.client.connection import Connection, connect
     from uow.client.consumption import Start
     from uow.client.forwarding import Forwarded, Keep
@@ -61,6 +62,7 @@ _HOMES = {
     "Message": "uow.client.received",
     "MessageReader": "uow.client.timely_messages",
     "Outcome": "uow.schemas.records",
+    "OrderBlocked": "uow.client.blocking",
     "OutgoingRecord": "uow.client.outgoing",
     "Range": "uow.schemas.records",
     "Reader": "uow.client.reader",
@@ -103,6 +105,7 @@ __all__ = [
     "LastArrived",
     "Message",
     "MessageReader",
+    "OrderBlocked",
     "Outcome",
     "OutgoingRecord",
     "Range",

@@ -15,6 +15,10 @@ UowError
 |-- CommitOutcomeUnknownError        all of it is visible, or nothing: repeat with the same id
 |-- LostServerError                  not ours any more, it comes again: do not acknowledge
 |-- SubscriptionExpiredError         the committed offset is gone: the operator decides
+|-- DestinationChangedError          another topic id or partition count: the operator decides
+|-- OrderBlockedError                strict order: a record is not done, or was not written, and nothing passes it
+|-- AlreadyAttachedError             strict order: the subscription has its reader
+|-- OrderConfigError                 strict order: a setting or call would break it (a `ConfigError`)
 |-- RegistryError                    the schema registry does not answer, or refuses: mend it
 |-- NoAnswerError                    commands: Kafka did not answer, or a topic is missing
 |-- UnansweredError                  commands: no worker answered in time; the command is decided all the same
@@ -84,6 +88,7 @@ _HOMES: Mapping[str, str] = {
 """The module that defines each error that is loaded when it is first used."""
 
 __all__ = [
+    "AlreadyAttachedError",
     "AmbiguousSendError",
     "BadSequenceNumberError",
     "BadUnitIdError",
@@ -96,6 +101,7 @@ __all__ = [
     "ComponentExpiredError",
     "ConfigError",
     "DecodeError",
+    "DestinationChangedError",
     "DestinationUnavailableError",
     "DuplicateSequenceNumberError",
     "EmptyUnitError",
@@ -107,6 +113,8 @@ __all__ = [
     "LostServerError",
     "MisroutedComponentError",
     "NoAnswerError",
+    "OrderBlockedError",
+    "OrderConfigError",
     "OutOfSequenceRangeError",
     "PortTaken",
     "ReconnectGivenUpError",
@@ -178,6 +186,28 @@ class LostServerError(UowError):
 
 class SubscriptionExpiredError(UowError):
     """The committed offset is gone or out of range: records may be missing, so nothing is read until the operator decides (R-53)."""
+
+
+class DestinationChangedError(UowError):
+    """A strict destination has other topics, or another partition count, than its era: its order would begin anew (S-15, S-21).
+
+    The operator decides: `uow adopt D --why ...` begins a new era.
+    """
+
+
+class OrderBlockedError(UowError):
+    """Strict order: a record is not done with, or was not written for certain, and nothing may pass it (S-14, S-30).
+
+    A reader goes on by itself once the record succeeds. A producer goes on after `resend` or `skip`.
+    """
+
+
+class AlreadyAttachedError(UowError):
+    """Strict order with `strict_attach = "fail"`: other readers have every partition of the subscription (S-03). Try again later."""
+
+
+class OrderConfigError(ConfigError):
+    """A setting or a call that would break strict order: setting, value and rule say which (S-02). Nothing was done."""
 
 
 if not TYPE_CHECKING:  # to a type checker, every name that is asked for would exist

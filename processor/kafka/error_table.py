@@ -74,7 +74,7 @@ _CODES: Final[Mapping[Meaning, tuple[int, ...]]] = {
         Code.CLUSTER_AUTHORIZATION_FAILED,
         Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ),
-    Meaning.OUT_OF_RANGE: (Code._AUTO_OFFSET_RESET, Code.OFFSET_OUT_OF_RANGE),
+    Meaning.OUT_OF_RANGE: (Code._AUTO_OFFSET_RESET, Code.OFFSET_OUT_OF_RANGE, Code._LOG_TRUNCATION),
     Meaning.END: (Code._PARTITION_EOF,),
     Meaning.UNFETCHABLE: (Code._BAD_COMPRESSION, Code._BAD_MSG),
     Meaning.PASSING: (

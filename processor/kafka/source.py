@@ -55,11 +55,14 @@ class KafkaSource:
 
     Attributes:
         stable_lags: How far the last stable offset is behind the end offset, by partition, as of the last statistics (W-50).
+        held_back: The partitions whose readable records are all read, while an open transaction holds back others: by the offset at which it
+            began, since when, epoch ms.
     """
 
     def __init__(self, clients: Clients, settings: WorkerSettings, clock: WorkerClock) -> None:
         self._clients, self._clock = clients, clock
         self.stable_lags: Mapping[Tp, int] = {}
+        self.held_back: dict[Tp, tuple[int, int]] = {}
         self._liveness = CoordinatorLiveness(settings.session_timeout_ms)
         self._stands_still = False
         self._outage = Outage()
@@ -110,6 +113,15 @@ class KafkaSource:
             for name, topic in statistics["topics"].items()
             for number, each in topic["partitions"].items()
             if each["ls_offset"] >= 0
+        }
+        now, before = time.time_ns() // 1_000_000, self.held_back
+        self.held_back = {
+            (tp := Tp(name, int(number))): _since(before.get(tp), each["ls_offset"], now)
+            for name, topic in statistics["topics"].items()
+            for number, each in topic["partitions"].items()
+            if 0 <= each["ls_offset"] < each["hi_offset"]
+            and each["next_offset"] >= each["ls_offset"]
+            and not each["fetchq_cnt"]
         }
 
     def begin(self, positions: Mapping[Tp, int]) -> None:
@@ -290,3 +302,8 @@ class KafkaSource:
     def _group(self) -> ck.Consumer:
         assert self._consumer is not None, "open the source first"
         return self._consumer
+
+
+def _since(before: tuple[int, int] | None, stable: int, now: int) -> tuple[int, int]:
+    """The last stable offset of a partition that is held back, and since when it has not moved."""
+    return before if before is not None and before[0] == stable else (stable, now)

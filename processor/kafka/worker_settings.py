@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from uow.topics.policies import DestinationPolicy
 from uow.topics.routers import RouterSettings, RulesSettings
+from uow.topics.strict_order import OrderOverrideWarning
 
 CLOCK_LEAD_MS = 60_000
 """Far more than synchronised clocks differ by."""
@@ -43,6 +44,8 @@ class WorkerSettings:
         registry_url: Schema registry; empty: single-object encoding.
         rules: Where the rules are.
         routers: Routers by name.
+        is_trial: True in profile `test`: what strict order asks of a cluster is mere advice.
+        overrides: Settings that strict order overrides.
     """
 
     application_id: str
@@ -66,6 +69,8 @@ class WorkerSettings:
     registry_url: str = ""
     rules: RulesSettings = field(default_factory=RulesSettings)
     routers: Mapping[str, RouterSettings] = field(default_factory=dict)
+    is_trial: bool = False
+    overrides: tuple[OrderOverrideWarning, ...] = ()
 
     @property
     def inputs(self) -> dict[str, str]:

@@ -12,6 +12,7 @@ import asyncio
 import gc
 import logging
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import closing
 from time import monotonic
@@ -157,7 +158,9 @@ def create_app(settings: WorkerSettings, new_ports: NewPorts, web: WebAddress | 
         web_stats_enabled=False,
     )
     app.worker_settings, app.new_ports = settings, new_ports
-    app.status = WorkerStatus(settings.worker_name, {each.components: name for name, each in topics.items()})
+    overrides = Counter(each.destination for each in settings.overrides)
+    destinations = {each.components: name for name, each in topics.items()}
+    app.status = WorkerStatus(settings.worker_name, destinations, overrides=overrides)
     for name, each in topics.items():
         table = app.Table(
             name,
@@ -243,6 +246,7 @@ def kafka_ports(
         contents = KafkaContents(clients, settings.transaction_timeout_ms / 2000)
         by_value = [topic for topic, each in contexts.items() if each.policy.field_source is FieldSource.VALUE]
         status.read_stable_lags = lambda: source.stable_lags
+        status.read_held_back = lambda: source.held_back
         status.read_complaint = lambda: source.complaint
 
         def logs(tp: Tp) -> tuple[Sequence[Tp], int]:

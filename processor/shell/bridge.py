@@ -163,7 +163,7 @@ class Bridge:
     async def _drop(self, tps: Sequence[Tp]) -> None:
         for tp in tps:
             self._status.tasks.pop(tp, None)
-            self._status.blocked.pop(tp, None)
+            self._status.unblock(tp)
         self._app.tables.drop(tps)
         await self._app.on_partitions_revoked.send({TP(*tp) for tp in tps})
         if tps:
@@ -210,10 +210,11 @@ class Bridge:
 
     def _on_blocked(self, tp: Tp, cause: Blocked) -> None:
         self._status.blocked[tp] = str(cause)
+        self._status.blocked_since.setdefault(tp, time.time_ns() // 1_000_000)
         self._status.blocks += 1
 
     def _on_unblocked(self, tp: Tp) -> None:
-        self._status.blocked.pop(tp, None)
+        self._status.unblock(tp)
 
     def _on_paused(self, tps: frozenset[Tp]) -> None:
         self._status.paused = tps

@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 
 from uow.processor.engine.batch import Task
 from uow.processor.engine.ports import Tp
+from uow.topics.order_state import OrderState, PartitionOrder, Seen, order_of
 from uow.topics.path_map import PathMap
 
 FATES = (
@@ -54,9 +55,12 @@ class WorkerStatus:
         destinations: Name of the destination by its `D.components`.
         tasks: Task by partition owned.
         blocked: Cause by partition that cannot go on.
+        blocked_since: Since when, epoch ms.
         blocks: Number of times a partition was blocked, tries that failed included.
         paused: Partitions that are paused because memory is short.
         paths: The path map by name of the destination, where it has one.
+        read_held_back: Returns the partitions that an open transaction keeps waiting: the offset at which it began, and since when, epoch ms.
+        overrides: Number of settings that strict order overrides, by destination (S-27).
         read_complaint: Returns the reason why nothing can be read at present; None if records can be read.
         read_stable_lags: Returns by how many records the last stable offset is behind the end offset, by partition (W-50).
         transactions: Number committed.
@@ -73,10 +77,13 @@ class WorkerStatus:
     destinations: Mapping[str, str] = field(default_factory=dict)
     tasks: dict[Tp, Task] = field(default_factory=dict)
     blocked: dict[Tp, str] = field(default_factory=dict)
+    blocked_since: dict[Tp, int] = field(default_factory=dict)
     blocks: int = 0
     paused: frozenset[Tp] = frozenset()
     paths: Mapping[str, PathMap] = field(default_factory=dict)
     read_stable_lags: Callable[[], Mapping[Tp, int]] = dict
+    read_held_back: Callable[[], Mapping[Tp, tuple[int, int]]] = dict
+    overrides: Mapping[str, int] = field(default_factory=dict)
     read_complaint: Callable[[], str | None] = lambda: None
     transactions: int = 0
     polls: int = 0
@@ -91,6 +98,23 @@ class WorkerStatus:
         """The counts of one partition, by fate."""
         counts = self.tasks[tp].counts
         return {fate: getattr(counts, fate) for fate in FATES}
+
+    def unblock(self, tp: Tp) -> None:
+        """A partition goes on, or went away."""
+        self.blocked.pop(tp, None)
+        self.blocked_since.pop(tp, None)
+
+    def order(self, tp: Tp, now_ms: int) -> PartitionOrder:
+        """The state of a partition as strict order knows it, whether or not its destination is strict (S-32)."""
+        task, held = self.tasks.get(tp), self.read_held_back().get(tp)
+        position = task.position if task is not None else 0
+        stable, since = held if held is not None else (position, 0)
+        if held is not None:
+            position = max(position, stable)  # what lies between are markers of transactions
+        end = stable + self.read_stable_lags().get(tp, 0)
+        failed_since, cause = self.blocked_since.get(tp, 0), self.blocked.get(tp, "")
+        seen = Seen(position, stable, end, now_ms, since, failed_since, cause=cause)
+        return order_of(seen)
 
 
 def oldest_opened_at(groups: Mapping[bytes, Any]) -> int | None:
@@ -155,6 +179,18 @@ def _age(status: WorkerStatus, tp: Tp, task: Task, now_ms: int) -> float:
 def _blocked(status: WorkerStatus, now_ms: int) -> Rows:
     for tp in sorted({*status.tasks, *status.blocked}):
         yield _place(status, tp), float(tp in status.blocked)
+
+
+def _order_states(status: WorkerStatus, now_ms: int) -> Rows:
+    for tp in sorted({*status.tasks, *status.blocked}):
+        found = status.order(tp, now_ms).state
+        for state in OrderState:
+            yield (*_place(status, tp), state.value), float(state is found)
+
+
+def _overrides(status: WorkerStatus, now_ms: int) -> Rows:
+    for destination, count in sorted(status.overrides.items()):
+        yield (destination,), count
 
 
 def _per_map(value: Callable[[PathMap], float]) -> Reading:
@@ -333,6 +369,21 @@ METRICS: tuple[MetricSpec, ...] = (
         "1 if the partition cannot go on; the page /groups/ says why.",
         PARTITION,
         _blocked,
+    ),
+    MetricSpec(
+        "uow_order_state",
+        "gauge",
+        "1 for the state of the partition: ok, blocked-handler (it cannot go on), blocked-transaction (an open transaction holds back all that is left "
+        "to read), stopped; the page /groups/ has position, moment and cause.",
+        (*PARTITION, "state"),
+        _order_states,
+    ),
+    MetricSpec(
+        "uow_order_overrides",
+        "counter",
+        "Settings of a strict destination that strict order has overridden at the start; each is a log line.",
+        ("destination",),
+        _overrides,
     ),
     MetricSpec(
         "uow_blocks",

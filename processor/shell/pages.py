@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
@@ -85,6 +85,7 @@ def _partition_view(status: WorkerStatus, tp: Tp, now_ms: int) -> dict[str, Any]
     view: dict[str, Any] = {
         "blocked": status.blocked.get(tp),
         "paused": tp in status.paused,
+        "order": asdict(status.order(tp, now_ms)),
     }
     task = status.tasks.get(tp)
     if task is None:

@@ -156,7 +156,9 @@ def check_topics(settings: WorkerSettings) -> dict[str, int]:
     partitions = _insist(settings, partial(_partitions, client))
     complaints = []
     for name, policy in settings.destinations.items():
-        specs = expected(settings.application_id, name, policy, replay_ms=settings.replay_ms)
+        specs = expected(
+            settings.application_id, name, policy, replay_ms=settings.replay_ms, is_trial=settings.is_trial
+        )
         for each in _insist(settings, partial(admin.check, client, specs)):
             if each.advised:
                 log.warning("%s", each)
@@ -221,6 +223,8 @@ def _partitions(client: AdminClient) -> dict[str, int]:
 
 
 def _warn(settings: WorkerSettings) -> None:
+    for override in settings.overrides:
+        log.warning("%s", override)
     for name, policy in settings.destinations.items():
         unlimited = policy.incomplete_expiration_ms == NEVER_MS and policy.idle_expiration_ms == NEVER_MS
         if policy.handling_policy is HandlingPolicy.PASS_THROUGH:

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from uow.cli.main import main
+from uow.topics.strict_order import HAZARDS, ROWS
 
 
 @pytest.fixture(autouse=True)
@@ -63,3 +64,16 @@ def test_check_of_a_good_configuration_exits_0_and_passes_warnings_on() -> None:
 def test_check_reads_the_file_that_is_named() -> None:
     Path("other.toml").write_text("[worker]\nweb = 3")
     assert run("check", "-c", "other.toml").exit_code == 2
+
+
+def test_show_lists_what_strict_order_forces_and_refuses_and_the_hazards_s02() -> None:
+    toml = "[destinations.d]\nstrict_order = true\nconcurrency = 8"
+    lines = run("show", toml=toml).stdout.splitlines()
+    assert "destinations.d.concurrency\t1\tstrict_order, in place of 8 from uow.toml" in lines
+    assert "readers without a group, share groups\trefuse\t" in lines
+    assert any(line.startswith("- plain producers: order holds within one run") for line in lines)
+    shown = json.loads(run("show", "--json", toml=toml).stdout)["strict_order"]
+    assert shown["overridden"] == [{"destination": "d", "setting": "concurrency", "requested": 8, "effective": 1}]
+    assert len(shown["rows"]) == len(ROWS)
+    assert len(shown["hazards"]) == len(HAZARDS)
+    assert "strict order" not in run("show", toml="[destinations.d]").stdout

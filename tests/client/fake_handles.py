@@ -91,7 +91,7 @@ class FakeProducer:
 
     def list_topics(self, topic: str, timeout: float) -> Any:
         self._called("list_topics")
-        count = self.broker.topics.get(topic, 0 if self.broker.topics else 4)
+        count = self.broker.topics.get(topic, 0 if self.broker.topics or topic.endswith(".registry") else 4)
         return SimpleNamespace(topics={topic: topic_metadata(count)} if count else {})
 
     def init_transactions(self, timeout: float) -> None:
@@ -246,7 +246,7 @@ class FakeConsumer:
     def list_topics(self, topic: str | None, timeout: float) -> Any:
         if topic is None:
             return SimpleNamespace(topics={name: topic_metadata(count) for name, count in self.broker.topics.items()})
-        count = self.broker.topics.get(topic, 0 if topic.endswith("-path-map") else 1)
+        count = self.broker.topics.get(topic, 0 if topic.endswith(("-path-map", ".registry")) else 1)
         return SimpleNamespace(topics={topic: topic_metadata(count)} if count else {})
 
     def consumer_group_metadata(self) -> Any:

@@ -41,8 +41,8 @@ def complaints(read, text: str = "", environ: Mapping[str, str] | None = None) -
     return {each.setting: each.rule for each in caught.value.complaints}
 
 
-def d(body: str) -> str:
-    return f"[destinations.d]\n{body}"
+def d(*lines: str) -> str:
+    return "\n".join(["[destinations.d]", *lines])
 
 
 def r(*lines: str) -> str:
@@ -181,7 +181,12 @@ ROWS = [
     ("templates.slow = 3", "templates.slow", "must be a section"),
     (d("shape = 'heap'"), "destinations.d.shape", "must be one of envelope, consecutive, reference"),
     (d("oversize = 'envelope'"), "destinations.d.oversize", "must be one of fail, consecutive, reference"),
-    (d("strict_order = true"), "destinations.d.strict_order", "not supported yet"),
+    (d("concurrency = 2"), "destinations.d.concurrency", "only 1 is supported yet"),
+    (d("share_subscription = true"), "destinations.d.share_subscription", "only false is supported yet"),
+    (d("strict_priority = 10"), "destinations.d.strict_priority", "0 to 9"),
+    (d("strict_group = 'a b'"), "destinations.d.strict_group", "letters, digits"),
+    (d("strict_attach = 'wait'"), "destinations.d.strict_attach", "must be one of standby, fail"),
+    (d("strict_order = true", "mirror_prefixes = ['d']"), "destinations.d", "are a mirror"),  # S-18
     (d("redelivery_limit = -2"), "destinations.d.redelivery_limit", "-1 (never) or at least 0"),
     # routes: W-98
     (r("when = 7", "to = 'x'"), "destinations.d.routes", "route 1: must have two settings, both texts: when and to"),
@@ -440,3 +445,35 @@ def test_password_of_the_rules_database_is_not_shown(read) -> None:
 )
 def test_router_that_cannot_be_is_refused(read, text: str, setting: str, rule: str) -> None:
     assert rule in complaints(read, text)[setting]
+
+
+CONTRARY = d(
+    "strict_order = true",
+    "concurrency = 8",
+    "max_batch_size = 50",
+    "receive_exclusive = false",
+    "share_subscription = true",
+    "sequential_failure_threshold = 5",
+)
+
+
+def test_each_value_that_strict_order_overrides_is_told_once_s27(read) -> None:
+    """S-04, S-10, S-12: a warning each, and the effective value with its origin."""
+    settings = read(CONTRARY)
+    told = [each for each in settings.warnings if each.startswith("OrderOverrideWarning")]
+    assert len(told) == len(settings.overrides) == 5
+    assert "concurrency is 8, strict order makes it 1" in told[0]
+    policy = settings.policy("d")
+    assert (policy.concurrency, policy.max_batch_size, policy.sequential_failure_threshold) == (1, 1, 1)
+    assert (policy.receive_exclusive, policy.share_subscription) == (True, False)
+    assert settings.effective["destinations.d.concurrency"].origin == "strict_order, in place of 8 from uow.toml"
+
+
+def test_strict_order_has_defaults_of_its_own_and_its_settings_mean_nothing_without_it(read) -> None:
+    strict, usual = read(d("strict_order = true")), read(d("strict_producers = 'plain'"))
+    policy = strict.policy("d")
+    assert (policy.exception_destination, policy.auto_stop_on_failure, policy.receive_exclusive) == ("none", True, True)
+    assert not [each for each in strict.warnings if "Order" in each]
+    assert any("strict_producers has no effect without strict_order" in each for each in usual.warnings)
+    moved = read(d("strict_order = true", "exception_destination = 'errors'"))
+    assert any("leaves a gap in the order" in each for each in moved.warnings)

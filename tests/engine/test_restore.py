@@ -15,7 +15,8 @@ from tests.core.script import TOPICS, Story, c, context_of, latest, ms, plain, p
 from tests.core.streams import PARTITIONS, TP, Tick, call, draw_policy, draw_stream, new_task, polls, state_of
 from tests.engine.restored_logs import Logs
 from tests.fake_record import INPUT
-from uow.ops.doctor import CheckResult, clock_ahead
+from uow.ops.doctor import clock_ahead
+from uow.ops.findings import CheckResult
 from uow.processor.engine.ports import Plan, Tp
 from uow.processor.engine.restore import restore
 from uow.processor.engine.rows import LEDGER_HEADER, read_ledger, read_row

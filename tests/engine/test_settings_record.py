@@ -11,7 +11,8 @@ import pytest
 from tests.core.script import TOPICS, Story, c, context_of, ms, policy_of, told
 from tests.engine.restored_logs import Logs
 from tests.fake_record import INPUT
-from uow.ops.doctor import CheckResult, settings_differences
+from uow.ops.doctor import settings_differences
+from uow.ops.findings import CheckResult
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.ports import Tp
 from uow.processor.engine.restore import restore

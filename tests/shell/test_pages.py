@@ -16,6 +16,7 @@ from uow.processor.engine.ports import Headers, Tp
 from uow.processor.engine.task import PartitionTask
 from uow.processor.shell.monitor import METRICS, WorkerStatus, registry_for
 from uow.processor.shell.pages import groups_view, web_address
+from uow.topics.order_state import OrderState, PartitionOrder
 from uow.topics.partitioner import partition_for
 
 
@@ -92,6 +93,13 @@ def test_metrics_tell_groups_at_risk_components_sent_on_mixed_units_and_open_tra
     assert told("uow_rerouted_components_total", 1) == 1
     assert told("uow_last_stable_offset_lag", 1) == 17
     assert told("uow_mixed_units_total", 1) == 0
+    status.read_held_back = lambda: {tp: (2, ms(1))}
+    assert status.order(tp, ms(9)).state == "blocked-transaction"
+    status.blocked, status.blocked_since = {tp: "no disk"}, {tp: ms(3)}
+    assert status.order(tp, ms(9)) == PartitionOrder(OrderState.BLOCKED_HANDLER, 2, ms(3), "no disk")
+    status.unblock(tp)
+    status.read_held_back = dict
+    assert status.order(tp, ms(9)) == PartitionOrder(OrderState.OK, 2)
     story.send(c(2, id=home, end=True, at=1, priority=7))
     assert told("uow_mixed_units_total", 1) == 1
 

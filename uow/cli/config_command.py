@@ -11,6 +11,7 @@ from uow.cli.options import config_file_option, config_option, json_option
 from uow.config.loading import Settings, load
 from uow.schemas.error_classes import Complaint, ConfigError
 from uow.terminal.printing import print_json, print_table, printable
+from uow.topics.strict_order import HAZARDS, ROWS
 
 
 @click.group()
@@ -22,14 +23,47 @@ def command() -> None:
 @config_option
 @json_option
 def show(settings: Settings, as_json: bool) -> None:
-    """Print every effective setting and where it came from. Secrets are masked."""
+    """Print every effective setting and where it came from. Secrets are masked.
+
+    With strict order also: what it forces and refuses, and the hazards that nobody can prevent.
+    """
+    strict = [name for name, policy in settings.destinations.items() if policy.strict_order]
     if as_json:
-        print_json({each.name: {"value": each.shown, "origin": each.origin} for each in settings.effective.values()})
+        shown = {each.name: {"value": each.shown, "origin": each.origin} for each in settings.effective.values()}
+        print_json(shown | (_strict_order(settings, strict) if strict else {}))
         return
     print_table(
         ("setting", "value", "from"),
         [(each.name, _text(each.shown), each.origin) for each in settings.effective.values()],
     )
+
+    if strict:
+        click.echo(f"\nstrict order: {', '.join(strict)}")
+        for override in settings.overrides:
+            click.echo(printable(str(override)))
+        print_table(("setting or use", "reaction", "effective"), ROWS)
+        click.echo("\nhazards, which are not prevented")
+        for hazard in HAZARDS:
+            click.echo(f"- {hazard}")
+
+
+def _strict_order(settings: Settings, strict: list[str]) -> dict[str, object]:
+    return {
+        "strict_order": {
+            "destinations": strict,
+            "overridden": [
+                {
+                    "destination": each.destination,
+                    "setting": each.key,
+                    "requested": each.requested,
+                    "effective": each.effective,
+                }
+                for each in settings.overrides
+            ],
+            "rows": [each._asdict() for each in ROWS],
+            "hazards": list(HAZARDS),
+        }
+    }
 
 
 def _text(value: object) -> str:

@@ -9,7 +9,8 @@ import click
 from uow.cli.main import FAILED
 from uow.cli.options import config_option, json_option
 from uow.config.loading import Settings
-from uow.ops.doctor import CheckResult, examine
+from uow.ops.doctor import examine
+from uow.ops.findings import CheckResult
 from uow.terminal.printing import print_json_line, printable
 
 

@@ -31,6 +31,7 @@ COMMANDS = {
     "declare-end": "declare which number of a group is the last",
     "waive": "declare numbers of a group that are not needed",
     "remove": "take one component out of a group",
+    "adopt": "accept what has changed under strict order",
     "rejected": "refused components of a destination",
     "resubmit": "send refused components again, corrected",
     "rebuild": "write units of a past interval again, or compare them",

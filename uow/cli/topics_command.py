@@ -9,6 +9,7 @@ import click
 from uow.cli.main import FAILED
 from uow.cli.options import config_option, json_option
 from uow.config.loading import Settings
+from uow.ops.eras import record_strictness
 from uow.ops.repartition import repartition as run_repartition
 from uow.terminal.printing import print_json
 from uow.topics import admin
@@ -56,12 +57,16 @@ def create(
         existing.extend(report.existing)
         if report.existing:
             deviations.extend(admin.check(client, specs))
+    order = [line for name in settings.destinations for line in record_strictness(settings, client, name)]
     if as_json:
-        print_json({"created": created, "existing": existing, "deviations": [_row(each) for each in deviations]})
+        rows = [_row(each) for each in deviations]
+        print_json({"created": created, "existing": existing, "deviations": rows, "strict_order": order})
     else:
         for name in created:
             click.echo(f"created {name}")
         click.echo(f"{len(created)} created, {len(existing)} existed already")
+        for line in order:
+            click.echo(line)
         _print_deviations(deviations)
     ctx.exit(FAILED if deviations else 0)
 
@@ -119,7 +124,9 @@ def _specs(settings: Settings, partitions: int = DEFAULT_PARTITIONS, replication
     """The expected topics of each destination."""
     replay_ms = settings.worker("").replay_ms
     return [
-        expected(settings.application_id, destination, policy, partitions, replication, replay_ms)
+        expected(
+            settings.application_id, destination, policy, partitions, replication, replay_ms, is_trial=settings.is_trial
+        )
         for destination, policy in settings.destinations.items()
     ]
 

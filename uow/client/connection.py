@@ -17,6 +17,8 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Final, Literal, Self, TypeVar, overload
 from uuid import uuid4
 
+from confluent_kafka.admin import AdminClient
+
 from uow.client.answers import Answers, Cancellation
 from uow.client.consumption import Consumption, Start
 from uow.client.dead_letters import DeadLetters
@@ -35,7 +37,6 @@ from uow.client.kafka_port import (
     HeaderLookupHandle,
     Headers,
     KafkaPort,
-    KnownTopics,
     Librdkafka,
     LogWatch,
     ProducerHandle,
@@ -45,6 +46,7 @@ from uow.client.kafka_port import (
     transactional_properties,
 )
 from uow.client.nesting import StandIn, inner_unit
+from uow.client.order_latch import Failed
 from uow.client.outgoing import (
     HASHED,
     Component,
@@ -72,6 +74,7 @@ from uow.client.references import END_EVENTS, References
 from uow.client.refusals import OnRejected, Refusals
 from uow.client.sending import PlainSender, Sent
 from uow.client.streaming import SMALL_BUFFERS, StreamReader, UnitStream
+from uow.client.strict_order import StrictDestinations, StrictTopics, Way, sender_gap
 from uow.client.timely_messages import (
     LONGEST_WAIT_MS,
     InTime,
@@ -88,6 +91,7 @@ from uow.processor.engine.ports import PathLog
 from uow.processor.kafka.path_log import KafkaPathLog
 from uow.schemas import registry
 from uow.schemas.error_classes import BadUnitIdError, ConfigError
+from uow.topics.admin import admin_client
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.commands import Command, Verb, command_headers
 from uow.topics.headers import (
@@ -199,7 +203,8 @@ class Connection:
         base = transactional_id or client_id or f"uow-{self.id}"
         self._application = application
         self._path_claims = PathClaims(application, self._path_logs())
-        known_topics = KnownTopics(self._path_claims.is_elastic)
+        self._strict = StrictDestinations(self._consumer(None, END_EVENTS), self._admin_clients())
+        known_topics = StrictTopics(self._strict, self._path_claims.is_elastic)
         self._transactions = Transactions(base, self._transactional_producers(), known_topics)
         self._plain = PlainSender(self._plain_producers(), known_topics)
         self._answers: dict[str, Answers] = {}
@@ -257,6 +262,11 @@ class Connection:
         )
         kafka_port = self._kafka_port
         return lambda: kafka_port.header_lookup_handle(own)
+
+    def _admin_clients(self) -> Callable[[], AdminClient] | None:
+        """Makes admin clients; a port that is not the library's has none."""
+        servers, kafka = self._bootstrap, {name: str(value) for name, value in self._kafka.items()}
+        return partial(admin_client, servers, kafka) if isinstance(self._kafka_port, Librdkafka) else None
 
     def _path_logs(self) -> OpenLog:
         """Opens logs of path maps; with no reference back to the connection."""
@@ -401,6 +411,40 @@ class Connection:
             self._trace(record)
         return self._plain.send(component.component_id, record)
 
+    def resend(self, destination: str) -> Sent | None:
+        """Under strict order, sends the record again whose failure holds back all later ones of `send`; None if there is none (S-30).
+
+        Raises:
+            UowError: As `send`; it goes on to hold them back.
+        """
+        self._require_open()
+        return self._plain.resend(_topics(destination).components)
+
+    def skip(self, destination: str, *, why: str) -> bool:
+        """Under strict order, gives up the record whose failure holds back all later ones of `send`; the order gap is recorded (S-30).
+
+        Args:
+            destination: As of `send`.
+            why: The reason, for whoever meets the gap.
+
+        Returns:
+            False if nothing was held back.
+
+        Raises:
+            OrderBlockedError: The record is still under way: `resend` waits for it.
+            ConfigError: `why` is empty.
+            UowError: The gap could not be recorded; nothing has changed.
+        """
+        self._require_open()
+        if not why:
+            raise ConfigError("why", why, "an order gap needs a reason")
+
+        def record_gap(failed: Failed) -> None:
+            gap = sender_gap(destination, failed.record, f"{why}: {failed.error}", self._client_id)
+            self._plain.send(f"gap {failed.component_id}", gap)
+
+        return self._plain.skip(_topics(destination).components, record_gap)
+
     # -- reading ---------------------------------------------------------------------------------------------------------
 
     @overload
@@ -543,7 +587,14 @@ class Connection:
             return make(consumption)
 
         units = topic or _topics(handling.destination).units
-        return self._reader(units, group, start, {**END_EVENTS, **check_properties(kafka)}, with_companions)
+        return self._reader(
+            units,
+            group,
+            start,
+            {**END_EVENTS, **check_properties(kafka)},
+            with_companions,
+            destination=handling.destination,
+        )
 
     def messages(
         self,
@@ -605,6 +656,7 @@ class Connection:
         kafka: Mapping[str, Any],
         make: Callable[[Consumption], AnyReader],
         commit_interval_ms: int = 0,
+        destination: str | None = None,
     ) -> AnyReader:
         self._require_open()
         try:
@@ -612,7 +664,10 @@ class Connection:
         except ValueError:
             raise ConfigError("start", start, f"one of {', '.join(Start)}") from None
         self._close_abandoned(topic, group)
-        consumption = Consumption(self._consumer(group, kafka), topic, group, begin, commit_interval_ms)
+        read_strictly = partial(self._strict.reading, topic=topic, group=group, destination=destination)
+        consumption = Consumption(
+            self._consumer(group, kafka), topic, group, begin, commit_interval_ms, read_strictly=read_strictly
+        )
         reader = make(consumption)
         with self._lock:
             self._readers.append((consumption, weakref.ref(reader)))
@@ -748,7 +803,7 @@ class Connection:
             UowError: As `send`.
         """
         self._require_open()
-        return self._plain.send(f"again {coordinates}", record)
+        return self._plain.send(f"again {coordinates}", record, Way.REPAIR)
 
     def _hop(self, message: Message) -> Hop:
         consumption = message._consumption

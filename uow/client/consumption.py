@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
 
+from uow.client.blocking import Block, OrderBlocked, blocked_again
 from uow.client.deliveries import Deliveries, read_steps
 from uow.client.kafka_port import (
     BLOCKING_S,
@@ -29,10 +31,12 @@ from uow.client.kafka_port import (
 from uow.client.library_errors import read_error
 from uow.client.outgoing import OutgoingRecord
 from uow.client.ownership import Due, Ownership, Tp
+from uow.client.strict_order import StrictReading
 from uow.client.unfetchable import Gap
 from uow.errors import (
     ClientClosedError,
     CommitOutcomeUnknownError,
+    DestinationChangedError,
     DestinationUnavailableError,
     LostServerError,
     ReconnectGivenUpError,
@@ -73,8 +77,17 @@ def _no_moves(records: Sequence[OutgoingRecord], rows: Sequence[TopicPartition],
     raise NotImplementedError("this reader gives nothing up")
 
 
+def _without_order(handle: ConsumerHandle) -> StrictReading | None:
+    """Most topics have no strict order."""
+    return None
+
+
 def _ignore_move(tp: Tp) -> None:
     """Most readers do nothing more when a partition moves."""
+
+
+def _ignore_block(blocked: OrderBlocked) -> None:
+    """It is in the log, and beside the committed offset."""
 
 
 class HopTransaction(Protocol):
@@ -84,6 +97,7 @@ class HopTransaction(Protocol):
     def is_open(self) -> bool: ...
     @property
     def is_due(self) -> bool: ...
+    def covers(self, ownership: Ownership, offset: int) -> bool: ...
     def commit(self) -> object: ...
     def abort(self) -> None: ...
     def close(self) -> None: ...
@@ -93,9 +107,12 @@ class Consumption:
     """One consumer of one topic, as a member of a group, or alone and committing nothing (`group` None). For one thread.
 
     Attributes:
+        strict: The rules of strict order, if the topic has it.
+        stand_in: The open transaction of a unit that stands for a message of this reader.
         move: Writes units that were given up to `D.errors` and commits positions, in one transaction.
         skip: Called with a gap that no consumer can fetch.
         on_move: Called with a partition that goes, or is read from another place.
+        on_block: Called when a partition begins to stand still.
         on_close: Called after the close.
     """
 
@@ -107,6 +124,7 @@ class Consumption:
         start: Start,
         commit_interval_ms: int = 0,
         clock: Callable[[], float] = time.monotonic,
+        read_strictly: Callable[[ConsumerHandle], StrictReading | None] = _without_order,
     ) -> None:
         self.topic = topic
         self.group = group
@@ -116,15 +134,21 @@ class Consumption:
         self.move: Callable[[Sequence[OutgoingRecord], Sequence[TopicPartition], Any], None] = _no_moves
         self.skip: Callable[[Ownership, Gap], None] = _log_gap
         self.on_move: Callable[[Tp], None] = _ignore_move
+        self.on_block: Callable[[OrderBlocked], object] = _ignore_block
         self.on_close: Callable[[], None] = _nothing
         self._clock = clock
         self._owned: dict[Tp, Ownership] = {}
         self._held_back: list[Ownership] = []
         self._failure: UowError | None = None
         self._closed = False
+        self._out: tuple[Ownership, int] | None = None
+        self.stand_in: object | None = None
         self._handle = make(LogWatch().logger)
         try:
             partitions = check_topic(self._handle, topic)
+            self.strict = read_strictly(self._handle)
+            if self.strict is not None:
+                self.strict.first_starts(self._committed([TopicPartition(topic, each) for each in range(partitions)]))
             self._subscribe() if group is not None else self._assign_all(partitions)
         except BaseException:
             self._handle.close()
@@ -156,9 +180,11 @@ class Consumption:
             except UowError as failure:
                 # raised by the poll that we are in, and by every later one: no partition is read
                 self._failure = failure
+            except StaleGeneration as stale:
+                log.info("%s: the group moved on while it began: %s", self.topic, stale)
             except KafkaException as failure:
                 self._failure = ReconnectTimeoutError(
-                    f"{self.topic}: committed offsets of group {self.group!r}: {failure.args[0].str()}"
+                    f"{self.topic}: where group {self.group!r} begins: {failure.args[0].str()}"
                 )
         for row in rows:
             self._own(row)
@@ -166,8 +192,18 @@ class Consumption:
         if rows:
             self._handle.resume(rows)  # held back when it went, it would be so for ever
 
+    def _committed(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Raises ReconnectTimeoutError."""
+        try:
+            return self._handle.committed(partitions, STABLE_S)
+        except KafkaException as failure:
+            text = f"{self.topic}: committed offsets of group {self.group!r}: {failure.args[0].str()}"
+            raise ReconnectTimeoutError(text) from failure
+
     def _started(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        rows = self._handle.committed(partitions, STABLE_S)
+        rows = self._committed(partitions)
+        if self.strict is not None:
+            return self._subscribed(self.strict, rows)
         fresh = [row for row in rows if row.offset < 0]
         if fresh and self.start is Start.COMMITTED:
             names = ", ".join(f"{row.topic}/{row.partition}" for row in fresh)
@@ -182,6 +218,25 @@ class Consumption:
         ):  # else each rebalance before the first acknowledge would skip to the end again
             self._handle.commit(offsets=fresh, asynchronous=False)
         return rows
+
+    def _subscribed(self, strict: StrictReading, rows: list[TopicPartition]) -> list[TopicPartition]:
+        """The start positions under strict order. That a partition is begun, and where, is recorded in one transaction (S-13)."""
+        strict.refresh(is_new=True)
+        fresh = {row.partition: row for row in strict.first_starts(rows)}
+        if not fresh:
+            return rows
+        if self.start is Start.COMMITTED:
+            names = ", ".join(f"{self.topic}/{number}" for number in fresh)
+            raise SubscriptionExpiredError(
+                f"group {self.group!r} has no committed offset for {names}, and start is 'committed'"
+            )
+        if self.start is Start.LATEST:
+            for row in fresh.values():
+                row.offset = self._first_offset(row)
+        for row in fresh.values():
+            log.info("group %r begins %s/%d at %d", self.group, row.topic, row.partition, row.offset)
+        self.move(strict.subscriptions([*fresh.values()]), [*fresh.values()], self.token())
+        return [fresh.get(row.partition, row) for row in rows]
 
     def _first_offset(self, row: TopicPartition) -> int:
         if self.start is Start.EARLIEST:
@@ -258,6 +313,7 @@ class Consumption:
         self.require_open()
         if self._failure is not None:
             raise self._failure
+        self._keep_order()
         self._prepare()
         record = self._take(timeout)
         if self._failure is not None:
@@ -280,6 +336,89 @@ class Consumption:
             ownership.acknowledged = offset
         ownership.next = offset + 1
         return record, ownership
+
+    # -- strict order, and what stands still -------------------------------------------------------------------------------
+
+    def _keep_order(self) -> None:
+        """Looks after strict order, and lets partitions go on whose record is to be tried again."""
+        if self.strict is not None:
+            if not self._owned:
+                self.strict.require_place()
+            try:
+                self.strict.refresh()
+            except DestinationChangedError as failure:
+                self._failure = failure
+                raise
+        now = self._clock()
+        for ownership in self._owned.values():
+            if ownership.block is not None and ownership.block.retry_at <= now:
+                self.let_go(ownership.tp)
+
+    def before_commit(self) -> None:
+        """Under strict order no position is committed to a topic that was made again. Raises DestinationChangedError."""
+        if self.strict is not None:
+            self.strict.before_commit()
+
+    def hand_out(self, ownership: Ownership, first: int) -> None:
+        """Under strict order the next one is not handed out before this one is done with."""
+        if self.strict is not None:
+            self._out = ownership, first
+
+    def take_back(self) -> None:
+        """Under strict order, what was handed out and is not done with comes again: nothing passes it (S-06)."""
+        if self._out is None:
+            return
+        (ownership, first), self._out = self._out, None
+        if ownership.acknowledged > first or not self.is_ours(ownership, first) or ownership.rewind is not None:
+            return
+        if self.hop is not None and self.hop.covers(ownership, first):
+            return
+        log.warning("%s/%d/%d was not acknowledged: it comes again, for nothing may pass it", *ownership.tp, first)
+        ownership.go_back(first)
+
+    def block(self, ownership: Ownership, position: int, cause: str) -> None:
+        """The partition stands at a record until it is tried again; the others are read on. Says so beside the committed offset."""
+        ownership.go_back(position)
+        is_stopped = self.strict is not None and self.strict.rules.auto_stop_on_failure
+        block = blocked_again(ownership.block, position, cause, is_stopped, time.time_ns() // 1_000_000, self._clock())
+        ownership.block = block
+        self.hold_back(ownership)
+        if block.failures == 1:
+            blocked = OrderBlocked(*ownership.tp, position, block.cause, is_stopped)
+            log.error("%s", blocked)
+            self.on_block(blocked)
+        if self.group is not None and ownership.acknowledged >= 0 and ownership.deferred < 0:
+            with suppress(KafkaException):  # in the middle of a rebalance, or without a broker: it stands all the same
+                self._record(ownership)
+
+    def resume(self) -> None:
+        """Tries records again that partitions stand at, at once."""
+        for ownership in self._owned.values():
+            if ownership.block is not None:
+                ownership.block = replace(ownership.block, retry_at=self._clock())
+
+    @property
+    def blocks(self) -> Mapping[Tp, Block]:
+        """The partitions that stand still."""
+        return {tp: each.block for tp, each in self._owned.items() if each.block is not None}
+
+    def pass_over(self, ownership: Ownership, position: int, records: Sequence[OutgoingRecord]) -> None:
+        """Goes forward past what is not acknowledged; the records that say so are written in the same transaction."""
+        self.move(records, [ownership.row(position)], self.token())
+        ownership.mark_acknowledged(position)
+        ownership.kept = (position, "")
+        ownership.go_back(position)
+        self.let_go(ownership.tp)
+
+    def owned(self, topic: str, partition: int) -> Ownership:
+        """The ownership of a partition.
+
+        Raises:
+            LostServerError: It is not ours.
+        """
+        if (topic, partition) not in self._owned:
+            raise LostServerError(f"{topic}/{partition} is not read here")
+        return self._owned[topic, partition]
 
     def _take(self, timeout: float) -> ConsumedRecord | None:
         hop = self.hop
@@ -429,6 +568,7 @@ class Consumption:
             self._defer(ownership, next_offset, str(stale))
 
     def _commit_due(self, ownership: Ownership, due: Due) -> None:
+        self.before_commit()
         row = ownership.row(due.position)
         if not due.moves:
             self._handle.commit(offsets=[row], asynchronous=False)

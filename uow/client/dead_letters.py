@@ -33,7 +33,7 @@ from uow.schemas.records import Reason, Unit
 from uow.topics import headers as names
 from uow.topics.catalogue import HEADERS_LIMIT
 from uow.topics.headers import is_unit
-from uow.topics.policies import NO_LIMIT, ExpirationPolicy
+from uow.topics.policies import NO_LIMIT, ExceptionDestination, ExpirationPolicy
 from uow.topics.record_size import record_size
 
 log = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class DeadLetters:
             NotYet: In the middle of a rebalance nothing can be counted: the unit comes again.
             UowError: The count cannot be committed; the unit comes again.
         """
-        limit = NO_LIMIT if consumption.group is None else self.policies.redelivery_limit
+        limit = NO_LIMIT if consumption.group is None or _stays(consumption) else self.policies.redelivery_limit
         failed = ownership.deliveries.of(offset)
         if limit != NO_LIMIT and failed > limit:
             text = f"delivered {failed} times and not acknowledged; redelivery_limit is {limit}"
@@ -195,11 +195,18 @@ class DeadLetters:
         consumption: Consumption,
         ownership: Ownership,
     ) -> None:
+        breaks_order = consumption.strict is not None and verdict.failure is not Failure.EXPIRED
+        if breaks_order and _stays(consumption):
+            consumption.block(ownership, place[2], verdict.text)
+            return
         goes_to = self._where_to(verdict.failure, consumption) if consumption.group is not None else None
-        if goes_to is None:
-            ownership.pass_by(last)
+        records = [] if goes_to is None else _records(goes_to, verdict, place, content)
+        if consumption.strict is not None and breaks_order:
+            records.append(consumption.strict.gap(place[1], place[2], last, verdict.text))
+        if records:
+            ownership.add_dead_letter(records, place[2], last)
         else:
-            ownership.add_dead_letter(_records(goes_to, verdict, place, content), place[2], last)
+            ownership.pass_by(last)
         raw_id = next((value for name, value in content[0][2] if name == names.ID and value is not None), None)
         unit_id = None if raw_id is None else raw_id.decode("utf-8", "backslashreplace")
         given_up = GivenUp(*place, unit_id, verdict.failure, verdict.text, goes_to)
@@ -250,6 +257,13 @@ class DeadLetters:
             transaction.commit(rows, token)
         finally:
             self._give_back(transaction)
+
+
+def _stays(consumption: Consumption) -> bool:
+    """True if what fails stays, and blocks its partition (S-14)."""
+    return consumption.strict is not None and (
+        consumption.strict.rules.exception_destination is ExceptionDestination.NONE
+    )
 
 
 def _records(

@@ -73,14 +73,15 @@ def write_steps(steps: Steps) -> str:
 
 
 def read_steps(metadata: str | None, end: int) -> Steps:
-    """The steps that `write_steps` wrote; none for any other text.
+    """The steps that `write_steps` wrote; none for any other text. A `|` ends them.
 
     Args:
         metadata: Of a committed offset; any program that may commit for the group may have written it.
         end: End offset of the partition: nothing from there on was ever delivered, whatever the text says.
     """
-    if not metadata or not _TEXT.fullmatch(metadata):
+    text = (metadata or "").partition("|")[0]
+    if not text or not _TEXT.fullmatch(text):
         return ()
-    pairs = (pair.split(":") for pair in metadata.split(";")[1:])
+    pairs = (pair.split(":") for pair in text.split(";")[1:])
     said = {int(last): int(count) for last, count in pairs}
     return tuple(sorted(step for step in said.items() if step[0] < end)[:MAX_STEPS])

@@ -264,6 +264,11 @@ class Hop:
     def is_due(self) -> bool:
         return self.is_open and self._clock() >= self._deadline
 
+    def covers(self, ownership: Ownership, offset: int) -> bool:
+        """True if the message at an offset is in the open transaction."""
+        kept = self._messages.get(ownership.tp)
+        return self.is_open and kept is not None and kept[1].offset >= offset
+
     def forward(self, message: Message, record: OutgoingRecord) -> Forwarded:
         """Sends `record` for `message`.
 
@@ -305,6 +310,7 @@ class Hop:
         try:
             for _, last in self._messages.values():
                 ownership, in_group = last._ownership, last._consumption.group is not None
+                last._consumption.before_commit()
                 due = ownership.due_at_once(max(last.offset + 1, ownership.acknowledged))
                 for record in due.records:
                     self._transaction.produce(record)

@@ -266,6 +266,11 @@ class KnownTopics:
                 self._compare(topic, known, check_topic(handle, topic, REFRESH_TIMEOUT_S))
         self._refresh_at[topic] = now + REFRESH_S
 
+    def admit(self, handle: ProducerHandle, record: Any, way: str) -> bool:
+        """Checks the topic of a record that is sent that way. Returns True if its order is strict; raises as `check`."""
+        self.check(handle, record.topic)
+        return False
+
     def _compare(self, topic: str, known: int, count: int) -> None:
         if count != known:
             destination = topic.removesuffix(".components")

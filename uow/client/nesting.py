@@ -20,7 +20,7 @@ from uow.client.kafka_port import Headers
 from uow.client.outgoing import Component
 from uow.client.received import InnerUnit, Message, ReceivedUnit
 from uow.client.transaction import OneTransaction, Transactions
-from uow.errors import LostServerError
+from uow.errors import AlreadyAttachedError, LostServerError
 from uow.processor.engine.ports import StaleGeneration
 from uow.schemas import codec
 from uow.schemas.error_classes import BadUnitIdError, ConfigError
@@ -129,6 +129,7 @@ class StandIn(OneTransaction):
         """Begins, behind what the message's reader has forwarded and not committed yet.
 
         Raises:
+            AlreadyAttachedError: Under strict order: another unit that stands for a message of this reader is open (S-05).
             LostServerError: The message's partition has moved: it comes again, there or here.
             UowError: As `Transaction.begin`.
         """
@@ -137,6 +138,11 @@ class StandIn(OneTransaction):
             hop.commit()
         if not self._consumption.is_ours(self._ownership, self._message.offset):
             raise LostServerError(self._again())
+        if self._consumption.strict is not None and self._consumption.stand_in not in (None, self):
+            raise AlreadyAttachedError(
+                f"another unit stands for a message of this reader of {self._message.topic}: leave it first"
+            )
+        self._consumption.stand_in = self
         super().begin()
 
     def commit(self, positions: Sequence[TopicPartition] = (), group: Any = None) -> None:
@@ -144,10 +150,12 @@ class StandIn(OneTransaction):
 
         Raises:
             LostServerError: As `begin`; nothing was sent.
+            DestinationChangedError: Under strict order: the message's topic was made again; nothing was sent.
             UowError: As `Transaction.commit`.
         """
         due = self._ownership.due_at_once(self._message.offset + 1)
         row = self._ownership.row(due.position)
+        self._consumption.before_commit()
         try:
             for record in due.records:
                 self.produce(record)
@@ -158,6 +166,8 @@ class StandIn(OneTransaction):
 
     def end(self) -> None:
         """Gives the transactional id back; what is not committed is aborted, and the message comes again."""
+        if self._consumption.stand_in is self:
+            self._consumption.stand_in = None
         if self._ownership.acknowledged <= self._message.offset:
             self._ownership.go_back(self._message.offset)
         super().end()

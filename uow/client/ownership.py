@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from confluent_kafka import TopicPartition
 
+from uow.client.blocking import Block, write_block
 from uow.client.deliveries import Deliveries, write_steps
 from uow.client.open_runs import OpenRun
 from uow.client.outgoing import OutgoingRecord
@@ -78,6 +79,7 @@ class Ownership:
         waiting_bytes: Of `waiting`.
         next: The offset to be read next; negative where that is not known.
         gap: The gap there that cannot be fetched.
+        block: The record at which the partition stands, if it failed (S-14).
     """
 
     tp: Tp
@@ -94,6 +96,7 @@ class Ownership:
     waiting_bytes: int = 0
     next: int = -1
     gap: Gap | None = None
+    block: Block | None = None
 
     @property
     def has_much_waiting(self) -> bool:
@@ -138,6 +141,7 @@ class Ownership:
             [move for move in self.waiting if move.first < self.acknowledged],
             self.deferred,
             self.acknowledged,
+            block=self.block,
         )
 
     def add_dead_letter(self, records: Sequence[OutgoingRecord], first: int, last: int) -> None:
@@ -181,8 +185,10 @@ class Ownership:
         return Due(dues[-1].position, [move for due in dues for move in due.moves])
 
     def row(self, position: int) -> TopicPartition:
-        """The committed offset, and beside it the counts of deliveries of units behind it."""
-        return TopicPartition(*self.tp, position, write_steps(self.deliveries.steps(position)))
+        """The committed offset, and beside it the counts of deliveries of units behind it, and the block it stands at."""
+        block = write_block(self.block if self.block is not None and self.block.position >= position else None)
+        steps = write_steps(self.deliveries.steps(position))
+        return TopicPartition(*self.tp, position, f"{steps}|{block}" if block else steps)
 
     def committed(self, row: TopicPartition) -> None:
         """The broker has it: everything before it is done with."""
@@ -193,5 +199,7 @@ class Ownership:
     def mark_acknowledged(self, next_offset: int) -> None:
         """Everything before `next_offset` is acknowledged."""
         self.acknowledged = max(self.acknowledged, next_offset)
+        if self.block is not None and self.block.position < self.acknowledged:
+            self.block = None
         if self.rewind is not None:
             self.rewind = max(self.rewind, next_offset)

@@ -6,6 +6,7 @@ groups and acknowledging (`uow.client.consumption`), the values handed out (`uow
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -14,9 +15,11 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, Generic, Protocol, Self, TypeVar
 
+from uow.client.blocking import OrderBlocked
 from uow.client.consumption import Consumption
 from uow.client.dead_letters import DeadLetters, NotYet, Part
 from uow.client.decoding import decode_unit
+from uow.client.handling import HandlerLoop
 from uow.client.kafka_port import (
     ConsumedRecord,
     Headers,
@@ -29,6 +32,7 @@ from uow.client.received import Message, ReceivedComponent, ReceivedUnit
 from uow.client.references import References
 from uow.client.unshown_headers import UnshownHeaders
 from uow.client.verdict import Failure
+from uow.errors import OrderBlockedError, OrderConfigError
 from uow.schemas.codec import SchemaSource
 from uow.schemas.error_classes import DecodeError, UowError
 from uow.schemas.records import ComponentRecord, Unit
@@ -83,24 +87,40 @@ class Reader(Generic[T_co]):
         self._consumption = consumption
         self._interpret = interpret
         self._clock = clock
+        self._stopping = threading.Event()
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> T_co:
-        while True:
-            received = self.receive(STEP_S)
-            if received is not None:
-                return received
+        received = self.receive(None)
+        assert received is not None
+        return received
 
     def receive(self, timeout: float | None = None) -> T_co | None:
         """The next one, or None when none came within `timeout` seconds (None: waits for ever).
 
+        Under strict order one that was handed out and is not done with comes again: nothing passes it (S-06).
+
         Raises:
+            OrderBlockedError: Under strict order: nothing came in time, and a partition stands at a record that failed.
+            DestinationChangedError: Under strict order: the topic was made again, or has another partition count.
+            AlreadyAttachedError: Under strict order with `strict_attach` = `fail`: other readers have all partitions.
             SubscriptionExpiredError: The committed offset is gone, or there is none and `start` is `committed`.
             ClientClosedError: Closed.
             UowError: Any other error that reading meets (R-82).
         """
+        received = self._receive(timeout)
+        if received is None and self._consumption.blocks:
+            raise OrderBlockedError("; ".join(self._blocked()))
+        return received
+
+    def _blocked(self) -> Iterator[str]:
+        for (topic, partition), block in self._consumption.blocks.items():
+            yield f"{topic}/{partition} stands at {block.position} since {block.failures} failures: {block.cause}"
+
+    def _receive(self, timeout: float | None) -> T_co | None:
+        self._consumption.take_back()
         deadline = None if timeout is None else self._clock() + timeout
         while True:
             left = STEP_S if deadline is None else max(0.0, deadline - self._clock())
@@ -134,7 +154,72 @@ class Reader(Generic[T_co]):
             raise
         if ownership.rewind is not None and ownership.rewind <= first:
             return None
+        if received is not None:
+            self._consumption.hand_out(ownership, first)
         return received
+
+    def run(
+        self,
+        handler: Callable[[T_co], object],
+        *,
+        on_blocked: Callable[[OrderBlocked], object] | None = None,
+        concurrency: int = 1,
+        max_batch_size: int = 1,
+    ) -> None:
+        """Calls `handler` with each one, in order, until `stop`: it is acknowledged when the handler returns.
+
+        One for which the handler raises stays first: its partition stands at it, other partitions are read on, and it is tried again, after
+        1, 5, 15, 60, then 300 seconds each time, or at `resume` (S-12, S-14). Only what an application may catch (`Exception`) counts as a failure.
+
+        Args:
+            handler: Gets one unit or message; has done its work when it returns.
+            on_blocked: Called when a partition begins to stand still.
+            concurrency: Only 1 is supported; strict order overrides other values, with a warning.
+            max_batch_size: The same.
+
+        Raises:
+            ConfigError: Another concurrency or batch size than 1, without strict order.
+            TypeError: The handler is a coroutine function: it returns before its work is done.
+            UowError: As `receive`.
+        """
+        HandlerLoop(self._consumption, self._receive, handler, on_blocked).run(
+            self._stopping, concurrency=concurrency, max_batch_size=max_batch_size
+        )
+
+    def stop(self) -> None:
+        """Ends `run` once the handler returns; may be called from any thread, and from the handler."""
+        self._stopping.set()
+
+    def resume(self) -> None:
+        """Tries records at which partitions stand again, now; from the thread of the reader, or its handler."""
+        self._consumption.resume()
+
+    def seek(self, topic: str, partition: int, offset: int, *, break_order: str = "") -> None:
+        """Reads a partition from another offset. Going back is free: what is not acknowledged comes again.
+
+        Under strict order, going forward past what is not acknowledged needs a reason: it is recorded as an order gap (S-33).
+
+        Args:
+            topic: As of what was handed out.
+            partition: Its partition.
+            offset: Where to go on.
+            break_order: The reason for going forward.
+
+        Raises:
+            OrderConfigError: Forward under strict order, without a reason.
+            LostServerError: The partition is not read here.
+            UowError: The position or the gap could not be written: nothing has changed.
+        """
+        ownership = self._consumption.owned(topic, partition)
+        strict, position = self._consumption.strict, ownership.acknowledged
+        if offset <= position or strict is None:
+            ownership.go_back(offset)
+            return
+        if not break_order:
+            rule = f"goes forward past records from {position} on, which are not acknowledged: give break_order=WHY"
+            raise OrderConfigError("offset", offset, rule)
+        gap = strict.gap(partition, max(position, 0), offset - 1, break_order)
+        self._consumption.pass_over(ownership, offset, [gap])
 
     def roll_back(self) -> None:
         """Goes back to what is acknowledged: what was handed out since then comes again, with a `delivery_count` one higher (W-52)."""

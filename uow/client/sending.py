@@ -22,6 +22,7 @@ from uow.client.kafka_port import (
     check_topic,
 )
 from uow.client.library_errors import sent_error
+from uow.client.order_latch import Failed, OrderLatches
 from uow.client.outgoing import HASHED, OutgoingRecord
 from uow.errors import AmbiguousSendError, ClientClosedError, ReconnectTimeoutError, SendRejectedError
 from uow.schemas.error_classes import UowError
@@ -68,23 +69,37 @@ class PlainSender:
         self._lock = threading.Lock()
         self._handle: ProducerHandle | None = None
         self._pending: dict[str, Delivery] = {}
+        self._latches = OrderLatches()
         self._closed = False
 
     @property
     def is_used(self) -> bool:
         return self._handle is not None
 
-    def send(self, component_id: str, record: OutgoingRecord) -> Sent:
+    def send(self, component_id: str, record: OutgoingRecord, way: str = "plain") -> Sent:
         """Sends a record and waits until the broker has it. A record of the same component id that is still under way is waited for instead.
 
         Raises:
+            OrderConfigError, OrderBlockedError: The destination's order is strict: it takes no such record, or an earlier one failed (S-30).
             DestinationUnavailableError, SendRejectedError: Certainly not written.
             ReconnectTimeoutError: No answer in time; it goes on in the background (R-20).
             ConfigError: The destination's partition count has changed (W-107).
             AmbiguousSendError: It may be written or not.
         """
+        if self._topics.admit(self._open_handle(), record, way) and way == "plain":
+            return self._latches.send(component_id, record, self._send)
+        return self._send(component_id, record)
+
+    def resend(self, topic: str) -> Sent | None:
+        """Sends again what latched a topic; None if nothing did. Raises as `send`."""
+        return self._latches.resend(topic, self._send)
+
+    def skip(self, topic: str, record_gap: Callable[[Failed], object]) -> bool:
+        """Gives up what latched a topic, once that is recorded; False if nothing did. Raises OrderBlockedError: it is still under way."""
+        return self._latches.skip(topic, record_gap)
+
+    def _send(self, component_id: str, record: OutgoingRecord) -> Sent:
         handle = self._open_handle()
-        self._topics.check(handle, record.topic)
         deadline = time.monotonic() + BLOCKING_S
         delivery = self._pending.get(component_id)
         if delivery is None:

@@ -134,7 +134,7 @@ class Transaction:
         self._check_delivered()
         handle = self._producer.handle
         try:
-            self._topics.check(handle, record.topic)
+            self._topics.admit(handle, record, "transacted")
             self._producer.produce(partial(hand_over, handle, record, self._on_delivery), BLOCKING_S)
             self._producer.serve()
         except BufferError:

@@ -29,14 +29,22 @@ from uow.config.settings import (
     SHOWN_ENDINGS,
     SHOWN_KAFKA,
     WITH_UNDERSCORE,
+    Profile,
     Setting,
     is_legal_name,
 )
 from uow.config.value_types import WrongValue, parsed, unknown
 from uow.schemas.error_classes import Complaint, ConfigError
 from uow.topics.catalogue import DestinationTopics
-from uow.topics.policies import NEVER_MS, DestinationPolicy, HandlingPolicy
+from uow.topics.policies import NEVER_MS, DestinationPolicy, ExceptionDestination, HandlingPolicy
 from uow.topics.routers import RouterSettings, RulesSettings
+from uow.topics.strict_order import (
+    ONE_AT_A_TIME,
+    ONLY_STRICT,
+    STRICT_DEFAULTS,
+    OrderOverrideWarning,
+    overrides,
+)
 
 if TYPE_CHECKING:
     from uow.processor.kafka.worker_settings import WorkerSettings
@@ -52,6 +60,8 @@ NAMED = ("destinations", "routers", "templates")
 """Sections that contain further sections, each with a name."""
 
 _BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
+STANDARD: Mapping[str, Any] = {setting.key: setting.default for setting in SETTINGS if setting.section == DESTINATION}
+"""Default of each setting of a destination."""
 _KAFKA_RULES = {name: rule for rule in KAFKA_RULES for name in rule.properties}
 
 
@@ -113,12 +123,14 @@ class Settings:
         destinations: Policies by destination name.
         warnings: Legal settings that may surprise (W-72, W-73), one line each.
         routers: Routers by name.
+        overrides: Settings that strict order overrides (S-27); they are among the warnings too.
     """
 
     effective: Mapping[str, Effective]
     destinations: Mapping[str, DestinationPolicy]
     warnings: tuple[str, ...] = ()
     routers: Mapping[str, RouterSettings] = field(default_factory=dict)
+    overrides: tuple[OrderOverrideWarning, ...] = ()
 
     def value(self, name: str) -> Any:
         """Effective value of a setting, for example `worker.web`."""
@@ -150,6 +162,11 @@ class Settings:
                 if name.startswith(section)
             }
         )
+
+    @property
+    def is_trial(self) -> bool:
+        """True in profile `test`: what strict order asks of a cluster is mere advice (S-22)."""
+        return bool(self.value("application.profile") is Profile.TEST)
 
     @property
     def kafka(self) -> dict[str, str]:
@@ -192,6 +209,8 @@ class Settings:
             destinations=dict(self.destinations),
             rules=self.rules,
             routers=dict(self.routers),
+            is_trial=self.is_trial,
+            overrides=self.overrides,
             **values,
         )
 
@@ -222,6 +241,7 @@ class _Reading:
 
     given: dict[str, dict[str, GivenValue]] = field(default_factory=dict)
     complaints: list[Complaint] = field(default_factory=list)
+    overrides: list[OrderOverrideWarning] = field(default_factory=list)
 
     def complain(self, setting: str, value: object, rule: str, origin: str = "") -> None:
         """Records a complaint; for a value from the environment it names the variable, since the file does not contain it."""
@@ -359,7 +379,7 @@ class _Reading:
             if template is not None:
                 inherited.add(str(template.value))
                 given = self._template(section, template) | given
-            found = self._section(section, DESTINATION, given)
+            found = self._in_order(name, self._section(section, DESTINATION, given))
             effective.update((each.name, each) for each in found)
             destinations[name] = DestinationPolicy(**{each.name.rpartition(".")[2]: each.value for each in found})
         for name in sorted({*self._names("templates")} - inherited):  # not yet checked as part of a destination
@@ -371,12 +391,32 @@ class _Reading:
             routers[name] = RouterSettings(**{each.name.rpartition(".")[2]: each.value for each in found})
         self._check_together(effective, destinations)
         self._check_routers(effective, routers, destinations)
+        warnings = [*map(str, self.overrides), *_warnings(destinations)]
         return Settings(
             MappingProxyType(effective),
             MappingProxyType(destinations),
-            tuple(_warnings(destinations)),
+            tuple(warnings),
             MappingProxyType(routers),
+            tuple(self.overrides),
         )
+
+    def _in_order(self, name: str, found: list[Effective]) -> list[Effective]:
+        """The settings of a destination as strict order changes them; without it, complaints about those that need it (S-27)."""
+        given = {each.name.rpartition(".")[2]: each for each in found}
+        if not given["strict_order"].value:
+            for key in ONE_AT_A_TIME:
+                if given[key].value != STANDARD[key]:
+                    rule = f"only {_plain(STANDARD[key])} is supported yet".lower()
+                    self.complain(given[key].name, given[key].value, rule, given[key].origin)
+            return found
+        for key, value in STRICT_DEFAULTS.items():
+            if given[key].origin == DEFAULT_ORIGIN:
+                given[key] = Effective(given[key].name, value, DEFAULT_ORIGIN)
+        for each in overrides(name, {key: each.value for key, each in given.items()}):
+            self.overrides.append(each)
+            origin = f"strict_order, in place of {_plain(each.requested)} from {given[each.key].origin}"
+            given[each.key] = Effective(given[each.key].name, each.effective, origin)
+        return [*given.values()]
 
     def _template(self, section: str, template: GivenValue) -> dict[str, GivenValue]:
         """The values that a destination inherits, by key (W-67)."""
@@ -505,6 +545,7 @@ def _in_environment(name: str) -> str:
 
 def _warnings(destinations: Mapping[str, DestinationPolicy]) -> Iterable[str]:
     for name, policy in destinations.items():
+        yield from _order_warnings(name, policy)
         limit = policy.incomplete_expiration_ms
         if policy.handling_policy is HandlingPolicy.PASS_THROUGH:
             if limit != NEVER_MS or policy.idle_expiration_ms != NEVER_MS:
@@ -515,3 +556,13 @@ def _warnings(destinations: Mapping[str, DestinationPolicy]) -> Iterable[str]:
             yield f"destinations.{name}: incomplete_expiration_ms = -1: groups may wait for ever"
             if policy.refers:
                 yield f"destinations.{name}: a component may be deleted before the unit that refers to it is delivered"
+
+
+def _order_warnings(name: str, policy: DestinationPolicy) -> Iterable[str]:
+    if policy.strict_order:
+        if policy.exception_destination is ExceptionDestination.ERRORS:
+            yield f"destinations.{name}: exception_destination = errors: a unit that is moved leaves a gap in the order, which is recorded"
+        return
+    for key in sorted(ONLY_STRICT):
+        if getattr(policy, key) != STANDARD[key]:
+            yield f"destinations.{name}: {key} has no effect without strict_order"

@@ -17,7 +17,6 @@ from uow.config.value_types import (
     ValueType,
     at_least,
     between,
-    for_now,
     never_or,
 )
 from uow.topics import policies
@@ -63,6 +62,13 @@ WEB = Bound('HOST:PORT, or "off"', lambda text: text == "off" or _is_address(tex
 REGISTRY = Bound("empty, or an http or https URL", _is_registry)
 
 
+class Profile(StrEnum):
+    """How much is asked of the cluster."""
+
+    PRODUCTION = "production"
+    TEST = "test"
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One setting.
@@ -104,6 +110,10 @@ def _choice(key: str, choices: type[StrEnum], text: str, bound: Bound = ANY, rea
     return Setting(DESTINATION, key, ValueType.CHOICE, _DEFAULTS[key], text, bound, reason, choices)
 
 
+def _switch(key: str, text: str, reason: str = "") -> Setting:
+    return Setting(DESTINATION, key, ValueType.SWITCH, _DEFAULTS[key], text, reason=reason)
+
+
 _REPLAY = at_least(0)
 _REPLAY_REASON = (
     "if one of the three is 0, every component still held at the end of its poll is written to the changelog at once"
@@ -120,6 +130,14 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "application", "bootstrap_servers", ValueType.TEXT, "localhost:9092", "Addresses of the Kafka cluster.", SERVERS
+    ),
+    Setting(
+        "application",
+        "profile",
+        ValueType.CHOICE,
+        Profile.PRODUCTION,
+        "With `test`, what strict order asks of topics and a single broker cannot give (replicas) is a warning.",
+        choices=Profile,
     ),
     Setting(
         "worker",
@@ -388,13 +406,68 @@ SETTINGS: tuple[Setting, ...] = (
         reason="with `path`, partitions can be added while groups are open; each new id costs one record in the path map",
     ),
     _choice("outcomes", policies.OutcomesPolicy, "Closed groups that are reported to `D.outcomes`."),
+    _switch(
+        "strict_order",
+        "Strict order, for every program that uses the destination: nothing is passed over, and what would break order is forced or refused.",
+        "recorded in `D.registry` by `uow topics create`, where clients find it; `uow config show` lists what is forced and refused",
+    ),
+    _choice(
+        "strict_attach",
+        policies.StrictAttach,
+        "A reader for which no partition is left: `standby` is a hot spare, `fail` leaves and raises `AlreadyAttachedError`.",
+    ),
     Setting(
         DESTINATION,
-        "strict_order",
-        ValueType.SWITCH,
-        False,
-        "Units leave in the order in which their groups opened.",
-        for_now(False, "strict order is"),
+        "strict_group",
+        ValueType.TEXT,
+        "",
+        "If set, the only consumer group that may read; otherwise each group is a subscription of its own.",
+        Bound(f"empty, or {LEGAL_NAME}", lambda text: not text or is_legal_name(text)),
+    ),
+    _choice(
+        "strict_order_topology",
+        policies.StrictTopology,
+        "Sends without a key, when there is more than one partition: refused, or sent with a warning.",
+    ),
+    _choice(
+        "strict_producers",
+        policies.StrictProducers,
+        "The way of sending: in transactions (`unit`, `forward`), or record by record (`send`). The other one is refused.",
+        reason="both together have no order: each has a buffer of its own",
+    ),
+    _integer(
+        "strict_priority",
+        between(0, 9),
+        "The one `uow-priority` that is accepted; a component without the header has priority 4.",
+    ),
+    _integer(
+        "strict_block_limit_ms",
+        never_or(1),
+        "Longest time that a partition may be blocked; the topics must keep records longer. -1: not stated.",
+        "with -1 `uow doctor` warns once the first unread record is older than half of the retention",
+    ),
+    _choice(
+        "exception_destination",
+        policies.ExceptionDestination,
+        "Where a reader puts a unit after `redelivery_limit`: `D.errors`, or nowhere: it stays, and blocks its partition. Default under strict order: "
+        "`none`.",
+    ),
+    _switch(
+        "auto_stop_on_failure",
+        "A partition whose handler failed `sequential_failure_threshold` times in a row counts as stopped. Default under strict order: true.",
+    ),
+    _integer("sequential_failure_threshold", at_least(1), "See `auto_stop_on_failure`. 1 under strict order."),
+    _integer(
+        "concurrency", at_least(1), "Units that the handlers of a reader have in hand at once. Only 1 is supported yet."
+    ),
+    _integer("max_batch_size", at_least(1), "Units that a handler gets at once. Only 1 is supported yet."),
+    _switch(
+        "receive_exclusive",
+        "One active reader for each partition of a subscription, which is how consumer groups work. True under strict order.",
+    ),
+    _switch(
+        "share_subscription",
+        "Readers that share the records of a partition. Only false is supported.",
     ),
     Setting(
         DESTINATION,

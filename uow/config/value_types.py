@@ -59,12 +59,6 @@ def never_or(minimum: int) -> Bound:
     return Bound(f"{NEVER} (never) or at least {minimum}", lambda value: value == NEVER or value >= minimum)
 
 
-def for_now(only: Any, other: str) -> Bound:
-    """A setting of which only one value is supported yet; others are refused, never ignored."""
-    shown = str(only).lower() if isinstance(only, bool) else str(only)
-    return Bound(f"{shown} for now; {other} not supported yet", lambda value: bool(value == only))
-
-
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """`what`, with the nearest known name if there is one."""
     close = difflib.get_close_matches(name, list(known), n=1)

@@ -8,9 +8,7 @@ Belongs here: the checks. Does not belong here: printing (`uow.cli.doctor_comman
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -18,7 +16,9 @@ from confluent_kafka.admin import AdminClient
 
 from uow.config.loading import Settings
 from uow.ops.destination_logs import log_reader, task_context
+from uow.ops.findings import CheckResult, Finding, ok
 from uow.ops.inspect import StableReader, waiting
+from uow.ops.order_checks import order_findings
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.ports import LogReader, Tp
 from uow.processor.engine.restore import restore
@@ -41,34 +41,6 @@ ANSWER_S = 10.0
 BLOCKED_GUIDE = 'see "A partition is blocked" in the operations guide'
 
 
-class CheckResult(StrEnum):
-    """Result of a check."""
-
-    OK = "ok"
-    LOOK = "look"
-    """Allowed, but perhaps not wanted."""
-    WRONG = "wrong"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The finding of one check.
-
-    Attributes:
-        verdict: The result.
-        what: The thing that was checked, and its state.
-        remedy: The remedy; empty when nothing needs to be done.
-    """
-
-    verdict: CheckResult
-    what: str
-    remedy: str = ""
-
-
-def _ok(what: str) -> Finding:
-    return Finding(CheckResult.OK, what)
-
-
 def examine(settings: Settings) -> Iterator[Finding]:
     """All checks, in the order in which they depend on each other."""
     yield from _configuration(settings)
@@ -81,13 +53,14 @@ def examine(settings: Settings) -> Iterator[Finding]:
         )
         yield Finding(CheckResult.WRONG, f"no broker answers at {settings.bootstrap_servers}: {_text(failure)}", remedy)
         return
-    yield _ok(f"{len(cluster.brokers)} broker{'s' if len(cluster.brokers) > 1 else ''} at {settings.bootstrap_servers}")
+    yield ok(f"{len(cluster.brokers)} broker{'s' if len(cluster.brokers) > 1 else ''} at {settings.bootstrap_servers}")
     yield from _registry(settings)
     for name, policy in settings.destinations.items():
         topics = list(_topics(settings, client, name, policy, cluster))
         yield from topics
         if all(finding.verdict is not CheckResult.WRONG for finding in topics):
             yield from _state(settings, name)
+            yield from _order(settings, client, name)
     yield from _workers(settings, client)
 
 
@@ -99,7 +72,7 @@ def _configuration(settings: Settings) -> Iterator[Finding]:
             "add [destinations.NAME] to uow.toml, or name the file with -c",
         )
     else:
-        yield _ok(f"configuration of {settings.application_id}: {', '.join(settings.destinations)}")
+        yield ok(f"configuration of {settings.application_id}: {', '.join(settings.destinations)}")
     for warning in settings.warnings:
         yield Finding(CheckResult.LOOK, warning, "see this setting in the configuration reference")
 
@@ -113,13 +86,13 @@ def _registry(settings: Settings) -> Iterator[Finding]:
         if "knows no" not in str(error):
             yield Finding(CheckResult.WRONG, str(error), "start it, or set schemas.registry_url")
             return
-    yield _ok("the schema registry answers")
+    yield ok("the schema registry answers")
 
 
 def _topics(
     settings: Settings, client: AdminClient, name: str, policy: DestinationPolicy, cluster: Any
 ) -> Iterator[Finding]:
-    specs = expected(settings.application_id, name, policy, DEFAULT_PARTITIONS)
+    specs = expected(settings.application_id, name, policy, DEFAULT_PARTITIONS, is_trial=settings.is_trial)
     deviations = admin.check(client, specs)
     for each in deviations:
         remedy = (
@@ -130,7 +103,7 @@ def _topics(
             verdict, f"{each.topic}: {each.what} is {each.actual or 'missing'}, {must} be {each.expected}", remedy
         )
     if not deviations:
-        yield _ok(f"{name}: {len(specs)} topics are right")
+        yield ok(f"{name}: {len(specs)} topics are right")
     there = [cluster.topics[spec.name] for spec in specs if spec.name in cluster.topics]
     single = [each.topic for each in there if any(len(part.replicas) < 2 for part in each.partitions.values())]
     if single:
@@ -160,6 +133,15 @@ def _state(settings: Settings, name: str) -> Iterator[Finding]:
             CheckResult.WRONG,
             f"{name}: its state cannot be read: {error}",
             BLOCKED_GUIDE,
+        )
+
+
+def _order(settings: Settings, client: AdminClient, name: str) -> Iterator[Finding]:
+    try:
+        yield from order_findings(settings, client, name)
+    except (UowError, KafkaException) as error:
+        yield Finding(
+            CheckResult.WRONG, f"{name}: its order cannot be checked: {error}", "grant DESCRIBE on topics and groups"
         )
 
 
@@ -195,7 +177,7 @@ def _partitions(reader: StableReader, name: str, context: TaskContext) -> Iterat
                 "raise the retention of the closed-changelog topic above the longest time that workers may be down",
             )
     if sound:
-        yield _ok(f"{name}: {context.partitions} partitions can be restored, {opened} groups are open")
+        yield ok(f"{name}: {context.partitions} partitions can be restored, {opened} groups are open")
     if unread:
         yield Finding(
             CheckResult.LOOK,
@@ -254,7 +236,7 @@ def _workers(settings: Settings, client: AdminClient) -> Iterator[Finding]:
     if not members:
         yield Finding(CheckResult.LOOK, f"no worker of {group} runs", "start one with `uow worker`")
         return
-    yield _ok(f"{members} worker{'s' if members > 1 else ''} of {group}, {len(owned)} partitions of the input owned")
+    yield ok(f"{members} worker{'s' if members > 1 else ''} of {group}, {len(owned)} partitions of the input owned")
     strangers = sorted({topic for topic, _ in owned} - inputs)
     if strangers:
         remedy = "give every application an id of its own; workers of one application need one configuration"

@@ -1,0 +1,298 @@
+"""Strict order of a destination, for programs that know nothing of it: against a real broker."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from click.testing import CliRunner
+from strict_places import StrictPlace, numbers
+
+import uow
+from tests.kafka_broker import Kafka
+from tests.processes import PATIENCE_S, wait_for
+from uow import errors
+from uow.cli.main import main
+from uow.client import strict_order
+
+
+@pytest.fixture
+def place(broker: Kafka, tmp_path: Path) -> StrictPlace:
+    return StrictPlace(broker.bootstrap, f"strict-{uuid4().hex[:8]}", tmp_path)
+
+
+@pytest.fixture
+def connection(place: StrictPlace) -> Iterator[uow.Connection]:
+    with uow.connect(place.bootstrap) as connection:
+        yield connection
+
+
+def adopt(place: StrictPlace, *options: str) -> str:
+    done = CliRunner().invoke(main, ["adopt", place.name, "-c", place.file, "--why", "a test", *options])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_a_client_without_the_flag_is_held_to_it_by_what_the_registry_says(
+    connection: uow.Connection, place: StrictPlace
+) -> None:
+    """S-02, S-19, S-23, S-24: several partitions need a key, one way of sending, one priority, persistent records; no reader without a group."""
+    place.create(partitions=4)
+    with pytest.raises(errors.OrderConfigError, match="takes records in transactions"):
+        connection.send(place.name, "x", id="a", seq=1)
+    with pytest.raises(errors.OrderConfigError, match="priority"), connection.unit(place.name, priority=9) as unit:
+        unit.send("x")
+    with (
+        pytest.raises(errors.OrderConfigError, match="persistent"),
+        connection.unit(place.name, delivery_mode="non-persistent") as unit,
+    ):
+        unit.send("x")
+    with pytest.raises(errors.OrderConfigError, match="needs a group"):
+        connection.units(place.name, group=None)
+    with connection.unit(place.name, "kept", priority=4) as unit:
+        unit.send("x")
+    (record,) = place.places.read(place.components)
+    place.create(partitions=4, strict_producers="plain")
+    with uow.connect(place.bootstrap) as other:
+        with pytest.raises(errors.OrderConfigError, match="4 partitions, and without a key"):
+            other.send(place.name, "x")
+        sent = other.send(place.name, "x", id="kept", seq=1)
+        assert sent.partition == record.partition()
+        with pytest.raises(errors.OrderConfigError, match="record by record"), other.unit(place.name) as unit:
+            unit.send("x")
+    assert len(place.places.read(place.components)) == 2
+
+
+def test_nothing_passes_a_unit_that_is_not_done_also_over_a_restart(
+    connection: uow.Connection, place: StrictPlace
+) -> None:
+    """S-06, S-07, S-28: handed out again until it is acknowledged; a repeat goes back, never forward."""
+    place.create()
+    place.deliver(1, 2, 3)
+    reader = connection.units(place.name, group="g")
+    assert [*numbers(reader, 3, done=False)] == [1, 1, 1]
+    reader.roll_back()
+    assert [*numbers(reader, 1)] == [1]
+    assert [*numbers(reader, 1, done=False)] == [2]
+    reader.close()
+    with connection.units(place.name, group="g") as again:
+        assert [*numbers(again, 2)] == [2, 3]
+    assert place.committed("g") == 3
+
+
+def test_a_handler_that_fails_keeps_its_unit_first_and_says_so_beside_the_offset(
+    connection: uow.Connection, place: StrictPlace
+) -> None:
+    """S-10, S-12, S-14, S-31: the partition stands at n, the other goes on; resumed, it is n, then n + 1."""
+    place.create(partitions=2)
+    place.deliver(1, 2, 3)
+    place.deliver(11, 12, partition=1)
+    heals, seen, told = threading.Event(), [], []
+
+    def handle(unit: uow.ReceivedUnit) -> None:
+        number = int(unit.id[1:])
+        seen.append((number, place.committed("g", unit.partition)))
+        if number == 2 and not heals.is_set():
+            raise ValueError("not today")
+
+    def run() -> None:
+        with uow.connect(place.bootstrap) as own:
+            reader.append(own.units(place.name, group="g"))
+            reader[0].run(handle, on_blocked=told.append)
+
+    reader: list[uow.Reader[uow.ReceivedUnit]] = []
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        wait_for(lambda: told and place.committed("g", 1) == 2)
+        wait_for(lambda: [number for number, _ in seen].count(2) >= 2, what="tried again by itself")
+        assert 3 not in [number for number, _ in seen]
+        assert place.committed("g") == 1
+        assert told == [uow.OrderBlocked(place.units, 0, 1, "ValueError: not today", True)]
+        assert "not%20today" in place.metadata("g")
+        heals.set()
+        wait_for(lambda: place.committed("g") == 3)
+    finally:
+        heals.set()
+        reader[0].stop()
+        thread.join(PATIENCE_S)
+    assert [number for number, _ in seen if number < 10] == sorted(number for number, _ in seen if number < 10)
+    assert all(committed == number - 1 for number, committed in seen if 1 < number < 10), (
+        "each only after the one before is committed"
+    )
+    assert "not%20today" not in place.metadata("g")
+
+
+def test_going_forward_needs_a_reason_that_is_recorded(connection: uow.Connection, place: StrictPlace) -> None:
+    """S-33: and what cannot be read stays and blocks, until somebody says why it may be passed over (S-14)."""
+    place.create()
+    place.deliver(1)
+    place.places.put(place.units, (b"u2", b"no unit", {"uow-kind": b"unit", "uow-id": b"u2"}))
+    place.deliver(3)
+    with connection.units(place.name, group="g") as reader:
+        assert [*numbers(reader, 1)] == [1]
+        with pytest.raises(errors.OrderBlockedError, match="stands at 1"):
+            reader.receive(5)
+        assert place.committed("g") == 1
+        with pytest.raises(errors.OrderConfigError, match="break_order"):
+            reader.seek(place.units, 0, 2)
+        reader.seek(place.units, 0, 2, break_order="it is no unit")
+        assert [*numbers(reader, 1)] == [3]
+    (gap,) = place.registry().gaps.values()
+    assert (gap.whose, gap.topic, gap.first, gap.last, gap.cause) == ("g", place.units, 1, 1, "it is no unit")
+
+
+def test_a_unit_that_goes_to_the_errors_topic_leaves_a_recorded_gap(
+    connection: uow.Connection, place: StrictPlace
+) -> None:
+    """S-14 with `errors`: moved once, in the same transaction as the gap's record."""
+    place.create(exception_destination="errors", redelivery_limit=1)
+    place.deliver(1, 2)
+    with connection.units(place.name, group="g", redelivery_limit=1) as reader:
+        assert [*numbers(reader, 2, done=False)] == [1, 1]
+        assert [*numbers(reader, 1)] == [2]
+        assert reader.given_up == {uow.Failure.REDELIVERY_LIMIT: 1}
+    (gap,) = place.registry().gaps.values()
+    assert (gap.first, gap.last, gap.cause) == (0, 0, "delivered 2 times and not acknowledged; redelivery_limit is 1")
+    assert len(place.places.read(f"{place.name}.errors")) == 1
+
+
+def test_one_reader_has_a_partition_and_a_spare_takes_over_or_is_refused(place: StrictPlace) -> None:
+    """S-03: `standby` waits for its turn; `fail` raises at once, and the one that reads is not disturbed."""
+    place.create()
+    place.deliver(1, 2, 3, 4)
+    with uow.connect(place.bootstrap) as one, uow.connect(place.bootstrap) as two:
+        first, spare = one.units(place.name, group="g"), two.units(place.name, group="g")
+        assert [*numbers(first, 1)] == [1]
+        turns = threading.Thread(target=lambda: first.receive(8))  # a rebalance needs both to poll
+        turns.start()
+        assert spare.receive(2) is None
+        turns.join()
+        first.close()
+        assert [*numbers(spare, 1)] == [2]
+        place.create(strict_attach="fail")
+        with pytest.raises(errors.AlreadyAttachedError, match="has a reader of group 'g'"):
+            one.units(place.name, group="g")
+        assert [*numbers(spare, 1)] == [3]
+        spare.close()
+        wait_for(lambda: attached(one, place), what="the group is empty")
+
+
+def attached(connection: uow.Connection, place: StrictPlace) -> bool:
+    try:
+        with connection.units(place.name, group="g") as reader:
+            return [*numbers(reader, 1)] == [4]
+    except errors.AlreadyAttachedError:
+        return False
+
+
+def test_an_ordered_queue_has_one_group_and_another_cluster_of_readers_none(
+    connection: uow.Connection, place: StrictPlace
+) -> None:
+    """`strict_group` (S-03)."""
+    place.create(strict_group="the-one")
+    with pytest.raises(errors.OrderConfigError, match="ordered queue of the group 'the-one'"):
+        connection.units(place.name, group="g")
+    connection.units(place.name, group="the-one").close()
+
+
+def test_switching_it_on_begins_an_era_and_no_backlog_is_lost_by_itself(
+    connection: uow.Connection, place: StrictPlace
+) -> None:
+    """S-13."""
+    assert place.create(is_strict=False) == []
+    place.deliver(*range(1, 11))
+    with connection.units(place.name, group="g") as reader:
+        assert [*numbers(reader, 3)] == [1, 2, 3]
+    lines = place.create()
+    assert lines == [
+        f"{place.name}: strict order is on, recorded in {place.name}.registry",
+        f"{place.name}: era 1 begins",
+    ]
+    assert place.create() == []
+    place.deliver(11)
+    with uow.connect(place.bootstrap) as other:
+        with pytest.raises(errors.OrderConfigError, match="backlog of 7 records"):
+            other.units(place.name, group="g")
+        refused = CliRunner().invoke(main, ["adopt", place.name, "-c", place.file, "--why", "x", "--group", "g"])
+        assert refused.exit_code == 2
+        assert "has not read 7 records" in refused.output
+        assert "would begin at the start of era 1" in adopt(place, "--group", "g", "--discard-backlog", "--dry-run")
+        assert place.committed("g") == 3
+        assert "7 records before it are lost" in adopt(place, "--group", "g", "--discard-backlog")
+        assert "nothing to adopt" in adopt(place, "--group", "g")
+        with other.units(place.name, group="g") as reader:
+            assert [*numbers(reader, 1)] == [11]
+        with other.units(place.name, group="new") as reader:
+            assert [*numbers(reader, 1)] == [11]
+    (gap,) = place.registry().gaps.values()
+    assert (gap.first, gap.last, gap.cause) == (3, 9, "a test")
+
+
+def test_added_partitions_and_topics_made_again_stop_both_sides_until_they_are_adopted(
+    place: StrictPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S-15, S-21: before any key has moved, and no old commit reaches the new topic."""
+    monkeypatch.setattr(strict_order, "REFRESH_S", 1.0)
+    place.create()
+    place.deliver(1, 2)
+    topics = place.places.admin
+    with uow.connect(place.bootstrap) as connection:
+        reader = connection.units(place.name, group="g")
+        with connection.unit(place.name, "kept") as unit:
+            unit.send("x")
+        assert [*numbers(reader, 1)] == [1]
+        held = reader.receive(PATIENCE_S)
+        assert held is not None
+        grown = admin_partitions(place, place.components, 3)
+        wait_for(lambda: stopped(lambda: send(connection, place)), what="the sender stops")
+        assert grown == 3
+        assert {record.partition() for record in place.places.read(place.components)} == {0}
+        with pytest.raises(errors.DestinationChangedError, match="has 3 partitions, and had 1"):
+            reader.receive(PATIENCE_S)
+        for name in (place.components, place.units):
+            topics.delete_topics([name])[name].result(PATIENCE_S)
+        wait_for(lambda: not {place.components, place.units} & topics.list_topics(timeout=PATIENCE_S).topics.keys())
+        assert any("made again" in line for line in place.create())
+        with pytest.raises(errors.UowError):
+            held.acknowledge()
+        reader.close()
+    place.deliver(21)
+    with uow.connect(place.bootstrap) as connection:
+        with pytest.raises(errors.DestinationChangedError, match="made again since era 1"):
+            connection.units(place.name, group="g")
+        with pytest.raises(errors.DestinationChangedError, match="made again since era 1"):
+            send(connection, place)
+    assert place.committed("g") < 0 or place.committed("g") == 1
+    assert "adopted: topic" in adopt(place)
+    place.deliver(22)
+    adopt(place, "--group", "g")
+    with uow.connect(place.bootstrap) as connection, connection.units(place.name, group="g") as reader:
+        assert [*numbers(reader, 1)] == [22]
+        send(connection, place)
+
+
+def admin_partitions(place: StrictPlace, topic: str, count: int) -> int:
+    from uow.topics import admin
+
+    admin.grow(place.places.admin, [topic], count)
+    return len(place.places.admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions)
+
+
+def send(connection: uow.Connection, place: StrictPlace) -> None:
+    with connection.unit(place.name) as unit:
+        unit.send("x")
+
+
+def stopped(call: Any) -> bool:
+    try:
+        call()
+    except errors.DestinationChangedError:
+        return True
+    time.sleep(0.1)
+    return False

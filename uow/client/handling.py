@@ -1,0 +1,94 @@
+"""Calling a handler with each unit or message: one at a time, acknowledged when it returns, first again when it fails (S-10, S-12, S-14).
+
+Belongs here: the loop. Does not belong here: standing still and trying again (`uow.client.consumption`), and receiving (`uow.client.reader`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from uow.client.blocking import OrderBlocked
+from uow.client.consumption import Consumption
+from uow.errors import LostServerError
+from uow.schemas.error_classes import ConfigError
+
+log = logging.getLogger(__name__)
+
+STEP_S: Final = 0.5
+"""Longest single wait, so that `stop` is heard."""
+
+
+class HandlerLoop:
+    """Calls one handler. For the thread of the reader.
+
+    Args:
+        consumption: The reader's.
+        receive: Gives the next one, or None after so many seconds.
+        handler: Called with each.
+        on_blocked: Called when a partition begins to stand still.
+    """
+
+    def __init__(
+        self,
+        consumption: Consumption,
+        receive: Callable[[float], Any],
+        handler: Callable[[Any], object],
+        on_blocked: Callable[[OrderBlocked], object] | None,
+    ) -> None:
+        if inspect.iscoroutinefunction(handler):
+            raise TypeError("the handler is a coroutine function: it returns before its work is done")
+        self._consumption, self._receive, self._handler = consumption, receive, handler
+        if on_blocked is not None:
+            consumption.on_block = on_blocked
+        self._seen_running: set[str] = set()
+
+    def run(self, stopping: threading.Event, *, concurrency: int, max_batch_size: int) -> None:
+        """Goes on until `stopping` is set. Raises as `Reader.run`."""
+        requested = {"concurrency": concurrency, "max_batch_size": max_batch_size}
+        if self._consumption.strict is not None:
+            self._consumption.strict.warn(requested)
+        else:
+            for name, value in requested.items():
+                if value != 1:
+                    raise ConfigError(name, value, "only 1 is supported yet: handlers get one after the other")
+        stopping.clear()
+        while not stopping.is_set():
+            received = self._receive(STEP_S)
+            if received is not None:
+                self._handle(received)
+
+    def _handle(self, received: Any) -> None:
+        before = {*threading.enumerate()}
+        try:
+            result = self._handler(received)
+        except Exception as failure:  # noqa: BLE001 - the task boundary: what a handler raises is a failure of this record
+            self._failed(received, failure)
+            return
+        self._look_for_work_left(result, before)
+        try:
+            received.acknowledge()
+        except LostServerError as lost:
+            log.info("%s", lost)  # it comes again, here or elsewhere
+
+    def _failed(self, received: Any, failure: Exception) -> None:
+        ownership = received._ownership
+        if self._consumption.is_ours(ownership, received.offset):
+            log.warning("the handler failed at %s/%d/%d", *ownership.tp, received.offset, exc_info=failure)
+            if self._consumption.hop is not None:
+                self._consumption.hop.abort()
+            self._consumption.block(ownership, received.offset, f"{type(failure).__name__}: {failure}")
+
+    def _look_for_work_left(self, result: object, before: set[threading.Thread]) -> None:
+        """Warns of work that goes on after the handler returned, as far as that can be seen (S-26)."""
+        left = {each.name for each in {*threading.enumerate()} - before if each.is_alive()}
+        if inspect.isawaitable(result):
+            left.add("an awaitable that nobody waits for")
+            if inspect.iscoroutine(result):
+                result.close()
+        for name in sorted(left - self._seen_running):
+            log.warning("the handler returned and left work behind: %s; its order is not kept", name)
+        self._seen_running |= left

@@ -1,0 +1,271 @@
+"""Checks of strict order for `uow doctor`: eras, subscriptions and what they stand at, order gaps; and of every destination: transactions that hang.
+
+Belongs here: the checks. Does not belong here: the list of all checks (`uow.ops.doctor`), states (`uow.topics.order_state`), writing (`uow.ops.eras`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    ConsumerGroupType,
+    IsolationLevel,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+
+from uow.client.blocking import Block, read_block
+from uow.client.kafka_port import Librdkafka, LogWatch, consumer_properties
+from uow.config.loading import Settings
+from uow.ops.eras import differences, disagreement, end_offsets, registry_of
+from uow.ops.findings import CheckResult, Finding, ok
+from uow.schemas.error_classes import DecodeError
+from uow.terminal.printing import span_text, wall_clock_ms
+from uow.topics import admin
+from uow.topics.catalogue import DestinationTopics
+from uow.topics.order_state import OrderState, PartitionOrder, Seen, hangs, order_of
+from uow.topics.policies import NEVER_MS
+from uow.topics.routes import unit_topics
+from uow.topics.strict_registry import StrictRegistry
+
+ANSWER_S = 10.0
+GAPS_SHOWN = 5
+Place = tuple[str, int]
+
+
+class Ends(NamedTuple):
+    """The end of a partition.
+
+    Attributes:
+        stable: Last stable offset.
+        end: End offset.
+        since: Since when a transaction is open there, epoch ms: its first record says so; 0: none is.
+    """
+
+    stable: int
+    end: int
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A consumer group at a partition.
+
+    Attributes:
+        group: The group.
+        place: Topic and partition.
+        order: State, position, since, cause.
+        behind: Offsets that it has not read.
+    """
+
+    group: str
+    place: Place
+    order: PartitionOrder
+    behind: int
+
+
+def order_findings(settings: Settings, client: AdminClient, destination: str) -> Iterator[Finding]:
+    """All checks of one destination whose topics are there."""
+    topics = _topics(settings, client, destination)
+    ends = look_at_ends(settings, client, topics)
+    yield from _hanging(settings, ends)
+    names = DestinationTopics(settings.application_id, destination)
+    is_strict = settings.policy(destination).strict_order
+    if not is_strict and names.registry not in admin.partition_counts(client):
+        return
+    try:
+        registry = registry_of(settings, destination)
+    except DecodeError as unreadable:
+        remedy = "take that record away (a null value under its key), and run `uow topics create`: no client can use the destination"
+        yield Finding(CheckResult.WRONG, str(unreadable), remedy)
+        return
+    disagrees = disagreement(settings, registry)
+    if disagrees:
+        yield Finding(
+            CheckResult.WRONG, f"{destination}: {disagrees}", "`uow topics create` records what is configured"
+        )
+    if not registry.is_strict or registry.era is None:
+        return
+    changed = differences(settings, client, registry)
+    for each in changed:
+        remedy = f"if that is intended, `uow adopt {destination} --why ...`; clients have stopped until then"
+        yield Finding(CheckResult.WRONG, f"{destination}: {each}", remedy)
+    if changed:
+        return
+    yield ok(f"{destination}: era {registry.era.number} of strict order holds")
+    yield from _gaps(registry)
+    yield from _subscriptions(settings, client, registry, ends, topics)
+
+
+def _topics(settings: Settings, client: AdminClient, destination: str) -> dict[str, int]:
+    """Partition count of input and outputs that are there."""
+    names = DestinationTopics(settings.application_id, destination)
+    counts = admin.partition_counts(client)
+    wanted = [names.components, *unit_topics(settings.policy(destination).routes, names.units)]
+    return {name: counts[name] for name in wanted if name in counts}
+
+
+def look_at_ends(settings: Settings, client: AdminClient, topics: dict[str, int]) -> dict[Place, Ends]:
+    """The ends of all partitions of topics; where a transaction is open, since when."""
+    stable = end_offsets(client, topics, IsolationLevel.READ_COMMITTED)
+    end = end_offsets(client, topics)
+    found = {
+        (topic, number): Ends(stable[topic][number], end[topic][number], 0)
+        for topic, count in topics.items()
+        for number in range(count)
+    }
+    waiting = {place: each for place, each in found.items() if each.stable < each.end}
+    began = append_times(settings, {place: each.stable for place, each in waiting.items()})
+    return found | {place: each._replace(since=began.get(place, 0)) for place, each in waiting.items()}
+
+
+def append_times(
+    settings: Settings, places: Mapping[Place, int], isolation: str = "read_uncommitted"
+) -> dict[Place, int]:
+    """Timestamps of the first records from these offsets on, those of open transactions too; none where nothing came in time."""
+    if not places:
+        return {}
+    own = {**settings.kafka, "isolation.level": isolation, "enable.partition.eof": True}
+    properties = consumer_properties(settings.bootstrap_servers, "uow", f"{settings.application_id}-look", own)
+    found: dict[Place, int] = {}
+    with closing(Librdkafka().consumer(properties, LogWatch().logger)) as handle:
+        handle.assign([TopicPartition(*place, offset) for place, offset in places.items()])
+        open_places = {*places}
+        while open_places and (record := handle.poll(ANSWER_S)) is not None:
+            place = (record.topic() or "", record.partition() or 0)
+            if record.error() is None and place in open_places:
+                found[place] = record.timestamp()[1]
+            open_places.discard(place)
+    return found
+
+
+def _is_readable(settings: Settings, place: Place, offset: int) -> bool:
+    """True if a committed record lies at an offset or behind it."""
+    return bool(append_times(settings, {place: offset}, "read_committed"))
+
+
+def _hanging(settings: Settings, ends: Mapping[Place, Ends]) -> Iterator[Finding]:
+    """Transactions that the coordinator would have ended by now, if they were ours (S-09)."""
+    now, timeout_ms = wall_clock_ms(), int(settings.value("worker.transaction_timeout_ms"))
+    for (topic, partition), each in ends.items():
+        if not hangs(each.since, now, timeout_ms):
+            continue
+        at = datetime.fromtimestamp(each.since / 1000, UTC).isoformat(timespec="seconds")
+        what = (
+            f"{topic}/{partition}: a transaction has been open since {at}, longer than transaction_timeout_ms and 20 s: no reader gets past "
+            f"offset {each.stable}, {each.end - each.stable} offsets wait"
+        )
+        tool = f"kafka-transactions.sh --bootstrap-server {settings.bootstrap_servers}"
+        place = f"--topic {topic} --partition {partition}"
+        remedy = f"see whose it is with `{tool} describe-producers {place}`; end it with `{tool} abort {place} --start-offset {each.stable}`"
+        yield Finding(CheckResult.WRONG, what, remedy)
+
+
+def _gaps(registry: StrictRegistry) -> Iterator[Finding]:
+    """Order gaps are decisions of people: shown, the newest first."""
+    newest = sorted(registry.gaps.values(), key=lambda gap: gap.at, reverse=True)
+    if newest:
+        shown = "; ".join(map(str, newest[:GAPS_SHOWN]))
+        yield Finding(CheckResult.LOOK, f"{registry.destination}: {len(newest)} order gaps are recorded: {shown}", "")
+
+
+def _subscriptions(
+    settings: Settings,
+    client: AdminClient,
+    registry: StrictRegistry,
+    ends: Mapping[Place, Ends],
+    topics: Mapping[str, int],
+) -> Iterator[Finding]:
+    destination, outputs = registry.destination, {name for name in topics if not name.endswith(".components")}
+    assert registry.era is not None
+    known = {group for (group, _, _), each in registry.subscriptions.items() if each.era == registry.era.number}
+    waiting: list[Waiting] = []
+    for group, offsets in committed_by_groups(client).items():
+        if group in known:
+            waiting += waiting_at(settings, group, offsets, outputs, ends)
+        elif read := sorted({topic for topic, _ in offsets} & outputs):
+            remedy = f"adopt it with `uow adopt {destination} --group {group} --why ...`; if it is no client of uow, its order is its own affair"
+            yield Finding(
+                CheckResult.LOOK, f"{destination}: the group {group} reads {read[0]} and is no subscription", remedy
+            )
+    for each in waiting:
+        if each.order.state is not OrderState.OK:
+            yield _blocked(each)
+    stood = sum(each.order.state is not OrderState.OK for each in waiting)
+    if known and not stood:
+        yield ok(f"{destination}: {len(known)} subscriptions, none stands still")
+    yield from _too_old(settings, client, registry, waiting)
+
+
+def waiting_at(
+    settings: Settings,
+    group: str,
+    offsets: Mapping[Place, tuple[int, str]],
+    outputs: set[str],
+    ends: Mapping[Place, Ends],
+) -> Iterator[Waiting]:
+    """The group at each partition that it has read: a stuck transaction, a failing handler and an empty topic are told apart (S-32)."""
+    now = wall_clock_ms()
+    for place, (offset, metadata) in sorted(offsets.items()):
+        if place[0] in outputs and place in ends and offset >= 0:
+            block: Block | None = read_block(metadata.partition("|")[2], offset)
+            position = offset
+            if ends[place].since and position < ends[place].stable and not _is_readable(settings, place, offset):
+                position = ends[place].stable  # what lies between are markers of transactions
+            seen = Seen(position, ends[place].stable, ends[place].end, now, ends[place].since)
+            if block is not None:
+                seen = Seen(offset, *ends[place][:2], now, 0, block.since, block.is_stopped, block.cause)
+            yield Waiting(group, place, order_of(seen), ends[place].end - offset)
+
+
+def _blocked(each: Waiting) -> Finding:
+    since = span_text(max(0, wall_clock_ms() - each.order.since)) if each.order.since else "an unknown time"
+    what = f"{each.place[0]}/{each.place[1]}: group {each.group} is {each.order.state} at {each.order.position} for {since}: {each.order.cause}"
+    if each.order.state is OrderState.BLOCKED_TRANSACTION:
+        return Finding(CheckResult.LOOK, what, "it ends with the transaction; one that hangs is told above")
+    remedy = "mend the cause: it is tried again by itself; or give the record up, with seek(..., break_order=WHY)"
+    return Finding(CheckResult.WRONG, what, remedy)
+
+
+def _too_old(
+    settings: Settings, client: AdminClient, registry: StrictRegistry, waiting: list[Waiting]
+) -> Iterator[Finding]:
+    """First unread records that retention takes soon: after `strict_block_limit_ms`, or half of the retention where that is not stated (S-22)."""
+    assert registry.rules is not None
+    behind = [each for each in waiting if each.behind > 0]
+    topics = sorted({each.place[0] for each in behind})
+    retention = {
+        name: int(found.get("retention.ms", "-1")) for name, found in admin.topic_settings(client, topics).items()
+    }
+    ages = append_times(settings, {each.place: each.order.position for each in behind})
+    limit = registry.rules.strict_block_limit_ms
+    for each in behind:
+        kept = retention[each.place[0]]
+        longest = limit if limit != NEVER_MS else kept // 2
+        age = wall_clock_ms() - ages.get(each.place, wall_clock_ms())
+        if kept != NEVER_MS and age > longest:
+            what = f"{each.place[0]}/{each.place[1]}: the first record that group {each.group} has not read is {span_text(age)} old"
+            remedy = f"the topic keeps records for {span_text(kept)}: after that it is lost; raise retention.ms, or mend the reader"
+            yield Finding(CheckResult.WRONG, what, remedy)
+
+
+def committed_by_groups(client: AdminClient) -> dict[str, dict[Place, tuple[int, str]]]:
+    """Committed offset and the text beside it, by place, of every classic consumer group."""
+    listed = client.list_consumer_groups(request_timeout=ANSWER_S).result().valid
+    found: dict[str, dict[Place, tuple[int, str]]] = {}
+    for each in listed:
+        if each.type in (ConsumerGroupType.CLASSIC, ConsumerGroupType.CONSUMER, ConsumerGroupType.UNKNOWN):
+            asked = ConsumerGroupTopicPartitions(each.group_id)
+            try:
+                answer: Any = client.list_consumer_group_offsets([asked], request_timeout=ANSWER_S)
+                rows = answer[each.group_id].result().topic_partitions
+            except KafkaException:  # it went away meanwhile, or is not ours to see
+                continue
+            found[each.group_id] = {(row.topic, row.partition): (row.offset, row.metadata or "") for row in rows}
+    return found
