@@ -103,8 +103,8 @@ class RuleSet:
     # -- asking
 
     def rules_for(self, rule_ids: Collection[str]) -> tuple[Rule, ...]:
-        """The enabled rules among these, in the order in which they are asked (B-111)."""
-        return tuple(rule for rule in self.rules if rule.rule_id in rule_ids)
+        """The enabled rules among these, all if none is named, in the order in which they are asked (B-111)."""
+        return tuple(rule for rule in self.rules if not rule_ids or rule.rule_id in rule_ids)
 
     def resolve(self, rule: Rule, routing_name: str, arrival_ms: int) -> ResolvedRow | None:
         """The row for a routing name at a moment, row `*` where it has none of its own; None if there is no such row either (B-21 to B-23)."""
@@ -129,10 +129,18 @@ class RuleSet:
         """True if a row of the rule has a planned start or end: then the arrival decides."""
         return rule.rule_id in self._dated
 
+    def is_folded(self, rule: Rule) -> bool:
+        """True if names that differ in case alone are one (B-20)."""
+        return rule.rule_id in self._folded
+
+    def delays(self) -> Iterable[Delay]:
+        """The limits by item, in their latest versions."""
+        return self._delays.values()
+
     def parameter(self, name: str) -> str | None:
         """A parameter's value; its default if there is none, None where that is off."""
         found = self._parameters.get(name)
-        return (_default(name) if found is None else found.value) or None
+        return (default_parameter(name) if found is None else found.value) or None
 
     def row_versions(self) -> Iterator[RowVersion]:
         """Every version of a row that is in force at some time, by rule and name, the latest first."""
@@ -148,11 +156,16 @@ class RuleSet:
         """The rules as they were at a version."""
         return RuleSet(self.tables.until(version))
 
-    def content(self) -> Content:
-        """All that is in force, without versions: two sets of equal content treat every record alike (B-214)."""
+    def content(self, *, with_disabled: bool = False) -> Content:
+        """All that is in force, without versions: two sets of equal content treat every record alike (B-214).
+
+        Args:
+            with_disabled: Also disabled rules, and what is kept of them.
+        """
         found: dict[tuple[str, ...], tuple[Any, ...]] = {}
-        ids = {rule.rule_id for rule in self.rules}
-        for rule in self.rules:
+        rules = [versions[0] for versions in self._history.values()] if with_disabled else self.rules
+        ids = {rule.rule_id for rule in rules}
+        for rule in rules:
             found["rule", rule.rule_id] = (_bare(rule),)
             for source in self.sources_of(rule):
                 found["source", rule.rule_id, source.source_name] = (_bare(source),)
@@ -164,7 +177,7 @@ class RuleSet:
             if delay.rule_id in ids and delay.delay_ms is not None:
                 found["delay", delay.rule_id, delay.routing_name, delay.item] = (_bare(delay),)
         for name, each in self._parameters.items():
-            if each.value != _default(name):
+            if each.value != default_parameter(name):
                 found["parameter", name] = (_bare(each),)
         return dict(sorted(found.items()))
 
@@ -200,7 +213,7 @@ class RuleSet:
             replace(rule, version=max(rule.version, *versions, 0)),
             row,
             tuple(each for _, each in sorted(sources.items()) if each.enabled),
-            tuple(each for name, each in sorted(parameters.items()) if each.value != _default(name)),
+            tuple(each for name, each in sorted(parameters.items()) if each.value != default_parameter(name)),
         )
 
 
@@ -233,7 +246,7 @@ def _bare(value: Any) -> Any:
     return replace(value, version=0)
 
 
-def _default(name: str) -> str:
+def default_parameter(name: str) -> str:
     """A parameter's default as its text; empty is off."""
     default = PARAMETERS.get(name)
     return "" if default is None else str(default)

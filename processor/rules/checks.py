@@ -1,0 +1,226 @@
+"""Checks of a whole set of rules before it takes effect: ranges, texts, names, and something that closes each group (B-15). Pure.
+
+Belongs here: everything that makes a version invalid, each with a complaint. Does not belong here: types and words of columns
+(`columns.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Final
+
+from uow.processor.rules import conditions
+from uow.processor.rules.columns import label
+from uow.processor.rules.expressions import compile_expression
+from uow.processor.rules.group_keys import REQUEST, GroupKey, matching
+from uow.processor.rules.paths import ExpressionError, Place
+from uow.processor.rules.rule_set import RuleSet
+from uow.schemas.error_classes import Complaint
+from uow.topics.catalogue import expected, rules_topic
+from uow.topics.policies import DestinationPolicy
+from uow.topics.rules import (
+    PARAMETERS,
+    BelowMin,
+    DefaultGroup,
+    DeliverOrder,
+    Numbering,
+    OnNoKey,
+    Parameter,
+    Row,
+    Rule,
+    Source,
+)
+
+MAX_NAME_BYTES: Final = 128
+"""Longest routing name."""
+_RULE_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
+_LEAST: Final[Mapping[str, int]] = {
+    "release_every_ms": 1_000,
+    "max_waiting": 1,
+    "waiting_age_ms": 1,
+    "max_open_groups": 1,
+    "complete_count": 1,
+    "complete_bytes": 1,
+    "min_count": 1,
+    "age_ms": 1,
+    "idle_ms": 1,
+    "delay_ms": 0,
+    "quantity": 0,
+    "wait_ms": 1,
+}
+_INTEGERS: Final = frozenset({"complete_count", "min_count", "quantity", "max_waiting", "max_open_groups", "priority"})
+"""Columns of 32 bits."""
+
+
+def complaints_about(
+    rules: RuleSet,
+    destinations: Mapping[str, DestinationPolicy] | None = None,
+    application: str = "",
+    transforms: Collection[str] | None = None,
+) -> list[Complaint]:
+    """All that is wrong with the rules as of their latest version; empty if they may take effect.
+
+    Args:
+        rules: The rules.
+        destinations: The configured destinations; None if they are not known, and so are not checked.
+        application: `application.id`, a part of names of topics that rules must not write to.
+        transforms: Registered transforms; None if they are not known here.
+    """
+    found: list[Complaint] = []
+    taken = _taken(application, destinations or {})
+    for rule in rules.rules:
+        rows = [each.row for each in rules.row_versions() if each.row.rule_id == rule.rule_id and each.row.enabled]
+        found += _about_rule(rule, rows, rules.sources_of(rule))
+        if destinations is not None:
+            found += _about_destination(rule, destinations)
+        if transforms is not None and rule.transform is not None and rule.transform not in transforms:
+            found.append(
+                _complaint(rule, "transform", f"no such transform; there are {', '.join(transforms) or 'none'}")
+            )
+        for row in rows:
+            found += _about_row(rule, row, bool(rules.sources_of(rule)), taken)
+        for source in rules.sources_of(rule):
+            found += _about_source(source, rows)
+    found += _about_all(rules)
+    return found
+
+
+def _taken(application: str, destinations: Mapping[str, DestinationPolicy]) -> dict[str, str]:
+    """Topics that only the project writes, and whose they are; `D.units` is free to its own destination's rules."""
+    topics = {spec.name: name for name, policy in destinations.items() for spec in expected(application, name, policy)}
+    return topics | {rules_topic(application): "rules"}
+
+
+def _ranges(value: Any) -> Iterator[Complaint]:
+    for name, least in _LEAST.items():
+        number = getattr(value, name, None)
+        if number is not None and number < least:
+            yield _complaint(value, name, f"must be at least {least}")
+    for name in _INTEGERS:
+        number = getattr(value, name, None)
+        if number is not None and abs(number) > 2_147_483_647:
+            yield _complaint(value, name, "must be at most 2147483647")
+
+
+def _complaint(value: Any, column: str, rule: str) -> Complaint:
+    row = {name: getattr(value, name) for name in value.__slots__}
+    return Complaint(f"{label(type(value), row)}.{column}", row.get(column), rule)
+
+
+def _unreadable(value: Any, column: str, read: Callable[[str], object]) -> Iterator[Complaint]:
+    text = getattr(value, column)
+    if text is None:
+        return
+    try:
+        read(text)
+    except ExpressionError as error:
+        yield _complaint(value, column, str(error))
+
+
+def _about_rule(rule: Rule, rows: list[Row], sources: tuple[Source, ...]) -> Iterator[Complaint]:
+    if not _RULE_ID.fullmatch(rule.rule_id):
+        yield _complaint(rule, "rule_id", "must be letters, digits, dots, dashes and underscores, 1 to 64")
+    yield from _ranges(rule)
+    yield from _unreadable(rule, "accept", compile_expression)
+    yield from _unreadable(rule, "group_key", GroupKey)
+    yield from _unreadable(rule, "delay_item", compile_expression)
+    yield from _unreadable(rule, "order_by", conditions.read_order_by)
+    if not rows:
+        yield _complaint(rule, "row", "a rule needs a row that is enabled")
+    if rule.name_template is not None and (rule.name_template.count("*") != 1 or len(rule.name_template) > 256):
+        yield _complaint(rule, "name_template", "must have one *, and at most 256 characters")
+    if sources and rule.on_no_key is OnNoKey.DEFAULT:
+        yield _complaint(rule, "on_no_key", "a rule with sources must say reject, unnamed or pass_through")
+    if sources and rule.default_group is not DefaultGroup.PER_NAME:
+        yield _complaint(rule, "default_group", "a rule with sources has one group per name: per_name")
+    if rule.group_key == REQUEST and rule.sequence is not Numbering.GIVEN:
+        yield _complaint(rule, "sequence", "requests have numbers: given")
+
+
+def _about_destination(rule: Rule, destinations: Mapping[str, DestinationPolicy]) -> Iterator[Complaint]:
+    policy = destinations.get(rule.destination)
+    if policy is None:
+        yield _complaint(rule, "destination", f"no such destination; there are {', '.join(destinations) or 'none'}")
+    elif not policy.forms_units:
+        yield _complaint(rule, "destination", "its handling_policy must be single_message_delivery")
+
+
+def _about_row(rule: Rule, row: Row, has_sources: bool, taken: Mapping[str, str]) -> Iterator[Complaint]:
+    yield from _ranges(row)
+    yield from _unreadable(row, "complete_when", conditions.read_complete_when)
+    yield from _unreadable(row, "give_up_when", conditions.read_give_up_when)
+    yield from _unreadable(row, "age_from", conditions.read_age_from)
+    if not row.routing_name.strip() or len(row.routing_name.encode("utf-8", "replace")) > MAX_NAME_BYTES:
+        yield _complaint(row, "routing_name", f"must not be blank, and at most {MAX_NAME_BYTES} bytes")
+    if row.valid_from_ms is not None and row.valid_to_ms is not None and row.valid_from_ms >= row.valid_to_ms:
+        yield _complaint(row, "valid_to_ms", "must be after valid_from_ms")
+    if row.target_topic is not None:
+        if not _TOPIC.fullmatch(row.target_topic) or row.target_topic in (".", ".."):
+            yield _complaint(row, "target_topic", "must be a topic's name: letters, digits, '.', '_' and '-', 1 to 249")
+        elif row.target_topic in taken and row.target_topic != f"{rule.destination}.units":
+            yield _complaint(row, "target_topic", f"is a topic of {taken[row.target_topic]}, which has its own writer")
+    yield from _about_closing(rule, row, has_sources)
+
+
+def _about_closing(rule: Rule, row: Row, has_sources: bool) -> Iterator[Complaint]:
+    limits = (row.complete_count, row.complete_bytes, row.complete_when, row.give_up_when, row.age_ms, row.idle_ms)
+    if all(limit is None for limit in limits) and not has_sources and rule.sequence is not Numbering.GIVEN:
+        yield _complaint(row, "complete_count", "needs a count, bytes, an age, an idle time or a condition to close by")
+    if row.age_ms is None:
+        if row.age_from != "arrival" and row.give_up_when is None:
+            yield _complaint(row, "age_from", "is of no use without age_ms")
+        if row.below_min is BelowMin.EXTEND:
+            yield _complaint(row, "below_min", "extends by age_ms, which is not given")
+        if rule.deliver_order is DeliverOrder.FIRST_ARRIVAL:
+            yield _complaint(row, "age_ms", "must be given where units leave in order of first_arrival")
+    if row.complete_count and row.min_count > row.complete_count:
+        yield _complaint(row, "min_count", f"is above complete_count, {row.complete_count}")
+
+
+def _about_source(source: Source, rows: list[Row]) -> Iterator[Complaint]:
+    yield from _ranges(source)
+    yield from _unreadable(source, "correlation_path", Place)
+    if not source.quantity and source.wait_ms is None and not all(row.age_ms for row in rows):
+        yield _complaint(source, "wait_ms", "without a quantity it needs a wait, or every row an age")
+    if source.correlation_pattern is not None:
+        yield from _unreadable(source, "correlation_pattern", lambda text: matching(Place("key"), text))
+
+
+def _about_all(rules: RuleSet) -> Iterator[Complaint]:
+    tables = rules.tables
+    enabled = {rule.rule_id: rule for rule in rules.rules}
+    seen: dict[tuple[object, ...], object] = {}
+    for row in tables.rows:
+        rule = enabled.get(row.rule_id)
+        folded = row.routing_name.casefold() if rule is not None and rules.is_folded(rule) else row.routing_name
+        if seen.setdefault((row.rule_id, folded, row.version), row) is not row:
+            yield _complaint(row, "routing_name", f"is there twice in version {row.version}")
+    for each in rules.row_versions():
+        oldest = min(rule.version for rule in tables.rules if rule.rule_id == each.row.rule_id)
+        if each.row.version < oldest:
+            yield _complaint(
+                each.row, "version", f"is older than its rule, {oldest}: the rule must be there as of then too"
+            )
+    for delay in rules.delays():
+        yield from _ranges(delay)
+        if not delay.item or len(delay.item) > MAX_NAME_BYTES:
+            yield _complaint(delay, "item", f"must have 1 to {MAX_NAME_BYTES} characters")
+        if delay.rule_id in enabled and enabled[delay.rule_id].delay_item is None:
+            yield _complaint(delay, "item", "its rule has no delay_item, which finds the item of a record")
+    latest = {each.name: each for each in sorted(tables.parameters, key=lambda each: each.version)}
+    for parameter in latest.values():
+        yield from _about_parameter(parameter, rules)
+
+
+def _about_parameter(parameter: Parameter, rules: RuleSet) -> Iterator[Complaint]:
+    value = parameter.value
+    if parameter.name not in PARAMETERS:
+        yield _complaint(parameter, "name", f"no such parameter; there are {', '.join(PARAMETERS)}")
+    elif value and not (value.isascii() and value.isdigit() and len(value) < 19):
+        yield _complaint(parameter, "value", "must be a whole number, or empty for off")
+    elif value and parameter.name == "stranded_after_ms":
+        longest = max((each.row.age_ms or 0 for each in rules.row_versions()), default=0)
+        if int(value) <= longest:
+            yield _complaint(parameter, "value", f"must exceed the largest age_ms, {longest}")

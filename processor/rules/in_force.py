@@ -1,0 +1,217 @@
+"""The rules in force: the latest version that is valid, kept while the source is away (B-10 to B-12, B-15 to B-17).
+
+An invalid version takes no effect; the latest valid one before it holds. Where the source cannot be read at the start, the mirror
+serves, and without a mirror the built-in row, if that is allowed.
+
+Belongs here: that choice. Does not belong here: reading a source (`store.py`), the mirror `A-rules`, threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from uow.processor.rules.columns import WrongRows
+from uow.processor.rules.rule_set import RuleSet, RuleTables
+from uow.processor.rules.store import RuleSource, RulesUnavailable
+from uow.schemas.error_classes import Complaint, ConfigError
+from uow.topics.policies import DestinationPolicy
+from uow.topics.rules import DEFAULT_ROW, Change, Row, Rule
+
+log = logging.getLogger("uow.rules")
+
+LOGGED_EVERY_S: Final = 60.0
+"""A source that stays away is named once in this time."""
+_BACK: Final = 100
+"""Versions that are looked at for one that is valid."""
+DEFAULT_RULE: Final = "default"
+"""Id of the built-in rules: `default`, and `default.DESTINATION` where there are several."""
+
+Check = Callable[[RuleSet], Sequence[Complaint]]
+
+
+class RuleMirror(Protocol):
+    """The rules as routers wrote them to `A-rules`."""
+
+    def tables(self) -> RuleTables | None:
+        """The latest set; None if there is none."""
+        ...
+
+
+@dataclass(slots=True)
+class RuleStatus:
+    """Figures for metrics.
+
+    Attributes:
+        version: The version in force.
+        seen_at_s: When the source was last read, by the clock of `RulesInForce`; None if it never was.
+        rejected: Versions that took no effect.
+        complaints: About the latest of them, until a valid one comes.
+    """
+
+    version: int = 0
+    seen_at_s: float | None = None
+    rejected: int = 0
+    complaints: tuple[Complaint, ...] = ()
+
+
+@dataclass(slots=True)
+class RulesInForce:
+    """The rules in force, from one source. For one thread; what it gives is never changed.
+
+    Args:
+        source: Where they are.
+        check: Complaints about a set.
+        refresh_ms: Between two looks.
+        mirror: Serves where the source cannot be read at the start.
+        defaults: Rules for where neither can; None refuses to start.
+        monotonic: Seconds, from anywhere.
+    """
+
+    source: RuleSource
+    check: Check
+    refresh_ms: int = 10_000
+    mirror: RuleMirror | None = None
+    defaults: RuleTables | None = None
+    monotonic: Callable[[], float] = time.monotonic
+    rules: RuleSet = field(default_factory=lambda: RuleSet(RuleTables()))
+    status: RuleStatus = field(default_factory=RuleStatus)
+    _seen: RuleTables = field(default_factory=RuleTables)
+    _wrong: str = ""
+    _looked_at: float | None = None
+    _logged_at: float | None = None
+
+    def start(self) -> RuleSet:
+        """The rules to begin with.
+
+        Raises:
+            ConfigError: There are none that are valid, neither in the source nor in the mirror, and defaults are not allowed.
+        """
+        self.look()
+        if self.rules.version:
+            return self.rules
+        kept = self.mirror.tables() if self.mirror is not None else None
+        if kept is None:
+            kept = self.defaults
+        if kept is None:
+            complaints = "; ".join(map(str, self.status.complaints)) or self._wrong or "there are none"
+            rule = f"no rules to start with, and no mirror of any: {complaints[:1_000]} (rules.allow_defaults starts without)"
+            raise ConfigError("rules.source", self.source.name, rule)
+        self.rules = RuleSet(kept)
+        self.status.version = self.rules.version
+        return self.rules
+
+    def current(self) -> RuleSet:
+        """The rules in force now. Looks at the source if the last look is `refresh_ms` ago."""
+        now = self.monotonic()
+        if self._looked_at is None or now - self._looked_at >= self.refresh_ms / 1_000:
+            self.look()
+        return self.rules
+
+    def look(self) -> None:
+        """Looks at the source now (`uow rules refresh`)."""
+        self._looked_at = now = self.monotonic()
+        try:
+            version = self.source.version()
+            if version > self._seen.version:
+                seen = self.source.read(self._seen)
+                self._choose(seen)
+                self._seen = seen
+        except RulesUnavailable as error:
+            self._told(str(error))
+        except WrongRows as error:
+            if str(error) != self._wrong:  # a file, which is read again only when it changes
+                self._reject(error.complaints)
+            self._told(str(error))
+        else:
+            self._wrong = ""
+            self.status.seen_at_s = now
+
+    @property
+    def age_s(self) -> float | None:
+        """Seconds since the source was last read; None if it never was."""
+        return None if self.status.seen_at_s is None else self.monotonic() - self.status.seen_at_s
+
+    def _choose(self, seen: RuleTables) -> None:
+        """Puts the latest valid version in force, unless that is an earlier one than now."""
+        newer = sorted((each.version for each in seen.changes if each.version > self._seen.version), reverse=True)
+        for version in newer[:_BACK]:
+            rules = RuleSet(seen.until(version))
+            complaints = self.check(rules)
+            if not complaints:
+                self.rules = rules
+                self.status.version = version
+                if version == newer[0]:
+                    self.status.complaints = ()
+                return
+            log.warning("rules: version %d takes no effect: %s", version, "; ".join(map(str, complaints))[:2_000])
+            self._reject(complaints, is_latest=version == newer[0])
+
+    def _reject(self, complaints: Sequence[Complaint], *, is_latest: bool = True) -> None:
+        self.status.rejected += 1
+        if is_latest:
+            self.status.complaints = tuple(complaints)
+
+    def _told(self, wrong: str) -> None:
+        self._wrong = wrong
+        now = self.monotonic()
+        if self._logged_at is None or now - self._logged_at >= LOGGED_EVERY_S:
+            self._logged_at = now
+            log.warning("rules: version %d stays in force: %s", self.rules.version, wrong[:2_000])
+
+
+class RuleFollower:
+    """Looks at the source in a thread of its own: a database that does not answer holds up nobody who routes.
+
+    Args:
+        in_force: The rules, which this thread has for itself from now on.
+    """
+
+    def __init__(self, in_force: RulesInForce) -> None:
+        self._in_force = in_force
+        self._asked = threading.Event()
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name="uow-rules", daemon=True)
+        self._thread.start()
+
+    @property
+    def rules(self) -> RuleSet:
+        """The rules in force; for any thread."""
+        return self._in_force.rules
+
+    @property
+    def status(self) -> RuleStatus:
+        """Figures for metrics; for any thread."""
+        return self._in_force.status
+
+    def refresh(self) -> None:
+        """Makes it look now (B-12)."""
+        self._asked.set()
+
+    def stop(self) -> None:
+        """Ends the thread after the look that it is at."""
+        self._is_stopping = True
+        self._asked.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._is_stopping:
+            self._asked.wait(self._in_force.refresh_ms / 1_000)
+            self._asked.clear()
+            if not self._is_stopping:
+                self._in_force.look()
+
+
+def default_rules(destinations: Mapping[str, DestinationPolicy]) -> RuleTables:
+    """The built-in rules (B-17): row `*` with `D.units`, 10 components and 60 s, for each destination that forms units."""
+    names = sorted(name for name, policy in destinations.items() if policy.forms_units)
+    ids = [DEFAULT_RULE if len(names) == 1 else f"{DEFAULT_RULE}.{name}"[:64] for name in names]
+    return RuleTables(
+        (Change(1, "uow", "built-in rules", 0),),
+        tuple(Rule(rule_id, 1, name) for rule_id, name in zip(ids, names, strict=True)),
+        tuple(Row(rule_id, DEFAULT_ROW, 1, complete_count=10, age_ms=60_000) for rule_id in ids),
+    )

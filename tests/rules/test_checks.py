@@ -1,0 +1,164 @@
+"""Everything that makes a version invalid, each with its complaint, all at once (B-15)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.rules.low_stock import ROWS, RULE, TABLES
+from uow.processor.rules.checks import complaints_about
+from uow.processor.rules.rule_set import RuleSet, RuleTables
+from uow.topics.policies import DestinationPolicy, HandlingPolicy
+from uow.topics.rules import (
+    BelowMin,
+    DefaultGroup,
+    Delay,
+    DeliverOrder,
+    KeyCase,
+    Numbering,
+    OnNoKey,
+    Parameter,
+    Source,
+)
+
+FORMS = DestinationPolicy(handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY)
+DESTINATIONS = {"supply": FORMS, "plain": DestinationPolicy(), "other": FORMS}
+
+
+def complaints(tables: RuleTables) -> list[str]:
+    return [each.setting for each in complaints_about(RuleSet(tables), DESTINATIONS, "shop", ["upper"])]
+
+
+def test_the_fixture_is_valid() -> None:
+    assert complaints(TABLES) == []
+
+
+NO_LIMIT: dict[str, Any] = {"complete_count": None, "age_ms": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "column"),
+    [
+        (NO_LIMIT, "complete_count"),
+        ({"complete_count": 0}, "complete_count"),
+        ({"complete_count": 2**31}, "complete_count"),
+        ({"age_ms": 0}, "age_ms"),
+        ({"idle_ms": -1}, "idle_ms"),
+        ({"complete_bytes": 0}, "complete_bytes"),
+        ({"min_count": 11}, "min_count"),
+        ({"complete_when": "predicate(quantity > 1)"}, "complete_when"),
+        ({"give_up_when": "count(1)"}, "give_up_when"),
+        ({"age_from": "event:$..x"}, "age_from"),
+        ({"age_ms": None, "age_from": "manifest"}, "age_from"),
+        ({"age_ms": None, "below_min": BelowMin.EXTEND}, "below_min"),
+        ({"valid_from_ms": 5, "valid_to_ms": 5}, "valid_to_ms"),
+        ({"routing_name": "  "}, "routing_name"),
+        ({"routing_name": "é" * 65}, "routing_name"),
+        ({"target_topic": "orders france"}, "target_topic"),
+        ({"target_topic": ""}, "target_topic"),
+        ({"target_topic": "supply.components"}, "target_topic"),
+        ({"target_topic": "other.units"}, "target_topic"),
+        ({"target_topic": "shop-rules"}, "target_topic"),
+        ({"target_topic": "shop-supply-groups-changelog"}, "target_topic"),
+    ],
+)
+def test_a_row_that_cannot_be(changes: dict[str, Any], column: str) -> None:
+    row = replace(ROWS[0], **changes)
+    found = complaints(replace(TABLES, rows=(row, *ROWS[1:])))
+    assert found == [f"rule_row/low-stock/{row.routing_name[:64]}.{column}"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"complete_bytes": 100},
+        {"complete_when": "command"},
+        {"give_up_when": "idle(5)"},
+        {"idle_ms": 5},
+        {"target_topic": "supply.units"},
+    ],
+)
+def test_any_condition_that_closes_is_enough_b35(changes: dict[str, Any]) -> None:
+    limits = {} if "target_topic" in changes else NO_LIMIT
+    assert complaints(replace(TABLES, rows=(replace(ROWS[0], **(limits | changes)), *ROWS[1:]))) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "column"),
+    [
+        ({"rule_id": "low/stock"}, "rule_id"),
+        ({"destination": "nowhere"}, "destination"),
+        ({"destination": "plain"}, "destination"),
+        ({"accept": "quantity >"}, "accept"),
+        ({"transform": "lower"}, "transform"),
+        ({"group_key": "nothing"}, "group_key"),
+        ({"group_key": "request"}, "sequence"),
+        ({"delay_item": "path:$..x"}, "delay_item"),
+        ({"order_by": "field:"}, "order_by"),
+        ({"release_every_ms": 999}, "release_every_ms"),
+        ({"max_waiting": 0}, "max_waiting"),
+        ({"max_open_groups": 0}, "max_open_groups"),
+        ({"priority": 2**31}, "priority"),
+        ({"name_template": "orders"}, "name_template"),
+    ],
+)
+def test_a_rule_that_cannot_be(changes: dict[str, Any], column: str) -> None:
+    rule = replace(RULE, **changes)
+    rows = tuple(replace(row, rule_id=rule.rule_id) for row in ROWS)
+    assert complaints(replace(TABLES, rules=(rule,), rows=rows)) == [f"rule/{rule.rule_id}.{column}"]
+
+
+def test_a_rule_needs_a_row_and_a_numbered_one_no_condition() -> None:
+    assert complaints(replace(TABLES, rows=())) == ["rule/low-stock.row"]
+    given = replace(RULE, sequence=Numbering.GIVEN)
+    assert complaints(replace(TABLES, rules=(given,), rows=(replace(ROWS[0], **NO_LIMIT),))) == []
+
+
+def test_a_rule_with_sources_says_what_becomes_of_records_without_a_name_b93_b97() -> None:
+    source = Source("low-stock", "invoice", 1)
+    limitless = replace(TABLES, sources=(source,), rows=(replace(ROWS[0], **NO_LIMIT),))
+    assert complaints(limitless) == [
+        "rule/low-stock.on_no_key",
+        "rule/low-stock.default_group",
+        "rule_source/low-stock/invoice.wait_ms",
+    ]
+    rule = replace(RULE, on_no_key=OnNoKey.REJECT, default_group=DefaultGroup.PER_NAME)
+    wrong = replace(source, quantity=-1, correlation_path="x", correlation_pattern="y")
+    assert complaints(replace(limitless, rules=(rule,), sources=(wrong,))) == [
+        f"rule_source/low-stock/invoice.{column}" for column in ("quantity", "correlation_path", "correlation_pattern")
+    ]
+    assert complaints(replace(limitless, rules=(rule,), sources=(replace(source, quantity=1),))) == []
+
+
+def test_what_is_wrong_across_rows() -> None:
+    folded = replace(RULE, key_case=KeyCase.CASEFOLD, deliver_order=DeliverOrder.FIRST_ARRIVAL)
+    tables = replace(
+        TABLES,
+        rules=(folded,),
+        rows=(*ROWS, replace(ROWS[0], routing_name="FRANCE", age_ms=None)),
+        delays=(Delay("low-stock", "France", "", 1, -1),),
+        parameters=(
+            Parameter("x", 1, "1"),
+            Parameter("reply_hold_ms", 1, "y"),
+            Parameter("stranded_after_ms", 1, "60000"),
+        ),
+    )
+    assert set(complaints(tables)) == {
+        "rule_row/low-stock/FRANCE.routing_name",
+        "rule_delay/low-stock/France/.delay_ms",
+        "rule_delay/low-stock/France/.item",
+        "rule_parameter/x.name",
+        "rule_parameter/reply_hold_ms.value",
+        "rule_parameter/stranded_after_ms.value",
+    }
+    assert complaints(
+        replace(TABLES, rules=(replace(RULE, delay_item=None),), delays=(Delay("low-stock", "*", "a", 1, 1),))
+    )
+
+
+def test_a_row_older_than_its_rule_needs_the_rule_of_then() -> None:
+    assert complaints(replace(TABLES, rules=(replace(RULE, version=2),), rows=ROWS[:1])) == [
+        "rule_row/low-stock/France.version"
+    ]

@@ -1,0 +1,172 @@
+"""Which version is in force, and what holds while the source is away (B-10 to B-12, B-15 to B-17)."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.processes import wait_for
+from tests.rules.low_stock import NOON, ROWS, RULE, TABLES, changed
+from uow.processor.rules.checks import complaints_about
+from uow.processor.rules.in_force import RuleFollower, RulesInForce, default_rules
+from uow.processor.rules.rule_set import RuleTables
+from uow.processor.rules.store import RuleDatabase
+from uow.schemas.error_classes import ConfigError
+from uow.topics.policies import DestinationPolicy, HandlingPolicy
+
+DESTINATIONS = {"supply": DestinationPolicy(handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY)}
+
+
+class Bench:
+    """A database, a clock that stands still, and the rules in force."""
+
+    def __init__(self, folder: Path, refresh_ms: int = 10_000) -> None:
+        self.path = folder / "rules.db"
+        self.now = 100.0
+        self.queries: list[str] = []
+        self.database = RuleDatabase(f"sqlite:///{self.path}", on_query=self.queries.append)
+        self.database.create()
+        self.database.put(TABLES, after=0)
+        self.refresh_ms = refresh_ms
+        self.rules = self.started_again()
+
+    def started_again(self) -> RulesInForce:
+        return RulesInForce(
+            self.database,
+            lambda rules: complaints_about(rules, DESTINATIONS),
+            self.refresh_ms,
+            monotonic=lambda: self.now,
+        )
+
+    def put(self, made: RuleTables) -> None:
+        self.database.put(made, after=made.version - 1)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def france(version: int, **more: object) -> RuleTables:
+    return changed(version, rows=(replace(ROWS[0], version=version, **more),))  # type: ignore[arg-type]
+
+
+def count_of_france(bench: Bench) -> int | None:
+    found = bench.rules.current().resolve(RULE, "France", NOON)
+    assert found is not None
+    return found.row.complete_count
+
+
+def test_ten_thousand_records_in_one_period_are_one_query_b10(bench: Bench) -> None:
+    bench.rules.start()
+    bench.queries.clear()
+    bench.now += 10
+    for _ in range(10_000):
+        assert count_of_france(bench) == 10
+    assert len(bench.queries) == 1
+
+
+def test_a_new_version_is_in_force_after_the_period_or_at_once_when_asked_b12(bench: Bench) -> None:
+    bench.rules.start()
+    bench.put(france(2, complete_count=7))
+    bench.now += 9.9
+    assert count_of_france(bench) == 10
+    bench.now += 0.1
+    assert count_of_france(bench) == 7
+    bench.put(france(3, complete_count=8))
+    bench.rules.look()
+    assert count_of_france(bench) == 8
+
+
+def test_an_invalid_version_takes_no_effect_and_is_counted_once_b15(bench: Bench) -> None:
+    bench.put(france(2, complete_count=7))
+    bench.put(france(3, complete_count=8))
+    bench.rules.start()
+    bench.put(france(4, complete_count=None, age_ms=None))
+    for _ in range(3):
+        bench.now += 10
+        assert count_of_france(bench) == 8
+    assert (bench.rules.status.version, bench.rules.status.rejected) == (3, 1)
+    assert [each.setting for each in bench.rules.status.complaints] == ["rule_row/low-stock/France.complete_count"]
+    bench.put(france(5, complete_count=9))
+    bench.now += 10
+    assert count_of_france(bench) == 9
+    assert bench.rules.status.complaints == ()
+
+
+def test_a_router_that_starts_late_takes_the_same_version_as_one_that_ran_on_b15(bench: Bench) -> None:
+    bench.put(france(2, complete_count=7))
+    bench.put(france(3, complete_count=None, age_ms=None))
+    assert bench.rules.start().version == 2
+
+
+def test_the_last_known_rules_hold_while_the_database_is_away_b16(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.rules.start()
+    away = bench.path.with_suffix(".away")
+    bench.path.rename(away)
+    with caplog.at_level(logging.WARNING, "uow.rules"):
+        for second in range(300):
+            bench.now += 1
+            assert count_of_france(bench) == 10
+            assert bench.rules.age_s == second + 1
+    assert 4 <= len(caplog.records) <= 6, "about once a minute"
+    away.rename(bench.path)
+    bench.put(france(2, complete_count=7))
+    bench.now += 10
+    assert count_of_france(bench) == 7
+    assert bench.rules.age_s == 0
+
+
+class Kept:
+    """A mirror."""
+
+    def __init__(self, tables: RuleTables | None) -> None:
+        self._tables = tables
+
+    def tables(self) -> RuleTables | None:
+        return self._tables
+
+
+def test_at_the_start_the_mirror_serves_then_defaults_if_they_are_allowed_else_it_says_so_b17(bench: Bench) -> None:
+    away = bench.path.with_suffix(".away")
+    bench.path.rename(away)
+    with pytest.raises(ConfigError, match=r"rules\.source.*no such file.*allow_defaults"):
+        bench.rules.start()
+    bench.rules.defaults = default_rules(DESTINATIONS)
+    rules = bench.rules.start()
+    found = rules.resolve(rules.rules[0], "anything", NOON)
+    assert found is not None
+    assert (found.rule.destination, found.row.target_topic) == ("supply", None)
+    assert (found.row.complete_count, found.row.age_ms) == (10, 60_000)
+    bench.rules = bench.started_again()
+    bench.rules.mirror = Kept(TABLES)
+    assert bench.rules.start().resolve(RULE, "France", NOON) is not None
+    assert count_of_france(bench) == 10
+    away.rename(bench.path)
+    bench.put(france(2, complete_count=7))
+    bench.now += 10
+    assert count_of_france(bench) == 7, "the database is followed once it is back"
+
+
+def test_no_version_at_all_is_no_rules(tmp_path: Path) -> None:
+    empty = RuleDatabase(f"sqlite:///{tmp_path}/empty.db")
+    empty.create()
+    with pytest.raises(ConfigError, match="there are none"):
+        RulesInForce(empty, lambda rules: []).start()
+
+
+def test_a_follower_looks_by_itself_and_at_once_when_asked_b12(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, refresh_ms=3_600_000)
+    bench.rules.start()
+    follower = RuleFollower(bench.rules)
+    try:
+        bench.put(france(2, complete_count=7))
+        follower.refresh()
+        wait_for(lambda: follower.rules.version == 2)
+    finally:
+        follower.stop()
