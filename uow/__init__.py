@@ -14,15 +14,24 @@ if TYPE_CHECKING:
     from uow import errors
     from uow.client.answers import Cancellation
     from uow.client.blocking import OrderBlocked
-    from uow.client.connection import Connection, connect
+    from uow.client.connection import Connection, ConnectionFactory, connect
     from uow.client.consumption import Start
     from uow.client.forwarding import Forwarded, Keep
     from uow.client.outgoing import Component, OutgoingRecord
+    from uow.client.probing import Recovered
     from uow.client.reader import Reader
     from uow.client.received import InnerUnit, Message, ReceivedComponent, ReceivedUnit
     from uow.client.refusals import Rejection
     from uow.client.rejected_records import RefusedRecord
-    from uow.client.sending import Sent
+    from uow.client.sending import Pending, Sent
+    from uow.client.session_state import (
+        ConnectionLost,
+        ConnectionRefreshed,
+        ConnectionState,
+        LostServer,
+        ReconnectPolicy,
+        Statistics,
+    )
     from uow.client.streaming import StreamedUnit, StreamReader
     from uow.client.timely_messages import MessageReader
     from uow.client.tracing import Span
@@ -52,6 +61,10 @@ _HOMES = {
     "Component": "uow.client.outgoing",
     "ComponentRecord": "uow.schemas.records",
     "Connection": "uow.client.connection",
+    "ConnectionFactory": "uow.client.connection",
+    "ConnectionLost": "uow.client.session_state",
+    "ConnectionRefreshed": "uow.client.session_state",
+    "ConnectionState": "uow.client.session_state",
     "ExpirationPolicy": "uow.topics.policies",
     "Failure": "uow.client.verdict",
     "Forwarded": "uow.client.forwarding",
@@ -59,23 +72,28 @@ _HOMES = {
     "InnerUnit": "uow.client.received",
     "Keep": "uow.client.forwarding",
     "LastArrived": "uow.schemas.records",
+    "LostServer": "uow.client.session_state",
     "Message": "uow.client.received",
     "MessageReader": "uow.client.timely_messages",
     "Outcome": "uow.schemas.records",
     "OrderBlocked": "uow.client.blocking",
     "OutgoingRecord": "uow.client.outgoing",
+    "Pending": "uow.client.sending",
     "Range": "uow.schemas.records",
     "Reader": "uow.client.reader",
     "Reason": "uow.schemas.records",
-    "Reference": "uow.schemas.records",
     "ReceivedComponent": "uow.client.received",
     "ReceivedUnit": "uow.client.received",
+    "ReconnectPolicy": "uow.client.session_state",
+    "Reference": "uow.schemas.records",
+    "Recovered": "uow.client.probing",
     "RefusedRecord": "uow.client.rejected_records",
     "Rejection": "uow.client.refusals",
     "Sent": "uow.client.sending",
     "Source": "uow.schemas.records",
     "Span": "uow.client.tracing",
     "Start": "uow.client.consumption",
+    "Statistics": "uow.client.session_state",
     "StreamReader": "uow.client.streaming",
     "StreamedUnit": "uow.client.streaming",
     "Unit": "uow.schemas.records",
@@ -96,6 +114,10 @@ __all__ = [
     "Component",
     "ComponentRecord",
     "Connection",
+    "ConnectionFactory",
+    "ConnectionLost",
+    "ConnectionRefreshed",
+    "ConnectionState",
     "ExpirationPolicy",
     "Failure",
     "Forwarded",
@@ -103,16 +125,20 @@ __all__ = [
     "InnerUnit",
     "Keep",
     "LastArrived",
+    "LostServer",
     "Message",
     "MessageReader",
     "OrderBlocked",
     "Outcome",
     "OutgoingRecord",
+    "Pending",
     "Range",
     "Reader",
     "Reason",
     "ReceivedComponent",
     "ReceivedUnit",
+    "ReconnectPolicy",
+    "Recovered",
     "Reference",
     "RefusedRecord",
     "Rejection",
@@ -120,6 +146,7 @@ __all__ = [
     "Source",
     "Span",
     "Start",
+    "Statistics",
     "StreamReader",
     "StreamedUnit",
     "Unit",

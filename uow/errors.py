@@ -12,6 +12,7 @@ UowError
 |-- SendRejectedError                certainly not written: correct the record
 |-- AmbiguousSendError               may be written: repeat with the same Component
 |-- TransactionRolledBackError       nothing of it is visible: repeat all of it
+|-- CommitPendingError               not answered yet: call commit() again, and nothing else
 |-- CommitOutcomeUnknownError        all of it is visible, or nothing: repeat with the same id
 |-- LostServerError                  not ours any more, it comes again: do not acknowledge
 |-- SubscriptionExpiredError         the committed offset is gone: the operator decides
@@ -40,6 +41,7 @@ Belongs here: names. Does not belong here: which error of librdkafka means which
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -97,6 +99,7 @@ __all__ = [
     "ChecksumMismatch",
     "ClientClosedError",
     "CommitOutcomeUnknownError",
+    "CommitPendingError",
     "Complaint",
     "ComponentExpiredError",
     "ConfigError",
@@ -126,6 +129,7 @@ __all__ = [
     "StaleConnectionError",
     "StateCorruptedError",
     "SubscriptionExpiredError",
+    "Suspect",
     "TransactionRolledBackError",
     "UnansweredError",
     "UnitClosedError",
@@ -146,7 +150,13 @@ class StaleConnectionError(UowError):
 
 
 class ReconnectTimeoutError(StaleConnectionError):
-    """No broker answered in time. The library goes on trying in the background: wait and call again, or close (R-22)."""
+    """No broker answered in time. The library goes on trying in the background: wait and call again, or close (R-22).
+
+    Attributes:
+        pending: Of a send, the record that was accepted already, as a `uow.Pending` that can be waited for; else None.
+    """
+
+    pending: Any = None
 
 
 class ReconnectGivenUpError(StaleConnectionError):
@@ -165,19 +175,58 @@ class SendRejectedError(UowError):
     """Refused for good (too large, not authorised, invalid), or the send buffer stayed full; certainly not written."""
 
 
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A record whose fate nobody knows: what `Connection.probe` needs to look for it.
+
+    Attributes:
+        component_id: Its identity.
+        topic: Where it was sent.
+        partition: Where to; -1: where its key belongs.
+        ends: The last known end offsets of partitions: it can lie only behind them.
+        at: When it was sent, epoch seconds.
+    """
+
+    component_id: str
+    topic: str
+    partition: int = -1
+    ends: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    at: float = 0.0
+
+
 class AmbiguousSendError(UowError):
-    """The record may be in the log or not. Repeat with the same `Component`: a second copy is refused as `resend` (R-04)."""
+    """The record may be in the log or not. Repeat with the same `Component`: a second copy is refused as `resend` (R-04).
+
+    Attributes:
+        suspect: Identity and place of the record; `Connection.probe` looks for it.
+    """
+
+    def __init__(self, detail: str = "", suspect: Suspect | None = None) -> None:
+        super().__init__(detail)
+        self.suspect = suspect
 
 
 class TransactionRolledBackError(UowError):
     """Nothing of this transaction is visible, and the object is usable again: repeat all of it (R-30, R-33)."""
 
 
+class CommitPendingError(UowError):
+    """The commit was not answered in time, and goes on: call `commit()` again, and nothing else (R-63)."""
+
+
 class CommitOutcomeUnknownError(UowError):
-    """The commit was not answered: all of the transaction is visible, or nothing of it.
+    """The commit was not answered: all of the transaction is visible, or nothing of it. `Connection.recover` finds out (R-71).
 
     Repeating a unit under the same id is safe: where the first one was committed, the second is refused as late or duplicate (W-19).
+
+    Attributes:
+        transactional_id: Of the transaction.
+        suspect: One of its records, if one has an identity.
     """
+
+    def __init__(self, detail: str = "", transactional_id: str = "", suspect: Suspect | None = None) -> None:
+        super().__init__(detail)
+        self.transactional_id, self.suspect = transactional_id, suspect
 
 
 class LostServerError(UowError):

@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--films", type=int, default=3)
     args = parser.parse_args()
     with (
-        uow.connect(args.bootstrap, client_id="projector") as connection,
+        uow.connect(args.bootstrap, client_id="projector", reconnect_policy="all") as connection,
         connection.stream("films", group="projector") as films,
     ):
         for _ in range(args.films):

@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--bootstrap", default="localhost:9092")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, on_term)
-    with uow.connect(args.bootstrap, client_id="invoicing") as connection:
+    with uow.connect(args.bootstrap, client_id="invoicing", reconnect_policy="all") as connection:
         try:
             run(connection)
         except KeyboardInterrupt:

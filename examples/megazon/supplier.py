@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--bootstrap", default="localhost:9092")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, on_term)
-    with uow.connect(args.bootstrap, client_id=args.name) as connection:
+    with uow.connect(args.bootstrap, client_id=args.name, reconnect_policy="all") as connection:
         try:
             run(connection, args.name, args.to, args.twice)
         except KeyboardInterrupt:

@@ -11,12 +11,14 @@ and the next epoch fences whatever it may still send.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
 from typing import Any
 
 import confluent_kafka as ck
 
+STEP_S = 0.5
+"""Longest single wait, so that Ctrl-C is heard."""
 GRACE_S = 0.5
 """Beyond the time-out: most errors the library does report in time."""
 
@@ -38,22 +40,46 @@ class BoundedProducer(ck.Producer):
             raise ck.KafkaException(ck.KafkaError(ck.KafkaError._TIMED_OUT, text, retriable=True))
 
 
+class Call:
+    """A call that runs in a thread of its own, so that waiting for it can end, by time or by Ctrl-C, while it goes on.
+
+    Args:
+        call: Begins at once.
+    """
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+        self._failure: BaseException | None = None
+        self._done = threading.Event()
+        threading.Thread(target=self._run, name="uow-bounded", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._call()
+        except BaseException as failure:  # noqa: BLE001 - handed over to whoever waits
+            self._failure = failure
+        finally:
+            self._done.set()
+
+    def is_over(self, within_s: float | None) -> bool:
+        """True if it returned in that time, or raised. Waits in short steps: a signal may reach another thread, and wake up nobody."""
+        until = None if within_s is None else time.monotonic() + within_s
+        while True:
+            left = STEP_S if until is None else min(STEP_S, until - time.monotonic())
+            if self._done.wait(max(0.0, left)):
+                return True
+            if until is not None and time.monotonic() >= until:
+                return False
+
+    def returned(self, within_s: float | None) -> bool:
+        """True if it returned in that time; raises its exception."""
+        if not self.is_over(within_s):
+            return False
+        if self._failure is not None:
+            raise self._failure
+        return True
+
+
 def returns(call: Callable[[], None], within_s: float | None) -> bool:
     """True if a call returned in time; raises its exception. One that does not return is left behind in its thread."""
-    outcome: SimpleQueue[BaseException | None] = SimpleQueue()
-
-    def run() -> None:
-        try:
-            call()
-            outcome.put(None)
-        except BaseException as failure:  # noqa: BLE001 - handed over to whoever waits
-            outcome.put(failure)
-
-    threading.Thread(target=run, name="uow-bounded", daemon=True).start()
-    try:
-        failure = outcome.get(timeout=within_s)
-    except Empty:
-        return False
-    if failure is not None:
-        raise failure
-    return True
+    return Call(call).returned(within_s)

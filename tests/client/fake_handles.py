@@ -277,6 +277,21 @@ class FakeHeaderLookup:
     def close(self) -> None: ...
 
 
+class FakeWatch:
+    """The handle by which a connection hears whether a broker answers."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self.broker = broker
+
+    def poll(self, timeout: float) -> int:
+        return 0
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        if self.broker.asked:
+            raise self.broker.asked.pop(0)
+        return SimpleNamespace(topics={})
+
+
 class FakeBroker:
     """What handles share, and the port that makes them.
 
@@ -291,6 +306,7 @@ class FakeBroker:
         assigned: Offsets of each assignment by hand.
         visible: Records that a `read_committed` reader sees.
         hidden: Offsets of records whose headers the library does not show.
+        asked: What the watch over a connection is answered first.
         looks: How many times somebody opened a look at such headers.
     """
 
@@ -317,8 +333,11 @@ class FakeBroker:
         self.now = 0.0
         self.hidden: set[int] = set()
         self.looks = 0
+        self.asked: list[KafkaException] = []
 
-    def producer(self, properties: dict[str, Any], logger: logging.Logger) -> FakeProducer:
+    def producer(self, properties: dict[str, Any], logger: logging.Logger) -> Any:
+        if "error_cb" in properties:
+            return FakeWatch(self)
         self.producers.append(FakeProducer(properties, logger, self))
         return self.producers[-1]
 
@@ -334,5 +353,12 @@ class FakeBroker:
         self.looks += 1
         return FakeHeaderLookup(self.hidden)
 
+    @staticmethod
+    def kill(connection: uow.Connection) -> bool:
+        """As if its process died: nothing is settled or committed."""
+        connection._session._watch.close(0)
+        return connection._session.life.close()
+
     def connect(self, **options: Any) -> uow.Connection:
-        return uow.connect("fake:9092", kafka_port=self, **options)
+        """A connection all of whose objects are refreshed, unless a test says otherwise."""
+        return uow.connect("fake:9092", kafka_port=self, **({"reconnect_policy": "all"} | options))

@@ -61,7 +61,7 @@ class MovingReaders:
 
     def crash(self) -> None:
         """Nothing is settled, nothing is committed; what was open in a transaction is aborted."""
-        self.consumer.closed = self.connection._closed = True
+        self.consumer.closed = self.fake.kill(self.connection)
         self.begin()
 
     def receive(self) -> None:

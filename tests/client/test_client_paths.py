@@ -11,8 +11,7 @@ from fake_handles import FakeBroker, consumed, failure
 
 import uow
 from uow import errors
-from uow.client import connection as client
-from uow.client import kafka_port
+from uow.client import kafka_port, session
 from uow.client.outgoing import HASHED
 from uow.processor.engine.ports import Doubt
 from uow.topics.commands import Command, Verb
@@ -55,7 +54,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
     broker.topics = {"megazon.components": 4, "megazon.commands": 4, MAP: 1, "other.components": 4, "t": 1, "on": 1}
     broker.topics["shop-other-path-map"] = 0
     FakeLog.claims, FakeLog.doubts = [], 0
-    monkeypatch.setattr(client, "KafkaPathLog", FakeLog)
+    monkeypatch.setattr(session, "KafkaPathLog", FakeLog)
     return broker
 
 
@@ -127,7 +126,7 @@ def test_hop_and_commands_follow_the_placement_w105(fake: FakeBroker, connection
 def test_destination_without_a_path_map_is_hashed_and_asked_for_once_w104(
     fake: FakeBroker, connection: uow.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "KafkaPathLog", lambda *_: None)
+    monkeypatch.setattr(session, "KafkaPathLog", lambda *_: None)
     fake.topics = {"other.components": 4}
     for _ in range(2):
         connection.send("other", "x", id="a", seq=1)

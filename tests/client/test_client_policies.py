@@ -145,7 +145,7 @@ def test_a_consumer_that_dies_each_time_meets_its_limit_at_the_unit_that_kills_i
             if unit.id.startswith("poison"):
                 break
             unit.acknowledge()
-        connection._closed = True  # killed
+        fake.kill(connection)  # killed
         if unit.id == "c":
             break
     poisoned = [(f"poison-{n}", count) for n in (1, 2) for count in (1, 2, 3)]

@@ -52,9 +52,9 @@ def refused(connection: uow.Connection, *more: tuple[str, bytes | None], offset:
 
 
 def take(connection: uow.Connection, *records: Any) -> None:
-    assert connection._refusals is not None
+    assert connection._session.refusals is not None
     for record in records:
-        connection._refusals.take("D", record)
+        connection._session.refusals.take("D", record)
 
 
 def test_class_case_coordinates_and_ids_are_told_w37(connection: uow.Connection, heard: HeardOf) -> None:

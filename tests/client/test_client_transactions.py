@@ -12,6 +12,7 @@ import uow
 from uow import errors
 from uow.client import kafka_port, transaction
 from uow.client.kafka_port import LOG_LEVEL, transactional_properties
+from uow.client.session_state import Waits
 
 
 @pytest.fixture
@@ -163,11 +164,9 @@ def test_a_young_transaction_that_is_fenced_was_taken_over(fake: FakeBroker, con
     assert len(fake.producers) == 1
 
 
-def test_a_transaction_that_outlived_its_time_out_is_rolled_back(
-    fake: FakeBroker, connection: uow.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_transaction_that_outlived_its_time_out_is_rolled_back(fake: FakeBroker, connection: uow.Connection) -> None:
     """R-76: the broker's own abort looks like a fence; nothing is visible, and the next unit goes out."""
-    monkeypatch.setattr(transaction, "TRANSACTION_TIMEOUT_MS", 0)
+    connection._session.life.waits = Waits(transaction_ms=0)
     fake.script["commit_transaction"] = [failure(KafkaError._FENCED, fatal=True)]
     with pytest.raises(errors.TransactionRolledBackError, match="time-out"):
         send(connection, "a")
@@ -191,11 +190,9 @@ def test_a_full_buffer_is_waited_for(fake: FakeBroker, connection: uow.Connectio
     assert values(fake) == [b"a"]
 
 
-def test_a_buffer_that_stays_full_rejects(
-    fake: FakeBroker, connection: uow.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transaction, "BLOCKING_S", 0.0)
-    fake.script["produce"] = [BufferError()]
+def test_a_buffer_that_stays_full_rejects(fake: FakeBroker, connection: uow.Connection) -> None:
+    connection._session.life.waits = Waits(blocking_ms=1)
+    fake.script["produce"] = [BufferError()] * 10_000
     with pytest.raises(errors.SendRejectedError, match="stayed full"):
         send(connection, "a")
     assert values(fake) == []

@@ -14,6 +14,7 @@ from fake_handles import FakeBroker, failure
 
 import uow
 from uow import errors
+from uow.client.session_state import Waits
 from uow.topics.headers import (
     COMPONENT_ID,
     DIGEST,
@@ -340,16 +341,19 @@ def test_without_an_id_a_plain_record_is_sent(connection: uow.Connection, fake: 
 
 
 def test_a_send_without_answer_is_waited_for_by_the_same_component(
-    connection: uow.Connection, fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
+    connection: uow.Connection, fake: FakeBroker
 ) -> None:
-    """R-22: repeating attaches to the record under way and produces no second one."""
-    monkeypatch.setattr("uow.client.sending.BLOCKING_S", 0.0)
+    """R-22: repeating attaches to the record under way and produces no second one; so does waiting for it."""
+    connection._session.life.waits = Waits(blocking_ms=1)
     component = uow.Component("x")
     fake.answers = False
-    with pytest.raises(errors.ReconnectTimeoutError, match=component.component_id):
+    with pytest.raises(errors.ReconnectTimeoutError, match=component.component_id) as raised:
         connection.send("megazon", component, id="a", seq=1)
+    with pytest.raises(errors.ReconnectTimeoutError):
+        raised.value.pending.wait(0.0)
     fake.answers = True
     assert connection.send("megazon", component, id="a", seq=1).offset == 7
+    assert raised.value.pending.wait().offset == 7
     assert len(fake.visible) == 1
 
 

@@ -13,8 +13,8 @@ from fake_handles import FakeBroker, FakeProducer, failure
 
 import uow
 from uow import errors
-from uow.client import transaction
 from uow.client.library_errors import read_error, sent_error
+from uow.client.session_state import Waits
 from uow.processor.engine.ports import Doubt, Plan, Refused, StaleGeneration, Tp
 from uow.processor.kafka.error_table import MEANINGS, Meaning, is_passing, meaning_of
 from uow.processor.kafka.sink import KafkaSink
@@ -210,10 +210,10 @@ def test_old_transaction_that_is_fenced_begins_anew_and_only_once(
 
 @pytest.mark.parametrize(("code", "meaning"), FENCED_ROWS, ids=name)
 def test_application_begins_anew_after_its_transaction_outlived_its_time_out(
-    fake: FakeBroker, connection: uow.Connection, monkeypatch: pytest.MonkeyPatch, code: int, meaning: Meaning
+    fake: FakeBroker, connection: uow.Connection, code: int, meaning: Meaning
 ) -> None:
     """ER-13, R-76: the same rule."""
-    monkeypatch.setattr(transaction, "TRANSACTION_TIMEOUT_MS", 0)
+    connection._session.life.waits = Waits(transaction_ms=0)
     fake.script["commit_transaction"] = [failure(code, fatal=True)]
     assert type(raised(connection, "a")) is ROLLED_BACK
     assert raised(connection, "b") is None

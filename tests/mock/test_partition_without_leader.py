@@ -14,6 +14,7 @@ from tests.mock.mock_cluster import MockCluster
 from tests.processes import PATIENCE_S
 from uow import errors
 from uow.client.kafka_port import Librdkafka, ProducerHandle
+from uow.client.session_state import Waits
 from uow.topics.partitioner import partition_for
 
 TOPIC, UNIT_ID = "shop.components", "order-1"
@@ -66,15 +67,15 @@ def test_transactional_send_to_a_partition_without_leader_fails_after_the_delive
 
 
 def test_plain_send_to_a_partition_without_leader_is_not_given_up_by_time_w108(
-    cluster: MockCluster, connection: uow.Connection, monkeypatch: pytest.MonkeyPatch
+    cluster: MockCluster, connection: uow.Connection
 ) -> None:
     """R-20, S-30: the call returns, the record stays under way, and calling again waits for the same one."""
-    monkeypatch.setattr("uow.client.sending.BLOCKING_S", 1.5)
+    connection._session.life.waits = Waits(blocking_ms=1500)
     component = uow.Component("x")
     cluster.lead(TOPIC, HOME, broker=-1)
     with pytest.raises(errors.ReconnectTimeoutError, match="still under way"):
         connection.send("shop", component, id=UNIT_ID, seq=1)
     cluster.lead(TOPIC, HOME)
-    monkeypatch.setattr("uow.client.sending.BLOCKING_S", 30.0)
+    connection._session.life.waits = Waits(blocking_ms=30_000)
     assert connection.send("shop", component, id=UNIT_ID, seq=1).partition == HOME
     assert ends(cluster) == {HOME: 1, 1 - HOME: 0}

@@ -65,7 +65,7 @@ def test_connection_that_broke_between_two_units_makes_a_new_epoch(
     connection: uow.Connection, cluster: MockCluster
 ) -> None:
     send(connection)
-    producer = connection._transactions._all[0]._producer
+    producer = connection._session.transactions._all[0]._producer
     older = producer.handle
     cluster.down()
     cluster.up()

@@ -6,24 +6,18 @@ Belongs here: the public calls (P-10 to P-15) and the ownership of handles. Does
 
 from __future__ import annotations
 
-import logging
-import threading
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from types import MappingProxyType, TracebackType
-from typing import Any, Final, Literal, Self, TypeVar, overload
+from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, overload
 from uuid import uuid4
 
-from confluent_kafka.admin import AdminClient
-
-from uow.client.answers import Answers, Cancellation
+from uow.client.answers import Cancellation
 from uow.client.consumption import Consumption, Start
 from uow.client.dead_letters import DeadLetters
 from uow.client.failure_policies import UNKNOWN, RecordedPolicies, asked
-from uow.client.following import Follower
 from uow.client.forwarding import (
     Forwarded,
     Hop,
@@ -33,17 +27,11 @@ from uow.client.forwarding import (
     forwarded_record,
 )
 from uow.client.kafka_port import (
-    ConsumerHandle,
-    HeaderLookupHandle,
     Headers,
     KafkaPort,
     Librdkafka,
-    LogWatch,
-    ProducerHandle,
     check_properties,
-    consumer_properties,
-    plain_producer_properties,
-    transactional_properties,
+    reconnect_properties,
 )
 from uow.client.nesting import StandIn, inner_unit
 from uow.client.order_latch import Failed
@@ -61,7 +49,7 @@ from uow.client.outgoing import (
     order_key_of,
     value_bytes,
 )
-from uow.client.path_claims import FOLLOWING, OpenLog, PathClaims
+from uow.client.probing import Recovered, find
 from uow.client.reader import (
     Handling,
     Reader,
@@ -71,10 +59,21 @@ from uow.client.reader import (
 )
 from uow.client.received import Message, ReceivedUnit
 from uow.client.references import END_EVENTS, References
-from uow.client.refusals import OnRejected, Refusals
-from uow.client.sending import PlainSender, Sent
+from uow.client.refusals import OnRejected
+from uow.client.sending import Sent
+from uow.client.session import Handles, Session
+from uow.client.session_state import (
+    ConnectionState,
+    Life,
+    Listener,
+    ReconnectPolicy,
+    Scope,
+    Statistics,
+    Waits,
+    policy_of,
+)
 from uow.client.streaming import SMALL_BUFFERS, StreamReader, UnitStream
-from uow.client.strict_order import StrictDestinations, StrictTopics, Way, sender_gap
+from uow.client.strict_order import Way, sender_gap
 from uow.client.timely_messages import (
     LONGEST_WAIT_MS,
     InTime,
@@ -82,16 +81,14 @@ from uow.client.timely_messages import (
     OnExpired,
 )
 from uow.client.tracing import Span, Tracer
-from uow.client.transaction import OneTransaction, Transactions
+from uow.client.transaction import OneTransaction
 from uow.client.unit_writer import UnitWriter
 from uow.client.unshown_headers import UnshownHeaders
 from uow.client.verdict import GivenUp, Unreadable
-from uow.errors import ClientClosedError
-from uow.processor.engine.ports import PathLog
-from uow.processor.kafka.path_log import KafkaPathLog
+from uow.errors import AmbiguousSendError, CommitOutcomeUnknownError, Suspect
 from uow.schemas import registry
+from uow.schemas.codec import SchemaSource
 from uow.schemas.error_classes import BadUnitIdError, ConfigError
-from uow.topics.admin import admin_client
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.commands import Command, Verb, command_headers
 from uow.topics.headers import (
@@ -106,30 +103,18 @@ from uow.topics.headers import (
     Marks,
     Reading,
 )
-from uow.topics.path_map import PathMap
 from uow.topics.policies import AliasFamily, ExpirationPolicy
 
 KEEP: Final = Keep.AS_IT_CAME
+Arguments = ParamSpec("Arguments")
 AnyReader = TypeVar("AnyReader", bound=Reader[Any])
 
 
-def connect(
-    bootstrap: str,
-    *,
-    kafka: Mapping[str, Any] | None = None,
-    registry_url: str = "",
-    client_id: str | None = None,
-    transactional_id: str | None = None,
-    accept_aliases: Iterable[AliasFamily | str] = (),
-    on_span: Callable[[Span], object] | None = None,
-    application: str = "",
-    on_rejected: OnRejected | None = None,
-    kafka_port: KafkaPort | None = None,
-) -> Connection:
-    """A connection to a Kafka cluster. Nothing is opened before it is needed; close it, or use it as a context manager.
+class ConnectionFactory:
+    """Makes connections to one cluster; immutable, and holds no socket, so that a failure of one connection leaves it as it was (R-14).
 
     Args:
-        bootstrap: `HOST:PORT`, several with commas.
+        servers: `HOST:PORT`, several with commas.
         kafka: librdkafka properties on top of ours (R-81).
         registry_url: Schema registry for units in Confluent framing; without one only those cannot be read.
         client_id: Name in the broker's logs and quotas; base of transactional ids.
@@ -144,23 +129,76 @@ def connect(
         on_rejected: Called with each component of this connection that a destination refuses, as `uow.Rejection` (W-37), those of a second
             block under an id that is taken included. All that `unit` and `send` send then carries `uow-producer-id`. Called in a thread of its own,
             until the connection is closed; an exception that it raises is logged.
+        reconnect_policy: What goes on after all brokers were gone: `producer`, the connection and what sends (R-02); `all`, readers too; `none`.
+        reconnect_blocking_ms: Longest a call waits for a connection; 0: never, -1: for ever (R-19).
+        reconnect_total_ms: How long reconnecting is tried, from the loss or from the last call, whichever is later; -1: for ever (R-42).
+        transaction_timeout_ms: Time after which the broker ends a transaction: how long a dead sender holds back readers (W-50), and the longest outage
+            that a commit can ride out.
+        listener: Called with `ConnectionLost`, `ConnectionRefreshed` and `LostServer`, and with errors that no call is there to raise, in a
+            thread of the connection (R-27).
         kafka_port: Makes the library's handles; for tests (`uow.client.kafka_port.KafkaPort`).
 
     Raises:
-        ConfigError: A property contradicts one of ours, or an alias family or registry URL is none.
+        ConfigError: A property contradicts one of ours, or an argument is none of the above.
     """
-    return Connection(
-        bootstrap,
-        check_properties(kafka or {}),
-        registry_url,
-        client_id,
-        transactional_id,
-        _families(accept_aliases),
-        on_span,
-        application,
-        on_rejected,
-        kafka_port or Librdkafka(),
-    )
+
+    def __init__(
+        self,
+        servers: str,
+        *,
+        kafka: Mapping[str, Any] | None = None,
+        registry_url: str = "",
+        client_id: str | None = None,
+        transactional_id: str | None = None,
+        accept_aliases: Iterable[AliasFamily | str] = (),
+        on_span: Callable[[Span], object] | None = None,
+        application: str = "",
+        on_rejected: OnRejected | None = None,
+        reconnect_policy: ReconnectPolicy | str = ReconnectPolicy.PRODUCER,
+        reconnect_blocking_ms: int = 6000,
+        reconnect_total_ms: int = -1,
+        transaction_timeout_ms: int = 10_000,
+        listener: Listener | None = None,
+        kafka_port: KafkaPort | None = None,
+    ) -> None:
+        self._servers = servers
+        self._policy = policy_of(reconnect_policy)
+        self._waits = Waits.checked(reconnect_blocking_ms, reconnect_total_ms, transaction_timeout_ms)
+        given = reconnect_properties(self._waits) | check_properties(kafka or {})
+        self._handles = Handles(servers, client_id or "uow", given, kafka_port or Librdkafka(), transaction_timeout_ms)
+        self._registry = registry.connect(registry_url) if registry_url else None
+        self._families = _families(accept_aliases)
+        self._base, self._application = transactional_id or client_id or "", application
+        self._on_span, self._on_rejected, self._listener = on_span, on_rejected, listener
+
+    def connect(self) -> Connection:
+        """A connection, which shares nothing with others of this factory (R-28).
+
+        Raises:
+            ReconnectTimeoutError: No broker answered within the blocking time; nothing is left open (R-12).
+            ReconnectGivenUpError: The brokers refuse this client.
+        """
+        life = Life(self._servers, self._policy, self._waits)
+        session = Session(
+            life, self._handles, self._base, self._application, self._registry, self._on_rejected, self._listener
+        )
+        session.open()
+        return Connection(session, self._registry, self._families, self._on_span, self._application)
+
+
+def _connecting(make: Callable[Arguments, ConnectionFactory]) -> Callable[Arguments, Connection]:
+    def connect(*args: Arguments.args, **settings: Arguments.kwargs) -> Connection:
+        """A connection to a Kafka cluster: `ConnectionFactory(servers, ...).connect()`, with its arguments and errors.
+
+        It waits for a broker, for the blocking time at most; other handles are opened when they are needed. Close it, or use it as a context
+        manager.
+        """
+        return make(*args, **settings).connect()
+
+    return connect
+
+
+connect = _connecting(ConnectionFactory)
 
 
 def _families(given: Iterable[AliasFamily | str]) -> tuple[AliasFamily, ...]:
@@ -172,46 +210,26 @@ def _families(given: Iterable[AliasFamily | str]) -> tuple[AliasFamily, ...]:
 
 
 class Connection:
-    """Owns the handles. `unit`, `send`, `units` and `messages` may be called from any thread; what they return is for one thread each.
+    """Sends and reads. `unit`, `send`, `units` and `messages` may be called from any thread; what they return is for one thread each.
 
     Closing order: readers (each commits its hop first), transactions (open ones are aborted), then the plain producer.
+
+    Attributes:
+        id: Of this connection, for as long as it lives (R-17).
     """
 
     def __init__(
         self,
-        bootstrap: str,
-        kafka: dict[str, Any],
-        registry_url: str,
-        client_id: str | None,
-        transactional_id: str | None,
+        session: Session,
+        registry: SchemaSource | None,
         families: tuple[AliasFamily, ...],
         on_span: Callable[[Span], object] | None,
         application: str,
-        on_rejected: OnRejected | None,
-        kafka_port: KafkaPort,
     ) -> None:
-        self.id = uuid4().hex
-        self._bootstrap = bootstrap
-        self._kafka = kafka
-        self._client_id = client_id or "uow"
+        self.id = session.id
+        self._session, self._registry, self._application = session, registry, application
         self._reading = Reading(families)
         self._trace = Tracer(on_span, self._reading).step if on_span is not None else _untraced
-        self._kafka_port = kafka_port
-        self._registry = registry.connect(registry_url) if registry_url else None
-        self._lock = threading.Lock()
-        self._readers: list[tuple[Consumption, weakref.ref[Reader[Any]]]] = []
-        base = transactional_id or client_id or f"uow-{self.id}"
-        self._application = application
-        self._path_claims = PathClaims(application, self._path_logs())
-        self._strict = StrictDestinations(self._consumer(None, END_EVENTS), self._admin_clients())
-        known_topics = StrictTopics(self._strict, self._path_claims.is_elastic)
-        self._transactions = Transactions(base, self._transactional_producers(), known_topics)
-        self._plain = PlainSender(self._plain_producers(), known_topics)
-        self._answers: dict[str, Answers] = {}
-        self._refusals: Refusals | None = None
-        if on_rejected is not None:
-            self._refusals = Refusals(self.id.encode(), on_rejected, self._followers())
-        self._closed = False
 
     def __enter__(self) -> Self:
         self._require_open()
@@ -223,71 +241,45 @@ class Connection:
         self.close()
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and (self._plain.is_used or self._readers):
+        session = getattr(self, "_session", None)
+        if session is not None and session.life.ended is None:
             warnings.warn(f"connection {self.id} was not closed", ResourceWarning, stacklevel=1, source=self)
 
     def _require_open(self) -> None:
-        if self._closed:
-            raise ClientClosedError("the connection is closed")
+        self._session.life.require_open()
 
-    # -- handles ---------------------------------------------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------------------------------
 
-    def _transactional_producers(self) -> Callable[[str, logging.Logger], ProducerHandle]:
-        kafka_port, bootstrap, client_id, kafka = self._kafka_port, self._bootstrap, self._client_id, self._kafka
+    @property
+    def state(self) -> ConnectionState:
+        """`connected`, `reconnecting` while no broker answers, and at the end `stale` or `closed`."""
+        return self._session.life.state
 
-        def make(
-            transactional_id: str, logger: logging.Logger
-        ) -> ProducerHandle:  # no reference back to the connection
-            return kafka_port.producer(transactional_properties(bootstrap, client_id, transactional_id, kafka), logger)
+    @property
+    def epoch(self) -> int:
+        """Number of times that the connection was made, from 1: each refresh after an outage is the next one (R-17)."""
+        return self._session.life.epoch
 
-        return make
+    @property
+    def reconnect_policy(self) -> ReconnectPolicy:
+        """The objects that go on after all brokers were gone. A new one counts from the next loss event on (R-40)."""
+        return self._session.life.policy
 
-    def _plain_producers(self) -> Callable[[logging.Logger], ProducerHandle]:
-        kafka_port, properties = (
-            self._kafka_port,
-            plain_producer_properties(self._bootstrap, self._client_id, self._kafka),
-        )
-        return lambda logger: kafka_port.producer(properties, logger)
+    @reconnect_policy.setter
+    def reconnect_policy(self, policy: ReconnectPolicy | str) -> None:
+        self._session.life.policy = policy_of(policy)
 
-    def _consumer(self, group: str | None, kafka: Mapping[str, Any]) -> Callable[[logging.Logger], ConsumerHandle]:
-        properties = consumer_properties(
-            self._bootstrap, self._client_id, group or f"uow-{uuid4().hex}", {**self._kafka, **kafka}
-        )
-        kafka_port = self._kafka_port
-        return lambda logger: kafka_port.consumer(properties, logger)
-
-    def _header_lookups(self, kafka: Mapping[str, Any]) -> Callable[[], HeaderLookupHandle]:
-        own = consumer_properties(
-            self._bootstrap, self._client_id, f"uow-{uuid4().hex}", {**SMALL_BUFFERS, **self._kafka, **kafka}
-        )
-        kafka_port = self._kafka_port
-        return lambda: kafka_port.header_lookup_handle(own)
-
-    def _admin_clients(self) -> Callable[[], AdminClient] | None:
-        """Makes admin clients; a port that is not the library's has none."""
-        servers, kafka = self._bootstrap, {name: str(value) for name, value in self._kafka.items()}
-        return partial(admin_client, servers, kafka) if isinstance(self._kafka_port, Librdkafka) else None
-
-    def _path_logs(self) -> OpenLog:
-        """Opens logs of path maps; with no reference back to the connection."""
-        consumer, producer = self._consumer(None, FOLLOWING), self._plain_producers()
-
-        def open_log(topics: DestinationTopics, paths: PathMap) -> tuple[PathLog, ConsumerHandle]:
-            handle = consumer(LogWatch().logger)
-            return KafkaPathLog(topics, paths, lambda: handle, lambda: producer(LogWatch().logger)), handle
-
-        return open_log
-
-    def _followers(self) -> Callable[[str], Follower]:
-        """Follows topics from now on; with no reference back to the connection."""
-        make = self._consumer(None, SMALL_BUFFERS)
-        return lambda topic: Follower(make, topic)
+    def stats(self) -> Statistics:
+        """Counters since the connection was made, over all handles that it had (R-08)."""
+        life = self._session.life
+        return Statistics(life.sent, life.reconnects, life.rebuilds, life.since)
 
     def _traceable(self, destination: str, headers: Headers) -> Headers:
         """Adds our producer id and listens for refusals, if the application asked for them (W-37)."""
-        if self._refusals is None or any(name == PRODUCER_ID for name, _ in headers):
+        refusals = self._session.refusals
+        if refusals is None or any(name == PRODUCER_ID for name, _ in headers):
             return headers
-        self._refusals.listen(destination)
+        refusals.listen(destination)
         return [*headers, (PRODUCER_ID, self.id.encode())]
 
     # -- sending ---------------------------------------------------------------------------------------------------------
@@ -334,12 +326,12 @@ class Connection:
         common = header_pairs([(name, value) for name, value in given.items() if value is not None]) + header_pairs(
             headers
         )
-        own_id, transaction = str(uuid4()), OneTransaction(self._transactions)
+        own_id, transaction = str(uuid4()), OneTransaction(self._session.transactions)
         if stands_for is not None:
             own_id, inherited = inner_unit(destination, stands_for, self._reading)
             given_names = {name for name, _ in common}
             common = [pair for pair in inherited if pair[0] not in given_names] + common
-            transaction = StandIn(self._transactions, stands_for)
+            transaction = StandIn(self._session.transactions, stands_for)
         topic = _topics(destination).components
         unit_id = own_id if id is None else id
         return UnitWriter(
@@ -347,7 +339,7 @@ class Connection:
             topic,
             unit_id,
             self._traceable(destination, common),
-            lambda order_key: self._path_claims.claimed(destination, unit_id.encode(), order_key),
+            lambda order_key: self._session.path_claims.claimed(destination, unit_id.encode(), order_key),
             transaction,
             self._trace,
         )
@@ -405,11 +397,49 @@ class Connection:
                 raw_key = id.encode()
             partition = HASHED
             if topic == _topics(destination).components:
-                partition = self._path_claims.claimed(destination, id.encode(), order_key_of(marked))
+                partition = self._session.path_claims.claimed(destination, id.encode(), order_key_of(marked))
             marked = mark_end(marked) if end else marked
             record = OutgoingRecord(topic, raw_key, value_bytes(component.value), marked, partition)
             self._trace(record)
-        return self._plain.send(component.component_id, record)
+        return self._session.plain.send(component.component_id, record)
+
+    # -- in doubt --------------------------------------------------------------------------------------------------------
+
+    def probe(self, error: AmbiguousSendError) -> Sent | None:
+        """Looks for a record of which nobody could say whether it was written, from the last known end of its partition on (R-04).
+
+        Returns:
+            Its place in the log; None if it is not there, so that it may be sent again.
+
+        Raises:
+            ValueError: The error is not about a record with an identity.
+            DestinationUnavailableError: The partition cannot be read to its end within the blocking time; ask again (R-05).
+        """
+        self._require_open()
+        if error.suspect is None:
+            raise ValueError("the error names no record that could be looked for")
+        return self._find(error.suspect, "read_uncommitted")
+
+    def recover(self, error: CommitOutcomeUnknownError) -> Recovered:
+        """Finds out the end of a transaction whose commit was not answered: what is open of it is ended first (R-71).
+
+        Raises:
+            ValueError: No record of the transaction has an identity.
+            DestinationUnavailableError: A partition cannot be read to its end within the blocking time; ask again.
+            FencedError: Someone newer owns the transactional id.
+            ReconnectTimeoutError: No broker answered in time.
+        """
+        self._require_open()
+        if error.suspect is None:
+            raise ValueError("no record of the transaction could be looked for")
+        self._session.transactions.end_orphan(error.transactional_id)
+        found = self._find(error.suspect, "read_committed")
+        return Recovered.ROLLED_BACK if found is None else Recovered.COMMITTED
+
+    def _find(self, suspect: Suspect, isolation: str) -> Sent | None:
+        session = self._session
+        make = session.handles.consumer(None, {**END_EVENTS, "isolation.level": isolation})
+        return find(make, suspect, session.life)
 
     def resend(self, destination: str) -> Sent | None:
         """Under strict order, sends the record again whose failure holds back all later ones of `send`; None if there is none (S-30).
@@ -418,7 +448,7 @@ class Connection:
             UowError: As `send`; it goes on to hold them back.
         """
         self._require_open()
-        return self._plain.resend(_topics(destination).components)
+        return self._session.plain.resend(_topics(destination).components)
 
     def skip(self, destination: str, *, why: str) -> bool:
         """Under strict order, gives up the record whose failure holds back all later ones of `send`; the order gap is recorded (S-30).
@@ -440,10 +470,10 @@ class Connection:
             raise ConfigError("why", why, "an order gap needs a reason")
 
         def record_gap(failed: Failed) -> None:
-            gap = sender_gap(destination, failed.record, f"{why}: {failed.error}", self._client_id)
-            self._plain.send(f"gap {failed.component_id}", gap)
+            gap = sender_gap(destination, failed.record, f"{why}: {failed.error}", self._session.handles.client_id)
+            self._session.plain.send(f"gap {failed.component_id}", gap)
 
-        return self._plain.skip(_topics(destination).components, record_gap)
+        return self._session.plain.skip(_topics(destination).components, record_gap)
 
     # -- reading ---------------------------------------------------------------------------------------------------------
 
@@ -527,6 +557,22 @@ class Connection:
         make = partial(Reader, interpret=interpreter, given_up=handling.dead_letters.counts)
         return self._unit_reader(topic, group, start, kafka or {}, handling, make)
 
+    def browse(self, destination: str, *, topic: str | None = None) -> Reader[ReceivedUnit]:
+        """The finished units of a destination, from the oldest on, without taking them from anybody: alone, and committing nothing.
+
+        A browser is never refreshed: whatever the policy, all brokers gone end it with `StaleConnectionError` (R-06).
+
+        Args:
+            destination: Its `<destination>.units` is read.
+            topic: Another topic, as for `units`.
+
+        Raises:
+            UowError: As `units`.
+        """
+        handling = self._handling(destination, None, None, Unreadable.LOG, None)
+        make = partial(Reader, interpret=UnitsOnly(handling), given_up=handling.dead_letters.counts)
+        return self._unit_reader(topic, None, Start.EARLIEST, {}, handling, make, Scope.BROWSER)
+
     def stream(
         self,
         destination: str,
@@ -560,14 +606,14 @@ class Connection:
         buffers: Mapping[str, Any] = MappingProxyType({}),
     ) -> Handling:
         topics = _topics(destination)
-        lookups = self._consumer(None, {**END_EVENTS, **buffers})
+        lookups = self._session.handles.consumer(None, {**END_EVENTS, **buffers})
         recorded = RecordedPolicies(lookups, self._application, destination)
         dead_letters = DeadLetters(
             topics.errors,
             topics.errors if _unreadable(unreadable) is Unreadable.REDIRECT else None,
             asked(expiration_policy, redelivery_limit, recorded),
-            self._transactions.take,
-            self._transactions.give_back,
+            self._session.transactions.take,
+            self._session.transactions.give_back,
             on_given_up,
         )
         return Handling(destination, self._registry, References(topics.components, lookups), dead_letters)
@@ -580,6 +626,7 @@ class Connection:
         kafka: Mapping[str, Any],
         handling: Handling,
         make: Callable[[Consumption], AnyReader],
+        scope: Scope = Scope.READER,
     ) -> AnyReader:
         def with_companions(consumption: Consumption) -> AnyReader:
             consumption.on_close = handling.references.close
@@ -594,6 +641,7 @@ class Connection:
             {**END_EVENTS, **check_properties(kafka)},
             with_companions,
             destination=handling.destination,
+            scope=scope,
         )
 
     def messages(
@@ -634,11 +682,11 @@ class Connection:
             raise ConfigError("commit_interval_ms", commit_interval_ms, "0 to 5000: half of the transaction time-out")
         if longest_wait_ms < 0:
             raise ConfigError("longest_wait_ms", longest_wait_ms, "at least 0")
-        transactions, registry = self._transactions, self._registry
+        transactions, registry = self._session.transactions, self._registry
         dead_letters = DeadLetters(
             "", unreadable_to, lambda: UNKNOWN, transactions.take, transactions.give_back, on_given_up
         )
-        hidden = UnshownHeaders(self._header_lookups(kafka or {}))
+        hidden = UnshownHeaders(self._session.handles.header_lookups(kafka or {}))
         in_time = InTime(self._reading, dead_letters, hidden, registry, on_expired, longest_wait_ms)
 
         def make(consumption: Consumption) -> MessageReader:
@@ -657,33 +705,28 @@ class Connection:
         make: Callable[[Consumption], AnyReader],
         commit_interval_ms: int = 0,
         destination: str | None = None,
+        scope: Scope = Scope.READER,
     ) -> AnyReader:
         self._require_open()
         try:
             begin = Start(start) if start is not None else Start.EARLIEST if group is not None else Start.LATEST
         except ValueError:
             raise ConfigError("start", start, f"one of {', '.join(Start)}") from None
-        self._close_abandoned(topic, group)
-        read_strictly = partial(self._strict.reading, topic=topic, group=group, destination=destination)
+        session = self._session
+        session.close_abandoned(topic, group)
         consumption = Consumption(
-            self._consumer(group, kafka), topic, group, begin, commit_interval_ms, read_strictly=read_strictly
+            session.handles.consumer(group, kafka),
+            topic,
+            group,
+            begin,
+            commit_interval_ms,
+            partial(session.strict.reading, topic=topic, group=group, destination=destination),
+            life=session.life,
+            scope=scope,
         )
         reader = make(consumption)
-        with self._lock:
-            self._readers.append((consumption, weakref.ref(reader)))
+        session.adopt(consumption, reader)
         return reader
-
-    def _close_abandoned(self, topic: str, group: str | None) -> None:
-        """A reader whose loop was left would keep its partitions from its successor, which waits for it for ever."""
-        with self._lock:
-            self._readers = [each for each in self._readers if not each[0].is_closed]
-            abandoned = [
-                each
-                for each, reader in self._readers
-                if reader() is None and (each.topic, each.group) == (topic, group)
-            ]
-        for consumption in abandoned:
-            consumption.close()
 
     # -- forwarding ------------------------------------------------------------------------------------------------------
 
@@ -736,7 +779,7 @@ class Connection:
         )
         marks = self._reading.read(record.headers) if destination is not None else None
         if destination is not None and isinstance(marks, Marks):
-            record.partition = self._path_claims.claimed(destination, marks.id, marks.order_key)
+            record.partition = self._session.path_claims.claimed(destination, marks.id, marks.order_key)
         self._trace(record)
         return self._hop(message).forward(message, record)
 
@@ -770,16 +813,9 @@ class Connection:
             raise ConfigError("why", why, "a command needs a reason")
         source = f"{message.topic}/{message.partition}/{message.offset}"
         command = Command(f"cancel:{destination}:{source}".encode(), Verb.CANCEL, group_id, why, by)
-        hop, cancellation = self._hop(message), self._answers_of(destination).expect(command.id)
+        hop, cancellation = self._hop(message), self._session.answers_of(destination).expect(command.id)
         cancellation._sent(hop.forward(message, self._command_record(destination, command)), hop)
         return cancellation
-
-    def _answers_of(self, destination: str) -> Answers:
-        with self._lock:
-            if destination not in self._answers:
-                follow = partial(self._followers(), _topics(destination).outcomes)
-                self._answers[destination] = Answers(follow, self._registry)
-            return self._answers[destination]
 
     def command(self, destination: str, command: Command) -> Sent:
         """Sends a command to a destination's workers, outside transactions, and waits until the broker has it (W-203).
@@ -788,10 +824,10 @@ class Connection:
             UowError: As `send`.
         """
         self._require_open()
-        return self._plain.send(f"command {command.id!r}", self._command_record(destination, command))
+        return self._session.plain.send(f"command {command.id!r}", self._command_record(destination, command))
 
     def _command_record(self, destination: str, command: Command) -> OutgoingRecord:
-        partition = self._path_claims.known(destination, command.group_id)
+        partition = self._session.path_claims.known(destination, command.group_id)
         return OutgoingRecord(
             _topics(destination).commands, command.group_id, None, command_headers(command), partition
         )
@@ -803,39 +839,29 @@ class Connection:
             UowError: As `send`.
         """
         self._require_open()
-        return self._plain.send(f"again {coordinates}", record, Way.REPAIR)
+        return self._session.plain.send(f"again {coordinates}", record, Way.REPAIR)
 
     def _hop(self, message: Message) -> Hop:
         consumption = message._consumption
-        if consumption.is_closed:
-            raise ClientClosedError(f"the reader of {consumption.topic!r} is closed")
+        consumption.require_open()
         if not isinstance(consumption.hop, Hop):
             consumption.hop = Hop(
-                self._transactions.take(), self._transactions.give_back, consumption.commit_interval_ms
+                self._session.transactions.take(), self._session.transactions.give_back, consumption.commit_interval_ms
             )
         return consumption.hop
 
     # -- closing ---------------------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
+    def close(self, timeout: float | None = None) -> None:
         """Closes readers, transactions and the plain producer, in this order, then the callbacks. Open units are aborted.
 
-        A second call does nothing.
+        A second call does nothing. It raises nothing about the state of the connection.
+
+        Args:
+            timeout: Longest it takes, seconds; None: the blocking time (R-66). Records that were not answered by then go to the listener, as
+                `AmbiguousSendError`.
         """
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            readers = [consumption for consumption, _ in self._readers]
-        for consumption in readers:
-            consumption.close()
-        self._transactions.close()
-        self._plain.close()
-        self._path_claims.close()
-        for answers in self._answers.values():
-            answers.close()
-        if self._refusals is not None:
-            self._refusals.close()
+        self._session.close(self._session.life.waits.close_s if timeout is None else timeout)
 
 
 def _untraced(record: OutgoingRecord) -> None:

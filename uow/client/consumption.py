@@ -8,11 +8,13 @@ Belongs here: assignment and revocation, start positions, acknowledging, going b
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final, Protocol
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
@@ -21,6 +23,7 @@ from uow.client.blocking import Block, OrderBlocked, blocked_again
 from uow.client.deliveries import Deliveries, read_steps
 from uow.client.kafka_port import (
     BLOCKING_S,
+    STEP_S,
     ConsumedRecord,
     ConsumerHandle,
     LogWatch,
@@ -31,6 +34,7 @@ from uow.client.kafka_port import (
 from uow.client.library_errors import read_error
 from uow.client.outgoing import OutgoingRecord
 from uow.client.ownership import Due, Ownership, Tp
+from uow.client.session_state import Ended, Life, LostServer, Scope
 from uow.client.strict_order import StrictReading
 from uow.client.unfetchable import Gap
 from uow.errors import (
@@ -44,6 +48,7 @@ from uow.errors import (
     SubscriptionExpiredError,
 )
 from uow.processor.engine.ports import StaleGeneration
+from uow.processor.kafka.bounded import Call, returns
 from uow.processor.kafka.error_table import Meaning, meaning_of
 from uow.schemas.error_classes import UowError
 
@@ -52,6 +57,10 @@ log = logging.getLogger(__name__)
 NEVER: Final = 2**63
 """An offset that no record has."""
 
+TOLD_S: Final = 1.0
+"""Longest wait for the listener to have heard of lost partitions."""
+CLOSE_S: Final = 6.0
+"""Longest that closing a reader takes."""
 STABLE_S: Final = 30.0
 """Longest wait for stable committed offsets: the transaction of a forwarder that was killed ends after 10 s, found by a scan every 10 s (ER-10)."""
 
@@ -123,9 +132,13 @@ class Consumption:
         group: str | None,
         start: Start,
         commit_interval_ms: int = 0,
-        clock: Callable[[], float] = time.monotonic,
         read_strictly: Callable[[ConsumerHandle], StrictReading | None] = _without_order,
+        *,
+        life: Life,
+        scope: Scope = Scope.READER,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.life, self.scope = life, scope
         self.topic = topic
         self.group = group
         self.start = start
@@ -136,16 +149,19 @@ class Consumption:
         self.on_move: Callable[[Tp], None] = _ignore_move
         self.on_block: Callable[[OrderBlocked], object] = _ignore_block
         self.on_close: Callable[[], None] = _nothing
-        self._clock = clock
         self._owned: dict[Tp, Ownership] = {}
         self._held_back: list[Ownership] = []
         self._failure: UowError | None = None
-        self._closed = False
+        self._clock = clock
+        self._ended: Ended | None = None
+        self._is_let_go = self._is_rebalancing = False
+        self._late: Call | None = None
+        self._guard = threading.RLock()
         self._out: tuple[Ownership, int] | None = None
         self.stand_in: object | None = None
         self._handle = make(LogWatch().logger)
         try:
-            partitions = check_topic(self._handle, topic)
+            partitions = check_topic(self._handle, topic, life=life)
             self.strict = read_strictly(self._handle)
             if self.strict is not None:
                 self.strict.first_starts(self._committed([TopicPartition(topic, each) for each in range(partitions)]))
@@ -156,12 +172,25 @@ class Consumption:
 
     @property
     def is_closed(self) -> bool:
-        return self._closed
+        return self._ended is not None
 
     def _subscribe(self) -> None:
         self._handle.subscribe(
-            [self.topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+            [self.topic],
+            on_assign=partial(self._rebalance, self._on_assign),
+            on_revoke=partial(self._rebalance, self._on_revoke),
+            on_lost=partial(self._rebalance, self._on_lost),
         )
+
+    def _rebalance(
+        self, react: Callable[[list[TopicPartition]], None], handle: Any, partitions: list[TopicPartition]
+    ) -> None:
+        """Inside `poll` or `close`: until this returns, the library answers no other thread about this consumer."""
+        self._is_rebalancing = True
+        try:
+            react(partitions)
+        finally:
+            self._is_rebalancing = False
 
     def _assign_all(self, partitions: int) -> None:
         rows = [TopicPartition(self.topic, partition) for partition in range(partitions)]
@@ -172,7 +201,7 @@ class Consumption:
 
     # -- assignment ------------------------------------------------------------------------------------------------------
 
-    def _on_assign(self, handle: Any, partitions: list[TopicPartition]) -> None:
+    def _on_assign(self, partitions: list[TopicPartition]) -> None:
         rows: list[TopicPartition] = []
         if partitions:
             try:
@@ -216,7 +245,7 @@ class Consumption:
         if (
             fresh and self.start is Start.LATEST
         ):  # else each rebalance before the first acknowledge would skip to the end again
-            self._handle.commit(offsets=fresh, asynchronous=False)
+            self._commit_offsets(fresh)
         return rows
 
     def _subscribed(self, strict: StrictReading, rows: list[TopicPartition]) -> list[TopicPartition]:
@@ -261,20 +290,35 @@ class Consumption:
             bounds = self._handle.get_watermark_offsets(TopicPartition(row.topic, row.partition), BLOCKING_S)
         return NEVER if bounds is None else bounds[1]
 
-    def _on_revoke(self, handle: Any, partitions: list[TopicPartition]) -> None:
+    def _on_revoke(self, partitions: list[TopicPartition]) -> None:
         """Settles before returning: what is open is committed or aborted, then the partitions are dropped (ER-15)."""
         leaving = self._of(partitions)
         self._commit_hop()
         self._leave(leaving)
+        self._tell_lost(leaving)
         self._drop(leaving)
         self._handle.incremental_unassign(partitions)
 
-    def _on_lost(self, handle: Any, partitions: list[TopicPartition]) -> None:
-        """Nothing is committed: someone else may have them already (ER-16)."""
+    def _on_lost(self, partitions: list[TopicPartition]) -> None:
+        """Nothing is committed: someone else may have them already (ER-16). A loss event: the reader ends unless it is refreshed (R-03)."""
+        lost = self._of(partitions)
         if self.hop is not None:
             self.hop.abort()
-        self._drop(self._of(partitions))
+        if lost and not self.life.is_refreshed(self.scope):
+            names = ", ".join(f"{topic}/{number}" for topic, number in sorted(each.tp for each in lost))
+            self._ended = self._ended or self.life.end_now(
+                f"the group gave {names} away: this reader was silent too long"
+            )
+        else:
+            self._tell_lost(lost)
+        self._drop(lost)
         self._handle.incremental_unassign(partitions)
+
+    def _tell_lost(self, leaving: Sequence[Ownership]) -> None:
+        """Tells the listener, before anything comes again, of partitions that go with messages that are not acknowledged (R-47, R-50)."""
+        first = {each.tp: max(each.acknowledged, 0) for each in leaving if not each.is_all_acknowledged}
+        if first and self.life.has_listener:
+            self.life.tell(LostServer(self.life.epoch, tuple(sorted(first)), first)).wait(TOLD_S)
 
     def _of(self, partitions: list[TopicPartition]) -> list[Ownership]:
         return [self._owned[tp] for row in partitions if (tp := (row.topic, row.partition)) in self._owned]
@@ -307,19 +351,23 @@ class Consumption:
 
         Raises:
             ClientClosedError: Closed.
+            StaleConnectionError: A loss event ended it.
             SubscriptionExpiredError: The committed offset is out of range, or there is none and `start` is `committed`.
             UowError: Others of `uow.client.library_errors.read_error`; and what committing an open hop met.
         """
-        self.require_open()
-        if self._failure is not None:
-            raise self._failure
-        self._keep_order()
-        self._prepare()
-        record = self._take(timeout)
-        if self._failure is not None:
-            raise self._failure
-        if record is None:
-            return None
+        with self._guard:
+            self.require_open()
+            if self._failure is not None:
+                raise self._failure
+            self._keep_order()
+            self._prepare()
+            record = self._take(timeout)
+            self.require_open()
+            if self._failure is not None:
+                raise self._failure
+            return None if record is None else self._accept(record)
+
+    def _accept(self, record: ConsumedRecord) -> tuple[ConsumedRecord, Ownership] | None:
         error = record.error()
         if error is not None:
             self._on_error(error, record)
@@ -423,17 +471,27 @@ class Consumption:
     def _take(self, timeout: float) -> ConsumedRecord | None:
         hop = self.hop
         if hop is None or not hop.is_open:
-            return self._handle.poll(timeout)
+            return self._polled(timeout)
         if hop.is_due:
             hop.commit()
             self._go_back()
-        record = self._handle.poll(0)
+        record = self._polled(0)
         if record is not None:
             return record
         if hop.is_open:  # nothing waits: do not let the open transaction wait either
             hop.commit()
         self._go_back()
-        return self._handle.poll(timeout)
+        return self._polled(timeout)
+
+    def _polled(self, timeout: float) -> ConsumedRecord | None:
+        try:
+            return self._handle.poll(timeout)
+        except (
+            SystemError
+        ) as failure:  # Ctrl-C: confluent_kafka 2.16 looks for signals inside `poll`, and loses the exception
+            if "without setting an exception" not in str(failure):
+                raise
+            raise KeyboardInterrupt from failure
 
     def _prepare(self) -> None:
         self._go_back()
@@ -571,7 +629,7 @@ class Consumption:
         self.before_commit()
         row = ownership.row(due.position)
         if not due.moves:
-            self._handle.commit(offsets=[row], asynchronous=False)
+            self._commit_offsets([row])
         else:
             try:
                 self.move(due.records, [row], self.token())
@@ -634,8 +692,25 @@ class Consumption:
     def _record(self, ownership: Ownership) -> None:
         row = ownership.row(ownership.acknowledged)
         if (row.offset, row.metadata or "") != ownership.kept:
-            self._handle.commit(offsets=[row], asynchronous=False)
+            self._commit_offsets([row])
             ownership.committed(row)
+
+    def _commit_offsets(self, rows: list[TopicPartition]) -> None:
+        """Commits, and waits no longer than a call may: the library's own call has no time-out (R-19).
+
+        Raises:
+            KafkaException: The library's, or `_TIMED_OUT`.
+        """
+        if self._is_rebalancing:
+            self._handle.commit(offsets=rows, asynchronous=False)
+            return
+        limit = self.life.waits.answer_s
+        if self._late is None or self._late.is_over(limit):
+            self._late = Call(lambda: self._handle.commit(offsets=rows, asynchronous=False))
+            if self._late.returned(limit):
+                return
+        text = f"no answer within {limit:g} s from {self.life.servers}"
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, text, retriable=True))
 
     def _on_refused(self, ownership: Ownership, next_offset: int, failure: KafkaException) -> None:
         error: KafkaError = failure.args[0]
@@ -665,21 +740,42 @@ class Consumption:
                 self._owned[ownership.tp] = ownership.begun_again()
 
     def require_open(self) -> None:
-        """Raises `ClientClosedError` once it is closed."""
-        if self._closed:
-            raise ClientClosedError(f"the reader of {self.topic!r} is closed")
+        """Raises what a call on an ended reader raises, with the event that ended it, and when.
+
+        Raises:
+            ClientClosedError: Closed.
+            StaleConnectionError: A loss event ended it.
+        """
+        if self._ended is not None:
+            self._let_go(CLOSE_S)  # where whoever ended it could not
+            raise self._ended.error(f"the reader of {self.topic!r}")
 
     def close(self) -> None:
         """Settles what is open and leaves the group. A second call does nothing. Raises nothing about the state of the connection."""
-        if self._closed:
+        self.end(self.life.closed_now(), CLOSE_S)
+
+    def end(self, ended: Ended, timeout: float) -> None:
+        """Ends it in any thread: waits for the call that is under way in its own, then settles, if brokers are there, and leaves the group."""
+        self._ended = self._ended or ended
+        if self._guard.acquire(timeout=max(timeout, 2 * STEP_S)):  # else its own thread does it, in its next call
+            try:
+                self._let_go(timeout)
+            finally:
+                self._guard.release()
+
+    def _let_go(self, timeout: float) -> None:
+        if self._is_let_go or self._ended is None:
             return
-        self._closed = True
-        self._commit_hop()
+        self._is_let_go = True
+        if self.life.is_connected and self._ended.kind is ClientClosedError:
+            self._commit_hop()
+            self._leave(self._owned.values())
         if self.hop is not None:
             self.hop.close()
-        self._leave(self._owned.values())
         self._owned = {}
-        self._handle.close()
+        self.life.forget(self)
+        if not returns(self._handle.close, max(timeout, STEP_S)):
+            log.info("%s: the consumer is left to close by itself", self.topic)
         self.on_close()
 
     def _commit_hop(self) -> None:

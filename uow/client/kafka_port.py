@@ -15,11 +15,13 @@ from typing import Any, Final, Protocol, cast
 import confluent_kafka
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
+from uow.client.session_state import Life, Patience, Waits
 from uow.config.settings import KAFKA_RULES
 from uow.errors import DestinationUnavailableError, ReconnectTimeoutError
 from uow.processor.kafka.bounded import BoundedProducer
 from uow.processor.kafka.doubt import LOG_LEVEL
 from uow.processor.kafka.header_lookup import HeaderLookup
+from uow.processor.kafka.outage import Outage
 from uow.processor.kafka.transactional_producer import TransactionalHandle
 from uow.schemas.error_classes import Complaint, ConfigError, DecodeError
 from uow.topics.catalogue import RECORD_LIMIT_BYTES
@@ -34,6 +36,8 @@ Headers = list[HeaderPair]
 
 BLOCKING_S: Final = 6.0
 """Longest a call waits for a connection or for room in the send buffer (R-80, `reconnect_blocking_ms`)."""
+STEP_S: Final = 0.5
+"""Longest single wait inside the library, so that Ctrl-C is heard."""
 REFRESH_S: Final = 30.0
 """Interval at which a topic that is sent to is asked for again; that of the library's own metadata."""
 REFRESH_TIMEOUT_S: Final = 1.0
@@ -174,6 +178,12 @@ def check_properties(kafka: Mapping[str, Any]) -> dict[str, Any]:
     return dict(kafka)
 
 
+def reconnect_properties(waits: Waits) -> dict[str, Any]:
+    """Properties that follow from how long calls wait: a broker that is back is tried several times within one wait."""
+    blocking_ms = waits.blocking_ms
+    return {"reconnect.backoff.max.ms": 1500 if blocking_ms <= 0 else max(100, min(1500, blocking_ms // 4))}
+
+
 def plain_producer_properties(servers: str, client_id: str, kafka: Mapping[str, Any]) -> dict[str, Any]:
     """For records outside transactions: without a time limit (S-30), sent at once because the caller waits for each."""
     own = {"bootstrap.servers": servers, "client.id": client_id, "message.timeout.ms": 0, "linger.ms": 0}
@@ -181,7 +191,11 @@ def plain_producer_properties(servers: str, client_id: str, kafka: Mapping[str, 
 
 
 def transactional_properties(
-    servers: str, client_id: str, transactional_id: str, kafka: Mapping[str, Any]
+    servers: str,
+    client_id: str,
+    transactional_id: str,
+    kafka: Mapping[str, Any],
+    timeout_ms: int = TRANSACTION_TIMEOUT_MS,
 ) -> dict[str, Any]:
     """For transactions; `message.timeout.ms` is left to the library, which bounds it by the transaction's time-out.
 
@@ -191,7 +205,8 @@ def transactional_properties(
         "bootstrap.servers": servers,
         "client.id": client_id,
         "transactional.id": transactional_id,
-        "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+        "transaction.timeout.ms": timeout_ms,
+        "socket.timeout.ms": min(timeout_ms, TRANSACTION_TIMEOUT_MS),
         "message.max.bytes": RECORD_LIMIT_BYTES,  # a unit that is given up is as large as a record of ours can be
     }
     fixed = {
@@ -209,7 +224,7 @@ def consumer_properties(servers: str, client_id: str, group: str, kafka: Mapping
 
 
 class LogWatch(logging.Handler):
-    """Receives one handle's log lines, which arrive inside `poll`: they go to our debug log, and to `on_line`.
+    """Receives one handle's log lines, which arrive inside `poll`: they go to `on_line`, and, thinned out, to our debug log.
 
     Args:
         on_line: Called with each line. Disconnects and time-outs mean doubt about what the broker still has of us (ER-11, R-75).
@@ -218,14 +233,16 @@ class LogWatch(logging.Handler):
     def __init__(self, on_line: Callable[[str], None] = lambda line: None) -> None:
         super().__init__()
         self._on_line = on_line
+        self._outage = Outage()
         # no part of the logger tree: no handler of the application prints these lines
         self.logger = logging.Logger("uow.librdkafka", logging.DEBUG)  # noqa: LOG001
         self.logger.addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
         line = record.getMessage()
-        log.debug("%s", line)
         self._on_line(line)
+        if log.isEnabledFor(logging.DEBUG) and (shown := self._outage.line(line)) is not None:
+            log.debug("%s", shown)
 
 
 class KnownTopics:
@@ -248,8 +265,8 @@ class KnownTopics:
         self._counts: dict[str, int] = {}
         self._refresh_at: dict[str, float] = {}
 
-    def check(self, handle: ProducerHandle, topic: str) -> None:
-        """Asks for a topic that is new, or was not asked for in a while.
+    def check(self, handle: ProducerHandle, topic: str, life: Life) -> None:
+        """Asks for a topic that is new, or was not asked for in a while and while there is a connection.
 
         Raises:
             DestinationUnavailableError, ReconnectTimeoutError: As `check_topic`, for a new one.
@@ -260,15 +277,17 @@ class KnownTopics:
             return
         known = self._counts.get(topic)
         if known is None:
-            self._counts[topic] = check_topic(handle, topic)
+            self._counts[topic] = check_topic(handle, topic, life=life)
+        elif not life.is_connected:
+            return
         elif topic.endswith(".components") and not self._is_elastic(topic):
             with suppress(DestinationUnavailableError, ReconnectTimeoutError):  # sending will tell
                 self._compare(topic, known, check_topic(handle, topic, REFRESH_TIMEOUT_S))
         self._refresh_at[topic] = now + REFRESH_S
 
-    def admit(self, handle: ProducerHandle, record: Any, way: str) -> bool:
+    def admit(self, handle: ProducerHandle, record: Any, way: str, life: Life) -> bool:
         """Checks the topic of a record that is sent that way. Returns True if its order is strict; raises as `check`."""
-        self.check(handle, record.topic)
+        self.check(handle, record.topic, life)
         return False
 
     def _compare(self, topic: str, known: int, count: int) -> None:
@@ -281,8 +300,16 @@ class KnownTopics:
             raise ConfigError(f"topic {topic}, partitions", count, rule)
 
 
-def check_topic(handle: ProducerHandle | ConsumerHandle, topic: str, wait_s: float = BLOCKING_S) -> int:
+def check_topic(
+    handle: ProducerHandle | ConsumerHandle, topic: str, wait_s: float = BLOCKING_S, life: Life | None = None
+) -> int:
     """Asks for a topic, so that a wrong name is an error at once and not after the library's time-outs.
+
+    Args:
+        handle: Any handle.
+        topic: Its name.
+        wait_s: Longest wait for an answer, in short steps, so that Ctrl-C is heard.
+        life: Of the connection, which says how long to wait, and names the brokers.
 
     Returns:
         Its number of partitions.
@@ -291,10 +318,24 @@ def check_topic(handle: ProducerHandle | ConsumerHandle, topic: str, wait_s: flo
         DestinationUnavailableError: There is no such topic, or none of its partitions is known.
         ReconnectTimeoutError: No broker answered in time.
     """
-    try:
-        found = handle.list_topics(topic, wait_s).topics.get(topic)
-    except KafkaException as failure:
-        raise ReconnectTimeoutError(f"no broker answered within {wait_s:g} s: {failure.args[0].str()}") from failure
+    patience = None if life is None else Patience(life)
+    until = time.monotonic() + wait_s
+    found = None
+    while found is None:
+        try:
+            found = handle.list_topics(topic, min(wait_s, STEP_S))
+        except KafkaException as failure:
+            if life is not None and patience is not None:
+                if patience.is_over:
+                    raise life.too_long(f"topic {topic!r}") from failure
+            elif time.monotonic() >= until:
+                text = f"no broker answered within {wait_s:g} s: {failure.args[0].str()}"
+                raise ReconnectTimeoutError(text) from failure
+    asked = found.topics.get(topic)
+    return _partitions_of(topic, asked)
+
+
+def _partitions_of(topic: str, found: Any) -> int:
     if found is None or (
         found.error is not None and found.error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
     ):

@@ -14,13 +14,14 @@ from uow.errors import (
     ReconnectGivenUpError,
     SendRejectedError,
     SubscriptionExpiredError,
+    Suspect,
 )
 from uow.processor.kafka.error_table import Meaning, meaning_of
 from uow.schemas.error_classes import FencedError, UowError
 
 
-def sent_error(error: KafkaError, topic: str) -> UowError:
-    """The class for one record that could not be delivered."""
+def sent_error(error: KafkaError, topic: str, suspect: Suspect | None = None) -> UowError:
+    """The class for one record that could not be delivered; `suspect` is its identity, for one that may be written all the same."""
     text = f"{topic}: {error.str()}"
     match meaning_of(error):
         case Meaning.REFUSED | Meaning.NOT_AUTHORISED_FOR_TOPIC:
@@ -31,7 +32,7 @@ def sent_error(error: KafkaError, topic: str) -> UowError:
             return FencedError(text)
         case Meaning.NOT_AUTHORISED:
             return ReconnectGivenUpError(text)
-    return ReconnectGivenUpError(text) if error.fatal() else AmbiguousSendError(text)
+    return ReconnectGivenUpError(text) if error.fatal() else AmbiguousSendError(text, suspect)
 
 
 def read_error(error: KafkaError, topic: str) -> UowError | None:

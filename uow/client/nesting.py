@@ -145,7 +145,7 @@ class StandIn(OneTransaction):
         self._consumption.stand_in = self
         super().begin()
 
-    def commit(self, positions: Sequence[TopicPartition] = (), group: Any = None) -> None:
+    def commit(self, positions: Sequence[TopicPartition] = (), group: Any = None, wait_s: float | None = None) -> None:
         """Commits components and position.
 
         Raises:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Final, Generic, Protocol, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 from uow.client.blocking import OrderBlocked
 from uow.client.consumption import Consumption
@@ -21,6 +21,7 @@ from uow.client.dead_letters import DeadLetters, NotYet, Part
 from uow.client.decoding import decode_unit
 from uow.client.handling import HandlerLoop
 from uow.client.kafka_port import (
+    STEP_S,
     ConsumedRecord,
     Headers,
     coordinates,
@@ -30,6 +31,7 @@ from uow.client.open_runs import OpenRun, is_left_over
 from uow.client.ownership import Ownership
 from uow.client.received import Message, ReceivedComponent, ReceivedUnit
 from uow.client.references import References
+from uow.client.session_state import Patience
 from uow.client.unshown_headers import UnshownHeaders
 from uow.client.verdict import Failure
 from uow.errors import OrderBlockedError, OrderConfigError
@@ -40,9 +42,6 @@ from uow.topics.headers import POS
 from uow.topics.runs import position_of, unit_headers
 
 T_co = TypeVar("T_co", covariant=True)
-
-STEP_S: Final = 0.5
-"""Longest single wait inside the library, so that Ctrl-C is heard."""
 
 
 @contextmanager
@@ -100,9 +99,12 @@ class Reader(Generic[T_co]):
     def receive(self, timeout: float | None = None) -> T_co | None:
         """The next one, or None when none came within `timeout` seconds (None: waits for ever).
 
-        Under strict order one that was handed out and is not done with comes again: nothing passes it (S-06).
+        While no broker answers, it waits for the blocking time at most (R-43, R-44). Under strict order one that was handed out and is not done
+        with comes again: nothing passes it (S-06).
 
         Raises:
+            ReconnectTimeoutError: No broker answered in time; call again.
+            StaleConnectionError: A loss event ended the reader, which the policy does not refresh.
             OrderBlockedError: Under strict order: nothing came in time, and a partition stands at a record that failed.
             DestinationChangedError: Under strict order: the topic was made again, or has another partition count.
             AlreadyAttachedError: Under strict order with `strict_attach` = `fail`: other readers have all partitions.
@@ -122,6 +124,7 @@ class Reader(Generic[T_co]):
     def _receive(self, timeout: float | None) -> T_co | None:
         self._consumption.take_back()
         deadline = None if timeout is None else self._clock() + timeout
+        patience = Patience(self._consumption.life)
         while True:
             left = STEP_S if deadline is None else max(0.0, deadline - self._clock())
             polled = self._poll(min(left, STEP_S))
@@ -134,8 +137,13 @@ class Reader(Generic[T_co]):
             is_late = deadline is not None and self._clock() >= deadline
             if polled is None or is_late:  # what was given up need not wait for more
                 self._consumption.write_dead_letters()
+            patience.spend(is_late)
             if is_late:
                 return None
+
+    def receive_nowait(self) -> T_co | None:
+        """The next one, if it lies ready; never waits for a connection (R-45). Raises as `receive`."""
+        return self.receive(0.0)
 
     def _poll(self, timeout: float) -> tuple[ConsumedRecord, Ownership] | None:
         return self._consumption.poll(timeout)

@@ -6,16 +6,17 @@ Belongs here: the plain producer of a connection. Does not belong here: transact
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 
 from uow.client.kafka_port import (
-    BLOCKING_S,
     KnownTopics,
     LogWatch,
     ProducerHandle,
@@ -24,7 +25,8 @@ from uow.client.kafka_port import (
 from uow.client.library_errors import sent_error
 from uow.client.order_latch import Failed, OrderLatches
 from uow.client.outgoing import HASHED, OutgoingRecord
-from uow.errors import AmbiguousSendError, ClientClosedError, ReconnectTimeoutError, SendRejectedError
+from uow.client.session_state import Ended, Life, Patience
+from uow.errors import AmbiguousSendError, SendRejectedError, Suspect
 from uow.schemas.error_classes import UowError
 
 log = logging.getLogger(__name__)
@@ -43,11 +45,21 @@ class Sent(NamedTuple):
 
 @dataclass(slots=True)
 class Delivery:
-    """The fate of one record."""
+    """The fate of one record.
 
-    topic: str
+    Attributes:
+        suspect: Identity and place of the record, should nobody be able to tell its fate.
+        sent: Its place in the log.
+        error: Why it has none.
+    """
+
+    suspect: Suspect
     sent: Sent | None = None
     error: UowError | None = None
+
+    @property
+    def topic(self) -> str:
+        return self.suspect.topic
 
     @property
     def is_known(self) -> bool:
@@ -55,22 +67,54 @@ class Delivery:
 
     def on_delivery(self, error: KafkaError | None, message: Any) -> None:
         if error is not None:
-            self.error = sent_error(error, self.topic)
+            self.error = sent_error(error, self.topic, self.suspect)
         else:
             self.sent = Sent(self.topic, message.partition(), message.offset())
+
+
+class Pending:
+    """A record that was accepted, and whose fate is not known yet: it goes on in the background (R-22).
+
+    Args:
+        sender: Where it was sent.
+        component_id: Its identity.
+        delivery: Its fate.
+    """
+
+    def __init__(self, sender: PlainSender, component_id: str, delivery: Delivery) -> None:
+        self._sender, self._delivery = sender, delivery
+        self.component_id = component_id
+
+    @property
+    def is_known(self) -> bool:
+        """True once `wait` does not wait any more."""
+        return self._delivery.is_known
+
+    def wait(self, timeout: float | None = None) -> Sent:
+        """Its place in the log, waiting so many seconds for it; None: for ever.
+
+        Raises:
+            ReconnectTimeoutError: Not known yet; wait again.
+            DestinationUnavailableError, SendRejectedError: Certainly not written.
+            AmbiguousSendError: It may be written or not.
+        """
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        return self._sender.settle(self.component_id, self._delivery, lambda: time.monotonic() >= until)
 
 
 class PlainSender:
     """The plain producer of a connection, made when it is first needed. For any thread."""
 
-    def __init__(self, make: Callable[[logging.Logger], ProducerHandle], topics: KnownTopics) -> None:
+    def __init__(self, make: Callable[[logging.Logger], ProducerHandle], topics: KnownTopics, life: Life) -> None:
         self._make = make
         self._topics = topics
+        self._life = life
         self._lock = threading.Lock()
         self._handle: ProducerHandle | None = None
         self._pending: dict[str, Delivery] = {}
         self._latches = OrderLatches()
-        self._closed = False
+        self._ends: dict[tuple[str, int], int] = {}
+        self._ended: Ended | None = None
 
     @property
     def is_used(self) -> bool:
@@ -82,11 +126,11 @@ class PlainSender:
         Raises:
             OrderConfigError, OrderBlockedError: The destination's order is strict: it takes no such record, or an earlier one failed (S-30).
             DestinationUnavailableError, SendRejectedError: Certainly not written.
-            ReconnectTimeoutError: No answer in time; it goes on in the background (R-20).
+            ReconnectTimeoutError: No answer in time. What was accepted goes on in the background (R-20), and is in `pending`.
             ConfigError: The destination's partition count has changed (W-107).
             AmbiguousSendError: It may be written or not.
         """
-        if self._topics.admit(self._open_handle(), record, way) and way == "plain":
+        if self._topics.admit(self._open_handle(), record, way, self._life) and way == "plain":
             return self._latches.send(component_id, record, self._send)
         return self._send(component_id, record)
 
@@ -99,29 +143,21 @@ class PlainSender:
         return self._latches.skip(topic, record_gap)
 
     def _send(self, component_id: str, record: OutgoingRecord) -> Sent:
-        handle = self._open_handle()
-        deadline = time.monotonic() + BLOCKING_S
+        patience = Patience(self._life)
         delivery = self._pending.get(component_id)
         if delivery is None:
-            delivery = Delivery(record.topic)
-            _produce(handle, record, delivery, deadline)
+            handle = self._open_handle()
+            delivery = Delivery(Suspect(component_id, record.topic, record.partition, dict(self._ends), time.time()))
+            _produce(handle, record, delivery, patience, self._life)
             self._pending[component_id] = delivery
-        self._wait(handle, component_id, delivery, deadline)
-        self._pending.pop(component_id, None)
-        if delivery.sent is None:
-            raise delivery.error or AmbiguousSendError(record.topic)
-        return delivery.sent
+        return self.settle(component_id, delivery, lambda: patience.is_over)
 
-    def _open_handle(self) -> ProducerHandle:
-        with self._lock:
-            if self._closed:
-                raise ClientClosedError("the connection is closed")
-            if self._handle is None:
-                self._handle = self._make(LogWatch().logger)
-            return self._handle
-
-    def _wait(self, handle: ProducerHandle, component_id: str, delivery: Delivery, deadline: float) -> None:
-        while True:
+    def settle(self, component_id: str, delivery: Delivery, is_over: Callable[[], bool]) -> Sent:
+        """Waits until the fate of a record is known. Raises as `send`."""
+        while not delivery.is_known:
+            handle = self._handle
+            if handle is None:
+                raise delivery.error or AmbiguousSendError(f"{delivery.topic}: its producer is gone", delivery.suspect)
             try:
                 handle.poll(0.01)
             except (
@@ -129,31 +165,58 @@ class PlainSender:
                 SystemError,
             ) as failure:  # fatal: the library throws it out of here, see `uow.processor.kafka.transactional_producer.serve`
                 self._discard(handle)
-                raise AmbiguousSendError(f"{delivery.topic}: {failure}") from failure
-            if delivery.is_known:
-                return
-            if time.monotonic() >= deadline:
-                text = f"no answer within {BLOCKING_S:g} s; component {component_id} is still under way"
-                raise ReconnectTimeoutError(f"{delivery.topic}: {text}")
+                raise AmbiguousSendError(f"{delivery.topic}: {failure}", delivery.suspect) from failure
+            if is_over() and not delivery.is_known:
+                error = self._life.too_long(f"{delivery.topic}: component {component_id} is still under way")
+                error.pending = Pending(self, component_id, delivery)
+                raise error
+        self._pending.pop(component_id, None)
+        if delivery.sent is None:
+            assert delivery.error is not None
+            raise delivery.error
+        self._life.sent += 1
+        topic, partition, offset = delivery.sent
+        self._ends[topic, partition] = max(offset + 1, self._ends.get((topic, partition), 0))
+        return delivery.sent
+
+    def _open_handle(self) -> ProducerHandle:
+        with self._lock:
+            if self._ended is not None:
+                raise self._ended.error("the producer")
+            if self._handle is None:
+                self._handle = self._make(LogWatch().logger)
+            return self._handle
 
     def _discard(self, handle: ProducerHandle) -> None:
         """The next send gets a new handle."""
         with self._lock:
             if self._handle is handle:
                 self._handle = None
+                self._life.rebuilds += 1
                 self._pending.clear()
 
-    def close(self) -> None:
-        """Waits for what is under way, but not for ever (R-66)."""
+    def end(self, ended: Ended, timeout: float = CLOSE_S) -> None:
+        """Waits for what is under way, but not for ever; what is left is reported as in doubt (R-66)."""
         with self._lock:
-            self._closed = True
-            handle, self._handle = self._handle, None
+            if self._ended is not None:
+                return
+            self._ended = ended
+            handle = self._handle
         if handle is None:
             return
-        unsent = handle.flush(CLOSE_S)
-        if unsent:
-            log.warning("%d records were not answered within %g s: they may or may not be written", unsent, CLOSE_S)
-            handle.purge()
+        with suppress(KafkaException, SystemError):  # a handle in fatal state raises its error at every call
+            unsent = handle.flush(timeout)
+            if unsent:
+                log.warning("%d records were not answered within %g s: they may or may not be written", unsent, timeout)
+                handle.purge()
+                handle.poll(0)
+        self._handle = None
+        for delivery in list(self._pending.values()):
+            if delivery.sent is None:
+                delivery.error = delivery.error or AmbiguousSendError(
+                    f"{delivery.topic}: not answered before {ended.event}", delivery.suspect
+                )
+                self._life.tell(delivery.error)
 
 
 def hand_over(
@@ -174,14 +237,16 @@ def hand_over(
         handle.produce(topic, value, key, partition, on_delivery=on_delivery, headers=headers)
 
 
-def _produce(handle: ProducerHandle, record: OutgoingRecord, delivery: Delivery, deadline: float) -> None:
+def _produce(
+    handle: ProducerHandle, record: OutgoingRecord, delivery: Delivery, patience: Patience, life: Life
+) -> None:
     while True:
         try:
             hand_over(handle, record, delivery.on_delivery)
             return
         except BufferError:
-            if time.monotonic() >= deadline:
-                text = f"{record.topic}: the send buffer stayed full for {BLOCKING_S:g} s"
+            if patience.is_over:
+                text = f"{record.topic}: the send buffer stayed full for {life.waits.answer_s:g} s"
                 raise SendRejectedError(text) from None
             handle.poll(0.05)
         except KafkaException as failure:

@@ -20,11 +20,10 @@ from typing import Any, Final, NamedTuple
 from uow.client.consumption import Consumption
 from uow.client.dead_letters import Part
 from uow.client.decoding import decode_unit
-from uow.client.kafka_port import ConsumedRecord, coordinates, raw_headers
+from uow.client.kafka_port import STEP_S, ConsumedRecord, coordinates, raw_headers
 from uow.client.open_runs import OpenRun
 from uow.client.ownership import Ownership
 from uow.client.reader import (
-    STEP_S,
     Handling,
     Reader,
     broken_off,

@@ -36,6 +36,7 @@ from uow.client.kafka_port import (
     check_topic,
 )
 from uow.client.outgoing import HASHED, OutgoingRecord
+from uow.client.session_state import Life
 from uow.client.strict_log import Make, read_registry, record_of, registry_topic
 from uow.errors import (
     AlreadyAttachedError,
@@ -405,7 +406,7 @@ class StrictTopics(KnownTopics):
         super().__init__(is_elastic, clock)
         self._strict = strict
 
-    def admit(self, handle: ProducerHandle, record: OutgoingRecord, way: str) -> bool:
+    def admit(self, handle: ProducerHandle, record: OutgoingRecord, way: str, life: Life) -> bool:
         """Checks a record for its topic, and gives it its partition. Returns True if its destination is strict.
 
         Raises:
@@ -415,7 +416,7 @@ class StrictTopics(KnownTopics):
         """
         destination = record.topic.removesuffix(".components")
         if destination == record.topic or (view := self._strict.of(destination, handle)) is None:
-            self.check(handle, record.topic)
+            self.check(handle, record.topic, life)
             return False
         view.require_unchanged()
         partitions = len(view.era.topics[record.topic].starts)

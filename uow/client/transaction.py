@@ -16,35 +16,33 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from uow.client.kafka_port import (
-    BLOCKING_S,
-    TRANSACTION_TIMEOUT_MS,
-    KnownTopics,
-    LogWatch,
-    ProducerHandle,
-)
+from uow.client.kafka_port import KnownTopics, LogWatch, ProducerHandle
 from uow.client.library_errors import sent_error
 from uow.client.outgoing import OutgoingRecord
 from uow.client.sending import hand_over
+from uow.client.session_state import Ended, Life, Patience
 from uow.errors import (
     ClientClosedError,
     CommitOutcomeUnknownError,
+    CommitPendingError,
     DestinationUnavailableError,
     ReconnectGivenUpError,
     ReconnectTimeoutError,
     SendRejectedError,
+    Suspect,
     TransactionRolledBackError,
 )
 from uow.processor.engine.ports import StaleGeneration
+from uow.processor.kafka.bounded import GRACE_S, Call, returns
 from uow.processor.kafka.error_table import Meaning, meaning_of
 from uow.processor.kafka.transactional_producer import (
     CommitUnansweredError,
     OnLine,
-    Patience,
     TransactionalProducer,
     TransactionFate,
 )
 from uow.schemas.error_classes import FencedError, UowError
+from uow.topics.headers import COMPONENT_ID
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +57,8 @@ class TransactionState(Enum):
 
     IDLE = "idle"
     OPEN = "open"
+    SETTLING = "settling"
+    """Its commit goes on in the background: nothing but asking for it again is allowed (R-64)."""
     FENCED = "fenced"
     CLOSED = "closed"
 
@@ -71,20 +71,32 @@ class Transaction:
         transactional_id: str,
         make: Callable[[str, logging.Logger], ProducerHandle],
         topics: KnownTopics,
+        life: Life,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.transactional_id = transactional_id
         self.state = TransactionState.IDLE
+        self._make = make
         self._topics = topics
+        self._life = life
         self._clock = clock
-        self._timeout_s = TRANSACTION_TIMEOUT_MS / 1000
-
-        def handle(on_line: OnLine) -> ProducerHandle:
-            return make(transactional_id, LogWatch(on_line).logger)
-
-        self._producer = TransactionalProducer(handle, self._timeout_s, monotonic=clock)
+        self._timeout_s = life.waits.transaction_ms / 1000
+        self._producer = self._new_producer()
+        self._settling: Call | None = None
         self._undelivered: tuple[KafkaError, str] | None = None
         self._failure: Exception | None = None
+        self._suspect: Suspect | None = None
+        self._count = 0
+        self._ended: Ended | None = None
+
+    def _new_producer(self) -> TransactionalProducer[ProducerHandle]:
+        def handle(on_line: OnLine) -> ProducerHandle:
+            return self._make(self.transactional_id, LogWatch(on_line).logger)
+
+        return TransactionalProducer(handle, self._timeout_s, self._on_replaced, monotonic=self._clock)
+
+    def _on_replaced(self, cause: str) -> None:
+        self._life.rebuilds += 1
 
     @property
     def is_open(self) -> bool:
@@ -99,11 +111,12 @@ class Transaction:
             ReconnectTimeoutError: No broker answered in time.
             ReconnectGivenUpError: Refused for good.
         """
-        if self.state is TransactionState.CLOSED:
-            raise ClientClosedError("the connection is closed")
+        if self._ended is not None:
+            raise self._ended.error(f"transactional id {self.transactional_id!r}")
         if self.state is TransactionState.FENCED:
             raise self._taken_over()
-        self._undelivered = self._failure = None
+        self._undelivered = self._failure = self._suspect = None
+        self._count = 0
         try:
             self._producer.begin(self._patience())
         except KafkaException as failure:
@@ -111,10 +124,11 @@ class Transaction:
             raise (self._broken(error) if self._producer.is_open else _init_error(error)) from failure
         self.state = TransactionState.OPEN
 
-    def _patience(self) -> Patience:
-        deadline = self._clock() + INIT_S
+    def _patience(self) -> Callable[[KafkaException | None], object]:
+        deadline, connection = self._clock() + INIT_S, Patience(self._life)
 
         def patience(failure: KafkaException | None) -> None:
+            connection.spend()
             if self._clock() >= deadline:
                 why = "connections break again and again" if failure is None else failure.args[0].str()
                 raise ReconnectTimeoutError(f"transactional id {self.transactional_id!r}: {why}") from failure
@@ -134,11 +148,11 @@ class Transaction:
         self._check_delivered()
         handle = self._producer.handle
         try:
-            self._topics.admit(handle, record, "transacted")
-            self._producer.produce(partial(hand_over, handle, record, self._on_delivery), BLOCKING_S)
+            self._topics.admit(handle, record, "transacted", self._life)
+            self._producer.produce(partial(hand_over, handle, record, self._on_delivery), self._life.waits.answer_s)
             self._producer.serve()
         except BufferError:
-            text = f"{record.topic}: the send buffer stayed full for {BLOCKING_S:g} s"
+            text = f"{record.topic}: the send buffer stayed full for {self._life.waits.answer_s:g} s"
             self._failure = SendRejectedError(text)
             raise self._failure from None
         except KafkaException as failure:
@@ -147,10 +161,13 @@ class Transaction:
         except UowError as failure:
             self._failure = failure
             raise
+        self._count += 1
+        if self._suspect is None:
+            self._suspect = _suspect(record)
 
     def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
         """Every record's fate is known before a commit counts (ER-04)."""
-        if error is not None and self._undelivered is None and self.is_open:
+        if error is not None and self._undelivered is None:
             self._undelivered = error, message.topic()
 
     def _check_delivered(self) -> None:
@@ -159,10 +176,18 @@ class Transaction:
         if self._failure is not None:
             raise self._failure
 
-    def commit(self, positions: Sequence[TopicPartition] = (), group: Any = None) -> None:
-        """Commits what was produced, with the input positions of a consumer group where given. Whatever it raises, no transaction is open after it.
+    def commit(self, positions: Sequence[TopicPartition] = (), group: Any = None, wait_s: float | None = None) -> None:
+        """Commits what was produced, with the input positions of a consumer group where given.
+
+        No transaction is open after it, whatever it raises, but for `CommitPendingError`.
+
+        Args:
+            positions: Input positions.
+            group: Metadata of their consumer group.
+            wait_s: Longest wait; None: until the outcome is known, or nobody can tell it any more.
 
         Raises:
+            CommitPendingError: Not answered in that time; it goes on. Call again, and nothing else.
             TransactionRolledBackError: Nothing is visible.
             SendRejectedError: A record was refused for good; nothing is visible.
             DestinationUnavailableError: A record found no topic or leader; nothing is visible.
@@ -170,41 +195,72 @@ class Transaction:
             FencedError: Someone newer owns the transactional id; nothing is visible.
             StaleGeneration: The consumer group moved on; nothing is visible. Never leaves `uow`.
         """
-        self._check_open()
+        if self._settling is None:
+            self._check_open()
+            self._settling = Call(partial(self._commit, positions, group))
+            self.state = TransactionState.SETTLING
         try:
-            self._commit(positions, group)
+            if not self._settling.returned(wait_s):
+                raise CommitPendingError(f"transactional id {self.transactional_id!r}: no answer within {wait_s:g} s")
+        except CommitPendingError:
+            raise
+        except CommitUnansweredError as failure:
+            self._settled(TransactionState.IDLE)  # not aborted: that may not be what happened
+            self._producer.discard()  # the library would go on asking for the commit while the caller repeats it
+            text = f"transactional id {self.transactional_id!r}: {failure.args[0].str()}"
+            raise CommitOutcomeUnknownError(text, self.transactional_id, self._suspect) from failure
         except KafkaException as failure:
+            self._settled(TransactionState.OPEN)
             raised = self._broken(failure.args[0], has_positions=bool(positions))
             self.abort()
             raise raised from failure
         except UowError:
+            self._settled(TransactionState.OPEN)
             self.abort()
             raise
-        self.state = TransactionState.IDLE
+        except KeyboardInterrupt:
+            self._abandon()
+            raise
+        self._settled(TransactionState.IDLE)
+        self._life.sent += self._count
+
+    def _settled(self, state: TransactionState) -> None:
+        self._settling = None
+        if self.state is TransactionState.SETTLING:
+            self.state = state
 
     def _commit(self, positions: Sequence[TopicPartition], group: Any) -> None:
+        """In a thread of its own: the library's calls neither end early nor hear Ctrl-C (R-63)."""
+        producer = self._producer
         self._check_delivered()
-        self._producer.flush()
+        producer.flush()
         self._check_delivered()
         if positions:
-            self._producer.send_offsets(list(positions), group, self._timeout_s)
-        try:
-            self._producer.commit(COMMIT_S)
-        except CommitUnansweredError as failure:
-            self.state = TransactionState.IDLE  # not aborted: that may not be what happened
-            self._producer.discard()  # the library would go on asking for the commit while the caller repeats it
-            text = failure.args[0].str()
-            raise CommitOutcomeUnknownError(f"transactional id {self.transactional_id!r}: {text}") from failure
+            producer.send_offsets(list(positions), group, self._timeout_s)
+        producer.commit(COMMIT_S)
 
-    def abort(self) -> None:
+    def _abandon(self) -> None:
+        """Leaves a commit alone with its producer: the next transaction has another one, and so a new epoch."""
+        self._settled(TransactionState.IDLE)
+        self._producer = self._new_producer()
+
+    def abort(self, timeout: float | None = None) -> None:
         """Aborts, if anything is open. Raises nothing: what cannot be sent is left to the successor or the time-out."""
+        if self.state is TransactionState.SETTLING:
+            self._abandon()
         if self.state is not TransactionState.OPEN:
             return
         self.state = TransactionState.IDLE
-        if not self._producer.is_open:
+        producer = self._producer
+        if not producer.is_open:
+            return
+        limit = min(self._timeout_s, self._life.waits.answer_s if timeout is None else timeout)
+        if not self._life.is_connected or not limit:
+            producer.discard()
             return
         try:
-            self._producer.abort(self._timeout_s)
+            if not returns(partial(producer.abort, limit), limit + GRACE_S):
+                self._producer = self._new_producer()
         except KafkaException as failure:
             log.info("abort of %s: %s; the producer is replaced", self.transactional_id, failure.args[0].str())
 
@@ -232,17 +288,33 @@ class Transaction:
     def _check_open(self) -> None:
         if self.state is TransactionState.FENCED:
             raise self._taken_over()
+        if self._ended is not None:
+            raise self._ended.error(f"transactional id {self.transactional_id!r}")
+        if self.state is TransactionState.SETTLING:
+            raise CommitPendingError(f"transactional id {self.transactional_id!r}: call commit() again")
         if self.state is not TransactionState.OPEN:
             raise ClientClosedError("no transaction is open")
 
     def _taken_over(self) -> FencedError:
         return FencedError(f"transactional id {self.transactional_id!r} was taken over")
 
-    def close(self) -> None:
-        """Aborts what is open and throws the producer away."""
-        self.abort()
+    def end(self, ended: Ended, timeout: float) -> None:
+        """Waits for a commit under way, aborts what is open, and throws the producer away, all in `timeout` seconds."""
+        self._ended = ended
+        if self._settling is None or not self._settling.is_over(
+            timeout
+        ):  # else whoever asks for the commit again hears of its end
+            self.abort(timeout)
+            self.state = TransactionState.CLOSED
         self._producer.discard()
-        self.state = TransactionState.CLOSED
+
+
+def _suspect(record: OutgoingRecord) -> Suspect | None:
+    """The record that can tell whether its transaction was committed; None for one without identity."""
+    identity = next((value for name, value in record.headers if name == COMPONENT_ID and value), None)
+    if identity is None:
+        return None
+    return Suspect(identity.decode("utf-8", "replace"), record.topic, record.partition, at=time.time())
 
 
 def _init_error(error: KafkaError) -> UowError:
@@ -277,10 +349,15 @@ class OneTransaction:
         assert self._transaction is not None
         self._transaction.produce(record)
 
-    def commit(self, positions: Sequence[TopicPartition] = (), group: Any = None) -> None:
+    def commit(self, positions: Sequence[TopicPartition] = (), group: Any = None, wait_s: float | None = None) -> None:
         """As `Transaction.commit`."""
         assert self._transaction is not None
-        self._transaction.commit(positions, group)
+        self._transaction.commit(positions, group, wait_s)
+
+    @property
+    def blocking_s(self) -> float:
+        """Longest that a call waits."""
+        return self._transactions.life.waits.answer_s
 
     def end(self) -> None:
         """Gives the id back; what is open on it is aborted."""
@@ -292,29 +369,48 @@ class OneTransaction:
 class Transactions:
     """The transactional ids of one connection, `<base>-<n>`: each open unit and each forwarding reader has one for itself. For any thread."""
 
-    def __init__(self, base: str, make: Callable[[str, logging.Logger], ProducerHandle], topics: KnownTopics) -> None:
+    def __init__(
+        self, base: str, make: Callable[[str, logging.Logger], ProducerHandle], topics: KnownTopics, life: Life
+    ) -> None:
+        self.life = life
         self._base = base
         self._make = make
         self._topics = topics
         self._lock = threading.Lock()
         self._all: list[Transaction] = []
         self._idle: list[Transaction] = []
-        self._closed = False
+        self._ended: Ended | None = None
 
     def take(self) -> Transaction:
         """An unused one. A fenced one is given out again, so that its owner gets the error.
 
         Raises:
-            ClientClosedError: The connection is closed.
+            UowError: The connection has ended.
         """
         with self._lock:
-            if self._closed:
-                raise ClientClosedError("the connection is closed")
+            if self._ended is not None:
+                raise self._ended.error("the connection")
             if self._idle:
                 return self._idle.pop()
-            transaction = Transaction(f"{self._base}-{len(self._all)}", self._make, self._topics)
+            transaction = Transaction(f"{self._base}-{len(self._all)}", self._make, self._topics, self.life)
             self._all.append(transaction)
             return transaction
+
+    def end_orphan(self, transactional_id: str) -> None:
+        """Ends what is open of an id, or completes its commit, by a new epoch. Raises as `Transaction.begin`."""
+        with self._lock:
+            mine = next((each for each in self._idle if each.transactional_id == transactional_id), None)
+            if mine is not None:
+                self._idle.remove(mine)
+        transaction = mine or Transaction(transactional_id, self._make, self._topics, self.life)
+        try:
+            transaction.begin()
+        finally:
+            transaction.abort()
+            if mine is not None:
+                self.give_back(mine)
+            else:
+                transaction.end(self.life.closed_now(), 0.0)
 
     def give_back(self, transaction: Transaction) -> None:
         """Takes one back; what is open on it is aborted."""
@@ -322,10 +418,11 @@ class Transactions:
         with self._lock:
             self._idle.append(transaction)
 
-    def close(self) -> None:
-        """Aborts and closes all."""
+    def end(self, ended: Ended, timeout: float) -> None:
+        """Aborts and closes all, in `timeout` seconds."""
         with self._lock:
-            self._closed = True
+            self._ended = ended
             transactions = list(self._all)
+        until = time.monotonic() + timeout
         for transaction in transactions:
-            transaction.close()
+            transaction.end(ended, max(0.0, until - time.monotonic()))

@@ -28,7 +28,7 @@ from uow.client.outgoing import (
 )
 from uow.client.received import InnerUnit, ReceivedUnit
 from uow.client.transaction import OneTransaction
-from uow.errors import ClientClosedError, EmptyUnitError
+from uow.errors import ClientClosedError, CommitPendingError, EmptyUnitError
 from uow.schemas.digest import UnitDigest
 from uow.topics.headers import (
     DELIVERY_MODE,
@@ -48,6 +48,8 @@ class WriterState(Enum):
 
     NEW = "new"
     OPEN = "open"
+    PENDING = "pending"
+    """The block was left, and its commit is not answered yet."""
     LEFT = "left"
 
 
@@ -57,7 +59,8 @@ class UnitWriter:
     Components are produced as they come, inside one transaction, so a large unit is not held in memory; only the last one given is
     kept back, because it may turn out to be the end. Leaving the block normally gives it the end mark and commits; leaving it by an
     exception aborts, and nothing was ever sent (W-46). The broker ends a transaction after 10 s: a block that takes longer from its
-    second `send` on is rolled back (`TransactionRolledBackError`).
+    second `send` on is rolled back (`TransactionRolledBackError`). A commit that is not answered within the blocking time goes on, and leaving the
+    block raises `CommitPendingError`: `commit()` asks again.
 
     When all components go straight to the destination, the last one carries the digest of the whole unit, and the worker compares (W-212).
 
@@ -181,12 +184,34 @@ class UnitWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._state = WriterState.LEFT
+        self._settle(self._commit if kind is None else _nothing)
+
+    def commit(self) -> None:
+        """Asks again for a commit that was not answered when the block was left (R-63).
+
+        Raises:
+            CommitPendingError: Not answered yet either: call again, and nothing else.
+            ClientClosedError: There is no such commit.
+            UowError: As leaving the block.
+        """
+        if self._state is not WriterState.PENDING:
+            raise ClientClosedError("no commit of this unit is pending: leaving its block normally is the commit")
+        self._state = WriterState.LEFT
+        self._settle(self._ask_for_commit)
+
+    def _settle(self, last_step: Callable[[], None]) -> None:
         try:
-            if kind is None:
-                self._commit()
+            last_step()
+        except CommitPendingError:
+            self._state = WriterState.PENDING
+            raise
         finally:
-            self._transaction.end()
             self._kept = None
+            if self._state is WriterState.LEFT:
+                self._transaction.end()
+
+    def _ask_for_commit(self) -> None:
+        self._transaction.commit(wait_s=self._transaction.blocking_s)
 
     def _commit(self) -> None:
         if self._kept is None:
@@ -195,4 +220,8 @@ class UnitWriter:
         if self._digest is not None and all(name != DIGEST for name, _ in self._kept.headers):
             self._kept.headers.append((DIGEST, self._digest.header()))
         self._produce(self._kept)
-        self._transaction.commit()
+        self._ask_for_commit()
+
+
+def _nothing() -> None:
+    """The last step of a block that is left by an exception: what is open is aborted as its transaction ends."""

@@ -130,7 +130,9 @@ class Story:
             step.text = "two suppliers and invoicing are open; Gadget Planet is closed today"
         observer = Observer(self.environment.bootstrap, TOPICS, INVOICES, DEFAULT_PARTITIONS)
         self.observer = self._stack.enter_context(observer)
-        self.connection = self._stack.enter_context(uow.connect(self.environment.bootstrap, client_id="demo"))
+        self.connection = self._stack.enter_context(
+            uow.connect(self.environment.bootstrap, client_id="demo", reconnect_policy="all")
+        )
         self.bad_traffic = BadTraffic(self.environment.bootstrap, TOPICS.components, DEFAULT_PARTITIONS)
 
     def _create_topics(self) -> int:

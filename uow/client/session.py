@@ -1,0 +1,255 @@
+"""Everything of a connection that has a life of its own: its state, its watch, and the handles that it made, which end in one place and order.
+
+Closing order: readers (each commits its hop first), transactions (open ones are aborted), the plain producer, then the callbacks. The same happens
+when a loss event or the total time ends the connection, without waiting for brokers.
+
+Belongs here: who owns a handle, and its end. Does not belong here: when a connection ends (`uow.client.session_state`), the calls of applications
+(`uow.client.connection`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+from uuid import uuid4
+
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import AdminClient
+
+from uow.client.answers import Answers
+from uow.client.consumption import Consumption
+from uow.client.following import Follower
+from uow.client.kafka_port import (
+    ConsumerHandle,
+    HeaderLookupHandle,
+    KafkaPort,
+    Librdkafka,
+    LogWatch,
+    ProducerHandle,
+    consumer_properties,
+    plain_producer_properties,
+    transactional_properties,
+)
+from uow.client.path_claims import FOLLOWING, OpenLog, PathClaims
+from uow.client.references import END_EVENTS
+from uow.client.refusals import OnRejected, Refusals
+from uow.client.sending import PlainSender
+from uow.client.session_state import Ended, Life, Listener
+from uow.client.session_watch import Watch
+from uow.client.streaming import SMALL_BUFFERS
+from uow.client.strict_order import StrictDestinations, StrictTopics
+from uow.client.transaction import Transactions
+from uow.processor.engine.ports import PathLog
+from uow.processor.kafka.path_log import KafkaPathLog
+from uow.schemas.codec import SchemaSource
+from uow.topics.admin import admin_client
+from uow.topics.catalogue import DestinationTopics
+from uow.topics.path_map import PathMap
+
+OPEN: Final[dict[str, Session]] = {}
+"""The sessions of this process that nobody closed, by id of their connection: nothing relies on garbage collection (R-65)."""
+
+
+class Handles:
+    """Makes the handles of one connection, of one set of properties.
+
+    Args:
+        servers: Bootstrap addresses.
+        client_id: For the broker's logs.
+        kafka: The application's properties.
+        port: Makes the library's handles.
+        transaction_ms: Time-out of transactions.
+    """
+
+    def __init__(
+        self, servers: str, client_id: str, kafka: Mapping[str, Any], port: KafkaPort, transaction_ms: int
+    ) -> None:
+        self.client_id = client_id
+        self._servers, self._kafka, self._port = servers, kafka, port
+        self._transaction_ms = transaction_ms
+
+    def watching(self, on_error: Callable[[KafkaError], None], logger: logging.Logger) -> ProducerHandle:
+        """For the watch: sends nothing."""
+        properties = plain_producer_properties(self._servers, self.client_id, self._kafka)
+        return self._port.producer({**properties, "error_cb": on_error}, logger)
+
+    def transactional(self, transactional_id: str, logger: logging.Logger) -> ProducerHandle:
+        """For one transactional id."""
+        properties = transactional_properties(
+            self._servers, self.client_id, transactional_id, self._kafka, self._transaction_ms
+        )
+        return self._port.producer(properties, logger)
+
+    def plain(self, logger: logging.Logger) -> ProducerHandle:
+        """For records outside transactions."""
+        return self._port.producer(plain_producer_properties(self._servers, self.client_id, self._kafka), logger)
+
+    def consumer(self, group: str | None, kafka: Mapping[str, Any]) -> Callable[[logging.Logger], ConsumerHandle]:
+        """Makes consumers of a group; without one, for reading alone."""
+        properties = self._consumer_properties(group, kafka)
+        return lambda logger: self._port.consumer(properties, logger)
+
+    def header_lookups(self, kafka: Mapping[str, Any]) -> Callable[[], HeaderLookupHandle]:
+        """Makes handles that look for headers which the client does not show."""
+        properties = self._consumer_properties(None, {**SMALL_BUFFERS, **kafka})
+        return lambda: self._port.header_lookup_handle(properties)
+
+    def _consumer_properties(self, group: str | None, kafka: Mapping[str, Any]) -> dict[str, Any]:
+        given = {**self._kafka, **kafka}
+        return consumer_properties(self._servers, self.client_id, group or f"uow-{uuid4().hex}", given)
+
+    def admin_clients(self) -> Callable[[], AdminClient] | None:
+        """Makes admin clients; a port that is not the library's has none."""
+        kafka = {name: str(value) for name, value in self._kafka.items()}
+        return partial(admin_client, self._servers, kafka) if isinstance(self._port, Librdkafka) else None
+
+    def path_logs(self) -> OpenLog:
+        """Opens logs of path maps."""
+        consumer = self.consumer(None, FOLLOWING)
+
+        def open_log(topics: DestinationTopics, paths: PathMap) -> tuple[PathLog, ConsumerHandle]:
+            handle = consumer(LogWatch().logger)
+            return KafkaPathLog(topics, paths, lambda: handle, lambda: self.plain(LogWatch().logger)), handle
+
+        return open_log
+
+    def followers(self) -> Callable[[str], Follower]:
+        """Follows topics from now on."""
+        make = self.consumer(None, SMALL_BUFFERS)
+        return lambda topic: Follower(make, topic)
+
+
+class Session:
+    """The life of one connection, and what it owns. For any thread.
+
+    Args:
+        life: Its state.
+        handles: Makes its handles.
+        base: Of transactional ids.
+        application: Whose path maps it reads.
+        registry: For answers to commands.
+        on_rejected: Hears of refused components.
+        listener: Hears of what happens to the connection.
+    """
+
+    def __init__(
+        self,
+        life: Life,
+        handles: Handles,
+        base: str,
+        application: str,
+        registry: SchemaSource | None,
+        on_rejected: OnRejected | None,
+        listener: Listener | None,
+    ) -> None:
+        self.id = uuid4().hex
+        self.life, self.handles = life, handles
+        self._registry = registry
+        self.path_claims = PathClaims(application, handles.path_logs())
+        self.strict = StrictDestinations(handles.consumer(None, END_EVENTS), handles.admin_clients())
+        known_topics = StrictTopics(self.strict, self.path_claims.is_elastic)
+        self.transactions = Transactions(base or f"uow-{self.id}", handles.transactional, known_topics, life)
+        self.plain = PlainSender(handles.plain, known_topics, life)
+        self.refusals: Refusals | None = None
+        if on_rejected is not None:
+            self.refusals = Refusals(self.id.encode(), on_rejected, handles.followers())
+        self._answers: dict[str, Answers] = {}
+        self._readers: list[tuple[Consumption, weakref.ref[Any]]] = []
+        self._lock = threading.Lock()
+        life.has_listener = listener is not None
+        self._watch = Watch(life, handles.watching, listener, self._end_by_itself)
+
+    def open(self) -> None:
+        """Waits for a broker, as long as calls wait.
+
+        Raises:
+            ReconnectTimeoutError: None answered in time; nothing is left open.
+            ReconnectGivenUpError: The brokers refuse this client.
+        """
+        OPEN[self.id] = self
+        self._watch.start()
+        try:
+            if self.life.waits.blocking_ms:
+                self.life.wait()
+        except BaseException:
+            self.close(0.0)
+            raise
+
+    # -- what it owns
+
+    def answers_of(self, destination: str) -> Answers:
+        """The answers to commands to a destination."""
+        with self._lock:
+            if destination not in self._answers:
+                outcomes, follow = DestinationTopics("", destination).outcomes, self.handles.followers()
+                self._answers[destination] = Answers(lambda: follow(outcomes), self._registry)
+            return self._answers[destination]
+
+    def adopt(self, consumption: Consumption, reader: Any) -> None:
+        """A reader ends with the session at the latest, and where the policy does not refresh it, with a loss event."""
+        with self._lock:
+            self._readers.append((consumption, weakref.ref(reader)))
+        self.life.watch_over(consumption, consumption.scope)
+
+    def close_abandoned(self, topic: str, group: str | None) -> None:
+        """A reader whose loop was left would keep its partitions from its successor, which waits for it for ever."""
+        with self._lock:
+            for each, _ in self._readers:
+                if each.is_closed:
+                    self.life.forget(each)
+            self._readers = [each for each in self._readers if not each[0].is_closed]
+            abandoned = [
+                each
+                for each, reader in self._readers
+                if reader() is None and (each.topic, each.group) == (topic, group)
+            ]
+        for consumption in abandoned:
+            consumption.close()
+
+    @property
+    def is_used(self) -> bool:
+        """True if anything was opened that only `close()` lets go of."""
+        return self.plain.is_used or bool(self._readers)
+
+    # -- the end
+
+    def _end_by_itself(self) -> None:
+        """A loss event or the total time ended it: its handles go, without waiting for brokers."""
+        OPEN.pop(self.id, None)
+        ended = self.life.ended
+        assert ended is not None
+        self._release(ended, 0.0)
+
+    def close(self, timeout: float) -> None:
+        """Ends it, in `timeout` seconds. A second call does nothing."""
+        was_stale = self.life.ended is not None
+        if not self.life.close():
+            return
+        OPEN.pop(self.id, None)
+        until = time.monotonic() + timeout
+        if not was_stale:
+            self._release(self.life.closed_now("close() of its connection"), timeout)
+        self._watch.close(max(1.0, until - time.monotonic()))
+
+    def _release(self, ended: Ended, timeout: float) -> None:
+        until = time.monotonic() + timeout
+
+        def left() -> float:
+            return max(0.0, until - time.monotonic())
+
+        with self._lock:
+            readers = [consumption for consumption, _ in self._readers]
+        for consumption in readers:
+            consumption.end(ended, left())
+        self.transactions.end(ended, left())
+        self.plain.end(ended, left())
+        self.path_claims.close()
+        for answers in self._answers.values():
+            answers.close()
+        if self.refusals is not None:
+            self.refusals.close()

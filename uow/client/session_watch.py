@@ -1,0 +1,143 @@
+"""The watch over a connection: a thread that asks the brokers, moves the connection's state, and calls the listener.
+
+Theory of operation. A handle of its own hears of broken connections. They are doubt and no loss: one broker of several may be gone, or a
+broker closed an idle connection. So the watch asks for metadata, and only where nobody answers that is a loss. From then on it asks until somebody
+does, or the total time is over. The listener is called in this thread, so whatever it does delays the watch, and nothing else.
+
+Belongs here: the thread. Does not belong here: what follows from an outage (`uow.client.session_state`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException
+
+from uow.client.kafka_port import LogWatch, ProducerHandle
+from uow.client.session_state import ConnectionState, Life, Listener
+from uow.processor.kafka.error_table import Meaning, meaning_of
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.1
+"""Between two looks at what the handle has heard."""
+ASK_S: Final = 0.5
+"""Longest that one question waits, so that Ctrl-C and `close()` are heard."""
+ASKED_TOPIC: Final = "__consumer_offsets"
+"""Any answer about it will do; about all topics it may be megabytes."""
+REFUSALS: Final = 3
+"""Answers in a row that refuse our identity: a broker that is going down may give one by accident."""
+
+Make = Callable[[Callable[[KafkaError], None], logging.Logger], ProducerHandle]
+
+
+class Watch:
+    """Watches one connection.
+
+    Args:
+        life: Its state.
+        make: Makes the handle, which reports its errors to the function given.
+        listener: Hears of what happens; None: nobody does.
+        on_end: Called once the connection has ended by itself: lets its handles go.
+    """
+
+    def __init__(self, life: Life, make: Make, listener: Listener | None, on_end: Callable[[], None]) -> None:
+        self._life, self._make, self._listener, self._on_end = life, make, listener, on_end
+        self._stop = threading.Event()
+        self._doubt = False
+        self._refusals = 0
+        self._was_refused = False
+        self._asked_at = 0.0
+        self._handle: ProducerHandle | None = None
+        self._thread = threading.Thread(target=self._run, name="uow-connection", daemon=True)
+
+    def start(self) -> None:
+        """Asks for the first time, and begins to watch; returns at once."""
+        self._handle = self._make(self._on_error, LogWatch().logger)
+        self._thread.start()
+
+    def close(self, timeout: float) -> None:
+        """Ends the calls of the listener: of what happened so far it hears. From within the listener it does not wait for itself, and ends them at once."""
+        self._stop.set()
+        if threading.current_thread() is self._thread:
+            self._listener = None
+        elif self._thread.ident is not None:
+            self._thread.join(timeout)
+
+    def _on_error(self, error: KafkaError) -> None:
+        """Called by the handle, within `poll` or a question."""
+        self._life.heard(error.str())
+        self._doubt = True
+        self._was_refused = self._was_refused or error.code() in (
+            KafkaError._AUTHENTICATION,
+            KafkaError.SASL_AUTHENTICATION_FAILED,
+        )
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set() and self._life.ended is None:
+                self._look()
+                self._tell()
+                self._stop.wait(LOOK_S)
+            if self._life.state is ConnectionState.STALE:
+                self._on_end()
+            else:
+                self._stop.wait()  # `close()` may have more to tell
+            self._tell()
+        except Exception:
+            log.exception("the watch over the connection to %s failed", self._life.servers)
+        finally:
+            self._handle = None
+
+    def _look(self) -> None:
+        handle, life = self._handle, self._life
+        assert handle is not None
+        if life.is_connected:
+            handle.poll(0)
+            if not self._doubt or time.monotonic() - self._asked_at < 1.0:
+                return
+        self._doubt = False
+        self._asked_at = time.monotonic()
+        cause = self._ask(handle)
+        if cause is None:
+            life.answered()
+            return
+        life.lost(cause)
+        if self._refusals >= REFUSALS:
+            life.give_up(f"{life.servers} refuses this client: {cause}")
+        life.tick()
+
+    def _ask(self, handle: ProducerHandle) -> str | None:
+        """Asks any broker; None if one answered, else the reason."""
+        self._was_refused = False
+        try:
+            handle.list_topics(ASKED_TOPIC, ASK_S)
+        except KafkaException as failure:
+            error: KafkaError = failure.args[0]
+            handle.poll(0)  # the reason, where the library has one
+            if meaning_of(error) is Meaning.NOT_AUTHORISED or self._was_refused:
+                self._refusals += 1
+            else:
+                self._refusals = 0
+            return self._life.cause
+        self._refusals = 0
+        return None
+
+    def _tell(self) -> None:
+        while True:
+            try:
+                event, done = self._life.events.get_nowait()
+            except Empty:
+                return
+            try:
+                if self._listener is not None:
+                    self._listener(event)
+            except Exception:
+                log.exception("the listener of the connection to %s failed at %s", self._life.servers, event)
+            finally:
+                done.set()
