@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from uow import errors
     from uow.client.answers import Cancellation
     from uow.client.blocking import OrderBlocked
+    from uow.client.client_session import Acknowledge, ClientSession, Producer
     from uow.client.connection import Connection, ConnectionFactory, connect
     from uow.client.consumption import Start
     from uow.client.forwarding import Forwarded, Keep
@@ -54,9 +55,11 @@ if TYPE_CHECKING:
     from uow.topics.policies import AliasFamily, ExpirationPolicy
 
 _HOMES = {
+    "Acknowledge": "uow.client.client_session",
     "AliasFamily": "uow.topics.policies",
     "Answer": "uow.schemas.records",
     "Cancellation": "uow.client.answers",
+    "ClientSession": "uow.client.client_session",
     "Command": "uow.topics.commands",
     "Component": "uow.client.outgoing",
     "ComponentRecord": "uow.schemas.records",
@@ -79,14 +82,15 @@ _HOMES = {
     "OrderBlocked": "uow.client.blocking",
     "OutgoingRecord": "uow.client.outgoing",
     "Pending": "uow.client.sending",
+    "Producer": "uow.client.client_session",
     "Range": "uow.schemas.records",
     "Reader": "uow.client.reader",
     "Reason": "uow.schemas.records",
     "ReceivedComponent": "uow.client.received",
     "ReceivedUnit": "uow.client.received",
     "ReconnectPolicy": "uow.client.session_state",
-    "Reference": "uow.schemas.records",
     "Recovered": "uow.client.probing",
+    "Reference": "uow.schemas.records",
     "RefusedRecord": "uow.client.rejected_records",
     "Rejection": "uow.client.refusals",
     "Sent": "uow.client.sending",
@@ -107,9 +111,11 @@ _HOMES = {
 """The module that defines each name."""
 
 __all__ = [
+    "Acknowledge",
     "AliasFamily",
     "Answer",
     "Cancellation",
+    "ClientSession",
     "Command",
     "Component",
     "ComponentRecord",
@@ -132,6 +138,7 @@ __all__ = [
     "Outcome",
     "OutgoingRecord",
     "Pending",
+    "Producer",
     "Range",
     "Reader",
     "Reason",

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, overload
 from uuid import uuid4
 
 from uow.client.answers import Cancellation
+from uow.client.client_session import Acknowledge, ClientSession
 from uow.client.consumption import Consumption, Start
 from uow.client.dead_letters import DeadLetters
 from uow.client.failure_policies import UNKNOWN, RecordedPolicies, asked
@@ -134,6 +135,7 @@ class ConnectionFactory:
         reconnect_total_ms: How long reconnecting is tried, from the loss or from the last call, whichever is later; -1: for ever (R-42).
         transaction_timeout_ms: Time after which the broker ends a transaction: how long a dead sender holds back readers (W-50), and the longest outage
             that a commit can ride out.
+        rollback_on_refresh: True rolls back the transaction of a transacted session that spans an outage, also where it could be committed (R-30).
         listener: Called with `ConnectionLost`, `ConnectionRefreshed` and `LostServer`, and with errors that no call is there to raise, in a
             thread of the connection (R-27).
         kafka_port: Makes the library's handles; for tests (`uow.client.kafka_port.KafkaPort`).
@@ -158,6 +160,7 @@ class ConnectionFactory:
         reconnect_blocking_ms: int = 6000,
         reconnect_total_ms: int = -1,
         transaction_timeout_ms: int = 10_000,
+        rollback_on_refresh: bool = False,
         listener: Listener | None = None,
         kafka_port: KafkaPort | None = None,
     ) -> None:
@@ -169,6 +172,7 @@ class ConnectionFactory:
         self._registry = registry.connect(registry_url) if registry_url else None
         self._families = _families(accept_aliases)
         self._base, self._application = transactional_id or client_id or "", application
+        self._rolls_back_on_refresh = rollback_on_refresh
         self._on_span, self._on_rejected, self._listener = on_span, on_rejected, listener
 
     def connect(self) -> Connection:
@@ -182,6 +186,7 @@ class ConnectionFactory:
         session = Session(
             life, self._handles, self._base, self._application, self._registry, self._on_rejected, self._listener
         )
+        session.rolls_back_on_refresh = self._rolls_back_on_refresh
         session.open()
         return Connection(session, self._registry, self._families, self._on_span, self._application)
 
@@ -281,6 +286,25 @@ class Connection:
             return headers
         refusals.listen(destination)
         return [*headers, (PRODUCER_ID, self.id.encode())]
+
+    def session(
+        self, acknowledge: Acknowledge | str = Acknowledge.CLIENT, *, transacted: bool = False
+    ) -> ClientSession:
+        """Producers and readers that belong together (R-29).
+
+        Args:
+            acknowledge: `client`: the application acknowledges; `auto`: the session does, when the next one is asked for.
+            transacted: True: what is sent and what is received since the last `commit()` or `rollback()` is one transaction.
+
+        Raises:
+            ConfigError: There is no such setting.
+        """
+        self._require_open()
+        try:
+            setting = Acknowledge(acknowledge)
+        except ValueError:
+            raise ConfigError("acknowledge", acknowledge, f"one of {', '.join(Acknowledge)}") from None
+        return ClientSession(self, setting, transacted)
 
     # -- sending ---------------------------------------------------------------------------------------------------------
 
@@ -383,6 +407,22 @@ class Connection:
         """
         self._require_open()
         component = value if isinstance(value, Component) else Component(value)
+        record = self._record(destination, component, id, seq, end, count, to, key, headers)
+        return self._session.plain.send(component.component_id, record)
+
+    def _record(
+        self,
+        destination: str,
+        component: Component,
+        id: str | None,
+        seq: int | None,
+        end: bool,
+        count: int | None,
+        to: str | None,
+        key: str | bytes | None,
+        headers: HeaderPairs,
+    ) -> OutgoingRecord:
+        """The record that `send` sends. Raises as `send`, for what cannot be."""
         topic = to or _topics(destination).components
         own = header_pairs(component.headers) + header_pairs(headers)
         if count is not None:
@@ -401,7 +441,7 @@ class Connection:
             marked = mark_end(marked) if end else marked
             record = OutgoingRecord(topic, raw_key, value_bytes(component.value), marked, partition)
             self._trace(record)
-        return self._session.plain.send(component.component_id, record)
+        return record
 
     # -- in doubt --------------------------------------------------------------------------------------------------------
 
@@ -769,6 +809,31 @@ class Connection:
                 comes again with the next iteration, unless it is forwarded or acknowledged before.
         """
         self._require_open()
+        record = self._forwarded(
+            message,
+            to,
+            destination=destination,
+            value=value,
+            headers=headers,
+            only=only,
+            leave_out=leave_out,
+            reassign=reassign,
+        )
+        return self._hop(message).forward(message, record)
+
+    def _forwarded(
+        self,
+        message: Message,
+        to: str | None,
+        *,
+        destination: str | None,
+        value: Value | Keep,
+        headers: HeaderPairs,
+        only: Iterable[str] | None,
+        leave_out: Iterable[str],
+        reassign: bool,
+    ) -> OutgoingRecord:
+        """The record that `forward` sends. Raises as `forward`, for what cannot be."""
         if (to is None) == (destination is None):
             raise TypeError("forward() needs either to= or destination=")
         topic = to if to is not None else _topics(destination or "").components
@@ -781,7 +846,7 @@ class Connection:
         if destination is not None and isinstance(marks, Marks):
             record.partition = self._session.path_claims.claimed(destination, marks.id, marks.order_key)
         self._trace(record)
-        return self._hop(message).forward(message, record)
+        return record
 
     def cancel(self, message: Message, *, destination: str, why: str, by: str | None = None) -> Cancellation:
         """Gives a message up, and with it its unit: the group closes as `cancelled`, what it holds goes to the errors topic (W-62).

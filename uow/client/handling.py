@@ -84,7 +84,11 @@ class HandlerLoop:
 
     def _look_for_work_left(self, result: object, before: set[threading.Thread]) -> None:
         """Warns of work that goes on after the handler returned, as far as that can be seen (S-26)."""
-        left = {each.name for each in {*threading.enumerate()} - before if each.is_alive() and not each.name.startswith("uow-")}
+        left = {
+            each.name
+            for each in {*threading.enumerate()} - before
+            if each.is_alive() and not each.name.startswith("uow-")
+        }
         if inspect.isawaitable(result):
             left.add("an awaitable that nobody waits for")
             if inspect.iscoroutine(result):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from uow.client.blocking import OrderBlocked
 from uow.client.consumption import Consumption
@@ -62,6 +62,13 @@ class Interpreter(Protocol[T_co]):
     def __call__(self, record: ConsumedRecord, consumption: Consumption, ownership: Ownership) -> T_co | None: ...
 
 
+class ReaderSession(Protocol):
+    """The calls of a reader to the client session that it belongs to."""
+
+    def before_receive(self) -> None: ...
+    def received(self, message: Any) -> None: ...
+
+
 class Reader(Generic[T_co]):
     """An iterator and a context manager, for one thread. Several readers of one group need a thread each: at a rebalance they wait for each other.
 
@@ -83,6 +90,7 @@ class Reader(Generic[T_co]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.given_up = given_up
+        self._session: ReaderSession | None = None
         self._consumption = consumption
         self._interpret = interpret
         self._clock = clock
@@ -122,6 +130,8 @@ class Reader(Generic[T_co]):
             yield f"{topic}/{partition} stands at {block.position} since {block.failures} failures: {block.cause}"
 
     def _receive(self, timeout: float | None) -> T_co | None:
+        if self._session is not None:
+            self._session.before_receive()
         self._consumption.take_back()
         deadline = None if timeout is None else self._clock() + timeout
         patience = Patience(self._consumption.life)
@@ -131,6 +141,8 @@ class Reader(Generic[T_co]):
             if polled is not None:
                 received = self._read(*polled)
                 if received is not None:
+                    if self._session is not None:
+                        self._session.received(received)
                     return received
                 if polled[1].run is not None:  # the rest of a unit that has begun lies ready
                     continue

@@ -148,6 +148,7 @@ class Session:
         listener: Listener | None,
     ) -> None:
         self.id = uuid4().hex
+        self.rolls_back_on_refresh = False
         self.life, self.handles = life, handles
         self._registry = registry
         self.path_claims = PathClaims(application, handles.path_logs())
