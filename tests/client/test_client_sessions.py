@@ -230,9 +230,12 @@ def test_a_commit_that_is_not_answered_can_only_be_asked_for_again_r64(
         commit = handle.commit_transaction
         monkeypatch.setattr(handle, "commit_transaction", lambda timeout: (answer.wait(60), commit(timeout)))
         connection._session.life.waits = Waits(blocking_ms=10)
+        fake.asked = [failure(KafkaError._TRANSPORT)] * 100_000
+        connection._session.life.lost("by hand")
         for call in (session.commit, session.commit, session.rollback, lambda: producer.send("2", id="a", seq=2)):
             with pytest.raises(errors.CommitPendingError):
                 call()
+        fake.asked.clear()
         answer.set()
         connection._session.life.waits = Waits()
         session.commit()

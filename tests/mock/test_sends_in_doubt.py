@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 import uow
-from tests.mock.mock_cluster import END_TXN, PRODUCE, MockCluster
+from tests.mock.mock_cluster import PRODUCE, MockCluster
 from tests.processes import PATIENCE_S, wait_for
 from uow import errors
 from uow.client.session_state import Waits
@@ -77,40 +77,51 @@ def test_partition_that_cannot_be_read_is_never_answered_with_absent_r05(
     assert connection.probe(suspect(component, sent)) == sent
 
 
-def test_commit_that_is_not_answered_in_time_is_asked_for_again_r63_r64(
+def test_commit_that_meets_an_outage_is_asked_for_again_r63_r64(
     connection: uow.Connection, cluster: MockCluster
 ) -> None:
     with connection.unit("shop") as unit:
         unit.send("warm")
-    connection._session.life.waits = Waits(blocking_ms=200)
-    cluster.late(END_TXN, 1500)
-    unit = connection.unit("shop")
-    with pytest.raises(errors.CommitPendingError), unit:
-        unit.send("1")
+    unit = pending_unit(connection, cluster)
     with pytest.raises(errors.CommitPendingError):
         unit.commit()
     with pytest.raises(errors.ClientClosedError):
         unit.send("2")
+    cluster.up()
     connection._session.life.waits = Waits(blocking_ms=PATIENCE_S * 1000)
     with connection.unit("shop") as other:
         other.send("another id takes its place meanwhile")
     unit.commit()
     with pytest.raises(errors.ClientClosedError, match="no commit of this unit is pending"):
         unit.commit()
-    assert connection.stats().sent == 3
+    assert connection.stats().sent == 4
     with connection.unit("shop") as unit:
         unit.send("and the id is usable again")
+
+
+def pending_unit(connection: uow.Connection, cluster: MockCluster) -> uow.UnitWriter:
+    """Brokers go when all but the commit is done."""
+    connection._session.life.waits = Waits(blocking_ms=200)
+    unit = connection.unit("shop")
+    unit.__enter__()
+    unit.send("1")
+    unit.send("2")
+    transaction = unit._transaction._transaction
+    assert transaction is not None
+    transaction._producer.flush()
+    cluster.down()
+    wait_for(lambda: connection.state is uow.ConnectionState.RECONNECTING)
+    with pytest.raises(errors.CommitPendingError, match=cluster.bootstrap):
+        unit.__exit__(None, None, None)
+    return unit
 
 
 def test_close_waits_for_a_commit_under_way_r66(cluster: MockCluster) -> None:
     with uow.connect(cluster.bootstrap) as connection:
         with connection.unit("shop") as unit:
             unit.send("warm")
-        connection._session.life.waits = Waits(blocking_ms=200)
-        cluster.late(END_TXN, 1000)
-        unit = connection.unit("shop")
-        with pytest.raises(errors.CommitPendingError), unit:
-            unit.send("1")
+        unit = pending_unit(connection, cluster)
+        cluster.up()
         connection.close(PATIENCE_S)
         unit.commit()
 

@@ -121,13 +121,13 @@ class ClientSession:
         self._readers.append(reader)
         return reader
 
-    def before_receive(self) -> None:
+    def _before_receive(self) -> None:
         """Called by the session's readers before they wait for the next one."""
         self._require_open()
         if not self.transacted and self.acknowledge is Acknowledge.AUTO:
             self._acknowledge_held()
 
-    def received(self, message: Received) -> None:
+    def _received(self, message: Received) -> None:
         """Called by the session's readers with what they hand out."""
         if self.transacted or self.acknowledge is Acknowledge.AUTO:
             first, _ = self._held.get(id(message._ownership), (message, message))
@@ -203,7 +203,7 @@ class ClientSession:
         Raises:
             TransactionRolledBackError: Nothing of it is visible; readers hand out again what was received. The session is as good as new.
             SendRejectedError, DestinationUnavailableError: The same, because of one record.
-            CommitPendingError: Not answered within the blocking time: call `commit()` again, and nothing else.
+            CommitPendingError: No broker answered for the blocking time: call `commit()` again, and nothing else.
             CommitOutcomeUnknownError: All of it is visible, or nothing; readers hand out again what was received.
             FencedError: Someone newer owns the transactional id.
             ConfigError: The session is not transacted.
@@ -236,7 +236,7 @@ class ClientSession:
             self._transaction = OneTransaction(self._connection._session.transactions)
             self._transaction.begin()
         if self._transaction is not None:
-            self._transaction.commit(positions, token, self._transaction.blocking_s)
+            self._transaction.commit(positions, token, self._transaction.patience())
 
     def _row(self, last: Received) -> tuple[Ownership, TopicPartition]:
         ownership = last._ownership

@@ -19,6 +19,7 @@ from confluent_kafka import TopicPartition
 from uow.client.kafka_port import Headers
 from uow.client.outgoing import Component
 from uow.client.received import InnerUnit, Message, ReceivedUnit
+from uow.client.session_state import Patience
 from uow.client.transaction import OneTransaction, Transactions
 from uow.errors import AlreadyAttachedError, LostServerError
 from uow.processor.engine.ports import StaleGeneration
@@ -145,7 +146,9 @@ class StandIn(OneTransaction):
         self._consumption.stand_in = self
         super().begin()
 
-    def commit(self, positions: Sequence[TopicPartition] = (), group: Any = None, wait_s: float | None = None) -> None:
+    def commit(
+        self, positions: Sequence[TopicPartition] = (), group: Any = None, patience: Patience | None = None
+    ) -> None:
         """Commits components and position.
 
         Raises:

@@ -65,8 +65,8 @@ class Interpreter(Protocol[T_co]):
 class ReaderSession(Protocol):
     """The calls of a reader to the client session that it belongs to."""
 
-    def before_receive(self) -> None: ...
-    def received(self, message: Any) -> None: ...
+    def _before_receive(self) -> None: ...
+    def _received(self, message: Any) -> None: ...
 
 
 class Reader(Generic[T_co]):
@@ -131,7 +131,7 @@ class Reader(Generic[T_co]):
 
     def _receive(self, timeout: float | None) -> T_co | None:
         if self._session is not None:
-            self._session.before_receive()
+            self._session._before_receive()
         self._consumption.take_back()
         deadline = None if timeout is None else self._clock() + timeout
         patience = Patience(self._consumption.life)
@@ -142,7 +142,7 @@ class Reader(Generic[T_co]):
                 received = self._read(*polled)
                 if received is not None:
                     if self._session is not None:
-                        self._session.received(received)
+                        self._session._received(received)
                     return received
                 if polled[1].run is not None:  # the rest of a unit that has begun lies ready
                     continue

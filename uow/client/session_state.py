@@ -440,14 +440,20 @@ class Patience:
         life = self._life
         if life.ended is not None:
             life.require_open()
+        if self.is_in_vain or (is_late and not life.is_connected):
+            raise life.too_long()
+
+    @property
+    def is_in_vain(self) -> bool:
+        """True if there has been no connection for as long as a call waits for one."""
+        life = self._life
         if life.is_connected:
             self._gone_since = None
-            return
+            return False
         now = life.clock()
         if self._gone_since is None:
             self._gone_since = now
-        if is_late or now - self._gone_since >= life.waits.blocking_s:
-            raise life.too_long()
+        return now - self._gone_since >= life.waits.blocking_s
 
     @property
     def is_over(self) -> bool:

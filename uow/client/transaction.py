@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from uow.client.kafka_port import KnownTopics, LogWatch, ProducerHandle
+from uow.client.kafka_port import STEP_S, KnownTopics, LogWatch, ProducerHandle
 from uow.client.library_errors import sent_error
 from uow.client.outgoing import OutgoingRecord
 from uow.client.sending import hand_over
@@ -176,7 +176,9 @@ class Transaction:
         if self._failure is not None:
             raise self._failure
 
-    def commit(self, positions: Sequence[TopicPartition] = (), group: Any = None, wait_s: float | None = None) -> None:
+    def commit(
+        self, positions: Sequence[TopicPartition] = (), group: Any = None, patience: Patience | None = None
+    ) -> None:
         """Commits what was produced, with the input positions of a consumer group where given.
 
         No transaction is open after it, whatever it raises, but for `CommitPendingError`.
@@ -184,10 +186,10 @@ class Transaction:
         Args:
             positions: Input positions.
             group: Metadata of their consumer group.
-            wait_s: Longest wait; None: until the outcome is known, or nobody can tell it any more.
+            patience: Of the call; None: until the outcome is known, or nobody can tell it any more.
 
         Raises:
-            CommitPendingError: Not answered in that time; it goes on. Call again, and nothing else.
+            CommitPendingError: No broker answers, for as long as a call waits; it goes on. Call again, and nothing else.
             TransactionRolledBackError: Nothing is visible.
             SendRejectedError: A record was refused for good; nothing is visible.
             DestinationUnavailableError: A record found no topic or leader; nothing is visible.
@@ -200,8 +202,9 @@ class Transaction:
             self._settling = Call(partial(self._commit, positions, group))
             self.state = TransactionState.SETTLING
         try:
-            if not self._settling.returned(wait_s):
-                raise CommitPendingError(f"transactional id {self.transactional_id!r}: no answer within {wait_s:g} s")
+            while not self._settling.returned(STEP_S):
+                if patience is not None and patience.is_in_vain:
+                    raise CommitPendingError(str(self._life.too_long(f"transactional id {self.transactional_id!r}")))
         except CommitPendingError:
             raise
         except CommitUnansweredError as failure:
@@ -349,15 +352,16 @@ class OneTransaction:
         assert self._transaction is not None
         self._transaction.produce(record)
 
-    def commit(self, positions: Sequence[TopicPartition] = (), group: Any = None, wait_s: float | None = None) -> None:
+    def commit(
+        self, positions: Sequence[TopicPartition] = (), group: Any = None, patience: Patience | None = None
+    ) -> None:
         """As `Transaction.commit`."""
         assert self._transaction is not None
-        self._transaction.commit(positions, group, wait_s)
+        self._transaction.commit(positions, group, patience)
 
-    @property
-    def blocking_s(self) -> float:
-        """Longest that a call waits."""
-        return self._transactions.life.waits.answer_s
+    def patience(self) -> Patience:
+        """For a commit that may be asked for again."""
+        return Patience(self._transactions.life)
 
     def end(self) -> None:
         """Gives the id back; what is open on it is aborted."""

@@ -59,8 +59,8 @@ class UnitWriter:
     Components are produced as they come, inside one transaction, so a large unit is not held in memory; only the last one given is
     kept back, because it may turn out to be the end. Leaving the block normally gives it the end mark and commits; leaving it by an
     exception aborts, and nothing was ever sent (W-46). The broker ends a transaction after 10 s: a block that takes longer from its
-    second `send` on is rolled back (`TransactionRolledBackError`). A commit that is not answered within the blocking time goes on, and leaving the
-    block raises `CommitPendingError`: `commit()` asks again.
+    second `send` on is rolled back (`TransactionRolledBackError`). A commit that meets an outage longer than the blocking time goes on, and
+    leaving the block raises `CommitPendingError`: `commit()` asks again.
 
     When all components go straight to the destination, the last one carries the digest of the whole unit, and the worker compares (W-212).
 
@@ -211,7 +211,7 @@ class UnitWriter:
                 self._transaction.end()
 
     def _ask_for_commit(self) -> None:
-        self._transaction.commit(wait_s=self._transaction.blocking_s)
+        self._transaction.commit(patience=self._transaction.patience())
 
     def _commit(self) -> None:
         if self._kept is None:
