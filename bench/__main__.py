@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench import hot, latency, takeover
+from bench import client_sends, hot, latency, takeover
 from bench.drain import BenchBroker, Drain, scratch
 from bench.restore_times import Restores
 from bench.workloads import WORKLOADS, Workload, produce
@@ -150,6 +150,13 @@ def takeovers(place: BenchBroker, asked: BenchOptions, results: Results, say: Sa
         say(f"takeover round {number + 1}, {case}: {seconds:.1f} s")
 
 
+def sends(place: BenchBroker, asked: BenchOptions, results: Results, say: Say) -> None:
+    for number, way in itertools.product(range(asked.rounds), client_sends.WAYS):
+        done = client_sends.measure(place, asked.records or 40_000, way)
+        results.add(f"client sends, {way}", done)
+        say(f"client sends round {number + 1}, {way}: {done['us']:.1f} µs, bare {done['bare_us']:.1f} µs a record")
+
+
 def hot_path(asked: BenchOptions, results: Results, say: Say) -> None:
     for name in ("w5", "w100", "w10k", "w1"):
         done = hot.measure(min(asked.records or 50_000, 50_000), 2 + 2 * asked.rounds, name)
@@ -162,6 +169,7 @@ ON_BROKER: dict[str, Callable[[BenchBroker, BenchOptions, Results, Say], None]] 
     "restore": restores,
     "latency": latencies,
     "takeover": takeovers,
+    "client": sends,
 }
 WHAT = ("hot", "w5", "w100", "w10k", "w1", *ON_BROKER)
 
@@ -195,7 +203,10 @@ Columns = Sequence[tuple[str, str, str]]
 COLUMNS: Columns = (
     ("cpu_us", "CPU µs/component", "{:.2f}"),
     ("process", "CPU µs/component", "{:.2f}"),
+    ("us", "µs/record", "{:.1f}"),
+    ("bare_us", "bare µs/record", "{:.1f}"),
     ("ratio", "ratio", "{:.2f}"),
+    ("cpu_ratio", "CPU ratio", "{:.2f}"),
     ("price", "to keeping nothing", "{:.2f}"),
     ("transactions", "to no transactions", "{:.2f}"),
     ("per_s", "per second", "{:,.0f}"),

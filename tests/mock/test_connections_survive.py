@@ -151,9 +151,9 @@ def test_given_up_after_the_total_time_the_listener_and_the_records_are_told_r42
         wait_for(lambda: connection.state is uow.ConnectionState.STALE)
         with pytest.raises(errors.ReconnectGivenUpError, match="for 1 s"):
             send(connection)
+        wait_for(lambda: len(heard) == 3)
         with pytest.raises(errors.AmbiguousSendError):
             raised.value.pending.wait(30)
-        wait_for(lambda: len(heard) == 3)
     assert [type(each) for each in heard] == [
         uow.ConnectionLost,
         errors.ReconnectGivenUpError,

@@ -1,0 +1,105 @@
+"""Cost of a record that an application sends through a client session, against bare `confluent_kafka` with the same properties and headers.
+
+Two ways: `alone`, each record waited for; `transacted`, records without waiting and one commit. By turns in one process, since both are short.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+from uuid import uuid4
+
+import uow
+from bench.drain import BenchBroker
+from uow.client.kafka_port import Librdkafka, LogWatch, plain_producer_properties, transactional_properties
+
+WAYS: Final = ("alone", "transacted")
+ALONE: Final = 20
+"""One in so many records is sent where each is waited for."""
+VALUE: Final = b"x" * 200
+
+
+def measure(place: BenchBroker, records: int, way: str) -> Mapping[str, float]:
+    """Microseconds a record, wall and CPU, of both, and their ratio."""
+    destination = place.destination(f"sends-{uuid4().hex[:8]}")
+    topic = place.create(place.application(), destination).components
+    count = records // ALONE if way == "alone" else records
+    sends = {"alone": (_bare_alone, _session_alone), "transacted": (_bare_transacted, _session_transacted)}
+    taken: list[tuple[float, float]] = []
+    for send in sends[way]:
+        send(place.bootstrap, destination, topic, max(1, count // 10), lambda: None)  # warm
+        taken.append(_timed(partial(send, place.bootstrap, destination, topic, count), count))
+    (bare_us, bare_cpu_us), (us, cpu_us) = taken
+    return {"us": us, "bare_us": bare_us, "ratio": us / bare_us, "cpu_us": cpu_us, "cpu_ratio": cpu_us / bare_cpu_us}
+
+
+def _timed(run: Callable[[Callable[[], None]], None], count: int) -> tuple[float, float]:
+    begun: list[float] = []
+    run(lambda: begun.extend((time.perf_counter(), time.process_time())))
+    wall, cpu = time.perf_counter() - begun[0], time.process_time() - begun[1]
+    return wall / count * 1e6, cpu / count * 1e6
+
+
+def _headers(number: int) -> list[tuple[str, Any]]:
+    return [("uow-id", b"a"), ("uow-seq", b"%d" % number), ("uow-component-id", str(uuid4()).encode())]
+
+
+def _bare_alone(bootstrap: str, destination: str, topic: str, count: int, begin: Callable[[], None]) -> None:
+    producer: Any = Librdkafka().producer(plain_producer_properties(bootstrap, "bench", {}), LogWatch().logger)
+    producer.list_topics(topic, 10)
+    begin()
+    for number in range(1, count + 1):
+        done: list[Any] = []
+        producer.produce(
+            topic, VALUE, b"a", on_delivery=lambda *report, done=done: done.append(report), headers=_headers(number)
+        )
+        while not done:
+            producer.poll(0.01)
+
+
+def _session_alone(bootstrap: str, destination: str, topic: str, count: int, begin: Callable[[], None]) -> None:
+    with uow.connect(bootstrap) as connection, connection.session() as session:
+        producer = session.producer(destination)
+        producer.send(VALUE, id="a", seq=1)
+        begin()
+        for number in range(1, count + 1):
+            producer.send(VALUE, id="a", seq=number)
+
+
+def _bare_transacted(bootstrap: str, destination: str, topic: str, count: int, begin: Callable[[], None]) -> None:
+    properties = transactional_properties(bootstrap, "bench", f"bare-{uuid4()}", {})
+    producer: Any = Librdkafka().producer(properties, LogWatch().logger)
+    producer.init_transactions(30)
+    producer.list_topics(topic, 10)
+    failed: list[Any] = []
+
+    def on_delivery(error: Any, message: Any) -> None:
+        if error is not None:
+            failed.append(error)
+
+    begin()
+    producer.begin_transaction()
+    for number in range(1, count + 1):
+        while True:
+            try:
+                producer.produce(topic, VALUE, b"a", on_delivery=on_delivery, headers=_headers(number))
+                break
+            except BufferError:
+                producer.poll(0.02)
+        producer.poll(0)
+    producer.flush(30)
+    producer.commit_transaction(30)
+    assert not failed
+
+
+def _session_transacted(bootstrap: str, destination: str, topic: str, count: int, begin: Callable[[], None]) -> None:
+    with uow.connect(bootstrap) as connection, connection.session(transacted=True) as session:
+        producer = session.producer(destination)
+        producer.send(VALUE, id="a", seq=1)
+        session.commit()
+        begin()
+        for number in range(1, count + 1):
+            producer.send(VALUE, id="a", seq=number)
+        session.commit()
