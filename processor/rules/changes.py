@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 from uow.processor.rules.columns import TABLES, told
 from uow.processor.rules.rule_set import RuleSet, RuleTables, default_parameter
+from uow.schemas.error_classes import UowError
 from uow.topics.rules import Change, Delay, Parameter, Row
 
 
-class CannotChange(ValueError):
+class CannotChange(UowError):
     """A change that cannot be made; the message says why and what to do."""
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from uow.processor.rules.columns import WrongRows
 from uow.processor.rules.rule_set import RuleSet, RuleTables
@@ -125,7 +125,8 @@ class RulesInForce:
             self._told(str(error))
         except WrongRows as error:
             if str(error) != self._wrong:  # a file, which is read again only when it changes
-                self._reject(error.complaints)
+                self.status.rejected += 1
+                self.status.complaints = error.complaints
             self._told(str(error))
         else:
             self._wrong = ""
@@ -138,23 +139,14 @@ class RulesInForce:
 
     def _choose(self, seen: RuleTables) -> None:
         """Puts the latest valid version in force, unless that is an earlier one than now."""
-        newer = sorted((each.version for each in seen.changes if each.version > self._seen.version), reverse=True)
-        for version in newer[:_BACK]:
-            rules = RuleSet(seen.until(version))
-            complaints = self.check(rules)
-            if not complaints:
-                self.rules = rules
-                self.status.version = version
-                if version == newer[0]:
-                    self.status.complaints = ()
-                return
+        found = valid(seen, self.check, above=self._seen.version)
+        for version, complaints in found.rejected.items():
             log.warning("rules: version %d takes no effect: %s", version, "; ".join(map(str, complaints))[:2_000])
-            self._reject(complaints, is_latest=version == newer[0])
-
-    def _reject(self, complaints: Sequence[Complaint], *, is_latest: bool = True) -> None:
-        self.status.rejected += 1
-        if is_latest:
-            self.status.complaints = tuple(complaints)
+            self.status.rejected += 1
+        if found.rules.version:
+            self.rules = found.rules
+            self.status.version = found.rules.version
+        self.status.complaints = tuple(found.rejected.get(seen.version, ()))
 
     def _told(self, wrong: str) -> None:
         self._wrong = wrong
@@ -162,6 +154,31 @@ class RulesInForce:
         if self._logged_at is None or now - self._logged_at >= LOGGED_EVERY_S:
             self._logged_at = now
             log.warning("rules: version %d stays in force: %s", self.rules.version, wrong[:2_000])
+
+
+class Valid(NamedTuple):
+    """The result of a search for a valid version.
+
+    Attributes:
+        rules: The latest valid version; one without rules if there is none.
+        rejected: Complaints about the versions after it.
+    """
+
+    rules: RuleSet
+    rejected: Mapping[int, Sequence[Complaint]]
+
+
+def valid(tables: RuleTables, check: Check, above: int = 0) -> Valid:
+    """The latest version above another that a check has no complaint about, of the last hundred."""
+    versions = sorted((each.version for each in tables.changes if each.version > above), reverse=True)
+    rejected: dict[int, Sequence[Complaint]] = {}
+    for version in versions[:_BACK]:
+        rules = RuleSet(tables.until(version))
+        complaints = check(rules)
+        if not complaints:
+            return Valid(rules, rejected)
+        rejected[version] = complaints
+    return Valid(RuleSet(RuleTables()), rejected)
 
 
 class RuleFollower:

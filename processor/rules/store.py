@@ -22,16 +22,17 @@ from uow.processor.rules.changes import CannotChange
 from uow.processor.rules.columns import NAMES, TABLES, WrongRows, columns, tables_of
 from uow.processor.rules.rule_file import MAX_BYTES, read_rules
 from uow.processor.rules.rule_set import RuleTables
-from uow.schemas.error_classes import Complaint
+from uow.schemas.error_classes import Complaint, UowError
 
 CONNECT_S: Final = 5
 """Longest wait for a connection, or for another one that writes."""
 STATEMENT_MS: Final = 30_000
 """Longest statement that PostgreSQL works on."""
+_HEAD: Final = "uow_rule_head"
 _DRIVERS: Final = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg", "postgresql+psycopg": "postgresql+psycopg"}
 
 
-class RulesUnavailable(Exception):
+class RulesUnavailable(UowError):
     """The rules cannot be read now; the message says from where and why."""
 
 
@@ -160,6 +161,17 @@ class RuleDatabase:
         """Closes its connections."""
         self._engine.dispose()
 
+    def is_made(self) -> bool:
+        """True if its tables are there.
+
+        Raises:
+            RulesUnavailable: It cannot be read.
+        """
+        if not self._has_file():
+            return False
+        with self._connected() as connection:
+            return sa.inspect(connection).has_table(_HEAD)
+
     # -- reading
 
     def version(self) -> int:
@@ -174,8 +186,7 @@ class RuleDatabase:
 
     @contextmanager
     def _connected(self, *, begin: bool = False) -> Iterator[sa.Connection]:
-        file = self._url.database
-        if self._is_sqlite and not begin and file and file != ":memory:" and not Path(file).exists():
+        if not begin and not self._has_file():
             raise RulesUnavailable(f"{self.name}: no such file")
         try:
             with self._engine.begin() if begin else self._engine.connect() as connection:
@@ -183,6 +194,11 @@ class RuleDatabase:
         except sa.exc.SQLAlchemyError as error:
             self._engine.dispose()
             raise RulesUnavailable(f"{self.name}: {' '.join(str(error.args[0]).split())[:300]}") from None
+
+    def _has_file(self) -> bool:
+        """False if SQLite would make an empty one."""
+        file = self._url.database
+        return not self._is_sqlite or not file or file == ":memory:" or Path(file).exists()
 
     # -- writing
 
@@ -193,7 +209,7 @@ class RuleDatabase:
             RulesUnavailable: It cannot be written.
         """
         with self._connected(begin=True) as connection:
-            if sa.inspect(connection).has_table("uow_rule_head"):
+            if sa.inspect(connection).has_table(_HEAD):
                 return
             for statement in statements():
                 connection.exec_driver_sql(statement)

@@ -87,7 +87,11 @@ def check(ctx: click.Context, path: Path | None, as_json: bool) -> None:
     complaints: tuple[Complaint, ...] = ()
     warnings: tuple[str, ...] = ()
     try:
-        warnings = load(path).warnings
+        settings = load(path)
+        warnings = settings.warnings
+        if settings.rules.source:
+            complaints, more = _about_rules(settings)
+            warnings += more
     except ConfigError as error:
         complaints = error.complaints
     if as_json:
@@ -101,3 +105,17 @@ def check(ctx: click.Context, path: Path | None, as_json: bool) -> None:
         if not complaints:
             click.echo("configuration is good")
     ctx.exit(WRONG_USAGE if complaints else 0)
+
+
+def _about_rules(settings: Settings) -> tuple[tuple[Complaint, ...], tuple[str, ...]]:
+    """Complaints about the configured rules, and a warning if they cannot be read from here."""
+    from uow.ops.rules import RuleDesk
+    from uow.processor.rules.store import RulesUnavailable
+
+    desk = RuleDesk(settings)
+    try:
+        rules = desk.read()
+        nothing = () if rules.version else (f"rules.source: {desk.source().name} has no rules yet",)
+        return tuple(desk.complaints(rules)), nothing
+    except RulesUnavailable as error:
+        return (), (f"rules.source: {error}",)

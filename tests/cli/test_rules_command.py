@@ -1,0 +1,161 @@
+"""`uow rules show|check|put|history|revert`, and rules in `uow config check`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.rules.low_stock import FIXTURE
+from uow.cli.main import main
+
+TOML = """
+[rules]
+source = "sqlite:///rules.db"
+[destinations.supply]
+handling_policy = "single_message_delivery"
+incomplete_expiration_ms = 60000
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("uow.toml").write_text(TOML)
+    return tmp_path
+
+
+def run(*arguments: str) -> Result:
+    result = CliRunner().invoke(main, [*arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def rules_file(version: int = 1, old: str = "", new: str = "") -> str:
+    """A file with the fixture, a version, and one text replaced."""
+    text = FIXTURE.read_text()
+    assert old in text
+    Path("new.toml").write_text(text.replace("version = 1", f"version = {version}").replace(old, new))
+    return "new.toml"
+
+
+def put(*arguments: object) -> None:
+    result = run("rules", "put", rules_file(*arguments))  # type: ignore[arg-type]
+    assert result.exit_code == 0, result.stderr
+
+
+def shown(*arguments: str) -> dict[str, object]:
+    found: dict[str, object] = json.loads(run("rules", "show", "--json", *arguments).stdout)
+    return found
+
+
+def test_a_file_becomes_a_version_which_is_shown_and_written_as_a_file_again() -> None:
+    assert run("rules", "put", rules_file(), "--dry-run").exit_code == 0
+    assert not Path("rules.db").exists()
+    put()
+    lines = run("rules", "show").stdout.splitlines()
+    assert lines[0].startswith("version 1, ")
+    assert "supply team: first rules" in lines[0]
+    row = "low-stock\tFrance\tlow-stock/France@1\tsupply\torders.france\tcount(10)\tage(30000)\tdeliver_partial\t"
+    assert row in lines
+    Path("again.toml").write_text(run("rules", "show", "--toml").stdout.replace("version = 1", "version = 2"))
+    result = run("rules", "put", "again.toml")
+    assert (result.exit_code, "nothing differs" in result.stderr) == (1, True)
+
+
+def test_a_file_that_is_not_made_of_the_present_version_is_refused() -> None:
+    put()
+    result = run("rules", "put", rules_file(3))
+    assert (result.exit_code, "then say version = 2" in result.stderr) == (1, True)
+
+
+def test_check_reports_every_mistake_of_a_file_and_exits_2_b15() -> None:
+    wrong = rules_file(1, "complete_count = 5, age_ms = 15000, ", "")
+    Path(wrong).write_text(Path(wrong).read_text().replace('"supply"', '"nowhere"'))
+    result = run("rules", "check", wrong)
+    assert result.exit_code == 2
+    assert [line.partition(" ")[0] for line in result.stdout.splitlines()] == [
+        "rule/low-stock.destination",
+        "rule_row/low-stock/UK.complete_count",
+    ]
+    assert len(json.loads(run("rules", "check", wrong, "--json").stdout)["complaints"]) == 2
+    assert run("rules", "put", wrong).exit_code == 2
+    assert not Path("rules.db").exists()
+    assert run("rules", "check", rules_file()).exit_code == 0
+
+
+def test_history_shows_old_and_new_values_and_revert_takes_a_version_back_b19_b214() -> None:
+    put()
+    assert (
+        run("rules", "put", rules_file(2, "complete_count = 5", "complete_count = 6"), "--why", "more").exit_code == 0
+    )
+    assert run("rules", "revert", "1", "--why", "too many", "--author", "anna").exit_code == 0
+    text = run("rules", "history").stdout
+    assert "row low-stock/UK\tcomplete_count\t5\t6" in text
+    assert "anna: too many, as version 1 was" in text
+    told = json.loads(run("rules", "history", "--json").stdout)
+    assert [(each["version"], each["author"], each.get("reverts_to")) for each in told] == [
+        (3, "anna", 1),
+        (2, "supply team", None),
+        (1, "supply team", None),
+    ]
+    assert shown()["row"] == shown("--version", "1")["row"] != shown("--version", "2")["row"]
+    assert run("rules", "revert", "9", "--why", "x").exit_code == 1
+    assert run("rules", "revert", "1").exit_code == 2
+
+
+def test_a_version_that_took_no_effect_is_told_and_the_one_before_it_is_shown_b15() -> None:
+    put()
+    put(2, "complete_count = 5", "complete_count = 6")
+    Path("uow.toml").write_text(TOML.replace("destinations.supply", "destinations.other"))
+    assert "took no effect: rule/low-stock.destination" in run("rules", "history").stdout
+    result = run("rules", "show")
+    assert "version 2 took no effect" in result.stderr
+    assert run("rules", "check").exit_code == 2
+
+
+def test_rules_in_a_file_are_read_and_not_written() -> None:
+    Path("uow.toml").write_text(TOML.replace("sqlite:///rules.db", str(FIXTURE)))
+    assert shown()["version"] == 1
+    result = run("rules", "put", rules_file(2, "complete_count = 5", "complete_count = 6"))
+    assert (result.exit_code, "change the file, and raise its version" in result.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "text"),
+    [
+        ("", 2, "rules.source = ''"),
+        ("mysql://a:hush@b/c", 2, "must be sqlite or postgresql"),
+        ("none.toml", 1, "No such file"),
+        ("postgresql://a:hush@127.0.0.1:1/c", 1, "127.0.0.1"),
+    ],
+)
+def test_a_source_that_cannot_be_read_says_why_and_shows_no_password(source: str, status: int, text: str) -> None:
+    Path("uow.toml").write_text(TOML.replace("sqlite:///rules.db", source))
+    result = run("rules", "show")
+    assert (result.exit_code, text in result.stderr, "hush" in result.stderr) == (status, True, False)
+
+
+def test_config_check_refuses_a_rule_whose_destination_forms_no_units() -> None:
+    put()
+    assert run("config", "check").exit_code == 0
+    Path("uow.toml").write_text(TOML.replace("single_message_delivery", "pass_through"))
+    result = run("config", "check")
+    assert result.exit_code == 2
+    assert "rule/low-stock.destination = 'supply': its handling_policy must be single_message_delivery" in result.stdout
+    Path("uow.toml").write_text(
+        TOML.replace("rules.db", "away/rules.db") + "[routers.r]\ninputs = ['stock.events']\nrules = ['low-stock']"
+    )
+    result = run("config", "check")
+    assert result.exit_code == 2, "a router without any of its rules"
+    Path("uow.toml").write_text(TOML.replace("rules.db", "away/rules.db"))
+    result = run("config", "check")
+    assert (result.exit_code, "away/rules.db has no rules yet" in result.stdout) == (0, True)
+
+
+def test_config_check_names_a_rule_that_a_router_asks_for_and_that_is_not_there() -> None:
+    put()
+    Path("uow.toml").write_text(TOML + "[routers.r]\ninputs = ['stock.events']\nrules = ['low-stock', 'lost']")
+    assert "routers.r.rules = 'lost': is no enabled rule" in run("config", "check").stdout

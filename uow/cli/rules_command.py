@@ -1,0 +1,216 @@
+"""`uow rules show|check|put|history|revert`: the rules of groups as reviewed data (B-19, B-214)."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from uow.cli.main import WRONG_USAGE
+from uow.cli.options import config_option, json_option
+from uow.config.loading import Settings
+from uow.ops.rules import RuleDesk
+from uow.processor.rules.changes import Difference, differences
+from uow.processor.rules.columns import told
+from uow.processor.rules.rule_file import written
+from uow.processor.rules.rule_set import RowVersion, RuleSet, RuleTables
+from uow.schemas.error_classes import Complaint, ConfigError
+from uow.terminal.printing import moment_text, print_json, print_table, printable, wall_clock_ms
+from uow.topics.rules import Change
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+def _author_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    text = "Who makes the change. [default: the file's author; of a revert, the user]"
+    command = click.option("--author", default="", metavar="NAME", help=text)(command)
+    return click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")(command)
+
+
+@click.group()
+def command() -> None:
+    """Show the rules of groups, check them, change them, take changes back."""
+
+
+@command.command()
+@config_option
+@json_option
+@click.option("--version", type=click.IntRange(1), help="The rules as they were at this version.")
+@click.option("--toml", "as_toml", is_flag=True, help="Print the whole set as a file that `put` takes.")
+def show(settings: Settings, as_json: bool, version: int | None, as_toml: bool) -> None:
+    """Print the rules in force, or those of a version: rules in the order in which they are asked, and their rows."""
+    desk = RuleDesk(settings)
+    everything = desk.read()
+    rules = desk.in_force(everything) if version is None else everything.as_of(version)
+    if as_toml:
+        click.echo(written(rules), nl=False)
+    elif as_json:
+        print_json(_set_json(rules, everything))
+    else:
+        _print_set(rules)
+        if version is None and rules.version < everything.version:
+            click.echo(f"version {everything.version} took no effect: `uow rules history` says why", err=True)
+
+
+def _set_json(rules: RuleSet, everything: RuleSet) -> dict[str, Any]:
+    tables: dict[str, list[dict[str, Any]]] = {"rule": [], "row": [], "delay": [], "source": [], "parameter": []}
+    for key, values in rules.content().items():
+        tables[key[0]] += [told(value, ("version",)) for value in values]
+    return {"version": rules.version, "latest_version": everything.version, **tables}
+
+
+def _print_set(rules: RuleSet) -> None:
+    for change in rules.tables.changes:
+        if change.version == rules.version:
+            click.echo(printable(_headline(change)))
+    columns = ("rule", "row", "name", "destination", "target", "complete when", "give up when", "then", "holds")
+    rows = [
+        (rule.rule_id, *_row_cells(each, rule.destination))
+        for rule in rules.rules
+        for each in rules.row_versions()
+        if each.row.rule_id == rule.rule_id
+    ]
+    print_table(columns, rows)
+    if not rules.version:
+        click.echo("no rules", err=True)
+
+
+def _headline(change: Change) -> str:
+    back = f", as version {change.reverts_to} was" if change.reverts_to else ""
+    return f"version {change.version}, {moment_text(change.changed_at_ms)}, {change.author}: {change.why}{back}"
+
+
+def _row_cells(each: RowVersion, destination: str) -> tuple[object, ...]:
+    row, resolved = each
+    if resolved is None:
+        return row.routing_name, "disabled", destination, "", "", "", "", _span(each)
+    complete = (
+        row.complete_count and f"count({row.complete_count})",
+        row.complete_bytes and f"bytes({row.complete_bytes})",
+    )
+    give_up = (row.age_ms and f"age({row.age_ms})", row.idle_ms and f"idle({row.idle_ms})")
+    return (
+        row.routing_name,
+        resolved.name,
+        destination,
+        row.target_topic or f"{destination}.units",
+        _joined([*complete, row.complete_when]),
+        _joined([*give_up, row.give_up_when]),
+        row.on_give_up.value,
+        _span(each),
+    )
+
+
+def _joined(texts: Iterable[object]) -> str:
+    return ", ".join(str(text) for text in texts if text)
+
+
+def _span(each: RowVersion) -> str:
+    start, end = each.row.valid_from_ms, each.row.valid_to_ms
+    texts = [start is not None and f"from {moment_text(start)}", end is not None and f"until {moment_text(end)}"]
+    return " ".join(str(text) for text in texts if text)
+
+
+@command.command()
+@click.argument("file", type=_FILE, required=False)
+@config_option
+@json_option
+@click.pass_context
+def check(ctx: click.Context, file: Path | None, settings: Settings, as_json: bool) -> None:
+    """Report every mistake in the rules of FILE, or in those of the source, at once; exit 2 when there is one."""
+    desk = RuleDesk(settings)
+    complaints: Sequence[Complaint] = ()
+    try:
+        complaints = desk.complaints(desk.read() if file is None else desk.file(file, wall_clock_ms()))
+    except ConfigError as error:
+        complaints = error.complaints
+    if as_json:
+        print_json({"complaints": [_complaint_json(each) for each in complaints]})
+    else:
+        for each in complaints:
+            click.echo(printable(str(each)))
+        if not complaints:
+            click.echo("the rules are good")
+    ctx.exit(WRONG_USAGE if complaints else 0)
+
+
+def _complaint_json(each: Complaint) -> dict[str, object]:
+    return {"setting": each.setting, "value": each.value, "rule": each.rule}
+
+
+@command.command()
+@click.argument("file", type=_FILE)
+@config_option
+@json_option
+@_author_options
+@click.option("--why", default="", metavar="TEXT", help="The reason. [default: the file's]")
+def put(file: Path, settings: Settings, as_json: bool, author: str, dry_run: bool, why: str) -> None:
+    """Make FILE, a whole set of rules, the next version.
+
+    It must be valid, and one version above the present one, so that nobody overwrites a change that he has not seen. What it lacks is disabled.
+    """
+    desk = RuleDesk(settings)
+    current = desk.read()
+    _put(desk, current, desk.proposed(file, current, author, why, wall_clock_ms()), dry_run, as_json)
+
+
+def _put(desk: RuleDesk, current: RuleSet, made: RuleTables, dry_run: bool, as_json: bool) -> None:
+    changed = list(differences(current, RuleSet(current.tables.with_rows_of(made))))
+    if not dry_run:
+        desk.put(made, current)
+    if as_json:
+        print_json(
+            {"version": made.version, "written": not dry_run, "differences": [each._asdict() for each in changed]}
+        )
+        return
+    _print_differences(changed)
+    click.echo(f"version {made.version} {'would be written' if dry_run else 'is written'}")
+
+
+def _print_differences(several: Iterable[Difference]) -> None:
+    print_table(("what", "column", "old", "new"), [(each.name, each.column, each.old, each.new) for each in several])
+
+
+@command.command()
+@click.argument("version", type=click.IntRange(1))
+@config_option
+@json_option
+@_author_options
+@click.option("--why", required=True, metavar="TEXT", help="The reason.")
+def revert(version: int, settings: Settings, as_json: bool, author: str, dry_run: bool, why: str) -> None:
+    """Make the rules as they were at VERSION, in a new version."""
+    desk = RuleDesk(settings)
+    current = desk.read()
+    made = desk.reverted(version, current, author or getpass.getuser(), why, wall_clock_ms())
+    _put(desk, current, made, dry_run, as_json)
+
+
+@command.command()
+@config_option
+@json_option
+@click.option("--last", type=click.IntRange(1), default=20, show_default=True, help="How many versions.")
+def history(settings: Settings, as_json: bool, last: int) -> None:
+    """List the versions, the latest first: author, time, reason, old and new values, and why one took no effect."""
+    desk = RuleDesk(settings)
+    versions = [each for each, _ in zip(desk.history(desk.read()), range(last), strict=False)]
+    if as_json:
+        print_json(
+            [
+                told(each.change, ())
+                | {
+                    "complaints": [_complaint_json(complaint) for complaint in each.complaints],
+                    "differences": [difference._asdict() for difference in each.differences],
+                }
+                for each in versions
+            ]
+        )
+        return
+    for each in versions:
+        click.echo(printable(_headline(each.change)))
+        for complaint in each.complaints:
+            click.echo(printable(f"  took no effect: {complaint}"))
+        _print_differences(each.differences)
+        click.echo()

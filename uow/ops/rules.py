@@ -1,0 +1,173 @@
+"""The rules of the configured source, for commands: read, checked, changed (B-11, B-15, B-19, B-214).
+
+Belongs here: what `uow rules` does. Does not belong here: printing (`uow.cli`), rows and versions (`uow.processor.rules`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from uow.config.loading import Settings
+from uow.processor.rules.changes import CannotChange, Difference, differences, rows_for
+from uow.processor.rules.checks import complaints_about
+from uow.processor.rules.columns import WrongRows
+from uow.processor.rules.in_force import valid
+from uow.processor.rules.rule_set import RuleSet, RuleTables
+from uow.processor.rules.store import RuleDatabase, RuleFile, rule_source
+from uow.schemas.error_classes import Complaint, ConfigError
+from uow.topics.rules import Change
+
+
+class Version(NamedTuple):
+    """A version in the history.
+
+    Attributes:
+        change: Its author, reason and time.
+        complaints: Why it took no effect; empty if it did.
+        differences: From the version before, whether that took effect or not.
+    """
+
+    change: Change
+    complaints: Sequence[Complaint]
+    differences: Sequence[Difference]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleDesk:
+    """The configured rules.
+
+    Args:
+        settings: The configuration.
+    """
+
+    settings: Settings
+
+    def source(self) -> RuleDatabase | RuleFile:
+        """The configured source.
+
+        Raises:
+            ConfigError: None is configured, or it cannot be one.
+        """
+        source = self.settings.rules.source
+        if not source:
+            raise ConfigError("rules.source", "", "names no rules: a database URL or the path of a TOML file")
+        try:
+            return rule_source(source)
+        except ValueError as error:
+            raise ConfigError("rules.source", self.settings.effective["rules.source"].shown, str(error)) from None
+
+    def read(self) -> RuleSet:
+        """All versions of the source; none if its tables are not made yet.
+
+        Raises:
+            ConfigError: Rows that are none.
+            RulesUnavailable: It cannot be read.
+        """
+        source = self.source()
+        if isinstance(source, RuleDatabase) and not source.is_made():
+            return RuleSet(RuleTables())
+        try:
+            return RuleSet(source.read(RuleTables()))
+        except WrongRows as error:
+            raise ConfigError.many(error.complaints) from None
+
+    def complaints(self, rules: RuleSet) -> list[Complaint]:
+        """All that is wrong with rules, for the configured destinations and routers."""
+        settings = self.settings
+        found = self._about(rules)
+        known = {rule.rule_id for rule in rules.rules}
+        for name, router in settings.routers.items():
+            for rule_id in router.rules:
+                if rule_id not in known:
+                    found.append(Complaint(f"routers.{name}.rules", rule_id, "is no enabled rule"))
+        return found
+
+    def _about(self, rules: RuleSet) -> list[Complaint]:
+        return complaints_about(rules, self.settings.destinations, self.settings.application_id)
+
+    def in_force(self, rules: RuleSet) -> RuleSet:
+        """The latest version that takes effect; one without rules if none does."""
+        return valid(rules.tables, self._about).rules
+
+    def history(self, rules: RuleSet) -> Iterator[Version]:
+        """All versions, the latest first."""
+        changes = sorted(rules.tables.changes, key=lambda change: change.version)
+        for change, earlier in reversed([*zip(changes, [None, *changes], strict=False)]):
+            at, before = rules.as_of(change.version), rules.as_of(earlier.version if earlier else 0)
+            yield Version(change, self._about(at), list(differences(before, at)))
+
+    def proposed(self, path: Path, current: RuleSet, author: str, why: str, now_ms: int) -> RuleTables:
+        """The rows with which a file would become the next version.
+
+        Args:
+            path: The file, a whole set.
+            current: The rules as they are.
+            author: In place of the file's, if it is given.
+            why: The same.
+            now_ms: Time of the change, epoch ms.
+
+        Raises:
+            ConfigError: The file has mistakes; all of them are named.
+            CannotChange: It is not made of the present version, or nothing differs.
+        """
+        wanted = self.file(path, now_ms)
+        (change,) = wanted.tables.changes
+        if change.version != current.version + 1:
+            raise CannotChange(
+                f"{path} is version {change.version}, and the rules are at {current.version}: "
+                f"look at what has changed (`uow rules show --toml`), then say version = {current.version + 1}"
+            )
+        made = rows_for(
+            current, wanted, Change(change.version, author or change.author, why or change.why, change.changed_at_ms)
+        )
+        self._must_be_valid(RuleSet(current.tables.with_rows_of(made)))
+        return made
+
+    def file(self, path: Path, now_ms: int) -> RuleSet:
+        """The rules in a file.
+
+        Raises:
+            ConfigError: They cannot be read; all mistakes are named.
+        """
+        from uow.processor.rules.rule_file import read_rules
+
+        try:
+            return RuleSet(read_rules(path.read_text("utf-8"), now_ms))
+        except WrongRows as error:
+            raise ConfigError.many(error.complaints) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError("file", str(path), str(getattr(error, "strerror", None) or error)) from None
+
+    def reverted(self, version: int, current: RuleSet, author: str, why: str, now_ms: int) -> RuleTables:
+        """The rows with which the rules become as they were at a version, in a new one.
+
+        Raises:
+            CannotChange: There is no such version, or nothing differs.
+            ConfigError: That version is not valid.
+        """
+        if version not in {change.version for change in current.tables.changes}:
+            raise CannotChange(f"there is no version {version}; `uow rules history` lists them")
+        change = Change(current.version + 1, author, why, now_ms, version)
+        made = rows_for(current, current.as_of(version), change)
+        self._must_be_valid(RuleSet(current.tables.with_rows_of(made)))
+        return made
+
+    def put(self, made: RuleTables, current: RuleSet) -> None:
+        """Writes a version.
+
+        Raises:
+            CannotChange: The source is a file, or somebody else was faster.
+        """
+        source = self.source()
+        if isinstance(source, RuleFile):
+            raise CannotChange(f"the rules are in {source.name}: change the file, and raise its version")
+        source.create()
+        source.put(made, after=current.version)
+
+    def _must_be_valid(self, rules: RuleSet) -> None:
+        complaints = self.complaints(rules)
+        if complaints:
+            raise ConfigError.many(complaints)
