@@ -136,19 +136,22 @@ for module in pkgutil.walk_packages(uow.__path__, "uow.", onerror=lambda name: N
 """
 
 
+RULES = ("uow.processor.rules.", "uow.ops.rules", "uow.cli.rules_command")
+"""Modules of the extra `rules`."""
+
+
 def test_without_extras_all_but_the_worker_and_spark_can_be_imported(wheel: Path, tmp_path: Path) -> None:
     """So every module's packages are declared where its user installs them."""
     plain = Environment(tmp_path / "venv", wheel)
     missing = plain.run("-c", IMPORT_ALL, cwd=tmp_path).split()
-    expected = ("uow.processor.shell.", "uow.report.", "uow.spark_sink.", "uow.cli.demo_tables")
+    expected = ("uow.processor.shell.", "uow.report.", "uow.spark_sink.", "uow.cli.demo_tables", *RULES)
     assert [name for name in missing if not name.startswith(expected)] == []
 
 
 def test_with_the_worker_all_but_spark_can_be_imported(environment: Environment, shop: Path) -> None:
     missing = environment.run("-c", IMPORT_ALL, cwd=shop).split()
-    assert [
-        name for name in missing if not name.startswith(("uow.report.", "uow.spark_sink.", "uow.cli.demo_tables"))
-    ] == []
+    expected = ("uow.report.", "uow.spark_sink.", "uow.cli.demo_tables", *RULES)
+    assert [name for name in missing if not name.startswith(expected)] == []
 
 
 def mypy(environment: Environment, folder: Path, *arguments: str) -> str:
