@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 
@@ -41,12 +42,24 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture
 def make_stage(spark: SparkSession, broker: Any, tmp_path: Path, unique: str) -> Iterator[Callable[..., Stage]]:
     """Makes destinations with topics of their own: `make_stage(incomplete_expiration_ms=1000)`."""
+    yield from _stages(spark, broker, tmp_path, unique)
+
+
+@pytest.fixture(scope="module")
+def make_shared_stage(
+    spark: SparkSession, broker: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., Stage]]:
+    """The same for destinations that several tests of a file look at."""
+    yield from _stages(spark, broker, tmp_path_factory.mktemp("shared"), f"shared-{uuid4().hex[:8]}")
+
+
+def _stages(spark: SparkSession, broker: Any, folder: Path, name: str) -> Iterator[Callable[..., Stage]]:
     stages: list[Stage] = []
 
     def make(**policy: Any) -> Stage:
         given = {"handling_policy": HandlingPolicy.SINGLE_MESSAGE_DELIVERY} | policy
-        name = f"{unique}-{len(stages)}"
-        stages.append(Stage(spark, broker.bootstrap, tmp_path / "tables", name, DestinationPolicy(**given)))
+        own = f"{name}-{len(stages)}"
+        stages.append(Stage(spark, broker.bootstrap, folder / "tables", own, DestinationPolicy(**given)))
         return stages[-1]
 
     yield make

@@ -18,9 +18,7 @@ from tests.fake_record import FakeRecord
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.ports import Plan, Tp
 from uow.processor.engine.task import PartitionTask
-from uow.schemas.codec import decode_as
 from uow.schemas.framing import single_object_header
-from uow.schemas.records import Unit
 from uow.spark_sink.audit import Audit, AuditReport
 from uow.spark_sink.delta_sink import DeltaSink
 from uow.spark_sink.kafka import Cluster
@@ -73,6 +71,7 @@ class Stage:
         self.tasks = {p: PartitionTask(Tp(self.names.components, p), self._context) for p in range(PARTITIONS)}
         self._sent = dict.fromkeys(range(PARTITIONS), 0)
         self._at = STARTED_MS
+        self._is_nested = True
 
     def _transactional(self, role: str) -> Producer:
         own = {
@@ -199,9 +198,10 @@ class Stage:
         for plan in plans:
             for output in plan.outputs:
                 partition = output.partition if output.partition >= 0 else partition_for(output.key or b"", PARTITIONS)
-                self._worker.produce(output.topic, output.value, output.key, partition, headers=[*output.headers])
-                if output.topic == self.names.components:
-                    self._sent[partition] += 1
+                is_sent_on = output.topic == self.names.components
+                own = {"headers": [*output.headers], "timestamp": self._at if is_sent_on else 0}
+                self._worker.produce(output.topic, output.value, output.key, partition, **own)
+                self._sent[partition] += is_sent_on
             self._worker.produce(plan.ledger_topic, plan.ledger, None, plan.tp.partition)
         self._worker.commit_transaction(DEADLINE_S)
         self._consumer.commit(
@@ -232,15 +232,6 @@ class Stage:
         consumer.close()
         return found
 
-    def unit(self, row: Any) -> Unit:
-        """The unit of a row of `units`, as it is in the topic."""
-        [value] = [
-            message.value()
-            for message in self.read(row.topic)
-            if (message.partition(), message.offset()) == (row.partition, row.offset)
-        ]
-        return decode_as(Unit, value)
-
     # -- what Spark does --------------------------------------------------------------------------------------------
 
     def sinking(self) -> DeltaSink:
@@ -264,9 +255,10 @@ class Stage:
         return audit.run(incremental=incremental, accept=accept)
 
     def tamper(self, table: Table, change: Callable[[list[dict[str, Any]]], None]) -> None:
-        """Changes a table behind the sink's back. Components are rows of their own afterwards."""
-        if table in (Table.UNITS, Table.COMPONENTS):
+        """Changes a table behind the sink's back, which is done then. Components are rows of their own afterwards."""
+        if table in (Table.UNITS, Table.COMPONENTS) and self._is_nested:
             self._put_components_into_their_table()
+            self._is_nested = False
         found = self.tables.read(self.spark, table)
         rows = [row.asDict(recursive=True) for row in found.collect()]
         change(rows)

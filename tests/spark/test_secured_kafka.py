@@ -122,7 +122,7 @@ def endpoint() -> Iterator[TokenEndpoint]:
 def test_sink_and_audit_read_a_listener_with_tls_by_password_and_by_token(
     spark: SparkSession, secured: SecuredBroker, endpoint: TokenEndpoint, tmp_path: Path, unique: str
 ) -> None:
-    """The sink logs in by SCRAM for one batch, and by OAUTHBEARER for the next one; the audit with librdkafka, the same way."""
+    """The sink logs in by SCRAM for one batch, and by OAUTHBEARER for the next one, with Java's client and with librdkafka; the audit's tasks, too."""
     policy = DestinationPolicy(handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY)
     stage = Stage(spark, secured.bootstrap, tmp_path / "tables", unique, policy)
     oauth = {
@@ -141,7 +141,7 @@ def test_sink_and_audit_read_a_listener_with_tls_by_password_and_by_token(
         stage.cluster = Cluster(secured.behind, with_contents(kafka))
         stage.sink()
         assert len(stage.rows(Table.UNITS)) == number + 1
-        assert stage.audit().is_clean
+    assert stage.audit().is_clean
     stage.close()
     assert {"Java" in (agent or "") for agent, _ in endpoint.asked} == {True, False}, "both kinds of clients ask"
     assert {wish["grant_type"][0] for _, wish in endpoint.asked} == {"client_credentials"}
