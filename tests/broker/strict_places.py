@@ -29,10 +29,11 @@ class StrictPlace:
 
     def settings(self, *, is_strict: bool = True, **given: Any) -> Settings:
         """Its configuration; written to a file, which commands read too."""
-        lines = [f"{key} = {_toml(value)}" for key, value in {"strict_order": is_strict, **given}.items()]
+        wanted = {"handling_policy": "single_message_delivery", "strict_order": is_strict, **given}
+        lines = [f"{key} = {_toml(value)}" for key, value in wanted.items()]
         self._file.write_text(
             f'[application]\nid = "{self.name}"\nbootstrap_servers = "{self.bootstrap}"\nprofile = "test"\n'
-            f'[destinations."{self.name}"]\nhandling_policy = "single_message_delivery"\n' + "\n".join(lines)
+            f'[destinations."{self.name}"]\n' + "\n".join(lines)
         )
         return load(self._file, {})
 

@@ -23,7 +23,7 @@ def fake() -> FakeBroker:
     fake = FakeBroker()
     fake.topics = {TOPIC: 1, "inner.components": 1, "d.registry": 1}
     marks = [("uow-id", b"u"), ("uow-seq", b"1")]
-    fake.records = [consumed(b"%d" % n, offset=n, headers=marks) for n in range(3)]
+    fake.records = [consumed(b"%d" % n, offset=n, headers=marks) for n in range(6)]
     return fake
 
 
@@ -142,3 +142,26 @@ def test_a_handler_that_fails_is_tried_again_while_the_reader_goes_on_polling(
     assert seen == [0, 1, 1, 2]
     assert [(each.position, each.is_stopped) for each in told] == [(1, False)]
     assert fake.commits[-1] == [(0, 3)]
+
+
+def test_a_forwarder_that_swaps_two_messages_is_stopped_at_the_first_swap(
+    connection: uow.Connection, fake: FakeBroker
+) -> None:
+    """S-17: it is told both, nothing of the swap is visible, and in order it goes on."""
+    with pytest.raises(errors.ConfigError, match="preserve"):
+        connection.messages(TOPIC, group="g", order="random")
+    fake.topics["next"] = 1
+    reader = connection.messages(TOPIC, group="g", order="preserve")
+    first, second = reader.receive(1), reader.receive(1)
+    assert first is not None
+    assert second is not None
+    connection.forward(second, to="next")
+    with pytest.raises(errors.OrderConfigError, match="t/0/0 after 1"):
+        connection.forward(first, to="next")
+    assert [sent.value for sent in fake.visible] == [b"1"]
+    careless = connection.messages(TOPIC, group="other")
+    later = [careless.receive(1), careless.receive(1)]
+    for message in reversed(later):
+        assert message is not None
+        connection.forward(message, to="next")
+    assert len(fake.visible) == 3

@@ -108,6 +108,7 @@ from uow.topics.policies import AliasFamily, ExpirationPolicy
 
 KEEP: Final = Keep.AS_IT_CAME
 Arguments = ParamSpec("Arguments")
+PRESERVE: Final = "preserve"
 AnyReader = TypeVar("AnyReader", bound=Reader[Any])
 
 
@@ -695,6 +696,7 @@ class Connection:
         on_given_up: Callable[[GivenUp], object] | None = None,
         on_expired: OnExpired | None = None,
         longest_wait_ms: int = LONGEST_WAIT_MS,
+        order: str | None = None,
         kafka: Mapping[str, Any] | None = None,
     ) -> MessageReader:
         """Single records of a topic, for a forwarding hop. Arguments and errors as for `units`.
@@ -716,10 +718,14 @@ class Connection:
                 `on_given_up`.
             longest_wait_ms: A message that is to be delivered later than this from now is handed out at once, logged, and counted in
                 `reader.hurried`: else any writer of the topic could stop the reader. The destination holds its unit back all the same.
+            order: `preserve` declares that what is forwarded keeps the order of the input: a `forward` that would not is `OrderConfigError` (S-17). So it
+                is of every message of a strict topic.
             kafka: librdkafka properties for this reader.
         """
         if not 0 <= commit_interval_ms <= 5000:
             raise ConfigError("commit_interval_ms", commit_interval_ms, "0 to 5000: half of the transaction time-out")
+        if order not in (None, PRESERVE):
+            raise ConfigError("order", order, f"{PRESERVE}, or nothing")
         if longest_wait_ms < 0:
             raise ConfigError("longest_wait_ms", longest_wait_ms, "at least 0")
         transactions, registry = self._session.transactions, self._registry
@@ -732,6 +738,7 @@ class Connection:
         def make(consumption: Consumption) -> MessageReader:
             dead_letters.serve(consumption)
             consumption.on_close = hidden.close
+            consumption.keeps_order |= order == PRESERVE
             return MessageReader(consumption, in_time, dead_letters.counts)
 
         return self._reader(topic, group, start, check_properties(kafka or {}), make, commit_interval_ms)

@@ -117,6 +117,7 @@ class Consumption:
 
     Attributes:
         strict: The rules of strict order, if the topic has it.
+        keeps_order: True if what is forwarded must keep the order of the input: declared, or because that is strict (S-17).
         stand_in: The open transaction of a unit that stands for a message of this reader.
         move: Writes units that were given up to `D.errors` and commits positions, in one transaction.
         skip: Called with a gap that no consumer can fetch.
@@ -159,11 +160,13 @@ class Consumption:
         self._guard = threading.RLock()
         self._out: tuple[Ownership, int] | None = None
         self.stand_in: object | None = None
+        self.keeps_order = False
         self._handle = make(LogWatch().logger)
         try:
             partitions = check_topic(self._handle, topic, life=life)
             self.strict = read_strictly(self._handle)
             if self.strict is not None:
+                self.keeps_order = True
                 self.strict.first_starts(self._committed([TopicPartition(topic, each) for each in range(partitions)]))
             self._subscribe() if group is not None else self._assign_all(partitions)
         except BaseException:

@@ -28,6 +28,7 @@ from uow.client.outgoing import (
 from uow.client.ownership import Ownership, Tp
 from uow.client.received import Message
 from uow.client.transaction import Transaction
+from uow.errors import OrderConfigError
 from uow.processor.engine.ports import StaleGeneration
 from uow.schemas.error_classes import BadSequenceNumberError, BadUnitIdError, UowError
 from uow.topics.headers import (
@@ -55,6 +56,10 @@ _MARKS: Final = frozenset({ID, SEQ, END})
 _OWN_NAMES: Final = frozenset(AliasFamily) - {AliasFamily.SPRING}
 """Families whose spellings of id, number and end mark nobody uses for anything else."""
 _NEVER_COPIED: Final = ERROR_ONLY | {REROUTED}
+
+
+OutputPlace = tuple[str, int, str, int]
+"""Topic and partition of the input, topic and partition of the output; -1 where the library chooses the partition."""
 
 
 class Keep(StrEnum):
@@ -255,6 +260,8 @@ class Hop:
         self._messages: dict[Tp, tuple[Message, Message]] = {}
         """First and last message of the open transaction, by partition."""
         self._token: Any = None
+        self._sent: dict[OutputPlace, Message] = {}
+        self._committed: dict[OutputPlace, Message] = {}
 
     @property
     def is_open(self) -> bool:
@@ -273,6 +280,7 @@ class Hop:
         """Sends `record` for `message`.
 
         Raises:
+            OrderConfigError: It would overtake what was forwarded before (`order="preserve"`); nothing is visible, and the message comes again.
             UowError: As `Transaction.begin`, `produce` and `commit`; nothing is visible, and the message comes again.
         """
         if not message._consumption.is_ours(message._ownership, message.offset):
@@ -284,12 +292,24 @@ class Hop:
         self._token = message._token
         try:
             self._transaction.produce(record)
+            if message._consumption.keeps_order:
+                self._check_order(message, record)
         except BaseException:
             self.abort()
             raise
         if self._interval_s:
             return Forwarded.PENDING
         return self.commit()
+
+    def _check_order(self, message: Message, record: OutgoingRecord) -> None:
+        """Records of one partition of the input never fall behind each other on their way to one partition of the output (S-17)."""
+        place = (*message._ownership.tp, record.topic, record.partition)
+        before = self._sent.get(place) or self._committed.get(place)
+        if before is not None and message.offset < before.offset:
+            said = f"{message.topic}/{message.partition}/{message.offset} after {before.offset}"
+            rule = f"would go to {record.topic} in another order than it came: forward one after the other, in the order of the input"
+            raise OrderConfigError("order", said, rule)
+        self._sent[place] = message
 
     def _begin(self, message: Message) -> None:
         try:
@@ -326,6 +346,8 @@ class Hop:
         for ownership, row in rows:
             ownership.committed(row)
         self._messages = {}
+        self._committed |= self._sent
+        self._sent = {}
         return Forwarded.COMMITTED
 
     def abort(self) -> None:
@@ -336,7 +358,7 @@ class Hop:
     def _go_back(self) -> None:
         for first, _ in self._messages.values():
             first._ownership.go_back(first.offset)
-        self._messages = {}
+        self._messages, self._sent = {}, {}
 
     def close(self) -> None:
         """Aborts what is open and gives the transactional id back."""
