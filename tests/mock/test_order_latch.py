@@ -76,23 +76,23 @@ def test_a_record_that_is_given_up_leaves_a_recorded_gap(cluster: MockCluster) -
     assert log_of(cluster, REGISTRY)[-1].startswith(b"gap/producer/d.components/0/")  # type: ignore[union-attr]
 
 
-def test_an_outage_keeps_the_order_and_the_same_component_is_sent_once(
-    cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("uow.client.sending.BLOCKING_S", 0.5)
-    with uow.connect(cluster.bootstrap) as connection:
+def test_an_outage_keeps_the_order_and_the_same_component_is_sent_once(cluster: MockCluster) -> None:
+    with uow.connect(cluster.bootstrap, reconnect_blocking_ms=500) as connection:
         connection.send("d", "0")
         cluster.down()
         waiting = uow.Component("1")
-        with pytest.raises(errors.ReconnectTimeoutError):
+        with pytest.raises(errors.ReconnectTimeoutError) as late:
             connection.send("d", waiting)
         with pytest.raises(errors.OrderBlockedError):
             connection.send("d", "2")
         with pytest.raises(errors.OrderBlockedError, match="still under way"):
             connection.skip("d", why="it may be written yet")
+        with pytest.raises(errors.ReconnectTimeoutError):
+            connection.send("d", waiting)
         cluster.up()
-        monkeypatch.setattr("uow.client.sending.BLOCKING_S", PATIENCE_S)
-        connection.send("d", waiting)
+        assert late.value.pending is not None
+        late.value.pending.wait(PATIENCE_S)
+        assert connection.resend("d") is None
         connection.send("d", "2")
     assert log_of(cluster) == [b"0", b"1", b"2"]
 

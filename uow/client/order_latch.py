@@ -45,7 +45,7 @@ class OrderLatches:
             UowError: As `send`: this record failed, and latches its topic.
         """
         with self._turn(record.topic):
-            failed = self._failed.get(record.topic)
+            failed = self._failure_of(record.topic)
             if failed is not None and not (
                 failed.component_id == component_id and isinstance(failed.error, ReconnectTimeoutError)
             ):
@@ -58,7 +58,7 @@ class OrderLatches:
     def resend(self, topic: str, send: Callable[[str, OutgoingRecord], Answer]) -> Answer | None:
         """Sends the record that failed again; None if none did. Raises as `send`."""
         with self._turn(topic):
-            failed = self._failed.get(topic)
+            failed = self._failure_of(topic)
             return None if failed is None else self._attempt(failed.component_id, failed.record, send)
 
     def skip(self, topic: str, record_gap: Callable[[Failed], object]) -> bool:
@@ -68,7 +68,7 @@ class OrderLatches:
             OrderBlockedError: It is still under way, and may be written yet: `resend` waits for it.
         """
         with self._turn(topic):
-            failed = self._failed.get(topic)
+            failed = self._failure_of(topic)
             if failed is None:
                 return False
             if isinstance(failed.error, ReconnectTimeoutError):
@@ -78,6 +78,15 @@ class OrderLatches:
             record_gap(failed)
             del self._failed[topic]
             return True
+
+    def _failure_of(self, topic: str) -> Failed | None:
+        """The record that latches a topic; one that was answered meanwhile (`pending.wait`) does so no longer."""
+        failed = self._failed.get(topic)
+        pending = getattr(failed.error, "pending", None) if failed is not None else None
+        if pending is not None and pending.is_written:
+            del self._failed[topic]
+            return None
+        return failed
 
     def _attempt(
         self, component_id: str, record: OutgoingRecord, send: Callable[[str, OutgoingRecord], Answer]

@@ -90,6 +90,11 @@ class Pending:
         """True once `wait` does not wait any more."""
         return self._delivery.is_known
 
+    @property
+    def is_written(self) -> bool:
+        """True once the broker is known to have it."""
+        return self._delivery.sent is not None
+
     def wait(self, timeout: float | None = None) -> Sent:
         """Its place in the log, waiting so many seconds for it; None: for ever.
 
