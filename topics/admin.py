@@ -191,7 +191,8 @@ def _setting_deviations(spec: TopicSpec, replicas: int, actual: Mapping[str, str
     for name, expectation in {**spec.expectations, **durability(replicas)}.items():
         value = actual.get(name, "")
         if not expectation.accepts(value):
-            found.append(Deviation(spec.name, name, expectation.text, value, expectation.reason, expectation.advised))
+            advised = expectation.advised or spec.of_others
+            found.append(Deviation(spec.name, name, expectation.text, value, expectation.reason, advised))
     told = {(each.what, each.advised) for each in found}
     for name, expectation in spec.strict.items():
         value = actual.get(name, "")

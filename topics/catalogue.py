@@ -179,6 +179,7 @@ class TopicSpec:
         is_trial: True if what `strict` and `min_replication` ask for is mere advice (profile `test`).
         counted: True if its number of partitions must be that of `D.components`.
         may_exceed: True if it may have more: `uow topics repartition` gives it partitions first, and may stop after that (W-107).
+        of_others: True if it belongs to others: all that is expected of it, but that it is there, is advice.
     """
 
     name: str
@@ -191,6 +192,7 @@ class TopicSpec:
     strict: Mapping[str, Expectation] = field(default_factory=lambda: MappingProxyType({}))
     min_replication: int = 0
     is_trial: bool = False
+    of_others: bool = False
 
     @property
     def config(self) -> dict[str, str]:
@@ -300,13 +302,12 @@ _RULES = MappingProxyType(
 _ROUTER_INPUT = MappingProxyType(
     {
         "cleanup.policy": Expectation(
-            "delete", TopicRule.EQUAL, "compaction would remove records before a router reads them", advised=True
+            "delete", TopicRule.EQUAL, "compaction would remove records before a router reads them"
         ),
         "message.timestamp.type": Expectation(
             "LogAppendTime",
             TopicRule.EQUAL,
             "limits of time count from the append time here; without it they count from the one in D.components",
-            advised=True,
         ),
     }
 )
@@ -409,7 +410,13 @@ def expected_of_routers(
         replication: Replication factor for topics to be created.
     """
     rules = TopicSpec(rules_topic(application), 1, replication, _RULES, _SMALL_SEGMENTS, counted=False)
-    return [rules, *(TopicSpec(name, partitions, replication, _ROUTER_INPUT, counted=False) for name in sorted(inputs))]
+    return [
+        rules,
+        *(
+            TopicSpec(name, partitions, replication, _ROUTER_INPUT, counted=False, of_others=True)
+            for name in sorted(inputs)
+        ),
+    ]
 
 
 def _components_retention(incomplete_expiration_ms: int, replay_ms: int, lag_ms: int) -> Expectation:

@@ -20,6 +20,10 @@ from uow.topics.policies import ExpirationPolicy, LatePolicy, Shape, ValueFormat
 
 DEFAULT_ROW: Final = "*"
 """Routing name of the row that serves every name without a row of its own (B-22, B-23)."""
+RULES_KEY: Final = b"rules"
+"""Key of the record of `A-rules` that has all rules of the latest version, as a TOML file has them: they serve where the source is away (B-17)."""
+REFRESH_KEY: Final = b"refresh"
+"""Key of a record of `A-rules` that makes routers look at the source at once (B-12)."""
 MIRROR_VERSION: Final = 1
 """Version of the text that `ResolvedRow.encode` writes (B-217)."""
 

@@ -57,12 +57,14 @@ class KafkaSource:
         stable_lags: How far the last stable offset is behind the end offset, by partition, as of the last statistics (W-50).
         held_back: The partitions whose readable records are all read, while an open transaction holds back others: by the offset at which it
             began, since when, epoch ms.
+        ends: End offset by partition, as of the same.
     """
 
     def __init__(self, clients: Clients, settings: WorkerSettings, clock: WorkerClock) -> None:
         self._clients, self._clock = clients, clock
         self.stable_lags: Mapping[Tp, int] = {}
         self.held_back: dict[Tp, tuple[int, int]] = {}
+        self.ends: Mapping[Tp, int] = {}
         self._liveness = CoordinatorLiveness(settings.session_timeout_ms)
         self._stands_still = False
         self._outage = Outage()
@@ -108,18 +110,19 @@ class KafkaSource:
     def _on_statistics(self, text: str) -> None:
         statistics = json.loads(text)
         self._liveness.on_statistics(statistics)
-        self.stable_lags = {
-            Tp(name, int(number)): max(0, each["hi_offset"] - each["ls_offset"])
+        partitions = {
+            Tp(name, int(number)): each
             for name, topic in statistics["topics"].items()
             for number, each in topic["partitions"].items()
             if each["ls_offset"] >= 0
         }
+        self.stable_lags = {tp: max(0, each["hi_offset"] - each["ls_offset"]) for tp, each in partitions.items()}
+        self.ends = {tp: each["hi_offset"] for tp, each in partitions.items()}
         now, before = time.time_ns() // 1_000_000, self.held_back
         self.held_back = {
-            (tp := Tp(name, int(number))): _since(before.get(tp), each["ls_offset"], now)
-            for name, topic in statistics["topics"].items()
-            for number, each in topic["partitions"].items()
-            if 0 <= each["ls_offset"] < each["hi_offset"]
+            tp: _since(before.get(tp), each["ls_offset"], now)
+            for tp, each in partitions.items()
+            if each["ls_offset"] < each["hi_offset"]
             and each["next_offset"] >= each["ls_offset"]
             and not each["fetchq_cnt"]
         }

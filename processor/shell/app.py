@@ -17,15 +17,16 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import closing
 from time import monotonic
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import faust
 from mode import CrashingSupervisor
+from mode.utils.locks import Event
 
 from uow.processor.engine.batch import Batch, Task
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.driver import Driver
-from uow.processor.engine.driver_ports import Ports, TaskRunner, Wanted
+from uow.processor.engine.driver_ports import Ports, TaskRunner, Upstream, Wanted
 from uow.processor.engine.hidden_headers import HiddenHeaders
 from uow.processor.engine.memory_limit import remembered_limit
 from uow.processor.engine.placement import Placement, Placements
@@ -52,6 +53,9 @@ from uow.topics.path_map import PARTITION, PathMap
 from uow.topics.policies import FieldSource
 from uow.topics.record_size import INPUT_LIMIT_BYTES
 
+if TYPE_CHECKING:  # the extra `rules` need not be installed
+    from uow.processor.kafka.router import Router
+
 log = logging.getLogger("uow.worker")
 
 TURN_S = 0.1
@@ -59,6 +63,8 @@ TURN_S = 0.1
 
 NewPorts = Callable[[WorkerStatus], Ports]
 """Makes the driver's ports; they keep counts in the status."""
+NewRouter = Callable[[WorkerStatus, Callable[[], None], Callable[[BaseException | None], None]], "Router"]
+"""Makes the router; it shows itself in the status, says when it is ready, and how it ended."""
 
 IDLE_S = 1.0
 COLLECT_EVERY_S = 60.0
@@ -71,11 +77,15 @@ class UowApp(faust.App):
         worker_settings: Settings of this worker.
         status: Shown by pages and metrics.
         new_ports: Makes the ports.
+        make_router: Makes the router; None: this worker routes nothing.
+        router_ready: It has its partitions, or there is none.
     """
 
     worker_settings: WorkerSettings
     status: WorkerStatus
     new_ports: NewPorts
+    make_router: NewRouter | None
+    router_ready: Event
 
     def new_driver(self, runner: TaskRunner) -> Driver:
         """The poll loop for this app, not started yet."""
@@ -92,6 +102,12 @@ class UowApp(faust.App):
             settings.memory_limit_bytes,
             stop,
         )
+
+    def new_router(
+        self, on_ready: Callable[[], None], on_finished: Callable[[BaseException | None], None]
+    ) -> Router | None:
+        """The router's thread for this app, not started yet."""
+        return None if self.make_router is None else self.make_router(self.status, on_ready, on_finished)
 
     async def on_first_start(self) -> None:
         """No folders: the state lives in Kafka. The collector would cost 1 to 10 µs a record with many open groups: frozen and off."""
@@ -129,13 +145,19 @@ class UowApp(faust.App):
         gc.unfreeze()
 
 
-def create_app(settings: WorkerSettings, new_ports: NewPorts, web: WebAddress | None = None) -> UowApp:
+def create_app(
+    settings: WorkerSettings,
+    new_ports: NewPorts,
+    web: WebAddress | None = None,
+    new_router: NewRouter | None = None,
+) -> UowApp:
     """The app, not started.
 
     Args:
         settings: Settings of the worker.
         new_ports: Makes the driver's ports.
         web: Address of the pages; None: no pages.
+        new_router: Makes the router; None: the worker routes nothing.
     """
     topics = {name: DestinationTopics(settings.application_id, name) for name in settings.destinations}
     app = UowApp(
@@ -161,6 +183,7 @@ def create_app(settings: WorkerSettings, new_ports: NewPorts, web: WebAddress | 
     overrides = Counter(each.destination for each in settings.overrides)
     destinations = {each.components: name for name, each in topics.items()}
     app.status = WorkerStatus(settings.worker_name, destinations, overrides=overrides)
+    app.make_router, app.router_ready = new_router, Event()
     for name, each in topics.items():
         table = app.Table(
             name,
@@ -227,8 +250,9 @@ def kafka_ports(
     contexts: Mapping[str, TaskContext],
     on_step: Callable[[str], None] = lambda step: None,
     wall: Callable[[], int] = wall_ms,
+    upstream: Upstream | None = None,
 ) -> NewPorts:
-    """The ports on librdkafka; drills pass `on_step` and `wall`."""
+    """The ports on librdkafka; drills pass `on_step` and `wall`, workers that have routers `upstream`."""
 
     def new_ports(status: WorkerStatus) -> Ports:
         def on_replaced(cause: str) -> None:
@@ -262,6 +286,7 @@ def kafka_ports(
             placement=placements or None,
             ready=Readiness(clients, logs).ready,
             hidden=HiddenHeaders(by_value, contents) if by_value else None,
+            upstream=upstream,
         )
 
     return new_ports

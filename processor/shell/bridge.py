@@ -18,7 +18,8 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from faust.types import TP, ConsumerMessage
@@ -33,6 +34,9 @@ from uow.processor.engine.ports import (
 )
 from uow.processor.shell.monitor import WorkerStatus
 
+if TYPE_CHECKING:  # the extra `rules` need not be installed
+    from uow.processor.kafka.router import Router
+
 log = logging.getLogger("uow.worker")
 expired_log = structlog.stdlib.get_logger("uow.expired")
 
@@ -41,7 +45,7 @@ Crash = Callable[[BaseException], Coroutine[Any, Any, None]]
 
 
 class Bridge:
-    """The driver's task runner on the event loop of a Faust app.
+    """The driver's task runner on the event loop of a Faust app. It starts and stops the router's thread as well, if there is one.
 
     Args:
         app: The Faust app; see `uow.processor.shell.app.UowApp`.
@@ -54,9 +58,16 @@ class Bridge:
         self._status: WorkerStatus = app.status
         self._loop = asyncio.get_running_loop()
         self._done: asyncio.Future[BaseException | None] = self._loop.create_future()
+        self._router_done: asyncio.Future[BaseException | None] = self._loop.create_future()
         self._waiting: Sequence[Batch] = ()
         self._planned = 0.0
         self.driver: Driver = app.new_driver(self)
+        self._router: Router | None = app.new_router(
+            partial(self._note, app.router_ready.set), partial(self._note, self._on_router_finished)
+        )
+        if self._router is None:
+            self._router_done.set_result(None)
+            app.router_ready.set()
 
     @property
     def assignment(self) -> set[TP]:
@@ -67,14 +78,17 @@ class Bridge:
 
     async def drain(self, timeout_s: float) -> None:
         """Finish the poll in hand, commit it, leave the group; agents still run."""
-        if self._done.done():
+        threads = [each for each in (self._done, self._router_done) if not each.done()]
+        if not threads:
             return
         self.driver.request_stop()
-        await asyncio.wait([self._done], timeout=timeout_s)
-        if (
-            not self._done.done()
-        ):  # the driver is a daemon thread: its transaction dies with the process, nothing is acknowledged
-            self._done.set_result(None)
+        if self._router is not None:
+            self._router.request_stop()
+        await asyncio.wait(threads, timeout=timeout_s)
+        late = [each for each in threads if not each.done()]
+        for each in late:  # a daemon thread: its transaction dies with the process, nothing is acknowledged
+            each.set_result(None)
+        if late:
             await self._crash(TimeoutError(f"not drained in {timeout_s:g} s, left without commit"))
 
     def on_agent_died(self, error: BaseException) -> None:
@@ -223,17 +237,25 @@ class Bridge:
         self._status.doubts[type(doubt).__name__] += 1
 
     def _on_finished(self, error: BaseException | None) -> None:
-        if self._done.done():
+        self._on_thread_finished(self._done, error)
+
+    def _on_router_finished(self, error: BaseException | None) -> None:
+        self._on_thread_finished(self._router_done, error)
+
+    def _on_thread_finished(self, done: asyncio.Future[BaseException | None], error: BaseException | None) -> None:
+        if done.done():
             return
-        self._done.set_result(error)
+        done.set_result(error)
         if error is not None:
             self._app.add_future(self._crash(error))
 
     # -- start
 
     def start(self) -> None:
-        """Starts the driver's thread."""
+        """Starts the threads."""
         self.driver.start()
+        if self._router is not None:
+            self._router.start()
 
 
 def _message(batch: Batch, generation: int) -> ConsumerMessage:

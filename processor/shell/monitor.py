@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import (
@@ -25,6 +25,9 @@ from uow.processor.engine.batch import Task
 from uow.processor.engine.ports import Tp
 from uow.topics.order_state import OrderState, PartitionOrder, Seen, order_of
 from uow.topics.path_map import PathMap
+
+if TYPE_CHECKING:  # the extra `rules` need not be installed
+    from uow.processor.kafka.router import RouterStatus
 
 FATES = (
     "received",
@@ -71,6 +74,7 @@ class WorkerStatus:
         replaced: Producers replaced before a transaction, on suspicion.
         restores: Partitions restored.
         busy_at: Loop time of the last batch.
+        router: The router, if this worker has one.
     """
 
     worker_name: str
@@ -93,6 +97,7 @@ class WorkerStatus:
     replaced: int = 0
     restores: int = 0
     busy_at: float = 0.0
+    router: RouterStatus | None = None
 
     def counts(self, tp: Tp) -> dict[str, int]:
         """The counts of one partition, by fate."""
@@ -213,7 +218,50 @@ def _doubts(status: WorkerStatus, now_ms: int) -> Rows:
         yield (kind,), count
 
 
+def _of_router(value: Callable[[RouterStatus, int], Rows]) -> Reading:
+    def read(status: WorkerStatus, now_ms: int) -> Rows:
+        if status.router is not None:
+            yield from value(status.router, now_ms)
+
+    return read
+
+
+def _routed(router: RouterStatus, now_ms: int) -> Rows:
+    for (rule, fate), count in sorted(router.counts.items()):
+        yield (rule, fate.value), count
+
+
+def _router_lags(router: RouterStatus, now_ms: int) -> Rows:
+    for tp, lag in sorted(router.lags().items()):
+        yield (tp.topic, str(tp.partition)), lag
+
+
+def _router_blocked(router: RouterStatus, now_ms: int) -> Rows:
+    blocked = set(router.blocked)
+    for tp in sorted(router.owned):
+        yield (tp.topic, str(tp.partition)), float(tp in blocked)
+
+
+def _routing_warnings(router: RouterStatus, now_ms: int) -> Rows:
+    for rule, count in sorted(router.warnings.items()):
+        yield (rule,), count
+
+
+def _router_doubts(router: RouterStatus, now_ms: int) -> Rows:
+    for kind, count in sorted(router.doubts.items()):
+        yield (kind,), count
+
+
+def _rules_age(router: RouterStatus, now_ms: int) -> Rows:
+    yield (), router.rules_age_s()
+
+
+def _rules_rejected(router: RouterStatus, now_ms: int) -> Rows:
+    yield (), router.rules_rejected()
+
+
 PARTITION = ("destination", "partition")
+INPUT = ("topic", "partition")
 
 METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(
@@ -440,6 +488,55 @@ METRICS: tuple[MetricSpec, ...] = (
         "Partitions restored from the changelogs.",
         (),
         _one(lambda s: s.restores),
+    ),
+    MetricSpec(
+        "uow_routed_records",
+        "counter",
+        "Records of the inputs that the router has dealt with, by rule and result: routed, rejected or passed. An empty rule: no rule accepted them.",
+        ("rule", "fate"),
+        _of_router(_routed),
+    ),
+    MetricSpec(
+        "uow_routing_warnings",
+        "counter",
+        "Records whose routing name could not be used, or was given more than once; uow-warning says which.",
+        ("rule",),
+        _of_router(_routing_warnings),
+    ),
+    MetricSpec(
+        "uow_router_lag",
+        "gauge",
+        "Records of an input that wait for the router.",
+        INPUT,
+        _of_router(_router_lags),
+    ),
+    MetricSpec(
+        "uow_router_blocked",
+        "gauge",
+        "1 if the router cannot go on with an input's partition; the page /groups/ says why.",
+        INPUT,
+        _of_router(_router_blocked),
+    ),
+    MetricSpec(
+        "uow_router_doubts",
+        "counter",
+        "Transactions of the router whose outcome was in doubt, or that were refused.",
+        ("kind",),
+        _of_router(_router_doubts),
+    ),
+    MetricSpec(
+        "uow_rules_age_seconds",
+        "gauge",
+        "Time since the rules were last compared with their store.",
+        (),
+        _of_router(_rules_age),
+    ),
+    MetricSpec(
+        "uow_rules_rejected",
+        "counter",
+        "Versions of the rules that were not taken into use because they are wrong; `uow rules history` says why.",
+        (),
+        _of_router(_rules_rejected),
     ),
 )
 

@@ -11,13 +11,16 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from uow.processor.engine.group_view import arrival, arrivals, seen
 from uow.processor.engine.ports import Tp
 from uow.processor.shell.monitor import WorkerStatus, oldest_opened_at, registry_for
+
+if TYPE_CHECKING:  # the extra `rules` need not be installed
+    from uow.processor.kafka.router import RouterStatus
 
 CUT_OFF = "cut off"
 GROUPS_SHOWN = 20
@@ -78,6 +81,23 @@ def groups_view(status: WorkerStatus, now_ms: int) -> dict[str, Any]:
         "doubts": dict(status.doubts),
         "producers_replaced": status.replaced,
         "restores": status.restores,
+        **({"router": _router_view(status.router)} if status.router is not None else {}),
+    }
+
+
+def _router_view(router: RouterStatus) -> dict[str, Any]:
+    lags = router.lags()
+    return {
+        "ready": router.is_ready,
+        "inputs": {
+            f"{tp.topic}/{tp.partition}": {"position": position, "lag": lags.get(tp), "blocked": router.blocked.get(tp)}
+            for tp, position in sorted(router.owned.items())
+        },
+        "records": {f"{rule}: {fate}": count for (rule, fate), count in sorted(router.counts.items())},
+        "warnings": dict(sorted(router.warnings.items())),
+        "transactions": router.transactions,
+        "doubts": dict(sorted(router.doubts.items())),
+        "rules_age_s": router.rules_age_s(),
     }
 
 
@@ -121,8 +141,9 @@ def health_view(status: WorkerStatus) -> dict[str, Any]:
     complaint = status.read_complaint()
     if complaint is not None:
         return {"status": CUT_OFF, "why": complaint}
-    if status.blocked:
-        return {"status": "blocked", "why": {f"{tp.topic}/{tp.partition}": why for tp, why in status.blocked.items()}}
+    blocked = status.blocked | (dict(sorted(status.router.blocked.items())) if status.router is not None else {})
+    if blocked:
+        return {"status": "blocked", "why": {f"{tp.topic}/{tp.partition}": why for tp, why in blocked.items()}}
     return {"status": "OK"}
 
 

@@ -18,7 +18,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -43,7 +43,7 @@ from uow.processor.shell.pages import web_address
 from uow.processor.shell.settings_check import check_settings
 from uow.schemas.error_classes import Complaint, ConfigError, FencedError
 from uow.topics import admin
-from uow.topics.catalogue import DestinationTopics, expected
+from uow.topics.catalogue import DestinationTopics, TopicSpec, expected, expected_of_routers
 from uow.topics.policies import NEVER_MS, HandlingPolicy
 
 log = logging.getLogger("uow.worker")
@@ -81,8 +81,16 @@ def run_worker(
     _warn(settings)
     partitions = check_topics(settings)
     web = web_address(settings.web)
-    contexts = check_settings(settings, task_contexts(settings, partitions, input_limits(settings)))
-    app = create_app(settings, kafka_ports(settings, contexts, on_step, wall), web)
+    limits = input_limits(settings)
+    contexts = check_settings(settings, task_contexts(settings, partitions, limits))
+    new_router = new_upstream = None
+    if settings.routers:  # others need not have the extra `rules`
+        from uow.processor.shell.router_thread import follow_rules, kafka_router, rule_tables, upstream
+
+        rules = follow_rules(settings)
+        contexts = rule_tables(settings, contexts)
+        new_router, new_upstream = kafka_router(settings, rules, limits, on_step, wall), upstream(settings, rules)
+    app = create_app(settings, kafka_ports(settings, contexts, on_step, wall, new_upstream), web, new_router)
     if web is not None:
         if web.note:
             log.warning("%s; the pages are on another port", web.note)
@@ -123,8 +131,10 @@ class UowWorker(faust.Worker):
         return FAILED if crash is not None else status
 
     async def on_startup_finished(self) -> None:
-        """Partitions are owned and restored, or we are a spare."""
+        """Partitions are owned and restored, or we are a spare; the same of the router's, if there is one."""
         await super().on_startup_finished()
+        if not self._signals:
+            await self.uow_app.wait_for_stopped(self.uow_app.router_ready)
         if not self._signals:
             print(f"worker {self.uow_app.status.worker_name} ready", flush=True)
 
@@ -155,22 +165,21 @@ def check_topics(settings: WorkerSettings) -> dict[str, int]:
     client = Clients(settings).admin()
     partitions = _insist(settings, partial(_partitions, client))
     complaints = []
-    for name, policy in settings.destinations.items():
-        specs = expected(
-            settings.application_id, name, policy, replay_ms=settings.replay_ms, is_trial=settings.is_trial
-        )
+
+    def check(specs: Sequence[TopicSpec]) -> None:
         for each in _insist(settings, partial(admin.check, client, specs)):
             if each.advised:
                 log.warning("%s", each)
                 continue
             remedy = _REMEDIES.get(each.what, "`uow topics check` lists all that must be changed")
-            complaints.append(
-                Complaint(
-                    f"topic {each.topic}, {each.what}",
-                    each.actual,
-                    f"must be {each.expected}: {each.reason}; {remedy}",
-                )
-            )
+            rule = f"must be {each.expected}: {each.reason}; {remedy}"
+            complaints.append(Complaint(f"topic {each.topic}, {each.what}", each.actual, rule))
+
+    if settings.routers:
+        check(expected_of_routers(settings.application_id, settings.inputs))
+    for name, policy in settings.destinations.items():
+        replay, trial = settings.replay_ms, settings.is_trial
+        check(expected(settings.application_id, name, policy, replay_ms=replay, is_trial=trial))
         names = DestinationTopics(settings.application_id, name)
         topic = names.components
         partitions.setdefault(topic, 0)

@@ -507,14 +507,17 @@ class Broker:
             return
         self.preparing_since = None
         self.generation += 1
-        ids = sorted(self.members)
-        for place, number in enumerate(ids):
+        readers: dict[str, list[int]] = {}
+        for number in sorted(self.members):
+            for topic in self.members[number].topics:
+                readers.setdefault(topic, []).append(number)
+        for number in sorted(self.members):
             member = self.members[number]
             target = {
                 Tp(topic, p)
                 for topic in member.topics
                 for p in range(self.settings.partitions)
-                if (p + self.salt) % len(ids) == place
+                if readers[topic][(p + self.salt) % len(readers[topic])] == number
             }
             others = {tp for other in self.members.values() if other is not member for tp in other.owned}
             member.wanted = target - others

@@ -360,6 +360,8 @@ class MemorySource:
                     trouble[tp] = Blocked(f"{place}: position {at} is below the log's start {start}")
                     self.paused.add(tp)
                     continue
+                if not limit:
+                    break
                 rows = self.kafka.visible(tp, at)[:limit]
                 limit -= len(rows)
                 self.position[tp] = rows[-1].offset() + 1 if rows else self.kafka.stable_end(tp)

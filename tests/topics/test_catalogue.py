@@ -176,7 +176,7 @@ def test_topics_of_rules_and_routers_are_expected() -> None:
     assert (rules.name, rules.partitions, rules.config["cleanup.policy"]) == ("shop-rules", 1, "compact")
     assert [spec.name for spec in inputs] == ["returns", "stock.events"]
     assert inputs[0].config["message.timestamp.type"] == "LogAppendTime"
-    assert all(each.advised for each in inputs[0].expectations.values()), "they belong to others"
+    assert [spec.of_others for spec in (rules, *inputs)] == [False, True, True]
 
 
 def test_target_topics_are_expected_once_and_those_of_runs_have_the_number_of_the_input() -> None:

@@ -11,6 +11,7 @@ from uow.cli.options import config_option, json_option
 from uow.config.loading import Settings
 from uow.ops.eras import record_strictness
 from uow.ops.repartition import repartition as run_repartition
+from uow.ops.target_topics import targets_by_destination
 from uow.terminal.printing import print_json
 from uow.topics import admin
 from uow.topics.catalogue import (
@@ -18,6 +19,7 @@ from uow.topics.catalogue import (
     DestinationTopics,
     TopicSpec,
     expected,
+    expected_of_routers,
 )
 
 
@@ -121,14 +123,25 @@ def repartition(destination: str, partitions: int | None, dry_run: bool, setting
 
 
 def _specs(settings: Settings, partitions: int = DEFAULT_PARTITIONS, replication: int = 1) -> list[list[TopicSpec]]:
-    """The expected topics of each destination."""
-    replay_ms = settings.worker("").replay_ms
-    return [
+    """The expected topics of each destination, and those of routers."""
+    worker = settings.worker("")
+    targets = targets_by_destination(settings)
+    found = [
         expected(
-            settings.application_id, destination, policy, partitions, replication, replay_ms, is_trial=settings.is_trial
+            settings.application_id,
+            destination,
+            policy,
+            partitions,
+            replication,
+            worker.replay_ms,
+            targets.get(destination, {}),
+            is_trial=settings.is_trial,
         )
         for destination, policy in settings.destinations.items()
     ]
+    if worker.routers:
+        found.append(expected_of_routers(settings.application_id, worker.inputs, partitions, replication))
+    return found
 
 
 def _row(deviation: admin.Deviation) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from uow.config.loading import Settings
 from uow.processor.engine.context import TaskContext
@@ -39,7 +40,13 @@ def task_context(settings: Settings, destination: str) -> TaskContext:
     for topic in (topics.components, topics.groups_changelog, topics.closed_changelog):
         if topic not in counts:
             raise NoAnswerError(f"topic {topic} does not exist; create it with `uow topics create`")
-    return TaskContext(destination, topics, policy, counts[topics.components], b"", b"")
+    context = TaskContext(destination, topics, policy, counts[topics.components], b"", b"")
+    if not settings.routers:
+        return context
+    from uow.processor.kafka.rule_desk import LoggedRules
+    from uow.processor.kafka.rule_log import open_rule_log
+
+    return replace(context, rules=LoggedRules(open_rule_log(settings.worker("look")), destination, policy))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ Belongs here: the checks. Does not belong here: printing (`uow.cli.doctor_comman
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,7 +34,7 @@ from uow.schemas.error_classes import UowError
 from uow.schemas.registry import connect
 from uow.terminal.printing import span_text, wall_clock_ms
 from uow.topics import admin
-from uow.topics.catalogue import DEFAULT_PARTITIONS, DestinationTopics, expected
+from uow.topics.catalogue import DEFAULT_PARTITIONS, DestinationTopics, expected, expected_of_routers
 from uow.topics.policies import DestinationPolicy
 
 ANSWER_S = 10.0
@@ -55,6 +55,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
         return
     yield ok(f"{len(cluster.brokers)} broker{'s' if len(cluster.brokers) > 1 else ''} at {settings.bootstrap_servers}")
     yield from _registry(settings)
+    yield from _routers(settings, client)
     for name, policy in settings.destinations.items():
         topics = list(_topics(settings, client, name, policy, cluster))
         yield from topics
@@ -89,19 +90,33 @@ def _registry(settings: Settings) -> Iterator[Finding]:
     yield ok("the schema registry answers")
 
 
-def _topics(
-    settings: Settings, client: AdminClient, name: str, policy: DestinationPolicy, cluster: Any
-) -> Iterator[Finding]:
-    specs = expected(settings.application_id, name, policy, DEFAULT_PARTITIONS, is_trial=settings.is_trial)
+def _routers(settings: Settings, client: AdminClient) -> Iterator[Finding]:
+    """`A-rules` and the inputs; an input that is no `LogAppendTime` counts its limits from elsewhere."""
+    if not settings.routers:
+        return
+    specs = expected_of_routers(settings.application_id, settings.worker("").inputs)
     deviations = admin.check(client, specs)
+    yield from _deviations(deviations)
+    if not deviations:
+        yield ok(f"routers: {len(specs)} topics are right")
+
+
+def _deviations(deviations: Iterable[admin.Deviation]) -> Iterator[Finding]:
     for each in deviations:
         remedy = (
             "create it with `uow topics create`" if each.what == "topic" else "change it; `uow topics check` lists all"
         )
         verdict, must = (CheckResult.LOOK, "should") if each.advised else (CheckResult.WRONG, "must")
-        yield Finding(
-            verdict, f"{each.topic}: {each.what} is {each.actual or 'missing'}, {must} be {each.expected}", remedy
-        )
+        what = f"{each.topic}: {each.what} is {each.actual or 'missing'}, {must} be {each.expected}"
+        yield Finding(verdict, f"{what}: {each.reason}" if each.advised else what, remedy)
+
+
+def _topics(
+    settings: Settings, client: AdminClient, name: str, policy: DestinationPolicy, cluster: Any
+) -> Iterator[Finding]:
+    specs = expected(settings.application_id, name, policy, DEFAULT_PARTITIONS, is_trial=settings.is_trial)
+    deviations = admin.check(client, specs)
+    yield from _deviations(deviations)
     if not deviations:
         yield ok(f"{name}: {len(specs)} topics are right")
     there = [cluster.topics[spec.name] for spec in specs if spec.name in cluster.topics]

@@ -1,0 +1,358 @@
+"""The router: a poll of the inputs in, one transaction of components and positions out (aggregation, section 1, B-27).
+
+It keeps nothing but positions, so it needs no restore: after any doubt it aborts, looks where the group stands, and reads on from there. The records
+of an input partition are routed in their order, by one producer, so those of one group key stay in it. Source, sink and fencing are
+the worker's own; to Kafka the routers of `A` are an application of its own, `A-router`.
+
+| What went wrong | What the router does |
+| --- | --- |
+| a record: its transform, its routing name, its value | it goes to `D.rejected`, in the same transaction |
+| `Doubt` | a new producer, back to the committed positions |
+| `StaleGeneration` | the same with the same producer, after the rebalance had its chance |
+| `Refused` | back; the partition whose record is refused is blocked at its position, tried again later and later. The others go on |
+| positions that retention took | that partition is blocked |
+| anything else | the worker ends |
+
+Belongs here: the loop. Does not belong here: what becomes of a record (`uow.processor.rules.routing`), the thread's owner
+(`uow.processor.shell.router_thread`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from uow.processor.core.columns import UnreadableRecord, looked_at
+from uow.processor.engine.ports import (
+    Contents,
+    Doubt,
+    Meanwhile,
+    Output,
+    Plan,
+    Poll,
+    RawRecord,
+    RecordSource,
+    Refused,
+    Sink,
+    StaleGeneration,
+    Stopped,
+    Tp,
+)
+from uow.processor.rules.routing import Fate, Routed
+
+READ_TIMEOUT_S: Final = 0.2
+"""Longest one read waits for a first record: how long a stop may go unseen."""
+BACK_OFF_S: Final = 0.2
+"""Wait after a doubt; doubles with each that follows at once."""
+LONGEST_BACK_OFF_S: Final = 5.0
+RETRY_S: Final = 1.0
+"""Before a blocked partition is tried again; doubles as well."""
+LONGEST_RETRY_S: Final = 60.0
+
+
+class RoutedPlan(Plan):
+    """All that a poll of one input partition writes; there is no changelog, and no command beside it."""
+
+    def positions(self) -> tuple[tuple[Tp, int, str], ...]:
+        """The input's own."""
+        return ((self.tp, self.next_offset, ""),)
+
+
+class Desk(Protocol):
+    """Decides about records by the rules in force, and knows which rows are in `A-rules`. Not for two threads at once."""
+
+    def refresh(self) -> None:
+        """Takes a newer version of the rules, if there is one. Called once a turn; does not wait long."""
+        ...
+
+    def route(self, record: RawRecord, headers: Any) -> Routed:
+        """The record that becomes of one. An `UnreadableRecord` has headers that cannot be read."""
+        ...
+
+    def unwritten(self, routed: Iterable[Routed]) -> Sequence[Output]:
+        """The records of `A-rules` that are to be written with these."""
+        ...
+
+    def written(self, outputs: Iterable[Output]) -> None:
+        """These are committed."""
+        ...
+
+
+@dataclass(slots=True)
+class RouterStatus:
+    """A worker's router, as pages and metrics show it. Written by its thread alone, read by others.
+
+    Attributes:
+        owned: Position by input partition.
+        ends: Returns the end offsets of inputs, as of the last statistics.
+        blocked: Cause by input partition that cannot go on.
+        counts: Records by rule and fate.
+        warnings: Routing warnings by rule.
+        transactions: Number committed.
+        doubts: Number by kind.
+        is_ready: It has its partitions, or is a spare.
+        rules_age_s: Returns the time since the rules were last compared with their store, seconds.
+        rules_rejected: Returns how many versions of them were wrong.
+    """
+
+    owned: dict[Tp, int] = field(default_factory=dict)
+    ends: Callable[[], Mapping[Tp, int]] = dict
+    blocked: dict[Tp, str] = field(default_factory=dict)
+    counts: Counter[tuple[str, Fate]] = field(default_factory=Counter)
+    warnings: Counter[str] = field(default_factory=Counter)
+    transactions: int = 0
+    doubts: Counter[str] = field(default_factory=Counter)
+    is_ready: bool = False
+    rules_age_s: Callable[[], float] = lambda: 0.0
+    rules_rejected: Callable[[], int] = lambda: 0
+
+    def lags(self) -> dict[Tp, int]:
+        """Records that wait to be routed, by input partition."""
+        ends = self.ends()
+        return {tp: max(0, ends.get(tp, 0) - position) for tp, position in list(self.owned.items())}
+
+
+@dataclass(frozen=True, slots=True)
+class RouterPorts:
+    """The ports of a router.
+
+    Attributes:
+        source: Reads the inputs, as a member of `A-router`.
+        sink: Writes transactions.
+        starts: Where to read on: the committed offset, the log's start where there is none.
+        contents: Looks at records without headers again.
+        desk: The rules.
+    """
+
+    source: RecordSource
+    sink: Sink
+    starts: Callable[[Sequence[Tp], Meanwhile], Mapping[Tp, int]]
+    contents: Contents
+    desk: Desk
+
+
+class Router(threading.Thread):
+    """Routes until `request_stop`, or until something cannot be repaired.
+
+    Args:
+        ports: Its outside.
+        inputs: Topics.
+        poll_records: Most records of one poll.
+        status: Kept up to date.
+        stop: Set when asked to stop; ports that wait for brokers look at it.
+        on_ready: Called once, when it has its partitions or is a spare.
+        on_finished: Called at the end, with the error if it was not asked to end.
+        monotonic: Seconds, from anywhere.
+    """
+
+    def __init__(
+        self,
+        ports: RouterPorts,
+        inputs: Collection[str],
+        poll_records: int,
+        status: RouterStatus,
+        stop: threading.Event,
+        on_ready: Callable[[], None] = lambda: None,
+        on_finished: Callable[[BaseException | None], None] = lambda error: None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(name="uow-router", daemon=True)
+        self._ports, self._inputs, self._poll_records = ports, sorted(inputs), poll_records
+        self._source, self._sink, self._desk = ports.source, ports.sink, ports.desk
+        self.status, self._stopping = status, stop
+        self._on_ready, self._on_finished, self._monotonic = on_ready, on_finished, monotonic
+        self._assigned: set[Tp] = set()
+        self._again: set[Tp] = set()
+        self._unsettled: set[Tp] = set()
+        self._is_member = False
+        self._retries: dict[Tp, tuple[float, float]] = {}
+        self._one_by_one = False
+        self._doubts = 0
+
+    def request_stop(self) -> None:
+        """Finish the turn, leave the group."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """The thread's body."""
+        error: BaseException | None = None
+        try:
+            self._sink.open(self._check_stop)
+            self._source.open(self._inputs, self._on_assign, self._on_revoke, self._on_revoke)
+            while not self._stopping.is_set():
+                try:
+                    self._turn()
+                except Doubt as doubt:
+                    self._start_over(doubt)
+        except Stopped:
+            pass
+        except BaseException as failure:  # noqa: BLE001 - the thread's boundary: whatever it is, its owner must hear of it
+            error = failure
+        for port in (self._source, self._sink, self._ports.contents):
+            try:
+                port.close()
+            except BaseException as failure:  # noqa: BLE001 - as above; the first error is the one to report
+                error = error or failure
+        self._on_finished(error)
+
+    # -- the group
+
+    def _check_stop(self) -> None:
+        if self._stopping.is_set():
+            raise Stopped("asked to stop while it waited")
+
+    def _serve(self) -> None:
+        """A `Meanwhile` (ER-17)."""
+        self._check_stop()
+        self._source.control(0.0)
+
+    def _on_assign(self, tps: list[Tp]) -> None:
+        self._is_member = True
+        self._assigned.update(tps)
+
+    def _on_revoke(self, tps: list[Tp]) -> list[Tp]:
+        """Nothing is in flight: each turn ends with its transaction."""
+        for tp in tps:
+            for those in (self._assigned, self._again, self._unsettled):
+                those.discard(tp)
+            self._retries.pop(tp, None)
+            self.status.owned.pop(tp, None)
+            self.status.blocked.pop(tp, None)
+        return tps
+
+    def _begin_assigned(self) -> None:
+        """Reads partitions from their committed positions: those that came, and those of which it is not certain what was committed."""
+        owned = self.status.owned
+        new = sorted(self._assigned - owned.keys())
+        if new or self._again:
+            starts = self._ports.starts([*new, *sorted(self._again)], self._serve)
+            begun = {tp: starts[tp] for tp in new if tp in self._assigned}
+            self._source.begin(begun)
+            owned.update(begun)
+            sought = {tp: starts[tp] for tp in self._again if tp in owned}
+            self._source.seek(sought)
+            owned.update(sought)
+            self._again.clear()
+            self._unsettled.update(begun, sought)
+        if self._is_member and not self.status.is_ready:
+            self.status.is_ready = True
+            self._on_ready()
+
+    # -- a turn
+
+    def _turn(self) -> None:
+        # Nothing is in flight.
+        self._source.control(0.0)
+        self._retry_blocked()
+        self._begin_assigned()
+        self._desk.refresh()
+        poll = self._source.read(self._poll_records, READ_TIMEOUT_S)
+        if poll is None:
+            self._settle()
+            return
+        for tp, cause in poll.trouble.items():
+            self._block(tp, str(cause))
+        self._route(poll)
+
+    def _settle(self) -> None:
+        """Commits positions past the markers that end transactions of the inputs: so that others see that nothing waits here (B-218)."""
+        token, owned = self._source.token(), self.status.owned
+        ends = {tp: self._source.drained(tp, owned[tp]) for tp in self._unsettled - self.status.blocked.keys()}
+        reached = {tp: end.offset for tp, end in ends.items() if end is not None}
+        plans = [RoutedPlan(tp, "", "", end, "", 0) for tp, end in reached.items() if end > owned[tp]]
+        if plans:
+            self._sink.write(plans, token)
+            owned.update({plan.tp: plan.next_offset for plan in plans})
+        self._unsettled.difference_update(reached)
+
+    def _route(self, poll: Poll) -> None:
+        owned, blocked = self.status.owned, self.status.blocked
+        batches = {tp: records for tp, records in poll.records.items() if tp in owned and tp not in blocked}
+        work = [self._plan(tp, records) for tp, records in batches.items()]
+        for some in [[each] for each in work] if self._one_by_one else [work] if work else []:
+            plans = [plan for plan, _ in some]
+            try:
+                self._sink.write(plans, poll.token)
+            except Refused as refused:
+                if refused.tp is None and len(plans) == 1:
+                    refused.tp = plans[0].tp
+                raise
+            self._on_committed(some)
+        self._one_by_one = False
+        self._doubts = 0
+
+    def _plan(self, tp: Tp, records: Sequence[RawRecord]) -> tuple[Plan, Sequence[Routed]]:
+        route = self._desk.route
+        seen = self._without_hidden(tp, list(looked_at(records)))
+        routed = [route(record, headers) for headers, record in seen]
+        plan = RoutedPlan(tp, "", "", records[-1].offset() + 1, "", 0)
+        plan.outputs.extend(self._desk.unwritten(routed))
+        for each in routed:
+            topic, key, value, kept = each.sent
+            plan.outputs.append(Output(topic, -1, key, value, kept))
+        return plan, routed
+
+    def _without_hidden(self, tp: Tp, seen: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """The records, with a stand-in for each whose headers the client does not show (decision 18)."""
+        bare = [record.offset() for headers, record in seen if not headers and not isinstance(record, UnreadableRecord)]
+        hidden = self._ports.contents.hidden(tp, bare) if bare else ()
+        if not hidden:
+            return seen
+        return [
+            (None, UnreadableRecord(each)) if each.offset() in hidden else (headers, each) for headers, each in seen
+        ]
+
+    def _on_committed(self, some: Sequence[tuple[Plan, Sequence[Routed]]]) -> None:
+        status = self.status
+        status.transactions += 1
+        for plan, routed in some:
+            self._desk.written(plan.outputs)
+            self._retries.pop(plan.tp, None)
+            status.owned[plan.tp] = plan.next_offset
+            self._unsettled.add(plan.tp)
+            for each in routed:
+                status.counts[each.rule_id, each.fate] += 1
+                if each.has_warning:
+                    status.warnings[each.rule_id] += 1
+
+    # -- trouble
+
+    def _start_over(self, doubt: Doubt) -> None:
+        """Back to the committed positions of everything owned."""
+        self.status.doubts[type(doubt).__name__] += 1
+        if not isinstance(doubt, StaleGeneration):
+            self._sink.replace(self._serve)
+        if isinstance(doubt, Refused):
+            if doubt.tp is None:
+                self._one_by_one = True
+            elif doubt.tp in self.status.owned:
+                self._block(doubt.tp, f"a record made of it is refused: {doubt}")
+        wait = min(LONGEST_BACK_OFF_S, BACK_OFF_S * 2**self._doubts)
+        self._doubts += 1
+        self._again.update(self.status.owned)
+        until = self._monotonic() + wait
+        while self._monotonic() < until and not self._stopping.is_set():
+            self._source.control(0.05)
+
+    def _block(self, tp: Tp, cause: str) -> None:
+        """Reads it no further for a while; each time for longer."""
+        if tp not in self.status.owned:
+            return
+        _, wait = self._retries.get(tp, (0.0, RETRY_S / 2))
+        wait = min(LONGEST_RETRY_S, 2 * wait)
+        self._retries[tp] = self._monotonic() + wait, wait
+        self.status.blocked[tp] = cause
+        self._source.pause([tp])
+
+    def _retry_blocked(self) -> None:
+        now = self._monotonic()
+        due = [tp for tp in self.status.blocked if self._retries[tp][0] <= now]
+        if due:
+            self._again.update(due)
+            for tp in due:
+                del self.status.blocked[tp]
+            self._source.resume(due)

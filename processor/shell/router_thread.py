@@ -1,0 +1,174 @@
+"""The router of a worker, put together: its ports on librdkafka, and the rules it follows.
+
+Loaded only by workers that have routers: it needs the extra `rules`. Belongs here: how the parts fit. Does not belong here: the loop
+(`uow.processor.kafka.router`), starting and stopping the thread (`uow.processor.shell.bridge`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+from uow.processor.engine.context import TaskContext
+from uow.processor.engine.ports import Meanwhile, Tp
+from uow.processor.kafka.clients import Clients
+from uow.processor.kafka.contents import KafkaContents
+from uow.processor.kafka.log_reader import KafkaLogReader
+from uow.processor.kafka.router import Router, RouterPorts, RouterStatus
+from uow.processor.kafka.router_positions import RouterPositions
+from uow.processor.kafka.rule_desk import LoggedRules, RuleDesk, rules_of
+from uow.processor.kafka.rule_log import open_rule_log
+from uow.processor.kafka.sink import KafkaSink
+from uow.processor.kafka.source import KafkaSource
+from uow.processor.kafka.worker_clock import WorkerClock, wall_ms
+from uow.processor.kafka.worker_settings import WorkerSettings
+from uow.processor.rules.checks import complaints_about
+from uow.processor.rules.columns import WrongRows
+from uow.processor.rules.in_force import RuleFollower, RulesInForce, default_rules
+from uow.processor.rules.routing import RouteTarget
+from uow.processor.rules.rule_file import read_rules
+from uow.processor.rules.rule_set import RuleSet, RuleTables
+from uow.processor.rules.store import rule_source
+from uow.processor.rules.transforms import installed
+from uow.processor.shell.app import NewRouter
+from uow.processor.shell.monitor import WorkerStatus
+from uow.schemas.error_classes import Complaint, ConfigError
+from uow.topics.catalogue import DestinationTopics, rules_topic
+from uow.topics.record_size import INPUT_LIMIT_BYTES, RecordLimit
+
+log = logging.getLogger("uow.rules")
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedMirror:
+    """The rules as routers wrote them to `A-rules`: port `RuleMirror`."""
+
+    settings: WorkerSettings
+
+    def tables(self) -> RuleTables | None:
+        """The latest set; None if there is none, or none that can be read."""
+        with closing(open_rule_log(self.settings)) as log_:
+            log_.catch_up(lambda: None)
+            if log_.mirror is None:
+                return None
+            try:
+                return read_rules(log_.mirror.decode(), 0)
+            except (WrongRows, UnicodeDecodeError) as error:
+                log.warning("the rules in %s cannot be read: %s", rules_topic(self.settings.application_id), error)
+                return None
+
+
+def follow_rules(settings: WorkerSettings) -> RuleFollower:
+    """The rules in force, followed by a thread of their own.
+
+    Raises:
+        ConfigError: There are none to begin with.
+    """
+
+    def check(rules: RuleSet) -> Sequence[Complaint]:
+        return complaints_about(rules, settings.destinations, settings.application_id, installed())
+
+    try:
+        source = rule_source(settings.rules.source)
+    except ValueError as error:
+        raise ConfigError("rules.source", "...", str(error)) from None
+    in_force = RulesInForce(
+        source,
+        check,
+        settings.rules.refresh_ms,
+        LoggedMirror(settings),
+        default_rules(settings.destinations) if settings.rules.allow_defaults else None,
+    )
+    in_force.start()
+    return RuleFollower(in_force)
+
+
+def rule_tables(settings: WorkerSettings, contexts: Mapping[str, TaskContext]) -> dict[str, TaskContext]:
+    """The contexts of tasks with the rows of `A-rules`, all read by one reader."""
+    log_ = open_rule_log(settings)
+    return {
+        topic: replace(context, rules=LoggedRules(log_, context.destination, context.policy))
+        for topic, context in contexts.items()
+    }
+
+
+def upstream(settings: WorkerSettings, rules: RuleFollower) -> RouterPositions:
+    """How far the routers are, for the assembler (B-218)."""
+    destinations = {DestinationTopics(settings.application_id, name).components: name for name in settings.destinations}
+
+    def inputs_of(components: str) -> list[str]:
+        destination = destinations[components]
+        return [
+            topic
+            for router in settings.routers.values()
+            if any(rule.destination == destination for rule in rules_of(router, rules.rules))
+            for topic in router.inputs
+        ]
+
+    return RouterPositions(Clients(settings.of_routers), inputs_of)
+
+
+def kafka_router(
+    settings: WorkerSettings,
+    rules: RuleFollower,
+    limits: Mapping[str, int],
+    on_step: Callable[[str], None] = lambda step: None,
+    wall: Callable[[], int] = wall_ms,
+) -> NewRouter:
+    """Makes the router on librdkafka.
+
+    Args:
+        settings: Settings of the worker.
+        rules: The rules in force.
+        limits: Largest record by topic name, for `D.components`.
+        on_step: Called at each commit step, with `router-` before its name; for drills.
+        wall: The wall clock, epoch ms.
+    """
+    targets = {}
+    for name, policy in settings.destinations.items():
+        topics = DestinationTopics(settings.application_id, name)
+        limit = RecordLimit(limits.get(topics.components, INPUT_LIMIT_BYTES))
+        targets[name] = RouteTarget(topics, policy, limit)
+    routers, started = settings.of_routers, time.monotonic()
+
+    def new_router(
+        worker: WorkerStatus, on_ready: Callable[[], None], on_finished: Callable[[BaseException | None], None]
+    ) -> Router:
+        clients, clock = Clients(routers), WorkerClock(wall, lead_ms=settings.clock_lead_ms)
+        source = KafkaSource(clients, routers, clock)
+
+        def on_replaced(cause: str) -> None:
+            worker.replaced += 1
+
+        def starts(tps: Sequence[Tp], meanwhile: Meanwhile) -> Mapping[Tp, int]:
+            """Stable committed offsets (ER-06); the log's start where the group has none."""
+            with closing(KafkaLogReader(clients, meanwhile)) as reader:
+                committed = {tp: at.offset for tp, at in reader.committed(tps).items()}
+                new = [tp for tp, offset in committed.items() if offset is None]
+                return {tp: offset for tp, offset in committed.items() if offset is not None} | {
+                    tp: start for tp, (start, _) in (reader.bounds(new) if new else {}).items()
+                }
+
+        desk = RuleDesk(
+            lambda: rules.rules,
+            settings.routers,
+            targets,
+            open_rule_log(settings, rules.refresh),
+            rules_topic(settings.application_id),
+            wall,
+        )
+        sink = KafkaSink(clients, routers, lambda step: on_step(f"router-{step}"), on_replaced)
+        contents = KafkaContents(clients, settings.transaction_timeout_ms / 2000)
+        ports = RouterPorts(source, sink, starts, contents, desk)
+        status = worker.router = RouterStatus(
+            ends=lambda: source.ends,
+            rules_age_s=lambda: time.monotonic() - (rules.status.seen_at_s or started),
+            rules_rejected=lambda: rules.status.rejected,
+        )
+        return Router(ports, settings.inputs, settings.poll_records, status, threading.Event(), on_ready, on_finished)
+
+    return new_router

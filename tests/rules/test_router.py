@@ -1,0 +1,172 @@
+"""The router's loop on brokers in memory: each record once, whatever happens on the way (B-27)."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.processes import wait_for
+from tests.shell.memory_kafka import Faults, MemoryContents, MemoryKafka, MemoryLogReader, MemorySink, MemorySource
+from uow.processor.engine.ports import Doubt, Meanwhile, Output, Refused, Tp
+from uow.processor.kafka.router import Router, RouterPorts, RouterStatus
+from uow.processor.rules.routing import Fate, Routed, Sent
+
+INPUT, OUTPUT, RULES = "stock.events", "supply.components", "A-rules"
+
+
+class KeyDesk:
+    """Sends each record on under the key that its header names."""
+
+    def refresh(self) -> None: ...
+
+    def route(self, record: Any, headers: Any) -> Routed:
+        key = dict(headers or ())["to"]
+        where = f"{record.topic()}/{record.partition()}/{record.offset()}".encode()
+        return Routed(Fate.ROUTED, "rule", Sent(OUTPUT, key, record.value(), [("uow-input", where)]))
+
+    def unwritten(self, routed: Iterable[Routed]) -> Sequence[Output]:
+        return ()
+
+    def written(self, outputs: Iterable[Output]) -> None: ...
+
+
+class RefusingSink(MemorySink):
+    """A broker that refuses every record of some values."""
+
+    refused: frozenset[bytes] = frozenset()
+
+    def write(self, plans: Sequence[Any], token: Any) -> None:
+        for plan in plans:
+            if any(output.value in self.refused for output in plan.outputs):
+                raise Refused("too large", plan.tp)
+        super().write(plans, token)
+
+
+@contextmanager
+def running(kafka: MemoryKafka, name: str = "one", faults: Faults | None = None) -> Iterator[Router]:
+    """A router in its thread."""
+    reader = MemoryLogReader(kafka)
+
+    def starts(tps: Sequence[Tp], meanwhile: Meanwhile) -> Mapping[Tp, int]:
+        return {tp: at.offset or 0 for tp, at in reader.committed(tps).items()}
+
+    sink = RefusingSink(kafka, f"A-router-{name}", faults)
+    ports = RouterPorts(MemorySource(kafka, name), sink, starts, MemoryContents(kafka), KeyDesk())
+    errors: list[BaseException | None] = []
+
+    def finished(error: BaseException | None) -> None:
+        errors.append(error)
+        if error is not None:
+            raise error  # pytest reports what a thread raises
+
+    router = Router(ports, [INPUT], 7, RouterStatus(), threading.Event(), on_finished=finished)
+    router.start()
+    try:
+        yield router
+    finally:
+        router.request_stop()
+        router.join(60)
+        assert not router.is_alive()
+    assert errors == [None]
+
+
+def send(kafka: MemoryKafka, count: int, first: int = 0) -> None:
+    for number in range(first, first + count):
+        kafka.append(INPUT, None, b"%d" % number, [("to", b"k%d" % (number % 5))], number % kafka.partitions)
+
+
+def arrived(kafka: MemoryKafka) -> list[int]:
+    return [int(record.value() or b"-1") for record in kafka.topic(OUTPUT)]
+
+
+def check(kafka: MemoryKafka, count: int) -> None:
+    """Each record once; those of an input partition that share a key in their order."""
+    assert Counter(arrived(kafka)) == Counter(range(count))
+    last: dict[tuple[bytes | None, int], int] = {}
+    for record in kafka.topic(OUTPUT):
+        number = int(record.value() or b"")
+        line = record.key(), number % kafka.partitions
+        assert number > last.get(line, -1)
+        last[line] = number
+
+
+def test_each_record_is_routed_once_in_the_order_of_its_partition_b27() -> None:
+    kafka = MemoryKafka(partitions=3)
+    send(kafka, 100)
+    with running(kafka) as router:
+        wait_for(lambda: len(arrived(kafka)) == 100)
+        wait_for(lambda: not any(router.status.lags().values()))
+        assert router.status.is_ready
+    check(kafka, 100)
+    assert router.status.counts == {("rule", Fate.ROUTED): 100}
+
+
+@pytest.mark.parametrize("step", ["begin", "produced", "offsets", "commit", "committed"])
+def test_doubt_at_any_step_loses_and_doubles_nothing_b27(step: str) -> None:
+    kafka, faults = MemoryKafka(partitions=3), Faults()
+    faults.plan(step, Doubt("cut"), Doubt("cut"))
+    send(kafka, 60)
+    with running(kafka, faults=faults) as router:
+        wait_for(lambda: len(arrived(kafka)) == 60)
+        wait_for(lambda: router.status.doubts["Doubt"] == 2)
+    check(kafka, 60)
+
+
+def test_two_routers_share_the_inputs_and_one_takes_over_from_the_other_b27() -> None:
+    kafka = MemoryKafka(partitions=4)
+    with running(kafka, "one") as one:
+        send(kafka, 40)
+        with running(kafka, "two") as two:
+            wait_for(lambda: len(one.status.owned) == len(two.status.owned) == 2)
+            send(kafka, 40, 40)
+            wait_for(lambda: len(arrived(kafka)) == 80)
+        wait_for(lambda: len(one.status.owned) == 4)
+        send(kafka, 20, 80)
+        wait_for(lambda: len(arrived(kafka)) == 100)
+    check(kafka, 100)
+
+
+def test_a_partition_whose_record_is_refused_is_blocked_and_the_others_go_on() -> None:
+    kafka = MemoryKafka(partitions=2)
+    RefusingSink.refused = frozenset({b"4"})
+    try:
+        send(kafka, 20)
+        with running(kafka) as router:
+            wait_for(lambda: set(router.status.blocked) == {Tp(INPUT, 0)})
+            wait_for(lambda: set(arrived(kafka)) >= set(range(1, 20, 2)))
+            assert 6 not in arrived(kafka)
+            RefusingSink.refused = frozenset()
+            wait_for(lambda: len(arrived(kafka)) == 20)
+            assert not router.status.blocked
+    finally:
+        RefusingSink.refused = frozenset()
+    check(kafka, 20)
+
+
+def test_retention_that_took_the_position_blocks_its_partition() -> None:
+    kafka = MemoryKafka(partitions=2)
+    send(kafka, 20)
+    with running(kafka):
+        wait_for(lambda: len(arrived(kafka)) == 20)
+    send(kafka, 20, 20)
+    kafka.cut(Tp(INPUT, 0), 15)
+    with running(kafka) as router:
+        wait_for(lambda: "below the log's start" in router.status.blocked.get(Tp(INPUT, 0), ""))
+        wait_for(lambda: len(arrived(kafka)) == 30)
+
+
+def test_positions_pass_the_markers_of_transactions_in_the_inputs_b218() -> None:
+    """So that the committed positions reach the end offsets, and others see that nothing waits."""
+    kafka = MemoryKafka(partitions=1)
+    with running(kafka):
+        kafka.produce("sender", Tp(INPUT, 0), None, b"0", [("to", b"k")])
+        from uow.processor.sim.simulated_kafka import State
+
+        kafka.end("sender", State.COMMITTED)
+        wait_for(lambda: arrived(kafka) == [0])
+        wait_for(lambda: kafka.committed[Tp(INPUT, 0)].offset == kafka.bounds(Tp(INPUT, 0))[1] == 2)

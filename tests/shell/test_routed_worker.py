@@ -1,0 +1,230 @@
+"""A whole worker with its router, without a broker: records of an input become units by rule. The clock is moved by hand."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from confluent_kafka import KafkaError
+
+from tests.fake_record import FakeRecord
+from tests.rules.low_stock import RULE, TABLES
+from tests.shell.memory_kafka import MemoryContents, MemoryKafka, MemoryLogReader, MemorySink, MemorySource
+from tests.shell.whole_worker import in_a_loop, settings, until
+from uow.processor.engine.driver_ports import Ports, Task, Wanted
+from uow.processor.engine.ports import Meanwhile, Tp
+from uow.processor.engine.restore import restore
+from uow.processor.kafka.router import Router, RouterPorts, RouterStatus
+from uow.processor.kafka.rule_desk import LoggedRules, RuleDesk
+from uow.processor.kafka.rule_log import KafkaRuleLog
+from uow.processor.rules.routing import RouteTarget
+from uow.processor.rules.rule_set import RuleSet, RuleTables
+from uow.processor.shell.app import UowApp, create_app, task_contexts
+from uow.processor.shell.monitor import WorkerStatus
+from uow.topics.catalogue import DestinationTopics, rules_topic
+from uow.topics.record_size import RecordLimit
+from uow.topics.routers import RouterSettings
+
+INPUT = "stock.events"
+ROUTERS = {"stock": RouterSettings((INPUT,))}
+TO_D = replace(TABLES, rules=(replace(RULE, destination="D"),))
+
+
+class MemoryUpstream:
+    """Port `Upstream`: what arrived at the input before now is in the components once the router's positions have reached its ends."""
+
+    def __init__(self, kafka: MemoryKafka) -> None:
+        self.kafka = kafka
+        self.settled_at = 0
+
+    def settled(self, topic: str, now_ms: int) -> int:
+        kafka = self.kafka
+        with kafka.lock:
+            tps = [Tp(INPUT, number) for number in range(kafka.partitions)]
+            ends = {tp: kafka.bounds(tp)[1] for tp in tps}
+            there = {tp: (kafka.committed[tp].offset or 0) if tp in kafka.committed else 0 for tp in tps}
+        if all(there[tp] >= end for tp, end in ends.items()):
+            self.settled_at = now_ms
+        return self.settled_at
+
+
+class RuleReader:
+    """A consumer of `A-rules`."""
+
+    def __init__(self, kafka: MemoryKafka, tp: Tp) -> None:
+        self.kafka, self.tp, self.position = kafka, tp, 0
+
+    def assign(self, where: Any) -> None: ...
+
+    def consume(self, count: int, timeout: float) -> list[FakeRecord]:
+        with self.kafka.lock:
+            found = self.kafka.visible(self.tp, self.position)[:count]
+            end = self.kafka.stable_end(self.tp)
+        if not found:
+            self.position = end
+            return [FakeRecord(end, None, tp=self.tp, error_=KafkaError(KafkaError._PARTITION_EOF))]
+        self.position = found[-1].offset() + 1
+        return [FakeRecord(each.offset(), None, each.value(), each.key(), tp=self.tp) for each in found]
+
+    def close(self) -> None: ...
+
+
+def rule_log(kafka: MemoryKafka) -> KafkaRuleLog:
+    tp = Tp(rules_topic("A"), 0)
+    return KafkaRuleLog(tp.topic, lambda: RuleReader(kafka, tp), lambda meanwhile: kafka.bounds(tp)[1])
+
+
+@asynccontextmanager
+async def running(kafka: MemoryKafka, tables: RuleTables = TO_D, routes: bool = True) -> AsyncIterator[UowApp]:
+    """A worker; with `routes` it has a router as well."""
+    configured = replace(settings(), routers=ROUTERS)
+    log, rules = rule_log(kafka), RuleSet(tables)
+    contexts = {
+        topic: replace(context, rules=LoggedRules(log, "D", context.policy))
+        for topic, context in task_contexts(configured, {"D.components": kafka.partitions}).items()
+    }
+
+    def restored(tps: Sequence[Tp], wanted: Wanted) -> Mapping[Tp, Task]:
+        return restore(MemoryLogReader(kafka), contexts, tps, wanted)
+
+    def new_ports(status: WorkerStatus) -> Ports:
+        sink = MemorySink(kafka, configured.transactional_id)
+        return Ports(MemorySource(kafka, "0"), sink, kafka.clock, restored, upstream=MemoryUpstream(kafka))
+
+    def new_router(
+        status: WorkerStatus, on_ready: Callable[[], None], on_finished: Callable[[BaseException | None], None]
+    ) -> Router:
+        reader = MemoryLogReader(kafka)
+
+        def starts(tps: Sequence[Tp], meanwhile: Meanwhile) -> Mapping[Tp, int]:
+            return {tp: at.offset or 0 for tp, at in reader.committed(tps).items()}
+
+        policy = configured.destinations["D"]
+        targets = {"D": RouteTarget(DestinationTopics("A", "D"), policy, RecordLimit())}
+        desk = RuleDesk(lambda: rules, ROUTERS, targets, rule_log(kafka), rules_topic("A"), kafka.clock.now_ms)
+        sink = MemorySink(kafka, configured.of_routers.transactional_id)
+        ports = RouterPorts(MemorySource(kafka, "router"), sink, starts, MemoryContents(kafka), desk)
+        status.router = RouterStatus()
+        return Router(ports, [INPUT], 100, status.router, threading.Event(), on_ready, on_finished)
+
+    app = create_app(configured, new_ports, None, new_router if routes else None)
+    app.finalize()
+    app.worker_init()
+    app.worker_init_post_autodiscover()
+    await app.start()
+    try:
+        yield app
+    finally:
+        await app.stop()
+
+
+def send(kafka: MemoryKafka, name: str, count: int, first: int = 0) -> None:
+    """Documents for a routing name, to the partitions of the input in turn."""
+    for number in range(first, first + count):
+        value = f"<?xml version='1.0'?><Test n='{number}'>{name}</Test>".encode()
+        kafka.append(INPUT, None, value, [("uow-destination", name.encode())], number % kafka.partitions)
+
+
+def units(kafka: MemoryKafka, topic: str) -> list[tuple[int, str, str, str]]:
+    """Size, outcome, reason and generation of the units on a topic; each is one document around those of its components."""
+    found = []
+    for record in kafka.topic(topic):
+        said = {name: (value or b"").decode() for name, value in record.headers() or []}
+        root = ET.fromstring(record.value() or b"")
+        assert (root.tag, len(root)) == ("Aggregation", int(said["uow-size"]))
+        assert (record.key() or b"").decode() == said["uow-id"]
+        found.append((int(said["uow-size"]), said["uow-outcome"], said["uow-reason"], said["uow-generation"]))
+    return sorted(found, key=lambda unit: unit[3])
+
+
+def components(kafka: MemoryKafka) -> int:
+    return len(kafka.topic("D.components"))
+
+
+@in_a_loop
+async def test_ten_for_france_are_a_unit_at_once_and_the_rest_waits_for_its_time_b61_b62() -> None:
+    kafka = MemoryKafka()
+    send(kafka, "France", 11)
+    async with running(kafka):
+        await until(lambda: units(kafka, "orders.france"))
+        assert units(kafka, "orders.france") == [(10, "complete", "count", "1")]
+        kafka.clock.now += 30_000
+        send(kafka, "UK", 1)
+        await until(lambda: components(kafka) == 12)
+        assert len(units(kafka, "orders.france")) == 1, "at its deadline a group is in time"
+        kafka.clock.now += 1
+        await until(lambda: len(units(kafka, "orders.france")) == 2)
+        send(kafka, "France", 20, 11)
+        await until(lambda: len(units(kafka, "orders.france")) == 4)
+    assert units(kafka, "orders.france") == [
+        (10, "complete", "count", "1"),
+        (1, "partial", "age", "2"),
+        (10, "complete", "count", "3"),
+        (10, "complete", "count", "4"),
+    ]
+
+
+@in_a_loop
+async def test_three_of_five_for_the_uk_close_by_age_and_names_without_a_row_share_one_group_b63_b22_b23() -> None:
+    kafka = MemoryKafka()
+    send(kafka, "UK", 3)
+    send(kafka, "Mars", 5)
+    send(kafka, "Venus", 5, 5)
+    async with running(kafka):
+        await until(lambda: units(kafka, "orders.other") == [(10, "complete", "count", "1")])
+        assert units(kafka, "orders.uk") == []
+        kafka.clock.now += 15_001
+        await until(lambda: units(kafka, "orders.uk") == [(3, "partial", "age", "1")])
+
+
+@in_a_loop
+async def test_twelve_of_twenty_for_spain_outlive_a_stop_and_close_at_their_own_deadline_b65() -> None:
+    kafka = MemoryKafka()
+    send(kafka, "Spain", 12)
+    async with running(kafka) as app:
+        await until(lambda: components(kafka) == 12)
+        await until(lambda: app.status.records == 12)
+    kafka.clock.now += 40_000
+    async with running(kafka, routes=False):
+        kafka.clock.now += 20_000
+        assert units(kafka, "orders.spain") == []
+        kafka.clock.now += 1
+        await until(lambda: units(kafka, "orders.spain") == [(12, "partial", "age", "1")])
+
+
+@in_a_loop
+async def test_nothing_is_given_up_while_a_component_lies_unread_in_an_input_b218() -> None:
+    """Three of five were routed; two more came in time, while no router ran. The worker that starts first has none."""
+    kafka = MemoryKafka()
+    send(kafka, "UK", 3)
+    async with running(kafka) as app:
+        await until(lambda: app.status.records == 3)
+    kafka.clock.now += 10_000
+    send(kafka, "UK", 2, 3)
+    kafka.clock.now += 50_000
+    async with running(kafka, routes=False) as app:
+        polls = app.status.polls
+        kafka.append("D.components", b"plain", b"<a/>", [])
+        await until(lambda: app.status.polls > polls)
+        assert units(kafka, "orders.uk") == []
+    async with running(kafka):
+        await until(lambda: units(kafka, "orders.uk"))
+    assert units(kafka, "orders.uk") == [(5, "complete", "count", "1")]
+
+
+@in_a_loop
+async def test_a_rule_that_nobody_wrote_down_refuses_its_component() -> None:
+    kafka = MemoryKafka()
+    kafka.append(
+        "D.components", b"low-stock/UK", b"<a/>", [("uow-id", b"low-stock/UK"), ("uow-rule", b"low-stock/UK@9")]
+    )
+    async with running(kafka):
+        await until(lambda: kafka.topic("D.rejected"))
+        send(kafka, "France", 10)
+        await until(lambda: units(kafka, "orders.france"))
+    said = dict(kafka.topic("D.rejected")[0].headers() or [])
+    assert (said["uow-error-class"], said["uow-error-case"]) == (b"DecodeError", b"uow-rule")
