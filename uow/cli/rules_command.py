@@ -1,4 +1,4 @@
-"""`uow rules show|check|put|history|revert`: the rules of groups as reviewed data (B-19, B-214)."""
+"""`uow rules show|check|put|history|revert|rehearse`: the rules of groups as reviewed data (B-19, B-204, B-214)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 import click
 
 from uow.cli.main import WRONG_USAGE
-from uow.cli.options import config_option, json_option
+from uow.cli.options import TimeType, config_option, json_option
 from uow.config.loading import Settings
+from uow.ops.rehearsal import RowFigures
 from uow.ops.rules import RuleDesk
 from uow.processor.rules.changes import Difference, differences
 from uow.processor.rules.columns import told
@@ -21,6 +22,7 @@ from uow.schemas.error_classes import Complaint, ConfigError
 from uow.terminal.printing import moment_text, print_json, print_table, printable, wall_clock_ms
 from uow.topics.rules import Change
 
+_PATIENCE_S = 600.0
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -214,3 +216,52 @@ def history(settings: Settings, as_json: bool, last: int) -> None:
             click.echo(printable(f"  took no effect: {complaint}"))
         _print_differences(each.differences)
         click.echo()
+
+
+@command.command()
+@click.argument("file", type=_FILE)
+@config_option
+@json_option
+@click.option(
+    "--from", "from_ms", type=TimeType(), default=0, metavar="MOMENT", help="Records appended at this moment or later."
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=200_000,
+    show_default=True,
+    help="Most records, which are kept in memory.",
+)
+def rehearse(file: Path, settings: Settings, as_json: bool, from_ms: int, limit: int) -> None:
+    """Play the recorded inputs of the routers under the rules in force and under those of FILE, and compare. Nothing is written.
+
+    Of each row: units (each is a file), how many are partial or closed by time, components per unit, waits, groups not delivered, components still open.
+    """
+    before, after = RuleDesk(settings).rehearsal(file, from_ms, limit, _PATIENCE_S, wall_clock_ms())
+    rows = {
+        name: (before.rows.get(name, RowFigures()).row(), after.rows.get(name, RowFigures()).row())
+        for name in sorted({*before.rows, *after.rows})
+    }
+    if as_json:
+        compared = {name: {"in_force": old, "rehearsed": new} for name, (old, new) in rows.items()}
+        print_json(
+            {
+                "records": before.records,
+                "rejected": [before.rejected, after.rejected],
+                "passed": [before.passed, after.passed],
+                "rows": compared,
+            }
+        )
+        return
+    columns = [*RowFigures().row()]
+    print_table(
+        ("row", "rules", *columns),
+        [
+            (name, rules, *(figures[column] for column in columns))
+            for name, both in rows.items()
+            for rules, figures in zip(("in force", "rehearsed"), both, strict=True)
+        ],
+    )
+    click.echo(
+        f"{before.records} records; rejected {before.rejected} and {after.rejected}; passed {before.passed} and {after.passed}"
+    )

@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from uow.config.loading import Settings
+from uow.ops.destination_logs import NoAnswerError, log_reader
+from uow.ops.rehearsal import Figures, recorded, rehearsed
+from uow.processor.engine.ports import Tp
 from uow.processor.rules.changes import CannotChange, Difference, differences, rows_for
 from uow.processor.rules.checks import complaints_about
 from uow.processor.rules.columns import WrongRows
@@ -18,6 +21,7 @@ from uow.processor.rules.in_force import valid
 from uow.processor.rules.rule_set import RuleSet, RuleTables
 from uow.processor.rules.store import RuleDatabase, RuleFile, rule_source
 from uow.schemas.error_classes import Complaint, ConfigError
+from uow.topics.admin import admin_client, partition_counts
 from uow.topics.rules import Change
 
 
@@ -166,6 +170,42 @@ class RuleDesk:
             raise CannotChange(f"the rules are in {source.name}: change the file, and raise its version")
         source.create()
         source.put(made, after=current.version)
+
+    def rehearsal(
+        self, path: Path, from_ms: int, limit: int, patience_s: float, now_ms: int
+    ) -> tuple[Figures, Figures]:
+        """The results of the recorded inputs of all routers, under the rules in force and under those of a file (B-204). Reads only.
+
+        Args:
+            path: The file, a whole set.
+            from_ms: Records appended before are left out, epoch ms.
+            limit: Most records.
+            patience_s: Longest time for reading them.
+            now_ms: The present moment.
+
+        Raises:
+            ConfigError: There are no routers, or the file has mistakes.
+            NoAnswerError: An input does not exist, or Kafka does not answer in time.
+            TooManyRecords: There are more than `limit`.
+        """
+        settings = self.settings
+        if not settings.routers:
+            raise ConfigError("routers", "", "there are no routers, whose inputs could be played")
+        wanted, present = self.file(path, now_ms), self.in_force(self.read())
+        self._must_be_valid(wanted)
+        counts = partition_counts(admin_client(settings.bootstrap_servers, settings.kafka))
+        inputs = sorted({topic for router in settings.routers.values() for topic in router.inputs})
+        for topic in inputs:
+            if topic not in counts:
+                raise NoAnswerError(f"topic {topic} does not exist")
+        tps = [Tp(topic, number) for topic in inputs for number in range(counts[topic])]
+        with log_reader(settings, patience_s) as reader:
+            records = recorded(reader, tps, from_ms, limit)
+        destinations, application = settings.destinations, settings.application_id
+        before, after = (
+            rehearsed(records, rules, settings.routers, destinations, application) for rules in (present, wanted)
+        )
+        return before, after
 
     def _must_be_valid(self, rules: RuleSet) -> None:
         complaints = self.complaints(rules)
