@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sql
 
 from uow.spark_sink import expectations, prints
@@ -190,14 +190,6 @@ def passed_of(keys: DataFrame) -> DataFrame:
     )
 
 
-_OVERTAKEN: Final = """
-SELECT key, partition, offset, before FROM (
-  SELECT *, max(offset) OVER (PARTITION BY partition ORDER BY turn ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-  FROM {keys} WHERE turn IS NOT NULL AND offset IS NOT NULL AND verdict <> 'left out'
-) WHERE offset < before ORDER BY partition, offset
-"""
-
-
 def overtaken(keys: DataFrame) -> DataFrame:
     """Units that stand in `D.units` before one of their partition that closed earlier (W-127).
 
@@ -207,7 +199,11 @@ def overtaken(keys: DataFrame) -> DataFrame:
     Returns:
         Columns `key`, which is the id, `partition`, `offset`, and `before`, the offset of the unit that should stand before.
     """
-    return keys.sparkSession.sql(_OVERTAKEN, keys=keys)
+    before = Window.partitionBy("partition").orderBy("turn").rowsBetween(Window.unboundedPreceding, -1)
+    units = keys.where(f"turn IS NOT NULL AND offset IS NOT NULL AND verdict <> '{LEFT_OUT}'")
+    # no query as text: the view that it makes of a frame takes it out of the cache when it goes
+    late = units.withColumn("before", sql.max("offset").over(before)).where("offset < before")
+    return late.select("key", "partition", "offset", "before").orderBy("partition", "offset")
 
 
 def _if(differs: Column) -> Column:

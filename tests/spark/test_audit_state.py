@@ -6,16 +6,20 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.spark.stage import PARTITIONS, STARTED_MS, Stage, c, plain
 from uow.spark_sink.audit_state import KEPT_S, AuditState, StateFolder, Unusable
+from uow.spark_sink.balance import overtaken
 from uow.spark_sink.tables import Table
 from uow.topics.commands import Command, Verb
 from uow.topics.partitioner import partition_for
 from uow.topics.policies import ExpirationPolicy
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -87,6 +91,14 @@ def test_a_state_that_is_missing_of_another_kind_or_damaged_is_not_used(
     change(store.folder)
     with pytest.raises(Unusable, match=why):
         store.load("settings")
+
+
+def test_the_balance_is_computed_once(spark: SparkSession) -> None:
+    one = "'id' AS key, id AS turn, 0 AS partition, id AS offset, 'same' AS verdict"
+    keys = spark.range(2).selectExpr(*one.split(", ")).persist()
+    assert overtaken(keys).collect() == []
+    assert "InMemoryRelation" in keys.groupBy().count()._jdf.queryExecution().withCachedData().toString()
+    keys.unpersist()
 
 
 def given_up_again(stage: Stage, id: str, place: str) -> None:
