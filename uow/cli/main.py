@@ -35,7 +35,7 @@ COMMANDS = {
     "rejected": "refused components of a destination",
     "resubmit": "send refused components again, corrected",
     "rebuild": "write units of a past interval again, or compare them",
-    "rules": "rules of groups: in force, checked, rehearsed, changed, taken back",
+    "rules": "rules of groups: in force, tried, changed, taken back",
     "sink": "write units into Delta tables",
     "audit": "recompute every unit and compare",
     "report": "a page with plots about finished units",
