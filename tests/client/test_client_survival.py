@@ -121,3 +121,35 @@ def test_a_browser_reads_all_units_from_the_oldest_on_and_commits_nothing(fake: 
             unit.acknowledge()
     assert fake.commits == []
     assert fake.committed == {}
+
+
+def test_marks_tell_what_was_handed_out_before_and_what_others_may_have_had_r35(fake: FakeBroker) -> None:
+    """Three records are there at first, the fourth comes later; then the partition goes and comes back."""
+    three(fake)
+    with fake.connect() as connection, connection.messages("t", group="g") as reader:
+        assert [next(reader).redelivered for _ in range(3)] == [None] * 3
+        fake.records.append(consumed(b"3", offset=3))
+        assert next(reader).redelivered is False
+        reader.roll_back()
+        assert [next(reader).redelivered for _ in range(4)] == [True] * 4
+        fake.records.append(consumed(b"4", offset=4))
+        fake.consumers[-1].moved("revoke", 0)
+        assert reader.receive(0) is None
+        fake.consumers[-1].moved("assign", 0)
+        assert [next(reader).redelivered for _ in range(5)] == [True] * 4 + [None]
+        fake.records.append(consumed(b"5", offset=5))
+        assert next(reader).redelivered is False
+
+
+def test_marks_of_a_reader_alone_depend_on_nobody_else_r35(fake: FakeBroker) -> None:
+    three(fake)
+    with fake.connect() as connection, connection.messages("t", group=None, start="earliest") as reader:
+        assert [next(reader).redelivered for _ in range(3)] == [False] * 3
+
+
+def test_marks_of_units_r35_r58(fake: FakeBroker) -> None:
+    fake.records = [record_of(a_unit(name), offset) for offset, name in enumerate("ab")]
+    with fake.connect() as connection, connection.units("megazon", group="g") as reader:
+        assert (next(reader).redelivered, next(reader).redelivered) == (None, None)
+        reader.roll_back()
+        assert next(reader).redelivered is True

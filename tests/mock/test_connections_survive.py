@@ -256,3 +256,37 @@ def test_ctrl_c_is_heard_in_every_call_that_waits_for_ever(cluster: MockCluster)
                 call()
             timer.join()
         wait_no_longer_than(connection, 100)
+
+
+def test_a_reader_with_a_handler_goes_on_and_none_starts_after_the_end_r38_r48_r49(cluster: MockCluster) -> None:
+    handled: list[bytes | None] = []
+    ended: list[BaseException] = []
+    with uow.connect(cluster.bootstrap, reconnect_policy="all") as connection:
+        reader = connection.messages(TOPIC, group="g", start="earliest")
+
+        def run() -> None:
+            try:
+                reader.run(lambda message: handled.append(message.value))
+            except errors.UowError as error:
+                ended.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        for value in ("1", "2"):
+            send(connection, value)
+        wait_for(lambda: len(handled) == 2)
+        wait_no_longer_than(connection, 200)
+        cluster.down()
+        wait_for(lambda: connection.state is uow.ConnectionState.RECONNECTING)
+        time.sleep(1.0)  # longer than any call waits
+        cluster.up()
+        wait_for(lambda: connection.state is uow.ConnectionState.CONNECTED)
+        wait_no_longer_than(connection, 30_000)
+        send(connection, "3")
+        wait_for(lambda: b"3" in handled)
+        reader.close()
+        count = len(handled)
+        send(connection, "4")
+        thread.join(30)
+    assert [type(each) for each in ended] == [errors.ClientClosedError]
+    assert len(handled) == count

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
@@ -34,6 +34,7 @@ from uow.client.kafka_port import (
 from uow.client.library_errors import read_error
 from uow.client.outgoing import OutgoingRecord
 from uow.client.ownership import Due, Ownership, Tp
+from uow.client.redelivery import HandedOut
 from uow.client.session_state import Ended, Life, LostServer, Scope
 from uow.client.strict_order import StrictReading
 from uow.client.unfetchable import Gap
@@ -151,6 +152,7 @@ class Consumption:
         self.on_block: Callable[[OrderBlocked], object] = _ignore_block
         self.on_close: Callable[[], None] = _nothing
         self._owned: dict[Tp, Ownership] = {}
+        self._handed_out: dict[Tp, HandedOut] = {}
         self._held_back: list[Ownership] = []
         self._failure: UowError | None = None
         self._clock = clock
@@ -284,7 +286,10 @@ class Consumption:
         tp = (row.topic, row.partition)
         steps = read_steps(row.metadata, self._end_of(row)) if row.metadata else ()
         kept = (row.offset, row.metadata or "")
-        self._owned[tp] = Ownership(tp, row.offset, Deliveries(steps), kept, next=row.offset)
+        before = self._handed_out.setdefault(tp, HandedOut(unknown_until=0 if self.group is None else None))
+        if self.group is not None:
+            before.unknown_until = None  # others may have had it meanwhile
+        self._owned[tp] = Ownership(tp, row.offset, Deliveries(steps), kept, next=row.offset, before=before)
 
     def _end_of(self, row: TopicPartition) -> int:
         """The end offset; without an answer, one that none reaches."""
@@ -380,6 +385,8 @@ class Consumption:
         if ownership is None:
             return None
         ownership.is_at_end = False
+        if ownership.before.unknown_until is None:
+            ownership.before.unknown_until = self._end_of(TopicPartition(topic, partition))
         if ownership.gap is not None:
             self._try_next_offset(ownership, ownership.gap, can_be_read=True)
             return None
@@ -728,6 +735,10 @@ class Consumption:
         log.info("acknowledge waits for the rebalance: %s", why)
         ownership.deferred = next_offset
         ownership.mark_acknowledged(next_offset)
+
+    def handling(self) -> AbstractContextManager[object]:
+        """Whoever ends this reader waits for a handler that runs inside; call `require_open` first: then none starts after the end (R-49)."""
+        return self._guard
 
     def roll_back(self) -> None:
         """Goes back to what is not acknowledged: units handed out since then come again (W-52).

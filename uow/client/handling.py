@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from uow.client.blocking import OrderBlocked
 from uow.client.consumption import Consumption
-from uow.errors import LostServerError
+from uow.errors import LostServerError, ReconnectTimeoutError
 from uow.schemas.error_classes import ConfigError
 
 log = logging.getLogger(__name__)
@@ -57,22 +57,30 @@ class HandlerLoop:
                     raise ConfigError(name, value, "only 1 is supported yet: handlers get one after the other")
         stopping.clear()
         while not stopping.is_set():
-            received = self._receive(STEP_S)
+            try:
+                received = self._receive(STEP_S)
+            except ReconnectTimeoutError as outage:  # the total time ends the wait, not this call's
+                log.debug("%s", outage)
+                continue
             if received is not None:
                 self._handle(received)
 
     def _handle(self, received: Any) -> None:
         before = {*threading.enumerate()}
         try:
-            result = self._handler(received)
-        except Exception as failure:  # noqa: BLE001 - the task boundary: what a handler raises is a failure of this record
+            with self._consumption.handling():
+                self._consumption.require_open()
+                result = self._handler(received)
+        except Exception as failure:
+            if self._consumption.is_closed:  # before it started, or within
+                raise
             self._failed(received, failure)
             return
         self._look_for_work_left(result, before)
         try:
             received.acknowledge()
-        except LostServerError as lost:
-            log.info("%s", lost)  # it comes again, here or elsewhere
+        except (LostServerError, ReconnectTimeoutError) as failure:
+            log.info("not acknowledged: %s", failure)  # it comes again, here or elsewhere, or is with a later one
 
     def _failed(self, received: Any, failure: Exception) -> None:
         ownership = received._ownership

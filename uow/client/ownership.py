@@ -20,6 +20,7 @@ from uow.client.blocking import Block, write_block
 from uow.client.deliveries import Deliveries, write_steps
 from uow.client.open_runs import OpenRun
 from uow.client.outgoing import OutgoingRecord
+from uow.client.redelivery import HandedOut
 from uow.client.unfetchable import Gap
 
 Tp = tuple[str, int]
@@ -80,6 +81,7 @@ class Ownership:
         next: The offset to be read next; negative where that is not known.
         gap: The gap there that cannot be fetched.
         block: The record at which the partition stands, if it failed (S-14).
+        before: What was handed out before this assignment.
     """
 
     tp: Tp
@@ -97,6 +99,12 @@ class Ownership:
     next: int = -1
     gap: Gap | None = None
     block: Block | None = None
+    before: HandedOut = field(default_factory=HandedOut)
+
+    def hand_out(self, offset: int) -> bool | None:
+        """Notes that the unit or message at `offset` is handed out; its mark of redelivery (R-35)."""
+        self.handed_out = offset
+        return self.before.mark(offset)
 
     @property
     def has_much_waiting(self) -> bool:
@@ -142,6 +150,7 @@ class Ownership:
             self.deferred,
             self.acknowledged,
             block=self.block,
+            before=self.before,
         )
 
     def add_dead_letter(self, records: Sequence[OutgoingRecord], first: int, last: int) -> None:

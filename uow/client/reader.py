@@ -267,7 +267,7 @@ def message_of(
 ) -> Message:
     """A record as it is; `registry` is for units of another destination in it."""
     topic, partition, offset = coordinates(record)
-    ownership.handed_out = offset
+    redelivered = ownership.hand_out(offset)
     return Message(
         topic,
         partition,
@@ -276,6 +276,7 @@ def message_of(
         headers,
         consumption,
         ownership,
+        redelivered,
         record.key(),
         record.value(),
         consumption.token(),
@@ -438,7 +439,7 @@ class UnitInterpreter:
         if any(component.reference is not None for component in unit.components):
             unit = replace(unit, components=tuple(self._handling.references.fetch(unit.components)))
         topic, partition, offset = coordinates(first)
-        ownership.handed_out = offset
+        redelivered = ownership.hand_out(offset)
         return ReceivedUnit(
             topic,
             partition,
@@ -447,6 +448,7 @@ class UnitInterpreter:
             headers,
             consumption,
             ownership,
+            redelivered,
             unit,
             ownership.deliveries.of(offset),
             tuple([ReceivedComponent(component, self._handling.registry) for component in unit.components]),

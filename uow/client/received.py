@@ -125,6 +125,8 @@ class Received:
     Attributes:
         topic: Where it was read; with `partition` and `offset` its coordinates.
         headers: All header pairs of the record, in order.
+        redelivered: True: this reader has handed it out before. False: nobody has. None: another reader or process may have, for it was there
+            when this reader got the partition (R-35). Identity tells a repetition by its sender: it is another record (R-58).
     """
 
     topic: str
@@ -134,6 +136,7 @@ class Received:
     headers: Headers
     _consumption: Consumption = field(repr=False)
     _ownership: Ownership = field(repr=False)
+    redelivered: bool | None
 
     def header(self, name: str) -> str | None:
         """Text of the first header of that name, or None."""

@@ -172,10 +172,10 @@ class UnitStream:
         if run is not None:
             headers = said_of_unit(headers)
         place, at = coordinates(record), record.timestamp()[1]
-        ownership.handed_out = place[2]
+        redelivered = ownership.hand_out(place[2])
         self._under_way = components
         count = ownership.deliveries.of(place[2])
-        return StreamedUnit(*place, at, headers, consumption, ownership, unit, count, components, run)
+        return StreamedUnit(*place, at, headers, consumption, ownership, redelivered, unit, count, components, run)
 
     def _fetched(self, unit: Unit, begun: _Begun) -> Iterator[ReceivedComponent]:
         try:

@@ -1,0 +1,31 @@
+"""The mark of a message or unit that is handed out: delivered before, surely not, or nobody can say (R-35).
+
+Within one reader it is known: it remembers how far it has handed out each partition, over rebalances and rollbacks. Another reader, or an earlier
+process, may have handed out whatever was there when this one got the partition, and acknowledged none of it: nobody can say.
+
+Belongs here: the mark. Does not belong here: how often a unit was delivered (`uow.client.deliveries`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class HandedOut:
+    """The past of one partition, as far as one reader knows it; outlives its assignments.
+
+    Attributes:
+        last: The highest offset handed out by this reader; -1 before the first one.
+        unknown_until: Others may have handed out what lies before this offset; None where that is not known yet.
+    """
+
+    last: int = -1
+    unknown_until: int | None = None
+
+    def mark(self, offset: int) -> bool | None:
+        """True: delivered before; False: surely not; None: nobody can say. From now on it was."""
+        if offset <= self.last:
+            return True
+        self.last = offset
+        return None if self.unknown_until is None or offset < self.unknown_until else False
