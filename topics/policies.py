@@ -126,6 +126,17 @@ class OutcomesPolicy(StrEnum):
     NONE = "none"
 
 
+class ReconnectPolicy(StrEnum):
+    """The objects of a connection that go on after all brokers were gone (R-02, R-03)."""
+
+    NONE = "none"
+    """None of them: a loss event ends the connection and all that it made."""
+    PRODUCER = "producer"
+    """The connection and all that sends. Readers end, and leave their consumer group."""
+    ALL = "all"
+    """Readers too; browsers never do (R-06)."""
+
+
 class AliasFamily(StrEnum):
     """Header families of other systems (W-17)."""
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
         ConnectionRefreshed,
         ConnectionState,
         LostServer,
-        ReconnectPolicy,
         Statistics,
     )
     from uow.client.streaming import StreamedUnit, StreamReader
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
         UnitOutcome,
     )
     from uow.topics.commands import Command, Verb
-    from uow.topics.policies import AliasFamily, ExpirationPolicy
+    from uow.topics.policies import AliasFamily, ExpirationPolicy, ReconnectPolicy
 
 _HOMES = {
     "Acknowledge": "uow.client.client_session",
@@ -88,7 +87,7 @@ _HOMES = {
     "Reason": "uow.schemas.records",
     "ReceivedComponent": "uow.client.received",
     "ReceivedUnit": "uow.client.received",
-    "ReconnectPolicy": "uow.client.session_state",
+    "ReconnectPolicy": "uow.topics.policies",
     "Recovered": "uow.client.probing",
     "Reference": "uow.schemas.records",
     "RefusedRecord": "uow.client.rejected_records",

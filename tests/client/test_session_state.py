@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+import uow
 from uow import errors
+from uow.cli.main import main
 from uow.client.session_state import (
     ConnectionLost,
     ConnectionRefreshed,
@@ -20,6 +24,7 @@ from uow.client.session_state import (
     Waits,
     policy_of,
 )
+from uow.config.loading import load
 
 
 class Clock:
@@ -197,3 +202,46 @@ def test_blocking_time_of_zero_never_waits_and_minus_one_is_for_ever_r19() -> No
     clock.now += 1e6
     patience.spend()
     assert not patience.is_over
+
+
+def test_client_settings_of_the_file_count_unless_an_argument_says_otherwise_r40(tmp_path: Path) -> None:
+    file = tmp_path / "uow.toml"
+    file.write_text(
+        '[application]\nbootstrap_servers = "k:9"\n[client]\nreconnect_policy = "none"\nreconnect_total_ms = 7\n'
+    )
+    factory = uow.ConnectionFactory.from_config(file)
+    assert (factory._policy, factory._waits, factory._servers) == (ReconnectPolicy.NONE, Waits(6000, 7), "k:9")
+    factory = uow.ConnectionFactory.from_config(file, reconnect_policy="all", servers="other:9")
+    assert (factory._policy, factory._waits, factory._servers) == (ReconnectPolicy.ALL, Waits(6000, 7), "other:9")
+    with pytest.raises(errors.ConfigError, match=r"transaction_timeout_ms.*900000"):
+        uow.ConnectionFactory("k:9", transaction_timeout_ms=900_001)
+
+
+def test_worker_says_in_one_line_what_it_does_not_follow_r52(tmp_path: Path) -> None:
+    file = tmp_path / "uow.toml"
+    file.write_text('[client]\nreconnect_policy = "all"\nrollback_on_refresh = true\n')
+    note = load(file, {}).without_effect_on_workers
+    assert note.endswith("client.reconnect_policy, client.rollback_on_refresh")
+    assert "\n" not in note
+    file.write_text("")
+    assert load(file, {}).without_effect_on_workers == ""
+
+
+def test_one_shot_commands_never_reconnect_whatever_the_file_says_r07(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policies: list[ReconnectPolicy] = []
+
+    def connect(factory: uow.ConnectionFactory) -> uow.Connection:
+        policies.append(factory._policy)
+        raise errors.ReconnectTimeoutError("no broker, by script")
+
+    monkeypatch.setattr(uow.ConnectionFactory, "connect", connect)
+    file = tmp_path / "uow.toml"
+    file.write_text('[client]\nreconnect_policy = "all"\n[destinations.d]\n')
+    for command in (["send", "d"], ["read", "d"], ["cancel", "d", "a", "--why", "x"]):
+        result = CliRunner().invoke(main, [*command, "-c", str(file)], input="x")
+        assert result.exit_code == 1
+        refused = CliRunner().invoke(main, [*command, "-c", str(file), "--reconnect", "all"], input="x")
+        assert (refused.exit_code, "--reconnect" in refused.output) == (2, True)
+    assert policies == [ReconnectPolicy.NONE] * 3

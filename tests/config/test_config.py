@@ -172,8 +172,8 @@ ROWS = [
     ("[worker]\nreplay_limit_records = -1", "worker.replay_limit_records", "0"),
     ("[worker]\nreplay_limit_bytes = -1", "worker.replay_limit_bytes", "0"),
     ("[worker]\nreplay_limit_ms = -1", "worker.replay_limit_ms", "0"),
-    # not built yet: refused plainly
-    ("[client]", "client", "not supported yet"),
+    ("[client]\nreconnect_policy = 'some'", "client.reconnect_policy", "must be one of none, producer, all"),
+    ("[client]\nreconnect_total_ms = -2", "client.reconnect_total_ms", "at least 0"),
     # templates and mirrors
     (d("template = 'slwo'") + "\n[templates.slow]", "destinations.d.template", "did you mean slow?"),
     ("[templates.slow]\nmax_bytes = 0", "templates.slow.max_bytes", "at least 1"),

@@ -68,6 +68,7 @@ def command(
             kafka=settings.kafka,
             registry_url=settings.registry_url,
             application=settings.application_id,
+            reconnect_policy="none",
         ) as connection,
         connection.units(destination, group, start="earliest", topic=topic, on_given_up=_tell) as reader,
         suppress(KeyboardInterrupt),  # the way to stop a reader that has no other end

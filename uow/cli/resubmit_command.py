@@ -103,7 +103,7 @@ def _send(
     """Sends them one after the other. True if all of them could be sent."""
     components, now = DestinationTopics(settings.application_id, destination).components, wall_clock_ms()
     whole = True
-    with connect(settings.bootstrap_servers, kafka=settings.kafka) as connection:
+    with connect(settings.bootstrap_servers, kafka=settings.kafka, reconnect_policy="none") as connection:
         for record in found:
             if not record.can_go_back or (record.lacks_value and not correction.with_value):
                 whole = False

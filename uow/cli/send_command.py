@@ -30,7 +30,12 @@ def command(
 
     sources = files or (click.get_binary_stream("stdin"),)
     with (
-        connect(settings.bootstrap_servers, kafka=settings.kafka, application=settings.application_id) as connection,
+        connect(
+            settings.bootstrap_servers,
+            kafka=settings.kafka,
+            application=settings.application_id,
+            reconnect_policy="none",
+        ) as connection,
         connection.unit(destination, unit_id) as unit,
     ):
         for value in _values(sources, lines):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import logging
 import os
 import random
 import signal
@@ -43,9 +44,12 @@ def command(settings: Settings, worker_name: str | None) -> None:
     """
     signal.signal(signal.SIGTERM, _leave)  # the imports take a second; a SIGTERM during them ends cleanly too
     gc.disable()  # an import makes many objects and hardly any garbage: looking for it would take a quarter of the time
-    from uow.processor.shell.worker import run_worker
+    from uow.processor.shell.worker import run_worker, set_up_log
 
     gc.enable()
+    if note := settings.without_effect_on_workers:
+        set_up_log()
+        logging.getLogger("uow.worker").warning(note)
     crash, wall = crash_hook(os.environ.get(CRASH_VARIABLE, "")), shifted_clock(os.environ.get(CLOCK_VARIABLE, ""))
     sys.exit(run_worker(settings.worker(worker_name or f"{socket.gethostname()}-0"), crash, wall))
 

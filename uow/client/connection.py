@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, overload
 from uuid import uuid4
@@ -67,7 +68,6 @@ from uow.client.session_state import (
     ConnectionState,
     Life,
     Listener,
-    ReconnectPolicy,
     Scope,
     Statistics,
     Waits,
@@ -86,6 +86,7 @@ from uow.client.transaction import OneTransaction
 from uow.client.unit_writer import UnitWriter
 from uow.client.unshown_headers import UnshownHeaders
 from uow.client.verdict import GivenUp, Unreadable
+from uow.config.loading import load
 from uow.errors import AmbiguousSendError, CommitOutcomeUnknownError, Suspect
 from uow.schemas import registry
 from uow.schemas.codec import SchemaSource
@@ -104,7 +105,7 @@ from uow.topics.headers import (
     Marks,
     Reading,
 )
-from uow.topics.policies import AliasFamily, ExpirationPolicy
+from uow.topics.policies import AliasFamily, ExpirationPolicy, ReconnectPolicy
 
 KEEP: Final = Keep.AS_IT_CAME
 Arguments = ParamSpec("Arguments")
@@ -175,6 +176,27 @@ class ConnectionFactory:
         self._base, self._application = transactional_id or client_id or "", application
         self._rolls_back_on_refresh = rollback_on_refresh
         self._on_span, self._on_rejected, self._listener = on_span, on_rejected, listener
+
+    @classmethod
+    def from_config(cls, path: Path | None = None, **settings: Any) -> Self:
+        """A factory by a `uow.toml` and the environment: addresses, `[kafka]`, the registry, the application and `[client]` (R-40).
+
+        Args:
+            path: The file; None: `uow.toml` of the working directory, if there is one.
+            settings: Arguments of the constructor; each counts before the file's value.
+
+        Raises:
+            ConfigError: As the constructor; or the file has mistakes, all of which are named.
+        """
+        found = load(path)
+        given: dict[str, Any] = {
+            "servers": found.bootstrap_servers,
+            "kafka": found.kafka,
+            "registry_url": found.registry_url,
+            "application": found.application_id,
+            **found.client,
+        }
+        return cls(**(given | settings))
 
     def connect(self) -> Connection:
         """A connection, which shares nothing with others of this factory (R-28).

@@ -27,22 +27,12 @@ from uow.errors import (
     StaleConnectionError,
 )
 from uow.schemas.error_classes import ConfigError, UowError
+from uow.topics.policies import ReconnectPolicy
 
 ANSWER_S: Final = 6.0
 """Longest wait for the answer of a broker that is there, where calls never wait for a connection."""
 FOR_EVER_S: Final = 2_000_000.0
 """The longest time that every call of the library takes, in milliseconds and 31 bits: three weeks."""
-
-
-class ReconnectPolicy(StrEnum):
-    """The objects of a connection that go on after all brokers were gone (R-02, R-03)."""
-
-    NONE = "none"
-    """None of them: a loss event ends the connection and all that it made."""
-    PRODUCER = "producer"
-    """The connection and all that sends. Readers end, and leave their consumer group."""
-    ALL = "all"
-    """Readers too; browsers never do (R-06)."""
 
 
 class ConnectionState(StrEnum):

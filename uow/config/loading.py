@@ -164,6 +164,24 @@ class Settings:
         )
 
     @property
+    def client(self) -> dict[str, Any]:
+        """The settings of `[client]`, as arguments of a `ConnectionFactory`."""
+        section = "client."
+        return {
+            name.removeprefix(section): each.value for name, each in self.effective.items() if name.startswith(section)
+        }
+
+    @property
+    def without_effect_on_workers(self) -> str:
+        """One line on settings that were given and that a worker does not follow; empty: there are none (R-52)."""
+        given = [
+            name
+            for name, each in self.effective.items()
+            if name.startswith("client.") and each.origin != DEFAULT_ORIGIN
+        ]
+        return f"no effect on a worker, which waits for brokers by itself: {', '.join(given)}" if given else ""
+
+    @property
     def is_trial(self) -> bool:
         """True in profile `test`: what strict order asks of a cluster is mere advice (S-22)."""
         return bool(self.value("application.profile") is Profile.TEST)
@@ -365,7 +383,7 @@ class _Reading:
     def checked(self) -> Settings:
         """Checks all given values against the declarations and fills in the defaults."""
         effective: dict[str, Effective] = {}
-        for section in ("application", "kafka", "worker", "schemas", "rules"):
+        for section in ("application", "kafka", "client", "worker", "schemas", "rules"):
             given = self.given.get(section, {})
             found = self._kafka(given) if section == "kafka" else self._section(section, section, given)
             effective.update((each.name, each) for each in found)

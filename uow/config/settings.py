@@ -257,6 +257,47 @@ SETTINGS: tuple[Setting, ...] = (
         "only the same machine can reach the pages unless you choose another address",
     ),
     Setting(
+        "client",
+        "reconnect_policy",
+        ValueType.CHOICE,
+        policies.ReconnectPolicy.PRODUCER,
+        "The objects of a connection that go on after all brokers were gone: `producer`, the connection and what sends; `all`, readers too; `none`.",
+        reason="of programs that read it (`ConnectionFactory.from_config`); workers, the sink and one-shot commands follow rules of their own",
+        choices=policies.ReconnectPolicy,
+    ),
+    Setting(
+        "client",
+        "reconnect_blocking_ms",
+        ValueType.INTEGER,
+        6000,
+        "Longest that a call waits for a connection; 0: not at all, -1: for ever.",
+        Bound("-1 (for ever), or at least 0", lambda value: bool(value >= -1)),
+    ),
+    Setting(
+        "client",
+        "reconnect_total_ms",
+        ValueType.INTEGER,
+        -1,
+        "How long reconnecting is tried, from the loss or from the last call, whichever is later; -1: for ever.",
+        Bound("-1 (for ever), or at least 0", lambda value: bool(value >= -1)),
+    ),
+    Setting(
+        "client",
+        "transaction_timeout_ms",
+        ValueType.INTEGER,
+        10_000,
+        "Time after which the broker ends the transaction of a client that died.",
+        between(1000, 900_000),
+        "bounds how long it holds back readers; raise it where a commit must ride out longer outages",
+    ),
+    Setting(
+        "client",
+        "rollback_on_refresh",
+        ValueType.SWITCH,
+        False,
+        "If true, the transaction of a transacted session that spans an outage is rolled back, also where it could be committed.",
+    ),
+    Setting(
         "schemas",
         "registry_url",
         ValueType.TEXT,
@@ -515,6 +556,7 @@ SETTINGS: tuple[Setting, ...] = (
 
 SECTIONS: tuple[str, ...] = (
     "application",
+    "client",
     "kafka",
     "worker",
     "schemas",
@@ -524,11 +566,7 @@ SECTIONS: tuple[str, ...] = (
     "templates",
 )
 
-LATER: frozenset[str] = frozenset(
-    {
-        "client",
-    }
-)
+LATER: frozenset[str] = frozenset()
 """Sections and settings that are specified and not supported yet: refused with that message, not as unknown."""
 
 

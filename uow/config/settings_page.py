@@ -121,12 +121,13 @@ NOT_BUILT = (
 def page() -> str:
     """The whole of `docs/configuration.md`."""
     parts = [HEAD]
-    for section in ("application", "worker", "schemas", "rules", ROUTER, DESTINATION):
+    for section in ("application", "client", "worker", "schemas", "rules", ROUTER, DESTINATION):
         parts.append(_section(section, [setting for setting in SETTINGS if setting.section == section]))
         if section == "application":
             parts.append(KAFKA + "".join(_kafka_row(rule.properties, rule.allowed, rule.rule) for rule in KAFKA_RULES))
     parts.append(ROUTES)
-    parts.append(f"{NOT_BUILT} {', '.join(f'`{name}`' for name in sorted(LATER))}.\n")
+    if LATER:
+        parts.append(f"{NOT_BUILT} {', '.join(f'`{name}`' for name in sorted(LATER))}.\n")
     return "\n".join(parts)
 
 

@@ -131,7 +131,13 @@ def command_client(settings: Settings, destination: str, count: int, timeout_s: 
     settings.policy(destination)
     servers, kafka, registry_url = settings.bootstrap_servers, settings.kafka, settings.registry_url
     with (
-        connect(servers, kafka=kafka, registry_url=registry_url, application=settings.application_id) as connection,
+        connect(
+            servers,
+            kafka=kafka,
+            registry_url=registry_url,
+            application=settings.application_id,
+            reconnect_policy="none",
+        ) as connection,
         log_reader(settings, PATIENCE_S + timeout_s + count / ANSWERS_PER_S) as reader,
     ):
         yield CommandClient(settings, destination, connection, reader)
