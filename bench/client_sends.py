@@ -48,15 +48,17 @@ def _headers(number: int) -> list[tuple[str, Any]]:
 
 def _bare_alone(bootstrap: str, destination: str, topic: str, count: int, begin: Callable[[], None]) -> None:
     producer: Any = Librdkafka().producer(plain_producer_properties(bootstrap, "bench", {}), LogWatch().logger)
-    producer.list_topics(topic, 10)
-    begin()
-    for number in range(1, count + 1):
+
+    def send(number: int) -> None:
         done: list[Any] = []
-        producer.produce(
-            topic, VALUE, b"a", on_delivery=lambda *report, done=done: done.append(report), headers=_headers(number)
-        )
+        producer.produce(topic, VALUE, b"a", on_delivery=lambda *report: done.append(report), headers=_headers(number))
         while not done:
             producer.poll(0.01)
+
+    send(1)
+    begin()
+    for number in range(1, count + 1):
+        send(number)
 
 
 def _session_alone(bootstrap: str, destination: str, topic: str, count: int, begin: Callable[[], None]) -> None:
@@ -79,18 +81,22 @@ def _bare_transacted(bootstrap: str, destination: str, topic: str, count: int, b
         if error is not None:
             failed.append(error)
 
+    def send(numbers: range) -> None:
+        producer.begin_transaction()
+        for number in numbers:
+            while True:
+                try:
+                    producer.produce(topic, VALUE, b"a", on_delivery=on_delivery, headers=_headers(number))
+                    break
+                except BufferError:
+                    producer.poll(0.02)
+            producer.poll(0)
+        producer.flush(30)
+        producer.commit_transaction(30)
+
+    send(range(1, 2))
     begin()
-    producer.begin_transaction()
-    for number in range(1, count + 1):
-        while True:
-            try:
-                producer.produce(topic, VALUE, b"a", on_delivery=on_delivery, headers=_headers(number))
-                break
-            except BufferError:
-                producer.poll(0.02)
-        producer.poll(0)
-    producer.flush(30)
-    producer.commit_transaction(30)
+    send(range(1, count + 1))
     assert not failed
 
 

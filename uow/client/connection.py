@@ -446,7 +446,8 @@ class Connection:
         headers: HeaderPairs,
     ) -> OutgoingRecord:
         """The record that `send` sends. Raises as `send`, for what cannot be."""
-        topic = to or _topics(destination).components
+        components = _topics(destination).components
+        topic = to or components
         own = header_pairs(component.headers) + header_pairs(headers)
         if count is not None:
             own.append((COUNT, b"%d" % count))
@@ -456,11 +457,12 @@ class Connection:
             record = _plain_record(topic, component, own, raw_key, seq, end, count)
         else:
             marked = component_headers(id, seq, component.component_id, own=self._traceable(destination, own))
-            if raw_key is None or topic == _topics(destination).components:
-                raw_key = id.encode()
             partition = HASHED
-            if topic == _topics(destination).components:
-                partition = self._session.path_claims.claimed(destination, id.encode(), order_key_of(marked))
+            if topic == components:
+                raw_key = id.encode()
+                partition = self._session.path_claims.claimed(destination, raw_key, order_key_of(marked))
+            elif raw_key is None:
+                raw_key = id.encode()
             marked = mark_end(marked) if end else marked
             record = OutgoingRecord(topic, raw_key, value_bytes(component.value), marked, partition)
             self._trace(record)
