@@ -294,3 +294,15 @@ def test_what_a_transaction_depends_on_is_not_for_the_user_to_set() -> None:
     properties = transactional_properties("b:9092", "c", "t", asked)
     assert (properties["metadata.recovery.strategy"], properties["log_level"]) == ("none", LOG_LEVEL)
     assert properties["linger.ms"] == 7
+
+
+def test_counters_add_up_over_producers_that_were_replaced_r08(fake: FakeBroker, connection: uow.Connection) -> None:
+    send(connection, "a", "b")
+    connection.send("megazon", "x", id="a", seq=1)
+    fake.log_lines = ["FAIL [thrd:x]: Disconnected"]
+    send(connection, "c")
+    fake.script["commit_transaction"] = [failure(KafkaError.INVALID_TXN_STATE, abort=True)]
+    with pytest.raises(errors.TransactionRolledBackError):
+        send(connection, "never")
+    counted = connection.stats()
+    assert (counted.sent, counted.reconnects, counted.rebuilds) == (4, 0, 1)

@@ -179,7 +179,7 @@ class PlainSender:
         if delivery.sent is None:
             assert delivery.error is not None
             raise delivery.error
-        self._life.sent += 1
+        self._life.count(sent=1)
         topic, partition, offset = delivery.sent
         self._ends[topic, partition] = max(offset + 1, self._ends.get((topic, partition), 0))
         return delivery.sent
@@ -197,7 +197,7 @@ class PlainSender:
         with self._lock:
             if self._handle is handle:
                 self._handle = None
-                self._life.rebuilds += 1
+                self._life.count(rebuilds=1)
                 self._pending.clear()
 
     def end(self, ended: Ended, timeout: float = CLOSE_S) -> None:

@@ -339,6 +339,12 @@ class Life:
         self._state, self._ended = state, ended
         self._changed.notify_all()
 
+    def count(self, *, sent: int = 0, rebuilds: int = 0) -> None:
+        """Adds to the counters."""
+        with self._changed:
+            self.sent += sent
+            self.rebuilds += rebuilds
+
     def tell(self, event: Event) -> threading.Event:
         """Puts an event in line for the listener; what is returned is set once the listener has returned."""
         told = Told(event, threading.Event())

@@ -96,7 +96,7 @@ class Transaction:
         return TransactionalProducer(handle, self._timeout_s, self._on_replaced, monotonic=self._clock)
 
     def _on_replaced(self, cause: str) -> None:
-        self._life.rebuilds += 1
+        self._life.count(rebuilds=1)
 
     @property
     def is_open(self) -> bool:
@@ -225,7 +225,7 @@ class Transaction:
             self._abandon()
             raise
         self._settled(TransactionState.IDLE)
-        self._life.sent += self._count
+        self._life.count(sent=self._count)
 
     def _settled(self, state: TransactionState) -> None:
         self._settling = None
