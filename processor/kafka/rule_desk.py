@@ -14,14 +14,15 @@ from uow.processor.core.columns import UnreadableRecord
 from uow.processor.engine.ports import Meanwhile, Output, RawRecord
 from uow.processor.kafka.rule_log import KafkaRuleLog
 from uow.processor.rules.conditions import group_policy
+from uow.processor.rules.mirror import mirrored
 from uow.processor.rules.paths import ExpressionError
 from uow.processor.rules.routing import RecordRouting, Routed, RouteTarget, RuleRouting
-from uow.processor.rules.rule_file import written
 from uow.processor.rules.rule_set import RuleSet
 from uow.schemas.error_classes import ConfigError
 from uow.topics.catalogue import RULES_PARTITION
 from uow.topics.grouping import GroupPolicy
 from uow.topics.policies import DestinationPolicy
+from uow.topics.record_size import RecordLimit
 from uow.topics.routers import RouterSettings
 from uow.topics.rules import RULES_KEY, Rule
 
@@ -56,7 +57,7 @@ class RuleDesk:
         self._log, self._topic, self._now_ms = rule_log, topic, now_ms
         self._written: set[str] = set()
         self._rules = in_force()
-        self._mirror: bytes | None = written(self._rules).encode()
+        self._mirror = self._mirror_of(self._rules)
         self._mirrored: bytes | None = None
         self._routings = self._routings_of(self._rules)
         without = sorted(name for name, router in routers.items() if not {*router.inputs} <= self._routings.keys())
@@ -70,7 +71,7 @@ class RuleDesk:
         self._log.follow()
         rules = self._in_force()
         if rules is not self._rules:
-            self._rules, self._mirror = rules, written(rules).encode()
+            self._rules, self._mirror = rules, self._mirror_of(rules)
             self._routings |= self._routings_of(rules)  # an input that would be without rules keeps those it had
             log.info("rules: version %d is in force", rules.version)
 
@@ -86,6 +87,14 @@ class RuleDesk:
                 found.update(dict.fromkeys(router.inputs, RecordRouting(routings)))
         return found
 
+    def _mirror_of(self, rules: RuleSet) -> bytes | None:
+        """All rules as a record; None if they do not fit into one."""
+        data = mirrored(rules)
+        if RecordLimit().fits_single(RULES_KEY, data, []):
+            return data
+        log.warning("rules: version %d is too large to be kept in %s: no start from there", rules.version, self._topic)
+        return None
+
     def route(self, record: RawRecord, headers: Any) -> Routed:
         """The record that becomes of one."""
         routing = self._routings[record.topic()]
@@ -99,7 +108,7 @@ class RuleDesk:
             for name, row in rows.items()
             if name not in self._written and name not in self._log.rows
         ]
-        if self._mirror != self._log.mirror and self._mirror != self._mirrored:
+        if self._mirror is not None and self._mirror not in (self._log.mirror, self._mirrored):
             outputs.append(Output(self._topic, RULES_PARTITION, RULES_KEY, self._mirror, []))
         return outputs
 

@@ -49,7 +49,7 @@ class KafkaRuleLog:
 
     Attributes:
         rows: Row by its name.
-        mirror: All rules of the latest version, as a TOML file has them; None if there are none.
+        mirror: All rules of the latest version (`uow.processor.rules.mirror`); None if there are none.
         row_bytes: About what they take.
         ignored: Records whose value is not the row that their key names.
     """

@@ -29,8 +29,8 @@ from uow.processor.kafka.worker_settings import WorkerSettings
 from uow.processor.rules.checks import complaints_about
 from uow.processor.rules.columns import WrongRows
 from uow.processor.rules.in_force import RuleFollower, RulesInForce, default_rules
+from uow.processor.rules.mirror import read_mirror
 from uow.processor.rules.routing import RouteTarget
-from uow.processor.rules.rule_file import read_rules
 from uow.processor.rules.rule_set import RuleSet, RuleTables
 from uow.processor.rules.store import rule_source
 from uow.processor.rules.transforms import installed
@@ -56,8 +56,8 @@ class LoggedMirror:
             if log_.mirror is None:
                 return None
             try:
-                return read_rules(log_.mirror.decode(), 0)
-            except (WrongRows, UnicodeDecodeError) as error:
+                return read_mirror(log_.mirror)
+            except WrongRows as error:
                 log.warning("the rules in %s cannot be read: %s", rules_topic(self.settings.application_id), error)
                 return None
 

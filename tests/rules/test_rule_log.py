@@ -13,8 +13,8 @@ from tests.rules.low_stock import ROWS, RULE, TABLES
 from uow.processor.engine.ports import Doubt, Tp
 from uow.processor.kafka.rule_desk import LoggedRules, RuleDesk
 from uow.processor.kafka.rule_log import KafkaRuleLog
+from uow.processor.rules.mirror import read_mirror
 from uow.processor.rules.routing import RouteTarget
-from uow.processor.rules.rule_file import read_rules
 from uow.processor.rules.rule_set import RuleSet
 from uow.schemas.error_classes import ConfigError
 from uow.topics.catalogue import DestinationTopics
@@ -149,7 +149,7 @@ def test_each_row_and_all_rules_are_written_once_with_the_first_component_b17() 
     outputs = first.unwritten([routed(first, b"UK"), routed(first, b"UK"), routed(first, b"Mars")])
     assert [output.key for output in outputs] == [b"low-stock/UK@1", b"low-stock/*@1", RULES_KEY]
     assert {(output.topic, output.partition) for output in outputs} == {PLACE}
-    assert RuleSet(read_rules((outputs[-1].value or b"").decode(), 0)).content() == rules.now.content()
+    assert RuleSet(read_mirror(outputs[-1].value or b"")).content() == rules.now.content()
     assert first.unwritten([routed(first, b"UK")]) != [], "an aborted transaction wrote nothing"
     first.written(outputs)
     assert first.unwritten([routed(first, b"UK")]) == []
@@ -158,6 +158,16 @@ def test_each_row_and_all_rules_are_written_once_with_the_first_component_b17() 
     second = desk(log, rules)
     second.refresh()
     assert second.unwritten([routed(second, b"UK"), routed(second, b"Mars")]) == []
+
+
+def test_rules_that_fit_into_no_record_are_not_kept_and_stop_nothing_b17() -> None:
+    log, rules = Log(), Rules()
+    many = tuple(
+        replace(TABLES.rows[0], routing_name=f"supplier {number}", complete_when="x" * 50_000) for number in range(300)
+    )
+    rules.now = RuleSet(replace(TABLES, rows=(*TABLES.rows, *many)))
+    one = desk(log, rules)
+    assert [output.key for output in one.unwritten([routed(one, b"UK")])] == [b"low-stock/UK@1"]
 
 
 def test_another_version_is_used_from_the_next_turn_on() -> None:

@@ -136,7 +136,15 @@ for module in pkgutil.walk_packages(uow.__path__, "uow.", onerror=lambda name: N
 """
 
 
-RULES = ("uow.processor.rules.", "uow.ops.rules", "uow.cli.rules_command")
+RULES = (
+    "uow.cli.rules_command",
+    "uow.ops.rehearsal",
+    "uow.ops.rules",
+    "uow.processor.kafka.router",
+    "uow.processor.kafka.rule_desk",
+    "uow.processor.rules.",
+    "uow.processor.shell.router_thread",
+)
 """Modules of the extra `rules`."""
 
 

@@ -1,4 +1,4 @@
-"""`uow rules show|check|put|history|revert|rehearse`: the rules of groups as reviewed data (B-19, B-204, B-214)."""
+"""`uow rules show|check|put|history|revert|refresh|rehearse`: the rules of groups as reviewed data (B-19, B-204, B-214)."""
 
 from __future__ import annotations
 
@@ -216,6 +216,14 @@ def history(settings: Settings, as_json: bool, last: int) -> None:
             click.echo(printable(f"  took no effect: {complaint}"))
         _print_differences(each.differences)
         click.echo()
+
+
+@command.command()
+@config_option
+def refresh(settings: Settings) -> None:
+    """Make every router look at the rules now, and not only after `refresh_ms`."""
+    RuleDesk(settings).refresh()
+    click.echo("the routers are asked to look")
 
 
 @command.command()

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from uow.config.loading import Settings
-from uow.ops.destination_logs import NoAnswerError, log_reader
+from uow.ops.destination_logs import PATIENCE_S, NoAnswerError, log_reader
 from uow.ops.rehearsal import Figures, recorded, rehearsed
 from uow.processor.engine.ports import Tp
+from uow.processor.kafka.clients import Clients
 from uow.processor.rules.changes import CannotChange, Difference, differences, rows_for
 from uow.processor.rules.checks import complaints_about
 from uow.processor.rules.columns import WrongRows
@@ -22,7 +23,8 @@ from uow.processor.rules.rule_set import RuleSet, RuleTables
 from uow.processor.rules.store import RuleDatabase, RuleFile, rule_source
 from uow.schemas.error_classes import Complaint, ConfigError
 from uow.topics.admin import admin_client, partition_counts
-from uow.topics.rules import Change
+from uow.topics.catalogue import RULES_PARTITION, rules_topic
+from uow.topics.rules import REFRESH_KEY, Change
 
 
 class Version(NamedTuple):
@@ -170,6 +172,25 @@ class RuleDesk:
             raise CannotChange(f"the rules are in {source.name}: change the file, and raise its version")
         source.create()
         source.put(made, after=current.version)
+
+    def refresh(self) -> None:
+        """Makes every router look at the source now (B-12), by a record in `A-rules`.
+
+        Raises:
+            NoAnswerError: The topic does not exist, or no broker took the record in time.
+        """
+        settings = self.settings
+        topic = rules_topic(settings.application_id)
+        if topic not in partition_counts(admin_client(settings.bootstrap_servers, settings.kafka)):
+            raise NoAnswerError(f"topic {topic} does not exist; `uow topics create` makes it")
+        producer = Clients(settings.worker("rules")).path_producer()
+        told: list[object] = []
+        producer.produce(
+            topic, key=REFRESH_KEY, partition=RULES_PARTITION, on_delivery=lambda error, message: told.append(error)
+        )
+        producer.flush(PATIENCE_S)
+        if told != [None]:
+            raise NoAnswerError(f"{topic}: {told[0] if told else 'no broker took the record in time'}")
 
     def rehearsal(
         self, path: Path, from_ms: int, limit: int, patience_s: float, now_ms: int

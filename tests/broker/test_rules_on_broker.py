@@ -1,9 +1,10 @@
-"""`uow rules rehearse` on inputs in Kafka: nothing is written, and both sets of rules are told (B-204)."""
+"""`uow rules rehearse` on inputs in Kafka: nothing is written, and both sets of rules are told (B-204); `uow rules refresh` (B-12)."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from confluent_kafka import Producer
 from tests.kafka_broker import Kafka
 from tests.rules.low_stock import FIXTURE, NOON
 from uow.cli.main import main
+from uow.config.loading import load
+from uow.processor.kafka.rule_log import open_rule_log
 from uow.topics.admin import admin_client, partition_counts
 
 
@@ -32,7 +35,7 @@ def test_recorded_inputs_are_played_under_both_sets_of_rules_and_nothing_is_writ
     producer.flush()
     settings = f"""
 [application]
-id = "{unique}"
+id = "{unique}.shop"
 bootstrap_servers = "{broker.bootstrap}"
 [rules]
 source = "{FIXTURE}"
@@ -56,3 +59,21 @@ handling_policy = "single_message_delivery"
     assert {each for each in partition_counts(admin_client(broker.bootstrap, {})) if unique in each} == {topic}
     refused = CliRunner().invoke(main, ["rules", "rehearse", "new.toml", "--limit", "5"])
     assert (refused.exit_code, "more than 5 records" in refused.stderr) == (1, True)
+
+
+def test_refresh_reaches_whoever_follows_the_rules_b12(
+    broker: Kafka, create_topic: Callable[..., str], unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("uow.toml").write_text(f'[application]\nid = "{unique}.shop"\nbootstrap_servers = "{broker.bootstrap}"\n')
+    missing = CliRunner().invoke(main, ["rules", "refresh"])
+    assert (missing.exit_code, "uow topics create" in missing.stderr) == (1, True)
+    create_topic("shop-rules", partitions=1)
+    asked: list[None] = []
+    with closing(open_rule_log(load(Path("uow.toml")).worker("test"), lambda: asked.append(None))) as log:
+        log.catch_up(lambda: None)
+        assert asked == []
+        result = CliRunner().invoke(main, ["rules", "refresh"])
+        assert result.exit_code == 0, result.stderr
+        log.catch_up(lambda: None)
+        assert asked == [None]
