@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterable
 from typing import Any, Final
 from xml.parsers import expat
@@ -53,6 +54,7 @@ def element_of(value: bytes | None) -> bytes:
 
 
 def _root(value: bytes) -> bytes:
+    value = value.removeprefix(BOM_UTF8)
     if value[:2] in (b"\xff\xfe", b"\xfe\xff"):
         value = value.decode("utf-16").encode()
     elif (declared := _DECLARED.match(value)) and declared[1].lower() not in (b"utf-8", b"utf8"):
@@ -86,21 +88,8 @@ def _span(value: bytes) -> tuple[int, int]:
     parser.Parse(value, True)
     if start < 0 or last < 0:
         raise _NoDocument
-    return start, _tag_end(value, last)
-
-
-def _tag_end(value: bytes, at: int) -> int:
-    """Behind the tag that begins here; a `>` inside quotes does not end it."""
-    quote = 0
-    for index in range(at, len(value)):
-        byte = value[index]
-        if quote:
-            quote = 0 if byte == quote else quote
-        elif byte in b"\"'":
-            quote = byte
-        elif byte == 0x3E:
-            return index + 1
-    raise _NoDocument
+    # of `<a/>` the parser tells where it ends, of `</a>` where it begins; nothing but white space is before the `>` of the latter
+    return start, value.index(b">", last) + 1 if value.startswith(b"</", last) else last
 
 
 def aggregate_json(unit: Unit, rule: str, origins: Iterable[dict[str, Any]]) -> bytes:

@@ -7,14 +7,14 @@ Belongs here: the values, and reading them off a component. Does not belong here
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from uow.schemas.component import decode_component
 from uow.schemas.error_classes import DecodeError
 from uow.schemas.records import ComponentRecord
 from uow.topics.grouping import GroupPolicy, Headers, Tally
-from uow.topics.headers import Refusal, Routed, routed_of
+from uow.topics.headers import INPUT, SOURCE_NAME, Refusal, Routed, routed_of
 
 NEVER: Final = 1 << 62
 """Later than every clock."""
@@ -85,6 +85,15 @@ def facts_in(policy: GroupPolicy, component: ComponentRecord) -> Facts:
     if isinstance(facts, Refusal):
         raise DecodeError(facts.case, f"of a component that is held: {facts.detail}")
     return facts
+
+
+def source_of(headers: Headers) -> str:
+    """The source of a component: `uow-source-name`, else the topic of its input record, else nothing (B-92)."""
+    said = dict(headers)
+    name = said.get(SOURCE_NAME)
+    if name:
+        return name.decode("utf-8", "backslashreplace")
+    return (said.get(INPUT) or b"").partition(b"/")[0].decode("utf-8", "backslashreplace")
 
 
 class Gathered(NamedTuple):
@@ -158,6 +167,17 @@ class Ruled:
         self.gathered = self.gathered.plus(facts)
         if facts.component_id is not None:
             self.component_ids.add(facts.component_id)
+
+    def in_order(self, bodies: Sequence[bytes]) -> list[bytes]:
+        """The bodies in the order of `order_by`; equal ones keep theirs."""
+        policy = self.policy
+        components = [decode_component(body) for body in bodies]
+        if policy.by_source:
+            keys = [source_of(each.headers) for each in components]
+        else:
+            assert policy.rank is not None
+            keys = [policy.rank(each.headers, each.value) for each in components]
+        return [bodies[at] for at in sorted(range(len(bodies)), key=keys.__getitem__)]
 
     def read_again(self, bodies: Iterable[bytes]) -> None:
         """Takes the facts of these components, in order of arrival, and nothing else. Raises `DecodeError`."""

@@ -448,8 +448,10 @@ class Group:
         return missing_numbers(self.held, self.end)
 
     def in_order(self) -> list[bytes]:
-        """Bodies in number order, compared as integers (W-10)."""
+        """Bodies in number order, compared as integers (W-10); of a group by rule in the order that its row asks for."""
         held = self.held
+        if self.ruled is not None and (self.ruled.policy.by_source or self.ruled.policy.rank is not None):
+            return self.ruled.in_order([held[seq] for seq in sorted(held)])
         if len(held) == self.highest:
             return list(map(held.__getitem__, range(1, self.highest + 1)))
         return [held[seq] for seq in sorted(held)]

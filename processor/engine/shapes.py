@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from uow.processor.core.changes import Closed
+from uow.processor.core.gathered import source_of
 from uow.processor.core.group import Group
 from uow.processor.core.virtual_message import UnitMaker
 from uow.processor.engine.context import TaskContext
@@ -28,7 +29,7 @@ from uow.schemas.checksum import by_reference
 from uow.schemas.component import decode_component, encode_component
 from uow.schemas.records import ComponentRecord, Range, Unit, UnitOutcome
 from uow.topics.grouping import GroupPolicy
-from uow.topics.headers import SOURCE_NAME, Routed, routed_of
+from uow.topics.headers import Routed, routed_of
 from uow.topics.policies import Oversize, Shape, ValueFormat
 from uow.topics.record_size import RecordLimit
 from uow.topics.runs import first_of_many_gaps, record_headers, unit_part
@@ -167,13 +168,11 @@ def _formats_of(row: GroupPolicy) -> Mapping[ValueFormat, Callable[[Unit], bytes
 
 
 def _origin(component: ComponentRecord) -> dict[str, Any]:
-    said = dict(component.headers)
     read = routed_of(component.headers)
     routed = read if isinstance(read, Routed) else Routed("")
     came_in = (routed.input or b"").decode()
-    name = said.get(SOURCE_NAME)
     return {
-        "source_name": name.decode("utf-8", "backslashreplace") if name else came_in.partition("/")[0] or None,
+        "source_name": source_of(component.headers) or None,
         "input": came_in or None,
         "arrived_at": component.timestamp if routed.arrived_at is None else routed.arrived_at,
     }

@@ -465,6 +465,9 @@ def see(output: Output) -> Seen | None:
         return SeenPlain(output.value)
     if not is_unit(output):
         return None
+    if (output.value or b"").startswith(b'<?xml version="1.0" encoding="UTF-8"?>\n<Aggregation>'):
+        numbers = tuple(range(1, int(told("uow-size")) + 1))
+        return SeenUnit(numbers, told("uow-id"), told("uow-outcome"), told("uow-missing"))
     made = unit_of(output)
     return SeenUnit(
         tuple(component.seq for component in made.components), made.id, told("uow-outcome"), told("uow-missing")
