@@ -476,9 +476,8 @@ def delivered(
     closed: Closed, bodies: Mapping[int, bytes], policy: DestinationPolicy, command: Command | None = None
 ) -> Delivered | Undelivered:
     """The unit; or the failure of a group that is whole, but not what its producer sent (W-212)."""
-    if (
-        isinstance(policy, GroupPolicy) and policy.assigns
-    ):  # no component has a digest of the others, nor a number of its own
+    if isinstance(policy, GroupPolicy) and (policy.assigns or max(bodies) != len(bodies)):
+        # no component has a digest of the others; nor would one be known by its number
         return Delivered(closed, command)
     if closed.outcome is UnitOutcome.COMPLETE and not agrees(bodies):
         return Undelivered(closed._replace(outcome=UnitOutcome.FAILED, reason=Reason.DIGEST), UowError, command)

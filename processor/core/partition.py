@@ -203,10 +203,16 @@ class Partition(PartitionState):
             return
         at = record.timestamp()[1]
         self.position = record.offset()
-        if self.is_full() or not self.advance(self._believed(at)):
+        if self.is_full():
             self.is_cut = True
             return
         marks = self._marks(record)
+        if self._awaits_rule(marks, record.offset()):  # before it moves the clock
+            self.is_cut, self.left_bytes = True, -1
+            return
+        if not self.advance(self._believed(at)):
+            self.is_cut = True
+            return
         if marks is None:
             self._concerning(record, Passed())
             return
@@ -229,6 +235,15 @@ class Partition(PartitionState):
         self._carry_out(decision, record)
         self._deliver_freed()
 
+    def _awaits_rule(self, marks: Marks | Refusal | None, offset: int) -> bool:
+        """True if a component names a row that is not known, as far as the rules were read when it came."""
+        if not isinstance(marks, Marks) or marks.routed is None or offset < self.rules_read_before:
+            return False
+        if self.rules.policy(marks.routed.rule) is not None:
+            return False
+        self.awaits_rule = marks.routed.rule
+        return True
+
     def _on_ruled(self, record: Record, marks: Marks, group: Group | None, now: Situation) -> None:
         """A component of a group by rule, or one that meets such a group. The clock has moved, and units of work that were due are closed.
 
@@ -238,9 +253,6 @@ class Partition(PartitionState):
         own = self.rules.policy(marks.routed.rule) if marks.routed is not None else None
         if refusal is None and own is None:
             assert marks.routed is not None
-            if record.offset() >= self.rules_read_before:
-                self.awaits_rule, self.is_cut, self.left_bytes = marks.routed.rule, True, -1
-                return
             refusal = Refusal(DecodeError, RULE, f"no row {marks.routed.rule} in the rules of {self.place.destination}")
         if refusal is None:
             assert own is not None

@@ -311,4 +311,6 @@ class PartitionState:
         """Puts all deadlines in line anew."""
         self.unit_deadlines, self.rule_deadlines = Deadlines(self.policy), Deadlines(self.policy)
         for group in groups:
+            if group.ruled is not None:
+                group.ruled.scheduled = NEVER
             self.schedule(group)

@@ -294,7 +294,8 @@ class PartitionTask:
             what is left is due at once.
         """
         partition = self.partition
-        settled = now_ms if settled_ms is None else min(settled_ms, now_ms)
+        reached = max(now_ms, partition.clock)
+        settled = reached if settled_ms is None else min(settled_ms, reached)
         by_rule = partition.rule_deadlines.first_due(settled) is not None
         due = partition.first_due(now_ms) is not None or self._leave_due() <= now_ms or by_rule
         if due:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from uow.processor.core.gathered import NEVER
 from uow.processor.engine.batch import Task
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.external_values import whole_outputs
@@ -86,6 +87,7 @@ def state_of(task: PartitionTask, *, by_idle: bool) -> dict[str, Any]:
                 group.waived,
                 group.waived_held,
                 group.extended,
+                group.ruled and group.ruled.state,
                 has_group_row(group),
             )
             for group_id, group in partition.groups.items()
@@ -183,6 +185,7 @@ class _Planned(NamedTuple):
         latest: The latest append time that the worker believed.
         is_paused: True if its partition is paused because memory is short, so that commands do not wait.
         limits: The replay bounds of the worker.
+        settled: Of a tick: the moment to which groups by rule were looked at.
     """
 
     ledger: bytes
@@ -193,6 +196,7 @@ class _Planned(NamedTuple):
     latest: int
     is_paused: bool
     limits: ReplayLimits
+    settled: int | None = None
 
 
 class Checker:
@@ -256,8 +260,13 @@ class Checker:
         """A worker asks for an end offset. If its clock is put back it may do so twice at the same time."""
         self._asked.setdefault((tp, asked_at), self.broker.scheduler.now)
 
-    def on_plan(self, plan: Plan, context: TaskContext, latest: int, *, is_paused: bool) -> None:
-        """A worker has made a plan under this context, and has believed no append time after `latest`; perhaps for a paused partition."""
+    def on_plan(
+        self, plan: Plan, context: TaskContext, latest: int, *, is_paused: bool, settled: int | None = None
+    ) -> None:
+        """A worker has made a plan under this context, and has believed no append time after `latest`; perhaps for a paused partition.
+
+        `settled` is that of a tick (`Batch.settled`).
+        """
         if plan.ledger is not None:
             paths = context.paths
             placed = {} if paths is None else {each: paths.get(each) for each in paths}
@@ -266,10 +275,11 @@ class Checker:
                 self._judging(context),
                 placed,
                 self.broker.scheduler.now,
-                plan.is_cut,
+                plan.is_cut and plan.awaits_rule is None,
                 latest,
                 is_paused,
                 context.replay,
+                settled,
             )
 
     def _under(self, context: TaskContext, tp: Tp, transactional_id: str) -> PartitionTask:
@@ -388,6 +398,7 @@ class Checker:
         if self._latest_ms is not None:
             require(said.clock <= self._latest_ms(), f"{tp.partition}: its clock says {said.clock}, too far ahead")
         task.believe(planned.latest)
+        task.partition.rules_read_before = NEVER  # a worker has read the rules before it refuses one
         if commands and self._strict_order and not planned.is_paused:
             self._check_waiting(tp, said.to_offset, commands)
         if planned.is_cut:
@@ -399,7 +410,7 @@ class Checker:
                 self._check_tick(tp, task, said, self._asked.get((tp, said.clock)))
             if self.context.paths is not None:  # perhaps nothing was due but the end of a placement
                 task.partition.advance(said.clock)
-            plan = task.process([]) if self.context.paths is not None else task.tick(said.clock)
+            plan = task.process([]) if self.context.paths is not None else task.tick(said.clock, planned.settled)
             require(plan is not None, f"{tp.partition}: a tick at {said.clock}, where nothing was due")
         require(task.command_position == next_command, f"{tp.partition}: commands from {next_command} on are lost")
         if plan is None:
@@ -450,7 +461,9 @@ class Checker:
         ):
             asked = [then for (each, at), then in self._asked.items() if each == tp and at >= said.clock]
             self._check_tick(tp, task, said, max((then for then in asked if then <= planned.at), default=None))
-        task.partition.advance(said.clock)
+        if task.partition.advance(said.clock) and not records and not commands:
+            settled = said.clock if planned.settled is None else min(planned.settled, said.clock)
+            task.partition.advance_rules(settled)
         return task.process([])
 
     def _check_tick(self, tp: Tp, task: PartitionTask, said: LedgerRecord, asked: float | None) -> None:
@@ -486,25 +499,31 @@ class Checker:
         elif names.ERROR_CLASS in headers:
             self._seen(headers[names.SOURCE])
         elif where.topic in self._units and headers.get(names.KIND) == names.KIND_UNIT and names.UNIT_ID in headers:
-            self._check_lane(where, int(headers[names.SIZE]))
+            self._check_lane(where, headers)
             if names.POS in headers:
                 self._seen(headers[names.SOURCE])
             else:
                 unit = codec.decode_as(Unit, value or b"")
-                self._look_at_components(unit)
-                if self.context.paths is not None and self._strict_clocks:
+                self._look_at_components(unit, is_ruled=names.RULE in headers)
+                if names.RULE not in headers and self.context.paths is not None and self._strict_clocks:
                     self._check_line(where, unit)
             if (position_of([*headers.items()]) or (1, 1))[0] == 1:
-                self._once(key or b"", headers[names.GENERATION])
+                self._once(key or b"", headers[names.GENERATION], is_ruled=names.RULE in headers)
 
-    def _check_lane(self, where: Tp, size: int) -> None:
-        """A unit is in the topic to which the routes send it, and in no other (W-98, W-100)."""
-        lane = lane_of(size) if self.oracle[Tp(self.topics.components, where.partition)].context.policy.routes else None
+    def _check_lane(self, where: Tp, headers: dict[str, Any]) -> None:
+        """A unit is in the topic to which the routes send it, and in no other (W-98, W-100); one by rule in that of its row, here `D.units`."""
+        size = int(headers[names.SIZE])
+        lane = (
+            lane_of(size)
+            if names.RULE not in headers
+            and self.oracle[Tp(self.topics.components, where.partition)].context.policy.routes
+            else None
+        )
         require(where.topic == (lane or self.topics.units), f"a unit of {size} components came out in {where} (W-98)")
 
-    def _look_at_components(self, unit: Unit) -> None:
+    def _look_at_components(self, unit: Unit, *, is_ruled: bool) -> None:
         numbers = [component.seq for component in unit.components]
-        if unit.outcome is UnitOutcome.COMPLETE:
+        if unit.outcome is UnitOutcome.COMPLETE and not is_ruled:
             require(numbers == list(range(1, len(numbers) + 1)), f"a unit of {numbers}")
         require(numbers == sorted(set(numbers)), f"a unit in the order {numbers}")
         for component in unit.components:
@@ -521,12 +540,13 @@ class Checker:
             require(first >= last, f"{where.partition}: {unit.id} opened before what was delivered before it (W-210)")
             self._opened_last[where, line] = first
 
-    def _once(self, key: bytes, generation: bytes) -> None:
+    def _once(self, key: bytes, generation: bytes, *, is_ruled: bool) -> None:
         self.units += 1
         if not self._forgetful:
             require((key, generation) not in self._delivered, f"unit {(key, generation)} delivered twice")
             require(
-                self._reopens or key.decode() not in self._cancelled, f"{key!r} was cancelled, and is delivered (W-62)"
+                self._reopens or is_ruled or key.decode() not in self._cancelled,
+                f"{key!r} was cancelled, and is delivered (W-62)",
             )
         self._delivered.add((key, generation))
 

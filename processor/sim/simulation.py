@@ -43,6 +43,7 @@ from uow.processor.kafka.sink import KafkaSink
 from uow.processor.kafka.worker_settings import CLOCK_LEAD_MS, WorkerSettings
 from uow.processor.sim.checks import Checker
 from uow.processor.sim.losses import Losses
+from uow.processor.sim.rule_traffic import RuleTraffic
 from uow.processor.sim.schedule import Actor, Crash, Scheduler
 from uow.processor.sim.simulated_kafka import (
     EPOCH_MS,
@@ -165,6 +166,7 @@ class Life:
             replay=self.limits,
             paths=None if drawn.paths is None else PathMap(),
             plan_bytes=run.aside.choice([PLAN_BYTES, 20_000, 0]),
+            rules=run.rules.table(drawn.policy),
         )
         self.poll_records = run.rnd.choice([1, 3, 10, 50])
         self.memory_limit = run.rnd.choice([HUGE, HUGE, 5_000, 2_000])
@@ -247,7 +249,9 @@ class Life:
                     raise TransientError
             if isinstance(batch.outcome, Plan):
                 is_paused = batch.tp in self.paused_tps
-                run.checker.on_plan(batch.outcome, self.context, batch.latest, is_paused=is_paused)
+                run.checker.on_plan(
+                    batch.outcome, self.context, batch.latest, is_paused=is_paused, settled=batch.settled
+                )
                 what = "tick" if batch.work is Work.TICK else f"to {batch.outcome.next_offset}"
                 run.scheduler.say(f"plan for {batch.tp.partition}: {what}, {len(batch.outcome.outputs)} outputs")
         self.actor.wait()
@@ -369,6 +373,8 @@ class Simulation:
         self._loss_at = rnd.randrange(self._records) if rnd.random() < 0.25 and not self._changing else -1
         self._all_down = False
         self._commanding = rnd.choice([0, 0.05, 0.2, 0.4])
+        self.rules = RuleTraffic(Random(f"{seed} rules"), is_on=self.context.paths is None)
+        self.checker.context = replace(self.checker.context, rules=self.rules.table(policy, is_whole=True))
         self._worker_names = [str(number) for number in range(rnd.randint(1, 3))]
         self._lives: list[Life] = []
         self._started = 0
@@ -489,7 +495,7 @@ class Simulation:
         topic, draw = TOPICS.components, self._traffic.next
         if rnd.random() < self._commanding:
             topic, draw = TOPICS.commands, self._traffic.command
-        row = draw(broker.now_ms())
+        row = self.rules.next(topic, broker.now_ms()) or draw(broker.now_ms())
         partitions = broker.settings.partitions
         home = partition_for(row[0] or b"", partitions) if self.context.paths is None else self._placed(row, topic)
         partition = home if rnd.random() < 0.95 else rnd.randrange(partitions)

@@ -111,7 +111,11 @@ class Witness:
         """A record refused or given up has all of its content (W-37, W-80), unless that fits no record."""
         said = dict(headers)
         source = (said[names.SOURCE] or b"").decode()
-        if said.get(names.FAILURE_REASON) == b"expired" and said[names.ERROR_CASE] != Reason.COMPONENT_EXPIRED.encode():
+        if (
+            names.RULE not in said
+            and said.get(names.FAILURE_REASON) == b"expired"
+            and said[names.ERROR_CASE] != Reason.COMPONENT_EXPIRED.encode()
+        ):
             require(
                 policy.expiration_policy is ExpirationPolicy.REDIRECT,
                 f"{source} expired, and came out in {where} by {policy.expiration_policy} (W-78)",

@@ -99,6 +99,9 @@ CATCHING_SEEDS = {
     "every_expired_group_goes_to_errors": 5,
     "outcome_of_a_group_that_never_opened_is_not_reported": 2,
     "unit_goes_where_its_key_hashes": 26,
+    "row_of_a_rule_is_lost_in_a_restore": 6,
+    "unknown_rows_are_refused_without_reading_the_rules": 18,
+    "component_ids_are_forgotten_in_a_restore": 6,
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 from weakref import WeakKeyDictionary
@@ -21,6 +22,7 @@ import uow.processor.engine.task as running
 from uow.processor.core.changes import Closed
 from uow.processor.core.closed import CommandMemory
 from uow.processor.core.command import CommandVerdict
+from uow.processor.core.gathered import Ruled
 from uow.processor.core.group import Group
 from uow.processor.core.happened import Outward
 from uow.processor.core.partition_state import PartitionState
@@ -634,9 +636,32 @@ def commands_are_read_from_the_start_after_every_restore(original: Any) -> Any:
 
 @defect(PartitionTask, "restore_group_row")
 def waived_number_that_came_all_the_same_is_waived_again(original: Any) -> Any:
-    def wrong(self: PartitionTask, group_id: bytes, row: GroupRow) -> None:
-        original(self, group_id, row)
-        self.partition.groups[group_id].waived_held = 0
+    def wrong(self: PartitionTask, key: bytes, group: Any, row: GroupRow) -> None:
+        original(self, key, group, row)
+        group.waived_held = 0
+
+    return wrong
+
+
+@defect(PartitionTask, "restore_group_row")
+def row_of_a_rule_is_lost_in_a_restore(original: Any) -> Any:
+    """The group goes on as a unit of work, which nothing completes."""
+    return lambda self, key, group, row: original(self, key, group, replace(row, rule=None))
+
+
+@defect(PartitionTask, "read_rules")
+def unknown_rows_are_refused_without_reading_the_rules(original: Any) -> Any:
+    def wrong(self: PartitionTask, before: int, meanwhile: Any) -> None:
+        self.partition.rules_read_before = before
+
+    return wrong
+
+
+@defect(Ruled, "read_again")
+def component_ids_are_forgotten_in_a_restore(original: Any) -> Any:
+    def wrong(self: Ruled, bodies: Any) -> None:
+        original(self, bodies)
+        self.component_ids.clear()
 
     return wrong
 
