@@ -68,6 +68,7 @@ class Command(NamedTuple):
         numbers: `uow-seq`: the end to declare, the numbers to waive, or the one to remove.
         until: `uow-until`, epoch ms; 0 where the verb needs none.
         dry_run: True to change nothing and only describe the effect.
+        rule: Id of the rule whose waiting groups it is about, instead of one group (B-104); the group id is empty then.
     """
 
     id: bytes
@@ -78,6 +79,7 @@ class Command(NamedTuple):
     numbers: tuple[Range, ...] = ()
     until: int = 0
     dry_run: bool = False
+    rule: str = ""
 
 
 class BadCommand(NamedTuple):
@@ -97,10 +99,11 @@ class _Bad(Exception):
 
 def command_headers(command: Command) -> Headers:
     """The headers of a command's record; its key is the group id."""
+    about = (RULE, command.rule.encode()) if command.rule else (ID, command.group_id)
     headers: Headers = [
         (COMMAND, command.verb.encode()),
         (COMMAND_ID, command.id),
-        (ID, command.group_id),
+        about,
         (WHY, command.why.encode()),
     ]
     if command.by is not None:
@@ -140,9 +143,10 @@ def _read(values: dict[str, list[bytes]]) -> Command:
         verb = Verb(said)
     except ValueError:
         raise _Bad(f"{COMMAND} {said!r} is none of {', '.join(Verb)}") from None
-    if RULE in values:
-        raise _Bad(f"{RULE}: a command for a whole rule is not known here; name the group by {ID}")
-    group_id = _text(values, ID, MAX_ID_BYTES)
+    rule = _text(values, RULE, MAX_ID_BYTES).decode() if RULE in values else ""
+    if rule and verb is not Verb.RELEASE:
+        raise _Bad(f"{RULE}: {verb} is no command for a whole rule; name the group by {ID}")
+    group_id = b"" if rule else _text(values, ID, MAX_ID_BYTES)
     why = _text(values, WHY, MAX_WHY_BYTES).decode()
     by = _text(values, USER_ID, MAX_WHY_BYTES).decode() if USER_ID in values else None
     numbers = _numbers(verb, _text(values, SEQ, MAX_WHY_BYTES)) if verb in _NEEDS_NUMBERS else ()
@@ -150,7 +154,7 @@ def _read(values: dict[str, list[bytes]]) -> Command:
     dry_run = ENDS.get(_text(values, DRY_RUN, MAX_ID_BYTES).lower()) if DRY_RUN in values else False
     if dry_run is None:
         raise _Bad(f"{DRY_RUN} is neither true nor false")
-    return Command(command_id, verb, group_id, why, by, numbers, until, dry_run)
+    return Command(command_id, verb, group_id, why, by, numbers, until, dry_run, rule)
 
 
 _NEEDS_NUMBERS: Final = frozenset({Verb.DECLARE_END, Verb.WAIVE, Verb.REMOVE})

@@ -116,6 +116,14 @@ class Removed(NamedTuple):
     deliver_at: int
 
 
+class Waits(NamedTuple):
+    """A group by rule is complete, and not allowed to leave yet: its place is free for the next generation of its key (B-104)."""
+
+    id: bytes
+    generation: int
+    at: int
+
+
 class Closed(NamedTuple):
     """A group closed; what is remembered of it (W-19).
 
@@ -140,7 +148,7 @@ class Closed(NamedTuple):
     prints: bytes = b""
 
 
-Change = Opened | Held | Amended | Removed | Closed
+Change = Opened | Held | Amended | Removed | Waits | Closed
 
 
 class Delivered(NamedTuple):

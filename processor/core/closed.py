@@ -33,6 +33,7 @@ class ClosedMemory:
         self.order: deque[Closed] = deque()
         self.memory_bytes = 0
         self._counted = 0
+        self._newer: dict[bytes, Closed] = {}  # groups by rule need not close in the order of their generations
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -44,8 +45,16 @@ class ClosedMemory:
         """The last closed group of this id, or None."""
         return self.by_id.get(group_id)
 
+    def newest_before(self, group_id: bytes) -> int:
+        """A generation of this id that is remembered and higher than the one that closed last; 0 if there is none."""
+        newer = self._newer.get(group_id)
+        return 0 if newer is None else newer.generation
+
     def add(self, closed: Closed) -> None:
-        """Remembers a closed group; a later generation replaces an earlier one."""
+        """Remembers a closed group; it replaces one of its id that closed before."""
+        before = self.by_id.get(closed.id)
+        if before is not None and before.generation > closed.generation:
+            self._newer[closed.id] = before
         self.by_id[closed.id] = closed
         self.order.append(closed)
 
@@ -85,6 +94,8 @@ class ClosedMemory:
         self._counted -= 1
         if self.by_id.get(oldest.id) is oldest:
             del self.by_id[oldest.id]
+        if self._newer and self._newer.get(oldest.id) is oldest:
+            del self._newer[oldest.id]
         return oldest
 
     def _count(self) -> None:

@@ -24,7 +24,7 @@ from uow.processor.core.changes import (
     Undelivered,
 )
 from uow.processor.core.conditions import Standing, asked, count_of, is_complete
-from uow.processor.core.decide import Situation, delivered
+from uow.processor.core.decide import Situation, decide_released, delivered
 from uow.processor.core.gathered import NEVER
 from uow.processor.core.group import UNKNOWN_END, Group, missing_numbers
 from uow.processor.core.ranges import (
@@ -136,13 +136,16 @@ def _given_up(case: Case, outcome: UnitOutcome, where: str) -> CommandVerdict:
 
 
 def _release(case: Case) -> CommandVerdict:
-    """Deliver now what is held; not what is not available yet (W-08)."""
+    """Deliver now what is held; not what is not available yet (W-08). A group by rule that is complete and waits is let go (B-106)."""
     if case.group.waits:
         return _refused(_NOT_ITS_TURN)
     if case.group.deliver_at > case.now:
         return _refused(
             f"a component is not available before {case.group.deliver_at} (uow-deliver-at): release it then"
         )
+    if case.group.ruled is not None and case.group.ruled.waits_since:
+        released = decide_released(case.situation, case.command)
+        return CommandVerdict(True, f"delivers {_counted(case.group)}, which waited", released)
     return _delivered(case)
 
 

@@ -25,6 +25,7 @@ from uow.processor.core.changes import (
     Rerouted,
     Tail,
     Undelivered,
+    Waits,
 )
 from uow.processor.core.conditions import asked, bytes_limit, is_complete, rolls_over
 from uow.processor.core.digest_check import agrees
@@ -56,7 +57,7 @@ from uow.topics.policies import (
     LatePolicy,
     ViolationPolicy,
 )
-from uow.topics.rules import AtMaxOpenGroups, BelowMin
+from uow.topics.rules import AtMaxOpenGroups, AtWaitingLimit, BelowMin, Release
 
 
 class Arrival(NamedTuple):
@@ -95,6 +96,8 @@ class Situation(NamedTuple):
         policy: Of the destination, or of the row of the group, or of the component that would open one.
         waits: True if an earlier group of the order key is open (W-210).
         open_groups: Open groups of the component's rule on this partition.
+        newest: The highest generation among the open groups of the id.
+        credits: True if a release was asked for when none of the rule's groups waited (B-105).
     """
 
     group: Group | None
@@ -105,6 +108,8 @@ class Situation(NamedTuple):
     policy: DestinationPolicy
     waits: bool = False
     open_groups: int = 0
+    newest: int = 0
+    credits: bool = False
 
     @property
     def row(self) -> GroupPolicy | None:
@@ -336,6 +341,8 @@ def decide_rolled_over(arrival: Arrival, now: Situation, roll_over_bytes: int) -
     passes = group.bytes + facts.value_bytes > roll_over_bytes
     if not passes and not rolls_over(row, group.ruled.gathered, facts.value_bytes):
         return None
+    if must_wait(row, group.deliver_at, now):
+        return Decision((Waits(group.id, group.generation, now.clock),))
     effect = Delivered(now.close(UnitOutcome.COMPLETE, Reason.BYTES, now.clock))
     return Decision((effect.closed,), (effect,))
 
@@ -388,8 +395,7 @@ def _hold(arrival: Arrival, now: Situation) -> Decision:
     changes: list[Change] = []
     generation = group.generation if group is not None else 1
     if group is None:
-        if now.closed is not None:
-            generation = now.closed.generation + 1
+        generation = max(now.newest, now.closed.generation if now.closed is not None else 0) + 1
         opened_at = arrival.at if arrival.facts is None else arrival.facts.arrival
         changes.append(Opened(marks.id, generation, opened_at, b"" if now.row else marks.order_key, now.row))
         group = Group(marks.id, generation, opened_at)
@@ -430,7 +436,7 @@ def _hold(arrival: Arrival, now: Situation) -> Decision:
         )
 
     spared = group.spared(group.waived, end) - group.is_waived(marks.seq) if group.waived else 0
-    effect: Delivered | Undelivered | None = None
+    effect: Delivered | Undelivered | Waits | None = None
     if marks.expires_at and marks.expires_at < now.clock:  # line 13
         effect = Undelivered(close(UnitOutcome.EXPIRED, Reason.COMPONENT_EXPIRED), ComponentExpiredError)
     elif exceeds_limits(size, group.bytes + size_bytes, size_bytes, policy):  # line 14
@@ -448,6 +454,8 @@ def _hold(arrival: Arrival, now: Situation) -> Decision:
             effect = delivered(closed, group.held | {marks.seq: arrival.body}, policy)
     if effect is None:
         return Decision(tuple(changes))
+    if isinstance(effect, Waits):
+        return Decision((*changes, effect))
     return Decision((*changes, effect.closed), (effect,))
 
 
@@ -458,15 +466,17 @@ def _completed_by_rule(
     close: Callable[[UnitOutcome, Reason], Closed],
     end: int,
     spared: int,
-) -> Delivered | Undelivered | None:
-    """The unit of a group by rule, if the component in hand makes it complete and nothing keeps it."""
+) -> Delivered | Undelivered | Waits | None:
+    """The unit of a group by rule, if the component in hand makes it complete; it waits if something keeps it."""
     marks, row, facts = arrival.marks, now.row, arrival.facts
     assert row is not None
     assert facts is not None
     by_end = Reason.END if marks.end or group.marked else Reason.COMMAND if group.declared_end else Reason.COUNT
     found = asked(row.complete_when, group.standing_with(end, by_end, spared, facts), row)
-    if found.at > 0 or max(group.deliver_at, marks.deliver_at) > now.clock:
+    if found.at > 0:
         return None
+    if must_wait(row, max(group.deliver_at, marks.deliver_at), now):
+        return Waits(marks.id, group.generation, now.clock)
     if spared:
         return Delivered(close(UnitOutcome.PARTIAL, Reason.COMMAND))
     return delivered(close(UnitOutcome.COMPLETE, found.reason), group.held | {marks.seq: arrival.body}, row)
@@ -486,6 +496,34 @@ def delivered(
     return Delivered(closed, command)
 
 
+def must_wait(row: GroupPolicy, deliver_at: int, now: Situation) -> bool:
+    """True if a complete group of this row may not leave now (W-08, B-104, B-105)."""
+    if deliver_at > now.clock or row.release is Release.HOLD_ALL:
+        return True
+    return row.release is Release.HOLD_FIRST and not now.credits
+
+
+def decide_released(now: Situation, command: Command | None = None) -> Decision:
+    """A group that waited is let go, complete as it was."""
+    group = now.group
+    assert group is not None
+    assert group.ruled is not None
+    closed = now.close(UnitOutcome.COMPLETE, group.complete_reason(), now.clock)
+    effect = delivered(closed, group.held, group.ruled.policy, command)
+    return Decision((effect.closed,), (effect,))
+
+
+def decide_crowded_out(now: Situation) -> Decision:
+    """A group that waits leaves because too many do (B-107)."""
+    group = now.group
+    assert group is not None
+    assert group.ruled is not None
+    if group.ruled.policy.at_waiting_limit is AtWaitingLimit.DELIVER:
+        return decide_released(now)
+    effect = Undelivered(now.close(UnitOutcome.FAILED, Reason.LIMIT, now.clock), UowError)
+    return Decision((effect.closed,), (effect,))
+
+
 def decide_due(now: Situation) -> Decision:
     """The decision about an open group when the clock has moved: deliver it, give it up, or nothing yet (W-08, W-70 to W-77, W-207)."""
     group = now.group
@@ -499,7 +537,7 @@ def decide_due(now: Situation) -> Decision:
         effect = Undelivered(now.close(UnitOutcome.EXPIRED, Reason.COMPONENT_EXPIRED, due), ComponentExpiredError)
     elif isinstance(policy, GroupPolicy):
         found = _due_by_rule(group, policy, due, now)
-        if isinstance(found, Amended):
+        if isinstance(found, Amended | Waits):
             return Decision((found,))
         effect = found._replace(decided_at=now.clock)
     elif group.complete:
@@ -515,10 +553,20 @@ def _given_up(reason: Reason, by: ExpirationPolicy, at: int, now: Situation) -> 
     return Undelivered(now.close(UnitOutcome.EXPIRED, reason, at), UowError)
 
 
-def _due_by_rule(group: Group, policy: GroupPolicy, due: int, now: Situation) -> Delivered | Undelivered | Amended:
+def _due_by_rule(
+    group: Group, policy: GroupPolicy, due: int, now: Situation
+) -> Delivered | Undelivered | Amended | Waits:
     """The same for a group by rule; with fewer than `min_count` it is no unit, or gets one more age (B-50)."""
     complete, give_up = group.asked(policy)
+    assert group.ruled is not None
+    if group.ruled.waits_since:
+        is_too_old = policy.waiting_age_ms is not None and due == group.ruled.waits_since + policy.waiting_age_ms + 1
+        if is_too_old and policy.at_waiting_limit is AtWaitingLimit.REDIRECT:
+            return Undelivered(now.close(UnitOutcome.FAILED, Reason.LIMIT, due), UowError)
+        return delivered(now.close(UnitOutcome.COMPLETE, group.complete_reason(), due), group.held, policy)
     if complete.at == 0 or complete.at < give_up.at:
+        if must_wait(policy, group.deliver_at, now):
+            return Waits(group.id, group.generation, due)
         outcome, by_end = group.closing()
         reason = by_end if outcome is UnitOutcome.PARTIAL else complete.reason
         return delivered(now.close(outcome, reason, due), group.held, policy)

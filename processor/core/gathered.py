@@ -15,6 +15,7 @@ from uow.schemas.error_classes import DecodeError
 from uow.schemas.records import ComponentRecord
 from uow.topics.grouping import GroupPolicy, Headers, Tally
 from uow.topics.headers import INPUT, SOURCE_NAME, Refusal, Routed, routed_of
+from uow.topics.rules import Release
 
 NEVER: Final = 1 << 62
 """Later than every clock."""
@@ -161,6 +162,18 @@ class Ruled:
     def state(self) -> tuple[object, ...]:
         """All of it that a restart must give back, as values."""
         return self.policy.rule, self.gathered, frozenset(self.component_ids), self.waits_since
+
+    def leaves_at(self, deliver_at: int) -> int:
+        """When a group that waits may leave by the clock, or must (B-106, B-107); `NEVER`: a command lets it go. `deliver_at` is that of its components."""
+        policy, since = self.policy, self.waits_since
+        if policy.release is Release.AUTO:
+            return deliver_at
+        until = NEVER
+        if policy.release_every_ms is not None:
+            until = -(-since // policy.release_every_ms) * policy.release_every_ms
+        if policy.waiting_age_ms is not None:
+            until = min(until, since + policy.waiting_age_ms + 1)
+        return max(until, deliver_at)
 
     def hold(self, facts: Facts) -> None:
         """Takes the facts of a component that is held now."""

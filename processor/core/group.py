@@ -24,6 +24,7 @@ from uow.processor.core.changes import (
     Held,
     Removed,
     Tail,
+    Waits,
 )
 from uow.processor.core.columns import Columns
 from uow.processor.core.conditions import Holding, Standing, asked, count_of, is_complete
@@ -174,10 +175,14 @@ class Group:
     def __repr__(self) -> str:
         return f"Group({self.id!r}, generation={self.generation}, held={self.held_ranges()}, end={self.end if self.end_known else None})"
 
-    def apply(self, change: Held | Amended | Removed | Closed) -> None:
+    def apply(self, change: Held | Amended | Removed | Waits | Closed) -> None:
         """Writes one change into the group."""
         if isinstance(change, Closed):
             self.close()
+            return
+        if isinstance(change, Waits):
+            assert self.ruled is not None
+            self.ruled.waits_since = change.at
             return
         if isinstance(change, Amended):
             self._amend(change)
@@ -400,12 +405,20 @@ class Group:
 
     def _due_by_rule(self, policy: GroupPolicy) -> int:
         due = self.expires_at + 1 if self.expires_at else NEVER
+        if self.ruled is not None and self.ruled.waits_since:
+            return min(due, self.ruled.leaves_at(self.deliver_at))
         complete, give_up = self.asked(policy)
         if complete.at == 0 or complete.at < give_up.at:
             return min(due, max(complete.at, self.deliver_at))
         if policy.expiration_policy is ExpirationPolicy.DELIVER_PARTIAL and give_up.at < NEVER:
             return min(due, max(give_up.at, self.deliver_at))
         return min(due, give_up.at)
+
+    def complete_reason(self) -> Reason:
+        """Why a group by rule that waits is complete: by a condition that holds, or because the next component did not fit (B-40)."""
+        assert self.ruled is not None
+        complete = self.asked(self.ruled.policy)[0]
+        return Reason.BYTES if complete.at >= NEVER else complete.reason
 
     def asked(self, policy: GroupPolicy) -> tuple[Holding, Holding]:
         """From when a group by rule is complete, and from when it is given up, as it stands; the latter not before what `extend` said."""

@@ -62,6 +62,7 @@ class Happened:
         amended: Groups that a command changed and left open then.
         removed: Components that a command took out of groups, in order: group, number, and how many of the group were held before it came.
         commands: Ids of commands decided, with their append times: what the ledger must remember.
+        credits: Rules whose next complete group need not wait (True), or of which one did not (False).
     """
 
     held: list[HeldRow] = field(default_factory=list)
@@ -71,3 +72,4 @@ class Happened:
     amended: list[Group] = field(default_factory=list)
     removed: list[tuple[Group, int, int]] = field(default_factory=list)
     commands: list[tuple[bytes, int]] = field(default_factory=list)
+    credits: dict[str, bool] = field(default_factory=dict)

@@ -17,6 +17,7 @@ from typing import assert_never
 from uow.processor.core.changes import (
     Amended,
     Answered,
+    Change,
     Closed,
     Decision,
     Delivered,
@@ -29,6 +30,7 @@ from uow.processor.core.changes import (
     Rerouted,
     TakenOut,
     Undelivered,
+    Waits,
 )
 from uow.processor.core.columns import (
     UNREADABLE,
@@ -47,10 +49,12 @@ from uow.processor.core.decide import (
     decide_arrival,
     decide_assigned,
     decide_before,
+    decide_crowded_out,
     decide_due,
     decide_given,
     decide_oldest,
     decide_refusal,
+    decide_released,
     decide_rolled_over,
     other_rule,
 )
@@ -68,6 +72,7 @@ from uow.topics.commands import (
     DRY_RUN_WOULD,
     BadCommand,
     Command,
+    Verb,
     read_command,
 )
 from uow.topics.grouping import GroupPolicy
@@ -78,7 +83,7 @@ from uow.topics.headers import (
     Refusal,
 )
 from uow.topics.policies import HandlingPolicy
-from uow.topics.rules import AtMaxOpenGroups, LateJoin
+from uow.topics.rules import AtMaxOpenGroups, LateJoin, Release
 
 _OFFSET = methodcaller("offset")
 _UNREADABLE = Refusal(DecodeError, "headers", UNREADABLE_TEXT)
@@ -175,6 +180,11 @@ class Partition(PartitionState):
     def _decide_command(self, command: Command, at: int) -> tuple[bool, str]:
         """True if it was done, and the answer's text."""
         self.closed.trim(self.clock)
+        if command.rule:
+            return self._release_rule(command, at)
+        several = self.generations(command.group_id) if command.group_id in self.aside else []
+        if several and (command.verb is Verb.RELEASE or command.group_id not in self.groups):
+            self.bring(several[0])  # what waits is the oldest
         group = self.groups.get(command.group_id)
         obeyed, text, decision = decide_command(
             command, self._believed(at), self._situation(command.group_id, group, self.position)
@@ -187,7 +197,37 @@ class Partition(PartitionState):
         self._deliver_freed()
         if group is not None and group.is_open:
             self.schedule(group)
+        if several:
+            self.settle(command.group_id)
         return obeyed, text
+
+    def _release_rule(self, command: Command, at: int) -> tuple[bool, str]:
+        """Lets the waiting groups of a rule go: all of them, or under `hold_first` one; if none waits the next one need not (B-104 to B-106)."""
+        waiting = [*self.waiting.get(command.rule, ())]
+        of_rule = [
+            group.ruled.policy.release for group in self.by_rule.get(command.rule, ()) if group.ruled is not None
+        ]
+        ready = [group for group in waiting if group.deliver_at <= self.clock]
+        if ready and all(
+            group.ruled is not None and group.ruled.policy.release is Release.HOLD_FIRST for group in ready
+        ):
+            ready = ready[:1]
+        keeps = not waiting and (not of_rule or Release.HOLD_FIRST in of_rule)
+        text = f"lets {len(ready)} of {len(waiting)} waiting groups go" if waiting else "nothing waiting"
+        if keeps:
+            text += "; the next group that is complete need not wait, if its rule holds the first"
+        if command.dry_run:
+            return False, f"{DRY_RUN_WOULD}{text}" if ready or keeps else text
+        self.commands.add(command.id, at)
+        self.happened.commands.append((command.id, at))
+        for group in ready:
+            self.bring(group)
+            now = Situation(group, None, None, max(self.clock, self._believed(at)), self.position, self.policy)
+            self._carry_out(decide_released(now, command), None)
+        if keeps and command.rule not in self.credits:
+            self.credits.add(command.rule)
+            self.happened.credits[command.rule] = True
+        return bool(ready) or keeps, text
 
     def on_record(self, record: Record, encoded: bytes = b"") -> None:
         """One record, by the whole decision table. The clock moves first, and what is then due closes (W-84).
@@ -273,7 +313,12 @@ class Partition(PartitionState):
             return facts
         if routed.unnumbered is not None and not row.assigns:
             return routed.unnumbered
-        now = now._replace(policy=row, open_groups=len(self.by_rule.get(row.rule_id, ())))
+        now = now._replace(
+            policy=row,
+            open_groups=len(self.by_rule.get(row.rule_id, ())),
+            newest=max(*self.aside.get(marks.id, ()), 0, self.closed.newest_before(marks.id)),
+            credits=row.rule_id in self.credits,
+        )
         arrival = Arrival(marks, record.offset(), at, value, b"", None, 0, facts)
         if row.assigns and (early := decide_before(arrival, now, ASSIGNED_LINES)) is not None:
             self._carry_out(early, record)
@@ -298,6 +343,7 @@ class Partition(PartitionState):
             return
         while len(siblings) >= most:
             oldest = next(iter(siblings))
+            self.bring(oldest)
             now = Situation(oldest, None, None, self.clock, self.position, oldest.policy(self.policy))
             self._carry_out(decide_oldest(now), None)
 
@@ -313,7 +359,7 @@ class Partition(PartitionState):
             rolled = decide_rolled_over(arrival, now._replace(before=self.position), self.roll_over_bytes)
             if rolled is not None:
                 self._carry_out(rolled, None)
-        return not group.is_open
+        return self.groups.get(group.id) is not group
 
     def _situation(self, group_id: bytes | None, group: Group | None, before: int) -> Situation:
         """The state that an event about this id meets; without id it concerns no group."""
@@ -367,6 +413,7 @@ class Partition(PartitionState):
             if self.is_full():
                 return False
             clock = max(self.clock, now)
+            self.bring(group)
             self._carry_out(decide_due(Situation(group, None, None, clock, self.position, self.policy)), None)
             if group.is_open:
                 self.schedule(group)
@@ -377,24 +424,7 @@ class Partition(PartitionState):
     def _carry_out(self, decision: Decision, record: Record | None) -> None:
         group: Group | None = None
         for change in decision.changes:
-            match change:
-                case Opened():
-                    group = self.open(change)
-                case Held():
-                    group = self.groups[change.id]
-                    self.hold(group, change)
-                case Amended():
-                    group = self.groups[change.id]
-                    group.apply(change)
-                    self.happened.amended.append(group)
-                case Removed():
-                    group = self.groups[change.id]
-                    self.remove(group, change)
-                case Closed():
-                    group = self.groups.pop(change.id, None)
-                    self.close(group, change)
-                case _:
-                    assert_never(change)
+            group = self._apply(change)
         for effect in decision.effects:
             match effect:
                 case Delivered() | Undelivered() | TakenOut() | Answered():
@@ -405,8 +435,48 @@ class Partition(PartitionState):
                     self._concerning(record, effect)
                 case _:
                     assert_never(effect)
+        if group is not None and group.id in self.aside:
+            self.settle(group.id)
         if group is not None and group.is_open and record is not None:
             self.schedule(group)
+
+    def _apply(self, change: Change) -> Group | None:
+        """Carries out one change; returns its group."""
+        group: Group | None
+        match change:
+            case Opened():
+                return self.open(change)
+            case Closed():
+                group = self.groups.pop(change.id, None)
+                self.close(group, change)
+                return group
+            case Held():
+                self.hold(group := self.groups[change.id], change)
+            case Amended():
+                group = self.groups[change.id]
+                group.apply(change)
+                self.happened.amended.append(group)
+            case Removed():
+                self.remove(group := self.groups[change.id], change)
+            case Waits():
+                self.wait(group := self.groups[change.id], change)
+                self._limit_waiting(group)
+            case _:
+                assert_never(change)
+        return group
+
+    def _limit_waiting(self, group: Group) -> None:
+        """The oldest of too many that wait leave: to their target, or as failed (B-107). None leaves before its own time (W-08)."""
+        assert group.ruled is not None
+        policy = group.ruled.policy
+        waiting = self.waiting.get(policy.rule_id, {})
+        while policy.max_waiting is not None and len(waiting) > policy.max_waiting:
+            oldest = next((each for each in waiting if each.deliver_at <= self.clock), None)
+            if oldest is None:
+                return
+            self.bring(oldest)
+            now = Situation(oldest, None, None, self.clock, self.position, self.policy)
+            self._carry_out(decide_crowded_out(now), None)
 
     def _concerning(self, record: Record, effect: Rejected | Passed | Rerouted | Dropped) -> None:
         counts = self.counts

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple, assert_never
 
 from uow.processor.core.changes import (
@@ -19,6 +19,7 @@ from uow.processor.core.changes import (
     Held,
     Opened,
     Removed,
+    Waits,
 )
 from uow.processor.core.closed import ClosedMemory, CommandMemory
 from uow.processor.core.columns import Caps, reader_of
@@ -37,7 +38,7 @@ from uow.schemas.component import decode_component
 from uow.schemas.records import UnitOutcome
 from uow.topics.catalogue import HELD_LIMIT_BYTES
 from uow.topics.grouping import GroupPolicy, NoRules, RuleTable
-from uow.topics.headers import Reading
+from uow.topics.headers import MAX_ID_BYTES, Reading
 from uow.topics.partitioner import partition_for
 from uow.topics.policies import NEVER_MS, DestinationPolicy
 
@@ -58,6 +59,21 @@ class PartitionAddress(NamedTuple):
     partition: int
     partitions: int
     partition_for: Callable[[bytes, int], int] = partition_for
+
+
+_GENERATION = attrgetter("generation")
+
+
+def _aside_key(group: Group) -> bytes:
+    return group.id.ljust(MAX_ID_BYTES + 1, b"\0") + group.generation.to_bytes(8, "big")
+
+
+def _first_offset(group: Group) -> int:
+    return decode_component(next(iter(group.held.values()))).source.offset
+
+
+def _last_offset(group: Group) -> int:
+    return decode_component(next(reversed(group.held.values()))).source.offset
 
 
 class PartitionState:
@@ -83,6 +99,10 @@ class PartitionState:
         fed_bytes: Bytes of plain components fed so far, and of values that stay where they are.
         unit_deadlines: The line of deadlines of units of work.
         rule_deadlines: The line of deadlines of groups by rule, which only the end of the partition and of the routers' inputs moves (B-218).
+        aside: Open groups by rule whose key has another one at its place in `groups`, by key and generation. There each stands under a key
+            that is longer than any id.
+        waiting: Groups that are complete and not allowed to leave, by the rule's id, in the order in which they were complete.
+        credits: Rules of which the next group that is complete may leave at once (B-105).
         by_rule: Open groups by rule, by the rule's id, in the order in which they opened.
         awaits_rule: Name of a row that is not known as far as `A-rules` was read, so that `position` stays at its record; or None.
         rules_read_before: Offset before which every name that is unknown does not exist.
@@ -126,6 +146,9 @@ class PartitionState:
         self.unit_deadlines = Deadlines(policy)
         self.rule_deadlines = Deadlines(policy)
         self.by_rule: dict[str, dict[Group, None]] = {}
+        self.aside: dict[bytes, dict[int, Group]] = {}
+        self.waiting: dict[str, dict[Group, None]] = {}
+        self.credits: set[str] = set()
         self.awaits_rule: str | None = None
         self.rules_read_before = 0
         self._is_freed = False
@@ -159,6 +182,71 @@ class PartitionState:
         group.rule(policy)
         self.by_rule.setdefault(policy.rule_id, {})[group] = None
 
+    # -- several generations of one key (B-99, B-104) -----------------------------------------------------------------
+
+    def generations(self, group_id: bytes) -> list[Group]:
+        """The open groups of a key, oldest first."""
+        found = [*self.aside.get(group_id, {}).values()]
+        if (front := self.groups.get(group_id)) is not None:
+            found.append(front)
+        return sorted(found, key=_GENERATION)
+
+    def put_aside(self, group_id: bytes) -> None:
+        """Frees the place of a key in `groups`."""
+        group = self.groups.pop(group_id, None)
+        if group is not None:
+            self.aside.setdefault(group_id, {})[group.generation] = group
+            self.groups[_aside_key(group)] = group
+
+    def bring(self, group: Group) -> None:
+        """Puts an open group at the place of its key in `groups`, where changes are carried out."""
+        if self.groups.get(group.id) is group:
+            return
+        self.put_aside(group.id)
+        others = self.aside[group.id]
+        del others[group.generation], self.groups[_aside_key(group)]
+        if not others:
+            del self.aside[group.id]
+        self.groups[group.id] = group
+
+    def settle(self, group_id: bytes) -> None:
+        """Of several groups of a key the newest that takes components has the place in `groups`; if none does, nobody has it."""
+        several = self.generations(group_id)
+        here = [each for each in several if each.ruled is None or not (each.ruled.waits_since and each.assigns)]
+        if here:
+            self.bring(here[-1])
+        else:
+            self.put_aside(group_id)
+
+    def wait(self, group: Group, waits: Waits) -> None:
+        """The group is complete and waits; where numbers are assigned the next generation may open."""
+        assert group.ruled is not None
+        group.apply(waits)
+        group.ruled.scheduled = NEVER
+        self.waiting.setdefault(group.ruled.policy.rule_id, {})[group] = None
+        self.happened.amended.append(group)
+        if group.assigns:
+            self.put_aside(group.id)
+        self.schedule(group)
+
+    def add_restored(self, group: Group) -> None:
+        """A group that a restore has found; of one key the newest that does not wait has the place in `groups`."""
+        if group.id in self.groups:
+            self.put_aside(group.id)
+        self.groups[group.id] = group
+
+    def order_restored(self) -> None:
+        """After a restore: who waits, in the order in which they were complete, and who opened first."""
+        ruled = [(group, group.ruled) for group in self.groups.values() if group.ruled is not None]
+        self.by_rule, self.waiting = {}, {}
+        for group, of in sorted(ruled, key=lambda each: (each[0].opened_at, _first_offset(each[0]))):
+            self.by_rule.setdefault(of.policy.rule_id, {})[group] = None
+        waiting = [(group, of) for group, of in ruled if of.waits_since]
+        for group, of in sorted(waiting, key=lambda each: (each[1].waits_since, _last_offset(each[0]))):
+            self.waiting.setdefault(of.policy.rule_id, {})[group] = None
+        for group_id in {group.id for group, _ in ruled}:
+            self.settle(group_id)
+
     def hold(self, group: Group, held: Held) -> None:
         """Applies a held component to its group, and accounts for it."""
         group.apply(held)
@@ -189,10 +277,19 @@ class PartitionState:
             return
         group.apply(closed)
         if group.ruled is not None:
-            siblings = self.by_rule[group.ruled.policy.rule_id]
-            del siblings[group]
-            if not siblings:
-                del self.by_rule[group.ruled.policy.rule_id]
+            policy = group.ruled.policy
+            if (
+                policy.rule_id in self.credits
+                and not group.ruled.waits_since
+                and closed.outcome is UnitOutcome.COMPLETE
+            ):
+                self.credits.discard(policy.rule_id)
+                self.happened.credits[policy.rule_id] = False
+            for table in (self.by_rule, self.waiting):
+                siblings = table.get(group.ruled.policy.rule_id, {})
+                siblings.pop(group, None)
+                if not siblings:
+                    table.pop(group.ruled.policy.rule_id, None)
         self.left_bytes -= group.bytes + CLOSE_BYTES * len(group.held)
         if group.order_key:
             self._leave_line(group, min(closed.at, self.clock))

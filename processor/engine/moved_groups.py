@@ -21,7 +21,7 @@ from typing import TypeVar
 from uow.processor.core.changes import Closed
 from uow.processor.core.plan_size import ENTRY_BYTES
 from uow.processor.engine.context import TaskContext
-from uow.processor.engine.group_storage import rows_of
+from uow.processor.engine.group_storage import rows_of, storage_of
 from uow.processor.engine.ports import Output, Plan, Tp
 from uow.processor.engine.rows import GROUP_ROW_KEY_END, ledger_value, promotion_rows
 from uow.processor.engine.task import PartitionTask, offset_metadata
@@ -100,14 +100,16 @@ def _share_groups(
     """Rows of groups that stay are left alone; replayable groups get rows, so that no input need be read again."""
     by_group: dict[bytes, list[tuple[bytes, bytes | None]]] = defaultdict(list)
     for key, value in rows.items():
-        by_group[key[1:-5]].append((key, value))
+        by_group[key[:-4]].append((key, value))
     for group in task.groups.values():
         home = context.partition_for(group.id, context.partitions)
         if rows_of(group) and home == number:
             continue
-        shares[home].rows += by_group[group.id] if rows_of(group) else promotion_rows(group, {})
+        storage = storage_of(group)
+        own = by_group[storage.row_key] if storage is not None and storage.rows else []
+        shares[home].rows += own or promotion_rows(group, {})
         if home != number:
-            keys = sorted((key for key, _ in by_group[group.id]), key=lambda key: not key.endswith(GROUP_ROW_KEY_END))
+            keys = sorted((key for key, _ in own), key=lambda key: key[-4:] != GROUP_ROW_KEY_END[1:])
             shares[number].gone += [(key, None) for key in keys]
             shares[home].clocks.append(task.partition.clock)
             moved.groups += 1

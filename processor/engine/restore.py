@@ -28,7 +28,7 @@ from uow.processor.engine.ports import (
 from uow.processor.engine.replay import Window
 from uow.processor.engine.rows import read_group_row, read_ledger, take_rows
 from uow.processor.engine.settings_record import mark_in
-from uow.processor.engine.task import PartitionTask
+from uow.processor.engine.task import CREDIT_KEY, PartitionTask
 from uow.schemas.error_classes import DecodeError, StateCorruptedError
 from uow.schemas.records import SETTINGS_KEY, DecidedCommand, LedgerRecord
 from uow.topics.policies import NEVER_MS, DestinationPolicy, HandlingPolicy
@@ -280,6 +280,10 @@ def _fill(
             mark_in(committed.metadata) is not None
         ):  # else whoever committed last knew of no settings: an older version, `uow topics repartition`
             task.restore_agreement(agreed)
+        kept = [key for key in found.rows if key[:1] == CREDIT_KEY]
+        for key in kept:
+            del found.rows[key]
+        task.restore_credits(kept)
         for key, group, row in take_rows(found.rows, task.restore_group):
             task.restore_group_row(key, group, read_group_row(row))
         if (

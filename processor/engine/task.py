@@ -20,6 +20,7 @@ from uow.processor.core.changes import (
     Closed,
     Delivered,
     Undelivered,
+    Waits,
 )
 from uow.processor.core.gathered import NEVER
 from uow.processor.core.group import Group
@@ -75,6 +76,9 @@ STALE_BYTES = 600
 RISK_SAMPLE = 10_000
 """Groups looked at for those at risk: they stand in order of opening, and a scrape must not take long."""
 
+CREDIT_KEY = b"\x03"
+"""Begins the key of a row of the changelog: a rule's next complete group need not wait for a release (B-105)."""
+
 LEAVE_EVERY_MS = 5_000
 """How often placements are ended (W-106): a transaction that ends some holds back the path map's readers until it is over."""
 
@@ -121,6 +125,7 @@ class PartitionTask:
         self._has_warned = False
         self._unrecorded = context.recorded_settings
         self._leave_at = 0
+        self._credit_rows: set[bytes] = set()
         self._planned = 0
 
     @property
@@ -375,6 +380,7 @@ class PartitionTask:
             if group.is_open:
                 self.rows += not has_group_row(group)
                 plan.changelog.append(group_row(group))
+        self._write_credits(happened.credits, plan.changelog)
         if self._leave_due() <= partition.clock:
             plan.outputs += self._leave()
         floor = self.replayable.floor(partition.position)
@@ -411,6 +417,15 @@ class PartitionTask:
         self._leave_at = clock + LEAVE_EVERY_MS if len(keys) < MOST_ENDED else clock
         keys += paths.leave_ignored(clock, kept_ms)
         return [Output(self.context.topics.path_map, PARTITION, key, None, []) for key in keys]
+
+    def _write_credits(self, changed: Mapping[str, bool], rows: list[tuple[bytes, bytes | None]]) -> None:
+        """Rows of the rules whose next complete group need not wait, and tombstones of those of which it did not."""
+        for rule_id, is_kept in changed.items():
+            key = CREDIT_KEY + rule_id.encode()
+            if is_kept != (key in self._credit_rows):
+                rows.append((key, b"\1" if is_kept else None))
+                (self._credit_rows.add if is_kept else self._credit_rows.discard)(key)
+                self.rows += 1 if is_kept else -1
 
     def _removed_rows(self, removed: Iterable[tuple[Group, int, int]]) -> list[tuple[bytes, bytes | None]]:
         """Tombstones of components that commands took out of groups; one that came in this very poll has no row."""
@@ -523,9 +538,15 @@ class PartitionTask:
         if self._unrecorded is not None and self._unrecorded.is_recorded(row):
             self._unrecorded = None
 
+    def restore_credits(self, keys: Iterable[bytes]) -> None:
+        """Takes the rules whose next complete group need not wait (B-105)."""
+        self._credit_rows.update(keys)
+        self.partition.credits.update(key[len(CREDIT_KEY) :].decode() for key in keys)
+
     def restore_group(self, group_id: bytes, generation: int, opened_at: int) -> Group:
         """An open group whose components follow from the changelog."""
-        group = self.partition.groups[group_id] = Group(group_id, generation, opened_at)
+        group = Group(group_id, generation, opened_at)
+        self.partition.add_restored(group)
         return group
 
     def restore_group_row(self, key: bytes, group: Group | None, row: GroupRow) -> None:
@@ -544,6 +565,8 @@ class PartitionTask:
             if policy is None:
                 raise DecodeError(RULE, f"an open group is of the row {row.rule}, which is not in the rules")
             self.partition.open_by_rule(group, policy)
+            if row.waits_since is not None:
+                group.apply(Waits(group.id, group.generation, row.waits_since))
         group.apply(Amended(group_id, row.declared_end or 0, row.waived, row.extended_deadline or 0))
         storage = storage_of(group)
         assert storage is not None  # its components came by their rows
@@ -573,6 +596,7 @@ class PartitionTask:
         partition.held_bytes = sum([group.bytes - group.external_bytes for group in groups])
         partition.counts.held = partition.counts.received = sum([len(group.held) for group in groups])
         partition.closed.trim(partition.clock)
+        partition.order_restored()
         if self.context.policy.has_paths:
             partition.line_up_again([group for group in groups if group.special])
             partition.free_again()

@@ -35,6 +35,7 @@ from uow.processor.engine.replayable import NO_REPLAY, ReplayLimits
 from uow.processor.engine.restore import restore
 from uow.processor.engine.rows import read_ledger
 from uow.processor.engine.task import PartitionTask
+from uow.processor.sim.rule_traffic import SimRules
 from uow.processor.sim.simulated_kafka import Broker, Phase, SimulatedTransaction, State, StoredRecord
 from uow.processor.sim.traffic import LANES, lane_of, order_key_of
 from uow.processor.sim.witness import Violation, Witness, require
@@ -69,6 +70,8 @@ def state_of(task: PartitionTask, *, by_idle: bool) -> dict[str, Any]:
         "clock": partition.clock,
         "held bytes": partition.held_bytes,
         "closed": dict(partition.closed.by_id),
+        "credits": set(partition.credits),
+        "waiting": {rule: [(one.id, one.generation) for one in some] for rule, some in partition.waiting.items()},
         "groups": {
             group_id: (
                 group.generation,
@@ -186,6 +189,7 @@ class _Planned(NamedTuple):
         is_paused: True if its partition is paused because memory is short, so that commands do not wait.
         limits: The replay bounds of the worker.
         settled: Of a tick: the moment to which groups by rule were looked at.
+        awaits_rule: True if it ends before a record whose row was not known.
     """
 
     ledger: bytes
@@ -197,6 +201,7 @@ class _Planned(NamedTuple):
     is_paused: bool
     limits: ReplayLimits
     settled: int | None = None
+    awaits_rule: bool = False
 
 
 class Checker:
@@ -254,7 +259,8 @@ class Checker:
 
     def _judging(self, context: TaskContext) -> TaskContext:
         """The context under which the oracle judges a worker with this context."""
-        return replace(context, replay=NO_REPLAY, paths=None if context.paths is None else self.recorded)
+        rules = context.rules.whole() if isinstance(context.rules, SimRules) else context.rules
+        return replace(context, replay=NO_REPLAY, rules=rules, paths=None if context.paths is None else self.recorded)
 
     def on_asked(self, tp: Tp, asked_at: int) -> None:
         """A worker asks for an end offset. If its clock is put back it may do so twice at the same time."""
@@ -280,6 +286,7 @@ class Checker:
                 is_paused,
                 context.replay,
                 settled,
+                plan.awaits_rule is not None,
             )
 
     def _under(self, context: TaskContext, tp: Tp, transactional_id: str) -> PartitionTask:
@@ -403,8 +410,11 @@ class Checker:
             self._check_waiting(tp, said.to_offset, commands)
         if planned.is_cut:
             plan = self._follow_cut(tp, task, said, planned, records, commands)
-        elif records or commands:
-            plan = task.process(records, commands)
+        elif records or commands or planned.awaits_rule:
+            task.take(records, commands)
+            if planned.awaits_rule:  # there may be a hole in the offsets before that record
+                task.partition.position = said.to_offset
+            plan = task.process([])
         elif said.clock > task.partition.clock or closed:
             if said.clock > task.partition.clock:
                 self._check_tick(tp, task, said, self._asked.get((tp, said.clock)))

@@ -15,7 +15,7 @@ from uow.processor.sim.simulated_kafka import Row
 from uow.topics.commands import Command, Verb, command_headers
 from uow.topics.grouping import GroupPolicy, policy_of
 from uow.topics.policies import DestinationPolicy
-from uow.topics.rules import Numbering, ResolvedRow, Rule
+from uow.topics.rules import Numbering, Release, ResolvedRow, Rule
 from uow.topics.rules import Row as RuleRow
 
 SHARE = 0.4
@@ -37,6 +37,10 @@ class SimRules:
         self._rows, self._policy, self._is_whole = rows, policy, is_whole
         self._known: dict[str, GroupPolicy] = {}
         self._read = 0
+
+    def whole(self) -> SimRules:
+        """The same table as somebody has it who knows each row at once."""
+        return SimRules(self._rows, self._policy, is_whole=True)
 
     def policy(self, name: str) -> GroupPolicy | None:
         """As far as it was read."""
@@ -92,6 +96,8 @@ class RuleTraffic:
             headers.append(("uow-arrived-at", b"%d" % (now_ms - rnd.choice([0, 0, 1, 50, 2_000]))))
         if rnd.random() < 0.2:
             headers.append(("uow-delay-ms", b"%d" % rnd.choice([10, 500, 5_000])))
+        if rnd.random() < 0.1:
+            headers.append(("uow-deliver-at", b"%d" % (now_ms + rnd.randrange(-50, 3_000))))
         if rnd.random() < 0.5:
             headers += [("uow-seq", b"%d" % rnd.randrange(1, 4)), ("uow-end", rnd.choice([b"true", b"false"]))]
         return (group_id, rnd.choice([b"x", b"y", None, b"long" * 30]), headers)
@@ -101,6 +107,8 @@ class RuleTraffic:
         self._commands += 1
         verb = rnd.choice([Verb.RELEASE, Verb.CANCEL, Verb.EXPIRE, Verb.EXTEND])
         command = Command(b"r%d" % self._commands, verb, group_id, "drawn", until=now_ms + rnd.randrange(0, 5_000))
+        if rnd.random() < 0.4:
+            command = Command(command.id, Verb.RELEASE, b"", "drawn", rule="shop")
         return (group_id, None, command_headers(command))
 
     def _drawn(self, version: int) -> ResolvedRow:
@@ -117,5 +125,14 @@ class RuleTraffic:
             idle_ms=rnd.choice([None, None, 400]),
             min_count=rnd.choice([1, 1, 2]),
         )
-        rule = Rule("shop", version, "D", sequence=numbering, max_open_groups=rnd.choice([None, None, 2]))
+        rule = Rule(
+            "shop",
+            version,
+            "D",
+            sequence=numbering,
+            max_open_groups=rnd.choice([None, None, 4]),
+            release=rnd.choice([Release.AUTO, *Release]),
+            release_every_ms=rnd.choice([None, None, 1_000]),
+            max_waiting=rnd.choice([None, 2]),
+        )
         return ResolvedRow(rule, row)

@@ -593,7 +593,7 @@ GOOD: dict[str, bytes] = {
         ({"uow-why": b"y" * 5000}, "longer than 4096"),
         ({"uow-user-id": b"\xff"}, "uow-user-id is no UTF-8"),
         ({"uow-dry-run": b"perhaps"}, "neither true nor false"),
-        ({"uow-rule": b"r"}, "whole rule"),
+        ({"uow-rule": b"r", "uow-command": b"expire"}, "whole rule"),
         ({"uow-command": b"waive"}, "uow-seq is missing"),
         ({"uow-command": b"waive", "uow-seq": b"3-"}, "open end"),
         ({"uow-command": b"waive", "uow-seq": b"4,3"}, "uow-seq"),

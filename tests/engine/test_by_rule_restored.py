@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.core.rule_script import Table, r, row, sizes
-from tests.core.script import TOPICS, Story, c, clock, context_of, ms, policy_of, story, told
+from tests.core.script import TOPICS, Story, Told, c, clock, context_of, ms, policy_of, story, told
 from tests.core.streams import groups_of as all_of
 from tests.engine.restored_logs import Logs
 from tests.engine.test_replay import WIDE, draw_limits
@@ -17,7 +17,7 @@ from uow.processor.engine.replayable import NO_REPLAY, ReplayLimits
 from uow.processor.engine.restore import restore
 from uow.processor.engine.task import PartitionTask
 from uow.schemas.error_classes import StateCorruptedError
-from uow.topics.rules import BelowMin, Numbering
+from uow.topics.rules import BelowMin, Numbering, Release
 
 ROWS = (
     row("UK", complete_count=5, age_ms=15_000),
@@ -25,6 +25,7 @@ ROWS = (
     row("few", complete_count=4, age_ms=7_000, min_count=2, below_min=BelowMin.EXTEND),
     row("given", age_ms=20_000, rule={"rule_id": "numbered", "sequence": Numbering.GIVEN}),
     row("bytes", complete_bytes=30, age_ms=30_000),
+    row("held", complete_count=2, age_ms=30_000, rule={"rule_id": "held", "release": Release.HOLD_FIRST}),
 )
 POLICY = policy_of(incomplete_expiration_ms=11_000)
 
@@ -56,6 +57,16 @@ def draw_step(rnd: Random, now: float) -> Any:
             until=now + 20,
             at=now,
         )
+    if kind < 0.24:
+        said = [
+            ("uow-command", b"release"),
+            ("uow-command-id", b"%f" % rnd.random()),
+            ("uow-rule", b"held"),
+            ("uow-why", b"-"),
+        ]
+        return Told(said, b"held", now)
+    if kind < 0.3:
+        return r("held", at=now, rule="held", deliver_at=rnd.choice([None, None, ms(now + 5)]))
     if kind < 0.35:
         return c(rnd.randint(1, 4), end=rnd.random() < 0.3, id=rnd.choice("abc"), at=now)
     if kind < 0.5:
@@ -105,8 +116,8 @@ def test_a_restart_anywhere_changes_nothing_about_groups_by_rule_b33_b38_b51_b68
     assert by_rule, "no restart met a group by rule"
 
 
-def write(*steps: Any, limits: ReplayLimits = NO_REPLAY) -> tuple[Logs, Story]:
-    logs, played = Logs(INPUT), Story(new_task(limits))
+def write(*steps: Any, limits: ReplayLimits = NO_REPLAY, rows: Any = ROWS) -> tuple[Logs, Story]:
+    logs, played = Logs(INPUT), Story(new_task(limits, Table(*rows)))
     played.send(*steps)
     logs.take_input([record for _, record in sorted(played.lying.items())])
     for plan in played.plans:
@@ -117,7 +128,7 @@ def write(*steps: Any, limits: ReplayLimits = NO_REPLAY) -> tuple[Logs, Story]:
 def test_a_deadline_is_what_it_was_before_the_restart_b68() -> None:
     logs, _ = write(r(at=0), r(at=40, arrived=0.5), limits=WIDE)
     task = restored(logs)
-    assert task.tick(ms(15)) is None
+    assert task.tick(ms(50), ms(15)) is None
     after = Story(task)
     after.send(clock(50))
     assert sizes(after) == [("partial", "age", 2)]

@@ -1,0 +1,125 @@
+"""Complete groups that wait for their release (aggregation, B-103 to B-107), and several open groups of one key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.core.rule_script import Table, r, row, sizes, told_by
+from tests.core.script import T0, Story, Told, clock, ms, text, told
+from tests.engine.test_by_rule_restored import restored, write
+from uow.topics.grouping import GroupPolicy
+from uow.topics.rules import AtWaitingLimit, Release
+
+
+def released(rule: str = "low-stock", at: float | None = None, command_id: str | None = None) -> Told:
+    """A release of a whole rule."""
+    said = [
+        ("uow-command", "release"),
+        ("uow-command-id", command_id or f"release {at}"),
+        ("uow-rule", rule),
+        ("uow-why", "now"),
+    ]
+    return Told([(name, text(value)) for name, value in said], rule.encode(), at)
+
+
+def holding(release: Release, **rule: Any) -> GroupPolicy:
+    return row(complete_count=2, age_ms=600_000, rule={"release": release} | rule)
+
+
+def twice(at: float, name: str = "UK") -> list[Any]:
+    return [r(name, at=at), r(name, at=at)]
+
+
+def values(played: Story) -> list[tuple[int, int]]:
+    return [(made.generation, made.count) for made in played.units]
+
+
+def test_auto_delivers_at_completion_and_a_release_finds_nothing_b103() -> None:
+    played = told_by(*twice(0), released(at=1), rules=[holding(Release.AUTO)])
+    assert values(played) == [(1, 2)]
+    assert played.answers[0].text.startswith("nothing waiting")
+
+
+def test_hold_all_lets_all_waiting_go_in_order_of_completion_b104() -> None:
+    played = told_by(*twice(0), *twice(1), *twice(2), r(at=3), rules=[holding(Release.HOLD_ALL)])
+    assert (played.seen, len(played.task.groups)) == ([], 4)
+    played.send(released(at=4))
+    assert values(played) == [(1, 2), (2, 2), (3, 2)]
+    assert [group.generation for group in played.task.groups.values()] == [4]
+    assert sizes(played) == [("complete", "count", 2)] * 3
+
+
+def test_hold_first_keeps_one_credit_at_most_b105() -> None:
+    played = told_by(released(at=0), released(at=0.5), *twice(1), *twice(2), rules=[holding(Release.HOLD_FIRST)])
+    assert values(played) == [(1, 2)]
+    played.send(released(at=3))
+    assert values(played) == [(1, 2), (2, 2)]
+    assert [answer.done for answer in played.answers] == [True, True, True]
+
+
+def test_hold_first_lets_one_go_for_each_release_b105() -> None:
+    played = told_by(*twice(0), *twice(1), released(at=2), rules=[holding(Release.HOLD_FIRST)])
+    assert values(played) == [(1, 2)]
+
+
+def test_the_clock_may_release_b106() -> None:
+    zero = -(T0 % 60_000) / 1000  # a full minute
+    hold = holding(Release.HOLD_ALL, release_every_ms=60_000)
+    steps = [*twice(zero + 70), *twice(zero + 110), clock(zero + 119.9), *twice(zero + 119.95)]
+    played = told_by(*steps, clock(zero + 120), rules=[hold])
+    assert values(played) == [(1, 2), (2, 2), (3, 2)]
+    played.send(*twice(zero + 121), clock(zero + 179))
+    assert len(values(played)) == 3
+    played.send(clock(zero + 180))
+    assert len(values(played)) == 4
+
+
+def test_one_named_waiting_group_may_be_let_go_b106() -> None:
+    played = told_by(
+        *twice(0), *twice(1), r(at=2), told("release", id="low-stock/UK", at=3), rules=[holding(Release.HOLD_ALL)]
+    )
+    assert values(played) == [(1, 2)]
+    assert played.answers[0].text == "delivers 2 components, which waited"
+
+
+def test_waiting_groups_survive_a_restart_b107() -> None:
+    hold = holding(Release.HOLD_FIRST)
+    logs, _ = write(*twice(0), *twice(0), *twice(1), r(at=2), rows=[hold])
+    after = Story(restored(logs, table=Table(hold)), offset=7)
+    assert values(after) == []
+    for expected in (1, 2, 3):
+        after.send(released(at=3 + expected))
+        assert [made.generation for made in after.units] == [*range(1, expected + 1)]
+    after.send(released(at=9, command_id="credit"))
+    for plan in after.plans:
+        logs.add(plan)
+    again = Story(restored(logs, table=Table(hold)), offset=7)
+    again.send(r(at=10), *twice(11))
+    assert values(again) == [(4, 2)]
+    assert len(again.task.groups) == 1
+
+
+@pytest.mark.parametrize("at_limit", list(AtWaitingLimit))
+def test_waiting_is_bounded_by_number_and_age_b107(at_limit: AtWaitingLimit) -> None:
+    rules = [holding(Release.HOLD_ALL, max_waiting=1, waiting_age_ms=60_000, at_waiting_limit=at_limit)]
+    played = told_by(*twice(0), *twice(1), clock(61), rules=rules)
+    seen = len(played.seen)
+    played.send(clock(61.001))
+    if at_limit is AtWaitingLimit.DELIVER:
+        assert (seen, values(played)) == (1, [(1, 2), (2, 2)])
+    else:
+        assert (seen, values(played)) == (2, [])
+        assert [(each.outcome, each.reason) for each in played.outcomes] == [("failed", "limit")] * 2
+
+
+def test_what_waits_for_its_time_makes_room_for_the_next_group_w08() -> None:
+    steps = [r(at=0, deliver_at=ms(20)), r(at=0), r(at=1), clock(19.9)]
+    played = told_by(*steps, rules=[row(complete_count=2, age_ms=15_000)])
+    assert [(each, size) for _, each, size in sizes(played)] == [("age", 1)]
+    played.send(clock(20))
+    assert sizes(played)[1:] == [("complete", "count", 2)]
+    assert [made.generation for made in played.units] == [2, 1]
+    played.send(r(at=21))
+    assert [group.generation for group in played.task.groups.values()] == [3]
