@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import islice
 from operator import attrgetter, itemgetter
 from typing import NamedTuple, assert_never
 
@@ -72,8 +73,10 @@ def _first_offset(group: Group) -> int:
     return decode_component(next(iter(group.held.values()))).source.offset
 
 
-def _last_offset(group: Group) -> int:
-    return decode_component(next(reversed(group.held.values()))).source.offset
+def _completed(group: Group) -> tuple[int, int]:
+    """When a group that waits was complete, and its last component's offset: nothing else of it survives a restart."""
+    assert group.ruled is not None
+    return group.ruled.waits_since, decode_component(next(reversed(group.held.values()))).source.offset
 
 
 class PartitionState:
@@ -223,7 +226,13 @@ class PartitionState:
         assert group.ruled is not None
         group.apply(waits)
         group.ruled.scheduled = NEVER
-        self.waiting.setdefault(group.ruled.policy.rule_id, {})[group] = None
+        line = self.waiting.setdefault(group.ruled.policy.rule_id, {})
+        line[group] = None
+        before = [*islice(reversed(line), 2)]
+        if len(before) == 2 and _completed(before[1]) > _completed(
+            group
+        ):  # in the same moment: as a restore would have it
+            self.waiting[group.ruled.policy.rule_id] = dict.fromkeys(sorted(line, key=_completed))
         self.happened.amended.append(group)
         if group.assigns:
             self.put_aside(group.id)
@@ -241,9 +250,9 @@ class PartitionState:
         self.by_rule, self.waiting = {}, {}
         for group, of in sorted(ruled, key=lambda each: (each[0].opened_at, _first_offset(each[0]))):
             self.by_rule.setdefault(of.policy.rule_id, {})[group] = None
-        waiting = [(group, of) for group, of in ruled if of.waits_since]
-        for group, of in sorted(waiting, key=lambda each: (each[1].waits_since, _last_offset(each[0]))):
-            self.waiting.setdefault(of.policy.rule_id, {})[group] = None
+        for group in sorted([group for group, of in ruled if of.waits_since], key=_completed):
+            assert group.ruled is not None
+            self.waiting.setdefault(group.ruled.policy.rule_id, {})[group] = None
         for group_id in {group.id for group, _ in ruled}:
             self.settle(group_id)
 
