@@ -271,6 +271,13 @@ def _too_many_groups(arrival: Arrival, now: Situation) -> Effect | None:
     )
 
 
+def _whole_already(arrival: Arrival, now: Situation) -> Effect | None:
+    """A group that is complete and waits for its release takes no more; where the assembler numbers, the next generation opens instead."""
+    if now.group is None or now.group.ruled is None or not now.group.ruled.waits_since:
+        return None
+    return _refuse(OutOfSequenceRangeError, "a", "the unit is complete, and waits for its release", arrival.marks)
+
+
 def _larger_than_all(arrival: Arrival, now: Situation) -> Effect | None:
     """`bytes(n, strict)`: one that is larger than n alone (B-40)."""
     limit = bytes_limit(now.row.complete_when) if now.row is not None else None
@@ -295,7 +302,11 @@ LINES: tuple[Line, ...] = (
     Line("11", _above_end),
     Line("12", _wrong_end),
 )
-RULE_LINES: tuple[Line, ...] = (Line("", _too_many_groups), Line("", _larger_than_all))
+RULE_LINES: tuple[Line, ...] = (
+    Line("", _whole_already),
+    Line("", _too_many_groups),
+    Line("", _larger_than_all),
+)
 """Asked besides of a component of a group by rule."""
 ASSIGNED_LINES: tuple[Line, ...] = (Line("6", _misrouted), Line("10", _taken_already), *RULE_LINES)
 """Where the assembler numbers the components, lines 8 and 9 open the next generation, and 11 and 12 do not apply (aggregation, 4.3)."""
@@ -342,7 +353,7 @@ def decide_rolled_over(arrival: Arrival, now: Situation, roll_over_bytes: int) -
     if not passes and not rolls_over(row, group.ruled.gathered, facts.value_bytes):
         return None
     if must_wait(row, group.deliver_at, now):
-        return Decision((Waits(group.id, group.generation, now.clock),))
+        return Decision((Waits(group.id, group.generation, max(now.clock, 1)),))
     effect = Delivered(now.close(UnitOutcome.COMPLETE, Reason.BYTES, now.clock))
     return Decision((effect.closed,), (effect,))
 
@@ -476,7 +487,7 @@ def _completed_by_rule(
     if found.at > 0:
         return None
     if must_wait(row, max(group.deliver_at, marks.deliver_at), now):
-        return Waits(marks.id, group.generation, now.clock)
+        return Waits(marks.id, group.generation, max(now.clock, 1))
     if spared:
         return Delivered(close(UnitOutcome.PARTIAL, Reason.COMMAND))
     return delivered(close(UnitOutcome.COMPLETE, found.reason), group.held | {marks.seq: arrival.body}, row)
@@ -566,7 +577,7 @@ def _due_by_rule(
         return delivered(now.close(UnitOutcome.COMPLETE, group.complete_reason(), due), group.held, policy)
     if complete.at == 0 or complete.at < give_up.at:
         if must_wait(policy, group.deliver_at, now):
-            return Waits(group.id, group.generation, due)
+            return Waits(group.id, group.generation, max(due, 1))
         outcome, by_end = group.closing()
         reason = by_end if outcome is UnitOutcome.PARTIAL else complete.reason
         return delivered(now.close(outcome, reason, due), group.held, policy)

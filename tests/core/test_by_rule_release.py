@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from tests.core.rule_script import Table, r, row, sizes, told_by
-from tests.core.script import T0, Story, Told, clock, ms, text, told
+from tests.core.script import T0, Story, Told, clock, ms, refused, text, told
 from tests.engine.test_by_rule_restored import restored, write
+from uow.schemas.error_classes import OutOfSequenceRangeError
 from uow.topics.grouping import GroupPolicy
-from uow.topics.rules import AtWaitingLimit, Release
+from uow.topics.rules import AtWaitingLimit, Numbering, Release
 
 
 def released(rule: str = "low-stock", at: float | None = None, command_id: str | None = None) -> Told:
@@ -123,3 +124,11 @@ def test_what_waits_for_its_time_makes_room_for_the_next_group_w08() -> None:
     assert [made.generation for made in played.units] == [2, 1]
     played.send(r(at=21))
     assert [group.generation for group in played.task.groups.values()] == [3]
+
+
+def test_a_numbered_group_that_waits_takes_no_more_b104() -> None:
+    hold = row(complete_count=2, rule={"release": Release.HOLD_ALL, "sequence": Numbering.GIVEN})
+    late = r(at=1, seq=7)
+    played = told_by(r(at=0, seq=1), r(at=0, seq=2), late, released(at=2), rules=[hold])
+    assert played.seen[0] == refused(late, OutOfSequenceRangeError, "a")
+    assert values(played) == [(1, 2)]
