@@ -15,7 +15,7 @@ from codecs import BOM_UTF8
 from collections.abc import Iterable
 from typing import Any, Final
 from xml.parsers import expat
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, quoteattr
 
 from uow.schemas import formats
 from uow.schemas.records import ComponentRecord, Unit
@@ -31,6 +31,18 @@ class _NoDocument(Exception):
 def aggregation_xml(components: Iterable[ComponentRecord]) -> bytes:
     """The root elements of the components inside one element `Aggregation`, in this order. Never raises."""
     return b"%b<Aggregation>%b</Aggregation>" % (_HEAD, b"".join(element_of(each.value) for each in components))
+
+
+def collection_xml(name: str, components: Iterable[tuple[str, ComponentRecord]]) -> bytes:
+    """An element `Collection` with one `Component` for each component, in this order, with the name of its source (B-108). Never raises.
+
+    The source is an attribute, since its name need not be one of an element.
+    """
+    inside = b"".join(
+        b"<Component source=%b>%b</Component>" % (quoteattr(source).encode("utf-8", "replace"), element_of(each.value))
+        for source, each in components
+    )
+    return b"%b<Collection name=%b>%b</Collection>" % (_HEAD, quoteattr(name).encode("utf-8", "replace"), inside)
 
 
 def element_of(value: bytes | None) -> bytes:
@@ -92,12 +104,20 @@ def _span(value: bytes) -> tuple[int, int]:
     return start, value.index(b">", last) + 1 if value.startswith(b"</", last) else last
 
 
-def aggregate_json(unit: Unit, rule: str, origins: Iterable[dict[str, Any]]) -> bytes:
+def aggregate_json(unit: Unit, rule: str, origins: Iterable[dict[str, Any]], collection: str | None = None) -> bytes:
     """A unit as `formats.to_json` writes it, with the name of its row; and in each component what is known of its origin.
 
     Args:
         unit: The unit.
         rule: Text of `uow-rule`.
         origins: Of each component, in order: `source_name`, `input` and `arrived_at`, or null.
+        collection: Name of a collection, which also has `sources`: for each source the places of its components, from 1 (B-108).
     """
-    return formats.to_json(unit, more={"rule": rule}, origins=list(origins))
+    told = list(origins)
+    more: dict[str, Any] = {"rule": rule}
+    if collection is not None:
+        sources: dict[str, list[int]] = {}
+        for place, origin in enumerate(told, 1):
+            sources.setdefault(origin["source_name"] or "", []).append(place)
+        more |= {"collection": collection, "sources": sources}
+    return formats.to_json(unit, more=more, origins=told)

@@ -62,6 +62,7 @@ REASON: Final = "uow-reason"
 SIZE: Final = "uow-size"
 MISSING: Final = "uow-missing"
 POS: Final = "uow-pos"
+COLLECTION: Final = "uow-collection"
 KIND_UNIT: Final = b"unit"
 
 OPENED_AT: Final = "uow-opened-at"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, assert_never
 
-from uow.processor.core.gathered import NEVER, Gathered
+from uow.processor.core.gathered import NEVER, Gathered, all_satisfied_at
 from uow.schemas.records import Reason
 from uow.topics.conditions import (
     Age,
@@ -86,17 +86,9 @@ def asked(condition: Condition, of: Standing, policy: GroupPolicy) -> Holding:
         case Bytes(n):  # a group leaves before it passes them, so it is one component that is larger alone (B-40)
             return Holding(0 if gathered.value_bytes > n else NEVER, Reason.BYTES)
         case Predicate(text):
-            holds = any(
-                name == text and tallies and measure.holds(tallies)
-                for (name, measure), tallies in zip(policy.measures, gathered.tallies, strict=False)
-            )
-            return Holding(0 if holds else NEVER, Reason.PREDICATE)
-        case Age(ms):
-            return Holding(gathered.first_at + ms + 1, Reason.AGE)
-        case Idle(ms):
-            return Holding(gathered.last_at + ms + 1, Reason.IDLE)
-        case ComponentDeadline():
-            return Holding(NEVER if gathered.limit_at == NEVER else gathered.limit_at + 1, Reason.AGE)
+            return Holding(0 if _is_measured(text, gathered, policy) else NEVER, Reason.PREDICATE)
+        case Age() | Idle() | ComponentDeadline():
+            return _by_time(condition, gathered)
         case AnyOf(several):
             return min((asked(each, of, policy) for each in several), key=_at, default=_NOT_YET)
         case AllOf(several):  # of several moments the last one; of equal ones that which was asked last
@@ -104,10 +96,29 @@ def asked(condition: Condition, of: Standing, policy: GroupPolicy) -> Holding:
         case Not(one):
             found = asked(one, of, policy)
             return found._replace(at=0 if found.at > gathered.last_at else NEVER)
-        case ByCommand() | PerSource() | Manifest():
+        case PerSource():
+            return Holding(all_satisfied_at(policy.sources, gathered), Reason.SOURCES)
+        case ByCommand() | Manifest():
             return _NOT_YET
         case _:
             assert_never(condition)
+
+
+def _by_time(condition: Age | Idle | ComponentDeadline, gathered: Gathered) -> Holding:
+    match condition:
+        case Age(ms):
+            return Holding(gathered.first_at + ms + 1, Reason.AGE)
+        case Idle(ms):
+            return Holding(gathered.last_at + ms + 1, Reason.IDLE)
+        case ComponentDeadline():
+            return Holding(min(gathered.limit_at + 1, NEVER), Reason.AGE)
+        case _:
+            assert_never(condition)
+
+
+def _is_measured(text: str, gathered: Gathered, policy: GroupPolicy) -> bool:
+    several = zip(policy.measures, gathered.tallies, strict=False)
+    return any(name == text and measure.holds(tallies) for (name, measure), tallies in several)
 
 
 def _at(holding: Holding) -> int:

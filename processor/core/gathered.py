@@ -15,7 +15,7 @@ from uow.schemas.error_classes import DecodeError
 from uow.schemas.records import ComponentRecord
 from uow.topics.grouping import GroupPolicy, Headers, Tally
 from uow.topics.headers import INPUT, SOURCE_NAME, Refusal, Routed, routed_of
-from uow.topics.rules import Release
+from uow.topics.rules import Release, Source, WaitFrom
 
 NEVER: Final = 1 << 62
 """Later than every clock."""
@@ -31,6 +31,7 @@ class Facts(NamedTuple):
         value_bytes: Length of its value.
         component_id: Its id, else the coordinates of its input record, else None.
         numbers: For each predicate the numbers that it measures.
+        source: Name of its source, where the rule has sources (B-92).
     """
 
     arrival: int
@@ -39,6 +40,7 @@ class Facts(NamedTuple):
     value_bytes: int
     component_id: bytes | None
     numbers: tuple[tuple[float, ...], ...] = ()
+    source: str | None = None
 
 
 def facts_of(
@@ -66,8 +68,13 @@ def facts_of(
         if isinstance(measured, str):
             return Refusal(DecodeError, "predicate", measured)
         numbers.append(measured)
+    source = None
+    if policy.sources:
+        source = source_of(headers)
+        if all(each.source_name != source for each in policy.sources):
+            return Refusal(DecodeError, SOURCE_NAME, f"{source!r} is no source of rule {policy.rule_id}")
     limit_at = NEVER if routed.delay_ms is None else arrival + routed.delay_ms
-    return Facts(arrival, counts_from, limit_at, len(value or b""), component_id, tuple(numbers))
+    return Facts(arrival, counts_from, limit_at, len(value or b""), component_id, tuple(numbers), source)
 
 
 def facts_in(policy: GroupPolicy, component: ComponentRecord) -> Facts:
@@ -97,6 +104,14 @@ def source_of(headers: Headers) -> str:
     return (said.get(INPUT) or b"").partition(b"/")[0].decode("utf-8", "backslashreplace")
 
 
+class SourceTally(NamedTuple):
+    """A source of a collection: its name, how many components it gave, and the arrival of the first, epoch ms."""
+
+    name: str
+    components: int
+    first_at: int
+
+
 class Gathered(NamedTuple):
     """The sum of the facts of the components held. Moments in epoch ms.
 
@@ -106,6 +121,7 @@ class Gathered(NamedTuple):
         limit_at: The earliest moment at which a component's own limit passes.
         value_bytes: Bytes of the values.
         tallies: For each predicate its running figures.
+        sources: Of each source that gave components: its name, how many, and the arrival of the first.
     """
 
     first_at: int = NEVER
@@ -113,6 +129,7 @@ class Gathered(NamedTuple):
     limit_at: int = NEVER
     value_bytes: int = 0
     tallies: tuple[tuple[Tally, ...], ...] = ()
+    sources: tuple[SourceTally, ...] = ()
 
     def plus(self, facts: Facts) -> Gathered:
         """With one component more."""
@@ -126,7 +143,17 @@ class Gathered(NamedTuple):
             min(self.limit_at, facts.limit_at),
             self.value_bytes + facts.value_bytes,
             tallies,
+            self._sources_plus(facts.source, facts.arrival) if facts.source is not None else self.sources,
         )
+
+    def _sources_plus(self, name: str, arrival: int) -> tuple[SourceTally, ...]:
+        before = self.source(name)
+        others = [each for each in self.sources if each.name != name]
+        return tuple(sorted((*others, SourceTally(name, before.components + 1, min(before.first_at, arrival)))))
+
+    def source(self, name: str) -> SourceTally:
+        """The contribution of a source so far."""
+        return next((each for each in self.sources if each.name == name), SourceTally(name, 0, NEVER))
 
 
 def _plus(tallies: tuple[Tally, ...], numbers: tuple[float, ...]) -> tuple[Tally, ...]:
@@ -136,6 +163,17 @@ def _plus(tallies: tuple[Tally, ...], numbers: tuple[float, ...]) -> tuple[Tally
 
 
 NOTHING: Final = Gathered()
+
+
+def satisfied_at(source: Source, gathered: Gathered) -> int:
+    """From when a source has what its collection needs of it: its quantity, or its wait is over (B-93 to B-95); `NEVER` by nothing so far."""
+    given = gathered.source(source.source_name)
+    if source.quantity and given.components >= source.quantity:
+        return 0
+    since = gathered.first_at if source.wait_from is WaitFrom.GROUP else given.first_at
+    if source.wait_ms is None or since == NEVER:
+        return NEVER
+    return since + source.wait_ms + 1
 
 
 class Ruled:
@@ -162,6 +200,15 @@ class Ruled:
     def state(self) -> tuple[object, ...]:
         """All of it that a restart must give back, as values."""
         return self.policy.rule, self.gathered, frozenset(self.component_ids), self.waits_since
+
+    def accepts(self, facts: Facts, due_at: int) -> bool:
+        """True if one of several open groups of a key takes a component: it does not wait, is not due, and its source is not satisfied (B-99)."""
+        if self.waits_since or due_at <= facts.arrival:
+            return False
+        if facts.source is None:
+            return True
+        source = next((each for each in self.policy.sources if each.source_name == facts.source), None)
+        return source is not None and satisfied_at(source, self.gathered) > facts.arrival
 
     def leaves_at(self, deliver_at: int) -> int:
         """When a group that waits may leave by the clock, or must (B-106, B-107); `NEVER`: a command lets it go. `deliver_at` is that of its components."""
@@ -197,3 +244,8 @@ class Ruled:
         self.gathered, self.component_ids = NOTHING, set()
         for body in bodies:
             self.hold(facts_in(self.policy, decode_component(body)))
+
+
+def all_satisfied_at(sources: Sequence[Source], gathered: Gathered) -> int:
+    """From when all of them have; `NEVER` also of none."""
+    return max([satisfied_at(each, gathered) for each in sources], default=NEVER)

@@ -83,7 +83,7 @@ from uow.topics.headers import (
     Refusal,
 )
 from uow.topics.policies import HandlingPolicy
-from uow.topics.rules import AtMaxOpenGroups, LateJoin, Release
+from uow.topics.rules import AtMaxOpenGroups, Cardinality, LateJoin, Release
 
 _OFFSET = methodcaller("offset")
 _UNREADABLE = Refusal(DecodeError, "headers", UNREADABLE_TEXT)
@@ -296,9 +296,31 @@ class Partition(PartitionState):
             refusal = Refusal(DecodeError, RULE, f"no row {marks.routed.rule} in the rules of {self.place.destination}")
         if refusal is None:
             assert own is not None
+            if own.cardinality is Cardinality.MANY and own.assigns:
+                now = now._replace(group=self._offered(record, marks, own))
             refusal = self._take_ruled(record, marks, own, now)
         if refusal is not None:
             self._carry_out(decide_refusal(refusal._replace(id=marks.id), now), record)
+
+    def _offered(self, record: Record, marks: Marks, own: GroupPolicy) -> Group | None:
+        """Of several open groups of a key the oldest that takes the component, or that has it already; None: a new one opens (B-99)."""
+        assert marks.routed is not None
+        component_id = marks.component_id or marks.routed.input
+        headers, value, at = read_headers(record) or (), record.value(), record.timestamp()[1]
+        facts = facts_of(own, marks.routed, component_id, at, headers, value)
+        several = self.generations(marks.id)
+        for group in several:
+            if group.ruled is not None and component_id in group.ruled.component_ids:
+                self.bring(group)
+                return group
+        for group in several:
+            if isinstance(facts, Refusal):
+                return group  # it is refused, wherever it would go
+            if group.ruled is not None and group.ruled.accepts(facts, group.due_at(self.policy)):
+                self.bring(group)
+                return group
+        self.put_aside(marks.id)
+        return None
 
     def _take_ruled(self, record: Record, marks: Marks, own: GroupPolicy, now: Situation) -> Refusal | None:
         """A component of the row `own`, and the open group of its id, if there is one, of the same rule. Returns the refusal of an unreadable one."""

@@ -173,6 +173,8 @@ class PartitionState:
 
     def open(self, opened: Opened) -> Group:
         """The new group."""
+        if opened.policy is not None:
+            self.put_aside(opened.id)
         group = self.groups[opened.id] = Group(opened.id, opened.generation, opened.at)
         if opened.policy is not None:
             self.open_by_rule(group, opened.policy)

@@ -58,6 +58,12 @@ def _said_after(body: bytes, name: bytes) -> bytes:
     return body[at : at + 2 + (body[at + 1] >> 1)] if at + 1 < len(body) else b""
 
 
+def collection_name(template: str, correlation: bytes) -> bytes:
+    """Name of a collection: its correlation text in the place of the `*` (B-102); an empty template `*` of an empty text is an empty name."""
+    before, star, after = template.encode().partition(b"*")
+    return before + correlation + after if star else before
+
+
 class UnitMaker:
     """Makes units of one partition of one destination.
 
@@ -140,6 +146,11 @@ class UnitMaker:
         yield names.RULE, policy.rule.encode()
         if policy.value_format is ValueFormat.XML and policy.shape is Shape.ENVELOPE:
             yield names.CONTENT_TYPE, b"application/xml"
+        text = group.id.partition(b"/")[2]
+        if policy.name_template is not None:
+            yield names.COLLECTION, collection_name(policy.name_template, text)
+        if policy.sources:
+            yield names.CORRELATION_ID, text
         limit = bytes_limit(policy.complete_when)
         if limit is not None and group.ruled.gathered.value_bytes > limit.n:
             yield names.WARNING, b"one component, larger than the %d bytes of its rule" % limit.n

@@ -377,7 +377,8 @@ class OutputWriter:
         give_up_at = group.give_up_at(policy)
         is_unit = closed.outcome in (UnitOutcome.COMPLETE, UnitOutcome.PARTIAL)
         target = (policy.target_topic or self.units).encode() if is_unit else None
-        return policy.rule.encode(), None if give_up_at >= NEVER else give_up_at - 1, (), target
+        sources = tuple([(each.name.encode(), each.components) for each in group.ruled.gathered.sources])
+        return policy.rule.encode(), None if give_up_at >= NEVER else give_up_at - 1, sources, target
 
 
 def too_large(closed: Closed) -> Closed:

@@ -21,7 +21,7 @@ from typing import Any
 from uow.processor.core.changes import Closed
 from uow.processor.core.gathered import source_of
 from uow.processor.core.group import Group
-from uow.processor.core.virtual_message import UnitMaker
+from uow.processor.core.virtual_message import UnitMaker, collection_name
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.ports import Headers, Output
 from uow.schemas import aggregates, formats
@@ -158,11 +158,18 @@ class ReferenceShape(_Shape):
 def _formats_of(row: GroupPolicy) -> Mapping[ValueFormat, Callable[[Unit], bytes]]:
     """Documents of units by rule (B-53, B-55)."""
 
+    def name_of(unit: Unit) -> str:
+        return collection_name(row.name_template or "*", unit.id.partition("/")[2].encode()).decode()
+
     def as_json(unit: Unit) -> bytes:
-        return aggregates.aggregate_json(unit, row.rule, map(_origin, unit.components))
+        name = name_of(unit) if row.sources else None
+        return aggregates.aggregate_json(unit, row.rule, map(_origin, unit.components), name)
 
     def as_xml(unit: Unit) -> bytes:
-        return aggregates.aggregation_xml(unit.components)
+        if not row.sources:
+            return aggregates.aggregation_xml(unit.components)
+        named = [(source_of(each.headers), each) for each in unit.components]
+        return aggregates.collection_xml(name_of(unit), named)
 
     return {ValueFormat.JSON: as_json, ValueFormat.XML: as_xml}
 

@@ -54,9 +54,11 @@ def row(
     **settings: Any,
 ) -> GroupPolicy:
     """The policy of a row. `rule` and `destination` are settings of the rule and the destination, all others of the row."""
+    sources = settings.pop("sources", ())
     resolved = ResolvedRow(
         Rule(**{"rule_id": RULE, "version": version, "destination": "D"} | (rule or {})),
         Row((rule or {}).get("rule_id", RULE), name, version, **settings),
+        sources,
     )
     return row_policy(resolved, policy_of(**destination or {}), complete_when, give_up_when, measures, event_time, rank)
 

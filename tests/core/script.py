@@ -465,7 +465,7 @@ def see(output: Output) -> Seen | None:
         return SeenPlain(output.value)
     if not is_unit(output):
         return None
-    if (output.value or b"").startswith(b'<?xml version="1.0" encoding="UTF-8"?>\n<Aggregation>'):
+    if (output.value or b"").startswith(b'<?xml version="1.0" encoding="UTF-8"?>\n'):
         numbers = tuple(range(1, int(told("uow-size")) + 1))
         return SeenUnit(numbers, told("uow-id"), told("uow-outcome"), told("uow-missing"))
     made = unit_of(output)
