@@ -204,6 +204,11 @@ class StrictDestinations:
                         view.registry.destination, f"topic {name} was made again since era {view.era.number} began"
                     )
 
+    @property
+    def has_admin(self) -> bool:
+        """True if topic ids and other readers can be asked for."""
+        return self._make_admin is not None
+
     def admin(self) -> AdminClient:
         """The admin client, made when it is first needed."""
         assert self._make_admin is not None
@@ -353,11 +358,7 @@ class StrictReading:
             AlreadyAttachedError: Other readers have all of them.
         """
         now = time.monotonic()
-        if (
-            self.rules.strict_attach is not StrictAttach.FAIL
-            or self._destinations._make_admin is None
-            or now < self._look_at
-        ):
+        if self.rules.strict_attach is not StrictAttach.FAIL or not self._destinations.has_admin or now < self._look_at:
             return
         self._look_at = now + ATTACHED_S
         with suppress(KafkaException):  # a group that does not exist yet, for one
