@@ -56,15 +56,16 @@ class Created:
     existing: tuple[str, ...]
 
 
-def admin_client(bootstrap_servers: str, kafka: Mapping[str, str]) -> AdminClient:
+def admin_client(bootstrap_servers: str, kafka: Mapping[str, str], logger: logging.Logger = _log) -> AdminClient:
     """A client that writes its log lines to Python's `logging` instead of standard error.
 
     Args:
         bootstrap_servers: Addresses of the cluster.
         kafka: Further librdkafka properties.
+        logger: Gets the lines: one for each broken connection and each try, so that a client that lives long needs one of its own.
     """
     properties: dict[str, str | int | float | bool] = {**kafka, "bootstrap.servers": bootstrap_servers}
-    return AdminClient(properties, logger=_log)
+    return AdminClient(properties, logger=logger)
 
 
 def default_replication(admin: AdminClient) -> int:

@@ -16,9 +16,12 @@ import confluent_kafka as ck
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+import uow
+from tests.broker.client_places import Topics
 from tests.broker.worker_places import Destination
 from tests.conftest import QUIET
 from tests.processes import Process
+from uow import errors
 from uow.embedded.broker import EmbeddedBroker
 from uow.processor.engine.ports import (
     Doubt,
@@ -233,6 +236,32 @@ def test_late_abort_takes_the_outputs_of_a_transaction_that_then_commits_its_off
 
     assert seen(Careless) == ([b"first"], 2), "the second is lost: its offset is committed, its output is not"
     assert seen(KafkaSink) == ([b"first", b"second"], 2)
+
+
+def test_late_send_of_an_application_that_was_restarted_never_comes_behind_its_successors(
+    proxied: Proxied, unique: str
+) -> None:
+    """S-35: the last request of the old one is held; a new one with the same transactional id has fenced it before its first send."""
+    topics = Topics(proxied.broker.bootstrap)
+    topics.make(f"{unique}.components", partitions=1)
+    fenced = (errors.FencedError, errors.TransactionRolledBackError)
+    with uow.connect(proxied.proxy.address, transactional_id=unique) as old:
+        unit = old.unit(unique, "old")
+        unit.__enter__()
+        held = proxied.proxy.add(FrameRule(FrameFault.HOLE, {Api.PRODUCE}, times=1))
+        unit.send("1")
+        unit.send("2")  # the last one is kept back, so that it may get the end mark
+        held.wait()
+        with uow.connect(proxied.broker.bootstrap, transactional_id=unique) as new:
+            for name in ("new", "newer"):
+                with new.unit(unique, name) as successor:
+                    successor.send("3")
+            assert proxied.proxy.release() == 1
+            with new.unit(unique, "newest") as successor:
+                successor.send("4")
+        with pytest.raises(fenced):
+            unit.__exit__(None, None, None)
+    assert [record.key() for record in topics.read(f"{unique}.components")] == [b"new", b"newer", b"newest"]
 
 
 class LateEnds(NamedTuple):

@@ -106,7 +106,11 @@ class Handles:
     def admin_clients(self) -> Callable[[], AdminClient] | None:
         """Makes admin clients; a port that is not the library's has none."""
         kafka = {name: str(value) for name, value in self._kafka.items()}
-        return partial(admin_client, self._servers, kafka) if isinstance(self._port, Librdkafka) else None
+        return (
+            partial(admin_client, self._servers, kafka, LogWatch().logger)
+            if isinstance(self._port, Librdkafka)
+            else None
+        )
 
     def path_logs(self) -> OpenLog:
         """Opens logs of path maps."""
