@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
@@ -18,11 +18,16 @@ from tests.processes import wait_for
 from tests.spark.stage import DEADLINE_S, Stage, c, plain
 from uow.cli.main import main
 from uow.spark_sink.maintenance import Maintained, maintain
-from uow.spark_sink.tables import ComponentsForm, Table, append_once, despite_others
+from uow.spark_sink.tables import ComponentsForm, DeltaTables, Table, append_once, columns, despite_others
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.timeout(600)
 
 FILLED = (Table.UNITS, Table.COMPONENTS, Table.REJECTED, Table.PASSED)
+MAINTAINED = (*FILLED, Table.ANSWERS)
+"""Of the empty tables one is enough."""
 
 
 def call(*options: str) -> Any:
@@ -53,18 +58,23 @@ def leave_only_checkpoints(stage: Stage) -> None:
     logs.clearCache()
 
 
-def test_rows_stay_the_same_in_fewer_files_and_a_repeated_batch_doubles_nothing_w127(stage: Stage) -> None:
+def test_rows_stay_the_same_in_fewer_files_and_a_repeated_batch_doubles_nothing_w127(
+    stage: Stage, tmp_path: Path
+) -> None:
     stage.tables = replace(stage.tables, form=ComponentsForm.TABLE)
     three_batches(stage)
     before = {table: stage.rows(table) for table in Table}
-    on_disk = {table: files(stage, table) for table in Table}
+    on_disk = {table: files(stage, table) for table in MAINTAINED}
     name, at = stage.names.destination, ("--tables", str(stage.tables.root), "--json")
+    others = {Path(stage.tables.path(table)): tmp_path / table for table in {*Table} - {*MAINTAINED}}
+    for path, away in others.items():
+        path.rename(away)
 
     said = json.loads(call(*at, "--dry-run").stdout)[name]
-    assert said.keys() == {*Table}
+    assert said.keys() == {*MAINTAINED}
     for table in FILLED:
         assert said[table]["files"] == said[table]["files_before"] == said[table]["compacted"] >= 3
-    assert {table: files(stage, table) for table in Table} == on_disk
+    assert {table: files(stage, table) for table in MAINTAINED} == on_disk
 
     result = call(*at, "--destination", name, "--retain", "1h")
     assert result.exit_code == 0, result.output
@@ -72,6 +82,8 @@ def test_rows_stay_the_same_in_fewer_files_and_a_repeated_batch_doubles_nothing_
     for table in FILLED:
         assert (done[table]["files"], done[table]["compacted"]) == (1, said[table]["compacted"])
         assert (done[table]["rows"], done[table]["deleted"]) == (len(before[table]), 0)
+    for path, away in others.items():
+        away.rename(path)
     assert {table: stage.rows(table) for table in Table} == before
 
     leave_only_checkpoints(stage)
@@ -82,7 +94,7 @@ def test_rows_stay_the_same_in_fewer_files_and_a_repeated_batch_doubles_nothing_
     assert (commits / "2").exists(), "the last batch was repeated"
     assert {table: stage.rows(table) for table in Table} == before
 
-    for table in Table:
+    for table in MAINTAINED:
         told = maintain(stage.spark, stage.tables, table, retain_ms=0, z_order=True)
         assert isinstance(told, Maintained)
         assert told.files == files(stage, table) == (1 if table in FILLED else told.files_before)
@@ -94,11 +106,18 @@ def test_rows_stay_the_same_in_fewer_files_and_a_repeated_batch_doubles_nothing_
     assert len(stage.rows(Table.UNITS)) == 4
 
 
-def test_appends_pass_beside_a_compaction_and_marks_are_made_again(stage: Stage, tmp_path: Path) -> None:
+def test_appends_pass_beside_a_compaction_and_marks_are_made_again(spark: SparkSession, tmp_path: Path) -> None:
     """A sink that appends, leaves out rows that the table has, or marks units, while their table is compacted: each begins before, and ends after."""
-    three_batches(stage)
-    units, attempts = stage.tables.read(stage.spark, Table.UNITS), []
-    [row] = units.where("id = 'unit-0'").collect()
+    tables, attempts = DeltaTables(tmp_path, "d"), []
+    tables.make(spark)
+    kind = columns(Table.UNITS)
+    first, *others = ([f"unit-{number}", *[None] * (len(kind) - 1)] for number in range(3))
+    one_row = spark.createDataFrame([first], kind)
+    for rows in (one_row, spark.createDataFrame(others[:1], kind), spark.createDataFrame(others[1:], kind)):
+        rows.write.format("delta").mode("append").save(tables.path(Table.UNITS))
+
+    def units() -> Any:
+        return tables.read(spark, Table.UNITS)
 
     def beside_a_compaction(change: Callable[[Any], object], rows: Any, place: Path) -> None:
         began, go = (place.with_suffix(suffix) for suffix in (".began", ".go"))
@@ -112,7 +131,7 @@ def test_appends_pass_beside_a_compaction_and_marks_are_made_again(stage: Stage,
 
         def compact() -> None:
             wait_for(began.exists, DEADLINE_S)
-            told.append(maintain(stage.spark, stage.tables, Table.UNITS, retain_ms=3_600_000))
+            told.append(maintain(spark, tables, Table.UNITS, retain_ms=3_600_000))
             go.touch()
 
         beside = threading.Thread(target=compact)
@@ -123,25 +142,23 @@ def test_appends_pass_beside_a_compaction_and_marks_are_made_again(stage: Stage,
         assert told[0].compacted > 1
 
     def append(rows: Any) -> None:
-        append_once(rows, stage.tables.path(Table.UNITS), "beside", len(stage.rows(Table.UNITS)))
+        append_once(rows, tables.path(Table.UNITS), "beside", units().count())
 
     def mark(rows: Any) -> None:
         attempts.append(1)
-        on = f"{stage.tables.sql_name(Table.UNITS)} t USING {{rows}} r ON t.unit_id = r.unit_id"
-        stage.spark.sql(
+        on = f"{tables.sql_name(Table.UNITS)} t USING {{rows}} r ON t.unit_id = r.unit_id"
+        spark.sql(
             f"MERGE INTO {on} WHEN MATCHED THEN UPDATE SET superseded_by = coalesce(r.superseded_by, 'marked')",
             rows=rows,
         ).collect()
 
-    one_row = stage.spark.createDataFrame([row], units.schema)
     beside_a_compaction(append, one_row, tmp_path / "append")
-    lacking = one_row.withColumn("id", sql.lit("new")).join(units, ["id"], "left_anti").select(units.columns)
+    lacking = one_row.withColumn("id", sql.lit("new")).join(units(), ["id"], "left_anti").select(*kind.names)
     beside_a_compaction(append, lacking, tmp_path / "lacking")
-    assert [each.id for each in stage.rows(Table.UNITS)].count("unit-0") == 2
-    assert len(stage.rows(Table.UNITS)) == 5
+    assert sorted(row.unit_id for row in units().collect()) == [*["unit-0"] * 3, "unit-1", "unit-2"]
     beside_a_compaction(lambda rows: despite_others(lambda: mark(rows)), one_row, tmp_path / "mark")
     assert len(attempts) == 2
-    assert sum(each.superseded_by == "marked" for each in stage.rows(Table.UNITS)) == 3
+    assert units().where("superseded_by = 'marked'").count() == 3
 
 
 def test_a_change_that_fails_for_another_reason_is_not_repeated() -> None:
