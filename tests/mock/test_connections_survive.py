@@ -290,3 +290,26 @@ def test_a_reader_with_a_handler_goes_on_and_none_starts_after_the_end_r38_r48_r
         thread.join(30)
     assert [type(each) for each in ended] == [errors.ClientClosedError]
     assert len(handled) == count
+
+
+def test_a_partition_without_leader_concerns_only_who_uses_it_r67() -> None:
+    """Under `none`, where a loss event would end everything."""
+    heard: list[Any] = []
+    with (
+        MockCluster(TOPIC, "other.components", partitions=1) as cluster,
+        uow.connect(cluster.bootstrap, reconnect_policy="none", listener=heard.append) as connection,
+    ):
+        cluster.lead(TOPIC, 0, broker=-1)  # the mock cluster crashes where somebody is producing there already
+        connection.send("other", "x", id="a", seq=1)
+        reader = connection.messages("other.components", group=None, start="earliest")
+        wait_no_longer_than(connection, 500)
+        with pytest.raises(errors.ReconnectTimeoutError, match=rf"{TOPIC}.*still under way: no answer within 0.5 s"):
+            send(connection)
+        wait_no_longer_than(connection, 30_000)
+        connection.send("other", "y", id="a", seq=2)
+        values = [(reader.receive(30) or pytest.fail("nothing came")).value for _ in range(2)]
+        assert values == [b"x", b"y"]
+        assert connection.state is uow.ConnectionState.CONNECTED
+        assert heard == []
+        cluster.lead(TOPIC, 0)
+        send(connection)
