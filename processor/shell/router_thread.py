@@ -19,8 +19,8 @@ from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.contents import KafkaContents
 from uow.processor.kafka.log_reader import KafkaLogReader
 from uow.processor.kafka.router import Router, RouterPorts, RouterStatus
+from uow.processor.kafka.router_desk import LoggedRules, RouterDesk, rules_of
 from uow.processor.kafka.router_positions import RouterPositions
-from uow.processor.kafka.rule_desk import LoggedRules, RuleDesk, rules_of
 from uow.processor.kafka.rule_log import open_rule_log
 from uow.processor.kafka.sink import KafkaSink
 from uow.processor.kafka.source import KafkaSource
@@ -153,7 +153,7 @@ def kafka_router(
                     tp: start for tp, (start, _) in (reader.bounds(new) if new else {}).items()
                 }
 
-        desk = RuleDesk(
+        desk = RouterDesk(
             lambda: rules.rules,
             settings.routers,
             targets,

@@ -144,11 +144,11 @@ def check_deadlines(routed: RoutedPlace, rows: dict[str, tuple[int, int]]) -> No
             assert record.timestamp()[1] > min(arrivals[said["uow-id"].decode()]) + rows[name][1]
 
 
-def test_an_input_without_append_times_gives_no_arrival_and_is_told_of(place: Destination) -> None:
-    """Aggregation, section 3."""
+def test_an_input_without_append_times_gives_no_arrival_and_a_refresh_is_heard_at_once(place: Destination) -> None:
+    """Aggregation, section 3; B-12: the next regular look is an hour away."""
     routed = RoutedPlace(place, {"events": 1}, log_append_time=False)
     routed.put_rules()
-    routed.create(SHORT)
+    routed.create(SHORT, refresh_ms=3_600_000)
     told = CliRunner().invoke(main, ["doctor", "-c", str(place.config)]).output
     assert f"{routed.inputs['events']}: message.timestamp.type is CreateTime, should be LogAppendTime" in " ".join(
         told.split()
@@ -161,6 +161,11 @@ def test_an_input_without_append_times_gives_no_arrival_and_is_told_of(place: De
     (rejected,) = place.read(f"{place.name}.rejected")
     assert (dict(rejected.headers())["uow-error-case"], rejected.value()) == (b"xml", b"<Test>")
     assert worker.metric('uow_routed_records_total{fate="rejected",rule="low-stock"}') == 1
+    routed.put_rules({"*": {"complete_count": 1}})
+    assert CliRunner().invoke(main, ["rules", "refresh", "-c", str(place.config)]).exit_code == 0
+    worker.child.wait_output("rules: version 2 is in force")
+    routed.send([("events", "UK", b"<Test/>")])
+    wait_for(lambda: place.read(routed.topic("other")))
     assert worker.child.terminate(90) == 0
 
 

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError
 from tests.fake_record import FakeRecord
 from tests.rules.low_stock import ROWS, RULE, TABLES
 from uow.processor.engine.ports import Doubt, Tp
-from uow.processor.kafka.rule_desk import LoggedRules, RuleDesk
+from uow.processor.kafka.router_desk import LoggedRules, RouterDesk
 from uow.processor.kafka.rule_log import KafkaRuleLog
 from uow.processor.rules.mirror import read_mirror
 from uow.processor.rules.routing import RouteTarget
@@ -132,13 +132,13 @@ class Rules:
         return self.now
 
 
-def desk(log: Log, rules: Rules, *ids: str) -> RuleDesk:
+def desk(log: Log, rules: Rules, *ids: str) -> RouterDesk:
     target = RouteTarget(DestinationTopics("shop", "supply"), POLICY, RecordLimit())
     routers = {"stock": RouterSettings(("stock.events",), ids)}
-    return RuleDesk(rules, routers, {"supply": target}, reader(log), PLACE.topic, lambda: 0)
+    return RouterDesk(rules, routers, {"supply": target}, reader(log), PLACE.topic, lambda: 0)
 
 
-def routed(desk: RuleDesk, name: bytes) -> Any:
+def routed(desk: RouterDesk, name: bytes) -> Any:
     record = FakeRecord(0, [("uow-destination", name)], b"<a/>", tp=Tp("stock.events", 0))
     return desk.route(record, record.headers_)
 

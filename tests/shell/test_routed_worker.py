@@ -19,7 +19,7 @@ from uow.processor.engine.driver_ports import Ports, Task, Wanted
 from uow.processor.engine.ports import Meanwhile, Tp
 from uow.processor.engine.restore import restore
 from uow.processor.kafka.router import Router, RouterPorts, RouterStatus
-from uow.processor.kafka.rule_desk import LoggedRules, RuleDesk
+from uow.processor.kafka.router_desk import LoggedRules, RouterDesk
 from uow.processor.kafka.rule_log import KafkaRuleLog
 from uow.processor.rules.routing import RouteTarget
 from uow.processor.rules.rule_set import RuleSet, RuleTables
@@ -105,7 +105,7 @@ async def running(kafka: MemoryKafka, tables: RuleTables = TO_D, routes: bool = 
 
         policy = configured.destinations["D"]
         targets = {"D": RouteTarget(DestinationTopics("A", "D"), policy, RecordLimit())}
-        desk = RuleDesk(lambda: rules, ROUTERS, targets, rule_log(kafka), rules_topic("A"), kafka.clock.now_ms)
+        desk = RouterDesk(lambda: rules, ROUTERS, targets, rule_log(kafka), rules_topic("A"), kafka.clock.now_ms)
         sink = MemorySink(kafka, configured.of_routers.transactional_id)
         ports = RouterPorts(MemorySource(kafka, "router"), sink, starts, MemoryContents(kafka), desk)
         status.router = RouterStatus()

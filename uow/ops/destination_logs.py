@@ -43,7 +43,7 @@ def task_context(settings: Settings, destination: str) -> TaskContext:
     context = TaskContext(destination, topics, policy, counts[topics.components], b"", b"")
     if not settings.routers:
         return context
-    from uow.processor.kafka.rule_desk import LoggedRules
+    from uow.processor.kafka.router_desk import LoggedRules
     from uow.processor.kafka.rule_log import open_rule_log
 
     return replace(context, rules=LoggedRules(open_rule_log(settings.worker("look")), destination, policy))

@@ -29,7 +29,7 @@ from uow.topics.rules import RULES_KEY, Rule
 log = logging.getLogger("uow.rules")
 
 
-class RuleDesk:
+class RouterDesk:
     """Port `Desk` of a router.
 
     Args:
