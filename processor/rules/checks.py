@@ -70,8 +70,12 @@ def complaints_about(
     """
     found: list[Complaint] = []
     taken = _taken(application, destinations or {})
+    by_rule: dict[str, list[Row]] = {}
+    for each in rules.row_versions():
+        if each.row.enabled:
+            by_rule.setdefault(each.row.rule_id, []).append(each.row)
     for rule in rules.rules:
-        rows = [each.row for each in rules.row_versions() if each.row.rule_id == rule.rule_id and each.row.enabled]
+        rows = by_rule.get(rule.rule_id, [])
         found += _about_rule(rule, rows, rules.sources_of(rule))
         if destinations is not None:
             found += _about_destination(rule, destinations)
@@ -197,8 +201,9 @@ def _about_all(rules: RuleSet) -> Iterator[Complaint]:
         folded = row.routing_name.casefold() if rule is not None and rules.is_folded(rule) else row.routing_name
         if seen.setdefault((row.rule_id, folded, row.version), row) is not row:
             yield _complaint(row, "routing_name", f"is there twice in version {row.version}")
+    first = {rule.rule_id: rule.version for rule in sorted(tables.rules, key=lambda rule: -rule.version)}
     for each in rules.row_versions():
-        oldest = min(rule.version for rule in tables.rules if rule.rule_id == each.row.rule_id)
+        oldest = first[each.row.rule_id]
         if each.row.version < oldest:
             yield _complaint(
                 each.row, "version", f"is older than its rule, {oldest}: the rule must be there as of then too"

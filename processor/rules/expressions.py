@@ -83,10 +83,6 @@ class Expression:
         """Its text, a number of the record as it is written there; None if it is unknown, or no single value."""
         return _text(self._value(record))
 
-    def number(self, record: RecordView) -> Decimal | None:
-        """Its number, exactly as it is written in the record; None if it is unknown, or no decimal number."""
-        return _amount(self._value(record))
-
 
 @dataclass(frozen=True, slots=True)
 class Predicate:

@@ -137,11 +137,6 @@ class RuleSet:
         """The limits by item, in their latest versions."""
         return self._delays.values()
 
-    def parameter(self, name: str) -> str | None:
-        """A parameter's value; its default if there is none, None where that is off."""
-        found = self._parameters.get(name)
-        return (default_parameter(name) if found is None else found.value) or None
-
     def row_versions(self) -> Iterator[RowVersion]:
         """Every version of a row that is in force at some time, by rule and name, the latest first."""
         for _, versions in sorted(self._rows.items()):

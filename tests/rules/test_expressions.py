@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from decimal import Decimal
 
 import pytest
 from hypothesis import given
@@ -121,19 +120,6 @@ def test_unknown_is_not_true(text: str) -> None:
 
 def test_xml_is_compared_by_paths() -> None:
     assert compile_expression("double(path('//n')) > 4 && path('/*/customer/@id') == '7'").boolean(XML)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("path:big", Decimal(9_007_199_254_740_993)),
-        ("header:h", Decimal(7)),
-        ("price + 1", Decimal(4)),
-        ("product", None),
-    ],
-)
-def test_a_number_is_as_exact_as_it_is_written(text: str, expected: Decimal | None) -> None:
-    assert compile_expression(text).number(RECORD) == expected
 
 
 @pytest.mark.parametrize(
