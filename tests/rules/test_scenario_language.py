@@ -1,0 +1,111 @@
+"""The test kit for users: scenarios 1 to 3 of aggregation, each in milliseconds on the production core (B-215, B-61 to B-66)."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from uow.testing import ScenarioError, play
+
+RULES = """
+version = 1
+author = "supply team"
+why = "first rules"
+[[rule]]
+rule_id = "low-stock"
+destination = "supply"
+row = [
+  { routing_name = "France", target_topic = "orders.france", complete_count = 10, age_ms = 30000, value_format = "xml" },
+  { routing_name = "UK", target_topic = "orders.uk", complete_count = 5, age_ms = 15000, value_format = "xml" },
+  { routing_name = "Spain", target_topic = "orders.spain", complete_count = 20, age_ms = 60000, value_format = "xml" },
+  { routing_name = "*", target_topic = "orders.other", complete_count = 10, age_ms = 60000, value_format = "xml" },
+]
+"""
+
+SCENARIOS = {
+    "France by count": """
+        at 0s   send France x9
+        at 29s  send France value <Test>tenth</Test>
+        at 29s  expect complete 10 by count on orders.france
+        at 99s  expect nothing
+    """,
+    "France, nine, then eleven, then twenty": """
+        at 0s   send France x9
+        at 30s  expect partial 9 by age on orders.france
+        at 40s  send France x11
+        at 40s  expect complete 10
+        at 70s  expect partial 1
+        at 80s  send France x20
+        at 80s  expect complete 10, complete 10
+    """,
+    "UK by age": """
+        at 0s       send UK x3
+        at 14.999s  expect nothing
+        at 15s      expect partial 3 by age on orders.uk
+    """,
+    "Spain over a restart": """
+        at 0s     send Spain x12
+        at 10s    restart
+        at 59.9s  expect nothing
+        at 60s    expect partial 12 by age on orders.spain
+        at 300s   expect nothing
+    """,
+    "Spain, restart and eight more": """
+        at 0s   send Spain x12
+        at 10s  restart
+        at 20s  send Spain x8
+        at 20s  expect complete 20 by count on orders.spain
+    """,
+    "Spain, down for ten minutes": """
+        at 0s    send Spain x12
+        at 10s   restart
+        at 610s  expect partial 12 by age on orders.spain
+    """,
+    "no name and an unknown one": """
+        # both take row *
+        at 0s   send x5
+        at 0s   send Mars x5
+        at 0s   expect complete 10 by count on orders.other
+    """,
+}
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_scenario_b215(name: str) -> None:
+    begin = time.process_time()
+    played = play(RULES, SCENARIOS[name])
+    assert played.open == {}
+    assert time.process_time() - begin < 1
+
+
+def test_units_are_those_that_would_be_written_b215_b53() -> None:
+    (unit,) = play(RULES, "at 0s send UK x5 value <Test>hello</Test>\nat 0s expect complete 5").units
+    assert (unit.value or b"").count(b"<Test>hello</Test>") == 5
+    assert unit.key == b"low-stock/UK"
+
+
+@pytest.mark.parametrize(
+    ("lines", "complaint"),
+    [
+        ("at 0s send UK x3\nat 15s expect partial 4", "line 2: .*came partial 3 by age on orders.uk"),
+        ("at 0s send UK x3\nat 15s expect nothing", "came partial 3"),
+        ("at 0s send UK x3\nat 15s expect partial 3 on orders.france", "came partial 3"),
+        ("at 0s expect rejected 1", "came nothing"),
+        ("at 0s expect many", "is not `OUTCOME SIZE"),
+        ("at 5s send UK\nat 4s send UK", "line 2: .*goes back"),
+        ("soon send UK", "line 1: .*is not `at MOMENT"),
+        ("at 1s shout", "'shout' is none of"),
+    ],
+)
+def test_a_scenario_that_does_not_hold_says_where_b215(lines: str, complaint: str) -> None:
+    with pytest.raises(ScenarioError, match=complaint):
+        play(RULES, lines)
+
+
+def test_waiting_groups_are_released_by_a_line_b215() -> None:
+    rules = RULES.replace('destination = "supply"', 'destination = "supply"\nrelease = "hold_all"')
+    play(
+        rules,
+        "at 0s send UK x10\nat 1s expect nothing\nat 2s restart\nat 3s release low-stock\nat 3s expect complete 5, complete 5",
+    )
