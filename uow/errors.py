@@ -23,7 +23,7 @@ UowError
 |-- RegistryError                    the schema registry does not answer, or refuses: mend it
 |-- NoAnswerError                    commands: Kafka did not answer, or a topic is missing
 |-- UnansweredError                  commands: no worker answered in time; the command is decided all the same
-`-- RepartitionError                 `uow topics repartition`: nothing was moved
+`-- MoveError                        `uow topics repartition`, `uow migrate`: groups were not moved, or not all is done
 
 RuntimeError
 |-- BrokerFailed                     the embedded broker ended, or was not ready in time: read its log
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from uow.jvm.java import JavaMissing
     from uow.ops.destination_logs import NoAnswerError
     from uow.ops.group_commands import UnansweredError
-    from uow.ops.repartition import RepartitionError
+    from uow.ops.sole_member import MoveError
     from uow.schemas.registry import RegistryError
 
 _HOMES: Mapping[str, str] = {
@@ -81,10 +81,10 @@ _HOMES: Mapping[str, str] = {
     "FolderInUse": "uow.embedded.broker",
     "JarsMissing": "uow.jvm.jars",
     "JavaMissing": "uow.jvm.java",
+    "MoveError": "uow.ops.sole_member",
     "NoAnswerError": "uow.ops.destination_logs",
     "PortTaken": "uow.embedded.broker",
     "RegistryError": "uow.schemas.registry",
-    "RepartitionError": "uow.ops.repartition",
     "UnansweredError": "uow.ops.group_commands",
 }
 """The module that defines each error that is loaded when it is first used."""
@@ -115,6 +115,7 @@ __all__ = [
     "JavaMissing",
     "LostServerError",
     "MisroutedComponentError",
+    "MoveError",
     "NoAnswerError",
     "OrderBlockedError",
     "OrderConfigError",
@@ -123,7 +124,6 @@ __all__ = [
     "ReconnectGivenUpError",
     "ReconnectTimeoutError",
     "RegistryError",
-    "RepartitionError",
     "RoutingError",
     "SendRejectedError",
     "StaleConnectionError",

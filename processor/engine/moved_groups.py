@@ -7,7 +7,11 @@ ledger; ids of decided commands. Each partition's part of it is a plan like that
 positions of every partition, the new ones included. So either nothing has moved, or everything, and the partition count that stands beside
 each committed offset says which. A ledger that gets more closed ids than fit one record gets several, all of the same position.
 
-Belongs here: which rows and entries go where. Does not belong here: who may do it when, and how it is sent (`uow.ops.repartition`).
+A move to another cluster or to other topics is the same with every partition in its place (`carry`): all that workers know goes, and reading
+begins where the input is mirrored to.
+
+Belongs here: which rows and entries go where. Does not belong here: who may do it when, and how it is sent (`uow.ops.repartition`,
+`uow.ops.migration`).
 """
 
 from __future__ import annotations
@@ -19,12 +23,14 @@ from itertools import zip_longest
 from typing import TypeVar
 
 from uow.processor.core.changes import Closed
+from uow.processor.core.group import Group
 from uow.processor.core.plan_size import ENTRY_BYTES
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.group_storage import rows_of, storage_of
 from uow.processor.engine.ports import Output, Plan, Tp
 from uow.processor.engine.rows import GROUP_ROW_KEY_END, ledger_value, promotion_rows
 from uow.processor.engine.task import PartitionTask, offset_metadata
+from uow.schemas.records import SETTINGS_KEY
 from uow.topics.catalogue import RECORD_LIMIT_BYTES
 
 LEDGER_BYTES = RECORD_LIMIT_BYTES // 4
@@ -37,7 +43,7 @@ Rows = Mapping[bytes, bytes]
 
 @dataclass(slots=True)
 class Moved:
-    """Counts of all that moves to another partition.
+    """Counts of all that moves to another partition, or to other topics.
 
     Attributes:
         groups: Open groups.
@@ -89,6 +95,55 @@ def move(
     return plans, moved
 
 
+def carry(
+    context: TaskContext,
+    tasks: Mapping[int, PartitionTask],
+    rows: Mapping[int, Rows],
+    starts: Mapping[int, tuple[int, int]],
+) -> tuple[list[Plan], Moved]:
+    """The plans that write all that the workers of a destination know into other topics, each partition into the one of its number.
+
+    Args:
+        context: Of the destination as it will be, with `recorded_settings`: they are written beside it.
+        tasks: Every partition as restored where it was.
+        rows: Their changelogs.
+        starts: Where reading begins there, in `D.components` and in `D.commands`.
+    """
+    moved, plans = Moved(), []
+    for number, task in tasks.items():
+        share, partition = _Share(), task.partition
+        by_group = _by_group(rows[number])
+        for group in task.groups.values():
+            share.rows += _own_rows(group, by_group) or promotion_rows(group, {})
+            moved.groups += 1
+            moved.components += len(group.held)
+        share.closed = list(partition.closed)
+        moved.closed += len(share.closed)
+        there = PartitionTask(Tp(context.topics.components, number), context)
+        position, command_position = starts[number]
+        there.restore(position, partition.clock, (), 0, command_position)
+        plan = _plan(context, there, share, partition.commands.at_by_id.items())
+        if context.recorded_settings is not None:
+            plan.changelog.append((SETTINGS_KEY, context.recorded_settings.value))
+        plans.append(plan)
+    return plans, moved
+
+
+def _by_group(rows: Rows) -> Mapping[bytes, list[tuple[bytes, bytes | None]]]:
+    found: dict[bytes, list[tuple[bytes, bytes | None]]] = defaultdict(list)
+    for key, value in rows.items():
+        found[key[:-4]].append((key, value))
+    return found
+
+
+def _own_rows(
+    group: Group, by_group: Mapping[bytes, list[tuple[bytes, bytes | None]]]
+) -> list[tuple[bytes, bytes | None]]:
+    """The rows that a group has; empty if it is replayable."""
+    storage = storage_of(group)
+    return by_group[storage.row_key] if storage is not None and storage.rows else []
+
+
 def _share_groups(
     context: TaskContext,
     number: int,
@@ -98,15 +153,12 @@ def _share_groups(
     moved: Moved,
 ) -> None:
     """Rows of groups that stay are left alone; replayable groups get rows, so that no input need be read again."""
-    by_group: dict[bytes, list[tuple[bytes, bytes | None]]] = defaultdict(list)
-    for key, value in rows.items():
-        by_group[key[:-4]].append((key, value))
+    by_group = _by_group(rows)
     for group in task.groups.values():
         home = context.partition_for(group.id, context.partitions)
         if rows_of(group) and home == number:
             continue
-        storage = storage_of(group)
-        own = by_group[storage.row_key] if storage is not None and storage.rows else []
+        own = _own_rows(group, by_group)
         shares[home].rows += own or promotion_rows(group, {})
         if home != number:
             keys = sorted((key for key, _ in own), key=lambda key: key[-4:] != GROUP_ROW_KEY_END[1:])

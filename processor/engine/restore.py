@@ -258,6 +258,8 @@ def _fill(
     agreed = found.rows.pop(SETTINGS_KEY, None)
     context, hint = task.context, hints(committed)
     counted = hint.partitions
+    if hint.moved is not None:
+        raise StateCorruptedError([task.tp], *why_fenced(hint.moved))
     if counted not in (None, context.partitions) and context.policy.is_bound_to_count:
         why = f"its groups were assembled when the topic had {counted} partitions, now it has {context.partitions}"
         raise StateCorruptedError([task.tp], why, remedy_for_count(context.destination))
@@ -356,15 +358,44 @@ class Hints(NamedTuple):
         rows: How many rows the changelog must have.
         partitions: How many partitions `D.components` had (W-107).
         clock: The partition's clock, for when the ledger has aged away.
+        moved: `to PLACE` where its groups have moved, `from PLACE` where they are to come; no worker may work there.
     """
 
     floor: int | None = None
     rows: int | None = None
     partitions: int | None = None
     clock: int | None = None
+    moved: str | None = None
+
+
+_HINTS = re.compile(r"1;F=(\d+)(?:;R=(\d+))?(?:;P=(\d+))?(?:;C=(\d+))?(?:;S=[0-9a-f]+)?(?:;M=((?:to|from) [^;]*))?")
 
 
 def hints(committed: Committed) -> Hints:
     """The values beside a committed offset."""
-    found = re.fullmatch(r"1;F=(\d+)(?:;R=(\d+))?(?:;P=(\d+))?(?:;C=(\d+))?(?:;S=[0-9a-f]+)?", committed.metadata)
-    return Hints(*(None if each is None else int(each) for each in found.groups())) if found else Hints()
+    found = _HINTS.fullmatch(committed.metadata)
+    if found is None:
+        return Hints()
+    floor, rows, partitions, clock = (None if each is None else int(each) for each in found.groups()[:4])
+    return Hints(floor, rows, partitions, clock, found[5])
+
+
+def fenced(metadata: str, position: int, moved: str) -> str:
+    """The text beside a committed offset with the mark that no worker may work here (`Hints.moved`)."""
+    text = unfenced(metadata)
+    return f"{text if _HINTS.fullmatch(text) else f'1;F={position}'};M={moved.replace(';', ',')}"
+
+
+def unfenced(metadata: str) -> str:
+    """The same without that mark."""
+    return metadata.partition(";M=")[0]
+
+
+def why_fenced(moved: str) -> tuple[str, str]:
+    """The reason and the remedy, where no worker may work."""
+    if moved.startswith("to "):
+        return (
+            f"its groups have moved {moved}",
+            "take the destination out of this configuration; `uow migrate --undo` takes the move back, as long as no worker may work there",
+        )
+    return f"groups are to come {moved}", "run `uow migrate` there once more: it says when workers may start here"

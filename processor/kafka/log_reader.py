@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -21,7 +21,7 @@ from uow.processor.engine.ports import (
     Stretch,
     Tp,
 )
-from uow.processor.engine.restore import hints
+from uow.processor.engine.restore import Hints, hints
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.consumed import apart, by_partition
 from uow.processor.kafka.error_table import Meaning, is_passing, meaning_of
@@ -284,8 +284,8 @@ def _answered(answers: Answers, until: float) -> dict[Tp, int] | None:
     return found
 
 
-def recorded_counts(clients: Clients, topic: str, partitions: int) -> set[int]:
-    """Partition counts that stand beside the group's committed offsets (W-107). Waits for no open transaction: the count is in each of them.
+def recorded_hints(clients: Clients, topic: str, partitions: int) -> list[Hints]:
+    """The texts beside the group's committed offsets. Waits for no open transaction: counts and marks are in each of them.
 
     Raises:
         KafkaException: No broker answers, or none that has the group's offsets.
@@ -298,5 +298,9 @@ def recorded_counts(clients: Clients, topic: str, partitions: int) -> set[int]:
     for row in rows:
         if row.error is not None:
             raise ck.KafkaException(row.error)
-    found = {hints(Committed(row.offset, row.metadata or "")).partitions for row in rows}
-    return {count for count in found if count is not None}
+    return [hints(Committed(row.offset, row.metadata or "")) for row in rows]
+
+
+def recorded_counts(found: Iterable[Hints]) -> set[int]:
+    """The partition counts among them (W-107)."""
+    return {each.partitions for each in found if each.partitions is not None}

@@ -27,10 +27,10 @@ import faust
 import structlog
 from confluent_kafka.admin import AdminClient
 
-from uow.processor.engine.restore import remedy_for_count
+from uow.processor.engine.restore import remedy_for_count, why_fenced
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.error_table import Meaning, meaning_of
-from uow.processor.kafka.log_reader import recorded_counts
+from uow.processor.kafka.log_reader import recorded_counts, recorded_hints
 from uow.processor.kafka.worker_clock import wall_ms
 from uow.processor.kafka.worker_settings import WorkerSettings
 from uow.processor.shell.app import (
@@ -186,8 +186,11 @@ def check_topics(settings: WorkerSettings) -> dict[str, int]:
         if policy.is_bound_to_count and names.path_map in partitions:
             rule = "groups lie where it says, not where a hash does: set routing = path; or, once no group is open, delete it"
             complaints.append(Complaint(f"topic {names.path_map}", "there", rule))
+        found = _insist(settings, partial(recorded_hints, Clients(settings), topic, partitions[topic]))
+        marks = {each.moved for each in found if each.moved is not None}
+        complaints += [Complaint(f"destinations.{name}", name, "; ".join(why_fenced(mark))) for mark in marks]
         if policy.is_bound_to_count:
-            for was in _insist(settings, partial(recorded_counts, Clients(settings), topic, partitions[topic])):
+            for was in recorded_counts(found):
                 if was != partitions[topic]:
                     rule = f"must be {was}, as when its groups were assembled: {remedy_for_count(name)}"
                     complaints.append(Complaint(f"topic {topic}, partitions", partitions[topic], rule))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
@@ -12,7 +13,7 @@ from tests.core.script import T0, TOPICS, Sent, c, context_of, is_unit, policy_o
 from tests.engine.restored_logs import Logs
 from tests.fake_record import FakeRecord
 from uow.processor.engine.context import TaskContext
-from uow.processor.engine.moved_groups import Moved, move
+from uow.processor.engine.moved_groups import Moved, carry, move
 from uow.processor.engine.ports import (
     Committed,
     Output,
@@ -20,7 +21,8 @@ from uow.processor.engine.ports import (
     Tp,
 )
 from uow.processor.engine.replayable import ReplayLimits
-from uow.processor.engine.restore import live_rows, restore
+from uow.processor.engine.restore import Hints, fenced, hints, live_rows, restore, unfenced
+from uow.processor.engine.settings_record import RecordedSettings, mark_in
 from uow.processor.engine.task import PartitionTask
 from uow.schemas.error_classes import StateCorruptedError
 from uow.topics.partitioner import partition_for
@@ -91,15 +93,19 @@ class GrowingCluster:
 
     def repartition(self, partitions: int) -> Moved:
         """The workers stop, without draining; groups move; workers start."""
-        tasks = self._restored(self.context)
-        logs = [Tp(TOPICS.groups_changelog, number) for number in tasks]
-        rows = {log.partition: found for log, found in live_rows(self, logs).items()}
+        tasks, rows = self.state()
         self.context = replace(self.context, partitions=partitions)
         plans, moved = move(self.context, tasks, rows, {})
         for plan in plans:
             self.logs.setdefault(plan.tp.partition, Logs(plan.tp)).add(plan)
         self.start()
         return moved
+
+    def state(self) -> tuple[dict[int, PartitionTask], dict[int, dict[bytes, bytes]]]:
+        """Every partition as restored, and its changelog."""
+        tasks = self._restored(self.context)
+        logs = [Tp(TOPICS.groups_changelog, number) for number in tasks]
+        return tasks, {log.partition: found for log, found in live_rows(self, logs).items()}
 
     @property
     def units(self) -> dict[str, tuple[str, object]]:
@@ -265,3 +271,86 @@ def test_count_means_nothing_where_no_group_hangs_on_it_w107(policy: Destination
     cluster.send(c(1, False, "a"))
     cluster.context = replace(cluster.context, partitions=3)
     cluster.start()
+
+
+def carried(here: GrowingCluster) -> tuple[GrowingCluster, Moved]:
+    """The same destination in topics of another cluster, where the mirror of its input begins at offset 10."""
+    there = GrowingCluster(here.context.partitions, here.context.policy)
+    recorded = RecordedSettings.of("D", there.context.policy)
+    there.context = replace(there.context, recorded_settings=recorded)
+    tasks, rows = here.state()
+    plans, moved = carry(there.context, tasks, rows, dict.fromkeys(tasks, (10, 3)))
+    for plan in plans:
+        there.logs[plan.tp.partition] = Logs(plan.tp)
+        there.logs[plan.tp.partition].add(plan)
+        there._offsets[plan.tp.partition] = 10
+    there.start()
+    return there, moved
+
+
+@pytest.mark.parametrize("replay", [WIDE, NARROW, ReplayLimits()], ids=["replayable", "some-replayable", "promoted"])
+def test_groups_that_are_carried_to_another_cluster_become_the_same_units(replay: ReplayLimits) -> None:
+    sent = drawn(Random(7))
+    steady, here = (GrowingCluster(3, policy_of(incomplete_expiration_ms=60_000), replay) for _ in range(2))
+    for each in sent[:90]:
+        steady.send(each)
+        here.send(each)
+    ended = {name for task in here.tasks.values() for name, group in task.groups.items() if group.end_known}
+    was = {(name, group.opened_at) for task in here.tasks.values() for name, group in task.groups.items()}
+    there, moved = carried(here)
+    assert {(name, group.opened_at) for task in there.tasks.values() for name, group in task.groups.items()} == was
+    assert (moved.groups, moved.components) == (len(was), sum(task.counts.held for task in there.tasks.values()))
+    assert [task.clock for task in there.tasks.values()] == [task.clock for task in here.tasks.values()]
+    assert [(task.position, task.command_position) for task in there.tasks.values()] == [(10, 3)] * 3
+    there._sent = here._sent
+    for each in sent[90:]:
+        steady.send(each)
+        there.send(each)
+    assert not here.units.keys() & there.units.keys()
+    both = here.units | there.units
+    assert {name: content for name, (_, content) in both.items()} == {
+        name: content for name, (_, content) in steady.units.items()
+    }
+    for name in map(bytes.decode, ended):
+        assert both[name][0] == steady.units[name][0]
+
+
+def test_closed_ids_and_what_commands_said_are_carried_along() -> None:
+    """W-19, W-203."""
+    here = GrowingCluster(2, policy_of())
+    ids = [f"g{number}" for number in range(10)]
+    for name in ids:
+        here.send(c(1, True, name))
+        here.send(c(1, False, f"open-{name}"))
+        here.tell("waive", f"open-{name}", seq="2")
+    there, moved = carried(here)
+    assert (moved.groups, moved.closed) == (10, 10)
+    assert not there.outputs
+    for name in ids:
+        there.send(c(1, True, name))
+        there.tell("waive", f"open-{name}", seq="2")  # the same command id
+        there.send(c(3, True, f"open-{name}"))
+    assert Counter(output.topic for output in there.outputs if output.topic != TOPICS.outcomes) == {
+        TOPICS.rejected: 10,
+        TOPICS.units: 10,
+    }
+    for log in there.logs.values():
+        assert mark_in(log.metadata) == there.context.recorded_settings.mark  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("metadata", ["", "1;F=4;R=0", "1;F=4;R=2;P=2;C=5;S=0123456789abcdef", "d1;17:2"])
+def test_a_mark_beside_the_offset_keeps_everybody_out_until_it_is_taken_away(metadata: str) -> None:
+    marked = fenced(metadata, 4, "to D of A at b:1,c:2;d (id)")
+    assert hints(Committed(4, marked)).moved == "to D of A at b:1,c:2,d (id)"
+    assert fenced(marked, 4, "from X") == fenced(metadata, 4, "from X")
+    assert hints(Committed(4, unfenced(marked))) == (hints(Committed(4, metadata)) if "F=" in metadata else Hints(4))
+
+    cluster = GrowingCluster(1, policy_of())
+    cluster.send(c(1, False, "a"))
+    log = cluster.logs[0]
+    log.metadata = fenced(log.metadata, 1, "to D of B (id)")
+    with pytest.raises(StateCorruptedError, match=r"its groups have moved to D of B \(id\); take the destination out"):
+        cluster.start()
+    log.metadata = unfenced(log.metadata)
+    cluster.start()
+    assert list(cluster.tasks[0].groups) == [b"a"]

@@ -34,6 +34,7 @@ COMMANDS = {
     "adopt": "accept what has changed under strict order",
     "rejected": "refused components of a destination",
     "resubmit": "send refused components again, corrected",
+    "migrate": "move a destination to another cluster or other topics",
     "rebuild": "write units of a past interval again, or compare them",
     "rules": "rules of groups: in force, tried, changed, taken back",
     "sink": "write units into Delta tables",

@@ -19,42 +19,22 @@ Belongs here: the order of these steps. Does not belong here: the choice of grou
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any
-
-import confluent_kafka as ck
-from confluent_kafka.admin import AdminClient
 
 from uow.config.loading import Settings
+from uow.ops.sole_member import MoveError, patient_worker, ready_to_write, refuse_while_workers_live
 from uow.processor.engine.context import TaskContext
-from uow.processor.engine.moved_groups import Moved, move
-from uow.processor.engine.ports import (
-    Doubt,
-    LogReader,
-    Plan,
-    Tp,
-)
+from uow.processor.engine.moved_groups import Moved, Rows, move
+from uow.processor.engine.ports import LogReader, Plan, Tp
 from uow.processor.engine.restore import live_rows, restore
+from uow.processor.engine.task import PartitionTask
 from uow.processor.kafka.clients import Clients
-from uow.processor.kafka.log_reader import KafkaLogReader, recorded_counts
-from uow.processor.kafka.sink import KafkaSink
-from uow.processor.kafka.worker_settings import WorkerSettings
-from uow.schemas.error_classes import ConfigError, UowError
+from uow.processor.kafka.log_reader import KafkaLogReader, recorded_counts, recorded_hints
+from uow.schemas.error_classes import ConfigError
 from uow.topics import admin
 from uow.topics.catalogue import DestinationTopics, expected
-
-TRANSACTION_MS = 300_000
-"""Time-out of the one transaction that moves everything; a worker's own would be too short for millions of rows."""
-JOIN_S = 60.0
-PATIENT = {"max.poll.interval.ms": "3600000"}
-"""Longest time between polls: no records are read in the group, and a restore may take long."""
-
-
-class RepartitionError(UowError):
-    """Nothing was moved. Follow the message, and run the command again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +65,7 @@ def repartition(settings: Settings, destination: str, partitions: int | None, *,
 
     Raises:
         ConfigError: No such destination, or an impossible count.
-        RepartitionError: A worker runs, or joined meanwhile.
+        MoveError: A worker runs, or joined meanwhile.
         StateCorruptedError: The state cannot be restored.
     """
     policy = settings.policy(destination)
@@ -106,11 +86,10 @@ def repartition(settings: Settings, destination: str, partitions: int | None, *,
         if not dry_run:
             admin.grow(client, growing, after)
         return RepartitionReport(counts[names[0]], after, tuple(growing), Moved())
-    worker = settings.worker("repartition")
-    worker = replace(worker, transaction_timeout_ms=TRANSACTION_MS, kafka={**worker.kafka, **PATIENT})
+    worker = patient_worker(settings, "repartition")
     clients = Clients(worker)
-    _refuse_while_workers_live(client, worker.application_id)
-    recorded = next(iter(recorded_counts(clients, names[0], counts[names[0]])), None)
+    refuse_while_workers_live(client, worker.application_id)
+    recorded = next(iter(recorded_counts(recorded_hints(clients, names[0], counts[names[0]]))), None)
     before = counts[names[0]] if recorded is None else recorded
     topics = DestinationTopics(settings.application_id, destination)
     context = TaskContext(destination, topics, policy, before, b"", b"")
@@ -123,92 +102,34 @@ def repartition(settings: Settings, destination: str, partitions: int | None, *,
     admin.grow(client, [name for name in growing if name in logs], after)
     there = counts[topics.components]
     failed = "nothing has moved, and workers may be started as before"
-    with _ready_to_write(clients, worker, topics.components, there, failed) as (reader, sink, token):
+    with ready_to_write(clients, worker, topics.components, there, failed) as (reader, sink, token):
         sink.rehearse(_plans(reader, context, after, {})[0], token, before)
     admin.grow(client, [name for name in growing if name not in logs], after)
     failed = "it is not known if the move was written; run the command again, it will find out"
-    with _ready_to_write(clients, worker, topics.components, after, failed) as (reader, sink, token):
+    with ready_to_write(clients, worker, topics.components, after, failed) as (reader, sink, token):
         starts = reader.bounds([Tp(topics.components, number) for number in range(before, after)])
         plans, moved = _plans(reader, context, after, {tp.partition: start for tp, (start, _) in starts.items()})
         sink.write(plans, token)
     return RepartitionReport(before, after, tuple(growing), moved)
 
 
-def _refuse_while_workers_live(client: AdminClient, group: str) -> None:
-    try:
-        members = client.describe_consumer_groups([group], request_timeout=admin.TIMEOUT_S)[group].result().members
-    except ck.KafkaException as failure:
-        if failure.args[0].code() == ck.KafkaError.GROUP_ID_NOT_FOUND:
-            return
-        raise
-    if members:
-        note = "a killed worker counts until its session times out"
-        raise RepartitionError(f"{len(members)} workers of {group} are running: stop them first; {note}")
+def _plans(reader: LogReader, context: TaskContext, after: int, starts: Mapping[int, int]) -> tuple[list[Plan], Moved]:
+    tasks, rows = restored(reader, context)
+    return move(replace(context, partitions=after), tasks, rows, starts)
 
 
-@contextmanager
-def _alone_in_the_group(clients: Clients, topic: str, partitions: int) -> Iterator[Any]:
-    """The group's metadata, once this process owns every partition of the input.
+def restored(reader: LogReader, context: TaskContext) -> tuple[dict[int, PartitionTask], dict[int, Rows]]:
+    """Every partition of a destination as a worker would restore it, and its changelog.
 
     Raises:
-        RepartitionError: Another member owns some of them.
+        MoveError: One of them stands still: its input was deleted before it was read.
+        StateCorruptedError: The state cannot be restored.
     """
-    consumer, owned = clients.group_consumer(), 0
-
-    def on_assign(_: ck.Consumer, given: list[ck.TopicPartition]) -> None:
-        nonlocal owned
-        owned += len(given)
-        consumer.incremental_assign([])  # nothing is read
-
-    def on_revoke(_: ck.Consumer, taken: list[ck.TopicPartition]) -> None:
-        nonlocal owned
-        owned -= len(taken)
-        consumer.incremental_unassign([])
-
-    try:
-        consumer.subscribe([topic], on_assign=on_assign, on_revoke=on_revoke, on_lost=on_revoke)
-        until = time.monotonic() + JOIN_S
-        while owned < partitions:
-            consumer.poll(0.1)
-            if time.monotonic() > until:
-                raise RepartitionError(
-                    f"only {owned} of {partitions} partitions were assigned here: a worker has joined; stop it"
-                )
-        yield consumer.consumer_group_metadata()
-    finally:
-        consumer.close()
-
-
-def _plans(reader: LogReader, context: TaskContext, after: int, starts: Mapping[int, int]) -> tuple[list[Plan], Moved]:
     topics = context.topics
     inputs = [Tp(topics.components, number) for number in range(context.partitions)]
     tasks = {tp.partition: task for tp, task in restore(reader, {topics.components: context}, inputs).items()}
     gone = [task.blocked for task in tasks.values() if task.blocked is not None]
     if gone:
-        raise RepartitionError("; ".join(gone))
+        raise MoveError("; ".join(gone))
     logs = [Tp(topics.groups_changelog, number) for number in tasks]
-    rows = {log.partition: found for log, found in live_rows(reader, logs).items()}
-    return move(replace(context, partitions=after), tasks, rows, starts)
-
-
-@contextmanager
-def _ready_to_write(
-    clients: Clients, worker: WorkerSettings, topic: str, partitions: int, failed: str
-) -> Iterator[tuple[KafkaLogReader, KafkaSink, Any]]:
-    """A log reader, a worker's sink and the group's metadata, once this process owns every partition of the input.
-
-    Raises:
-        RepartitionError: Another member owns some of them; or, instead of a doubt about the transaction inside the block, `failed` and the reason.
-    """
-    with (
-        _alone_in_the_group(clients, topic, partitions) as token,
-        closing(KafkaLogReader(clients)) as reader,  # a new reader, which knows the present partitions
-        closing(KafkaSink(clients, worker)) as sink,
-    ):
-        try:
-            sink.open()
-            yield reader, sink, token
-        except Doubt as doubt:
-            with suppress(ck.KafkaException):
-                sink.replace()  # an open transaction would block the next start until it times out
-            raise RepartitionError(f"{failed}: {doubt}") from doubt
+    return tasks, {log.partition: found for log, found in live_rows(reader, logs).items()}

@@ -1,0 +1,246 @@
+"""A destination moves to another cluster with open groups, unread input, unread units and a consumer in the middle of them."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tests.broker.worker_places import Destination, decoded
+from tests.conftest import QUIET
+from tests.processes import PATIENCE_S, Process, wait_for
+from uow.cli.main import main
+from uow.embedded.broker import EmbeddedBroker
+
+pytestmark = [pytest.mark.timeout(400), pytest.mark.broker]
+
+EACH_STEP = ("begun", "fenced", "copying", "outputs", "consumers", "copying", "input", "state")
+"""In this order: the second `copying` is that of the input."""
+SOME_STEPS = ("copying", "consumers", "input")
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from uow.config.loading import load
+from uow.ops.migration import Migration
+
+def on_step(step):
+    if step == sys.argv[5]:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+source, name, target, to = sys.argv[1:5]
+Migration(load(Path(source)), name, load(Path(target)), to, on_step=on_step).run()
+"""
+
+
+@pytest.fixture
+def other(tmp_path: Path, unique: str, spawn: Callable[..., Process]) -> Iterator[Destination]:
+    """A destination of another name and application on a cluster of its own, without topics."""
+    with EmbeddedBroker(heap="384m") as broker:
+        folder = tmp_path / "other"
+        folder.mkdir()
+        made = Destination(broker.bootstrap, f"new-{unique}", folder, spawn, 2)
+        made.configure(worker={"session_timeout_ms": 2000})
+        yield made
+        for worker in made.workers:
+            worker.child.close()
+
+
+def migrate(place: Destination, other: Destination, *options: str) -> Result:
+    asked = ["migrate", place.name, "--to", str(other.config), "--as", other.name, "-c", str(place.config), *options]
+    return CliRunner().invoke(main, asked)
+
+
+def killed_at(step: str, place: Destination, other: Destination, spawn: Callable[..., Process], folder: Path) -> None:
+    """The command runs up to a step, and is killed there."""
+    script = folder / "killed.py"
+    script.write_text(KILLED)
+    said = "are running: stop them first"  # a killed process counts as a member until its session is over
+    while "are running: stop them first" in said:
+        child = spawn("python", script, place.config, place.name, other.config, other.name, step)
+        status, said = child.wait(), child.output
+    assert status == 128 + signal.SIGKILL, (step, said)
+
+
+def units_read(bootstrap: str, topic: str, group: str, most: int = 1 << 30) -> list[Any]:
+    """Units that a plain consumer of a group gets from where it stands, up to the end or to `most`; it commits what it took."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "session.timeout.ms": 2000,
+        },
+        logger=QUIET,
+    )
+    taken, waiting = [], set(consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions)
+    consumer.subscribe([topic])
+
+    def is_done() -> bool:
+        for record in consumer.consume(1, 0.2):
+            if record.error() is not None:
+                waiting.discard(record.partition())
+            else:
+                taken.append(record)
+                consumer.commit(record, asynchronous=False)
+        return not waiting or len(taken) >= most
+
+    wait_for(is_done)
+    consumer.close()
+    return taken
+
+
+def send_in_transaction(place: Destination, name: str, seq: int, *, commit: bool) -> None:
+    producer = Producer(
+        {"bootstrap.servers": place.bootstrap, "transactional.id": f"{place.name}-{name}"}, logger=QUIET
+    )
+    producer.init_transactions(PATIENCE_S)
+    producer.begin_transaction()
+    headers: Any = [("uow-id", name.encode()), ("uow-seq", b"%d" % seq), ("uow-end", b"true")]
+    producer.produce(place.components, b"of a transaction", name.encode(), headers=headers, partition=0)
+    producer.flush(PATIENCE_S)
+    if commit:
+        producer.commit_transaction(PATIENCE_S)
+    else:
+        producer.abort_transaction(PATIENCE_S)
+
+
+def written(bootstrap: str) -> dict[str, int]:
+    """End offsets of every topic, in sum."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "ends"}, logger=QUIET)
+    ends = {
+        name: sum(
+            consumer.get_watermark_offsets(TopicPartition(name, number), PATIENCE_S)[1] for number in topic.partitions
+        )
+        for name, topic in consumer.list_topics(timeout=PATIENCE_S).topics.items()
+    }
+    consumer.close()
+    return ends
+
+
+@pytest.mark.parametrize("steps", [SOME_STEPS, pytest.param(EACH_STEP, marks=pytest.mark.drill)], ids=["some", "each"])
+def test_a_destination_moves_to_another_cluster_and_every_unit_comes_out_once(
+    place: Destination, other: Destination, spawn: Callable[..., Process], tmp_path: Path, steps: tuple[str, ...]
+) -> None:
+    """The worker and the command itself are killed, not stopped; a consumer is in the middle of the units."""
+    place.partitions = 2
+    place.create(worker={"session_timeout_ms": 2000})
+    place.is_damaged = True  # the account is made over both clusters, below
+    worker = place.worker()
+    whole = [f"whole-{number}" for number in range(20)]
+    opened = [f"open-{number}" for number in range(30)]
+    place.send([(name, seq, seq == 2) for name in whole for seq in (2, 1)])
+    place.send([(name, seq, False) for name in opened for seq in (2, 1)])
+    wait_for(lambda: place.committed() >= 100)
+    running = migrate(place, other)
+    assert (running.exit_code, "1 workers of" in running.output) == (1, True), running.output
+    first = units_read(place.bootstrap, place.units, "billing", 7)
+    worker.child.signal(signal.SIGKILL)
+    place.send([(name, 3, True) for name in opened[:10]])  # unread when it moves
+    send_in_transaction(place, "aborted", 1, commit=False)
+    send_in_transaction(place, "committed", 1, commit=True)
+
+    def dry() -> bool:
+        nonlocal planned
+        planned = migrate(place, other, "--dry-run", "--json")
+        return planned.exit_code == 0
+
+    before = written(place.bootstrap)
+    planned = running
+    wait_for(dry, PATIENCE_S, lambda: planned.output)
+    plan = json.loads(planned.stdout)
+    assert (plan["moved"], plan["consumers"]) == (
+        {"groups": 30, "components": 60, "closed": 20},
+        [{"group": "billing", "topic": other.units, "unread": 13}],
+    )
+    assert plan["copied"][other.components] == 11
+    assert not any(other.name in name for name in written(other.bootstrap))
+    ours = {name: end for name, end in written(place.bootstrap).items() if place.name in name}
+    assert ours == {name: before[name] for name in ours}
+
+    for step in steps:
+        killed_at(step, place, other, spawn, tmp_path)
+    if "state" not in steps:
+        early = other.worker(wait=False).child
+        assert early.wait() == 2
+        assert f"groups are to come from {place.name} of A-{place.name} at {place.bootstrap}" in early.output
+    done = migrate(place, other, "--json")
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert (report["copied"][other.components], report["left"]) == (11, {})
+
+    assert "has the state, and workers may have begun there" in migrate(place, other, "--undo").output
+    old = place.worker("1", wait=False)
+    assert old.child.wait() == 2
+    assert f"its groups have moved to {other.name} of A-{other.name} at {other.bootstrap}" in old.child.output
+    other.worker("1")
+    place.send([(opened[10], 3, True)])  # a producer that nobody has told
+    assert json.loads(migrate(place, other, "--json").stdout)["copied"][other.components] == 12
+    other.send([(name, 3, True) for name in opened[11:]])
+    other.send([(whole[0], 1, False)])  # of a unit that was delivered on the old cluster
+    wait_for(lambda: other.read(f"{other.name}.rejected"))
+    (rejected,) = other.read(f"{other.name}.rejected")
+    assert dict(rejected.headers())["uow-error-class"] == b"DuplicateSequenceNumberError"
+    wait_for(lambda: len(other.read(other.units)) >= 13 + 31, PATIENCE_S, lambda: str(len(other.read(other.units))))
+
+    second = units_read(other.bootstrap, other.units, "billing")
+    got = Counter(record.key() for record in (*first, *second))
+    assert got == Counter(name.encode() for name in (*whole, *opened, "committed"))
+    for record in (*first, *second):
+        unit = decoded(record.value())
+        name = unit["id"]
+        seqs = [each["seq"] for each in unit["components"]]
+        assert seqs == ([1] if name == "committed" else [1, 2] if name in whole else [1, 2, 3])
+        values = [each["value"] for each in unit["components"]]
+        assert name == "committed" or values == [b"%s/%d/%s" % (name.encode(), seq, b"v" * 100) for seq in seqs]
+
+
+def test_a_move_that_cannot_be_is_refused_by_name_and_one_that_began_can_be_taken_back(
+    place: Destination, spawn: Callable[..., Process], tmp_path: Path
+) -> None:
+    """Here the target is another name on the same cluster, of the same application; in the end it moves there."""
+    place.partitions = 2
+    place.create()
+    place.is_damaged = True
+    (tmp_path / "other").mkdir()
+    other = Destination(place.bootstrap, f"new-{place.name}", tmp_path / "other", spawn, 2)
+    other.configure()
+    other.config.write_text(other.config.read_text().replace(f"A-{other.name}", f"A-{place.name}"))
+    place.configure(shape="reference", max_components=7)
+    refused = migrate(place, other)
+    assert refused.exit_code == 2
+    assert "units refer to offsets of D.components" in refused.output
+    assert f"destinations.{other.name}.max_components" in refused.output
+    place.configure()
+    assert "is the topic that the destination has now" in migrate(place, place).output
+    stranger = migrate(place, other, "--group", "nobody")
+    assert (stranger.exit_code, "has no committed offset" in stranger.output) == (2, True), stranger.output
+
+    killed_at("fenced", place, other, spawn, tmp_path)
+    assert place.worker(wait=False).child.wait() == 2
+    back = migrate(place, other, "--undo")
+    assert back.exit_code == 0, back.output
+    assert "has not moved" in migrate(place, other, "--undo").output
+    worker = place.worker()
+    place.send([("a", 1, True), ("b", 1, False)])
+    place.wait_delivered(1)
+    place.verify()
+
+    assert worker.child.terminate() == 0
+    done = migrate(place, other)
+    assert (done.exit_code, "moved: 1 open groups with 1 components" in done.output) == (0, True), done.output
+    other.worker()
+    other.send([("b", 2, True)])
+    other.wait_delivered(1)
+    (unit,) = other.read(other.units)
+    assert [each["seq"] for each in decoded(unit.value())["components"]] == [1, 2]

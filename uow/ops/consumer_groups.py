@@ -1,0 +1,110 @@
+"""Committed offsets of consumer groups, read on one cluster and written on another.
+
+Belongs here: which groups read a topic, and their offsets. Does not belong here: where an offset lies in a copy (`uow.ops.mirror`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+
+import confluent_kafka as ck
+from confluent_kafka.admin import AdminClient
+
+from uow.client.deliveries import Steps, read_steps, write_steps
+from uow.ops.mirror import Place
+from uow.processor.engine.ports import Committed, Tp
+from uow.processor.kafka.clients import Clients
+from uow.processor.kafka.log_reader import REQUEST_S
+from uow.processor.kafka.worker_settings import WorkerSettings
+from uow.topics.admin import TIMEOUT_S
+
+Offsets = Mapping[Tp, Committed]
+_ANY = 1 << 62
+
+
+def reading_groups(
+    client: AdminClient, topics: Collection[str], named: Sequence[str], not_these: Collection[str]
+) -> dict[str, Offsets]:
+    """The consumer groups that have committed offsets on some of these topics, with these offsets.
+
+    Args:
+        client: On the cluster.
+        topics: Names of topics.
+        named: Groups to ask about; empty: all of the cluster.
+        not_these: Groups that are left out.
+
+    Raises:
+        KafkaException: No broker answers, or a group may not be described.
+    """
+    found: dict[str, Offsets] = {}
+    groups = named or [each.group_id for each in client.list_consumer_groups(request_timeout=TIMEOUT_S).result().valid]
+    for group in sorted(set(groups) - set(not_these)):
+        asked = [ck.ConsumerGroupTopicPartitions(group)]
+        answer = client.list_consumer_group_offsets(asked, require_stable=True, request_timeout=TIMEOUT_S)
+        rows = answer[group].result().topic_partitions
+        for row in rows:
+            if row.error is not None:
+                raise ck.KafkaException(row.error)
+        offsets = {
+            Tp(row.topic, row.partition): Committed(row.offset, row.metadata or "")
+            for row in rows
+            if row.topic in topics and row.offset >= 0
+        }
+        if offsets:
+            found[group] = offsets
+    return found
+
+
+class GroupOffsets:
+    """The committed offsets of one consumer group that has no members.
+
+    Args:
+        worker: Settings on the cluster.
+        group: The group's name.
+    """
+
+    def __init__(self, worker: WorkerSettings, group: str) -> None:
+        self._clients = Clients(replace(worker, application_id=group))
+
+    def read(self, tps: Collection[Tp]) -> Offsets:
+        """Those of these partitions that it has."""
+        with closing(self._clients.log_consumer("read_committed")) as consumer:
+            rows = consumer.committed([ck.TopicPartition(*tp) for tp in tps], timeout=REQUEST_S)
+        for row in rows:
+            if row.error is not None:
+                raise ck.KafkaException(row.error)
+        return {
+            Tp(row.topic, row.partition): Committed(row.offset, row.metadata or "") for row in rows if row.offset >= 0
+        }
+
+    def write(self, offsets: Offsets) -> None:
+        """Commits them, all at once.
+
+        Raises:
+            KafkaException: The group has members, or no broker answers.
+        """
+        rows = [ck.TopicPartition(*tp, each.offset or 0, each.metadata) for tp, each in offsets.items()]
+        with closing(self._clients.log_consumer("read_committed")) as consumer:
+            consumer.commit(offsets=rows, asynchronous=False)
+
+
+def wanted(committed: Committed) -> list[int]:
+    """The offsets of the source that must be found in the copy, to move this one."""
+    return [committed.offset or 0, *(last + 1 for last, _ in _steps(committed))]
+
+
+def translated(committed: Committed, places: Mapping[int, Place]) -> Committed:
+    """The same position in the copy. Counts of deliveries beside it (`uow.client.deliveries`) go along, any other text stays as it is."""
+    offset = places[committed.offset or 0].offset
+    steps = _steps(committed)
+    if not steps:
+        return Committed(offset, committed.metadata)
+    moved = ((places[last + 1].offset - 1, count) for last, count in steps)
+    return Committed(offset, write_steps(tuple(step for step in moved if step[0] >= offset)))
+
+
+def _steps(committed: Committed) -> Steps:
+    """Those that concern units from the position on."""
+    return tuple(step for step in read_steps(committed.metadata, _ANY) if step[0] >= (committed.offset or 0))
