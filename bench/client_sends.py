@@ -36,17 +36,18 @@ def measure(place: BenchBroker, records: int, way: str) -> Mapping[str, float]:
 
 
 def _timed(run: Callable[[Callable[[], None]], None], count: int) -> tuple[float, float]:
-    begun: list[float] = []
-    run(lambda: begun.extend((time.perf_counter(), time.process_time())))
-    wall, cpu = time.perf_counter() - begun[0], time.process_time() - begun[1]
-    return wall / count * 1e6, cpu / count * 1e6
+    """Wall and CPU between the two ticks of a run."""
+    ticks: list[tuple[float, float]] = []
+    run(lambda: ticks.append((time.perf_counter(), time.process_time())))
+    (wall, cpu), (wall_after, cpu_after) = ticks
+    return (wall_after - wall) / count * 1e6, (cpu_after - cpu) / count * 1e6
 
 
 def _headers(number: int) -> list[tuple[str, Any]]:
     return [("uow-id", b"a"), ("uow-seq", b"%d" % number), ("uow-component-id", str(uuid4()).encode())]
 
 
-def _bare_alone(bootstrap: str, destination: str, topic: str, count: int, begin: Callable[[], None]) -> None:
+def _bare_alone(bootstrap: str, destination: str, topic: str, count: int, tick: Callable[[], None]) -> None:
     producer: Any = Librdkafka().producer(plain_producer_properties(bootstrap, "bench", {}), LogWatch().logger)
 
     def send(number: int) -> None:
@@ -56,21 +57,23 @@ def _bare_alone(bootstrap: str, destination: str, topic: str, count: int, begin:
             producer.poll(0.01)
 
     send(1)
-    begin()
+    tick()
     for number in range(1, count + 1):
         send(number)
+    tick()
 
 
-def _session_alone(bootstrap: str, destination: str, topic: str, count: int, begin: Callable[[], None]) -> None:
+def _session_alone(bootstrap: str, destination: str, topic: str, count: int, tick: Callable[[], None]) -> None:
     with uow.connect(bootstrap) as connection, connection.session() as session:
         producer = session.producer(destination)
         producer.send(VALUE, id="a", seq=1)
-        begin()
+        tick()
         for number in range(1, count + 1):
             producer.send(VALUE, id="a", seq=number)
+        tick()
 
 
-def _bare_transacted(bootstrap: str, destination: str, topic: str, count: int, begin: Callable[[], None]) -> None:
+def _bare_transacted(bootstrap: str, destination: str, topic: str, count: int, tick: Callable[[], None]) -> None:
     properties = transactional_properties(bootstrap, "bench", f"bare-{uuid4()}", {})
     producer: Any = Librdkafka().producer(properties, LogWatch().logger)
     producer.init_transactions(30)
@@ -95,17 +98,19 @@ def _bare_transacted(bootstrap: str, destination: str, topic: str, count: int, b
         producer.commit_transaction(30)
 
     send(range(1, 2))
-    begin()
+    tick()
     send(range(1, count + 1))
+    tick()
     assert not failed
 
 
-def _session_transacted(bootstrap: str, destination: str, topic: str, count: int, begin: Callable[[], None]) -> None:
+def _session_transacted(bootstrap: str, destination: str, topic: str, count: int, tick: Callable[[], None]) -> None:
     with uow.connect(bootstrap) as connection, connection.session(transacted=True) as session:
         producer = session.producer(destination)
         producer.send(VALUE, id="a", seq=1)
         session.commit()
-        begin()
+        tick()
         for number in range(1, count + 1):
             producer.send(VALUE, id="a", seq=number)
         session.commit()
+        tick()
