@@ -121,10 +121,6 @@ class PlainSender:
         self._ends: dict[tuple[str, int], int] = {}
         self._ended: Ended | None = None
 
-    @property
-    def is_used(self) -> bool:
-        return self._handle is not None
-
     def send(self, component_id: str, record: OutgoingRecord, way: str = "plain") -> Sent:
         """Sends a record and waits until the broker has it. A record of the same component id that is still under way is waited for instead.
 

@@ -216,11 +216,6 @@ class Session:
         for consumption in abandoned:
             consumption.close()
 
-    @property
-    def is_used(self) -> bool:
-        """True if anything was opened that only `close()` lets go of."""
-        return self.plain.is_used or bool(self._readers)
-
     # -- the end
 
     def _end_by_itself(self) -> None:
