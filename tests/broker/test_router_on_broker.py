@@ -148,7 +148,7 @@ def test_an_input_without_append_times_gives_no_arrival_and_a_refresh_is_heard_a
     """Aggregation, section 3; B-12: the next regular look is an hour away."""
     routed = RoutedPlace(place, {"events": 1}, log_append_time=False)
     routed.put_rules()
-    routed.create(SHORT, refresh_ms=3_600_000)
+    routed.create(SHORT, refresh_ms=3_600_000, status=1)
     told = CliRunner().invoke(main, ["doctor", "-c", str(place.config)]).output
     assert f"{routed.inputs['events']}: message.timestamp.type is CreateTime, should be LogAppendTime" in " ".join(
         told.split()
