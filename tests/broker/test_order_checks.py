@@ -62,11 +62,11 @@ def test_an_open_transaction_a_failing_unit_and_an_empty_topic_are_told_apart(pl
         with connection.units(place.name, group="fails") as reader:
             assert [*numbers(reader, 1)] == [1]
             with pytest.raises(errors.OrderBlockedError):
-                reader.receive(3)
+                reader.receive(1)
         with connection.units(place.name, group="waits") as reader:
             assert [*numbers(reader, 1)] == [1]
             with pytest.raises(errors.OrderBlockedError):
-                reader.receive(3)
+                reader.receive(1)
             reader.seek(place.units, 0, 2, break_order="it is no unit")
         found = said(place)
         assert any(f"{place.units}/0: group fails is stopped at 1" in what for what in found)

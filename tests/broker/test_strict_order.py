@@ -137,7 +137,7 @@ def test_going_forward_needs_a_reason_that_is_recorded(connection: uow.Connectio
     with connection.units(place.name, group="g") as reader:
         assert [*numbers(reader, 1)] == [1]
         with pytest.raises(errors.OrderBlockedError, match="stands at 1"):
-            reader.receive(5)
+            reader.receive(1)
         assert place.committed("g") == 1
         with pytest.raises(errors.OrderConfigError, match="break_order"):
             reader.seek(place.units, 0, 2)
@@ -169,9 +169,9 @@ def test_one_reader_has_a_partition_and_a_spare_takes_over_or_is_refused(place: 
     with uow.connect(place.bootstrap) as one, uow.connect(place.bootstrap) as two:
         first, spare = one.units(place.name, group="g"), two.units(place.name, group="g")
         assert [*numbers(first, 1)] == [1]
-        turns = threading.Thread(target=lambda: first.receive(8))  # a rebalance needs both to poll
+        turns = threading.Thread(target=lambda: first.receive(3))  # a rebalance needs both to poll
         turns.start()
-        assert spare.receive(2) is None
+        assert spare.receive(1) is None
         turns.join()
         first.close()
         assert [*numbers(spare, 1)] == [2]
