@@ -326,6 +326,8 @@ def test_closed_ids_and_what_commands_said_are_carried_along() -> None:
     there, moved = carried(here)
     assert (moved.groups, moved.closed) == (10, 10)
     assert not there.outputs
+    known = [[task.partition.commands.at_by_id for task in cluster.tasks.values()] for cluster in (here, there)]
+    assert known[0] == known[1] != [{}, {}]
     for name in ids:
         there.send(c(1, True, name))
         there.tell("waive", f"open-{name}", seq="2")  # the same command id
