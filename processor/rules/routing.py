@@ -15,13 +15,14 @@ Belongs here: those decisions. Does not belong here: reading and writing records
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
 from uow.processor.rules.expressions import Expression
-from uow.processor.rules.group_keys import GroupKey
+from uow.processor.rules.group_keys import GroupKey, matching
+from uow.processor.rules.paths import Place
 from uow.processor.rules.record_view import RecordView
 from uow.processor.rules.rule_set import RuleSet
 from uow.processor.rules.transforms import InputRecord, transformed
@@ -32,7 +33,7 @@ from uow.topics.catalogue import DestinationTopics
 from uow.topics.headers import Reading
 from uow.topics.policies import DestinationPolicy, ValueFormat
 from uow.topics.record_size import RecordLimit
-from uow.topics.rules import DEFAULT_ROW, DefaultGroup, KeyCase, OnNoKey, ResolvedRow, Rule
+from uow.topics.rules import DEFAULT_ROW, DefaultGroup, KeyCase, OnNoKey, ResolvedRow, Rule, Source
 
 NAME_LIMIT_BYTES: Final = 128
 """Longest routing name (B-24)."""
@@ -139,6 +140,11 @@ class RuleRouting:
             self._name_headers = frozenset({header, *(alias for alias, name in meant.items() if name == header)})
         self._ids = frozenset(alias for alias, name in meant.items() if name == names.ID) - {names.ID}
         self._dropped = names.STAMPED | self._ids
+        self._correlations = {
+            source.source_name: _correlation(source)
+            for source in rule_set.sources_of(rule)
+            if source.correlation_path is not None
+        }
         self._choices: dict[str, _Choice] = {}
 
     def route(self, record: RawRecord, headers: Headers, view: RecordView, now_ms: int) -> Routed:
@@ -155,7 +161,7 @@ class RuleRouting:
             where = record.topic(), record.partition(), record.offset()
             value, headers = transformed(rule.transform, InputRecord(*where, record.key(), value, headers, moment))
             view = RecordView(record.key(), value, headers)
-        name, warning = self._routing_name(headers, view)
+        name, warning = self._routing_name(record, headers, view)
         if name is None:
             if rule.on_no_key is OnNoKey.PASS_THROUGH:
                 return self._passed(record, value, headers, warning)
@@ -192,10 +198,11 @@ class RuleRouting:
 
     # -- the routing name (B-20, B-24)
 
-    def _routing_name(self, headers: Headers, view: RecordView) -> tuple[str | None, str]:
-        """The name, None if there is none that can be used; and a warning, or nothing."""
-        if not self._name_headers:
-            name = self._group_key.name(view)
+    def _routing_name(self, record: RawRecord, headers: Headers, view: RecordView) -> tuple[str | None, str]:
+        """The name, None if there is none that can be used; and a warning, or nothing. A source may have a correlation of its own (B-96)."""
+        correlation = self._correlations.get(_source(record, view)) if self._correlations else None
+        if correlation is not None or not self._name_headers:
+            name = self._group_key.name(view) if correlation is None else correlation(view)
             return _usable(name.encode("utf-8", "surrogatepass")) if name is not None else (None, "")
         found = [value for name, value in headers if name in self._name_headers]
         if not found:
@@ -287,6 +294,17 @@ def refused(rule_id: str, target: RouteTarget, record: RawRecord, headers: Heade
 
 
 _REJECTED_LIMIT: Final = RecordLimit()
+
+
+def _correlation(source: Source) -> Callable[[RecordView], str | None]:
+    """Finds the correlation text of a source's records: at its path, and there what `*` of its pattern stands for."""
+    place = Place(source.correlation_path or "")
+    return place.text if source.correlation_pattern is None else matching(place, source.correlation_pattern)
+
+
+def _source(record: RawRecord, view: RecordView) -> str:
+    """The source of a record of a collection: `uow-source-name`, else the input topic (B-92)."""
+    return view.header(names.SOURCE_NAME) or record.topic()
 
 
 def _place(record: RawRecord) -> bytes:

@@ -15,7 +15,7 @@ from uow.processor.rules.transforms import installed
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.policies import AliasFamily, DestinationPolicy, HandlingPolicy, ValueFormat
 from uow.topics.record_size import INPUT_LIMIT_BYTES, RecordLimit
-from uow.topics.rules import DEFAULT_ROW, Change, DefaultGroup, Delay, KeyCase, OnNoKey, Row, Rule
+from uow.topics.rules import DEFAULT_ROW, Change, DefaultGroup, Delay, KeyCase, OnNoKey, Row, Rule, Source
 
 STOCK = Tp("stock.events", 2)
 LOW_STOCK = Rule("low-stock", 1, "supply")
@@ -33,13 +33,19 @@ POLICY = DestinationPolicy(handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVER
 
 
 def router(
-    *rules: Rule, rows: dict[str, Row] | None = None, delays: Any = None, policy: DestinationPolicy = POLICY
+    *rules: Rule,
+    rows: dict[str, Row] | None = None,
+    delays: Any = None,
+    policy: DestinationPolicy = POLICY,
+    sources: tuple[Source, ...] = (),
 ) -> RecordRouting:
     """A router of these rules, each with the same rows."""
     rules = rules or (LOW_STOCK,)
     own = [replace(row, rule_id=rule.rule_id) for rule in rules for row in (FIXTURE if rows is None else rows).values()]
     limits = [Delay(rule.rule_id, *of, 1, limit) for rule in rules for of, limit in (delays or {}).items()]
-    rule_set = RuleSet(RuleTables(changes=(CHANGE,), rules=rules, rows=tuple(own), delays=tuple(limits)))
+    rule_set = RuleSet(
+        RuleTables(changes=(CHANGE,), rules=rules, rows=tuple(own), delays=tuple(limits), sources=sources)
+    )
     target = RouteTarget(DestinationTopics("shop", "supply"), policy, RecordLimit(INPUT_LIMIT_BYTES))
     return RecordRouting([RuleRouting(rule, rule_set, target) for rule in rule_set.rules])
 
@@ -358,3 +364,27 @@ def test_the_arrival_decides_which_planned_row_applies_b18() -> None:
     assert before is not None
     assert at is not None
     assert (before.row.complete_count, at.row.complete_count) == (5, 7)
+
+
+# -- collections
+
+
+def test_each_source_of_a_collection_has_its_own_correlation_b96_b97() -> None:
+    """Invoices are files of XML, orders are JSON; what is of neither has the rule's own key."""
+    sources = (
+        Source("low-stock", "invoices", 1, correlation_path="path:/invoice/@file", correlation_pattern="orders_*.xml"),
+        Source("low-stock", "stock.events", 1, correlation_path="path:cust"),
+        Source("low-stock", "packaging", 1),
+    )
+    rule = replace(LOW_STOCK, default_group=DefaultGroup.PER_NAME, on_no_key=OnNoKey.REJECT)
+    routing = router(rule, sources=sources)
+    invoice = record(value=b'<invoice file="orders_111.xml"/>')
+    invoice.headers_.append(("uow-source-name", b"invoices"))
+    packaging = record(b"111")
+    packaging.headers_.append(("uow-source-name", b"packaging"))
+    order = record(b"another", value=b'{"cust": 111}')
+    assert {route(routing, each).sent.key for each in (invoice, packaging, order)} == {b"low-stock/111"}
+    for value in (b'{"cust": ""}', b'{"cust": null}', b"no JSON"):
+        assert said(route(routing, record(b"another", value=value)))["uow-error-case"] == b"no-correlation"
+    invoice.value_ = b'<invoice file="orders.xml"/>'
+    assert said(route(routing, invoice))["uow-error-case"] == b"no-correlation"
