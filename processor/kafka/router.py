@@ -314,10 +314,10 @@ class Router(threading.Thread):
             self._retries.pop(plan.tp, None)
             status.owned[plan.tp] = plan.next_offset
             self._unsettled.add(plan.tp)
-            for each in routed:
-                status.counts[each.rule_id, each.fate] += 1
-                if each.has_warning:
-                    status.warnings[each.rule_id] += 1
+            for fate in Fate:
+                for rule_id, count in Counter([each.rule_id for each in routed if each.fate is fate]).items():
+                    status.counts[rule_id, fate] += count
+            status.warnings.update(each.rule_id for each in routed if each.has_warning)
 
     # -- trouble
 

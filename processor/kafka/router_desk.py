@@ -102,10 +102,10 @@ class RouterDesk:
 
     def unwritten(self, routed: Iterable[Routed]) -> Sequence[Output]:
         """Rows of these that are not in `A-rules`, as far as it was read."""
-        rows = {each.row.name: each.row for each in routed if each.row is not None}
+        rows = {id(each.row): each.row for each in routed if each.row is not None}  # few rows for many records
         outputs = [
             Output(self._topic, RULES_PARTITION, name.encode(), row.encode(), [])
-            for name, row in rows.items()
+            for name, row in {row.name: row for row in rows.values()}.items()
             if name not in self._written and name not in self._log.rows
         ]
         if self._mirror is not None and self._mirror not in (self._log.mirror, self._mirrored):
