@@ -12,7 +12,7 @@ import pytest
 
 from tests.setup.wheels import ROOT
 
-PUBLIC = ("uow", "uow.errors", "uow.embedded", "uow.client.kafka_port", "uow.spark_sink.views")
+PUBLIC = ("uow", "uow.errors", "uow.embedded", "uow.client.kafka_port", "uow.spark_sink.views", "uow.testing")
 PAGES = [
     *ROOT.glob("*.md"),
     *(ROOT / "docs").glob("*.md"),

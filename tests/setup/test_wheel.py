@@ -144,6 +144,7 @@ RULES = (
     "uow.processor.kafka.rule_desk",
     "uow.processor.rules.",
     "uow.processor.shell.router_thread",
+    "uow.testing",
 )
 """Modules of the extra `rules`."""
 
