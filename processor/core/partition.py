@@ -301,6 +301,8 @@ class Partition(PartitionState):
             refusal = self._take_ruled(record, marks, own, now)
         if refusal is not None:
             self._carry_out(decide_refusal(refusal._replace(id=marks.id), now), record)
+        if marks.id in self.aside:  # where the component was refused nothing else has put the groups back
+            self.settle(marks.id)
 
     def _offered(self, record: Record, marks: Marks, own: GroupPolicy) -> Group | None:
         """Of several open groups of a key the oldest that takes the component, or that has it already; None: a new one opens (B-99)."""
@@ -338,7 +340,7 @@ class Partition(PartitionState):
         now = now._replace(
             policy=row,
             open_groups=len(self.by_rule.get(row.rule_id, ())),
-            newest=max(*self.aside.get(marks.id, ()), 0, self.closed.newest_before(marks.id)),
+            newest=max(self.newest(marks.id), self.closed.newest_before(marks.id)),
             credits=row.rule_id in self.credits,
         )
         arrival = Arrival(marks, record.offset(), at, value, b"", None, 0, facts)
@@ -370,18 +372,29 @@ class Partition(PartitionState):
             self._carry_out(decide_oldest(now), None)
 
     def _close_before(self, group: Group, arrival: Arrival, now: Situation) -> bool:
-        """Closes the open group where the component in hand must not join it any more. True if it closed."""
+        """Closes the open group where the component in hand must not join it any more. True if it takes none any more, and the next may open."""
         assert arrival.facts is not None
         assert group.ruled is not None
-        if group.ruled.policy.late_join is LateJoin.STRICT:
-            while group.is_open and group.due_at(self.policy) <= arrival.facts.arrival:
+        ruled = group.ruled
+        if ruled.waits_since:
+            return group.assigns
+        if ruled.policy.late_join is LateJoin.STRICT:
+            while self._takes(group) and group.due_at(self.policy) <= arrival.facts.arrival:
+                self.bring(group)
                 then = Situation(group, None, None, max(self.clock, arrival.facts.arrival), self.position, self.policy)
                 self._carry_out(decide_due(then), None)
-        if group.is_open:
+        if self._takes(group):
+            self.bring(group)
             rolled = decide_rolled_over(arrival, now._replace(before=self.position), self.roll_over_bytes)
-            if rolled is not None:
-                self._carry_out(rolled, None)
-        return self.groups.get(group.id) is not group
+            if rolled is None:
+                return False
+            self._carry_out(rolled, None)
+        return not group.is_open or group.assigns
+
+    @staticmethod
+    def _takes(group: Group) -> bool:
+        """True if it is open and does not wait for its release."""
+        return group.is_open and not (group.ruled is not None and group.ruled.waits_since)
 
     def _situation(self, group_id: bytes | None, group: Group | None, before: int) -> Situation:
         """The state that an event about this id meets; without id it concerns no group."""
@@ -469,7 +482,15 @@ class Partition(PartitionState):
             case Opened():
                 return self.open(change)
             case Closed():
-                group = self.groups.pop(change.id, None)
+                group = self.groups.get(change.id)
+                if change.id in self.aside and (group is None or group.generation != change.generation):
+                    group = self.aside[change.id].get(change.generation)
+                    if group is not None:
+                        self.bring(group)
+                if group is not None and group.generation == change.generation:
+                    del self.groups[change.id]
+                else:  # of this generation nothing was ever held
+                    group = None
                 self.close(group, change)
                 return group
             case Held():

@@ -196,6 +196,11 @@ class PartitionState:
             found.append(front)
         return sorted(found, key=_GENERATION)
 
+    def newest(self, group_id: bytes) -> int:
+        """The highest generation among the open groups of a key; 0 if there are none."""
+        front = self.groups.get(group_id)
+        return max(*self.aside.get(group_id, ()), 0, 0 if front is None else front.generation)
+
     def put_aside(self, group_id: bytes) -> None:
         """Frees the place of a key in `groups`."""
         group = self.groups.pop(group_id, None)

@@ -15,7 +15,7 @@ from uow.processor.sim.simulated_kafka import Row
 from uow.topics.commands import Command, Verb, command_headers
 from uow.topics.grouping import GroupPolicy, policy_of
 from uow.topics.policies import DestinationPolicy
-from uow.topics.rules import Numbering, Release, ResolvedRow, Rule
+from uow.topics.rules import Cardinality, Numbering, Release, ResolvedRow, Rule, Source, WaitFrom
 from uow.topics.rules import Row as RuleRow
 
 SHARE = 0.4
@@ -94,6 +94,8 @@ class RuleTraffic:
         ]
         if rnd.random() < 0.7:
             headers.append(("uow-arrived-at", b"%d" % (now_ms - rnd.choice([0, 0, 1, 50, 2_000]))))
+        if rnd.random() < 0.3:
+            headers.append(("uow-source-name", b"web"))
         if rnd.random() < 0.2:
             headers.append(("uow-delay-ms", b"%d" % rnd.choice([10, 500, 5_000])))
         if rnd.random() < 0.1:
@@ -132,7 +134,15 @@ class RuleTraffic:
             sequence=numbering,
             max_open_groups=rnd.choice([None, None, 4]),
             release=rnd.choice([Release.AUTO, *Release]),
+            cardinality=rnd.choice([Cardinality.ONE, Cardinality.ONE, Cardinality.MANY]),
             release_every_ms=rnd.choice([None, None, 1_000]),
             max_waiting=rnd.choice([None, 2]),
         )
-        return ResolvedRow(rule, row)
+        sources: tuple[Source, ...] = ()
+        if rnd.random() < 0.3:
+            waits = rnd.choice([None, 500]), rnd.choice([None, 2_000])
+            sources = (
+                Source("shop", "orders", version, quantity=rnd.choice([1, 2]), wait_ms=waits[0]),
+                Source("shop", "web", version, quantity=1, wait_ms=waits[1], wait_from=rnd.choice(list(WaitFrom))),
+            )
+        return ResolvedRow(rule, row, sources)

@@ -161,3 +161,16 @@ def test_a_collection_as_json_and_xml_tells_its_sources_b108() -> None:
                 {"invoice": [1, 3], "order": [2]},
                 3,
             )
+
+
+def test_no_two_groups_of_a_key_have_one_generation_b99() -> None:
+    """The oldest closes by bytes before a component; the generation that it opens is above all that are open."""
+    rule = collecting(source("A"), source("B", 2), complete_bytes=10)
+    sent = [
+        r("*", id="low-stock/111", source_name=name, at=0, value=value)
+        for name, value in (("A", "12"), ("A", "34"), ("B", "x" * 9))
+    ]
+    played = told_by(*sent, rules=[rule])
+    generations = [made.generation for made in played.units] + [each.generation for each in played.task.groups.values()]
+    assert len(generations) == len(set(generations))
+    assert played.counts.open + sum(made.count for made in played.units) == len(sent)
