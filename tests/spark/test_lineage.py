@@ -35,14 +35,20 @@ def deliver(stage: Stage, *units: str) -> None:
     stage.work()
 
 
-def test_a_checkpoint_of_other_topics_or_tables_or_an_older_one_is_refused_with_the_way_out_w127(
-    make_stage: Callable[..., Stage], tmp_path: Path
-) -> None:
-    stage, other = make_stage(), make_stage()
+@pytest.fixture(scope="module")
+def other(make_shared_stage: Callable[..., Stage]) -> Stage:
+    """A destination whose sink has had a batch."""
+    stage = make_shared_stage()
     deliver(stage, "a")
-    deliver(other, "x")
     stage.sink()
-    other.sink()
+    return stage
+
+
+def test_a_checkpoint_of_other_topics_or_tables_or_an_older_one_is_refused_with_the_way_out_w127(
+    stage: Stage, other: Stage, tmp_path: Path
+) -> None:
+    deliver(stage, "a")
+    stage.sink()
     own, copy = Path(str(stage.tables.checkpoint)), tmp_path / "copy"
     shutil.copytree(own, copy)
 
@@ -88,9 +94,8 @@ def create_again(stage: Stage, topic: str) -> None:
     wait_for(created, DEADLINE_S, lambda: f"{topic} is not deleted")
 
 
-def test_retention_ahead_of_the_checkpoint_is_told_with_the_lost_offsets_and_the_way_out(stage: Stage) -> None:
-    deliver(stage, "a")
-    stage.sink()
+def test_retention_ahead_of_the_checkpoint_is_told_with_the_lost_offsets_and_the_way_out(other: Stage) -> None:
+    stage = other
     deliver(stage, "b")
     stage.lose(stage.names.units)
     deliver(stage, "c")
