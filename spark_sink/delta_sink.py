@@ -76,7 +76,8 @@ _AVRO_LIMITS: Final = (
 )
 """A few malformed bytes can claim a string or an array of gigabytes, and Avro allocates that before it finds the end of the data. The
 limits are above anything that fits into a record of a topic."""
-_QUICK_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:ReservedCodeCacheSize=256m")
+_QUICK_JVM: Final = ("-XX:+UseSerialGC",)
+_ONE_COMPILER: Final = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=256m")
 """With one compiler the JVM reserves only a fifth of the code cache: after some hundred queries it is full, and Spark ends."""
 _QUICK_SPARK: Final = {
     "spark.sql.codegen.wholeStage": "false",
@@ -113,16 +114,19 @@ _PARQUET: Final = {f"spark.hadoop.parquet.enable.dictionary#{column}": "false" f
 smallest and largest values in Parquet files, which those of Spark's default (`INT96`) lack."""
 
 
-def settings(*, is_short: bool, kafka: Mapping[str, str] | None = None) -> dict[str, str]:
+def settings(*, is_short: bool, kafka: Mapping[str, str] | None = None, one_compiler: bool = False) -> dict[str, str]:
     """Spark properties of a session for the jobs of this package.
 
     Args:
         is_short: True for a run too short for optimisations to pay.
         kafka: librdkafka properties of the cluster.
+        one_compiler: True for a longer one whose tasks do too little in the JVM for its second compiler to pay.
     """
     both = [*_AVRO_LIMITS, *(f"-D{name}={value}" for name, value in jvm_properties(kafka or {}).items())]
     return {
-        "spark.driver.extraJavaOptions": " ".join([*both, *(_QUICK_JVM if is_short else _LOAD_JVM)]),
+        "spark.driver.extraJavaOptions": " ".join(
+            [*both, *(_QUICK_JVM if is_short else _LOAD_JVM), *(_ONE_COMPILER if is_short or one_compiler else ())]
+        ),
         "spark.executor.extraJavaOptions": " ".join(both),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
         **_PARQUET,

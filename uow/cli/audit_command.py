@@ -15,6 +15,9 @@ from uow.cli.sink_command import chosen_destinations, cluster_of
 from uow.config.loading import Settings
 from uow.terminal.printing import Progress, moment_text, print_json, print_table, wall_clock_ms
 
+ONE_COMPILER_RECORDS = 2_000_000
+"""Records up to which the second compiler of the JVM costs more than it saves, reckoned from 500,000: most of an audit is computed in Python."""
+
 if TYPE_CHECKING:
     from uow.spark_sink.audit import AuditReport
     from uow.spark_sink.folders import Folder
@@ -75,7 +78,8 @@ def command(
     with Progress("Spark is starting") as progress:
         records = sum(unjudged(cluster, *each, incremental=incremental) for each in wanted)
         is_short = place.is_here and records < LOAD_RECORDS
-        spark = session("uow audit", settings=spark_settings(is_short=is_short, kafka=cluster.kafka), place=place)
+        properties = spark_settings(is_short=is_short, kafka=cluster.kafka, one_compiler=records < ONE_COMPILER_RECORDS)
+        spark = session("uow audit", settings=properties, place=place)
         for names, policy, tables in wanted:
             progress.say(f"{names.destination}: computing every unit again")
             audit = Audit(spark, cluster, names, policy, tables)
