@@ -175,19 +175,16 @@ def test_each_poison_is_kept_with_its_reason_and_the_next_unit_is_a_row(stage: S
         told.append((reason, value, KIND))
     for reason, headers in no_runs(names.destination).items():
         told.append((reason, b"v", headers))
-    for _, value, headers in told:
-        stage.put(names.units, b"x", value, headers)
+    stage.put_all(names.units, [(b"x", value, headers) for _, value, headers in told])
     many = 2000
     stage.put_all(names.units, [(b"f", b"\xc3\x01%08d" % number, KIND) for number in range(many)])
-    for headers in HOSTILE_ERRORS:
-        stage.put(names.rejected, b"x", b"v", headers)
-        stage.put(names.errors, None, None, headers)
+    stage.put_all(names.rejected, [(b"x", b"v", headers) for headers in HOSTILE_ERRORS])
+    stage.put_all(names.errors, [(None, None, headers) for headers in HOSTILE_ERRORS])
     for topic in (names.closed_changelog, names.commands):
         for value, headers in ((None, []), (b"\xc3\x01garbage", HOSTILE_ERRORS[1]), (b"{" * 5000, HOSTILE_ERRORS[3])):
             stage.put(topic, b"x", value, headers)
     no_reports = no_outcomes(names.destination)
-    for value in no_reports.values():
-        stage.put(names.outcomes, b"report", value, HOSTILE_ERRORS[1])
+    stage.put_all(names.outcomes, [(b"report", value, HOSTILE_ERRORS[1]) for value in no_reports.values()])
     stage.send([c("good", 1, end=True)])
     stage.work()
     stage.sink()
