@@ -19,8 +19,8 @@ setup: ## .venv and jars by their locks; does nothing when both are up to date
 demo: setup ## the whole story on an embedded broker, in under three minutes
 	@$(BIN)/uow demo $(ARGS)
 
-# Four processes, which share a broker, also on two cores: they wait more than they work. PARALLEL= for one.
-PARALLEL ?= -n 4 --no-loadscope-reorder
+# Five processes, which share a broker, also on two cores: two have a Spark session each, the others wait more than they work. PARALLEL= for one.
+PARALLEL ?= -n 5 --no-loadscope-reorder
 test: setup ## every test but the docker tier and the drills; ARGS='-k name' selects
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
