@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         Reason,
         Reference,
         Source,
+        SourceCount,
         Unit,
         UnitOutcome,
     )
@@ -94,6 +95,7 @@ _HOMES = {
     "Rejection": "uow.client.refusals",
     "Sent": "uow.client.sending",
     "Source": "uow.schemas.records",
+    "SourceCount": "uow.schemas.records",
     "Span": "uow.client.tracing",
     "Start": "uow.client.consumption",
     "Statistics": "uow.client.session_state",
@@ -150,6 +152,7 @@ __all__ = [
     "Rejection",
     "Sent",
     "Source",
+    "SourceCount",
     "Span",
     "Start",
     "Statistics",

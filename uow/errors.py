@@ -23,7 +23,9 @@ UowError
 |-- RegistryError                    the schema registry does not answer, or refuses: mend it
 |-- NoAnswerError                    commands: Kafka did not answer, or a topic is missing
 |-- UnansweredError                  commands: no worker answered in time; the command is decided all the same
-`-- MoveError                        `uow topics repartition`, `uow migrate`: groups were not moved, or not all is done
+|-- MoveError                        `uow topics repartition`, `uow migrate`: groups were not moved, or not all is done
+|-- RulesUnavailable, CannotChange   rules cannot be read now; a change of rules cannot be made
+`-- TooManyRecords                   `uow rules rehearse`: more records than allowed: begin later, or allow more
 
 RuntimeError
 |-- BrokerFailed                     the embedded broker ended, or was not ready in time: read its log
@@ -33,7 +35,7 @@ RuntimeError
 `-- ChecksumMismatch                 a downloaded jar is not the one that was locked
 ```
 
-The last eleven are loaded when they are first used: importing this module loads neither Kafka's client nor the command line's rooms.
+Those of commands, rules and `RuntimeError` are loaded when they are first used: importing this module loads neither Kafka's client nor the command line's rooms.
 
 Belongs here: names. Does not belong here: which error of librdkafka means which of them (`uow.client.library_errors`), handling them.
 """
@@ -71,12 +73,15 @@ if TYPE_CHECKING:
     from uow.jvm.java import JavaMissing
     from uow.ops.destination_logs import NoAnswerError
     from uow.ops.group_commands import UnansweredError
+    from uow.ops.rehearsal import TooManyRecords
     from uow.ops.sole_member import MoveError
+    from uow.processor.rules.changes import CannotChange, RulesUnavailable
     from uow.schemas.registry import RegistryError
 
 _HOMES: Mapping[str, str] = {
     "BrokerFailed": "uow.embedded.broker",
     "BrokerStopped": "uow.embedded.broker",
+    "CannotChange": "uow.processor.rules.changes",
     "ChecksumMismatch": "uow.jvm.jars",
     "FolderInUse": "uow.embedded.broker",
     "JarsMissing": "uow.jvm.jars",
@@ -85,6 +90,8 @@ _HOMES: Mapping[str, str] = {
     "NoAnswerError": "uow.ops.destination_logs",
     "PortTaken": "uow.embedded.broker",
     "RegistryError": "uow.schemas.registry",
+    "RulesUnavailable": "uow.processor.rules.changes",
+    "TooManyRecords": "uow.ops.rehearsal",
     "UnansweredError": "uow.ops.group_commands",
 }
 """The module that defines each error that is loaded when it is first used."""
@@ -96,6 +103,7 @@ __all__ = [
     "BadUnitIdError",
     "BrokerFailed",
     "BrokerStopped",
+    "CannotChange",
     "ChecksumMismatch",
     "ClientClosedError",
     "CommitOutcomeUnknownError",
@@ -125,11 +133,13 @@ __all__ = [
     "ReconnectTimeoutError",
     "RegistryError",
     "RoutingError",
+    "RulesUnavailable",
     "SendRejectedError",
     "StaleConnectionError",
     "StateCorruptedError",
     "SubscriptionExpiredError",
     "Suspect",
+    "TooManyRecords",
     "TransactionRolledBackError",
     "UnansweredError",
     "UnitClosedError",

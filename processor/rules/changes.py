@@ -22,6 +22,10 @@ class CannotChange(UowError):
     """A change that cannot be made; the message says why and what to do."""
 
 
+class RulesUnavailable(UowError):
+    """The rules cannot be read now; the message says from where and why."""
+
+
 class Difference(NamedTuple):
     """A column that two versions differ in.
 

@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
+from uow.processor.rules.changes import RulesUnavailable
 from uow.processor.rules.columns import WrongRows
 from uow.processor.rules.rule_set import RuleSet, RuleTables
-from uow.processor.rules.store import RuleSource, RulesUnavailable
+from uow.processor.rules.store import RuleSource
 from uow.schemas.error_classes import Complaint, ConfigError
 from uow.topics.policies import DestinationPolicy
 from uow.topics.rules import DEFAULT_ROW, Change, Row, Rule

@@ -18,11 +18,11 @@ from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
 
-from uow.processor.rules.changes import CannotChange
+from uow.processor.rules.changes import CannotChange, RulesUnavailable
 from uow.processor.rules.columns import NAMES, TABLES, WrongRows, columns, tables_of
 from uow.processor.rules.rule_file import MAX_BYTES, read_rules
 from uow.processor.rules.rule_set import RuleTables
-from uow.schemas.error_classes import Complaint, UowError
+from uow.schemas.error_classes import Complaint
 
 CONNECT_S: Final = 5
 """Longest wait for a connection, or for another one that writes."""
@@ -30,10 +30,6 @@ STATEMENT_MS: Final = 30_000
 """Longest statement that PostgreSQL works on."""
 _HEAD: Final = "uow_rule_head"
 _DRIVERS: Final = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg", "postgresql+psycopg": "postgresql+psycopg"}
-
-
-class RulesUnavailable(UowError):
-    """The rules cannot be read now; the message says from where and why."""
 
 
 class RuleSource(Protocol):

@@ -103,7 +103,7 @@ def test_types_in_public_signatures_have_public_names() -> None:
 
 def test_the_walk_finds_types_wherever_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Arguments, results, callbacks, fields, type arguments: without their names each is found."""
-    names = ("Sent", "Span", "Rejection", "Source", "ReceivedUnit", "AliasFamily", "MessageReader")
+    names = ("Sent", "Span", "Rejection", "Source", "SourceCount", "ReceivedUnit", "AliasFamily", "MessageReader")
     monkeypatch.setattr(uow, "__all__", [name for name in uow.__all__ if name not in names])
     assert {found.rpartition(".")[2] for _, found in unexported()} == set(names)
 
@@ -117,10 +117,12 @@ CAUGHT = {
     "Crash": "simulator",
     "DemoFailed": "command `uow demo`",
     "Doubt": "engine",
+    "ExpressionError": "rules: a complaint of `uow rules check`",
     "IncompatibleError": "payload columns: the reason of a row",
     "LookupTimeoutError": "worker and reader",
     "NotYet": "reader",
     "Refused": "engine",
+    "ScenarioError": "public in `uow.testing`, an `AssertionError`",
     "SelectorError": "configuration: a complaint of `ConfigError`",
     "StaleGeneration": "engine and client",
     "Stopped": "engine",
@@ -128,6 +130,7 @@ CAUGHT = {
     "UnitTooLargeForRecordError": "engine",
     "Unusable": "audit: everything is audited, and the report says why",
     "Violation": "simulator",
+    "WrongRows": "rules: complaints of `uow rules check`",
     "WrongValue": "configuration: a complaint of `ConfigError`",
 }
 """Exceptions that are caught before a user meets them, and where."""

@@ -110,7 +110,7 @@ def check(ctx: click.Context, path: Path | None, as_json: bool) -> None:
 def _about_rules(settings: Settings) -> tuple[tuple[Complaint, ...], tuple[str, ...]]:
     """Complaints about the configured rules, and a warning if they cannot be read from here."""
     from uow.ops.rules import RuleDesk
-    from uow.processor.rules.store import RulesUnavailable
+    from uow.processor.rules.changes import RulesUnavailable
 
     desk = RuleDesk(settings)
     try:

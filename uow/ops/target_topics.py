@@ -19,9 +19,10 @@ def targets_by_destination(settings: Settings) -> dict[str, Mapping[str, bool]]:
     """
     if not settings.routers:
         return {}
+    from uow.processor.rules.changes import RulesUnavailable
     from uow.processor.rules.columns import WrongRows
     from uow.processor.rules.rule_set import RuleSet, RuleTables
-    from uow.processor.rules.store import RulesUnavailable, rule_source
+    from uow.processor.rules.store import rule_source
     from uow.processor.rules.targets import target_topics
 
     try:

@@ -15,6 +15,7 @@ Belongs here: what users import. Does not belong here: playing (`uow.testing.sce
 
 from __future__ import annotations
 
+from uow.processor.engine.ports import Output
 from uow.testing.scenario import Played, ScenarioError, play
 
-__all__ = ["Played", "ScenarioError", "play"]
+__all__ = ["Output", "Played", "ScenarioError", "play"]

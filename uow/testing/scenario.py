@@ -199,12 +199,12 @@ class _Worker:
 class _Play:
     """One play of a scenario."""
 
-    def __init__(self, rules: RuleSet, destinations: Mapping[str, DestinationPolicy]) -> None:
+    def __init__(self, rules: RuleSet) -> None:
         asked = rules.rules_for(())
-        found = {each.destination: destinations.get(each.destination, _DEFAULTS) for each in asked}
-        self.workers = {name: _Worker(name, policy) for name, policy in found.items()}
+        found = {each.destination for each in asked}
+        self.workers = {name: _Worker(name, _POLICY) for name in sorted(found)}
         limit = RecordLimit(INPUT_LIMIT_BYTES)
-        targets = {name: RouteTarget(self.workers[name].topics, found[name], limit) for name in found}
+        targets = {name: RouteTarget(self.workers[name].topics, _POLICY, limit) for name in found}
         self._routing = RecordRouting([RuleRouting(each, rules, targets[each.destination]) for each in asked])
         self._by_topic = {worker.topics.components: worker for worker in self.workers.values()}
         self._offset = self._rejected = 0
@@ -266,24 +266,21 @@ def _ended(outputs: Sequence[Output], topics: DestinationTopics) -> Iterator[Cam
                 yield Came(one.outcome, one.count, one.reason, "")
 
 
-_DEFAULTS: Final = DestinationPolicy(
-    handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY, outcomes=OutcomesPolicy.ALL
-)
+_POLICY: Final = DestinationPolicy(handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY, outcomes=OutcomesPolicy.ALL)
 
 
-def play(rules: str, lines: str, destinations: Mapping[str, DestinationPolicy] | None = None) -> Played:
-    """Plays a scenario.
+def play(rules: str, lines: str) -> Played:
+    """Plays a scenario. Destinations have the default settings of one that forms units.
 
     Args:
         rules: The text of a file of rules (TOML); all of its rules are asked, for records of every topic.
         lines: The scenario, see this module's text.
-        destinations: Settings of destinations by name; others have the defaults of one that forms units.
 
     Raises:
         ScenarioError: A line cannot be read, or something else came out than it says.
         ConfigError: The rules are not valid.
     """
-    played = _Play(RuleSet(read_rules(rules, START_MS)), destinations or {})
+    played = _Play(RuleSet(read_rules(rules, START_MS)))
     now = START_MS
     for number, line in enumerate(map(str.strip, lines.splitlines()), 1):
         if not line or line.startswith("#"):
