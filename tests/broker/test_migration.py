@@ -53,9 +53,12 @@ def other(tmp_path: Path, unique: str, spawn: Callable[..., Process]) -> Iterato
             worker.child.close()
 
 
+def words(place: Destination, other: Destination) -> list[str]:
+    return ["migrate", place.name, "--to", str(other.config), "--as", other.name, "-c", str(place.config)]
+
+
 def migrate(place: Destination, other: Destination, *options: str) -> Result:
-    asked = ["migrate", place.name, "--to", str(other.config), "--as", other.name, "-c", str(place.config), *options]
-    return CliRunner().invoke(main, asked)
+    return CliRunner().invoke(main, [*words(place, other), *options])
 
 
 def killed_at(step: str, place: Destination, other: Destination, spawn: Callable[..., Process], folder: Path) -> None:
@@ -184,8 +187,11 @@ def test_a_destination_moves_to_another_cluster_and_every_unit_comes_out_once(
     assert old.child.wait() == 2
     assert f"its groups have moved to {other.name} of A-{other.name} at {other.bootstrap}" in old.child.output
     other.worker("1")
-    place.send([(opened[10], 3, True)])  # a producer that nobody has told
-    assert json.loads(migrate(place, other, "--json").stdout)["copied"][other.components] == 12
+    follower = spawn("uow", *words(place, other), "--follow", "--json")
+    place.send([(opened[10], 3, True)])  # by a producer that nobody has told
+    wait_for(lambda: opened[10].encode() in other.delivered())
+    assert follower.terminate() == 0
+    assert json.loads(follower.output)["copied"][other.components] == 12
     other.send([(name, 3, True) for name in opened[11:]])
     other.send([(whole[0], 1, False)])  # of a unit that was delivered on the old cluster
     wait_for(lambda: other.read(f"{other.name}.rejected"))
