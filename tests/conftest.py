@@ -68,6 +68,7 @@ LONG_S = {
     "test_planted_defects": 110,
     "test_memory_budget": 105,
     "test_repartition": 90,
+    "test_migration": 60,
     "test_embedded_broker": 80,
     "test_demo": 70,
     "test_trust_on_broker": 65,
