@@ -349,11 +349,8 @@ class Migration:
         with self._mirror() as mirror:
             if not fence:
                 self._begin(mirror)
-            elif not self._is_for_topics(fence) or len(mirror.resume(self._tps())) < len(self._tps()):
-                raise MoveError(
-                    f"{self.here.text} has moved, and {self.there.text} does not know of it: its topics or offsets were deleted; take the move "
-                    "back (`--undo`), and begin anew"
-                )
+            else:
+                self._resume(mirror, fence)
             if not has_arrived:
                 groups = self._stopped_consumers()
                 report.unread_by_nobody = self._unread_by_nobody(groups)
@@ -439,6 +436,20 @@ class Migration:
             marked = {tp: Committed(at, fenced(committed[tp].metadata, at, mark)) for tp, at in positions.items()}
             _commit(here, marked, member)
         self._on_step("fenced")
+
+    def _resume(self, mirror: Mirror, fence: str) -> None:
+        """Takes up the positions of an earlier run.
+
+        Raises:
+            MoveError: Topics or offsets on one of the sides are not those of that run any more.
+        """
+        found = mirror.resume(self._tps())
+        ids = {tp: each.topic_id for tp, each in found.items()}
+        if not self._is_for_topics(fence) or ids != {tp: self._here_ids[tp.topic] for tp in self._tps()}:
+            raise MoveError(
+                f"{self.here.text} has moved, and what {self.there.text} knows of it does not fit: topics or offsets were deleted on one of the "
+                "sides; take the move back (`--undo`), and begin anew"
+            )
 
     def _is_one_group(self) -> bool:
         """True if the same group of the same cluster works before and after: this process is a member of it."""
