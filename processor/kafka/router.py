@@ -291,9 +291,7 @@ class Router(threading.Thread):
         routed = [route(record, headers) for headers, record in seen]
         plan = RoutedPlan(tp, "", "", records[-1].offset() + 1, "", 0)
         plan.outputs.extend(self._desk.unwritten(routed))
-        for each in routed:
-            topic, key, value, kept = each.sent
-            plan.outputs.append(Output(topic, -1, key, value, kept))
+        plan.outputs += [Output(topic, -1, key, value, kept) for _, _, (topic, key, value, kept), _, _ in routed]
         return plan, routed
 
     def _without_hidden(self, tp: Tp, seen: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:

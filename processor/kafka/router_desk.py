@@ -55,6 +55,7 @@ class RouterDesk:
     ) -> None:
         self._in_force, self._routers, self._targets = in_force, routers, targets
         self._log, self._topic, self._now_ms = rule_log, topic, now_ms
+        self._now = now_ms()
         self._written: set[str] = set()
         self._rules = in_force()
         self._mirror = self._mirror_of(self._rules)
@@ -69,6 +70,7 @@ class RouterDesk:
     def refresh(self) -> None:
         """Follows `A-rules`, and takes the rules that are in force now."""
         self._log.follow()
+        self._now = self._now_ms()
         rules = self._in_force()
         if rules is not self._rules:
             self._rules, self._mirror = rules, self._mirror_of(rules)
@@ -98,7 +100,7 @@ class RouterDesk:
     def route(self, record: RawRecord, headers: Any) -> Routed:
         """The record that becomes of one."""
         routing = self._routings[record.topic()]
-        return routing.route(record, headers, self._now_ms(), not isinstance(record, UnreadableRecord))
+        return routing.route(record, headers, self._now, not isinstance(record, UnreadableRecord))
 
     def unwritten(self, routed: Iterable[Routed]) -> Sequence[Output]:
         """Rows of these that are not in `A-rules`, as far as it was read."""

@@ -42,6 +42,9 @@ APPEND_TIME: Final = 2
 CHOICES_KEPT: Final = 10_000
 """Routing names whose row is remembered between records; a sender who makes up more costs time, not memory."""
 
+_FEW: Final = 100
+"""So many headers, without their values, take a small part of the smallest limit."""
+
 Headers = list[tuple[str, bytes | None]]
 
 
@@ -145,21 +148,25 @@ class RuleRouting:
             for source in rule_set.sources_of(rule)
             if source.correlation_path is not None
         }
+        self._small_bytes = target.limit.limit_bytes // 8
+        self._looks_inside = bool(self._correlations) or not self._name_headers or self._delay_item is not None
         self._choices: dict[str, _Choice] = {}
 
-    def route(self, record: RawRecord, headers: Headers, view: RecordView, now_ms: int) -> Routed:
-        """The result for a record that this rule accepted."""
+    def route(self, record: RawRecord, headers: Headers, view: RecordView | None, now_ms: int) -> Routed:
+        """The result for a record that this rule accepted; `view` is None if nobody has looked into it."""
         try:
             return self._routed(record, headers, view, now_ms)
         except UowError as error:
             return refused(self.rule.rule_id, self.target, record, headers, error)
 
-    def _routed(self, record: RawRecord, headers: Headers, view: RecordView, now_ms: int) -> Routed:
+    def _routed(self, record: RawRecord, headers: Headers, view: RecordView | None, now_ms: int) -> Routed:
         rule, value = self.rule, record.value()
         kind, moment = record.timestamp()
         if rule.transform is not None:
             where = record.topic(), record.partition(), record.offset()
             value, headers = transformed(rule.transform, InputRecord(*where, record.key(), value, headers, moment))
+            view = RecordView(record.key(), value, headers)
+        elif view is None and self._looks_inside:
             view = RecordView(record.key(), value, headers)
         name, warning = self._routing_name(record, headers, view)
         if name is None:
@@ -179,7 +186,8 @@ class RuleRouting:
         if warning:
             stamps.append((names.WARNING, warning.encode()))
         stamped = [*self._kept(headers), *stamps]
-        if not self.target.limit.fits_single(choice.key, value, stamped):
+        is_small = len(value or b"") + sum([len(name) + len(raw or b"") for name, raw in headers]) < self._small_bytes
+        if not (is_small and len(headers) < _FEW) and not self.target.limit.fits(choice.key, value, stamped):
             raise UnitTooLargeError("with the headers of its rule it fits no record of D.components", case="bytes")
         sent = Sent(self.target.topics.components, choice.key, value, stamped)
         return Routed(Fate.ROUTED, rule.rule_id, sent, choice.row, bool(warning))
@@ -198,10 +206,11 @@ class RuleRouting:
 
     # -- the routing name (B-20, B-24)
 
-    def _routing_name(self, record: RawRecord, headers: Headers, view: RecordView) -> tuple[str | None, str]:
+    def _routing_name(self, record: RawRecord, headers: Headers, view: RecordView | None) -> tuple[str | None, str]:
         """The name, None if there is none that can be used; and a warning, or nothing. A source may have a correlation of its own (B-96)."""
-        correlation = self._correlations.get(_source(record, view)) if self._correlations else None
+        correlation = self._correlations.get(_source(record, headers)) if self._correlations else None
         if correlation is not None or not self._name_headers:
+            assert view is not None
             name = self._group_key.name(view) if correlation is None else correlation(view)
             return _usable(name.encode("utf-8", "surrogatepass")) if name is not None else (None, "")
         found = [value for name, value in headers if name in self._name_headers]
@@ -234,8 +243,9 @@ class RuleRouting:
             self._choices[name or ""] = choice
         return choice
 
-    def _delay(self, choice: _Choice, view: RecordView) -> Headers:
+    def _delay(self, choice: _Choice, view: RecordView | None) -> Headers:
         assert self._delay_item is not None
+        assert view is not None
         item = self._delay_item.text(view)
         delay = None if item is None else self._rule_set.delay_ms(self.rule, choice.row.row.routing_name, item)
         return [] if delay is None else [(names.DELAY_MS, b"%d" % delay)]
@@ -269,9 +279,12 @@ class RecordRouting:
         headers = headers or []
         if not is_readable:
             return refused("", first.target, record, [], DecodeError("headers", "headers that cannot be read"))
-        view = RecordView(record.key(), record.value(), headers)
+        view: RecordView | None = None
         for each in self._rules:
-            if each.accept is None or each.accept.boolean(view):
+            if each.accept is None:
+                return each.route(record, headers, view, now_ms)
+            view = view or RecordView(record.key(), record.value(), headers)
+            if each.accept.boolean(view):
                 return each.route(record, headers, view, now_ms)
         return refused("", first.target, record, headers, RoutingError("no rule accepts it", case="no-rule"))
 
@@ -288,7 +301,7 @@ def refused(rule_id: str, target: RouteTarget, record: RawRecord, headers: Heade
     ]
     kept = [(name, value) for name, value in headers if name == names.ID or name not in names.STAMPED]
     sent = Sent(target.topics.rejected, record.key(), record.value(), kept + why)
-    if not _REJECTED_LIMIT.fits_single(sent.key, sent.value, sent.headers):
+    if not _REJECTED_LIMIT.fits(sent.key, sent.value, sent.headers):
         sent = Sent(target.topics.rejected, None, None, why)
     return Routed(Fate.REJECTED, rule_id, sent)
 
@@ -302,9 +315,10 @@ def _correlation(source: Source) -> Callable[[RecordView], str | None]:
     return place.text if source.correlation_pattern is None else matching(place, source.correlation_pattern)
 
 
-def _source(record: RawRecord, view: RecordView) -> str:
+def _source(record: RawRecord, headers: Headers) -> str:
     """The source of a record of a collection: `uow-source-name`, else the input topic (B-92)."""
-    return view.header(names.SOURCE_NAME) or record.topic()
+    said = [value for name, value in headers if name == names.SOURCE_NAME and value]
+    return said[-1].decode(errors="replace") if said else record.topic()
 
 
 def _place(record: RawRecord) -> bytes:

@@ -388,3 +388,13 @@ def test_each_source_of_a_collection_has_its_own_correlation_b96_b97() -> None:
         assert said(route(routing, record(b"another", value=value)))["uow-error-case"] == b"no-correlation"
     invoice.value_ = b'<invoice file="orders.xml"/>'
     assert said(route(routing, invoice))["uow-error-case"] == b"no-correlation"
+
+
+def test_names_of_headers_count_for_the_size_of_a_component() -> None:
+    """A broker would refuse it, and the partition of the input would stand still."""
+    given = record(b"UK")
+    given.headers_ += [("n" * 60_000, b"")] * 18
+    routed = route(router(), given)
+    assert said(routed)["uow-error-class"] == b"UnitTooLargeError"
+    given.headers_ = given.headers_[:9]
+    assert route(router(), given).fate is Fate.ROUTED
