@@ -68,6 +68,8 @@ from uow.topics.headers import UNIT_ID
 from uow.topics.policies import DestinationPolicy
 from uow.topics.routes import Route, unit_topics
 
+BATCH_FILES: Final = 10_000
+"""Most records of a batch. Each file is forced to disk, and a batch that a kill cut off is written again: ten times as many took minutes."""
 ROWS_AT_ONCE: Final = "64"
 """Units that a task holds at once: one may have ten megabytes, and is there three times over."""
 _STAGED: Final = "topic STRING, partition INT, offset BIGINT, timestamp BIGINT, unit_id STRING, day STRING, sha256 STRING, temporary STRING, problem STRING"
@@ -153,7 +155,8 @@ class FileSink:
         session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", ROWS_AT_ONCE)
         decoder = RecordDecoder(session, writer_of(self.cluster.registry_url))
         checkpoint = StreamCheckpoint(self.checkpoint)
-        most = batch_records(backlog(self.cluster, self.topics, checkpoint.offsets(checkpoint.planned)))
+        behind = backlog(self.cluster, self.topics, checkpoint.offsets(checkpoint.planned))
+        most = min(batch_records(behind), BATCH_FILES)
 
         def batch(records: DataFrame, number: int) -> None:
             progress(self.title, Written(FileBatch(self, records, number, decoder, known).write()))
