@@ -18,6 +18,8 @@ from uow.processor.rules.paths import ExpressionError, Place
 from uow.processor.rules.rule_set import RuleSet
 from uow.schemas.error_classes import Complaint
 from uow.topics.catalogue import expected, rules_topic
+from uow.topics.conditions import Manifest
+from uow.topics.grouping import parts_of
 from uow.topics.policies import DestinationPolicy
 from uow.topics.rules import (
     PARAMETERS,
@@ -26,6 +28,7 @@ from uow.topics.rules import (
     DeliverOrder,
     Numbering,
     OnNoKey,
+    OnRuleChange,
     Parameter,
     Row,
     Rule,
@@ -52,6 +55,8 @@ _LEAST: Final[Mapping[str, int]] = {
 }
 _INTEGERS: Final = frozenset({"complete_count", "min_count", "quantity", "max_waiting", "max_open_groups", "priority"})
 """Columns of 32 bits."""
+_NOT_BUILT: Final = "is not built yet"
+"""Of a setting that the specification has and nothing obeys: such a rule would wait for ever, or do something else than it says."""
 
 
 def complaints_about(
@@ -139,8 +144,12 @@ def _about_rule(rule: Rule, rows: list[Row], sources: tuple[Source, ...]) -> Ite
         yield _complaint(rule, "on_no_key", "a rule with sources must say reject, unnamed or pass_through")
     if sources and rule.default_group is not DefaultGroup.PER_NAME:
         yield _complaint(rule, "default_group", "a rule with sources has one group per name: per_name")
-    if rule.group_key == REQUEST and rule.sequence is not Numbering.GIVEN:
-        yield _complaint(rule, "sequence", "requests have numbers: given")
+    if rule.group_key == REQUEST:
+        yield _complaint(rule, "group_key", _NOT_BUILT)
+    if rule.deliver_order is DeliverOrder.FIRST_ARRIVAL:
+        yield _complaint(rule, "deliver_order", _NOT_BUILT)
+    if rule.on_rule_change is OnRuleChange.LIVE:
+        yield _complaint(rule, "on_rule_change", _NOT_BUILT)
 
 
 def _about_destination(rule: Rule, destinations: Mapping[str, DestinationPolicy]) -> Iterator[Complaint]:
@@ -149,13 +158,18 @@ def _about_destination(rule: Rule, destinations: Mapping[str, DestinationPolicy]
         yield _complaint(rule, "destination", f"no such destination; there are {', '.join(destinations) or 'none'}")
     elif not policy.forms_units:
         yield _complaint(rule, "destination", "its handling_policy must be single_message_delivery")
+    elif policy.has_paths:
+        yield _complaint(rule, "destination", 'rules for routing = "path" are not built yet')
 
 
 def _about_row(rule: Rule, row: Row, has_sources: bool, taken: Mapping[str, str]) -> Iterator[Complaint]:
     yield from _ranges(row)
-    yield from _unreadable(row, "complete_when", conditions.read_complete_when)
+    yield from _unreadable(row, "complete_when", _read_complete_when)
     yield from _unreadable(row, "give_up_when", conditions.read_give_up_when)
-    yield from _unreadable(row, "age_from", conditions.read_age_from)
+    if row.age_from == "manifest":
+        yield _complaint(row, "age_from", _NOT_BUILT)
+    else:
+        yield from _unreadable(row, "age_from", conditions.read_age_from)
     if not row.routing_name.strip() or len(row.routing_name.encode("utf-8", "replace")) > MAX_NAME_BYTES:
         yield _complaint(row, "routing_name", f"must not be blank, and at most {MAX_NAME_BYTES} bytes")
     if row.valid_from_ms is not None and row.valid_to_ms is not None and row.valid_from_ms >= row.valid_to_ms:
@@ -168,6 +182,11 @@ def _about_row(rule: Rule, row: Row, has_sources: bool, taken: Mapping[str, str]
     yield from _about_closing(rule, row, has_sources)
 
 
+def _read_complete_when(text: str) -> None:
+    if any(isinstance(part, Manifest) for part in parts_of(conditions.read_complete_when(text))):
+        raise ExpressionError(f"manifest {_NOT_BUILT}")
+
+
 def _about_closing(rule: Rule, row: Row, has_sources: bool) -> Iterator[Complaint]:
     limits = (row.complete_count, row.complete_bytes, row.complete_when, row.give_up_when, row.age_ms, row.idle_ms)
     if all(limit is None for limit in limits) and not has_sources and rule.sequence is not Numbering.GIVEN:
@@ -177,8 +196,6 @@ def _about_closing(rule: Rule, row: Row, has_sources: bool) -> Iterator[Complain
             yield _complaint(row, "age_from", "is of no use without age_ms")
         if row.below_min is BelowMin.EXTEND:
             yield _complaint(row, "below_min", "extends by age_ms, which is not given")
-        if rule.deliver_order is DeliverOrder.FIRST_ARRIVAL:
-            yield _complaint(row, "age_ms", "must be given where units leave in order of first_arrival")
     if row.complete_count and row.min_count > row.complete_count:
         yield _complaint(row, "min_count", f"is above complete_count, {row.complete_count}")
 

@@ -159,3 +159,14 @@ def test_config_check_names_a_rule_that_a_router_asks_for_and_that_is_not_there(
     put()
     Path("uow.toml").write_text(TOML + "[routers.r]\ninputs = ['stock.events']\nrules = ['low-stock', 'lost']")
     assert "routers.r.rules = 'lost': is no enabled rule" in run("config", "check").stdout
+
+
+def test_units_by_rule_cannot_be_audited_and_the_command_says_so() -> None:
+    put()
+    with Path("uow.toml").open("a") as config:
+        config.write('[destinations.other]\nhandling_policy = "single_message_delivery"\n')
+    refused = run("audit", "--tables", "tables")
+    assert refused.exit_code == 2
+    assert "supply" in refused.stderr
+    assert "cannot be audited yet" in refused.stderr
+    assert "other" not in refused.stderr.replace("the others", "")

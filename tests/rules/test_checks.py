@@ -10,7 +10,7 @@ import pytest
 from tests.rules.low_stock import ROWS, RULE, TABLES
 from uow.processor.rules.checks import complaints_about
 from uow.processor.rules.rule_set import RuleSet, RuleTables
-from uow.topics.policies import DestinationPolicy, HandlingPolicy
+from uow.topics.policies import DestinationPolicy, HandlingPolicy, Routing
 from uow.topics.rules import (
     BelowMin,
     DefaultGroup,
@@ -19,12 +19,18 @@ from uow.topics.rules import (
     KeyCase,
     Numbering,
     OnNoKey,
+    OnRuleChange,
     Parameter,
     Source,
 )
 
 FORMS = DestinationPolicy(handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY)
-DESTINATIONS = {"supply": FORMS, "plain": DestinationPolicy(), "other": FORMS}
+DESTINATIONS = {
+    "supply": FORMS,
+    "plain": DestinationPolicy(),
+    "other": FORMS,
+    "paths": replace(FORMS, routing=Routing.PATH),
+}
 
 
 def complaints(tables: RuleTables) -> list[str]:
@@ -51,7 +57,9 @@ NO_LIMIT: dict[str, Any] = {"complete_count": None, "age_ms": None}
         ({"complete_when": "predicate(quantity > 1)"}, "complete_when"),
         ({"give_up_when": "count(1)"}, "give_up_when"),
         ({"age_from": "event:$..x"}, "age_from"),
-        ({"age_ms": None, "age_from": "manifest"}, "age_from"),
+        ({"age_ms": None, "age_from": "event:path:sent"}, "age_from"),
+        ({"age_from": "manifest"}, "age_from"),
+        ({"complete_when": "any(count(3), manifest(2))"}, "complete_when"),
         ({"age_ms": None, "below_min": BelowMin.EXTEND}, "below_min"),
         ({"valid_from_ms": 5, "valid_to_ms": 5}, "valid_to_ms"),
         ({"routing_name": "  "}, "routing_name"),
@@ -94,7 +102,10 @@ def test_any_condition_that_closes_is_enough_b35(changes: dict[str, Any]) -> Non
         ({"accept": "quantity >"}, "accept"),
         ({"transform": "lower"}, "transform"),
         ({"group_key": "nothing"}, "group_key"),
-        ({"group_key": "request"}, "sequence"),
+        ({"group_key": "request"}, "group_key"),
+        ({"deliver_order": DeliverOrder.FIRST_ARRIVAL}, "deliver_order"),
+        ({"on_rule_change": OnRuleChange.LIVE}, "on_rule_change"),
+        ({"destination": "paths"}, "destination"),
         ({"delay_item": "path:$..x"}, "delay_item"),
         ({"order_by": "field:"}, "order_by"),
         ({"release_every_ms": 999}, "release_every_ms"),
@@ -133,7 +144,7 @@ def test_a_rule_with_sources_says_what_becomes_of_records_without_a_name_b93_b97
 
 
 def test_what_is_wrong_across_rows() -> None:
-    folded = replace(RULE, key_case=KeyCase.CASEFOLD, deliver_order=DeliverOrder.FIRST_ARRIVAL)
+    folded = replace(RULE, key_case=KeyCase.CASEFOLD)
     tables = replace(
         TABLES,
         rules=(folded,),

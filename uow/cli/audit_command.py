@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from uow.cli.main import FAILED
 from uow.cli.options import config_option, destinations_option, json_option, spark_options, tables_option
 from uow.cli.sink_command import chosen_destinations, cluster_of
 from uow.config.loading import Settings
+from uow.schemas.error_classes import ConfigError
 from uow.terminal.printing import Progress, moment_text, print_json, print_table, wall_clock_ms
 
 ONE_COMPILER_RECORDS = 2_000_000
@@ -69,10 +71,12 @@ def command(
     from uow.spark_sink.tables import DeltaTables
     from uow.topics.catalogue import DestinationTopics
 
+    destinations = chosen_destinations(settings, chosen)
+    _refuse_rules(settings, destinations)
     cluster = cluster_of(settings)
     wanted = [
         (DestinationTopics(settings.application_id, name), settings.policy(name), DeltaTables(root, name))
-        for name in chosen_destinations(settings, chosen)
+        for name in destinations
     ]
     reports = []
     with Progress("Spark is starting") as progress:
@@ -92,6 +96,23 @@ def command(
         for report in reports:
             show(report)
     sys.exit(0 if all(report.is_clean for report in reports) else FAILED)
+
+
+def _refuse_rules(settings: Settings, destinations: Collection[str]) -> None:
+    """Units by rule are not computed again: each would be called a difference.
+
+    Raises:
+        ConfigError: A rule, in any version, has one of the destinations.
+        RulesUnavailable: Nobody can say.
+    """
+    if not settings.rules.source:
+        return
+    from uow.ops.rules import RuleDesk
+
+    ruled = {rule.destination for rule in RuleDesk(settings).read().tables.rules}
+    if by_rule := sorted(ruled.intersection(destinations)):
+        rule = "units by rule cannot be audited yet; choose the others with --destination"
+        raise ConfigError("rules.source", ", ".join(by_rule), rule)
 
 
 def as_data(report: AuditReport) -> dict[str, Any]:
