@@ -70,6 +70,8 @@ log = logging.getLogger("uow.partition")
 GROUP_BYTES = 800
 COMPONENT_BYTES = 100
 """Memory of an open group and of a held component beside their bytes: objects, table entries, deadlines. `tests/engine/test_memory.py` measures it."""
+RULED_BYTES = 500
+"""Memory of a group by rule beyond that: ids of its components, and what its conditions look at."""
 STALE_BYTES = 600
 """Memory of a closed group that is still in the queue of replayable ones, or among the deadlines: its components are let go."""
 
@@ -181,9 +183,9 @@ class PartitionTask:
         partition = self.partition
         opened = len(partition.groups)
         stale = max(0, len(self.replayable) - opened) + max(0, partition.deadlines - opened)
-        return (
-            partition.held_bytes + GROUP_BYTES * opened + STALE_BYTES * stale + COMPONENT_BYTES * partition.counts.open
-        )
+        by_rule = sum(map(len, partition.by_rule.values()))
+        components = partition.held_bytes + COMPONENT_BYTES * partition.counts.open
+        return components + GROUP_BYTES * opened + RULED_BYTES * by_rule + STALE_BYTES * stale
 
     @property
     def table_bytes(self) -> int:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.core.script import T0, Story, c, context_of, policy_of
+from tests.core.rule_script import Table, row
 from tests.fake_record import INPUT, FakeRecord
 from uow.processor.core.changes import Closed
 from uow.processor.core.closed import ClosedMemory, CommandMemory, memory_of
@@ -51,6 +52,29 @@ def test_estimate_is_what_groups_take(components: int, age: int, replay: ReplayL
             ]
             first = group * components
             task.process([FakeRecord(first + n, each, b"v" * 20, key, 1_000, INPUT) for n, each in enumerate(said)])
+    assert len(task.groups) == groups
+    assert 0.6 < found[0] / task.memory_bytes < 1.4, f"{found[0] / groups:.0f} bytes a group"
+
+
+@pytest.mark.parametrize("components", [1, 4, 50])
+def test_estimate_is_what_groups_by_rule_take(components: int) -> None:
+    """Each keeps the ids of its components, and what its conditions look at (line 10, B-38)."""
+    table = Table(row("*", complete_count=100, age_ms=10_000_000))
+    task = PartitionTask(INPUT, context_of(policy_of(), rules=table))
+    groups = GROUPS // components
+    with traced() as found:
+        for group in range(groups):
+            key, first = b"low-stock/%06d" % group, group * components
+            said = [
+                [
+                    ("uow-id", key),
+                    ("uow-rule", b"low-stock/*@1"),
+                    ("uow-input", b"stock.events/0/%d" % (first + n)),
+                    ("uow-arrived-at", b"%d" % T0),
+                ]
+                for n in range(components)
+            ]
+            task.process([FakeRecord(first + n, each, b"v" * 20, key, T0, INPUT) for n, each in enumerate(said)])
     assert len(task.groups) == groups
     assert 0.6 < found[0] / task.memory_bytes < 1.4, f"{found[0] / groups:.0f} bytes a group"
 
