@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -226,6 +227,15 @@ def test_connections_of_one_factory_share_nothing_r28() -> None:
             assert heard == []
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Python's own handler: that of a Spark session, which may live in this process, would ask its JVM to cancel jobs instead."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_is_heard_in_every_call_that_waits_for_ever(cluster: MockCluster) -> None:
     """While nobody answers, and with a blocking time without end: nothing else ends these calls."""
     with uow.connect(cluster.bootstrap, reconnect_policy="all") as connection:
