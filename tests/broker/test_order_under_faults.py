@@ -94,6 +94,8 @@ def run(chain: Chain, count: int, breaks: Sequence[Callable[[], None]]) -> None:
 
     def disturb(number: int) -> None:
         if number in due:
+            for thread in threads:  # two kills of one program at once would leave two of it
+                thread.join(PATIENCE_S)
             threads.append(threading.Thread(target=due[number]))
             threads[-1].start()
 

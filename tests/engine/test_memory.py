@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.core.script import T0, Story, c, context_of, policy_of
 from tests.core.rule_script import Table, row
+from tests.core.script import T0, Story, c, context_of, policy_of
 from tests.fake_record import INPUT, FakeRecord
 from uow.processor.core.changes import Closed
 from uow.processor.core.closed import ClosedMemory, CommandMemory, memory_of
