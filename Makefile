@@ -16,8 +16,9 @@ setup: ## .venv and jars by their locks; does nothing when both are up to date
 	@test -n "$(PYTHON)" || { echo 'Python 3.11 or 3.12 is needed (PYTHON=/path/to/python3.11 make ...)' >&2; exit 1; }
 	@$(PYTHON) tools/setup.py
 
-demo: setup ## the whole story on an embedded broker, in under three minutes
+demo: setup ## both stories on an embedded broker; ARGS='low-stock --keep' for one
 	@$(BIN)/uow demo $(ARGS)
+	@$(if $(ARGS),,$(BIN)/uow demo low-stock)
 
 # Five processes, which share a broker, also on two cores: two have a Spark session each, the others wait more than they work. PARALLEL= for one.
 PARALLEL ?= -n 5 --no-loadscope-reorder

@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench import client_sends, hot, latency, takeover
+from bench import by_rule, client_asyncio, client_reads, client_sends, hot, latency, routing, takeover
 from bench.drain import BenchBroker, Drain, scratch
 from bench.restore_times import Restores
 from bench.workloads import WORKLOADS, Workload, produce
@@ -157,11 +157,44 @@ def sends(place: BenchBroker, asked: BenchOptions, results: Results, say: Say) -
         say(f"client sends round {number + 1}, {way}: {done['us']:.1f} µs, bare {done['bare_us']:.1f} µs a record")
 
 
+def asyncio_client(place: BenchBroker, asked: BenchOptions, results: Results, say: Say) -> None:
+    for number, way in itertools.product(range(asked.rounds), client_asyncio.WAYS):
+        done = client_asyncio.measure(place, asked.records or 40_000, way)
+        results.add(f"asyncio, {way}", done)
+        say(f"asyncio round {number + 1}, {way}: {done['cpu_us']:.1f} µs CPU, {done['cpu_ratio']:.2f} x the library's")
+
+
+def reads(place: BenchBroker, asked: BenchOptions, results: Results, say: Say) -> None:
+    for number in range(asked.rounds):
+        done = client_reads.measure(place, asked.records or 40_000)
+        results.add("strict reader", done)
+        say(f"strict reader round {number + 1}: {done['cpu_us']:.1f} µs CPU, {done['cpu_ratio']:.2f} x a plain one")
+
+
 def hot_path(asked: BenchOptions, results: Results, say: Say) -> None:
     for name in ("w5", "w100", "w10k", "w1"):
         done = hot.measure(min(asked.records or 50_000, 50_000), 2 + 2 * asked.rounds, name)
         results.add(f"hot {name}", done)
         say(f"hot {name}: {done['process']:.2f} µs a component, {done['ratio']:.2f} x a dictionary loop")
+
+
+def groups_by_rule(asked: BenchOptions, results: Results, say: Say) -> None:
+    for name, measure, most in (("count10", by_rule.count_ten, 100_000), ("ages", by_rule.ages, 100_000)):
+        if name in asked.what:
+            done = measure(min(asked.records or most, most), 1 + asked.rounds)
+            results.add(TITLES[name], done)
+            say(f"{TITLES[name]}: {done['us']:.2f} µs a component, {done['ratio']:.2f} x")
+
+
+TITLES = {"count10": "count(10), w5 as bare", "ages": "open groups with ages, without as bare"}
+
+
+def routers(place: BenchBroker, asked: BenchOptions, results: Results, say: Say) -> None:
+    each = routing.Routing(place, asked.records or 200_000)
+    for number in range(asked.rounds):
+        done = each.measure()
+        results.add("router", done)
+        say(f"router round {number + 1}: {done['us']:.2f} µs, bare {done['bare_us']:.2f} µs a record")
 
 
 ON_BROKER: dict[str, Callable[[BenchBroker, BenchOptions, Results, Say], None]] = {
@@ -170,8 +203,12 @@ ON_BROKER: dict[str, Callable[[BenchBroker, BenchOptions, Results, Say], None]] 
     "latency": latencies,
     "takeover": takeovers,
     "client": sends,
+    "asyncio": asyncio_client,
+    "reads": reads,
+    "router": routers,
 }
-WHAT = ("hot", "w5", "w100", "w10k", "w1", *ON_BROKER)
+IN_MEMORY = ("hot", "count10", "ages")
+WHAT = (*IN_MEMORY, "w5", "w100", "w10k", "w1", *ON_BROKER)
 
 
 def run(asked: BenchOptions, say: Say, heap: str = "1g", tier: Tier = Tier.FULL) -> Results:
@@ -179,7 +216,8 @@ def run(asked: BenchOptions, say: Say, heap: str = "1g", tier: Tier = Tier.FULL)
     results = Results()
     if "hot" in asked.what:
         hot_path(asked, results, say)
-    if set(asked.what) == {"hot"}:
+    groups_by_rule(asked, results, say)
+    if set(asked.what) <= set(IN_MEMORY):
         return results
     with (
         scratch() as folder,
@@ -205,6 +243,7 @@ COLUMNS: Columns = (
     ("process", "CPU µs/component", "{:.2f}"),
     ("us", "µs/record", "{:.1f}"),
     ("bare_us", "bare µs/record", "{:.1f}"),
+    ("bare_cpu_us", "bare CPU µs/record", "{:.1f}"),
     ("ratio", "ratio", "{:.2f}"),
     ("cpu_ratio", "CPU ratio", "{:.2f}"),
     ("price", "to keeping nothing", "{:.2f}"),

@@ -7,7 +7,7 @@ surviving a restart. Only for this benchmark: when it is killed, all open groups
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from unittest.mock import patch
 
@@ -24,7 +24,11 @@ class ForgetfulTask(PartitionTask):
     """Makes neither rows nor ledger records."""
 
     def _promote(
-        self, held: Sequence[HeldRow], promoted: Iterable[Group], rows: list[tuple[bytes, bytes | None]]
+        self,
+        held: Sequence[HeldRow],
+        promoted: Iterable[Group],
+        rows: list[tuple[bytes, bytes | None]],
+        amended: Container[Group] = (),
     ) -> None:
         pass
 

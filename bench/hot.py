@@ -59,7 +59,8 @@ class Fake:
         return self._timestamp
 
 
-def _new_task() -> PartitionTask:
+def new_task() -> PartitionTask:
+    """A partition of units of work."""
     unit, outcome = single_object_header("Unit"), single_object_header("Outcome")
     context = TaskContext("hot", DestinationTopics("bench", "hot"), POLICY, 1, unit, outcome)
     return PartitionTask(Tp("hot.components", 0), context)
@@ -95,7 +96,7 @@ def _dictionary(records: Sequence[Fake], took: dict[str, float]) -> None:
 
 
 def _whole(records: Sequence[Fake], took: dict[str, float]) -> None:
-    task, began = _new_task(), time.thread_time()
+    task, began = new_task(), time.thread_time()
     for at in range(0, len(records), POLL):
         task.process(records[at : at + POLL])
     took["process"] = time.thread_time() - began
@@ -103,7 +104,7 @@ def _whole(records: Sequence[Fake], took: dict[str, float]) -> None:
 
 def _steps(records: Sequence[Fake], took: dict[str, float]) -> None:
     """The steps of `PartitionTask.process`, one by one."""
-    task, clock = _new_task(), time.thread_time
+    task, clock = new_task(), time.thread_time
     partition = task.partition
     for step in ("columns", "fast path", "units", "rows and ledger"):
         took[step] = 0.0

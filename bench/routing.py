@@ -1,23 +1,21 @@
 """CPU per record of the router, against a bare loop that consumes, transforms and produces in transactions, by turns on one embedded broker.
 
-`python -m bench.routing [RECORDS [ROUNDS]]`. The bare loop writes the same records, key and headers included, and checks nothing. Each side is a
+Part of `make bench` (`python -m bench router`). The bare loop writes the same records, key and headers included, and checks nothing. Each side is a
 process of its own; what is counted is its CPU from its first record to its last, all threads.
 """
 
 from __future__ import annotations
 
 import gc
-import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import confluent_kafka as ck
 
-from uow.embedded.broker import EmbeddedBroker
+from bench.drain import BenchBroker
+from bench.workloads import send
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.source import GRACE_S
 from uow.processor.kafka.worker_settings import WorkerSettings
@@ -28,7 +26,7 @@ from uow.topics.catalogue import DestinationTopics, expected, expected_of_router
 from uow.topics.policies import DestinationPolicy, HandlingPolicy
 from uow.topics.routers import RouterSettings, RulesSettings
 
-INPUT, DESTINATION, NAMES = "bench.events", "supply", 50
+DESTINATION, NAMES = "supply", 50
 POLICY = DestinationPolicy(handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY)
 RULES = """
 version = 1
@@ -42,36 +40,62 @@ row = [{ routing_name = "*", complete_count = 10 }]
 """
 
 
-def settings(bootstrap: str, application: str, folder: str) -> WorkerSettings:
+class Routing:
+    """A preloaded input, and what routes it.
+
+    Args:
+        place: The broker.
+        records: Number of records.
+    """
+
+    def __init__(self, place: BenchBroker, records: int) -> None:
+        self._place, self._records = place, records
+        self._input = place.destination("events")
+        admin.create_missing(place.admin, expected_of_routers(place.application(), [self._input]))
+        preload(place.bootstrap, self._input, records)
+        (place.folder / "rules.toml").write_text(RULES)
+
+    def measure(self) -> dict[str, float]:
+        """CPU microseconds a record of the bare loop (`bare_us`) and of the router (`us`), one after the other, and the ratio."""
+        bare, us = self._run("bare"), self._run("router")
+        return {"bare_us": bare, "us": us, "ratio": us / bare}
+
+    def _run(self, side: str) -> float:
+        application = self._place.application()
+        topics = expected_of_routers(application, []) + expected(application, DESTINATION, POLICY)
+        admin.create_missing(self._place.admin, topics)
+        given = [self._place.bootstrap, application, self._input, str(self._place.folder), str(self._records)]
+        command = [sys.executable, "-m", "bench.routing", side, *given]
+        told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        return float(told.split()[-1]) / self._records * 1e6
+
+
+def settings(bootstrap: str, application: str, events: str, folder: str) -> WorkerSettings:
     return WorkerSettings(
         application,
         bootstrap,
         "0",
         destinations={DESTINATION: POLICY},
         rules=RulesSettings(f"{folder}/rules.toml"),
-        routers={"stock": RouterSettings((INPUT,))},
+        routers={"stock": RouterSettings((events,))},
     )
 
 
-def preload(bootstrap: str, records: int) -> None:
-    producer = ck.Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 50})
-    for number in range(records):
-        headers = [("uow-destination", b"supplier-%d" % (number % NAMES))]
-        value = b'{"event_id": %d, "product": "bolt", "level": 3, "threshold": 10, "quantity": 100}' % number
-        while True:
-            try:
-                producer.produce(INPUT, value, b"%d" % number, headers=headers)  # type: ignore[arg-type]
-                break
-            except BufferError:
-                producer.poll(0.1)
-    producer.flush(60)
+def preload(bootstrap: str, events: str, records: int) -> None:
+    """Fills the input."""
+    value = b'{"event_id": %d, "product": "bolt", "level": 3, "threshold": 10, "quantity": 100}'
+    rows = (
+        (events, value % number, b"%d" % number, -1, [("uow-destination", b"supplier-%d" % (number % NAMES))])
+        for number in range(records)
+    )
+    send(bootstrap, rows)
 
 
 def route(of: WorkerSettings, records: int) -> float:
     """CPU seconds of the router for all records."""
     status = WorkerStatus("0")
     begun: list[float] = []
-    router = kafka_router(of, follow_rules(of), {})(
+    router = kafka_router(of, follow_rules(of), {}, {})(
         status, lambda: begun.append(time.process_time()), lambda error: None
     )
     _quiet()
@@ -94,7 +118,8 @@ def bare(of: WorkerSettings, records: int) -> float:
     def assign(_: Any, partitions: list[ck.TopicPartition]) -> None:
         consumer.incremental_assign([ck.TopicPartition(each.topic, each.partition, 0) for each in partitions])
 
-    consumer.subscribe([INPUT], on_assign=assign)
+    (events,) = of.routers["stock"].inputs
+    consumer.subscribe([events], on_assign=assign)
     _quiet()
     done, began, was_full = 0, 0.0, False
     while done < records:
@@ -120,11 +145,11 @@ def bare(of: WorkerSettings, records: int) -> float:
                 *headers,
                 ("uow-id", key),
                 ("uow-rule", b"low-stock/*@1"),
-                ("uow-input", b"%s/%d/%d" % (INPUT.encode(), partition, offset)),
+                ("uow-input", b"%s/%d/%d" % (events.encode(), partition, offset)),
                 ("uow-arrived-at", b"%d" % message.timestamp()[1]),
             ]
             producer.produce(topics.components, message.value(), key, -1, None, None, 0, headers)
-        offsets = [ck.TopicPartition(INPUT, number, offset) for number, offset in positions.items()]
+        offsets = [ck.TopicPartition(events, number, offset) for number, offset in positions.items()]
         producer.send_offsets_to_transaction(offsets, token, 10)
         producer.commit_transaction(10)
     spent = time.process_time() - began
@@ -138,39 +163,6 @@ def _quiet() -> None:
     gc.disable()
 
 
-def main(records: int = 300_000, rounds: int = 3) -> None:
-    with tempfile.TemporaryDirectory() as folder, EmbeddedBroker(Path(folder) / "broker") as broker:
-        (Path(folder) / "rules.toml").write_text(RULES)
-        client = admin.admin_client(broker.bootstrap, {})
-        admin.create_missing(client, expected_of_routers("bench", [INPUT]))
-        admin.create_missing(client, expected("bench", DESTINATION, POLICY))
-        preload(broker.bootstrap, records)
-        spent: dict[str, list[float]] = {"bare": [], "router": []}
-        for number in range(rounds):
-            for side in spent:
-                application = f"bench-{side}-{number}"
-                admin.create_missing(client, expected_of_routers(application, []))
-                command = [
-                    sys.executable,
-                    "-m",
-                    "bench.routing",
-                    side,
-                    broker.bootstrap,
-                    application,
-                    folder,
-                    str(records),
-                ]
-                told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-                spent[side].append(float(told.split()[-1]) / records * 1e6)
-        for side, values in spent.items():
-            print(f"{side}: {statistics.median(values):.1f} us a record ({min(values):.1f} to {max(values):.1f})")
-        ratios = [router / loop for loop, router in zip(spent["bare"], spent["router"], strict=True)]
-        print(f"ratio: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
-
-
 if __name__ == "__main__":
-    match sys.argv[1:]:
-        case [("bare" | "router") as side, bootstrap, application, folder, count]:
-            print((bare if side == "bare" else route)(settings(bootstrap, application, folder), int(count)))
-        case numbers:
-            main(*map(int, numbers))
+    _, side, bootstrap, application, events, folder, count = sys.argv
+    print((bare if side == "bare" else route)(settings(bootstrap, application, events, folder), int(count)))

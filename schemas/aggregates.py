@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import re
 from codecs import BOM_UTF8
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 from xml.parsers import expat
 from xml.sax.saxutils import escape, quoteattr
@@ -43,6 +43,32 @@ def collection_xml(name: str, components: Iterable[tuple[str, ComponentRecord]])
         for source, each in components
     )
     return b"%b<Collection name=%b>%b</Collection>" % (_HEAD, quoteattr(name).encode("utf-8", "replace"), inside)
+
+
+def replies_xml(name: str, folders: Sequence[str], components: Iterable[ComponentRecord]) -> bytes:
+    """An element `Replies` with one `Folder` for each reply, in the order of the requests, and a `Missing` for each that lacks (B-78, B-83). Never raises.
+
+    Args:
+        name: Of the manifest.
+        folders: Of the requests, by number.
+        components: The replies; the number of each is that of its request.
+    """
+    held = {each.seq: each for each in components}
+    inside = b"".join(
+        b"<Folder name=%b>%b</Folder>" % (_attribute(folder), element_of(held[number].value))
+        if number in held
+        else b"<Missing name=%b/>" % _attribute(folder)
+        for number, folder in enumerate(folders, 1)
+    )
+    return b"%b<Replies name=%b>%b</Replies>" % (_HEAD, _attribute(name), inside)
+
+
+def _attribute(text: str) -> bytes:
+    """A text as an attribute's value in quotes; what XML does not know becomes a question mark."""
+    return quoteattr(_NO_XML.sub("?", text)).encode("utf-8", "replace")
+
+
+_NO_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def element_of(value: bytes | None) -> bytes:
@@ -104,7 +130,13 @@ def _span(value: bytes) -> tuple[int, int]:
     return start, value.index(b">", last) + 1 if value.startswith(b"</", last) else last
 
 
-def aggregate_json(unit: Unit, rule: str, origins: Iterable[dict[str, Any]], collection: str | None = None) -> bytes:
+def aggregate_json(
+    unit: Unit,
+    rule: str,
+    origins: Iterable[dict[str, Any]],
+    collection: str | None = None,
+    further: Mapping[str, Any] | None = None,
+) -> bytes:
     """A unit as `formats.to_json` writes it, with the name of its row; and in each component what is known of its origin.
 
     Args:
@@ -112,9 +144,10 @@ def aggregate_json(unit: Unit, rule: str, origins: Iterable[dict[str, Any]], col
         rule: Text of `uow-rule`.
         origins: Of each component, in order: `source_name`, `input` and `arrived_at`, or null.
         collection: Name of a collection, which also has `sources`: for each source the places of its components, from 1 (B-108).
+        further: Further fields of the unit.
     """
     told = list(origins)
-    more: dict[str, Any] = {"rule": rule}
+    more: dict[str, Any] = {"rule": rule, **(further or {})}
     if collection is not None:
         sources: dict[str, list[int]] = {}
         for place, origin in enumerate(told, 1):

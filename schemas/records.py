@@ -225,6 +225,15 @@ class ReferenceRow(ChangelogRow):
 
 
 @dataclass(frozen=True, slots=True)
+class ManifestPart:
+    """The manifest that a group keeps (B-78): id of the command that brought it, the moment it was taken, epoch ms, and its JSON."""
+
+    command_id: str
+    taken_at: int
+    text: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class GroupRow:
     """Facts about a group that are not in its component rows (Avro `ChangelogGroup`); written only when one differs from its default.
 
@@ -237,6 +246,7 @@ class GroupRow:
         rule_version: 0.
         rule: `uow-rule` of the row that opened it; None for a unit of work.
         waits_since: Since when it is complete and not allowed to leave.
+        manifest: The manifest of the fan-out whose replies it holds; None before it comes, and for groups of other rules.
     """
 
     generation: int
@@ -247,6 +257,7 @@ class GroupRow:
     rule_version: int = 0
     rule: str | None = None
     waits_since: int | None = None
+    manifest: ManifestPart | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,29 +35,32 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import reduce
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
 
 from uow.schemas.error_classes import StateCorruptedError
 from uow.spark_sink import balance, comparison, expectations, recompute
+from uow.spark_sink.audit_keys import AuditKeys
 from uow.spark_sink.audit_state import AuditState, StateFolder, Unusable
 from uow.spark_sink.balance import Sides, is_before
 from uow.spark_sink.checkpoint import PlannedOffsets, StreamCheckpoint
 from uow.spark_sink.comparison import DifferenceKind, compare
+from uow.spark_sink.destination_rules import NO_RULES, DestinationRules
 from uow.spark_sink.expectations import Expectations, mark_file
 from uow.spark_sink.kafka import Cluster, OffsetSpan, begins, committed
 from uow.spark_sink.prints import content
 from uow.spark_sink.recompute import Fate
-from uow.spark_sink.tables import PLACE, DeltaTables, Table, with_nested
+from uow.spark_sink.tables import PLACE, DeltaTables, PresentRows, Table, with_nested
 from uow.topics.catalogue import DestinationTopics
+from uow.topics.headers import INPUT
 from uow.topics.policies import DestinationPolicy
 from uow.topics.routes import RouteMatching
 
@@ -151,6 +154,7 @@ class Audit:
         names: Names of the topics, and the application whose committed offsets count.
         policy: Settings of the destination.
         tables: The tables.
+        rules: Rules of the destination.
     """
 
     spark: SparkSession
@@ -158,6 +162,7 @@ class Audit:
     names: DestinationTopics
     policy: DestinationPolicy
     tables: DeltaTables
+    rules: DestinationRules = NO_RULES
 
     def run(self, *, incremental: bool = False, accept: bool = False) -> AuditReport:
         """Makes the audit.
@@ -252,8 +257,24 @@ def unjudged(
 
 _WHOLE: Final = "everything was audited"
 
-Stored = Mapping[Table, tuple[DataFrame, list[str]]]
-"""Rows of each table, and the names of its data files that have other ones."""
+Stored = Mapping[Table, PresentRows]
+"""The tables, of an incremental audit without those data files that the last one was done with."""
+
+
+class _Balanced(NamedTuple):
+    """The balance in numbers.
+
+    Attributes:
+        report: With all counts, without differences of single rows.
+        keys: Number of keys by verdict and kind.
+        passed: Number of plain records in each partition that the next incremental audit does not look at, without those before.
+        has_residue: False if nothing is left for it.
+    """
+
+    report: AuditReport
+    keys: Mapping[tuple[str, str], int]
+    passed: Mapping[int, int]
+    has_residue: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +305,10 @@ class _Run:
     def names(self) -> DestinationTopics:
         return self.audit.names
 
+    @property
+    def keys(self) -> AuditKeys:
+        return AuditKeys.of(self.audit.rules, self.names, self.span)
+
     def judge(self, *, is_accepted: bool) -> tuple[AuditReport, AuditState | str]:
         """The report; and the state for the next audit, or the reason why there is none."""
         audit, span, state = self.audit, self.span, self.state
@@ -292,50 +317,60 @@ class _Run:
             and audit.policy.has_paths
             and any(begins(audit.cluster, self.names.closed_changelog).values())
         )
-        wanted = Expectations(audit.cluster, self.names, audit.policy, span, self.begin, self.leave, is_cut)
+        wanted = Expectations(
+            audit.cluster, self.names, audit.policy, span, self.begin, self.leave, is_cut, audit.rules
+        )
         stored = self._stored()
         tables = self._rows(stored)
         partitions = self.spark.range(0, len(span.end), 1, len(span.end))
         expected = partitions.mapInArrow(wanted.entries(), expectations.ENTRIES)
-        residue = None if self.begin is None else self._residue()
         passed = {} if state is None else state.passed
-        keys = balance.balance(Sides(expected, tables, self.names, span, self.reach, passed, residue)).persist()
+        keys = balance.balance(
+            Sides(expected, tables, self.names, span, self.reach, passed, self._residue(), self.keys)
+        ).persist()
         try:
-            report, verdicts = self._balanced(keys, tables)
+            balanced = self._balanced(keys, tables)
+            report = balanced.report
             bad = {balance.DIFFERENT} if report.unread else {balance.DIFFERENT, balance.LATER}
-            kinds = {kind for verdict, kind in verdicts if verdict in bad}
+            kinds = {kind for verdict, kind in balanced.keys if verdict in bad}
             if kinds:
-                wrong = keys.where(sql.col("verdict").isin(*bad)).select(
-                    "kind", "key", "is_owed", "is_early", "lacking"
+                wrong = _leaf(
+                    keys.where(sql.col("verdict").isin(*bad)).select("kind", "key", "is_owed", "is_early", "lacking")
                 )
-                some = wrong.where(sql.col("kind") == expectations.OF_ID).limit(_MOST_IDS + 1).collect()
-                ids = frozenset(row.key for row in some) if len(some) <= _MOST_IDS else None
+                ids = None
+                if sum(balanced.keys.get((verdict, expectations.OF_ID), 0) for verdict in bad) <= _MOST_IDS:
+                    ids = frozenset(row.key for row in wrong.where(sql.col("kind") == expectations.OF_ID).collect())
                 rows = partitions.mapInArrow(replace(wanted, leave=None).rows(ids), expectations.ROWS)
                 report = self._compared(report, rows, wrong, kinds, tables)
-            return report, self._ending(keys, report, stored, is_accepted)
+            return report, self._ending(keys, balanced, report, stored, is_accepted)
         finally:
             keys.unpersist()
 
     def _stored(self) -> Stored:
-        """The rows of each table, of an incremental audit without those in files that the last one was done with, and the names of these files."""
-        tables, spark = self.audit.tables, self.spark
         done = {} if self.state is None else self.state.done
-        found = {table: tables.newer(spark, table, frozenset(done.get(table, ()))) for table in _AUDITED}
-        # Spark knows that nothing is false; an empty table it would read
         return {
-            table: (rows.where("false"), names) if tables.is_empty(table) else (rows, names)
-            for table, (rows, names) in found.items()
+            table: self.audit.tables.present(self.spark, table, frozenset(done.get(table, ()))) for table in _AUDITED
         }
 
     def _rows(self, stored: Stored) -> dict[Table, DataFrame]:
         """The rows that count: of an incremental audit those from where the last one had come."""
-        count = {table: rows for table, (rows, _) in stored.items()}
+        # Spark knows that nothing is false; an empty table it would read
+        count = {table: found.rows.where("false") if found.is_empty else found.rows for table, found in stored.items()}
         if self.state is not None:
             count = {table: rows.where(~is_before(self.state.reach, PLACE[table][:3])) for table, rows in count.items()}
+        for name, kind in (("rule", "string"), ("document", "binary")):  # the sink adds them when it starts
+            if name not in count[Table.UNITS].columns:
+                count[Table.UNITS] = count[Table.UNITS].withColumn(name, sql.lit(None).cast(kind))
+        # what a router refused is of its inputs, and a topic that rules only share has records of others
+        is_routers = (sql.col("source_topic") != self.names.components) & sql.expr(_HAS_INPUT)
+        count[Table.REJECTED] = count[Table.REJECTED].where(~sql.coalesce(is_routers, sql.lit(False)))
+        count[Table.PASSED] = count[Table.PASSED].where(~self.keys.is_free())
         return count | {Table.COMPONENTS: with_nested(self.spark, count[Table.COMPONENTS], count[Table.UNITS])}
 
-    def _residue(self) -> DataFrame:
-        assert self.begin is not None
+    def _residue(self) -> DataFrame | None:
+        """The residue that the last audit left; None if it left none."""
+        if self.begin is None or not (self.begin / _RESIDUE).exists():
+            return None
         return self.spark.read.schema(balance.RESIDUE).parquet(str(self.begin / _RESIDUE))
 
     def _with_earlier(
@@ -351,7 +386,7 @@ class _Run:
             wrong: Kind and key of what does not balance.
         """
         assert self.state is not None
-        early = wrong.where("kind = 'id' AND is_early").select(sql.col("key").alias("id"))
+        early = wrong.where("kind = 'id' AND is_early").select(self._id_of_key().alias("id")).distinct()
         units = rows.where(sql.col("kind") == recompute.GROUP).select("unit_id").distinct()
         places = rows.where(sql.col("kind") == recompute.RECORD)
         places = places.select(sql.col("partition").alias("source_partition"), sql.col("offset").alias("source_offset"))
@@ -367,7 +402,9 @@ class _Run:
                 found[table] = tables[table].unionByName(
                     before.join(of, on, "left_semi").select(*tables[table].columns)
                 )
-        owed = self._residue().where((sql.col("kind") == expectations.PLAIN) & (sql.col("left_side") > 0))
+        if (residue := self._residue()) is None:
+            return found
+        owed = residue.where((sql.col("kind") == expectations.PLAIN) & (sql.col("left_side") > 0))
         owed = owed.select(sql.substring_index("key", "/", 1).cast("int").alias("partition"), "key").distinct()
         counts = {row.partition: row["count"] for row in owed.groupBy("partition").count().collect()}
         if counts:
@@ -379,7 +416,14 @@ class _Run:
             found[Table.PASSED] = passed.where(sql.col("rank") > first).drop("rank")
         return found
 
-    def _ending(self, keys: DataFrame, report: AuditReport, stored: Stored, is_accepted: bool) -> AuditState | str:
+    def _id_of_key(self) -> Column:
+        """The group id of a key."""
+        is_by_rule = sql.substring_index("key", "/", 1).isin(*self.keys.rules) if self.keys.rules else sql.lit(False)
+        return sql.when(is_by_rule, sql.regexp_replace("key", "@[0-9]+$", "")).otherwise(sql.col("key"))
+
+    def _ending(
+        self, keys: DataFrame, balanced: _Balanced, report: AuditReport, stored: Stored, is_accepted: bool
+    ) -> AuditState | str:
         """The state after this audit, or the reason why there is none."""
         if not self.reach:
             return "the sink's checkpoint is not beside the tables, so the next audit cannot be incremental"
@@ -392,10 +436,11 @@ class _Run:
             )
         differs = sql.col("verdict") == balance.DIFFERENT
         settled = keys.where(~differs) if not report.is_clean else keys.where(~differs | (sql.col("left") != 0))
-        balance.residue_of(settled).coalesce(1).write.parquet(str(self.leave / _RESIDUE))
+        if balanced.has_residue:
+            balance.residue_of(settled).coalesce(1).write.parquet(str(self.leave / _RESIDUE))
         passed = {} if self.state is None else {**self.state.passed}
-        for row in balance.passed_of(keys).collect():
-            passed[row.partition] = passed.get(row.partition, 0) + row.n
+        for partition, count in balanced.passed.items():
+            passed[partition] = passed.get(partition, 0) + count
         before: PlannedOffsets = {} if self.state is None else self.state.reach
         return AuditState(
             _settings(self.audit.cluster, self.names, self.audit.policy),
@@ -410,15 +455,18 @@ class _Run:
 
     def _done(self, stored: Stored) -> dict[str, list[str]]:
         """Names of the data files of each table that have no row which the next incremental audit looks at."""
-        found: dict[str, list[str]] = {table: names for table, (_, names) in stored.items()}
+        found: dict[str, list[str]] = {table: [*of.done] for table, of in stored.items()}
         looks = [
-            rows.select(
+            of.rows.select(
                 sql.lit(table.value).alias("table"),
                 sql.col("_metadata.file_path").alias("file"),
                 is_before(self.reach, PLACE[table][:3]).alias("is_before"),
             )
-            for table, (rows, _) in stored.items()
+            for table, of in stored.items()
+            if not of.is_empty
         ]
+        if not looks:
+            return found
         files = (
             reduce(DataFrame.unionAll, looks).groupBy("table", "file").agg(sql.bool_and("is_before").alias("is_done"))
         )
@@ -426,24 +474,28 @@ class _Run:
             found[row.table].append(row.file.rpartition("/")[2])
         return found
 
-    def _balanced(self, keys: DataFrame, tables: Mapping[Table, DataFrame]) -> tuple[AuditReport, set[tuple[str, str]]]:
-        """The report with all counts, without differences; and verdicts with the kinds of keys that have them."""
+    def _balanced(self, keys: DataFrame, tables: Mapping[Table, DataFrame]) -> _Balanced:
         counts: dict[int, dict[Fate, int]] = {}
         units: dict[str, int] = {}
         found = dict.fromkeys(balance.FATES, 0)
-        verdicts: set[tuple[str, str]] = set()
-        left_out = unread = 0
+        of_kind: dict[tuple[str, str], int] = {}
+        passed: dict[int, int] = {}
+        unread = left = 0
         is_count = sql.col("verdict") == expectations.COUNT
-        name = sql.when(is_count, sql.col("key"))
-        sums = (sql.sum(fate).alias(fate) for fate in balance.FATES)
+        is_plain = sql.col("kind") == expectations.PLAIN
+        name = sql.when(is_count, sql.col("key")).when(is_plain, sql.substring_index("key", "/", 1))
+        sums = [sql.sum(fate).alias(fate) for fate in balance.FATES]
+        sums += [sql.sum("judged").alias("judged"), sql.count_if(balance.is_left()).alias("left")]
         by = keys.groupBy("verdict", "kind", name.alias("name"))
         for row in by.agg(sql.count("*").alias("keys"), sql.sum("expected").alias("number"), *sums).collect():
-            verdicts.add((row.verdict, row.kind))
+            kind_of = (row.verdict, row.kind)
+            of_kind[kind_of] = of_kind.get(kind_of, 0) + row["keys"]
+            left += row.left
             for fate in balance.FATES:
                 found[fate] += row[fate]
-            if row.verdict == balance.LEFT_OUT and row.kind == expectations.OF_ID:
-                left_out += row["keys"]
-            if row.name is None:
+            if row.kind == expectations.PLAIN:
+                passed[int(row.name)] = passed.get(int(row.name), 0) + row.judged
+            if row.verdict != expectations.COUNT:
                 continue
             kind, partition, of = row.name.split("/")
             if kind == expectations.UNREAD:
@@ -481,12 +533,13 @@ class _Run:
             )
         in_order = {partition: counts[partition] for partition in sorted(counts)}
         destination = self.names.destination
+        left_out = of_kind.get((balance.LEFT_OUT, expectations.OF_ID), 0)
         report = AuditReport(
             destination, in_order, found, units, left_out, unread, totals, examples, until=self.span.end
         )
         if self.state is not None:
             report = replace(report, since=self.state.ends, earlier=self.state.at)
-        return report, verdicts
+        return _Balanced(report, of_kind, passed, left > 0)
 
     def _bounds(self) -> DataFrame:
         bounds = [(p, self.span.start[p], end) for p, end in self.span.end.items()]
@@ -512,34 +565,49 @@ class _Run:
         every = rows.persist()
         settled = every
         of_id, of_place = (
-            wrong.where((sql.col("kind") == kind) & ~sql.col("is_owed")).select(sql.col("key").alias("id"))
+            wrong.where((sql.col("kind") == kind) & ~sql.col("is_owed")).select(sql.col("key").alias("wrong_key"))
             for kind in (expectations.OF_ID, expectations.OF_PLACE)
         )
 
-        def chosen(frame: DataFrame, place: str) -> DataFrame:
-            """Rows of wrong ids; of those without id the ones at wrong places."""
-            without = frame.where("id IS NULL").withColumn("place", sql.expr(place))
-            without = without.join(of_place.withColumnRenamed("id", "place"), "place", "left_semi").drop("place")
-            return frame.join(of_id, "id", "left_semi").select(*frame.columns).unionByName(without)
+        def of_groups(frame: DataFrame, key: Column) -> DataFrame:
+            return frame.withColumn("wrong_key", key).join(of_id, "wrong_key", "left_semi").select(*frame.columns)
+
+        def chosen(frame: DataFrame, key: Column, place: str, is_placed: Column) -> DataFrame:
+            """Rows of wrong groups; of those that have none, or are known by their places, the ones at wrong places."""
+            is_placed = sql.col("id").isNull() | is_placed
+            placed = frame.where(is_placed).withColumn("wrong_key", sql.expr(place))
+            placed = placed.join(of_place, "wrong_key", "left_semi").select(*frame.columns)
+            return of_groups(frame.where(~is_placed), key).unionByName(placed)
+
+        keys = self.keys
+        is_refused = (sql.col("kind") == recompute.RECORD) & sql.col("fate").isin(*_REFUSED)
 
         if self.state is not None:
             tables = self._with_earlier(tables, every, wrong)
         is_alone = sql.col("kind").isin(expectations.REROUTED, expectations.LOST)
         is_plain = sql.col("fate").isin(Fate.PASSED, Fate.REROUTED) & ~is_alone
         try:
-            judged = chosen(every.where(~is_alone & ~is_plain), "concat_ws('/', partition, offset)")
+            judged = chosen(
+                every.where(~is_alone & ~is_plain),
+                keys.group(),
+                "concat_ws('/', partition, offset)",
+                keys.by_rule() & is_refused,
+            )
             named = {table.value: frame for table, frame in tables.items()}
             first_release = sql.col("topic") == self.names.units
             refused = chosen(
-                tables[Table.REJECTED].where(~first_release), "concat_ws('/', source_partition, source_offset)"
+                tables[Table.REJECTED].where(~first_release),
+                sql.col("id"),
+                "concat_ws('/', source_partition, source_offset)",
+                keys.by_rule(),
             )
             if not every.where("due IS NOT NULL").isEmpty():
                 settled = compare(self.spark, comparison.SETTLED, rows=judged, **named).persist()
-                judged = settled
+                judged = _leaf(settled)
             inputs: dict[str, Any] = {
                 **named,
-                Table.UNITS.value: tables[Table.UNITS].join(of_id, "id", "left_semi"),
-                Table.COMPONENTS.value: tables[Table.COMPONENTS].join(of_id, "id", "left_semi"),
+                Table.UNITS.value: of_groups(tables[Table.UNITS], keys.group()),
+                Table.COMPONENTS.value: of_groups(tables[Table.COMPONENTS], keys.group()),
                 Table.REJECTED.value: refused.unionByName(tables[Table.REJECTED].where(first_release)),
                 "fates": judged.where(sql.col("kind") == recompute.RECORD).select(*recompute.Row._fields),
                 "groups": judged.where(sql.col("kind") == recompute.GROUP),
@@ -558,7 +626,7 @@ class _Run:
             if kinds & {expectations.OF_ID, expectations.OF_PLACE}:
                 queries += [
                     (comparison.COMPONENTS, content("a.headers", "a."), inputs),
-                    (comparison.UNITS, "", inputs),
+                    (comparison.UNITS.replace("{is_free}", _among(keys.free_topics)), "", inputs),
                     (comparison.REFUSED, content("slice(a.headers, 1, e.header_count)", "a."), inputs),
                     (comparison.CLOSINGS, "", inputs),
                 ]
@@ -585,7 +653,24 @@ class _Run:
         )
 
 
+def _leaf(frame: DataFrame) -> DataFrame:
+    """The same rows, as a leaf of a plan.
+
+    A plan that occurs at several places of a query is analyzed at each, which took most of an audit of little data that finds something.
+    """
+    spark = frame.sparkSession
+    return DataFrame(spark._jsparkSession.createDataFrame(frame._jdf.toJavaRDD(), frame._jdf.schema()), spark)
+
+
 _RESIDUE: Final = "residue"
+_REFUSED: Final = (Fate.REJECTED, Fate.EXPIRED, Fate.CANCELLED, Fate.FAILED)
+"""Fates of components whose rows are in `rejected`."""
+_HAS_INPUT: Final = f"array_contains(headers.name, '{INPUT}')"
+
+
+def _among(topics: Sequence[str]) -> str:
+    """SQL that is true for a unit in one of these topics, whose names have no character that SQL would read."""
+    return f"coalesce(a.topic IN ({', '.join(map(repr, topics))}), false)" if topics else "false"
 
 
 def _highest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:

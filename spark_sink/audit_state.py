@@ -29,7 +29,7 @@ from uow.processor.core.changes import Closed
 from uow.processor.core.snapshot import Snapshot
 from uow.schemas.records import Reason, UnitOutcome
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Version of the files; another one is not read."""
 LIMIT_BYTES: Final = 1 << 30
 """Bytes of the open groups of a partition from which no state is written: the next audit is a full one."""
@@ -101,6 +101,11 @@ _GROUP: Final = _record(
     ),
     held=_array(_record("Component", seq="long", body="bytes")),
     waived=_array(_record("Waived", first="long", last="long")),
+    rule="string",
+    waits_since="long",
+    manifest_id="bytes",
+    manifest_at="long",
+    manifest="bytes",
 )
 _CLOSED: Final = _record(
     "Closed",
@@ -121,6 +126,7 @@ _HEAD: Final = _record(
     command_position="long",
     lines=_array(_record("Line", key="bytes", ids=_array("bytes"))),
     commands=_array(_COMMAND),
+    credits=_array("string"),
     turn="long",
     rank="long",
     ledger=_MAYBE_LONG,
@@ -151,6 +157,7 @@ def _records(mark: PartitionMark) -> Iterator[tuple[str, dict[str, Any]]]:
             "command_position": snapshot.command_position,
             "lines": [{"key": key, "ids": ids} for key, ids in snapshot.lines.items()],
             "commands": _named(snapshot.commands, "id", "at"),
+            "credits": snapshot.credits,
             "turn": mark.turn,
             "rank": mark.rank,
             "ledger": journal.ledger,
@@ -197,6 +204,7 @@ def read_mark(path: Path) -> PartitionMark:
         {line["key"]: line["ids"] for line in head["lines"]},
         closed,
         _rows(head["commands"]),
+        head["credits"],
     )
     journal = JournalMark(
         head["ledger"],

@@ -20,6 +20,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sql
 
 from uow.spark_sink import expectations, prints
+from uow.spark_sink.audit_keys import NO_KEYS, AuditKeys
 from uow.spark_sink.kafka import OffsetSpan
 from uow.spark_sink.recompute import Fate
 from uow.spark_sink.tables import Table
@@ -67,6 +68,7 @@ class Sides:
         reach: Rows of records from these offsets on are looked at once more by the next incremental audit.
         passed: Number of rows of `passed` before those that count, by partition.
         residue: What the last audit left; None for nothing.
+        keys: Of ids.
     """
 
     expected: DataFrame
@@ -76,6 +78,7 @@ class Sides:
     reach: Reach
     passed: Mapping[int, int]
     residue: DataFrame | None = None
+    keys: AuditKeys = NO_KEYS
 
 
 def balance(sides: Sides) -> DataFrame:
@@ -143,6 +146,13 @@ RESIDUE: Final = (
 """Columns of a residue."""
 
 
+def is_left() -> Column:
+    """True for a key of the result of `balance` that belongs to the residue, unless its difference is settled."""
+    kind = sql.col("kind")
+    is_exact = kind.isin(*_EXACT) & sql.expr("left_a <> 0 OR left_b <> 0 OR left <> 0")
+    return (sql.col("left_outside") > 0) | is_exact | (kind.isin(*_AT_LEAST) & (sql.col("left") > 0))
+
+
 def residue_of(keys: DataFrame) -> DataFrame:
     """The residue, as entries of the next balance.
 
@@ -151,13 +161,11 @@ def residue_of(keys: DataFrame) -> DataFrame:
     Args:
         keys: Result of `balance`.
     """
-    kind, is_out = sql.col("kind"), sql.col("left_outside") > 0
-    is_exact = kind.isin(*_EXACT) & sql.expr("left_a <> 0 OR left_b <> 0 OR left <> 0")
-    is_left = is_out | is_exact | (kind.isin(*_AT_LEAST) & (sql.col("left") > 0))
+    is_out = sql.col("left_outside") > 0
     fates = sql.array(*(sql.struct(sql.lit(fate).alias("fate"), sql.col(f"left_{fate}").alias("n")) for fate in FATES))
     first = sql.array(sql.struct(sql.lit(None).cast("string").alias("fate"), sql.lit(0).cast("bigint").alias("n")))
     wanted = sql.concat(first, sql.filter(fates, lambda each: each["n"] != 0))
-    parts = keys.where(is_left).withColumn("each", sql.explode(wanted))
+    parts = keys.where(is_left()).withColumn("each", sql.explode(wanted))
     is_first = sql.col("each.fate").isNull()
 
     def once(name: str, kind: str) -> Column:
@@ -179,14 +187,6 @@ def residue_of(keys: DataFrame) -> DataFrame:
         sql.lit(0).alias("found"),
         sql.lit(None).cast("bigint").alias("offset"),
         sql.when(is_out, 0).otherwise(sql.expr("IF(left < 0, -1, 1)")).alias("left_side"),
-    )
-
-
-def passed_of(keys: DataFrame) -> DataFrame:
-    """Columns `partition` and `n`: the number of plain records that the next incremental audit does not look at, without those before."""
-    plain = keys.where(sql.col("kind") == expectations.PLAIN)
-    return plain.groupBy(sql.substring_index("key", "/", 1).cast("int").alias("partition")).agg(
-        sql.sum("judged").alias("n")
     )
 
 
@@ -229,18 +229,27 @@ def _found(sides: Sides) -> list[DataFrame]:
         .unionByName(first_release.select("topic", "partition", "offset"))
     )
     of_id, place = sql.lit(expectations.OF_ID), sql.expr("concat_ws('/', source_partition, source_offset)")
-    has_id = sql.col("id").isNotNull()
+    keys = sides.keys
+    has_id = sql.col("id").isNotNull() & ~keys.by_rule()
     outside = _outside(span)
     stays = is_before(sides.reach)
     stays_component = is_before(sides.reach, ("unit_topic", "unit_partition", "unit_offset"))
     return [
         _entry(
-            tables[Table.UNITS], of_id, sql.col("id"), stays, prints.unit(), offset=sql.when(is_unit, sql.col("offset"))
+            tables[Table.UNITS],
+            of_id,
+            keys.group(),
+            stays,
+            prints.unit(keys.is_free()),
+            _document_outside(sides),
+            sql.when(sql.expr(IS_DOCUMENT), sql.lit(Fate.DELIVERED)),
+            sql.when(is_unit, sql.col("offset")),
+            sql.when(sql.expr(IS_DOCUMENT), sql.col("count")).otherwise(1),
         ),
         _entry(
             tables[Table.COMPONENTS],
             of_id,
-            sql.col("id"),
+            keys.group(),
             stays_component,
             prints.component(),
             outside,
@@ -295,6 +304,20 @@ def _outside(span: OffsetSpan) -> Column:
     return sql.when(is_outside, 1).otherwise(0)
 
 
+IS_DOCUMENT: Final = "coalesce(startswith(document, X'3C'), false)"
+"""SQL that is true for a unit in XML, whose components are in no table."""
+
+
+def _document_outside(sides: Sides) -> Column:
+    """1 for a document whose components may not be in the range, else 0: it does not tell where they are, but rows from before `reach` are of the range."""
+    is_outside = sql.lit(False)
+    if any(sides.span.start.values()):
+        is_outside = sql.lit(True)
+    elif sides.reach:
+        is_outside = ~is_before(sides.reach)
+    return sql.when(sql.expr(IS_DOCUMENT) & is_outside, 1).otherwise(0)
+
+
 def _entry(
     rows: DataFrame,
     kind: Column,
@@ -304,9 +327,11 @@ def _entry(
     outside: Column | None = None,
     fate: Column | None = None,
     offset: Column | None = None,
+    count: Column | None = None,
 ) -> DataFrame:
     a, b = (sql.lit(0), sql.lit(0)) if data is None else prints.columns(data)
     outside = (sql.lit(0) if outside is None else outside).cast("bigint")
+    here = (1 - outside) * (sql.lit(1) if count is None else count)
     return rows.select(
         kind.alias("kind"),
         key.alias("key"),
@@ -317,8 +342,8 @@ def _entry(
         sql.lit(None).cast("bigint").alias("turn"),
         sql.lit(None).cast("int").alias("partition"),
         (sql.lit(None) if fate is None else fate).cast("string").alias("fate"),
-        (1 - outside).alias("n"),
-        (1 - outside).alias("here"),
+        here.alias("n"),
+        here.alias("here"),
         stays.alias("stays"),
         sql.lit(1).alias("found"),
         (sql.lit(None) if offset is None else offset).cast("bigint").alias("offset"),

@@ -33,6 +33,7 @@ class LookFound:
         plain: Number of plain units among these.
         closed_at: Latest closing of these, epoch seconds; None without one.
         hashes: A hash of each plain unit.
+        frames: The frames of all other records.
     """
 
     records: int
@@ -40,6 +41,7 @@ class LookFound:
     plain: int
     closed_at: float | None
     hashes: Any
+    frames: Sequence[str]
 
 
 def is_encoded(frames: Sequence[str]) -> Column:
@@ -61,6 +63,7 @@ class BatchLook:
     def __init__(self, records: DataFrame, frames: Sequence[str]) -> None:
         self._observation = Observation()
         of_plain = sql.collect_list(sql.when(sql.col("is_plain"), hash_of("unit.unit_id")))
+        of_others = sql.collect_set(sql.when(~sql.col("is_plain"), sql.col("frame")))
         self.records = records.observe(
             self._observation,
             sql.count("*").alias("records"),
@@ -68,6 +71,7 @@ class BatchLook:
             sql.count_if(sql.col("is_plain")).alias("plain"),
             sql.max(sql.when(sql.col("is_plain"), sql.expr(CLOSED_AT))).alias("closed_at"),
             sql.array_join(of_plain, ",").alias("hashes"),
+            sql.array_join(of_others, ",").alias("frames"),
         )
 
     def get(self) -> LookFound | None:
@@ -80,5 +84,10 @@ class BatchLook:
             time.sleep(0.01)
         found = self._observation.get
         return LookFound(
-            found["records"], found["encoded"], found["plain"], found["closed_at"], hashes_of_text(found["hashes"])
+            found["records"],
+            found["encoded"],
+            found["plain"],
+            found["closed_at"],
+            hashes_of_text(found["hashes"]),
+            sorted(filter(None, found["frames"].split(","))),
         )

@@ -42,6 +42,15 @@ class PlannedBatch:
             if any(end > self.start.get(topic, {}).get(partition, 0) for partition, end in ends.items())
         }
 
+    @property
+    def offsets(self) -> int:
+        """Number of offsets, not below the number of records."""
+        return sum(
+            end - self.start.get(topic, {}).get(partition, 0)
+            for topic, ends in self.end.items()
+            for partition, end in ends.items()
+        )
+
     def bounds(self, reach: PlannedOffsets | None) -> tuple[int, int] | None:
         """The lowest and the highest offset of any partition.
 

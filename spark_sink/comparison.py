@@ -54,7 +54,7 @@ WITH actual AS (
       o AS (PARTITION BY unit_id, unit_topic, source_topic, source_partition, source_offset ORDER BY unit_offset, position)
   ) WHERE k = 1
 ),
-expected AS (SELECT *, explode(topics) AS to_topic FROM {fates} WHERE fate = 'delivered'),
+expected AS (SELECT *, explode(topics) AS to_topic FROM {fates} WHERE fate = 'delivered' AND is_listed),
 joined AS (
   SELECT e.id AS expected_id, e.offset AS expected_offset, a.source_offset AS actual_offset, a.n, e.position AS expected_position, a.position,
     coalesce(e.id, a.id) AS id,
@@ -104,7 +104,8 @@ joined AS (
       IF(e.opened_at <=> unix_millis(a.opened_at) OR {is_earlier}, NULL, 'opened_at'),
       IF(e.closed_at <=> unix_millis(a.closed_at) OR {is_earlier}, NULL, 'closed_at'),
       IF(e.expires_at <=> unix_millis(a.expires_at), NULL, 'expires_at'), IF(e.size <=> a.count, NULL, 'count'),
-      IF(e.held_bytes <=> a.bytes OR {is_earlier}, NULL, 'bytes'), IF(e.missing <=> a.lacking, NULL, 'missing'), IF(e.partition <=> a.partition, NULL, 'partition'),
+      IF(e.held_bytes <=> a.bytes OR {is_earlier}, NULL, 'bytes'), IF(e.missing <=> a.lacking, NULL, 'missing'), IF(e.partition <=> a.partition OR {is_free}, NULL, 'partition'),
+      IF(e.document <=> unhex(sha2(a.document, 256)), NULL, 'document'),
       IF(CAST(e.id AS BINARY) <=> a.key, NULL, 'key'),
       IF(IF({is_earlier}, filter(e.headers, h -> NOT {is_new}), e.headers) <=> a.headers, NULL, 'headers')) AS wrong
   FROM expected e FULL OUTER JOIN actual a ON e.unit_id = a.unit_id AND e.to_topic = a.topic AND e.k = a.k

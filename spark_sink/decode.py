@@ -1,7 +1,8 @@
 """From Kafka records to rows: the table and the columns for each record of a destination's output topics.
 
 The value of a unit, an outcome or an answer says by its first bytes how it was written (`docs/wire-format.md#framing`): Avro single-object encoding
-names its writer's schema by fingerprint, Confluent framing by a registry's id, JSON and XML begin with `{` and `<`. Each batch is examined once for
+names its writer's schema by fingerprint, Confluent framing by a registry's id, JSON and XML begin with `{` and `<`. The XML of a unit by rule is a document
+for its receiver, and kept as it is: its headers say which unit it is. Each batch is examined once for
 the kinds that it has; one `CASE` over them decodes it in one pass, each Avro branch resolving writer to reader.
 
 Belongs here: frames, schemas, the `CASE`, rows by table. Does not belong here: reading Kafka (`uow.spark_sink.kafka`) and writing tables
@@ -10,8 +11,9 @@ Belongs here: frames, schemas, the `CASE`, rows by table. Does not belong here: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -21,11 +23,12 @@ from pyspark.sql.avro.functions import from_avro
 from uow.schemas import codec, formats, framing
 from uow.schemas.error_classes import DecodeError
 from uow.schemas.records import MAX_RANGES, Source, Unit
+from uow.spark_sink.destination_rules import NO_RULES, DestinationRules
 from uow.spark_sink.tables import ComponentsForm, Table
 from uow.spark_sink.writers import ANSWER, OUTCOME, RECORDS, UNIT, WriterOf, WriterSchema, released_writers
 from uow.topics import headers as names
 from uow.topics.catalogue import DestinationTopics
-from uow.topics.runs import Run, position_of, unit_of
+from uow.topics.runs import Run, document_unit, position_of, unit_of
 
 RUN: Final = "run"
 """A record of a unit of shape `consecutive`, decoded as a unit with this one component."""
@@ -33,6 +36,8 @@ EARLIER_RUN: Final = "earlier run"
 """The same by a worker of an earlier version, with fewer headers."""
 JSON: Final = "json"
 XML: Final = "xml"
+DOCUMENT: Final = "document"
+"""A unit by rule in XML: its headers say what it is, its components cannot be told from the value."""
 SINGLE_OBJECT: Final = "single-object"
 REGISTRY: Final = "registry"
 
@@ -42,7 +47,7 @@ CASE WHEN array_contains(headers.name, '{names.POS}')
      WHEN length(value) > 10 AND startswith(value, X'C301') THEN '{SINGLE_OBJECT}:' || hex(substring(value, 1, 10))
      WHEN length(value) > 5 AND startswith(value, X'00') THEN '{REGISTRY}:' || conv(hex(substring(value, 2, 4)), 16, 10)
      WHEN startswith(value, X'7B') THEN '{JSON}'
-     WHEN startswith(value, X'3C') THEN '{XML}'
+     WHEN startswith(value, X'3C') THEN IF(array_contains(headers.name, '{names.RULE}'), '{DOCUMENT}', '{XML}')
      ELSE 'unknown' END
 """
 _IS_UNIT = f"""
@@ -94,9 +99,14 @@ class RecordDecoder:
     Args:
         spark: The session.
         writer_of: Schema by registry id; None when no registry is set.
+        destination: Name of the destination.
+        rules: Its rules.
     """
 
-    def __init__(self, spark: SparkSession, writer_of: WriterOf | None) -> None:
+    def __init__(
+        self, spark: SparkSession, writer_of: WriterOf | None, destination: str, rules: DestinationRules = NO_RULES
+    ) -> None:
+        self._made = {**_MADE, DOCUMENT: _made(partial(_from_document, destination, rules.others))}
         self._writers = {header.hex().upper(): schema for header, schema in released_writers().items()}
         self._writer_of = writer_of
         self._readers = {record: framing.definition_text(record) for record in RECORDS}
@@ -138,10 +148,10 @@ class RecordDecoder:
     def _known(self, frame: str) -> Column | None:
         """The record, and the problem if it cannot be read; None for an unknown frame."""
         kind, _, name = frame.partition(":")
-        if kind in _MADE:
+        if kind in self._made:
             record = sql.struct("key", "value", "headers", "topic", "partition", "offset")
             # Spark calls a Python function for every row of the batch, even inside a CASE
-            convert = sql.udf(_MADE[kind], "STRUCT<body: BINARY, problem: STRING>", useArrow=False)
+            convert = sql.udf(self._made[kind], "STRUCT<body: BINARY, problem: STRING>", useArrow=False)
             made = convert(sql.when(sql.col("frame") == frame, record))
             return self._found(sql.coalesce(made["problem"], _broken(kind, UNIT)), UNIT, made["body"])
         if kind == SINGLE_OBJECT:
@@ -209,7 +219,7 @@ def _check_ints(unit: Unit) -> None:
 
 def _from_run(record: Any) -> Unit:
     """The unit of a run's record, with its one component; its number is 0 if the headers of an earlier version do not give it."""
-    headers = [(header.name, None if header.value is None else bytes(header.value)) for header in record.headers]
+    headers = _headers_of(record)
     key, value = (None if each is None else bytes(each) for each in (record.key, record.value))
     position, _ = position_of(headers) or (1, 1)
     unit = unit_of(headers, "", 0)
@@ -218,6 +228,17 @@ def _from_run(record: Any) -> Unit:
     is_complete = names.OPENED_AT in dict(headers)
     is_bounded = position > 1 and len(unit.missing) == MAX_RANGES and component.seq > unit.missing[-1].first
     return replace(unit, components=(replace(component, seq=0) if is_bounded and not is_complete else component,))
+
+
+def _headers_of(record: Any) -> list[tuple[str, bytes | None]]:
+    return [(header.name, None if header.value is None else bytes(header.value)) for header in record.headers]
+
+
+def _from_document(destination: str, others: Collection[str], record: Any) -> Unit:
+    """The unit of a document, without components; its destination is empty where its rule is of another one."""
+    headers = _headers_of(record)
+    rule = (dict(headers)[names.RULE] or b"").decode("utf-8", "replace")
+    return document_unit(headers, "" if rule.partition("/")[0] in others else destination)
 
 
 _MADE: Final[Mapping[str, Callable[[Any], tuple[bytes | None, str | None]]]] = {
@@ -304,6 +325,11 @@ POSITION: Final = f"try_cast(split(CAST(try_element_at(filter(headers, h -> h.na
 """Position of a run's record in the run; null for other records."""
 
 
+def _is_listed() -> Column:
+    """True for a unit whose record lists its components: neither one of a run nor a document."""
+    return ~sql.col("frame").isin(RUN, EARLIER_RUN, DOCUMENT)
+
+
 def _is_run() -> Column:
     """True for a record of a unit of shape `consecutive`."""
     return sql.col("frame").isin(RUN, EARLIER_RUN)
@@ -319,7 +345,9 @@ def _unless_earlier(name: str) -> Column:
 
 def unit_rows(routed: DataFrame, form: ComponentsForm) -> DataFrame:
     """Rows of `units`."""
-    nested = [sql.when(~_is_run(), sql.col("unit.components")).alias("components")]
+    nested = [sql.when(_is_listed(), sql.col("unit.components")).alias("components")]
+    rule = header_text(names.RULE)
+    is_kept = sql.col("frame").isin(DOCUMENT, JSON) & rule.isNotNull()
     plain = ("unit_id", "id", "destination", "generation", "outcome")
     is_first = ~_is_run() | (sql.expr(POSITION) == 1)
     return routed.where((sql.col("goes_to") == Table.UNITS.value) & is_first).select(
@@ -330,6 +358,8 @@ def unit_rows(routed: DataFrame, form: ComponentsForm) -> DataFrame:
         _unless_earlier("unit.bytes"),
         *("unit.missing", "key", "headers", "topic", "partition", "offset", "timestamp"),
         sql.expr(_CURRENT),
+        rule.alias("rule"),
+        sql.when(is_kept, sql.col("value")).alias("document"),
         *(nested if form is ComponentsForm.NESTED else ()),
     )
 

@@ -41,6 +41,7 @@ from uow.spark_sink.decode import (
     with_frame,
     with_table,
 )
+from uow.spark_sink.destination_rules import NO_RULES, NONE, DestinationRules
 from uow.spark_sink.folders import Folder
 from uow.spark_sink.kafka import (
     Backlog,
@@ -66,6 +67,8 @@ BATCH_BYTES: Final = 512 << 20
 FEWEST_RECORDS: Final = 1_000
 MOST_RECORDS: Final = 200_000
 """Bounds of the number of records in a batch, over all topics of a destination; the second also where no record could be read yet."""
+TASK_RECORDS: Final = 5_000
+"""About the smallest number of records for a task of its own."""
 LOAD_RECORDS: Final = 50_000
 """Backlog from which on optimisations pay."""
 
@@ -79,11 +82,19 @@ limits are above anything that fits into a record of a topic."""
 _QUICK_JVM: Final = ("-XX:+UseSerialGC",)
 _ONE_COMPILER: Final = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=256m")
 """With one compiler the JVM reserves only a fifth of the code cache: after some hundred queries it is full, and Spark ends."""
-_QUICK_SPARK: Final = {
+ONE_PASS: Final = {
     "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.ui.explainMode": "codegen",
+}
+"""Properties of the sink's session. Decoding and checking make one generated method of more than the 8,000 bytes up to which HotSpot compiles
+methods, so that whole-stage code would be interpreted for ever; without it each expression has a method of its own. Spark describes each query by a text for
+its pages; of all forms that of its whole-stage code, of which there is none, takes no time."""
+_QUICK_SPARK: Final = {
+    **ONE_PASS,
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.files.minPartitionNum": "1",
     "spark.databricks.delta.snapshotPartitions": "1",
 }
 """Settings that turn off optimisations which do not pay in a short run. They save half the CPU of a first batch, and of an audit."""
@@ -95,9 +106,6 @@ _LOAD_SPARK: Final = {
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.databricks.delta.snapshotPartitions": "1",
 }
-ONE_PASS: Final = {"spark.sql.codegen.wholeStage": "false"}
-"""Property of the sink's session. Decoding and checking make one generated method of more than the 8,000 bytes up to which HotSpot compiles
-methods, so that whole-stage code would be interpreted for ever; without it each expression has a method of its own."""
 _UNIQUE: Final = (
     *("id", "unit_id", "key", "value", "offset", "timestamp", "opened_at", "closed_at", "expires_at"),
     *("headers.list.element.value", "source_offset", "unit_offset"),
@@ -139,6 +147,7 @@ def is_small(
     checkpoints_of: Callable[[str], Sequence[Folder]],
     application: str,
     destinations: Mapping[str, DestinationPolicy],
+    rules: Mapping[str, DestinationRules] = NONE,
 ) -> bool:
     """True if a run that ends with the present records is too short for optimisations to pay.
 
@@ -147,21 +156,22 @@ def is_small(
         checkpoints_of: The checkpoints of a destination's streams.
         application: Name of the application.
         destinations: Policy by destination.
+        rules: Rules of those that have any.
 
     Raises:
         StateCorruptedError: A topic is missing.
     """
     found = 0
     for name, policy in destinations.items():
-        topics = _topics(DestinationTopics(application, name), policy.routes)
+        topics = _topics(DestinationTopics(application, name), policy.routes, rules.get(name, NO_RULES))
         for checkpoint in map(StreamCheckpoint, checkpoints_of(name)):
             found += backlog(cluster, topics, checkpoint.offsets(checkpoint.planned)).records
     return found < LOAD_RECORDS
 
 
-def _topics(names: DestinationTopics, routes: tuple[Route, ...]) -> list[str]:
+def _topics(names: DestinationTopics, routes: tuple[Route, ...], rules: DestinationRules) -> list[str]:
     """The topics of a destination's stream."""
-    return [*unit_topics(routes, names.units), names.rejected, names.errors, names.outcomes]
+    return [*unit_topics(routes, names.units, rules.targets), names.rejected, names.errors, names.outcomes]
 
 
 def batch_records(behind: Backlog) -> int:
@@ -209,6 +219,7 @@ class DeltaSink:
         tables: The tables to write.
         routes: Routes of the destination, whose topics have units too.
         forms_units: True if it forms units; otherwise none of its records is one, whatever its sender claims (W-65).
+        rules: Its rules, whose target topics have units too.
     """
 
     spark: SparkSession
@@ -217,6 +228,7 @@ class DeltaSink:
     tables: DeltaTables
     routes: tuple[Route, ...] = ()
     forms_units: bool = True
+    rules: DestinationRules = NO_RULES
 
     @property
     def title(self) -> str:
@@ -226,7 +238,7 @@ class DeltaSink:
     @property
     def unit_topics(self) -> list[str]:
         """The topics that have units."""
-        return unit_topics(self.routes, self.names.units)
+        return unit_topics(self.routes, self.names.units, self.rules.targets)
 
     def start(self, *, once: bool, progress: Progress = lambda destination, written: None) -> StreamingQuery:
         """Starts the stream.
@@ -240,7 +252,7 @@ class DeltaSink:
         """
         self.tables.upgrade(self.spark, self.names.outcomes)
         self.tables.check()
-        topics = _topics(self.names, self.routes)
+        topics = _topics(self.names, self.routes, self.rules)
         lineage = Lineage(self.spark, self.cluster, self.tables, topics)
         lineage.check()
         overlap = Overlap.of(self.spark, self.cluster, self.tables, topics)
@@ -248,14 +260,16 @@ class DeltaSink:
         self.tables.make(self.spark)
         lineage.save()
         form = self.tables.form_of(self.spark)
-        decoder = RecordDecoder(self.spark, writer_of(self.cluster.registry_url))
+        decoder = RecordDecoder(self.spark, writer_of(self.cluster.registry_url), self.names.destination, self.rules)
         checkpoint = StreamCheckpoint(self.tables.checkpoint)
         planned = checkpoint.planned
         most = batch_records(backlog(self.cluster, topics, checkpoint.offsets(planned)))
 
         def batch(records: DataFrame, number: int) -> None:
             plan = checkpoint.batch(number, is_repeated=number <= planned)
-            written = SinkBatch(self, records, number, plan, decoder, form, overlap.filter(plan), known)
+            # each task costs as much as some thousand records, and writes a file
+            few = records.coalesce(plan.offsets // TASK_RECORDS + 1)
+            written = SinkBatch(self, few, number, plan, decoder, form, overlap.filter(plan), known)
             progress(self.names.destination, written.write())
 
         records = stream(self.spark, self.cluster, topics, most)
@@ -320,15 +334,19 @@ class SinkBatch:
 
     def write(self) -> Written:
         """Writes the batch."""
-        others, written = self._plain()
-        return written if others is None else written.and_also(self._rest(others))
+        others, frames, written = self._plain()
+        return written if others is None else written.and_also(self._rest(others, frames))
 
-    def _plain(self) -> tuple[DataFrame | None, Written]:
-        """Writes the units that are rows as they were decoded; the other records, None if there are none, and what was written without them."""
+    def _plain(self) -> tuple[DataFrame | None, Sequence[str] | None, Written]:
+        """Writes the units that are rows as they were decoded.
+
+        Returns:
+            The other records, None if there are none; their frames, as far as they are known; and what was written.
+        """
         topics = [topic for topic in self.sink.unit_topics if topic in self.planned.topics]
         framed = with_frame(self.records, topics if self.sink.forms_units else (), self.sink.names.outcomes)
         if not topics or not self.sink.forms_units:
-            return framed, Written(0)
+            return framed, None, Written(0)
         routed = self._routed(self.decoder.decode(framed, self.decoder.plain)).withColumn(
             "is_plain", sql.expr(IS_PLAIN)
         )
@@ -342,27 +360,34 @@ class SinkBatch:
         if found is None:
             if self.known.add(hashes(plain.select(hash_of("unit.unit_id")))):
                 self._mark(plain)
-            return routed.where("NOT is_plain").select(*framed.columns), Written(plain.count())
+            return routed.where("NOT is_plain").select(*framed.columns), None, Written(plain.count())
         if self.known.add(found.hashes):
             self._mark(plain)
         written = Written(found.plain, found.closed_at)
         if found.records == found.plain:
-            return None, written
+            return None, None, written
         if found.plain == found.encoded:
-            return framed.where(~is_encoded(self.decoder.plain)), written
-        return routed.where("NOT is_plain").select(*framed.columns), written
+            return framed.where(~is_encoded(self.decoder.plain)), found.frames, written
+        return routed.where("NOT is_plain").select(*framed.columns), found.frames, written
 
-    def _rest(self, others: DataFrame) -> Written:
-        """Writes other records than plain units."""
-        frames: list[DataFrame] = []
+    def _rest(self, others: DataFrame, frames: Sequence[str] | None) -> Written:
+        """Writes other records than plain units.
+
+        Args:
+            others: The records.
+            frames: Their frames; None if nobody knows.
+        """
+        kept: list[DataFrame] = []
 
         def keep(frame: DataFrame) -> DataFrame:
-            frames.append(frame.persist())
-            return frames[-1]
+            kept.append(frame.persist())
+            return kept[-1]
 
         try:
-            kept = keep(others)
-            routed = keep(self._routed(self.decoder.decode(kept, frames_of(kept))))
+            if frames is None:
+                others = keep(others)
+                frames = frames_of(others)
+            routed = keep(self._routed(self.decoder.decode(others, frames)))
             counts, refer, closed_at = _counts(routed)
             if refer:
                 routed = keep(self._routed(with_components(routed, self.sink.fetch)))
@@ -374,7 +399,7 @@ class SinkBatch:
                 self._mark(routed)
             return Written(sum(counts.values()), closed_at)
         finally:
-            for frame in reversed(frames):
+            for frame in reversed(kept):
                 frame.unpersist()
 
     def _routed(self, decoded: DataFrame) -> DataFrame:
@@ -488,8 +513,9 @@ def sinks(
     application: str,
     destinations: Mapping[str, DestinationPolicy],
     form: ComponentsForm = ComponentsForm.NESTED,
+    rules: Mapping[str, DestinationRules] = NONE,
 ) -> list[DeltaSink]:
-    """A sink for each destination; `form` is that of tables that are made anew."""
+    """A sink for each destination; `form` is that of tables that are made anew, `rules` those of the destinations that have any."""
     return [
         DeltaSink(
             spark,
@@ -498,6 +524,7 @@ def sinks(
             DeltaTables(root, name, form),
             policy.routes,
             policy.forms_units,
+            rules.get(name, NO_RULES),
         )
         for name, policy in destinations.items()
     ]

@@ -23,11 +23,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
 from uow.processor.core.changes import Delivered, TakenOut, Undelivered
-from uow.processor.core.partition import Partition
 from uow.processor.core.partition_state import PartitionAddress
 from uow.processor.core.snapshot import restore, take
+from uow.schemas.records import UnitOutcome
 from uow.spark_sink import prints, recompute
+from uow.spark_sink.audit_keys import AuditKeys
 from uow.spark_sink.audit_state import LIMIT_BYTES, JournalMark, PartitionMark, read_mark, write_mark
+from uow.spark_sink.destination_rules import NO_RULES, DestinationRules
 from uow.spark_sink.journal import Journal, Recorded, arrivals
 from uow.spark_sink.kafka import Cluster, OffsetSpan
 from uow.spark_sink.partition_log import PartitionLog
@@ -107,6 +109,7 @@ class Expectations:
         begin: Folder of the state to go on from; None for the beginning of the range.
         leave: Folder for the state at the end of the range; None for none.
         is_ledger_cut: True if retention may have deleted a part of the ledger that tells of the range.
+        rules: Rules of the destination.
     """
 
     cluster: Cluster
@@ -116,6 +119,12 @@ class Expectations:
     begin: Path | None = None
     leave: Path | None = None
     is_ledger_cut: bool = False
+    rules: DestinationRules = NO_RULES
+
+    @property
+    def keys(self) -> AuditKeys:
+        """The keys of ids."""
+        return AuditKeys.of(self.rules, self.topics, self.span)
 
     def entries(self) -> MapBatches:
         """The function from partition numbers (column `id`) to entries."""
@@ -125,7 +134,7 @@ class Expectations:
         """The function from partition numbers (column `id`) to rows.
 
         Args:
-            ids: Group ids to which the rows are limited; None for all. Rows without id are always made.
+            ids: Keys of groups to which the rows are limited; None for all. Rows that places are the keys of are always made.
         """
         return _mapper(ROWS, lambda partition: _PartitionTask(self, partition).rows(ids))
 
@@ -173,7 +182,8 @@ class _PartitionTask:
         belongs = self._placement or partition_for
         self._place = PartitionAddress(topics.destination, topics.components, partition, len(span.end), belongs)
         self._maker = RowMaker(self._place, wanted.policy)
-        self._state = Partition(self._place, recompute.held_policy(wanted.policy))
+        self._keys = wanted.keys
+        self._state = recompute.empty_partition(self._place, wanted.policy, wanted.rules.rows)
         if self._placement is not None:
             self._placement.follow(self._state.closed)
         mark = None if wanted.begin is None else read_mark(mark_file(wanted.begin, partition))
@@ -186,6 +196,7 @@ class _PartitionTask:
         self._came: Counter[str] = Counter()
         self._came_later: Counter[str] = Counter()
         self._unknown: set[str] = set()
+        self._generations: dict[str, int] = {}
         self._unreadable: list[tuple[str, str]] = []
 
     def _told(self) -> Iterator[Told]:
@@ -195,7 +206,14 @@ class _PartitionTask:
             wanted.cluster, wanted.topics.components, self._partition, max(self._start, self._state.position)
         )
         journal = Journal(
-            wanted.cluster, wanted.topics, self._partition, self._start, end, self._journal_mark, self._placement
+            wanted.cluster,
+            wanted.topics,
+            self._partition,
+            self._start,
+            end,
+            self._journal_mark,
+            self._placement,
+            has_rules=bool(wanted.rules.rows),
         )
         recomputation = Recomputation(self._place, wanted.policy, (), self._state, self._placement)
         try:
@@ -279,8 +297,24 @@ class _PartitionTask:
         yield Entry(COUNT, f"{UNREAD}/{self._partition}/", expected=self._unread)
         for came, stays in ((self._came, True), (self._came_later, False)):
             yield from (Entry(REROUTED, content, expected=-n, stays=stays) for content, n in came.items())
-        yield from (Entry(OF_ID, group_id, outside=1) for group_id in self._unknown)
+        yield from (Entry(OF_ID, key, outside=1) for key in self._unknown_keys())
         yield from (Entry(UNREADABLE, place, expected=1) for place, _ in self._unreadable)
+
+    def _unknown_keys(self) -> Iterator[str]:
+        """Of ids that cannot be judged. By rule that is every generation which there may be; after a release of a whole rule, of every id of it."""
+        for group_id in self._unknown:
+            if not self._keys.rules or (group_id and not self._keys.is_by_rule(group_id)):
+                yield group_id
+                continue
+            for each, newest in self._generations.items():
+                if group_id in ("", each):
+                    yield from (self._keys.of_group(each, generation) for generation in range(1, newest + 2))
+
+    def _note(self, group_id: str, generation: int | None) -> str:
+        """The key of a group, of which the highest generation is noted."""
+        if self._keys.is_by_rule(group_id):
+            self._generations[group_id] = max(self._generations.get(group_id, 0), generation or 0)
+        return self._keys.of_group(group_id, generation)
 
     def _alone(self, told: Told, counts: Counter[str]) -> Iterator[Entry]:
         record = told.happening.record
@@ -307,18 +341,21 @@ class _PartitionTask:
         assert isinstance(effect, Delivered | Undelivered)
         row = self._maker.group(group, effect, due)
         assert row.id is not None
+        key = self._note(row.id, row.generation)
         if recorded is not None and (due is None or recorded.at < due):
-            yield Entry(OF_ID, row.id, 1)  # no table has this: it makes the id differ
+            yield Entry(OF_ID, key, 1)  # no table has this: it makes the id differ
         for topic in row.topics or ():
             bodies = group.in_order()
-            both = prints.of_components(row, topic, bodies)
-            both ^= prints.of_unit(row, self._wanted.topics.destination, topic)
+            both = prints.of_components(row, topic, bodies) if row.is_listed else 0
+            both ^= prints.of_unit(row, self._wanted.topics.destination, topic, is_free=topic in self._keys.free_topics)
             turn = None
-            if due is None and topic == self._wanted.topics.units:
+            is_early = group.ruled is not None and effect.closed.outcome is not UnitOutcome.COMPLETE
+            if due is None and topic == self._wanted.topics.units and not is_early:
                 self._turn = turn = self._turn + 1
             count = len(bodies)
             halves = prints.halves(both)
-            yield Entry(OF_ID, row.id, *halves, 1 + count, 0, turn, self._partition, Fate.DELIVERED, count)
+            rows = 1 + (count if row.is_listed else 0)
+            yield Entry(OF_ID, key, *halves, rows, 0, turn, self._partition, Fate.DELIVERED, count)
         for part in self._maker.given_up(group, effect.closed, row):
             yield self._refused(part)
 
@@ -326,7 +363,8 @@ class _PartitionTask:
         topics = self._wanted.topics
         topic = topics.rejected if row.fate == Fate.REJECTED else topics.errors
         a, b = prints.halves(prints.of_refused(row, topic))
-        kind, key = (OF_PLACE, f"{row.partition}/{row.offset}") if row.id is None else (OF_ID, row.id)
+        is_id = row.id is not None and not self._keys.is_by_rule(row.id)
+        kind, key = (OF_ID, row.id or "") if is_id else (OF_PLACE, f"{row.partition}/{row.offset}")
         return Entry(kind, key, a, b, 1, fate=row.fate, n=1)
 
     # -- details ----------------------------------------------------------------------------------------------------
@@ -336,16 +374,26 @@ class _PartitionTask:
         nothing = (None, None, None)
         for happening, recorded, _ in self._told():
             group = happening.group
-            if ids is not None and group is not None and group.id.decode() not in ids:
+            if ids is not None and group is not None and not self._is_wanted(happening, ids):
                 continue
             closing = nothing if recorded is None else tuple(recorded)
             for row in self._maker.rows(happening):
-                if ids is None or row.id is None or row.id in ids:
+                if ids is None or group is not None or row.id is None or self._keys.is_by_rule(row.id) or row.id in ids:
                     yield *row, *closing
         for content, count in (self._came + self._came_later).items():
             yield *Row(REROUTED, "", self._partition, content=bytes.fromhex(content), size=count), *nothing
         for place, reason in self._unreadable:
             yield *Row(LOST, "", self._partition, id=place, error_case=reason), *nothing
+
+    def _is_wanted(self, happening: Happening, keys: frozenset[str]) -> bool:
+        """True for the group of one of these keys, and for one by rule that was given up: places are the keys of its components."""
+        effect, _, group, _ = happening
+        assert group is not None
+        group_id = group.id.decode()
+        is_given_up = isinstance(effect, Undelivered | TakenOut)
+        return self._keys.of_group(group_id, group.generation) in keys or (
+            is_given_up and self._keys.is_by_rule(group_id)
+        )
 
 
 def _rerouted(records: Iterable[Arrived]) -> Iterator[str]:

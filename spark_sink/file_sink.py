@@ -10,6 +10,9 @@ The records are those that the tables have in `units`, decoded and judged in the
 A unit of shape `consecutive` becomes a file with the batch that has its last record; the records before it are read again if they came in an
 earlier batch.
 
+A unit by rule whose row says XML or JSON is its file as it is: that is the document which its rule made for the receiver. All others are written in the
+format of the sink. Units by rule stand in a folder of their row (B-03).
+
 A file that is lost or damaged is written again on request, from the unit's record, with the content that its manifest lists (`write_again`).
 
 Belongs here: running batches, and which records become files. Does not belong here: names, contents, manifests (`uow.spark_sink.unit_files`), tables.
@@ -36,17 +39,21 @@ from uow.schemas.error_classes import DecodeError, StateCorruptedError
 from uow.schemas.records import Unit
 from uow.spark_sink.checkpoint import StreamCheckpoint
 from uow.spark_sink.decode import (
+    DOCUMENT,
     EARLIER_RUN,
+    JSON,
     POSITION,
     REFERS,
     RUN,
     RecordDecoder,
     frames_of,
+    header_text,
     with_components,
     with_frame,
     with_table,
 )
 from uow.spark_sink.delta_sink import Progress, Written, batch_records, referred, run_batches
+from uow.spark_sink.destination_rules import NO_RULES, NONE, DestinationRules
 from uow.spark_sink.kafka import Cluster, backlog, between, everything, stream, within
 from uow.spark_sink.superseded import KnownUnits
 from uow.spark_sink.tables import Table
@@ -54,17 +61,20 @@ from uow.spark_sink.unit_files import (
     FileFormat,
     Staged,
     UnitFolder,
+    content,
+    day_of,
     file_name,
     in_order,
     name_hash,
     path_of,
     problem_line,
+    row_folder,
     stage,
     write_whole,
 )
 from uow.spark_sink.writers import UNIT, writer_of
 from uow.topics.catalogue import DestinationTopics
-from uow.topics.headers import UNIT_ID
+from uow.topics.headers import RULE, UNIT_ID
 from uow.topics.policies import DestinationPolicy
 from uow.topics.routes import Route, unit_topics
 
@@ -72,7 +82,10 @@ BATCH_FILES: Final = 10_000
 """Most records of a batch. Each file is forced to disk, and a batch that a kill cut off is written again: ten times as many took minutes."""
 ROWS_AT_ONCE: Final = "64"
 """Units that a task holds at once: one may have ten megabytes, and is there three times over."""
-_STAGED: Final = "topic STRING, partition INT, offset BIGINT, timestamp BIGINT, unit_id STRING, day STRING, sha256 STRING, temporary STRING, problem STRING"
+_STAGED: Final = (
+    "topic STRING, partition INT, offset BIGINT, timestamp BIGINT, unit_id STRING, day STRING, sha256 STRING, temporary STRING, problem STRING, "
+    "folder STRING, ending STRING"
+)
 _TOLD_CHARS: Final = 1000
 
 
@@ -95,6 +108,7 @@ class FileSink:
         root: The folder given by `--files`.
         kind: Format of the files.
         routes: Routes of the destination, whose topics have units too.
+        rules: Its rules, whose target topics have units too.
     """
 
     spark: SparkSession
@@ -103,6 +117,7 @@ class FileSink:
     root: Path
     kind: FileFormat
     routes: tuple[Route, ...] = ()
+    rules: DestinationRules = NO_RULES
 
     @property
     def title(self) -> str:
@@ -132,11 +147,16 @@ class FileSink:
     @property
     def topics(self) -> list[str]:
         """The topics that have units."""
-        return unit_topics(self.routes, self.names.units)
+        return unit_topics(self.routes, self.names.units, self.rules.targets)
 
-    def folder_of(self, topic: str) -> UnitFolder:
-        """The folder of a topic's files."""
-        return UnitFolder(self.folder / file_name(topic))
+    def folder_of(self, topic: str, row: str = "") -> UnitFolder:
+        """The folder of a topic's files, or of those of a row in it."""
+        return UnitFolder(self.folder / file_name(topic) / row)
+
+    def folders(self) -> Iterator[tuple[str, str]]:
+        """Topic, and the folder in its own, of all files."""
+        for topic in self.topics:
+            yield from ((topic, row) for row in ("", *self.folder_of(topic).rows()))
 
     def start(self, *, once: bool, progress: Progress = lambda title, written: None) -> StreamingQuery:
         """Starts the stream.
@@ -148,12 +168,12 @@ class FileSink:
         shutil.rmtree(self.temporary, ignore_errors=True)
         self.temporary.mkdir(parents=True)
         known = KnownUnits()
-        for topic in self.topics:
-            for hashes in _pieces(name_hash(topic, line.path) for line in self.folder_of(topic).listed()):
+        for place in self.folders():
+            for hashes in _pieces(name_hash(_name(*place), line.path) for line in self.folder_of(*place).listed()):
                 known.add(hashes)
         session = self.spark.newSession()
         session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", ROWS_AT_ONCE)
-        decoder = RecordDecoder(session, writer_of(self.cluster.registry_url))
+        decoder = self._decoder(session)
         checkpoint = StreamCheckpoint(self.checkpoint)
         behind = backlog(self.cluster, self.topics, checkpoint.offsets(checkpoint.planned))
         most = min(batch_records(behind), BATCH_FILES)
@@ -163,6 +183,9 @@ class FileSink:
 
         records = stream(session, self.cluster, self.topics, most)
         return run_batches(records, f"uow sink {self.title}", self.checkpoint, batch, once=once)
+
+    def _decoder(self, spark: SparkSession) -> RecordDecoder:
+        return RecordDecoder(spark, writer_of(self.cluster.registry_url), self.names.destination, self.rules)
 
     def finish(self) -> None:
         """Called once the stream has ended well."""
@@ -177,16 +200,16 @@ class FileSink:
         """
         ids = {path_of(each): each for each in unit_ids}
         found = []
-        for topic in self.topics:
-            folder = self.folder_of(topic)
+        for topic, row in self.folders():
+            folder = self.folder_of(topic, row)
             wanted = [line for line in folder.listed() if line.path in ids]
             for kind in {FileFormat(line.ending) for line in wanted}:
                 digests = {line.path: line.sha256 for line in wanted if line.ending == kind}
                 with TemporaryDirectory(dir=self.temporary.parent, prefix="again-") as temporary:
                     staged = self._staged_again(topic, kind, [ids[path] for path in digests], Path(temporary))
-                    named = [(path_of(each.unit_id or ""), each) for each in staged]
+                    named = [(path_of(each.unit_id or ""), each) for each in staged if each.folder == row]
                     right = {path: each for path, each in named if each.sha256 == digests.get(path)}
-                    folder.place(right.items(), kind, Path(temporary))
+                    folder.place(right.items(), Path(temporary))
                 found += [Again(ids[path], folder.path / f"{path}.{kind}", path in right) for path in digests]
         return found
 
@@ -197,13 +220,12 @@ class FileSink:
         wanted = sql.array(*map(sql.lit, unit_ids))
         told = sql.expr(f"transform(filter(headers, h -> h.name = '{UNIT_ID}'), h -> CAST(h.value AS STRING))")
         some = records.where((sql.size(told) == 0) | sql.arrays_overlap(told, wanted))
-        decoder = RecordDecoder(self.spark, writer_of(self.cluster.registry_url))
-        batch = FileBatch(replace(self, kind=kind), some, 0, decoder, KnownUnits())
+        batch = FileBatch(replace(self, kind=kind), some, 0, self._decoder(self.spark), KnownUnits())
         return batch.staged(folder, sql.col("unit.unit_id").isin(unit_ids))
 
     def count(self) -> int:
         """Number of files listed."""
-        return sum(1 for topic in self.topics for _ in self.folder_of(topic).listed())
+        return sum(1 for place in self.folders() for _ in self.folder_of(*place).listed())
 
     def problems(self) -> int:
         """Number of records without a file of their own, for which there is a reason."""
@@ -217,10 +239,19 @@ def file_sinks(
     application: str,
     destinations: Mapping[str, DestinationPolicy],
     kind: FileFormat,
+    rules: Mapping[str, DestinationRules] = NONE,
 ) -> list[FileSink]:
-    """A sink for each destination that forms units."""
+    """A sink for each destination that forms units; `rules` are those of the destinations that have any."""
     return [
-        FileSink(spark, cluster, DestinationTopics(application, name), root, kind, policy.routes)
+        FileSink(
+            spark,
+            cluster,
+            DestinationTopics(application, name),
+            root,
+            kind,
+            policy.routes,
+            rules.get(name, NO_RULES),
+        )
         for name, policy in destinations.items()
         if policy.forms_units
     ]
@@ -305,6 +336,10 @@ class FileBatch:
             whole = kept if not runs else kept.unionByName(self._beginnings(kept))
             judged = with_table(self.decoder.decode(whole, found), self.sink.names, self.sink.topics)
             units = judged.where(sql.col("goes_to").isin(Table.UNITS.value, Table.UNREADABLE.value))
+            is_document = sql.col("frame").isin(DOCUMENT, JSON) & sql.col("rule").isNotNull()
+            units = units.withColumn("rule", header_text(RULE)).withColumn(
+                "document", sql.when(is_document, sql.col("value"))
+            )
             units = units if chosen is None else units.where(chosen)
             units = keep(_with_runs(units) if runs else units)
             refers = sql.expr(f"goes_to = '{Table.UNITS}' AND {REFERS}")
@@ -339,22 +374,23 @@ class FileBatch:
 
     def _publish(self, staged: list[Staged]) -> int:
         """Names and lists the files; the number of units."""
-        problems, first, digests = [], dict[tuple[str, str], Staged](), dict[tuple[str, str], str]()
-        repeated: list[tuple[tuple[str, str], Staged]] = []
+        problems, first, digests = [], dict[_Name, Staged](), dict[_Name, str]()
+        repeated: list[tuple[_Name, Staged]] = []
         for each in in_order(staged):
             if each.problem is not None:
                 problems.append(problem_line(each, each.problem))
                 continue
-            name = each.topic, path_of(each.unit_id or "")
+            name = each.topic, each.folder, path_of(each.unit_id or "")
             if first.setdefault(name, each) is not each:
                 repeated.append((name, each))
             digests.setdefault(name, each.sha256)
-        if self.known.add(np.array([name_hash(*name) for name in first], np.int64)):
-            for topic in {topic for topic, _ in first}:
-                for line in self.sink.folder_of(topic).listed():
-                    if (name := (topic, line.path)) in first:
+        places = {name[:2] for name in first}
+        if self.known.add(np.array([name_hash(_name(*name[:2]), name[2]) for name in first], np.int64)):
+            for place in places:
+                for line in self.sink.folder_of(*place).listed():
+                    if (name := (*place, line.path)) in first:
                         repeated.append((name, first.pop(name)))
-                        digests[name] = line.sha256 if line.ending == self.sink.kind else ""
+                        digests[name] = line.sha256 if line.ending == repeated[-1][1].ending else ""
         for name, each in repeated:
             (self.sink.temporary / each.temporary).unlink(missing_ok=True)
             if digests[name] not in ("", each.sha256):
@@ -362,9 +398,9 @@ class FileBatch:
                     f"this unit has its file already, with other content (sha256 {digests[name]}): it was emitted again"
                 )
                 problems.append(problem_line(each, said))
-        for topic in {topic for topic, _ in first}:
-            files = ((path, each) for (other, path), each in first.items() if other == topic)
-            self.sink.folder_of(topic).publish(files, self.sink.kind, self.sink.temporary)
+        for place in places:
+            files = ((name[2], each) for name, each in first.items() if name[:2] == place)
+            self.sink.folder_of(*place).publish(files, self.sink.temporary)
         if problems:
             self._tell(problems)
         return len(staged)
@@ -374,6 +410,15 @@ class FileBatch:
         folder.mkdir(exist_ok=True)
         stream_id = StreamCheckpoint(self.sink.checkpoint).id
         write_whole(folder / f"{stream_id}-{self.number:09}.jsonl", "".join(problems))
+
+
+_Name = tuple[str, str, str]
+"""A file: its topic, the folder in that of the topic, and its path there."""
+
+
+def _name(topic: str, row: str) -> str:
+    """A folder, as `name_hash` takes it."""
+    return f"{topic}/{row}" if row else topic
 
 
 def _with_runs(units: DataFrame) -> DataFrame:
@@ -398,6 +443,8 @@ def _with_runs(units: DataFrame) -> DataFrame:
             sql.max("offset").alias("last"),
             sql.max("position").alias("until"),
             sql.count("*").alias("n"),
+            sql.first("rule").alias("rule"),
+            sql.lit(None).cast("binary").alias("document"),
         )
         .where("until = unit.count")
         .withColumn("unit", sql.col("unit").withField("components", sql.expr("flatten(parts.components)")))
@@ -406,7 +453,7 @@ def _with_runs(units: DataFrame) -> DataFrame:
         )
         .withColumn("offset", sql.col("last"))
     )
-    columns = ("topic", "partition", "offset", "timestamp", "frame", "unit", "problem", "goes_to")
+    columns = ("topic", "partition", "offset", "timestamp", "frame", "unit", "problem", "goes_to", "rule", "document")
     return units.where(~is_run).select(*columns).unionByName(found.select(*columns))
 
 
@@ -419,6 +466,9 @@ def _staged(units: DataFrame, kind: FileFormat, temporary: Path) -> list[Staged]
         sql.unix_millis("timestamp").alias("timestamp"),
         sql.col("unit.unit_id").alias("unit_id"),
         body.alias("body"),
+        sql.coalesce("rule", sql.lit("")).alias("rule"),
+        sql.when(~sql.expr(f"coalesce({REFERS}, false)"), sql.col("document")).alias("document"),
+        (sql.col("frame") == JSON).alias("is_json"),
         sql.left(problem, sql.lit(_TOLD_CHARS)).alias("problem"),
     )
     return [Staged(*row) for row in rows.mapInArrow(_stager(kind, temporary), _STAGED).collect()]
@@ -451,8 +501,14 @@ def _stage_row(row: dict[str, Any], header: bytes, kind: FileFormat, temporary: 
     if problem is None:
         try:
             unit = codec.decode_as(Unit, header + row["body"])
-            whole = [replace(each, reference=None) for each in unit.components]  # fetched
-            return Staged(*where, *stage(replace(unit, components=tuple(whole)), kind, temporary))
+            data = row["document"]
+            if data is not None:
+                kind = FileFormat.JSON if row["is_json"] else FileFormat.XML
+            else:
+                whole = [replace(each, reference=None) for each in unit.components]  # fetched
+                data = content(replace(unit, components=tuple(whole)), kind)
+            said = day_of(unit.closed_at), *stage(data, temporary)
+            return Staged(*where, *said, None, row_folder(row["rule"]), kind)
         except (DecodeError, ValueError, RecursionError) as error:
             problem = f"{type(error).__name__}: {error}"[:_TOLD_CHARS]
     return Staged(*where, problem=problem)

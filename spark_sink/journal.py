@@ -23,7 +23,7 @@ from uow.schemas.registry import connect
 from uow.spark_sink.audit_state import JournalMark
 from uow.spark_sink.kafka import Cluster
 from uow.spark_sink.partition_log import PartitionLog, offset_of
-from uow.spark_sink.recompute import Arrived, Decided, Order
+from uow.spark_sink.recompute import Arrived, Decided, Order, Tick
 from uow.spark_sink.told_placement import ToldPlacement
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.commands import Command, read_command
@@ -75,6 +75,7 @@ class Journal:
         end: The one after the last; later commands are none of ours.
         mark: Where to go on; by default at the beginning of the logs.
         placement: Gets all ledger records.
+        has_rules: True if the destination has units by rule: time closes them where the ledger says so.
     """
 
     def __init__(
@@ -86,8 +87,10 @@ class Journal:
         end: int,
         mark: JournalMark = JournalMark(),  # noqa: B008
         placement: ToldPlacement | None = None,
+        *,
+        has_rules: bool = False,
     ) -> None:
-        self._placement = placement
+        self._placement, self._has_rules = placement, has_rules
         self._topics, self._partition, self._start, self._end = topics, partition, start, end
         self._registry = connect(cluster.registry_url) if cluster.registry_url else None
         names = topics.closed_changelog, topics.outcomes, topics.commands
@@ -106,14 +109,14 @@ class Journal:
             self._note(group_id, generation, Recorded(outcome, at, topic))
         self._said: dict[tuple[bytes, int], Arrived] = {}
         self._said_until = -1
-        self._orders: deque[Order] = deque()
+        self._orders: deque[Order | Tick] = deque()
         self._ordered = set(mark.ordered)
         self._done = [(group_id, (command_id, at)) for group_id, command_id, at in mark.done]
         self.unreadable: list[tuple[str, str]] = []
         """Place and reason of each record that cannot be read."""
 
-    def orders(self, position: int = _EVERYTHING) -> list[Order]:
-        """The further commands that were decided by the time when the input had been read to a position."""
+    def orders(self, position: int = _EVERYTHING) -> list[Order | Tick]:
+        """The further commands that were decided by the time when the input had been read to a position; with rules also ticks until then."""
         while self._position < position and (message := next(self._ledger, None)) is not None:
             self._on_ledger(message)
         if self._position < position:
@@ -142,6 +145,10 @@ class Journal:
             commands = [(each.id, each.at) for each in record.commands]
             decided = Decided(self._partition, record.from_offset, record.to_offset, before, commands)
             self._orders.extend(self._known(decided))
+        is_tick = record.from_offset == record.to_offset and not record.commands
+        if self._has_rules and is_tick and record.to_offset <= self._end:
+            closed = frozenset((one.id, one.generation) for one in record.closed)
+            self._orders.append(Tick(record.to_offset, min(record.clock, at), closed))
 
     def _known(self, decided: Decided) -> Iterator[Order]:
         """The commands that can still be read."""
@@ -156,7 +163,7 @@ class Journal:
     def _read_commands(self, at: int) -> None:
         while self._said_until <= at and (message := next(self._commands, None)) is not None:
             [record] = arrivals([message])
-            command = read_command(record.shown)
+            command = read_command(record.shown, record.value())
             if isinstance(command, Command) and not command.dry_run:
                 self._said.setdefault((command.id, record.timestamp()[1]), record)
             self._said_until = record.timestamp()[1]
@@ -214,6 +221,7 @@ class Journal:
             partition: The recomputation's. What concerns neither its open groups nor what it remembers is left out.
         """
         groups, closed, commands = partition.groups, partition.closed, partition.commands
+        opened = {(group.id, group.generation) for group in groups.values()}
         done = {known for _, known in self._done}
         outcomes = self._next_of_outcomes
         if outcomes is not None and self._next_outcome is not None:
@@ -227,7 +235,7 @@ class Journal:
             [
                 (group_id, generation, *each)
                 for (group_id, generation), found in self._closings.items()
-                if group_id in groups and groups[group_id].generation == generation
+                if (group_id, generation) in opened
                 for each in found
             ],
             [

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql import SparkSession
 
@@ -63,7 +63,7 @@ class Lineage:
         known = (
             json.loads(note.read_text()) if note.exists() and StreamCheckpoint(self.tables.checkpoint).exists else {}
         )
-        made = {table.value: self._delta(table).metadata().id() for table in Table}
+        made = {table.value: self.tables.id(self.spark, table) for table in Table}
         content = {"topics": known.get("topics", {}) | topic_ids(self.cluster, self.topics), "tables": made}
         if content != known:
             note.parent.mkdir(parents=True, exist_ok=True)
@@ -78,19 +78,17 @@ class Lineage:
                 why = "that one was of another cluster, or was deleted and created again"
                 self._refuse(f"was made for another topic {topic}: {why}")
         for table in filter(self.tables.is_made, Table):
-            found = self._delta(table).metadata().id()
+            found = self.tables.id(self.spark, table)
             if known["tables"].get(table, found) != found:
                 self._refuse(f"was made for another table than {self.tables.path(table)}")
 
     def _check_batches(self, checkpoint: StreamCheckpoint) -> None:
         name, planned = writer_name(checkpoint.id), checkpoint.planned
         for table in filter(self.tables.is_made, Table):
-            batches = self._delta(table).transactions()
-            for writer in (name, f"{name}/rest"):
-                last = batches.get(writer)
-                if last.isDefined() and last.get() > planned:
+            for last in self.tables.last_batches(self.spark, table, (name, f"{name}/rest")).values():
+                if last > planned:
                     self._refuse(
-                        f"is older than the tables: it has planned batches up to {planned}, and {table} has had number {last.get()}"
+                        f"is older than the tables: it has planned batches up to {planned}, and {table} has had number {last}"
                     )
 
     def _check_retention(self, checkpoint: StreamCheckpoint) -> None:
@@ -107,12 +105,6 @@ class Lineage:
             self._refuse(
                 f"is behind retention, which has deleted what was not yet in the tables: {', '.join(lost)}. Lengthen retention.ms, then"
             )
-
-    def _delta(self, table: Table) -> Any:
-        """The present state of a table, in Delta's own words; Spark SQL says nothing about the batches that a table has had."""
-        jvm: Any = self.spark.sparkContext._jvm
-        logs = jvm.org.apache.spark.sql.delta.DeltaLog
-        return logs.forTableWithSnapshot(self.spark._jsparkSession, self.tables.path(table))._2()
 
     def _refuse(self, why: str) -> None:
         raise StateCorruptedError(

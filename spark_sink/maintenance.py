@@ -36,11 +36,12 @@ FULL_BYTES: Final = 1 << 30
 """Size from which a file is left as it is; Delta's default."""
 
 SETTINGS: Final = {
-    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     "spark.databricks.delta.vacuum.logging.enabled": "true",
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
 }
-"""Spark properties of a maintenance. `VACUUM` lists a folder with as many tasks as the first one says: 10,000 by default, which takes minutes."""
+"""Spark properties of a maintenance. `VACUUM` lists a folder, which has no others, with as many tasks as the first one says: 10,000 by
+default, which takes minutes."""
 
 _MS_PER_HOUR: Final = 3_600_000
 
@@ -86,17 +87,11 @@ def maintain(
         dry_run: Change nothing.
     """
     name = tables.sql_name(table)
-    before, _ = _extent(spark, name)
+    before, _ = tables.extent(spark, table)
     compacted = _small_files(spark, tables, table, z_order) if dry_run else _compact(spark, name, table, z_order)
     deleted = _vacuum(spark, name, retain_ms / _MS_PER_HOUR, dry_run)
-    files, size = _extent(spark, name)
-    return Maintained(tables.stored(spark, table).count(), before, files, size, compacted, deleted)
-
-
-def _extent(spark: SparkSession, name: str) -> tuple[int, int]:
-    """Number of files of a table, and their size in bytes."""
-    found = spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]
-    return found.numFiles, found.sizeInBytes
+    files, size = tables.extent(spark, table)
+    return Maintained(tables.count(spark, table), before, files, size, compacted, deleted)
 
 
 def _compact(spark: SparkSession, name: str, table: str, z_order: bool) -> int:

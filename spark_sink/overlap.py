@@ -66,7 +66,7 @@ class Overlap:
             return lambda table, rows: rows
 
         def lacking(table: Table, rows: DataFrame) -> DataFrame:
-            if not self.tables.is_made(table):
+            if table is not Table.COMPONENTS and self.tables.is_empty(table):
                 return rows
             place = PLACE[table]
             there = self.tables.read(self.spark, table).where(sql.col(place[2]).between(*bounds)).select(*place)
@@ -77,9 +77,9 @@ class Overlap:
 
 def _reach(spark: SparkSession, tables: DeltaTables) -> Reach:
     made = [
-        tables.read(spark, table).select("topic", "partition", "offset")
+        tables.present(spark, table).rows.select("topic", "partition", "offset")
         for table in Table
-        if table is not Table.COMPONENTS and tables.is_made(table)
+        if table is not Table.COMPONENTS and not tables.is_empty(table)
     ]
     found: Reach = {}
     if made:

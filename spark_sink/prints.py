@@ -36,15 +36,17 @@ def halves(both: int) -> tuple[int, int]:
     return both >> _BITS, both & (1 << _BITS) - 1
 
 
-def of_unit(group: Row, destination: str, topic: str) -> int:
-    """The fingerprint of the row in `units` of a recomputed group."""
+def of_unit(group: Row, destination: str, topic: str, *, is_free: bool = False) -> int:
+    """The fingerprint of the row in `units` of a recomputed group; `is_free` if its topic has partitions of its own."""
     headers = ",".join(
         f"{name.encode().hex()}={'-' if raw is None else raw.hex()}" for name, raw in group.headers or ()
     )
     expires = "-" if group.expires_at is None else group.expires_at
+    partition = "-" if is_free else group.partition
+    document = "-" if group.document is None else group.document.hex()
     text = (
         f"{group.unit_id}/{topic}/{destination}/{group.generation}/{group.outcome}/{group.reason}/{group.opened_at}/{group.closed_at}/"
-        f"{expires}/{group.size}/{group.held_bytes}/{group.missing}/{group.partition}/{(group.id or '').encode().hex()}/{headers}"
+        f"{expires}/{group.size}/{group.held_bytes}/{group.missing}/{partition}/{(group.id or '').encode().hex()}/{headers}/{document}"
     )
     return of_bytes(text.encode())
 
@@ -110,21 +112,17 @@ _HEADERS: Final = (
 )
 
 
-def unit() -> Column:
-    """The text of a row in `units`."""
-    return _text(
-        *("unit_id", "topic", "destination", "generation", "outcome", "reason", "unix_millis(opened_at)"),
-        *(
-            "unix_millis(closed_at)",
-            "unix_millis(expires_at)",
-            "count",
-            "bytes",
-            LACKING,
-            "partition",
-            "lower(hex(key))",
-        ),
-        _HEADERS,
-    )
+def unit(is_free: Column) -> Column:
+    """The text of a row in `units`; `is_free` as in `of_unit`."""
+    partition = sql.when(~is_free, sql.col("partition").cast("string"))
+    before, after = _text(*_UNIT), _text("lower(hex(key))", _HEADERS, "sha2(document, 256)")
+    return sql.concat_ws("/", before, sql.coalesce(partition, sql.lit("-")), after)
+
+
+_UNIT: Final = (
+    *("unit_id", "topic", "destination", "generation", "outcome", "reason", "unix_millis(opened_at)"),
+    *("unix_millis(closed_at)", "unix_millis(expires_at)", "count", "bytes", LACKING),
+)
 
 
 _BODY: Final = """named_struct('seq', coalesce(seq, 0), 'end', coalesce(end, false), 'component_id', component_id, 'key', key, 'value', value,

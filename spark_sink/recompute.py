@@ -12,6 +12,10 @@ Commands come from a log of their own. The position at which a command was decid
 the ledger record of its transaction: the part of the input that the poll had read, and the clock before it. Within a poll append times
 decide, as in the worker. Groups that the clock had closed by then also have `due`.
 
+Groups by rule. Their rows come from `A-rules`, so that they are formed by what was in force then. What time closes among them is closed once the
+routers' inputs are read, which no log of the destination tells; so such a group is closed here where the ledger says that the worker closed it, if its
+deadline had passed then. Like every group that time closes it has `due`, and its record is judged.
+
 Belongs here: fates and groups as rows, from records alone. Does not belong here: Spark's reading and comparing (`uow.spark_sink.audit`).
 """
 
@@ -43,7 +47,9 @@ from uow.processor.core.gathered import NEVER
 from uow.processor.core.group import Group
 from uow.processor.core.partition import Partition
 from uow.processor.core.partition_state import PartitionAddress
-from uow.processor.core.virtual_message import UnitMaker
+from uow.processor.core.plan_size import UNBOUNDED
+from uow.processor.core.rule_documents import rule_formats
+from uow.processor.core.virtual_message import UnitMaker, target_of
 from uow.schemas import formats
 from uow.schemas.checksum import by_reference
 from uow.schemas.claim_check import external_bytes
@@ -60,10 +66,12 @@ from uow.schemas.records import (
     bounded_ranges,
     ranges_text,
 )
+from uow.spark_sink.destination_rules import NO_RULES
 from uow.spark_sink.told_placement import ToldPlacement
 from uow.topics import headers as names
 from uow.topics.catalogue import HEADERS_LIMIT, RECORD_LIMIT_BYTES, DestinationTopics
 from uow.topics.commands import Command, read_command
+from uow.topics.grouping import GroupPolicy
 from uow.topics.headers import Reading
 from uow.topics.policies import (
     DestinationPolicy,
@@ -73,6 +81,7 @@ from uow.topics.policies import (
 )
 from uow.topics.record_size import INPUT_LIMIT_BYTES, RecordLimit, record_size
 from uow.topics.routes import topics_of
+from uow.topics.rules import ResolvedRow
 from uow.topics.runs import first_of_many_gaps, record_headers, unit_part
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -135,7 +144,9 @@ class Row(NamedTuple):
         held_bytes: Sum of their sizes; for a record its own size.
         missing: Ranges as text.
         headers: The unit's headers.
-        topics: Topics that the unit goes to by its routes; for a component those of its unit.
+        topics: Topics that the unit goes to by its routes, or the target of its rule; for a component those of its unit.
+        document: Digest of the unit's value, where its rule makes a document of it.
+        is_listed: False for a component that is in no table beside the unit: its unit is a document in XML.
     """
 
     kind: str
@@ -167,13 +178,15 @@ class Row(NamedTuple):
     missing: str | None = None
     headers: list[tuple[str, bytes | None]] | None = None
     topics: list[str] | None = None
+    document: bytes | None = None
+    is_listed: bool = True
 
 
 COLUMNS: Final = (
     "kind STRING, fate STRING, partition INT, offset BIGINT, id STRING, generation BIGINT, unit_id STRING, position INT, seq INT, "
     "`end` BOOLEAN, component_id STRING, at BIGINT, content BINARY, content_before BINARY, header_count INT, error_class STRING, error_case STRING, to_errors BOOLEAN, "
     "due BIGINT, outcome STRING, reason STRING, opened_at BIGINT, closed_at BIGINT, expires_at BIGINT, size INT, held_bytes BIGINT, "
-    "missing STRING, headers ARRAY<STRUCT<name: STRING, value: BINARY>>, topics ARRAY<STRING>"
+    "missing STRING, headers ARRAY<STRUCT<name: STRING, value: BINARY>>, topics ARRAY<STRING>, document BINARY, is_listed BOOLEAN"
 )
 """The fields of `Row` as Spark DDL."""
 
@@ -253,6 +266,24 @@ class Order(NamedTuple):
         return other.offset() < self.start or (other.offset() < self.stop and arrived)
 
 
+class Tick(NamedTuple):
+    """A transaction without input and commands, from its ledger record: what time did to groups.
+
+    Attributes:
+        position: Input position of it.
+        until: What was due by then may have been done, epoch ms: the partition's clock after it, or the append time of the record if that is earlier.
+        closed: Id and generation of each group that it closed.
+    """
+
+    position: int
+    until: int
+    closed: frozenset[tuple[bytes, int]]
+
+    def follows(self, other: Arrived) -> bool:
+        """True if the worker had judged a record of the input before."""
+        return other.offset() < self.position
+
+
 Known = tuple[int, bytes, int]
 """Key of a command in ledger and answers: partition, its id, append time."""
 
@@ -266,7 +297,7 @@ def orders_of(decided: Iterable[Decided], commands: Iterable[tuple[int, Arrived]
     """
     said: dict[Known, Arrived] = {}
     for partition, record in commands:
-        command = read_command(record.shown)
+        command = read_command(record.shown, record.value())
         if isinstance(command, Command) and not command.dry_run:
             said.setdefault((partition, command.id, record.timestamp()[1]), record)
     return {
@@ -299,7 +330,7 @@ class Recomputation:
     Args:
         place: Address of the partition.
         policy: Of the destination.
-        orders: The commands that were decided, in order.
+        orders: The commands that were decided, and with rules the ticks, in order.
         partition: The state to go on from; by default that of a partition without records.
         placement: Under path routing, the `partition_for` of its address.
     """
@@ -308,22 +339,22 @@ class Recomputation:
         self,
         place: PartitionAddress,
         policy: DestinationPolicy,
-        orders: Iterable[Order] = (),
+        orders: Iterable[Order | Tick] = (),
         partition: Partition | None = None,
         placement: ToldPlacement | None = None,
     ) -> None:
         self._policy, self._placement = policy, placement
-        self._partition = partition or Partition(place, held_policy(policy))
+        self._partition = partition or empty_partition(place, policy)
         self._maker = UnitMaker(place.destination, place.topic, place.partition, self._partition.reading)
-        self._orders = deque(orders)
+        self._orders: deque[Order | Tick] = deque(orders)
 
     @property
     def partition(self) -> Partition:
         """Its state."""
         return self._partition
 
-    def obey(self, orders: Iterable[Order]) -> None:
-        """Takes further commands; they must be known before the records that came after them."""
+    def obey(self, orders: Iterable[Order | Tick]) -> None:
+        """Takes further commands and ticks; they must be known before the records that came after them."""
         self._orders.extend(orders)
 
     def on_records(self, records: Sequence[Arrived]) -> Iterator[Happening]:
@@ -345,7 +376,12 @@ class Recomputation:
             self._partition.on_records(portion)
             yield from self._happened({each.offset(): each for each in portion})
 
-    def _obey(self, order: Order) -> Iterator[Happening]:
+    def _obey(self, order: Order | Tick) -> Iterator[Happening]:
+        if isinstance(order, Tick):
+            self._partition.advance(order.until)
+            self._partition.follow_time(order.until, order.closed)
+            yield from self._happened({}, by_clock=True)
+            return
         self._partition.advance(order.clock)
         yield from self._happened({}, by_clock=True)
         with nullcontext() if self._placement is None else self._placement.judging_command():
@@ -382,13 +418,17 @@ class Recomputation:
             if due == NEVER:
                 yield Happening(None, None, group)
                 continue
-            for effect in decide_due(Situation(group, None, None, due, self._partition.position, self._policy)).effects:
+            effects = decide_due(Situation(group, None, None, due, self._partition.position, self._policy)).effects
+            if not effects:  # by rule: it waits, or gets one more age
+                yield Happening(None, None, group)
+            for effect in effects:
                 assert isinstance(effect, Delivered | Undelivered)
                 yield Happening(self._amended(group, effect), None, group, due)
 
     def _amended(self, group: Group, effect: Delivered | Undelivered) -> Delivered | Undelivered:
         """The effect as a worker writes it: a unit that does not fit into records in any shape fails (W-115)."""
-        if isinstance(effect, Undelivered) or shape_of(self._maker, self._policy, group, effect.closed) is not None:
+        policy = group.policy(self._policy)
+        if isinstance(effect, Undelivered) or shape_of(self._maker, policy, group, effect.closed) is not None:
             return effect
         failed = effect.closed._replace(outcome=UnitOutcome.FAILED, reason=Reason.LIMIT)
         self._partition.amend(effect.closed, failed, len(group.held))
@@ -400,8 +440,35 @@ def held_policy(policy: DestinationPolicy) -> DestinationPolicy:
     return replace(policy, shape=Shape.CONSECUTIVE) if policy.has_external_values else policy
 
 
+def empty_partition(
+    place: PartitionAddress, policy: DestinationPolicy, rules: Mapping[str, ResolvedRow] = NO_RULES.rows
+) -> Partition:
+    """The state of a partition without records, in which a worker's decisions are made again.
+
+    Args:
+        place: Its address.
+        policy: Of the destination.
+        rules: Every row that a record can name.
+    """
+    table = None
+    if rules:
+        from uow.processor.rules.row_table import RowTable  # needs the extra `rules`
+
+        table = RowTable(rules, place.destination, policy)
+    partition = Partition(place, held_policy(policy), UNBOUNDED, table, RECORD_LIMIT_BYTES * 9 // 10)
+    partition.rules_read_before = NEVER
+    return partition
+
+
 def shape_of(maker: UnitMaker, policy: DestinationPolicy, group: Group, closed: Closed) -> Shape | None:
-    """The shape in which a worker writes the unit; None if it fits in none (W-115, W-208)."""
+    """The shape in which a worker writes the unit; None if it fits in none (W-115, W-208).
+
+    Args:
+        maker: Makes the unit.
+        policy: Of the group.
+        group: The group.
+        closed: Its closing.
+    """
     shape = policy.shape
     if group.bytes <= HEADERS_LIMIT and len(group.held) <= _SURELY_LISTED:
         return shape
@@ -421,7 +488,9 @@ def _fits(maker: UnitMaker, policy: DestinationPolicy, group: Group, closed: Clo
     tail = maker.tail(group)
     unit_id = maker.unit_id(group.id, group.generation, tail)
     missing = group.missing() if closed.outcome is UnitOutcome.PARTIAL else ()
-    if policy.value_format is ValueFormat.AVRO:
+    if (document := document_of(maker, group, closed, bodies)) is not None:
+        length = len(document)
+    elif policy.value_format is ValueFormat.AVRO:
         length = _FRAME_BYTES + len(maker.body(b"", group, closed, unit_id, missing, bodies))
     else:
         to_text = formats.to_json if policy.value_format is ValueFormat.JSON else formats.to_xml
@@ -429,6 +498,20 @@ def _fits(maker: UnitMaker, policy: DestinationPolicy, group: Group, closed: Clo
         length = len(to_text(replace(unit, components=tuple(map(decode_component, bodies)))))
     headers = maker.headers(group, closed, unit_id, tail, missing)
     return _LIMIT.fits(group.id, None, headers, length)
+
+
+def document_of(maker: UnitMaker, group: Group, closed: Closed, bodies: Sequence[bytes]) -> bytes | None:
+    """The value of a unit by rule that is a document, with these bodies of its components; None for any other."""
+    if group.ruled is None:
+        return None
+    row = group.ruled.policy
+    make = rule_formats(row).get(row.value_format)
+    if make is None:
+        return None
+    unit_id = maker.unit_id(group.id, group.generation, maker.tail(group))
+    missing = group.missing() if closed.outcome is UnitOutcome.PARTIAL else ()
+    unit = maker.record(group, closed, unit_id, missing)
+    return make(replace(unit, components=tuple(map(decode_component, bodies))), group.ruled.called)
 
 
 def _run(maker: UnitMaker, group: Group, closed: Closed) -> Iterator[tuple[ComponentRecord, Headers]]:
@@ -531,11 +614,24 @@ class RowMaker:
         is_unit = isinstance(effect, Delivered)
         headers: Headers | None = None
         topics: list[str] | None = None
+        document: bytes | None = None
+        is_listed = True
+        policy = group.policy(self._policy)
         if is_unit:
             headers = self._maker.headers(group, closed, unit_id, tail, missing)
             topics = topics_of(self._policy.routes, self._policy.route_matching, self._units, headers)
-            if shape_of(self._maker, self._policy, group, closed) is Shape.CONSECUTIVE:
+            if isinstance(policy, GroupPolicy):
+                topics = [target_of(group, self._units)]
+            shape = shape_of(self._maker, policy, group, closed)
+            if shape is Shape.CONSECUTIVE:
                 _, headers = next(_run(self._maker, group, closed))
+            else:
+                bodies = group.in_order()
+                if shape is Shape.REFERENCE:
+                    bodies = [encode_component(by_reference(decode_component(body))) for body in bodies]
+                made = document_of(self._maker, group, closed, bodies)
+                document = None if made is None else sha256(made).digest()
+                is_listed = made is None or policy.value_format is not ValueFormat.XML
         return Row(
             GROUP,
             FATE_OF[closed.outcome],
@@ -546,7 +642,7 @@ class RowMaker:
             unit_id.decode(),
             error_class=effect.error.__name__ if isinstance(effect, Undelivered) else None,
             error_case=closed.reason.value if isinstance(effect, Undelivered) else None,
-            to_errors=not is_unit and goes_to_errors(closed, self._policy),
+            to_errors=not is_unit and goes_to_errors(closed, policy, len(group.held)),
             due=due,
             outcome=closed.outcome.value,
             reason=closed.reason.value,
@@ -558,6 +654,8 @@ class RowMaker:
             missing=ranges_text(missing if is_unit else bounded_ranges(missing)),
             headers=None if headers is None else [*headers],
             topics=topics,
+            document=document,
+            is_listed=is_listed,
         )
 
     def _components(self, group: Group, closed: Closed, row: Row) -> Iterator[Row]:
@@ -569,9 +667,11 @@ class RowMaker:
             due=row.due,
             missing=row.missing,
             topics=row.topics,
+            is_listed=row.is_listed,
         )
         made = (self._component(shared, position, body) for position, body in enumerate(group.in_order(), 1))
-        is_run = row.topics is not None and shape_of(self._maker, self._policy, group, closed) is Shape.CONSECUTIVE
+        policy = group.policy(self._policy)
+        is_run = row.topics is not None and shape_of(self._maker, policy, group, closed) is Shape.CONSECUTIVE
         if not is_run:
             yield from made
             return
@@ -626,8 +726,16 @@ _LIMIT: Final = RecordLimit()
 """Of every topic that a worker writes."""
 
 
-def goes_to_errors(closed: Closed, policy: DestinationPolicy) -> bool:
-    """True if the components of a given-up group go to `D.errors` (W-71, W-78 to W-80, W-207)."""
+def goes_to_errors(closed: Closed, policy: DestinationPolicy, count: int) -> bool:
+    """True if the components of a given-up group go to `D.errors` (W-71, W-78 to W-80, W-207, B-50).
+
+    Args:
+        closed: Its closing.
+        policy: Of the group.
+        count: Number of components that it held.
+    """
+    if isinstance(policy, GroupPolicy) and count < policy.min_count:
+        return True
     leaves_nothing = policy.expiration_policy in (ExpirationPolicy.DISCARD, ExpirationPolicy.LOG)
     return closed.outcome is not UnitOutcome.EXPIRED or not leaves_nothing
 
@@ -636,14 +744,16 @@ def recompute(
     place: PartitionAddress,
     policy: DestinationPolicy,
     batches: Iterable[Sequence[Arrived]],
-    orders: Iterable[Order] = (),
+    orders: Iterable[Order | Tick] = (),
+    rules: Mapping[str, ResolvedRow] = NO_RULES.rows,
 ) -> Iterator[Row]:
     """Rows of one partition, from all of its records in offset order, in any number of batches, and its commands.
 
     Raises:
         UowError: A bug of the project (`InvariantViolation`), with the state that shows it.
     """
-    recomputation, maker = Recomputation(place, policy, orders), RowMaker(place, policy)
+    recomputation = Recomputation(place, policy, orders, empty_partition(place, policy, rules))
+    maker = RowMaker(place, policy)
     for batch in batches:
         for happening in recomputation.on_records(batch):
             yield from maker.rows(happening)

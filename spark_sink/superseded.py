@@ -120,16 +120,23 @@ def hashes_of_text(text: str | None) -> Any:
 def known_units(spark: SparkSession, tables: DeltaTables) -> KnownUnits:
     """The units in a destination's tables, which are read piece by piece. Marks that are missing because of a crash are made."""
     known = KnownUnits()
-    if tables.is_made(Table.UNITS):
-        current = tables.stored(spark, Table.UNITS).where("superseded_by IS NULL")
-        pieces = current.count() // PIECE + 1
+    if not tables.is_empty(Table.UNITS):
+        current = tables.present(spark, Table.UNITS).rows.where("superseded_by IS NULL")
         hashed = current.select(hash_of().alias("hash"))
-        joined = sql.array_join(sql.collect_list("hash"), ",").alias("joined")
-        found = hashed.groupBy(sql.expr(f"pmod(hash, {pieces})")).agg(joined).select("joined").toLocalIterator()
-        repeated = [known.add(hashes_of_text(row.joined)) for row in found]
+        repeated = [known.add(piece) for piece in _pieces(hashed, tables.count(spark, Table.UNITS) // PIECE + 1)]
         if any(repeated):
             mark(spark, tables, current)
     return known
+
+
+def _pieces(hashed: DataFrame, count: int) -> Iterator[Any]:
+    """The hashes in so many arrays, one after the other."""
+    if count == 1:
+        yield hashes(hashed)
+        return
+    joined = sql.array_join(sql.collect_list("hash"), ",").alias("joined")
+    found = hashed.groupBy(sql.expr(f"pmod(hash, {count})")).agg(joined).select("joined").toLocalIterator()
+    yield from (hashes_of_text(row.joined) for row in found)
 
 
 _REPEATED: Final = """

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from py4j.protocol import Py4JJavaError
@@ -70,13 +70,14 @@ NESTED_COMPONENTS: Final = (
     f"headers: {HEADERS}, timestamp: TIMESTAMP, source: STRUCT<topic: STRING, partition: INT, offset: BIGINT>, "
     "reference: STRUCT<length: BIGINT, crc32c: BIGINT>>>"
 )
-"""The column of `units` with its components in the order of the unit, as they are in the Avro schema; null for a unit of shape `consecutive`."""
+"""The column of `units` with its components in the order of the unit, as they are in the Avro schema; null for a unit of shape `consecutive` and for a
+unit by rule in XML."""
 
 COLUMNS: Final[dict[Table, str]] = {
     Table.UNITS: (
         "unit_id STRING, id STRING, destination STRING, generation BIGINT, outcome STRING, reason STRING, opened_at TIMESTAMP, "
         "closed_at TIMESTAMP, expires_at TIMESTAMP, count INT, bytes BIGINT, missing ARRAY<STRUCT<first: INT, last: INT>>, "
-        f"key BINARY, headers {HEADERS}, {_OWN}, superseded_by STRING"
+        f"key BINARY, headers {HEADERS}, {_OWN}, superseded_by STRING, rule STRING, document BINARY"
     ),
     Table.COMPONENTS: (
         "unit_id STRING, id STRING, generation BIGINT, position INT, seq INT, `end` BOOLEAN, component_id STRING, key BINARY, "
@@ -101,7 +102,9 @@ COLUMNS: Final[dict[Table, str]] = {
 }
 """Columns of each table, as Spark DDL. Columns are added at the end only.
 
-`superseded_by` is the place (`topic/partition/offset`) of a later record with the same unit; it is null on the current row of the unit.
+`superseded_by` is the place (`topic/partition/offset`) of a later record with the same unit; it is null on the current row of the unit. `rule` is the row
+of a unit by rule, the text of `uow-rule`; `document` its value as it is, where that is XML or JSON. The components of one in XML are in no table: their
+documents stand in this one, and their records in `D.components`.
 """
 
 PLACE: Final[dict[Table, tuple[str, ...]]] = dict.fromkeys(Table, ("topic", "partition", "offset", "timestamp")) | {
@@ -132,9 +135,28 @@ def with_nested(spark: SparkSession, components: DataFrame, units: DataFrame) ->
     return components.unionByName(spark.sql(_NESTED_ROWS, units=units)) if "components" in units.columns else components
 
 
+class PresentRows(NamedTuple):
+    """Rows of a table.
+
+    Attributes:
+        rows: The rows, without those in the files that were left out.
+        done: Names of these files.
+        is_empty: True if there are none.
+    """
+
+    rows: DataFrame
+    done: tuple[str, ...] = ()
+    is_empty: bool = False
+
+
 PROTOCOL: Final = {"minReaderVersion": 1, "minWriterVersion": 2}
 """Versions of Delta's protocol that a new table asks of its readers and writers: the lowest ones, so that every tool reads it."""
 _FIRST: Final = f"{0:020}.json"
+_NOTHING: Final[Mapping[str, Any]] = dict.fromkeys(("tableSizeBytes", "numFiles"), 0) | {
+    **dict.fromkeys(("numMetadata", "numProtocol"), 1),
+    **dict.fromkeys(("setTransactions", "domainMetadata", "allFiles"), ()),
+}
+"""The checksum of a table's first commit, without metadata and protocol."""
 
 _GLOB: Final = frozenset("*?[]{}\\")
 
@@ -180,12 +202,60 @@ class DeltaTables:
         """True if a table exists."""
         return any(self._commits(table))
 
-    def is_empty(self, table: Table) -> bool:
+    def is_empty(self, table: str) -> bool:
         """True if a table is not made, or only made: its log is one commit without a file. Asking Delta takes a job."""
         commits = list(self._commits(table))
         return not commits or (
             len(commits) == 1 and commits[0].name == _FIRST and '{"add"' not in commits[0].read_text()
         )
+
+    def _recorded(self, table: str) -> Mapping[str, Any]:
+        """The state of a table that is recorded beside its latest commit (Delta's checksum file), as far as its writer does that. Asking Delta takes jobs."""
+        latest = max(self._commits(table), key=lambda commit: commit.name, default=None)
+        checksum = None if latest is None else latest.parent / latest.name.replace(".json", ".crc")
+        if checksum is None or not checksum.exists():
+            return {}
+        try:
+            found: dict[str, Any] = json.loads(checksum.read_text())
+        except ValueError:  # cut off; Delta does without as well
+            return {}
+        return found
+
+    def _delta(self, spark: SparkSession, table: str) -> Any:
+        """The present state of a table, in Delta's own words."""
+        jvm: Any = spark.sparkContext._jvm
+        logs = jvm.org.apache.spark.sql.delta.DeltaLog
+        return logs.forTableWithSnapshot(spark._jsparkSession, self.path(table))._2()
+
+    def id(self, spark: SparkSession, table: Table) -> str:
+        """The id that an existing table got when it was made."""
+        return str(self._recorded(table).get("metadata", {}).get("id") or self._delta(spark, table).metadata().id())
+
+    def last_batches(self, spark: SparkSession, table: Table, writers: Collection[str]) -> dict[str, int]:
+        """The last version that each of these writers has written to an existing table (`append_once`). Spark SQL says nothing of them."""
+        recorded = self._recorded(table).get("setTransactions")
+        if recorded is not None:
+            return {each["appId"]: each["version"] for each in recorded if each["appId"] in writers}
+        batches = self._delta(spark, table).transactions()
+        return {name: last.get() for name in writers if (last := batches.get(name)).isDefined()}
+
+    def extent(self, spark: SparkSession, table: str) -> tuple[int, int]:
+        """Number of the data files of an existing table, and their size in bytes."""
+        if recorded := self._recorded(table):
+            return recorded["numFiles"], recorded["tableSizeBytes"]
+        found = spark.sql(f"DESCRIBE DETAIL {self.sql_name(table)}").collect()[0]
+        return found.numFiles, found.sizeInBytes
+
+    def count(self, spark: SparkSession, table: str) -> int:
+        """Number of rows in a table's own files; 0 if it is not made."""
+        if self.is_empty(table):
+            return 0
+        files = self._recorded(table).get("allFiles")
+        if files is None or any(
+            "deletionVector" in file or "numRecords" not in file.get("stats", "") for file in files
+        ):
+            return self.stored(spark, table).count()
+        return sum(json.loads(file["stats"])["numRecords"] for file in files)
 
     def _commits(self, table: str) -> Iterator[Folder]:
         yield from (self.folder / table / "_delta_log").glob("[0-9]*.json")
@@ -204,7 +274,11 @@ class DeltaTables:
             self._make(spark, table)
 
     def _make(self, spark: SparkSession, table: Table) -> None:
-        """Writes a table's first commit as Delta's protocol has it, by Delta's own log store; by its API seven tables take ten CPU seconds."""
+        """Writes a table's first commit as Delta's protocol has it, by Delta's own log store; by its API seven tables take ten CPU seconds.
+
+        Beside it the checksum, which Delta writes after each commit: from there it knows a table's state and makes the next checksum. Without, it
+        computes the state by a job, for each table.
+        """
         if self.is_made(table):
             return
         at = time.time_ns() // 1_000_000
@@ -217,16 +291,20 @@ class DeltaTables:
             "createdTime": at,
         }
         done = {"timestamp": at, "operation": "CREATE TABLE", "operationParameters": {}, "isBlindAppend": True}
-        actions = {"commitInfo": done, "protocol": PROTOCOL, "metaData": metadata}
         jvm: Any = spark.sparkContext._jvm
         log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, self.path(table))
         log.createLogDirectoriesIfNotExists()
-        lines = jvm.java.util.ArrayList()
-        for name, action in actions.items():
-            lines.add(json.dumps({name: action}))
-        first = jvm.org.apache.hadoop.fs.Path(log.logPath(), _FIRST)
-        as_scala = jvm.scala.jdk.javaapi.CollectionConverters.asScala
-        log.store().write(first, as_scala(lines.iterator()), False, log.newDeltaHadoopConf())
+
+        def write(file: str, *contents: Mapping[str, Any]) -> None:
+            lines = jvm.java.util.ArrayList()
+            for content in contents:
+                lines.add(json.dumps(content))
+            path = jvm.org.apache.hadoop.fs.Path(log.logPath(), file)
+            as_scala = jvm.scala.jdk.javaapi.CollectionConverters.asScala
+            log.store().write(path, as_scala(lines.iterator()), False, log.newDeltaHadoopConf())
+
+        write(_FIRST, {"commitInfo": done}, {"protocol": PROTOCOL}, {"metaData": metadata})
+        write(_FIRST.replace(".json", ".crc"), {**_NOTHING, "metadata": metadata, "protocol": PROTOCOL})
 
     def form_of(self, spark: SparkSession) -> ComponentsForm:
         """The form of the components: of the existing tables if there are any."""
@@ -278,38 +356,56 @@ class DeltaTables:
             return rows
         return with_nested(spark, rows, self.stored(spark, Table.UNITS))
 
-    def newer(self, spark: SparkSession, table: Table, done: Collection[str]) -> tuple[DataFrame, list[str]]:
-        """The rows in a table's own files without those in some of its data files.
+    def present(self, spark: SparkSession, table: Table, done: Collection[str] = ()) -> PresentRows:
+        """The rows in a table's own files as they are now, for queries that go through all of them, and more than once.
 
-        Where Delta keeps more of a row than what is in a file (deletion vectors, other names of columns), it is all rows.
+        Where its state is recorded beside its latest commit, the files are read by name: for each place where a query reads a Delta table, Delta looks for
+        its files by a job. Where Delta keeps more of a row than what is in a file (deletion vectors, other names of columns), it reads all rows.
 
         Args:
             spark: The session.
-            table: The table.
-            done: Names of the files to leave out.
-
-        Returns:
-            The rows; and the names of the files that were left out.
+            table: An existing table.
+            done: Names of data files to leave out.
         """
-        rows = self.stored(spark, table)
-        if not done or set(self.path(table)) & _GLOB or self._has_more_than_files(spark, table):
-            return rows, []
-        files = {file.rpartition("/")[2]: file for file in (unquote(urlsplit(each).path) for each in rows.inputFiles())}
-        left = [file for name, file in files.items() if name not in done]
-        newer = spark.read.schema(rows.schema).parquet(*left) if left else rows.where("false")
-        return newer, [name for name in files if name in done]
+        found = self._known_files(table)
+        if found is None:
+            rows = self.stored(spark, table)
+            if not done or set(self.path(table)) & _GLOB or self._has_more_than_files(spark, table):
+                return PresentRows(rows, is_empty=self.is_empty(table))
+            found = rows.schema, [unquote(urlsplit(file).path) for file in rows.inputFiles()]
+        kind, files = found
+        left = [file for file in files if file.rpartition("/")[2] not in done]
+        if left:
+            rows = spark.read.schema(kind).parquet(*left)
+        else:
+            nothing = (sql.lit(None).cast(field.dataType).alias(field.name) for field in kind.fields)
+            rows = spark.range(0).select(*nothing).where("false")
+        names = (file.rpartition("/")[2] for file in files)
+        return PresentRows(rows, tuple(name for name in names if name in done), is_empty=not left)
+
+    def _known_files(self, table: Table) -> tuple[StructType, list[str]] | None:
+        """Columns and data files of a table, if they are recorded and all that there is to know."""
+        recorded = self._recorded(table)
+        files = recorded.get("allFiles")
+        if files is None or set(self.path(table)) & _GLOB or any("deletionVector" in file for file in files):
+            return None
+        if recorded["protocol"]["minReaderVersion"] > PROTOCOL["minReaderVersion"]:
+            return None
+        paths = [unquote(file["path"]) for file in files]
+        if any("/" in path for path in paths):  # of a partition, or of another folder
+            return None
+        kind = StructType.fromJson(json.loads(recorded["metadata"]["schemaString"]))
+        return kind, [f"{self.path(table)}/{path}" for path in paths]
 
     def _has_more_than_files(self, spark: SparkSession, table: Table) -> bool:
         """True if a reader has to know more of Delta than which files there are."""
-        logs = spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog  # type: ignore[union-attr]
-        snapshot = logs.forTableWithSnapshot(spark._jsparkSession, self.path(table))._2()
-        return bool(snapshot.protocol().minReaderVersion() > PROTOCOL["minReaderVersion"])
+        return bool(self._delta(spark, table).protocol().minReaderVersion() > PROTOCOL["minReaderVersion"])
 
     def rows(self, spark: SparkSession) -> dict[Table, int]:
         """Number of rows in each table; Delta answers from its log, except for components in units."""
-        found = {table: 0 if self.is_empty(table) else self.stored(spark, table).count() for table in Table}
+        found = {table: self.count(spark, table) for table in Table}
         if found[Table.UNITS] and self.form_of(spark) is ComponentsForm.NESTED:
-            nested = self.stored(spark, Table.UNITS).agg(sql.sum(sql.expr("size(components.seq)")))
+            nested = self.present(spark, Table.UNITS).rows.agg(sql.sum(sql.expr("size(components.seq)")))
             found[Table.COMPONENTS] += nested.collect()[0][0] or 0
         return found
 

@@ -5,6 +5,7 @@ is in a manifest; the line comes after the file is on disk under its name, and i
 whole, and lines that are true; what a repeated batch brings is either listed already, or takes its own name again.
 
     DIR/D/TOPIC/3f/0d1c….xml                the files, in 256 folders
+    DIR/D/TOPIC/ROW/3f/0d1c….xml            those of units by rule: a folder for each routing name that has a row, with manifests of its own
     DIR/D/TOPIC/manifest/2026-11-22.sha256  their digests, by the day on which the unit closed: `sha256sum -c`, in TOPIC
 
 Belongs here: names, contents, and these steps on a file system. No Spark. Does not belong here: which units there are (`uow.spark_sink.file_sink`).
@@ -25,7 +26,9 @@ from typing import Final, NamedTuple
 from uuid import uuid4
 
 from uow.schemas import codec, formats
+from uow.schemas.error_classes import DecodeError
 from uow.schemas.records import ComponentRecord, Unit
+from uow.topics.rules import RuleName
 
 
 class FileFormat(StrEnum):
@@ -84,6 +87,24 @@ def path_of(unit_id: str) -> str:
     return f"{sha256(unit_id.encode()).hexdigest()[:2]}/{file_name(unit_id)}"
 
 
+_OWN_FOLDER: Final = re.compile(r"[0-9a-f]{2}|manifest")
+
+
+def row_folder(rule: str) -> str:
+    """The folder of a row of a rule in that of its topic, by the text of `uow-rule`; empty for a unit of work, which stands in the topic's own (B-03).
+
+    It is the routing name of the row, so there are as many as rows, whatever names senders think of. One text that is no name of a row counts as a
+    routing name: the worker that wrote it knows better.
+    """
+    if not rule:
+        return ""
+    try:
+        name = file_name(RuleName.parse(rule).routing_name)
+    except DecodeError:
+        name = file_name(rule)
+    return f"%{ord(name[0]):02x}{name[1:]}" if _OWN_FOLDER.fullmatch(name) else name
+
+
 # -- one file ------------------------------------------------------------------------------------------------------------
 
 
@@ -100,6 +121,8 @@ class Staged(NamedTuple):
         sha256: Digest of the file, in hexadecimal digits.
         temporary: The temporary name.
         problem: The reason why there is no file.
+        folder: Folder in that of the topic; empty for its own.
+        ending: Of the name.
     """
 
     topic: str
@@ -111,6 +134,8 @@ class Staged(NamedTuple):
     sha256: str = ""
     temporary: str = ""
     problem: str | None = None
+    folder: str = ""
+    ending: str = ""
 
     @property
     def place(self) -> str:
@@ -118,16 +143,15 @@ class Staged(NamedTuple):
         return f"{self.topic}/{self.partition}/{self.offset}"
 
 
-def stage(unit: Unit, kind: FileFormat, folder: Path) -> tuple[str, str, str]:
-    """Writes a unit's file under a temporary name, on disk when this returns.
+def stage(data: bytes, folder: Path) -> tuple[str, str]:
+    """Writes a file under a temporary name, on disk when this returns.
 
     Returns:
-        The day, the digest and the name, as in `Staged`.
+        The digest and the name, as in `Staged`.
     """
-    data = content(unit, kind)
     temporary = uuid4().hex
     _write(folder / temporary, data)
-    return day_of(unit.closed_at), sha256(data).hexdigest(), temporary
+    return sha256(data).hexdigest(), temporary
 
 
 def day_of(at: int) -> str:
@@ -159,12 +183,12 @@ def _sync_folder(path: Path) -> None:
         os.close(handle)
 
 
-# -- the folder of a topic -----------------------------------------------------------------------------------------------
+# -- the folder of a topic, or of a row in it ----------------------------------------------------------------------------
 
 
-def name_hash(topic: str, path: str) -> int:
-    """A signed 64-bit hash of a file, to know it by."""
-    return int.from_bytes(sha256(f"{topic}/{path}".encode()).digest()[:8], signed=True)
+def name_hash(folder: str, path: str) -> int:
+    """A signed 64-bit hash of a file, to know it by: of a topic, or of a topic and a folder in its own, with a slash between; and of its path there."""
+    return int.from_bytes(sha256(f"{folder}/{path}".encode()).digest()[:8], signed=True)
 
 
 class Listed(NamedTuple):
@@ -177,7 +201,7 @@ class Listed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UnitFolder:
-    """The folder of a topic.
+    """The folder of a topic, or of a row in it.
 
     Attributes:
         path: The folder; it need not exist yet.
@@ -189,6 +213,10 @@ class UnitFolder:
     def _manifests(self) -> Path:
         return self.path / "manifest"
 
+    def rows(self) -> list[str]:
+        """Names of the folders of rows in that of a topic."""
+        return sorted(path.parent.name for path in self.path.glob("*/manifest") if path.is_dir())
+
     def listed(self) -> Iterator[Listed]:
         """The lines of all manifests. The rest of a line that was cut off when it was written is none."""
         for manifest in sorted(self._manifests.glob("*.sha256")):
@@ -199,31 +227,30 @@ class UnitFolder:
                         path, _, ending = name.rpartition(".")
                         yield Listed(path, ending, digest)
 
-    def publish(self, files: Iterable[tuple[str, Staged]], ending: FileFormat, temporary: Path) -> None:
+    def publish(self, files: Iterable[tuple[str, Staged]], temporary: Path) -> None:
         """Gives files their names, then lists them; when this returns, both are on disk.
 
         Args:
             files: Path and file; none of the paths is listed, and each comes once.
-            ending: Of the names.
             temporary: The folder of the temporary names.
         """
         files = list(files)
-        if not self.place(files, ending, temporary):
+        if not self.place(files, temporary):
             return
         lines: dict[str, list[str]] = {}
         for path, staged in files:
-            lines.setdefault(staged.day, []).append(f"{staged.sha256}  {path}.{ending}\n")
+            lines.setdefault(staged.day, []).append(f"{staged.sha256}  {path}.{staged.ending}\n")
         self._manifests.mkdir(exist_ok=True)
         _sync_folder(self.path)
         for day, added in lines.items():
             _append(self._manifests / f"{day}.sha256", "".join(added))
         _sync_folder(self._manifests)
 
-    def place(self, files: Iterable[tuple[str, Staged]], ending: FileFormat, temporary: Path) -> list[Path]:
+    def place(self, files: Iterable[tuple[str, Staged]], temporary: Path) -> list[Path]:
         """Gives files their names, on disk when this returns, without listing them; arguments as of `publish`."""
         targets = []
         for path, staged in files:
-            target = self.path / f"{path}.{ending}"
+            target = self.path / f"{path}.{staged.ending}"
             target.parent.mkdir(parents=True, exist_ok=True)
             (temporary / staged.temporary).replace(target)
             targets.append(target)

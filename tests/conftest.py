@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import re
@@ -40,6 +41,7 @@ def pytest_report_header() -> str:
 SPARK_SESSIONS = (
     {
         "test_audit.py",
+        "test_audit_state.py",
         "test_hostile_records.py",
         "test_lineage.py",
         "test_maintenance.py",
@@ -56,6 +58,7 @@ SPARK_SESSIONS = (
         "test_shapes_in_tables.py",
         "test_spark_commands.py",
         "test_superseded.py",
+        "test_units_by_rule.py",
     },
 )
 """Files whose tests share a Spark session. One would do, but its tests, one after the other, take longer than all others beside them."""
@@ -64,21 +67,27 @@ SPARK_SESSIONS = (
 LONG_S = {
     "test_worker_processes": 180,
     "test_three_brokers": 140,
+    "test_planted_defects": 138,
     "test_through_a_worker": 130,
-    "test_planted_defects": 110,
-    "test_memory_budget": 105,
-    "test_repartition": 90,
-    "test_migration": 60,
-    "test_embedded_broker": 80,
+    "test_embedded_broker": 110,
+    "test_router_on_broker": 88,
+    "test_memory_budget": 75,
     "test_demo": 70,
     "test_trust_on_broker": 65,
+    "test_repartition": 60,
+    "test_migration": 60,
     "test_expiry": 60,
     "test_shapes_on_broker": 60,
     "test_simulated_runs": 60,
     "test_bench_smoke": 60,
+    "test_low_stock_demo": 60,
+    "test_operating_rules": 60,
+    "test_connections_survive": 55,
+    "test_strict_order": 55,
     "test_client_reading": 50,
     "test_limits_under_attack": 50,
     "test_path_routing": 50,
+    "test_topic_commands": 50,
     "test_repair_commands": 45,
     "test_frame_faults": 45,
     "test_client_forwarding": 45,
@@ -95,12 +104,15 @@ LONG_S = {
     "test_long_restore": 20,
     "test_source_group": 20,
     "test_wheel": 20,
+    "test_order_under_faults": 20,
     "test_bad_input": 15,
     "test_both_streams": 15,
     "test_account": 15,
     "test_early_commands": 15,
-    "test_topic_commands": 15,
     "test_recovery": 15,
+    "test_fan_out_on_broker": 15,
+    "test_prove_clients": 15,
+    "test_memory": 15,
     "test_messages_in_time": 10,
     "test_two_forwarders": 10,
     "test_restore_barrier": 10,
@@ -162,6 +174,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         weight = (marked[0], LONG_S.get(item.path.stem, 0), *marked[1:])
         weights[item.path] = max(weight, weights.get(item.path, weight))
     items.sort(key=lambda item: weights[item.path], reverse=hasattr(config, "workerinput"))
+
+
+def pytest_collection_finish() -> None:
+    """Leave the tests themselves out of garbage collection: thousands of them would be looked at again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -41,7 +41,7 @@ from uow.processor.core.changes import (
 )
 from uow.processor.core.partition import Partition
 from uow.processor.core.partition_state import PartitionAddress
-from uow.processor.shell.monitor import COMMIT_SECONDS, FATES, METRICS
+from uow.processor.shell.monitor import COMMIT_SECONDS, FATES, HISTOGRAMS, METRICS, ROW
 from uow.schemas.records import ranges_text
 from uow.spark_sink.monitor import METRICS as SINK_METRICS
 from uow.topics import headers as names
@@ -103,6 +103,7 @@ def metrics_page() -> str:
         (f"{spec.name}_total" if spec.kind == "counter" else spec.name, spec.kind, spec.labels, spec.text)
         for spec in METRICS
     ]
+    rows += [(name, "histogram", ROW, text) for name, text, _ in HISTOGRAMS]
     name, text = COMMIT_SECONDS
     rows.append((f"{name}_count`, `{name}_sum", "summary", (), text))
     table = "".join(

@@ -18,13 +18,18 @@ from uow.schemas.records import (
 )
 from uow.topics.headers import (
     ENDS,
+    GENERATION,
     ID,
     MAX_ID_BYTES,
+    MAX_RULE_BYTES,
     SEQ,
+    SOURCE,
     USER_ID,
     decimal,
     is_text,
 )
+from uow.topics.manifests import Manifest, read_manifest
+from uow.topics.rules import RuleName
 
 COMMAND: Final = "uow-command"
 COMMAND_ID: Final = "uow-command-id"
@@ -54,6 +59,13 @@ class Verb(StrEnum):
     DECLARE_END = "declare-end"
     WAIVE = "waive"
     REMOVE = "remove"
+    RECYCLE = "recycle"
+    MANIFEST = "manifest"
+    RULE_CHANGE = "rule-change"
+
+
+BY_HAND: Final = tuple(verb for verb in Verb if verb not in (Verb.MANIFEST, Verb.RECYCLE, Verb.RULE_CHANGE))
+"""Verbs that repair an open group."""
 
 
 class Command(NamedTuple):
@@ -68,7 +80,12 @@ class Command(NamedTuple):
         numbers: `uow-seq`: the end to declare, the numbers to waive, or the one to remove.
         until: `uow-until`, epoch ms; 0 where the verb needs none.
         dry_run: True to change nothing and only describe the effect.
-        rule: Id of the rule whose waiting groups it is about, instead of one group (B-104); the group id is empty then.
+        rule: Id of the rule whose waiting groups it is about, instead of one group (B-104); the group id is empty then. Of a manifest the name of
+            the row (`uow-rule`) that the group is of unless a reply has opened it, of a
+            `rule-change` that of the row which open groups take (B-13).
+        source: Of a `recycle`: the coordinates of the component in `D.components`, `topic/partition/offset`.
+        generation: Of the group, where no other one of the id is meant; 0: whichever is open.
+        manifest: Of a manifest what its value says (B-78).
     """
 
     id: bytes
@@ -80,6 +97,9 @@ class Command(NamedTuple):
     until: int = 0
     dry_run: bool = False
     rule: str = ""
+    generation: int = 0
+    source: str = ""
+    manifest: Manifest | None = None
 
 
 class BadCommand(NamedTuple):
@@ -98,32 +118,38 @@ class _Bad(Exception):
 
 
 def command_headers(command: Command) -> Headers:
-    """The headers of a command's record; its key is the group id."""
-    about = (RULE, command.rule.encode()) if command.rule else (ID, command.group_id)
-    headers: Headers = [
-        (COMMAND, command.verb.encode()),
-        (COMMAND_ID, command.id),
-        about,
-        (WHY, command.why.encode()),
-    ]
+    """The headers of a command's record; its key is the group id, its value that of `command_value`."""
+    headers: Headers = [(COMMAND, command.verb.encode()), (COMMAND_ID, command.id)]
+    headers += [(ID, command.group_id)] if command.group_id else []
+    headers += [(RULE, command.rule.encode())] if command.rule else []
+    headers.append((WHY, command.why.encode()))
     if command.by is not None:
         headers.append((USER_ID, command.by.encode()))
     if command.numbers:
         headers.append((SEQ, ranges_text(command.numbers).encode()))
     if command.until:
         headers.append((UNTIL, b"%d" % command.until))
+    if command.source:
+        headers.append((SOURCE, command.source.encode()))
+    if command.generation:
+        headers.append((GENERATION, b"%d" % command.generation))
     if command.dry_run:
         headers.append((DRY_RUN, b"true"))
     return headers
 
 
-def read_command(headers: Sequence[tuple[str, bytes | None]]) -> Command | BadCommand:
-    """The command in a record's headers. A header that repeats with different values, or is not UTF-8, is refused."""
+def command_value(command: Command) -> bytes | None:
+    """The value of a command's record: only a manifest has one."""
+    return None if command.manifest is None else command.manifest.encode()
+
+
+def read_command(headers: Sequence[tuple[str, bytes | None]], value: bytes | None = None) -> Command | BadCommand:
+    """The command in a record's headers, and, of a manifest, in its value. A header that repeats with different values, or is not UTF-8, is refused."""
     values: dict[str, list[bytes]] = {}
-    for name, value in headers:
-        values.setdefault(name, []).append(value or b"")
+    for name, raw in headers:
+        values.setdefault(name, []).append(raw or b"")
     try:
-        return _read(values)
+        return _read(values, value)
     except _Bad as bad:
         told = {name: _shown(values[name][0]) for name in (COMMAND_ID, COMMAND, ID, WHY, USER_ID) if name in values}
         return BadCommand(
@@ -136,17 +162,23 @@ def read_command(headers: Sequence[tuple[str, bytes | None]]) -> Command | BadCo
         )
 
 
-def _read(values: dict[str, list[bytes]]) -> Command:
+def _read(values: dict[str, list[bytes]], value: bytes | None) -> Command:
     command_id = _text(values, COMMAND_ID, MAX_ID_BYTES)
     said = _text(values, COMMAND, MAX_ID_BYTES).decode()
     try:
         verb = Verb(said)
     except ValueError:
         raise _Bad(f"{COMMAND} {said!r} is none of {', '.join(Verb)}") from None
-    rule = _text(values, RULE, MAX_ID_BYTES).decode() if RULE in values else ""
-    if rule and verb is not Verb.RELEASE:
+    is_manifest = verb is Verb.MANIFEST
+    rule = _text(values, RULE, MAX_RULE_BYTES).decode() if RULE in values or is_manifest else ""
+    if rule and verb not in (Verb.RELEASE, Verb.RULE_CHANGE) and not is_manifest:
         raise _Bad(f"{RULE}: {verb} is no command for a whole rule; name the group by {ID}")
-    group_id = b"" if rule else _text(values, ID, MAX_ID_BYTES)
+    if verb is Verb.RULE_CHANGE:
+        try:
+            RuleName.parse(rule)
+        except DecodeError as error:
+            raise _Bad(str(error)) from error
+    group_id = b"" if rule and not is_manifest else _text(values, ID, MAX_ID_BYTES)
     why = _text(values, WHY, MAX_WHY_BYTES).decode()
     by = _text(values, USER_ID, MAX_WHY_BYTES).decode() if USER_ID in values else None
     numbers = _numbers(verb, _text(values, SEQ, MAX_WHY_BYTES)) if verb in _NEEDS_NUMBERS else ()
@@ -154,7 +186,17 @@ def _read(values: dict[str, list[bytes]]) -> Command:
     dry_run = ENDS.get(_text(values, DRY_RUN, MAX_ID_BYTES).lower()) if DRY_RUN in values else False
     if dry_run is None:
         raise _Bad(f"{DRY_RUN} is neither true nor false")
-    return Command(command_id, verb, group_id, why, by, numbers, until, dry_run, rule)
+    generation = _generation(_text(values, GENERATION, MAX_ID_BYTES)) if GENERATION in values else 0
+    source = _text(values, SOURCE, MAX_WHY_BYTES).decode() if verb is Verb.RECYCLE else ""
+    manifest = _manifest(value) if is_manifest else None
+    return Command(command_id, verb, group_id, why, by, numbers, until, dry_run, rule, generation, source, manifest)
+
+
+def _manifest(value: bytes | None) -> Manifest:
+    try:
+        return read_manifest(value)
+    except DecodeError as error:
+        raise _Bad(f"manifest: {error.detail}") from None
 
 
 _NEEDS_NUMBERS: Final = frozenset({Verb.DECLARE_END, Verb.WAIVE, Verb.REMOVE})
@@ -191,6 +233,13 @@ def _moment(raw: bytes) -> int:
     if not moment or moment > _LAST_MOMENT:
         raise _Bad(f"{UNTIL} {_shown(raw)!r} is no time in epoch milliseconds")
     return moment
+
+
+def _generation(raw: bytes) -> int:
+    generation = decimal(raw)
+    if not generation or generation > MAX_SEQ:
+        raise _Bad(f"{GENERATION} {_shown(raw)!r} is no generation: 1 to {MAX_SEQ}")
+    return generation
 
 
 def _shown(raw: bytes) -> str:

@@ -41,9 +41,22 @@ class PerSource:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Every reply that the manifest lists is held, or `k` of them (B-77, B-209). Text: `manifest`, `manifest(k)`. Reason `manifest`."""
+    """Every reply that the manifest lists is held, or `k` of them (B-77, B-209). Text: `manifest`, `manifest(k)`, `manifest(k of n)`. Reason `manifest`.
+
+    Attributes:
+        k: How many replies are enough; None: all.
+        n: How many requests a manifest has; one with another number is refused. None: any number.
+    """
 
     k: int | None = None
+    n: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timeout:
+    """The timeout of the call has passed since the manifest, else `ms` as of `Age` (B-85); 0 and None: never. No text: the column `age_ms` of a row with a manifest. Reason `age`."""
+
+    ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +122,7 @@ Condition = (
     | Age
     | Idle
     | ComponentDeadline
+    | Timeout
     | AnyOf
     | AllOf
     | Not

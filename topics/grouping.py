@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from uow.topics.catalogue import HELD_LIMIT_BYTES
 from uow.topics.conditions import (
@@ -23,8 +23,10 @@ from uow.topics.conditions import (
     Count,
     EndFlagWithoutGaps,
     Idle,
+    Manifest,
     Not,
     PerSource,
+    Timeout,
 )
 from uow.topics.policies import DestinationPolicy
 from uow.topics.rules import (
@@ -45,6 +47,10 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 NEVER_HOLDS = AnyOf(())
+MAX_ATTEMPTS: Final = 100
+"""Most that `delivery_attempts` may be."""
+MAX_OPEN_GROUPS: Final = 100_000
+"""Open groups of a rule on a partition where `max_open_groups` says nothing: some 150 MB, so that made-up names fill no memory (B-211)."""
 
 
 class Tally(NamedTuple):
@@ -111,6 +117,12 @@ class GroupPolicy(DestinationPolicy):
         measures: Compiled predicates by their text.
         rank: Order inside a unit; None: by number.
         by_source: True if components of a unit are in order of their sources' names.
+        gathers_replies: True if its groups hold the replies to the requests of a manifest (B-77).
+        requests: How many requests a manifest must have; None: any number.
+        age_from_manifest: True if arrivals of replies do not count for the age.
+        delivery_attempts: How often writing a unit is tried that cannot be encoded, until its group fails (B-89).
+        reply_hold_ms: How long replies are held before their manifest comes; None: for ever (B-81).
+        reply_topics: Topics that a manifest may ask for beside its own (B-91).
     """
 
     rule: str = ""
@@ -136,9 +148,34 @@ class GroupPolicy(DestinationPolicy):
     at_waiting_limit: AtWaitingLimit = AtWaitingLimit.DELIVER
     deliver_order: DeliverOrder = DeliverOrder.COMPLETION
     on_rule_change: OnRuleChange = OnRuleChange.SNAPSHOT
-    max_open_groups: int | None = None
+    max_open_groups: int = MAX_OPEN_GROUPS
     at_max_open_groups: AtMaxOpenGroups = AtMaxOpenGroups.REJECT
     name_template: str | None = None
+    gathers_replies: bool = False
+    requests: int | None = None
+    age_from_manifest: bool = False
+    delivery_attempts: int = 5
+    reply_hold_ms: int | None = None
+    reply_topics: tuple[str, ...] = ()
+
+    def may_reply_to(self, topic: str) -> bool:
+        """True if a manifest may ask for this topic: the row's own, or one that the rules name."""
+        return topic == self.target_topic or topic in self.reply_topics
+
+    @property
+    def row_key(self) -> str:
+        """Rule and routing name, without the version."""
+        return self.rule.rpartition("@")[0]
+
+    @property
+    def version(self) -> int:
+        """The version of the row."""
+        return int(self.rule.rpartition("@")[2])
+
+    @property
+    def delivers_in_order(self) -> bool:
+        """True if a complete group waits for open ones of its rule that arrived before it (B-118)."""
+        return self.deliver_order is DeliverOrder.FIRST_ARRIVAL
 
     @property
     def assigns(self) -> bool:
@@ -178,8 +215,11 @@ def policy_of(
         complete.append(PerSource())
     if rule.sequence is Numbering.GIVEN and not complete:
         complete.append(EndFlagWithoutGaps())
+    manifests = [part for part in parts_of(_one(complete)) if isinstance(part, Manifest)]
     give_up: list[Condition] = []
-    if own.age_ms is not None:
+    if manifests:
+        give_up.append(Timeout(own.age_ms))
+    elif own.age_ms is not None:
         give_up.append(Age(own.age_ms))
     if own.idle_ms is not None:
         give_up.append(Idle(own.idle_ms))
@@ -217,9 +257,15 @@ def policy_of(
         at_waiting_limit=rule.at_waiting_limit,
         deliver_order=rule.deliver_order,
         on_rule_change=rule.on_rule_change,
-        max_open_groups=rule.max_open_groups,
+        max_open_groups=rule.max_open_groups or MAX_OPEN_GROUPS,
         at_max_open_groups=rule.at_max_open_groups,
         name_template=rule.name_template,
+        gathers_replies=bool(manifests),
+        requests=next((each.n for each in manifests if each.n is not None), None),
+        age_from_manifest=own.age_from == "manifest",
+        delivery_attempts=min(MAX_ATTEMPTS, max(1, int(row.parameter("delivery_attempts") or 1))),
+        reply_hold_ms=int(row.parameter("reply_hold_ms")) if row.parameter("reply_hold_ms") else None,
+        reply_topics=row.reply_topics,
     )
     return replace(policy, max_bytes=min(policy.max_bytes, HELD_LIMIT_BYTES)) if policy.fits_one_record else policy
 

@@ -47,6 +47,6 @@ def topics_of(
     return [*dict.fromkeys(accepted)] or [units]
 
 
-def unit_topics(routes: Iterable[Route], units: str) -> list[str]:
-    """Every topic that units of a destination go to, `D.units` first."""
-    return [*dict.fromkeys([units, *(route.to for route in routes)])]
+def unit_topics(routes: Iterable[Route], units: str, targets: Iterable[str] = ()) -> list[str]:
+    """Every topic that units of a destination go to, `D.units` first; `targets` are those of its rules."""
+    return [*dict.fromkeys([units, *(route.to for route in routes), *targets])]

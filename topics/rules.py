@@ -226,8 +226,14 @@ class Parameter:
     value: str
 
 
-PARAMETERS: Final = {"reply_hold_ms": 60_000, "delivery_attempts": 5, "stranded_after_ms": None, "audit_every_ms": None}
-"""Names of parameters, and their defaults; None is off."""
+PARAMETERS: Final = {
+    "reply_hold_ms": 60_000,
+    "reply_topics": None,
+    "delivery_attempts": 5,
+    "stranded_after_ms": None,
+    "audit_every_ms": None,
+}
+"""Names of parameters, and their defaults; None is off. `reply_topics` is a list of topics with commas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +262,17 @@ class ResolvedRow:
     def name(self) -> str:
         """Text of `uow-rule`: `<rule id>/<row>@<version>`."""
         return f"{self.rule.rule_id}/{self.row.routing_name}@{self.version}"
+
+    def parameter(self, name: str) -> str:
+        """The text of a parameter; empty is off."""
+        default = PARAMETERS[name]
+        said = next((each.value for each in self.parameters if each.name == name), None)
+        return said if said is not None else "" if default is None else str(default)
+
+    @property
+    def reply_topics(self) -> tuple[str, ...]:
+        """Topics that a manifest may ask for beside the row's own (B-91). They are named one by one, so that workers can look if they are there (B-57)."""
+        return tuple([each.strip() for each in self.parameter("reply_topics").split(",") if each.strip()])
 
     def encode(self) -> bytes:
         """JSON; the same bytes for the same row, whoever writes it."""

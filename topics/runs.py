@@ -43,6 +43,8 @@ Pairs = Sequence[tuple[str, bytes | None]]
 
 _OF_RECORD: Final = names.IN_RUN | {names.POS, names.SOURCE, names.COMPONENT_ID}
 """Headers of a run's record that belong neither to the unit nor to the component as it was sent."""
+_OF_DOCUMENT: Final = frozenset({names.CONTENT_TYPE, names.OPENED_AT, names.CLOSED_AT, names.BYTES})
+"""Headers of a unit whose value is a document (`document_unit`)."""
 _BROUGHT: Final = frozenset(names.OWN + name for name in names.PARENTS)
 """Headers that a unit takes from its end component, besides user headers and properties."""
 
@@ -64,7 +66,7 @@ def unit_part(
         is_user_header: Which headers are the application's own.
     """
     return [
-        *(pair for pair in headers if not is_user_header(pair[0])),
+        *(pair for pair in headers if pair[0] not in _OF_DOCUMENT and not is_user_header(pair[0])),
         (names.OPENED_AT, b"%d" % opened_at),
         (names.CLOSED_AT, b"%d" % closed_at),
         (names.BYTES, b"%d" % size_bytes),
@@ -180,6 +182,12 @@ def unit_of(headers: Pairs, destination: str, at: int) -> Unit:
     if names.SOURCE in said:
         topic = _source_of(said[names.SOURCE]).topic
         destination = topic.removesuffix(COMPONENTS) if topic.endswith(COMPONENTS) else destination
+    return _unit(headers, destination, at, position[1])
+
+
+def _unit(headers: Pairs, destination: str, at: int, count: int) -> Unit:
+    """The unit that some headers tell of, without components; its times are `at` where they do not tell them."""
+    said = dict(headers)
     try:
         outcome, reason = UnitOutcome(_told(headers, names.OUTCOME)), Reason(_told(headers, names.REASON))
     except ValueError as error:
@@ -194,11 +202,31 @@ def unit_of(headers: Pairs, destination: str, at: int) -> Unit:
         _moment(headers, names.OPENED_AT) if names.OPENED_AT in said else at,
         _moment(headers, names.CLOSED_AT) if names.CLOSED_AT in said else at,
         _number(headers, names.EXPIRES_AT) if names.EXPIRES_AT in said else None,
-        position[1],
+        count,
         _number(headers, names.BYTES) if names.BYTES in said else 0,
         parse_ranges(_told(headers, names.MISSING)) if names.MISSING in said else (),
         (),
     )
+
+
+def is_document(headers: Pairs, value: bytes | None) -> bool:
+    """True for a unit by rule whose value is an XML document around those of its components (B-53), which says nothing else of the unit."""
+    return value is not None and value[:1] == b"<" and any(name == names.RULE for name, _ in headers)
+
+
+def document_unit(headers: Pairs, destination: str) -> Unit:
+    """The unit of such a record, from its headers, without components.
+
+    Args:
+        headers: Of the record.
+        destination: Name of the destination, which they do not tell.
+
+    Raises:
+        DecodeError: A header is missing, or cannot be read; its name is the case.
+    """
+    for name in (names.OPENED_AT, names.CLOSED_AT, names.BYTES):
+        _told(headers, name)
+    return _unit(headers, destination, 0, _number(headers, names.SIZE))
 
 
 def numbers_of(missing: Sequence[Range], place: int = 1) -> Iterator[int]:

@@ -42,6 +42,7 @@ class Kind(StrEnum):
     ERA = "era"
     SUBSCRIPTION = "subscription"
     GAP = "gap"
+    LEASE = "lease"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,29 @@ class Subscription:
 
 
 @dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to read a destination for one output, held by a program that is no member of a consumer group: a sink.
+
+    Attributes:
+        output: Where what is read goes to.
+        token: Of the one program that holds it.
+        until: Epoch ms; it is renewed long before.
+        by: Who it is.
+    """
+
+    output: str
+    token: str
+    until: int
+    by: str
+
+    def key(self) -> bytes:
+        return f"{Kind.LEASE}/{self.output}/{self.token}".encode()
+
+    def value(self) -> bytes:
+        return _written({"until": self.until, "by": self.by})
+
+
+@dataclass(frozen=True, slots=True)
 class OrderGap:
     """Order that was broken on purpose, and is recorded: never silent.
 
@@ -188,6 +212,7 @@ class StrictRegistry:
         era: The present era.
         subscriptions: Era by group, topic and partition.
         gaps: By key, in the order of their writing.
+        leases: By output and token, those that are over included.
         unread: Records of kinds that this version does not know.
     """
 
@@ -196,6 +221,7 @@ class StrictRegistry:
     era: Era | None = None
     subscriptions: dict[tuple[str, str, int], Subscription] = field(default_factory=dict)
     gaps: dict[bytes, OrderGap] = field(default_factory=dict)
+    leases: dict[tuple[str, str], Lease] = field(default_factory=dict)
     unread: int = 0
 
     @property
@@ -236,6 +262,13 @@ class StrictRegistry:
                     self.subscriptions[place] = Subscription(
                         *place, _number(said["era"]), str(said["by"]), _number(said["at"])
                     )
+            case Kind.LEASE:
+                *output, token = name
+                held = ("/".join(output), token)
+                if said is None:
+                    self.leases.pop(held, None)
+                else:
+                    self.leases[held] = Lease(*held, _number(said["until"]), str(said["by"]))
             case Kind.GAP:
                 *whose, topic, partition, first = name
                 key = "/".join((kind, *name)).encode()

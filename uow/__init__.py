@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from uow.client.client_session import Acknowledge, ClientSession, Producer
     from uow.client.connection import Connection, ConnectionFactory, connect
     from uow.client.consumption import Start
+    from uow.client.fan_out import FanOut, Request
     from uow.client.forwarding import Forwarded, Keep
     from uow.client.outgoing import Component, OutgoingRecord
     from uow.client.probing import Recovered
     from uow.client.reader import Reader
-    from uow.client.received import InnerUnit, Message, ReceivedComponent, ReceivedUnit
+    from uow.client.received import InnerUnit, Message, ReceivedComponent, ReceivedDocument, ReceivedUnit
     from uow.client.refusals import Rejection
     from uow.client.rejected_records import RefusedRecord
     from uow.client.sending import Pending, Sent
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         ConnectionRefreshed,
         ConnectionState,
         LostServer,
+        Missed,
         Statistics,
     )
     from uow.client.streaming import StreamedUnit, StreamReader
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
         UnitOutcome,
     )
     from uow.topics.commands import Command, Verb
+    from uow.topics.manifests import Manifest, ReplyContext, RequestEntry
     from uow.topics.policies import AliasFamily, ExpirationPolicy, ReconnectPolicy
 
 _HOMES = {
@@ -70,14 +73,17 @@ _HOMES = {
     "ConnectionState": "uow.client.session_state",
     "ExpirationPolicy": "uow.topics.policies",
     "Failure": "uow.client.verdict",
+    "FanOut": "uow.client.fan_out",
     "Forwarded": "uow.client.forwarding",
     "GivenUp": "uow.client.verdict",
     "InnerUnit": "uow.client.received",
     "Keep": "uow.client.forwarding",
     "LastArrived": "uow.schemas.records",
     "LostServer": "uow.client.session_state",
+    "Manifest": "uow.topics.manifests",
     "Message": "uow.client.received",
     "MessageReader": "uow.client.timely_messages",
+    "Missed": "uow.client.session_state",
     "Outcome": "uow.schemas.records",
     "OrderBlocked": "uow.client.blocking",
     "OutgoingRecord": "uow.client.outgoing",
@@ -87,12 +93,16 @@ _HOMES = {
     "Reader": "uow.client.reader",
     "Reason": "uow.schemas.records",
     "ReceivedComponent": "uow.client.received",
+    "ReceivedDocument": "uow.client.received",
     "ReceivedUnit": "uow.client.received",
     "ReconnectPolicy": "uow.topics.policies",
     "Recovered": "uow.client.probing",
     "Reference": "uow.schemas.records",
     "RefusedRecord": "uow.client.rejected_records",
     "Rejection": "uow.client.refusals",
+    "ReplyContext": "uow.topics.manifests",
+    "Request": "uow.client.fan_out",
+    "RequestEntry": "uow.topics.manifests",
     "Sent": "uow.client.sending",
     "Source": "uow.schemas.records",
     "SourceCount": "uow.schemas.records",
@@ -127,14 +137,17 @@ __all__ = [
     "ConnectionState",
     "ExpirationPolicy",
     "Failure",
+    "FanOut",
     "Forwarded",
     "GivenUp",
     "InnerUnit",
     "Keep",
     "LastArrived",
     "LostServer",
+    "Manifest",
     "Message",
     "MessageReader",
+    "Missed",
     "OrderBlocked",
     "Outcome",
     "OutgoingRecord",
@@ -144,12 +157,16 @@ __all__ = [
     "Reader",
     "Reason",
     "ReceivedComponent",
+    "ReceivedDocument",
     "ReceivedUnit",
     "ReconnectPolicy",
     "Recovered",
     "Reference",
     "RefusedRecord",
     "Rejection",
+    "ReplyContext",
+    "Request",
+    "RequestEntry",
     "Sent",
     "Source",
     "SourceCount",

@@ -8,12 +8,14 @@ UowError
 |   |-- ReconnectTimeoutError        no broker answered in time
 |   `-- ReconnectGivenUpError        final: read the cause
 |-- ClientClosedError                call after close()
+|   `-- IncompleteUnitError          a component past the block of its unit: nothing is sent
 |-- DestinationUnavailableError      certainly not written: repeat once the topic is there
 |-- SendRejectedError                certainly not written: correct the record
 |-- AmbiguousSendError               may be written: repeat with the same Component
 |-- TransactionRolledBackError       nothing of it is visible: repeat all of it
 |-- CommitPendingError               not answered yet: call commit() again, and nothing else
 |-- CommitOutcomeUnknownError        all of it is visible, or nothing: repeat with the same id
+|-- DuplicateClientIdError           a live connection has the client id: once that is closed
 |-- LostServerError                  not ours any more, it comes again: do not acknowledge
 |-- SubscriptionExpiredError         the committed offset is gone: the operator decides
 |-- DestinationChangedError          another topic id or partition count: the operator decides
@@ -114,10 +116,12 @@ __all__ = [
     "DecodeError",
     "DestinationChangedError",
     "DestinationUnavailableError",
+    "DuplicateClientIdError",
     "DuplicateSequenceNumberError",
     "EmptyUnitError",
     "FencedError",
     "FolderInUse",
+    "IncompleteUnitError",
     "InvariantViolation",
     "JarsMissing",
     "JavaMissing",
@@ -175,6 +179,13 @@ class ReconnectGivenUpError(StaleConnectionError):
 
 class ClientClosedError(UowError):
     """A call after `close()`, or after the unit's block was left."""
+
+
+class IncompleteUnitError(ClientClosedError):
+    """A component past its unit's block: before it, after it, or by a plain send under the id of a unit that is open here (B-120, B-122).
+
+    It would not be in the unit's transaction. Nothing was sent.
+    """
 
 
 class DestinationUnavailableError(UowError):
@@ -237,6 +248,13 @@ class CommitOutcomeUnknownError(UowError):
     def __init__(self, detail: str = "", transactional_id: str = "", suspect: Suspect | None = None) -> None:
         super().__init__(detail)
         self.transactional_id, self.suspect = transactional_id, suspect
+
+
+class DuplicateClientIdError(UowError):
+    """A live connection has the client id: of this process, or, where the broker lets the older member stay, of another (R-24).
+
+    The caller may repeat once the other one is closed.
+    """
 
 
 class LostServerError(UowError):

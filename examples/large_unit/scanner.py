@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=1000)
     parser.add_argument("--bytes", type=int, default=100_000)
     args = parser.parse_args()
-    with uow.connect(args.bootstrap, client_id="scanner") as connection:
+    with uow.connect(args.bootstrap, client_id="scanner", reconnect_policy="all") as connection:
         scan(connection, "trailer", 3, 1_000)
         scan(connection, "feature", args.frames, args.bytes)
         scan(connection, "credits", 3, 1_000)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from uow.processor.core.gathered import Facts
+from uow.processor.core.gathered import Called, Facts
 from uow.schemas.error_classes import UowError
 from uow.schemas.records import (
     Attributes,
@@ -124,6 +124,13 @@ class Waits(NamedTuple):
     at: int
 
 
+class Announced(NamedTuple):
+    """The manifest of an open group has come: how many replies it has, and until when they are waited for (B-78)."""
+
+    id: bytes
+    called: Called
+
+
 class Closed(NamedTuple):
     """A group closed; what is remembered of it (W-19).
 
@@ -148,7 +155,7 @@ class Closed(NamedTuple):
     prints: bytes = b""
 
 
-Change = Opened | Held | Amended | Removed | Waits | Closed
+Change = Opened | Held | Amended | Removed | Waits | Announced | Closed
 
 
 class Delivered(NamedTuple):

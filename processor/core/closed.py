@@ -33,7 +33,8 @@ class ClosedMemory:
         self.order: deque[Closed] = deque()
         self.memory_bytes = 0
         self._counted = 0
-        self._newer: dict[bytes, Closed] = {}  # groups by rule need not close in the order of their generations
+        # groups by rule need not close in the order of their generations: those above every one that closed after them
+        self._newer: dict[bytes, deque[Closed]] = {}
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -46,15 +47,18 @@ class ClosedMemory:
         return self.by_id.get(group_id)
 
     def newest_before(self, group_id: bytes) -> int:
-        """A generation of this id that is remembered and higher than the one that closed last; 0 if there is none."""
+        """The highest generation of this id that closed before one below it and is remembered; 0 if there is none."""
         newer = self._newer.get(group_id)
-        return 0 if newer is None else newer.generation
+        return newer[0].generation if newer else 0
 
     def add(self, closed: Closed) -> None:
         """Remembers a closed group; it replaces one of its id that closed before."""
         before = self.by_id.get(closed.id)
         if before is not None and before.generation > closed.generation:
-            self._newer[closed.id] = before
+            newer = self._newer.setdefault(closed.id, deque())
+            while newer and newer[-1].generation < before.generation:
+                newer.pop()
+            newer.append(before)
         self.by_id[closed.id] = closed
         self.order.append(closed)
 
@@ -94,8 +98,11 @@ class ClosedMemory:
         self._counted -= 1
         if self.by_id.get(oldest.id) is oldest:
             del self.by_id[oldest.id]
-        if self._newer and self._newer.get(oldest.id) is oldest:
-            del self._newer[oldest.id]
+        newer = self._newer.get(oldest.id) if self._newer else None
+        if newer and newer[0] is oldest:
+            newer.popleft()
+            if not newer:
+                del self._newer[oldest.id]
         return oldest
 
     def _count(self) -> None:

@@ -20,10 +20,11 @@ from uow.processor.core.layout import (
     Raw,
     by_header,
 )
+from uow.processor.core.routed_rows import RoutedLayout, RoutedRow
 from uow.schemas.claim_check import encode_without_value
 from uow.schemas.component import encode_component, source_head
 from uow.schemas.records import ComponentRecord, Source
-from uow.topics.headers import Marks, Reading
+from uow.topics.headers import RULE, Marks, Reading
 from uow.topics.policies import DestinationPolicy
 
 
@@ -209,6 +210,7 @@ class Columns:
         offsets: Source offsets.
         bodies: Avro bodies.
         tails: By offset, for end components only; None where it is read from the body later.
+        routed: By offset, the odd rows that are routed rows.
         header_count: Headers of the last record, if it has many; else 0.
         records: The raw records.
     """
@@ -220,6 +222,7 @@ class Columns:
         "ids",
         "offsets",
         "records",
+        "routed",
         "seqs",
         "tails",
         "times",
@@ -234,7 +237,13 @@ class Columns:
         self.offsets: Sequence[int] = ()
         self.bodies: Sequence[bytes] = ()
         self.tails: dict[int, Tail | None] = {}
+        self.routed: dict[int, RoutedRow] = {}
         self.header_count = 0
+
+    def be_odd(self) -> None:
+        """Makes all rows odd."""
+        count = len(self.records)
+        self.ids, self.seqs, self.ends, self.bodies = [None] * count, [0] * count, [False] * count, [b""] * count
 
 
 _LAYOUTS_BYTES = 262_144
@@ -260,7 +269,7 @@ class ColumnReader:
     def __init__(self, topic: str, partition: int, reading: Reading, caps: Caps = NO_CAPS) -> None:
         self.topic, self.partition, self.reading, self.caps = topic, partition, reading, caps
         self._source = source_head(topic, partition)
-        self._layouts: dict[tuple[str, ...], Layout | None] = {}
+        self._layouts: dict[tuple[str, ...], Layout | RoutedLayout | None] = {}
         self.memory_bytes = 0
 
     def read(self, records: Sequence[Record]) -> Iterator[Columns]:
@@ -283,11 +292,12 @@ class ColumnReader:
         columns.times = [at for _, at in map(kind.timestamp, records)]
         raw = Raw(columns.offsets, columns.times, list(map(kind.key, records)), list(map(kind.value, records)))
         turned = by_header(headers)
-        rows = None
-        if turned is not None and (layout := self._layout(turned[0])) is not None:
-            rows = layout.read(raw, turned[1])
-        if rows is not None:
+        layout = self._layout(turned[0]) if turned is not None else None
+        if turned is not None and isinstance(layout, Layout) and (rows := layout.read(raw, turned[1])) is not None:
             columns.ids, columns.seqs, columns.ends, columns.bodies, columns.tails = rows
+        elif turned is not None and isinstance(layout, RoutedLayout) and (routed := layout.read(raw, turned[1])):
+            columns.be_odd()
+            columns.routed = routed
         else:
             self._read_apart(headers, raw, columns)
         return columns
@@ -303,7 +313,9 @@ class ColumnReader:
         seqs, ends, bodies, tails = [0] * count, [False] * count, [b""] * count, columns.tails
         for names_of_all, at in apart.items():
             layout = self._layout(names_of_all)
-            if layout is None:
+            if isinstance(layout, RoutedLayout):
+                columns.routed |= _routed(layout, headers, raw, at)
+            if not isinstance(layout, Layout):
                 continue
             at = [row for row in at if layout.is_plain([value for _, value in headers[row] or ()])]
             turned = by_header([headers[row] for row in at])
@@ -315,12 +327,13 @@ class ColumnReader:
             tails |= rows.tails
         columns.ids, columns.seqs, columns.ends, columns.bodies = ids, seqs, ends, bodies
 
-    def _layout(self, heads: tuple[str, ...]) -> Layout | None:
+    def _layout(self, heads: tuple[str, ...]) -> Layout | RoutedLayout | None:
         if heads in self._layouts:
             return self._layouts[heads]
         if self.caps.are_exceeded(heads):
             return None
-        layout = Layout.of(heads, self.reading, self._source)
+        kind = RoutedLayout if RULE in heads else Layout
+        layout = kind.of(heads, self.reading, self._source)
         cost = _LAYOUT_BYTES + sum(map(len, heads)) + _HEAD_BYTES * len(heads)
         if self.memory_bytes + cost > _LAYOUTS_BYTES:  # names made up per record must not fill the memory
             self._layouts, self.memory_bytes = {}, 0
@@ -348,20 +361,23 @@ class ColumnReader:
         )
 
 
+def _routed(layout: RoutedLayout, headers: Sequence[Pairs | None], raw: Raw, at: Sequence[int]) -> dict[int, RoutedRow]:
+    """The routed rows among those of one layout: all at once, or where one is none each by itself."""
+    turned = by_header([headers[row] for row in at])
+    found = layout.read(raw.of(at), turned[1]) if turned is not None else None
+    if found is None and len(at) > 1:
+        return {offset: one for row in at for offset, one in _routed(layout, headers, raw, [row]).items()}
+    return found or {}
+
+
 class ExternalValueReader(ColumnReader):
     """Leaves values where they are (W-117). Every row is odd: what such values cost elsewhere is far more than the look at each record."""
 
     def _columns(self, headers: list[Any], seen: Sequence[Record], records: Sequence[Record]) -> Columns:
         columns = Columns(seen)
-        count = len(records)
         columns.offsets = [record.offset() for record in records]
         columns.times = [record.timestamp()[1] for record in records]
-        columns.ids, columns.seqs, columns.ends, columns.bodies = (
-            [None] * count,
-            [0] * count,
-            [False] * count,
-            [b""] * count,
-        )
+        columns.be_odd()
         return columns
 
     def encode(self, record: Record, marks: Marks) -> tuple[bytes, int]:

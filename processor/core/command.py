@@ -10,22 +10,24 @@ what an answer looks like on the wire (`uow.processor.engine.outputs`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Final, NamedTuple
 
 from uow.processor.core.changes import (
     Amended,
+    Announced,
     Change,
     Closed,
     Decision,
     Delivered,
+    Opened,
     Removed,
     TakenOut,
     Undelivered,
 )
-from uow.processor.core.conditions import Standing, asked, count_of, is_complete
+from uow.processor.core.conditions import asked, count_of, is_complete
 from uow.processor.core.decide import Situation, decide_released, delivered
-from uow.processor.core.gathered import NEVER
+from uow.processor.core.gathered import NEVER, Called
 from uow.processor.core.group import UNKNOWN_END, Group, missing_numbers
 from uow.processor.core.ranges import (
     Ranges,
@@ -49,12 +51,14 @@ from uow.topics.headers import (
     Marks,
     Reading,
 )
+from uow.topics.manifests import Manifest
 from uow.topics.policies import (
     DestinationPolicy,
     ExpirationPolicy,
     HandlingPolicy,
     LatePolicy,
 )
+from uow.topics.rules import AtMaxOpenGroups
 
 MAX_WAIVED_RANGES: Final = 1_000
 """Ranges of waived numbers that a group keeps at most: each later command writes them all once more, into one row (W-203)."""
@@ -197,6 +201,8 @@ def _declare_end(case: Case) -> CommandVerdict:
     group, end = case.group, case.command.numbers[0].first
     if group.assigns:
         return _refused(_NUMBERED_HERE)
+    if group.ruled is not None and group.ruled.policy.gathers_replies:
+        return _refused("its manifest alone says how many replies there are; waive those that are not needed")
     if end < group.highest:
         return _refused(f"number {group.highest} is held: the end cannot be {end}")
     if group.marked and end != group.end:
@@ -247,21 +253,25 @@ def _remove(case: Case) -> CommandVerdict:
     )
 
 
-def _without(group: Group, seq: int, reading: Reading) -> Removed:
-    """The change that takes a component out: end and deadlines follow from the other components and from commands."""
-    count = count_of(group.ruled.policy.complete_when) if group.ruled is not None and group.assigns else None
-    ends = [group.declared_end] if group.declared_end else [count] if count is not None else []
+def _without(group: Group, seq: int, reading: Reading, leaving: Container[int] = ()) -> Removed:
+    """The change that takes a component out: end and deadlines follow from the other components, without those that leave too, and from commands."""
+    ends = [group.declared_end] if group.declared_end else []
+    is_counted = group.assigns  # by the group, and not by what senders say
+    if group.ruled is not None and group.assigns and (count := count_of(group.ruled.policy.complete_when)) is not None:
+        ends.append(count)
+    elif group.ruled is not None and group.ruled.policy.gathers_replies:
+        is_counted, ends = True, [group.end] if group.end_known else []
     expiries: list[int] = []
     deliver_at = last_at = 0
     marked = False
     for number, body in group.held.items():
-        if number == seq:
+        if number == seq or number in leaving:
             continue
         component = decode_component(body)
         marked |= component.end
         ends += [number] if component.end else []
         marks = held_marks(group.id, component, reading)
-        ends += [marks.total] if marks.total and not group.assigns else []
+        ends += [marks.total] if marks.total and not is_counted else []
         expiries += [marks.expires_at] if marks.expires_at else []
         deliver_at, last_at = max(deliver_at, marks.deliver_at), max(last_at, component.timestamp)
     end = max(ends, default=UNKNOWN_END)  # all that tell of the end tell the same (line 12)
@@ -305,7 +315,7 @@ def _is_complete(group: Group, spared: int, end: int) -> bool:
     """True if the group would be complete with this end and so many numbers spared."""
     if group.ruled is None:
         return is_complete(len(group.held), spared, end)
-    standing = Standing(len(group.held), spared, end, Reason.COMMAND, group.ruled.gathered)
+    standing = group.standing()._replace(spared=spared, end=end, end_reason=Reason.COMMAND)
     return asked(group.ruled.policy.complete_when, standing, group.ruled.policy).at == 0
 
 
@@ -318,7 +328,7 @@ VERBS: Final[Mapping[Verb, Callable[[Case], CommandVerdict]]] = {
     Verb.WAIVE: _waive,
     Verb.REMOVE: _remove,
 }
-"""The table."""
+"""The table; a manifest, which may open a group, is decided by `decide_manifest`, and `rule-change`, which is of no group, by `Partition`."""
 
 
 def decide_command(command: Command, at: int, now: Situation) -> CommandVerdict:
@@ -330,6 +340,8 @@ def decide_command(command: Command, at: int, now: Situation) -> CommandVerdict:
             still.
         now: The state that it meets; a command does not move the clock.
     """
+    if command.generation and (now.group is None or now.group.generation != command.generation):
+        return _refused(f"generation {command.generation} of this id is not open")
     if now.group is not None:
         return VERBS[command.verb](Case(command, now.group, at, now))
     if now.closed is not None:
@@ -347,3 +359,60 @@ def _cancelled_unopened(command: Command, at: int, now: Situation) -> CommandVer
     late = "is refused as late" if now.policy.late_policy is LatePolicy.REJECT else "opens a new group (late_policy)"
     text = f"closes the id as {end.outcome}: nothing of it is held; a component that comes after this {late}"
     return CommandVerdict(True, text, Decision((end,), (Undelivered(end, UowError, command),)))
+
+
+def decide_manifest(command: Command, at: int, now: Situation) -> CommandVerdict:
+    """The decision about a manifest: it opens the group of its replies, or adopts those that came before it (B-78, B-81).
+
+    Afterwards `decide_announced` asks if the group is complete by it.
+
+    Args:
+        command: The command, not seen before, with its manifest.
+        at: Its moment, epoch ms: the timeout of the call counts from then on.
+        now: The state that it meets; its policy is that of the open group, else of the row that the command names.
+    """
+    manifest, row, group = command.manifest, now.row, now.group
+    assert manifest is not None
+    if why := _unfit(command, manifest, now):
+        return _refused(why)
+    assert row is not None
+    called = Called(command.id, at, manifest.timeout_ms, len(manifest.requests), manifest.encode())
+    text = f"awaits {called.requests} replies"
+    if group is None:
+        opened = Opened(command.group_id, now.newest + 1, at, policy=row)
+        return CommandVerdict(True, text, Decision((opened, Announced(command.group_id, called))))
+    strangers = sorted(seq for seq in group.held if seq > called.requests)
+    text += f", {len(group.held) - len(strangers)} are held"
+    if strangers:
+        text += f"; {len(strangers)} that it does not list to the errors topic"
+    removed = [_without(group, seq, Reading.of(row), strangers) for seq in strangers]
+    effects = tuple([TakenOut(group.held[seq], (), command) for seq in strangers])
+    return CommandVerdict(True, text, Decision((*removed, Announced(group.id, called)), effects))
+
+
+def _unfit(command: Command, manifest: Manifest, now: Situation) -> str:
+    """Why a manifest is not taken; empty: it is."""
+    row, group, count = now.row, now.group, len(manifest.requests)
+    if group is not None and (group.ruled is None or not command.rule.startswith(f"{group.ruled.policy.rule_id}/")):
+        return "the open group of this id is of another rule"
+    if row is None or not row.gathers_replies:
+        return f"{command.rule} is no row with the condition manifest"
+    if not command.group_id.startswith(f"{row.rule_id}/".encode()):
+        return f"the id does not begin with the rule's, {row.rule_id}/"
+    if group is not None and group.ruled is not None and group.ruled.called is not None:
+        return "the group has its manifest already"
+    if group is None and now.closed is not None:
+        return f"the group is closed already: {now.closed.outcome}, reason {now.closed.reason}"
+    if now.home is not None:
+        return f"the id belongs to partition {now.home}: the key of a command is the group id"
+    if count > row.max_components:
+        return f"{count} requests; a unit has {row.max_components} components at most"
+    if row.requests not in (None, count):
+        return f"{count} requests; the rule is for {row.requests}"
+    topic, most = manifest.reply.topic, row.max_open_groups
+    if topic is not None and not row.may_reply_to(topic):
+        return f"reply topic {topic!r} is neither that of the row nor among the rules' reply_topics"
+    is_full = group is None and now.open_groups >= most
+    if is_full and row.at_max_open_groups is AtMaxOpenGroups.REJECT:
+        return f"rule {row.rule_id} has {now.open_groups} open groups here, and may have {most}"
+    return ""

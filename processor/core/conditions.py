@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, assert_never
 
-from uow.processor.core.gathered import NEVER, Gathered, all_satisfied_at
+from uow.processor.core.gathered import NEVER, Called, Gathered, all_satisfied_at
 from uow.schemas.records import Reason
 from uow.topics.conditions import (
     Age,
@@ -27,6 +27,7 @@ from uow.topics.conditions import (
     Not,
     PerSource,
     Predicate,
+    Timeout,
 )
 from uow.topics.grouping import GroupPolicy
 
@@ -50,7 +51,8 @@ class Standing(NamedTuple):
         spared: Numbers up to the end that are neither held nor needed.
         end: The highest number, or `UNKNOWN_END`.
         end_reason: Reason of a group that is complete by its end.
-        gathered: The rest.
+        gathered: What its components brought.
+        called: The manifest of the replies that it holds, if one has come.
     """
 
     size: int
@@ -58,6 +60,17 @@ class Standing(NamedTuple):
     end: int
     end_reason: Reason
     gathered: Gathered
+    called: Called | None = None
+
+    @property
+    def first_at(self) -> int:
+        """From when the age counts; the manifest counts like an arrival."""
+        return self.gathered.first_at if self.called is None else min(self.gathered.first_at, self.called.at)
+
+    @property
+    def last_at(self) -> int:
+        """The latest arrival, or the manifest."""
+        return self.gathered.last_at if self.called is None else max(self.gathered.last_at, self.called.at)
 
 
 class Holding(NamedTuple):
@@ -87,31 +100,39 @@ def asked(condition: Condition, of: Standing, policy: GroupPolicy) -> Holding:
             return Holding(0 if gathered.value_bytes > n else NEVER, Reason.BYTES)
         case Predicate(text):
             return Holding(0 if _is_measured(text, gathered, policy) else NEVER, Reason.PREDICATE)
-        case Age() | Idle() | ComponentDeadline():
-            return _by_time(condition, gathered)
+        case Age() | Idle() | ComponentDeadline() | Timeout():
+            return _by_time(condition, of)
         case AnyOf(several):
             return min((asked(each, of, policy) for each in several), key=_at, default=_NOT_YET)
         case AllOf(several):  # of several moments the last one; of equal ones that which was asked last
             return max(enumerate([asked(each, of, policy) for each in several]), key=_later, default=(0, _NOT_YET))[1]
         case Not(one):
             found = asked(one, of, policy)
-            return found._replace(at=0 if found.at > gathered.last_at else NEVER)
+            return found._replace(at=0 if found.at > of.last_at else NEVER)
         case PerSource():
             return Holding(all_satisfied_at(policy.sources, gathered), Reason.SOURCES)
-        case ByCommand() | Manifest():
+        case Manifest(k):
+            is_whole = of.called is not None and of.size + of.spared >= min(k or of.called.requests, of.called.requests)
+            return Holding(0 if is_whole else NEVER, Reason.MANIFEST)
+        case ByCommand():
             return _NOT_YET
         case _:
             assert_never(condition)
 
 
-def _by_time(condition: Age | Idle | ComponentDeadline, gathered: Gathered) -> Holding:
+def _by_time(condition: Age | Idle | ComponentDeadline | Timeout, of: Standing) -> Holding:
     match condition:
         case Age(ms):
-            return Holding(gathered.first_at + ms + 1, Reason.AGE)
+            return Holding(min(of.first_at + ms + 1, NEVER), Reason.AGE)
         case Idle(ms):
-            return Holding(gathered.last_at + ms + 1, Reason.IDLE)
+            return Holding(of.last_at + ms + 1, Reason.IDLE)
         case ComponentDeadline():
-            return Holding(min(gathered.limit_at + 1, NEVER), Reason.AGE)
+            return Holding(min(of.gathered.limit_at + 1, NEVER), Reason.AGE)
+        case Timeout(ms):
+            since = of.first_at
+            if of.called is not None and of.called.timeout_ms is not None:
+                since, ms = of.called.at, of.called.timeout_ms
+            return Holding(min(since + ms + 1, NEVER) if ms else NEVER, Reason.AGE)
         case _:
             assert_never(condition)
 

@@ -45,9 +45,19 @@ class Deadlines:
             self.due = self._line[0][0] if self._line else NEVER
         return None
 
+    def drop_first(self) -> None:
+        """Takes the entry of the group that `first_due` returned out of the line."""
+        *_, group = heappop(self._line)
+        if group.ruled is not None:
+            group.ruled.scheduled = NEVER
+        self.due = self._line[0][0] if self._line else NEVER
+
     def schedule(self, group: Group) -> int:
         """Puts a group's next moment of interest in line, unless one that is not later stands there for it already. Returns `due`."""
-        due = group.due_at(self._policy)
+        return self.put(group, group.due_at(self._policy))
+
+    def put(self, group: Group, due: int) -> int:
+        """The same where the moment is known."""
         if due >= NEVER:
             return self.due
         if group.ruled is not None:

@@ -84,6 +84,15 @@ class Arrival(NamedTuple):
     facts: Facts | None = None
 
 
+Place = tuple[int, bytes, int]
+"""The place of a group among those of its rule, by the arrival of its first component; id and generation decide between equal ones."""
+
+
+def place_of(group: Group) -> Place:
+    """The place of a group (B-118)."""
+    return group.opened_at, group.id, group.generation
+
+
 class Situation(NamedTuple):
     """The state that an event meets: all that may be looked at to decide what it means.
 
@@ -98,6 +107,7 @@ class Situation(NamedTuple):
         open_groups: Open groups of the component's rule on this partition.
         newest: The highest generation among the open groups of the id.
         credits: True if a release was asked for when none of the rule's groups waited (B-105).
+        first: Of a rule that delivers in order the place of the first open group, see `place_of`; None if none is open.
     """
 
     group: Group | None
@@ -110,6 +120,11 @@ class Situation(NamedTuple):
     open_groups: int = 0
     newest: int = 0
     credits: bool = False
+    first: Place | None = None
+
+    def is_behind(self, opened_at: int, group_id: bytes, generation: int) -> bool:
+        """True if a group that opened then is not the first of its rule (B-118)."""
+        return self.first is not None and self.first < (opened_at, group_id, generation)
 
     @property
     def row(self) -> GroupPolicy | None:
@@ -165,6 +180,10 @@ def _closed_complete(arrival: Arrival, now: Situation) -> Effect | None:
     """Line 8: judged as before the delivery (W-40)."""
     if now.group is not None or now.closed is None or now.closed.outcome is not UnitOutcome.COMPLETE:
         return None
+    if (
+        now.row is not None and now.row.gathers_replies
+    ):  # enough replies were there, not all: this one may not have been (B-86)
+        return _late(now.closed, arrival.marks)
     if arrival.marks.seq > now.closed.highest:
         return _refuse(
             OutOfSequenceRangeError,
@@ -184,12 +203,11 @@ def _closed_otherwise(arrival: Arrival, now: Situation) -> Effect | None:
     """Line 9; `late_policy = "reopen"` lets a new group open instead (W-85)."""
     if now.group is not None or now.closed is None or now.policy.late_policy is LatePolicy.REOPEN:
         return None
-    return _refuse(
-        UnitClosedError,
-        now.closed.outcome.value,
-        f"reason {now.closed.reason.value}",
-        arrival.marks,
-    )
+    return _late(now.closed, arrival.marks)
+
+
+def _late(closed: Closed, marks: Marks) -> Rejected:
+    return _refuse(UnitClosedError, closed.outcome.value, f"reason {closed.reason.value}", marks)
 
 
 def _held_already(arrival: Arrival, now: Situation) -> Effect | None:
@@ -262,7 +280,7 @@ def _taken_already(arrival: Arrival, now: Situation) -> Effect | None:
 def _too_many_groups(arrival: Arrival, now: Situation) -> Effect | None:
     """A rule may have only so many open groups on a partition (B-37)."""
     row = now.row
-    if now.group is not None or row is None or row.max_open_groups is None or now.open_groups < row.max_open_groups:
+    if now.group is not None or row is None or now.open_groups < row.max_open_groups:
         return None
     if row.at_max_open_groups is AtMaxOpenGroups.CLOSE_OLDEST:
         return None
@@ -352,7 +370,7 @@ def decide_rolled_over(arrival: Arrival, now: Situation, roll_over_bytes: int) -
     passes = group.bytes + facts.value_bytes > roll_over_bytes
     if not passes and not rolls_over(row, group.ruled.gathered, facts.value_bytes):
         return None
-    if must_wait(row, group.deliver_at, now):
+    if must_wait(row, group.deliver_at, now, place_of(group)):
         return Decision((Waits(group.id, group.generation, max(now.clock, 1)),))
     effect = Delivered(now.close(UnitOutcome.COMPLETE, Reason.BYTES, now.clock))
     return Decision((effect.closed,), (effect,))
@@ -486,7 +504,7 @@ def _completed_by_rule(
     found = asked(row.complete_when, group.standing_with(end, by_end, spared, facts), row)
     if found.at > 0:
         return None
-    if must_wait(row, max(group.deliver_at, marks.deliver_at), now):
+    if must_wait(row, max(group.deliver_at, marks.deliver_at), now, place_of(group)):
         return Waits(marks.id, group.generation, max(now.clock, 1))
     if spared:
         return Delivered(close(UnitOutcome.PARTIAL, Reason.COMMAND))
@@ -497,7 +515,7 @@ def delivered(
     closed: Closed, bodies: Mapping[int, bytes], policy: DestinationPolicy, command: Command | None = None
 ) -> Delivered | Undelivered:
     """The unit; or the failure of a group that is whole, but not what its producer sent (W-212)."""
-    if isinstance(policy, GroupPolicy) and (policy.assigns or max(bodies) != len(bodies)):
+    if isinstance(policy, GroupPolicy) and (policy.assigns or max(bodies, default=0) != len(bodies)):
         # no component has a digest of the others; nor would one be known by its number
         return Delivered(closed, command)
     if closed.outcome is UnitOutcome.COMPLETE and not agrees(bodies):
@@ -507,11 +525,30 @@ def delivered(
     return Delivered(closed, command)
 
 
-def must_wait(row: GroupPolicy, deliver_at: int, now: Situation) -> bool:
-    """True if a complete group of this row may not leave now (W-08, B-104, B-105)."""
+def must_wait(row: GroupPolicy, deliver_at: int, now: Situation, place: Place) -> bool:
+    """True if a complete group of this row and place may not leave now (W-08, B-104, B-105, B-118)."""
     if deliver_at > now.clock or row.release is Release.HOLD_ALL:
         return True
+    if row.delivers_in_order and now.is_behind(*place):
+        return True
     return row.release is Release.HOLD_FIRST and not now.credits
+
+
+def decide_announced(now: Situation) -> Decision:
+    """The unit of a group whose manifest came when enough of its replies were held; it waits if something keeps it."""
+    group = now.group
+    assert group is not None
+    assert group.ruled is not None
+    row = group.ruled.policy
+    complete, _ = group.asked(row)
+    if complete.at > 0:
+        return Decision()
+    if must_wait(row, group.deliver_at, now, place_of(group)):
+        return Decision((Waits(group.id, group.generation, max(now.clock, 1)),))
+    outcome, by_end = group.closing()
+    reason = by_end if outcome is UnitOutcome.PARTIAL else complete.reason
+    effect = delivered(now.close(outcome, reason, now.clock), group.held, row)
+    return Decision((effect.closed,), (effect,))
 
 
 def decide_released(now: Situation, command: Command | None = None) -> Decision:
@@ -570,18 +607,24 @@ def _due_by_rule(
     """The same for a group by rule; with fewer than `min_count` it is no unit, or gets one more age (B-50)."""
     complete, give_up = group.asked(policy)
     assert group.ruled is not None
+    by_change = (
+        complete.at == 0 and not group.ruled.waits_since
+    )  # nothing else makes a group whole while nothing arrives (B-13)
+    due = due or now.clock
     if group.ruled.waits_since:
         is_too_old = policy.waiting_age_ms is not None and due == group.ruled.waits_since + policy.waiting_age_ms + 1
         if is_too_old and policy.at_waiting_limit is AtWaitingLimit.REDIRECT:
             return Undelivered(now.close(UnitOutcome.FAILED, Reason.LIMIT, due), UowError)
         return delivered(now.close(UnitOutcome.COMPLETE, group.complete_reason(), due), group.held, policy)
     if complete.at == 0 or complete.at < give_up.at:
-        if must_wait(policy, group.deliver_at, now):
+        if must_wait(policy, group.deliver_at, now, place_of(group)):
             return Waits(group.id, group.generation, max(due, 1))
         outcome, by_end = group.closing()
-        reason = by_end if outcome is UnitOutcome.PARTIAL else complete.reason
+        reason = by_end if outcome is UnitOutcome.PARTIAL else Reason.COMMAND if by_change else complete.reason
         return delivered(now.close(outcome, reason, due), group.held, policy)
-    if len(group.held) >= policy.min_count:
+    if group.ruled.awaits_manifest:
+        return _given_up(give_up.reason, ExpirationPolicy.REDIRECT, due, now)
+    if len(group.held) >= policy.min_count or (group.ruled.called is not None and policy.min_count == 1):  # (B-84)
         return _given_up(give_up.reason, policy.expiration_policy, due, now)
     if policy.below_min is BelowMin.EXTEND and policy.age_ms is not None:
         ages = max(1, -(-(now.clock - give_up.at + 1) // policy.age_ms))  # as many as it takes, in one record

@@ -2,8 +2,8 @@
 
 A plain row meets a group in which nothing special ever happened, or none: its number is free and not above the end, its end mark does
 not contradict anything, no limit is reached, no deadline passed and the plan is not full. All of that is line 15, and the loop over such rows is
-`group.hold_rows`. A differential test holds it and `decide` together: the same stream, row by row through `on_record`, gives the same groups,
-effects and counts.
+`group.hold_rows`. A poll of a router's records has a loop of its own (`counted_groups`). A differential test holds both and `decide` together: the
+same stream, row by row through `on_record`, gives the same groups, effects and counts.
 
 Belongs here: what the loop takes from a partition, and the partition's sums after it. Does not belong here: any other line of the table, and the
 loop itself, which writes the fields of groups (`group`).
@@ -15,6 +15,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 
 from uow.processor.core.columns import Columns, Record
+from uow.processor.core.counted_groups import hold_routed_rows
 from uow.processor.core.group import RowTarget, hold_rows
 from uow.processor.core.partition_state import PartitionState
 
@@ -30,6 +31,9 @@ def process_rows(partition: PartitionState, columns: Columns, on_record: Callabl
         columns: The rows.
         on_record: Judges one record by the whole table; gets the Avro body as well, where the row has one.
     """
+    if 2 * len(columns.routed) > len(columns.offsets):
+        hold_routed_rows(partition, columns, on_record)
+        return
     odd: list[bytes] = []
 
     def on_odd(offset: int, body: bytes, clock: int, left_bytes: int) -> tuple[int, int, int]:

@@ -15,6 +15,7 @@ from uow.schemas.error_classes import DecodeError
 from uow.schemas.records import ComponentRecord
 from uow.topics.grouping import GroupPolicy, Headers, Tally
 from uow.topics.headers import INPUT, SOURCE_NAME, Refusal, Routed, routed_of
+from uow.topics.manifests import read_manifest
 from uow.topics.rules import Release, Source, WaitFrom
 
 NEVER: Final = 1 << 62
@@ -26,7 +27,7 @@ class Facts(NamedTuple):
 
     Attributes:
         arrival: When it arrived: at the router's input, else at `D.components`.
-        counts_from: From when the age counts for it: its arrival, or its event time.
+        counts_from: From when the age counts for it: its arrival, or its event time; `NEVER` where it counts from the manifest.
         limit_at: When its own limit passes; `NEVER` without one (B-05).
         value_bytes: Length of its value.
         component_id: Its id, else the coordinates of its input record, else None.
@@ -56,7 +57,7 @@ def facts_of(
     An arrival after the append time cannot be, and is not believed.
     """
     arrival = min(routed.arrived_at, at) if routed.arrived_at is not None else at
-    counts_from = arrival
+    counts_from = NEVER if policy.age_from_manifest else arrival
     if policy.event_time is not None:
         moment = policy.event_time(headers, value)
         if isinstance(moment, str):
@@ -117,6 +118,7 @@ class Gathered(NamedTuple):
 
     Attributes:
         first_at: The earliest moment from which the age counts.
+        arrived_at: The earliest arrival.
         last_at: The latest arrival.
         limit_at: The earliest moment at which a component's own limit passes.
         value_bytes: Bytes of the values.
@@ -130,6 +132,7 @@ class Gathered(NamedTuple):
     value_bytes: int = 0
     tallies: tuple[tuple[Tally, ...], ...] = ()
     sources: tuple[SourceTally, ...] = ()
+    arrived_at: int = NEVER
 
     def plus(self, facts: Facts) -> Gathered:
         """With one component more."""
@@ -144,6 +147,7 @@ class Gathered(NamedTuple):
             self.value_bytes + facts.value_bytes,
             tallies,
             self._sources_plus(facts.source, facts.arrival) if facts.source is not None else self.sources,
+            min(self.arrived_at, facts.arrival),
         )
 
     def _sources_plus(self, name: str, arrival: int) -> tuple[SourceTally, ...]:
@@ -165,6 +169,20 @@ def _plus(tallies: tuple[Tally, ...], numbers: tuple[float, ...]) -> tuple[Tally
 NOTHING: Final = Gathered()
 
 
+class Counting(NamedTuple):
+    """How the groups of a row count, see `counted_groups`.
+
+    Attributes:
+        policy: That of the row.
+        most: Number of components at which they are full, where nothing else completes them; 0 where more is asked.
+        wait_ms: How long after its first component a group is given up; `NEVER` if it is not.
+    """
+
+    policy: GroupPolicy
+    most: int
+    wait_ms: int
+
+
 def satisfied_at(source: Source, gathered: Gathered) -> int:
     """From when a source has what its collection needs of it: its quantity, or its wait is over (B-93 to B-95); `NEVER` by nothing so far."""
     given = gathered.source(source.source_name)
@@ -176,6 +194,30 @@ def satisfied_at(source: Source, gathered: Gathered) -> int:
     return since + source.wait_ms + 1
 
 
+class Called(NamedTuple):
+    """The manifest of the fan-out whose replies a group holds (B-78).
+
+    Attributes:
+        command_id: Id of the command that brought it: the identity of a unit without a reply (B-36).
+        at: The moment of the command, epoch ms.
+        timeout_ms: The timeout of the call; 0: for ever; None: as the row says.
+        requests: How many there are; their numbers begin with 1.
+        text: All of it, as it came (`uow.topics.manifests`).
+    """
+
+    command_id: bytes
+    at: int
+    timeout_ms: int | None
+    requests: int
+    text: bytes
+
+    @classmethod
+    def read(cls, command_id: bytes, at: int, text: bytes) -> Called:
+        """One that a group kept. Raises `DecodeError` if that cannot be read."""
+        manifest = read_manifest(text)
+        return cls(command_id, at, manifest.timeout_ms, len(manifest.requests), text)
+
+
 class Ruled:
     """The part of a group that only groups by rule have.
 
@@ -185,9 +227,11 @@ class Ruled:
         component_ids: Ids of the components held (line 10).
         scheduled: The deadline that stands in line for it, or an earlier one.
         waits_since: Since when it is complete and not allowed to leave, epoch ms; 0: it is not.
+        called: The manifest of the replies that it holds; None before it comes, and in groups of other rules.
+        is_behind: True while it waits for a group of its rule that arrived before it (B-118).
     """
 
-    __slots__ = ("component_ids", "gathered", "policy", "scheduled", "waits_since")
+    __slots__ = ("called", "component_ids", "gathered", "is_behind", "policy", "scheduled", "waits_since")
 
     def __init__(self, policy: GroupPolicy) -> None:
         self.policy = policy
@@ -195,11 +239,24 @@ class Ruled:
         self.component_ids: set[bytes] = set()
         self.scheduled = NEVER
         self.waits_since = 0
+        self.called: Called | None = None
+        self.is_behind = False
+
+    @property
+    def awaits_manifest(self) -> bool:
+        """True if it holds replies whose manifest has not come."""
+        return self.policy.gathers_replies and self.called is None
+
+    @property
+    def held_until(self) -> int:
+        """When such a group is given up (B-81)."""
+        hold_ms = self.policy.reply_hold_ms
+        return NEVER if hold_ms is None else self.gathered.arrived_at + hold_ms + 1
 
     @property
     def state(self) -> tuple[object, ...]:
         """All of it that a restart must give back, as values."""
-        return self.policy.rule, self.gathered, frozenset(self.component_ids), self.waits_since
+        return self.policy.rule, self.gathered, frozenset(self.component_ids), self.waits_since, self.called
 
     def accepts(self, facts: Facts, due_at: int) -> bool:
         """True if one of several open groups of a key takes a component: it does not wait, is not due, and its source is not satisfied (B-99)."""
@@ -213,6 +270,8 @@ class Ruled:
     def leaves_at(self, deliver_at: int) -> int:
         """When a group that waits may leave by the clock, or must (B-106, B-107); `NEVER`: a command lets it go. `deliver_at` is that of its components."""
         policy, since = self.policy, self.waits_since
+        if policy.delivers_in_order:
+            return NEVER if self.is_behind else max(deliver_at, since)
         if policy.release is Release.AUTO:
             return deliver_at
         until = NEVER
@@ -227,6 +286,19 @@ class Ruled:
         self.gathered = self.gathered.plus(facts)
         if facts.component_id is not None:
             self.component_ids.add(facts.component_id)
+
+    def hold_counted(self, arrival: int, value_bytes: int, component_id: bytes) -> None:
+        """The same of a component that has no limit, number or source of its own."""
+        first_at, last_at, limit_at, total, tallies, sources, arrived_at = self.gathered
+        if arrival < first_at:
+            first_at = arrival
+        if arrival < arrived_at:
+            arrived_at = arrival
+        if arrival > last_at:
+            last_at = arrival
+        parts = first_at, last_at, limit_at, total + value_bytes, tallies, sources, arrived_at
+        self.gathered = tuple.__new__(Gathered, parts)  # a named tuple's own is a Python function
+        self.component_ids.add(component_id)
 
     def in_order(self, bodies: Sequence[bytes]) -> list[bytes]:
         """The bodies in the order of `order_by`; equal ones keep theirs."""

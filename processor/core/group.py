@@ -15,10 +15,11 @@ Belongs here: the state of a group and what can be read off it. Does not belong 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, assert_never
 
 from uow.processor.core.changes import (
     Amended,
+    Announced,
     Closed,
     Delivered,
     Held,
@@ -28,7 +29,7 @@ from uow.processor.core.changes import (
 )
 from uow.processor.core.columns import Columns
 from uow.processor.core.conditions import Holding, Standing, asked, count_of, is_complete
-from uow.processor.core.gathered import NEVER, Facts, Ruled
+from uow.processor.core.gathered import NEVER, Called, Facts, Ruled
 from uow.processor.core.plan_size import ENTRY_BYTES, LEDGER_SHARE
 from uow.processor.core.ranges import (
     Ranges,
@@ -175,21 +176,26 @@ class Group:
     def __repr__(self) -> str:
         return f"Group({self.id!r}, generation={self.generation}, held={self.held_ranges()}, end={self.end if self.end_known else None})"
 
-    def apply(self, change: Held | Amended | Removed | Waits | Closed) -> None:
+    def apply(self, change: Held | Amended | Removed | Waits | Announced | Closed) -> None:
         """Writes one change into the group."""
-        if isinstance(change, Closed):
-            self.close()
-            return
-        if isinstance(change, Waits):
-            assert self.ruled is not None
-            self.ruled.waits_since = change.at
-            return
-        if isinstance(change, Amended):
-            self._amend(change)
-            return
-        if isinstance(change, Removed):
-            self._remove(change)
-            return
+        match change:
+            case Closed():
+                self.close()
+            case Waits():
+                assert self.ruled is not None
+                self.ruled.waits_since = change.at
+            case Announced():
+                self.announce(change.called)
+            case Amended():
+                self._amend(change)
+            case Removed():
+                self._remove(change)
+            case Held():
+                self._hold(change)
+            case _:
+                assert_never(change)
+
+    def _hold(self, change: Held) -> None:
         seq = change.seq
         self.hold(seq, change.body, change.at)
         if change.end:
@@ -218,6 +224,11 @@ class Group:
         if self.held:
             self.last_at = max(self.last_at, self.ruled.gathered.last_at)
 
+    def announce(self, called: Called) -> None:
+        """Takes the manifest of the replies that it holds, or is to hold: it ends with the last request."""
+        assert self.ruled is not None
+        self.ruled.called, self.end = called, called.requests
+
     def hold(self, seq: int, body: bytes, at: int) -> None:
         """Takes one component, of which nothing else is to be noted: its number is free and not above the end.
 
@@ -232,6 +243,16 @@ class Group:
             self.last_at = at
         if seq > self.highest:
             self.highest = seq
+
+    def hold_routed(self, seq: int, body: bytes, at: int, arrival: int, value_bytes: int, component_id: bytes) -> None:
+        """The same in a group by rule that looks at nothing else of it: its arrival, the length of its value, its component id."""
+        self.held[seq] = body
+        self.bytes += len(body)
+        if at > self.last_at:
+            self.last_at = at
+        self.highest = seq
+        assert self.ruled is not None
+        self.ruled.hold_counted(arrival, value_bytes, component_id)
 
     def mark_end(self, end: int, tail: Tail | None) -> None:
         """The component just held has the end mark: none above it is held, and nothing else says another end. `tail`: see `Tail`."""
@@ -258,17 +279,36 @@ class Group:
     # -- restore ----------------------------------------------------------------------------------------------------
 
     def as_data(self) -> dict[str, Any]:
-        """The open group as numbers, bytes and lists: its fields by name, `held` as pairs of number and body, `waived` as pairs of numbers."""
+        """The open group as numbers, bytes and lists: its fields by name, `held` as pairs of number and body, `waived` as pairs of numbers.
+
+        Of a group by rule also `rule`, the name of its row, which is empty otherwise, `waits_since`, and its manifest: who brought it, when, and the
+        text, which is empty if there is none.
+        """
         data = {name: getattr(self, name) for name in _PLAIN_FIELDS}
-        return data | {"held": [*self.held.items()], "waived": [(each.first, each.last) for each in self.waived]}
+        rule, waits_since = ("", 0) if self.ruled is None else (self.ruled.policy.rule, self.ruled.waits_since)
+        called = None if self.ruled is None else self.ruled.called
+        manifest = (b"", 0, b"") if called is None else (called.command_id, called.at, called.text)
+        data |= zip(("manifest_id", "manifest_at", "manifest"), manifest, strict=True)
+        lists = {"held": [*self.held.items()], "waived": [(each.first, each.last) for each in self.waived]}
+        return data | lists | {"rule": rule, "waits_since": waits_since}
 
     @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> Group:
-        """The group that `as_data` was made of; its tail is read from the bytes when it closes."""
+    def from_data(cls, data: Mapping[str, Any], row: GroupPolicy | None = None) -> Group:
+        """The group that `as_data` was made of, by the policy of its row if it has one; its tail is read from the bytes when it closes.
+
+        Raises:
+            DecodeError: A component cannot be read by that row.
+        """
         group = cls(data["id"], data["generation"], data["opened_at"])
+        group.held = dict(data["held"])
+        if row is not None:
+            group.rule(row)
+            assert group.ruled is not None
+            group.ruled.waits_since = data["waits_since"]
+            if data["manifest"]:
+                group.announce(Called.read(data["manifest_id"], data["manifest_at"], data["manifest"]))
         for name in _PLAIN_FIELDS:
             setattr(group, name, data[name])
-        group.held = dict(data["held"])
         group.waived = tuple(Range(first, last) for first, last in data["waived"])
         return group
 
@@ -287,7 +327,7 @@ class Group:
 
     def read_last_at(self) -> None:
         """Takes `last_at` from the components' own append times."""
-        self.last_at = max(decode_component(body).timestamp for body in self.held.values())
+        self.last_at = max([decode_component(body).timestamp for body in self.held.values()], default=self.last_at)
 
     # -- its place in line (W-210) ----------------------------------------------------------------------------------
 
@@ -315,14 +355,15 @@ class Group:
         left = external_bytes(body) if self.external_bytes else 0
         self.external_bytes -= left
         self.bytes -= len(body) + left
-        self.highest = max(self.held)
+        self.highest = max(self.held, default=0)
         if self.is_waived(change.seq):  # it is missing now, and may be sent again
             self.waived, self.waived_held = without(self.waived, (change.seq,)), self.waived_held - 1
         self.tail = None
         if self.ruled is not None:
             self.ruled.read_again(self.held.values())
         self.end, self.marked = change.end, change.marked
-        self.last_at = change.last_at if self.ruled is None else self.ruled.gathered.last_at
+        last_at = change.last_at if self.ruled is None else self.ruled.gathered.last_at
+        self.last_at = last_at or self.opened_at  # a group that gathers replies may hold none any more
         self.expires_at, self.deliver_at = change.expires_at, change.deliver_at
 
     def forget(self) -> None:
@@ -354,12 +395,12 @@ class Group:
         """How a group by rule stands."""
         assert self.ruled is not None
         spared = self.spared(self.waived, self.end) if self.waived else 0
-        return Standing(len(self.held), spared, self.end, self.closing()[1], self.ruled.gathered)
+        return Standing(len(self.held), spared, self.end, self.closing()[1], self.ruled.gathered, self.ruled.called)
 
     def standing_with(self, end: int, reason: Reason, spared: int, facts: Facts) -> Standing:
         """The same with one component more; with the end and the spared numbers that the group has then."""
         assert self.ruled is not None
-        return Standing(len(self.held) + 1, spared, end, reason, self.ruled.gathered.plus(facts))
+        return Standing(len(self.held) + 1, spared, end, reason, self.ruled.gathered.plus(facts), self.ruled.called)
 
     def is_waived(self, seq: int) -> bool:
         """True if a command said that the number is not needed."""
@@ -422,8 +463,12 @@ class Group:
 
     def asked(self, policy: GroupPolicy) -> tuple[Holding, Holding]:
         """From when a group by rule is complete, and from when it is given up, as it stands; the latter not before what `extend` said."""
+        assert self.ruled is not None
         standing = self.standing()
-        give_up = asked(policy.give_up_when, standing, policy)
+        if self.ruled.awaits_manifest:
+            give_up = Holding(self.ruled.held_until, Reason.MANIFEST)
+        else:
+            give_up = asked(policy.give_up_when, standing, policy)
         if self.extended and give_up.at < NEVER:
             give_up = give_up._replace(at=max(give_up.at, self.extended + 1))
         return asked(policy.complete_when, standing, policy), give_up

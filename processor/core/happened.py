@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from uow.processor.core.changes import Closed, Effect
 from uow.processor.core.columns import Record
 from uow.processor.core.group import Group
+from uow.processor.core.strays import Stray
 from uow.schemas.records import Attributes
 
 
@@ -61,8 +62,10 @@ class Happened:
         effects: For the world, in order.
         amended: Groups that a command changed and left open then.
         removed: Components that a command took out of groups, in order: group, number, and how many of the group were held before it came.
+        recycled: Components without a group that joined one, or were refused: their rows go.
         commands: Ids of commands decided, with their append times: what the ledger must remember.
         credits: Rules whose next complete group need not wait (True), or of which one did not (False).
+        live: Rows that open groups have taken, by rule and routing name.
     """
 
     held: list[HeldRow] = field(default_factory=list)
@@ -71,5 +74,7 @@ class Happened:
     effects: list[Outward] = field(default_factory=list)
     amended: list[Group] = field(default_factory=list)
     removed: list[tuple[Group, int, int]] = field(default_factory=list)
+    recycled: list[Stray] = field(default_factory=list)
     commands: list[tuple[bytes, int]] = field(default_factory=list)
     credits: dict[str, bool] = field(default_factory=dict)
+    live: dict[str, str] = field(default_factory=dict)

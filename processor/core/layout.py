@@ -199,13 +199,13 @@ class Layout:
         raw_ends = _NO_END if self._end is None else columns[self._end]
         marks: list[Any] = list(map(_MARKS.__getitem__, zip(columns[self._seq], raw_ends, strict=False)))
         component_ids = None if self._component_id is None else columns[self._component_id]
-        if None in marks or not _are_ids(ids) or not (component_ids is None or _are_texts(component_ids)):
+        if None in marks or not are_ids(ids) or not (component_ids is None or _are_texts(component_ids)):
             return None
         seqs, ends, heads, simple, of_marks = zip(*marks, strict=True)
         sized_ids = list(map(add, map(_SIZED.__getitem__, map(len, ids)), ids))
         parts: list[Iterable[bytes]] = [simple] if component_ids is None else [heads, map(optional, component_ids)]
         parts.append(sized_ids if raw.keys == list(ids) else map(optional, raw.keys))
-        parts += _optionals(raw.values)
+        parts += optionals(raw.values)
         for before, at in self._headers:
             if before:
                 parts.append(repeat(before))
@@ -229,7 +229,7 @@ class Layout:
         return tail_of(component_id, offset, pairs, self._reading)
 
 
-def _are_ids(raws: Sequence[bytes | None]) -> bool:
+def are_ids(raws: Sequence[bytes | None]) -> bool:
     """True if each is a legal id: 1 to 255 bytes of text."""
     try:
         lengths = list(map(len, raws))  # type: ignore[arg-type]
@@ -246,7 +246,7 @@ def _are_texts(raws: Sequence[bytes | None]) -> bool:
         return _are_texts([raw for raw in raws if raw is not None])
 
 
-def _optionals(raws: Sequence[bytes | None]) -> tuple[Iterable[bytes], ...]:
+def optionals(raws: Sequence[bytes | None]) -> tuple[Iterable[bytes], ...]:
     """`optional` of each, in pieces: mostly what is there is short, and need not be copied once more."""
     if None not in raws:
         lengths = list(map(len, raws))  # type: ignore[arg-type]

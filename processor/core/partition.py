@@ -10,12 +10,13 @@ Belongs here: the events, and finding the group that each concerns. Does not bel
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from operator import methodcaller
 from typing import assert_never
 
 from uow.processor.core.changes import (
     Amended,
+    Announced,
     Answered,
     Change,
     Closed,
@@ -41,11 +42,12 @@ from uow.processor.core.columns import (
     looked_at,
     read_headers,
 )
-from uow.processor.core.command import decide_command
+from uow.processor.core.command import CommandVerdict, decide_command, decide_manifest
 from uow.processor.core.decide import (
     ASSIGNED_LINES,
     Arrival,
     Situation,
+    decide_announced,
     decide_arrival,
     decide_assigned,
     decide_before,
@@ -66,6 +68,7 @@ from uow.processor.core.partition_state import PartitionState
 from uow.processor.core.plan_size import (
     HEADER_BYTES,
 )
+from uow.processor.core.strays import RecycledRecord, Stray, is_recycled
 from uow.schemas.component import encode_component
 from uow.schemas.error_classes import DecodeError, DuplicateSequenceNumberError, InvariantViolation
 from uow.topics.commands import (
@@ -83,11 +86,15 @@ from uow.topics.headers import (
     Refusal,
 )
 from uow.topics.policies import HandlingPolicy
-from uow.topics.rules import AtMaxOpenGroups, Cardinality, LateJoin, Release
+from uow.topics.rules import AtMaxOpenGroups, Cardinality, LateJoin, OnRuleChange, Release
 
 _OFFSET = methodcaller("offset")
 _UNREADABLE = Refusal(DecodeError, "headers", UNREADABLE_TEXT)
 _NO_COMMAND = BadCommand("", "", "", "", None, "a header name is no UTF-8")
+
+
+MAX_CREDITS = 1_000
+"""Rules that a partition remembers at most of which the next group need not wait: a command may name rules that nobody has."""
 
 
 class Partition(PartitionState):
@@ -163,12 +170,18 @@ class Partition(PartitionState):
             if record.offset() < self.command_position:
                 continue
             at = record.timestamp()[1]
+            is_readable = not isinstance(record, UnreadableRecord)
+            command = read_command(headers or [], record.value()) if is_readable else _NO_COMMAND
+            # before anything closes by the clock: a plan that ends here is as if the command had not come
+            if not self.is_full() and self._awaits_row(command, record.offset()):
+                self.commands_read_before = records[-1].offset() + 1
+                self.is_cut, self.left_bytes = True, -1
+                return
             if not (recent(at) and self.advance(self.clock)):
                 self.is_cut = True
                 return
             self.command_position = record.offset() + 1
             done, text = False, ""
-            command = read_command(headers or []) if not isinstance(record, UnreadableRecord) else _NO_COMMAND
             if not isinstance(command, Command):
                 text = f"cannot be read: {command.complaint}"
             elif command.id in self.commands:
@@ -177,23 +190,46 @@ class Partition(PartitionState):
                 done, text = self._decide_command(command, at)
             self.happened.effects.append((Answered(command, done, text, at, record.offset()), None, None))
 
+    def _awaits_row(self, command: Command | BadCommand, offset: int) -> bool:
+        """True if a command names a row that is not known, as far as the rules were read when it came."""
+        if not isinstance(command, Command) or command.verb not in (Verb.MANIFEST, Verb.RULE_CHANGE):
+            return False
+        return not self._is_row_known(command.rule, offset, self.commands_known_before)
+
     def _decide_command(self, command: Command, at: int) -> tuple[bool, str]:
         """True if it was done, and the answer's text."""
         self.closed.trim(self.clock)
-        if command.rule:
+        if command.verb is Verb.RULE_CHANGE:
+            return self._change_row(command, at)
+        if command.rule and command.manifest is None:
             return self._release_rule(command, at)
+        if command.verb is Verb.RECYCLE:
+            return self._recycle(command, at)
         several = self.generations(command.group_id) if command.group_id in self.aside else []
-        if several and (command.verb is Verb.RELEASE or command.group_id not in self.groups):
+        meant = next((each for each in several if each.generation == command.generation), None)
+        if meant is not None:
+            self.bring(meant)
+        elif several and (command.verb is Verb.RELEASE or command.group_id not in self.groups):
             self.bring(several[0])  # what waits is the oldest
         group = self.groups.get(command.group_id)
-        obeyed, text, decision = decide_command(
-            command, self._believed(at), self._situation(command.group_id, group, self.position)
-        )
+        now = self._situation(command.group_id, group, self.position)
+        if command.manifest is not None:
+            obeyed, text, decision = self._manifest(command, self._believed(at), now)
+        else:
+            obeyed, text, decision = decide_command(command, self._believed(at), now)
         if command.dry_run:
+            if several:
+                self.settle(command.group_id)
             return False, f"{DRY_RUN_WOULD}{text}" if obeyed else text
         self.commands.add(command.id, at)
         self.happened.commands.append((command.id, at))
         self._carry_out(decision, None)
+        if command.manifest is not None and obeyed:
+            group = self.groups[command.group_id]
+            assert group.ruled is not None
+            has_credit = group.ruled.policy.rule_id in self.credits
+            now = now._replace(group=group, clock=max(self.clock, self._believed(at)), credits=has_credit)
+            self._carry_out(decide_announced(now), None)
         self._deliver_freed()
         if group is not None and group.is_open:
             self.schedule(group)
@@ -201,18 +237,35 @@ class Partition(PartitionState):
             self.settle(command.group_id)
         return obeyed, text
 
+    def _manifest(self, command: Command, at: int, now: Situation) -> CommandVerdict:
+        group, row = now.group, self.rules.policy(command.rule)
+        if group is not None and group.ruled is not None:
+            row = group.ruled.policy
+        if row is not None:
+            now = now._replace(
+                policy=row,
+                open_groups=len(self.by_rule.get(row.rule_id, ())),
+                newest=max(self.newest(command.group_id), self.closed.newest_before(command.group_id)),
+            )
+        verdict = decide_manifest(command, at, now)
+        if verdict.obeyed and group is None and row is not None and not command.dry_run:
+            self._make_room(row)
+        return verdict
+
     def _release_rule(self, command: Command, at: int) -> tuple[bool, str]:
         """Lets the waiting groups of a rule go: all of them, or under `hold_first` one; if none waits the next one need not (B-104 to B-106)."""
         waiting = [*self.waiting.get(command.rule, ())]
         of_rule = [
             group.ruled.policy.release for group in self.by_rule.get(command.rule, ()) if group.ruled is not None
         ]
-        ready = [group for group in waiting if group.deliver_at <= self.clock]
+        ready = [group for group in waiting if group.deliver_at <= self.clock and not self._is_behind(group)]
         if ready and all(
             group.ruled is not None and group.ruled.policy.release is Release.HOLD_FIRST for group in ready
         ):
             ready = ready[:1]
         keeps = not waiting and (not of_rule or Release.HOLD_FIRST in of_rule)
+        if keeps and len(self.credits) >= MAX_CREDITS and command.rule not in self.credits:
+            return False, f"nothing waiting, and {MAX_CREDITS} other rules were released in advance already"
         text = f"lets {len(ready)} of {len(waiting)} waiting groups go" if waiting else "nothing waiting"
         if keeps:
             text += "; the next group that is complete need not wait, if its rule holds the first"
@@ -228,6 +281,81 @@ class Partition(PartitionState):
             self.credits.add(command.rule)
             self.happened.credits[command.rule] = True
         return bool(ready) or keeps, text
+
+    def _recycle(self, command: Command, at: int) -> tuple[bool, str]:
+        """A component without a group joins the open group of its key, or opens the next one, with its own arrival and deadline (B-72 to B-74)."""
+        found = (each for each in self.strays.values() if (each.id, each.source) == (command.group_id, command.source))
+        stray = next(found, None)
+        record = None if stray is None else RecycledRecord(stray.component)
+        marks = None if record is None else self._marks(record)
+        complaint = self._cannot_recycle(command, stray, marks)
+        if command.dry_run:
+            return False, complaint or f"{DRY_RUN_WOULD}gives it to the open group of its id, or opens the next one"
+        self.commands.add(command.id, at)
+        self.happened.commands.append((command.id, at))
+        if complaint:
+            return False, complaint
+        assert stray is not None
+        assert record is not None
+        assert isinstance(marks, Marks)
+        del self.strays[stray.row_key]
+        self.happened.recycled.append(stray)
+        self.counts.received += 1
+        group = self.groups.get(stray.id)
+        held = self.counts.held
+        now = max(self.clock, self._believed(at))
+        self._on_ruled(record, marks, group, self._situation(stray.id, group, self.position)._replace(clock=now))
+        if self.counts.held == held:
+            return (
+                True,
+                "its group does not take it: it goes to the topic of refused components, or where its id belongs",
+            )
+        group, seq = self.happened.held[-1][:2]
+        text = f"takes it as number {seq} of generation {group.generation}"
+        if self._takes(group) and group.due_at(self.policy) <= now:
+            self.bring(group)
+            self._carry_out(decide_due(self._moment(group, now)), None)
+            text += f", whose time is over: it closes with {len(group.held)} components" * (not group.is_open)
+        return True, text
+
+    def _cannot_recycle(self, command: Command, stray: Stray | None, marks: Marks | Refusal | None) -> str:
+        """Why not; empty if it can be done."""
+        if stray is None:
+            return f"no component {command.source} of this id is without a group here, as the last restore found them"
+        if not isinstance(marks, Marks) or marks.routed is None or marks.id != stray.id:
+            return "its headers do not say that it is a component by rule of this id"
+        if stray.component.reference is not None:
+            return "its value stayed in the topic of components: send that record again"
+        if self.rules.policy(marks.routed.rule) is None:
+            return f"the row {marks.routed.rule} is not in the rules"
+        return ""
+
+    def _change_row(self, command: Command, at: int) -> tuple[bool, str]:
+        """Open groups take the row that a command names, and so do those that open, where a component names an older version (B-13)."""
+        row = self._followed_row(command.rule)
+        if isinstance(row, str):
+            return False, row
+        text = f"open groups of the row take {row.rule}"
+        if command.dry_run:
+            return False, f"{DRY_RUN_WOULD}{text}"
+        self.commands.add(command.id, at)
+        self.happened.commands.append((command.id, at))
+        self.hold_live(row)
+        for group in [*self.by_rule.get(row.rule_id, ())]:
+            self.follow(group, row)
+        return True, text
+
+    def _followed_row(self, name: str) -> GroupPolicy | str:
+        """The row that a command names; or why open groups do not take it."""
+        row = self.rules.policy(name)
+        if row is None:
+            return f"no row {name} in the rules of {self.place.destination}"
+        if row.on_rule_change is not OnRuleChange.LIVE:
+            return f"open groups keep the version that opened them: {name} is not live"
+        known = self.live.get(row.row_key)
+        if known is not None and known.version >= row.version:
+            return f"{known.rule} holds already"
+        return row
 
     def on_record(self, record: Record, encoded: bytes = b"") -> None:
         """One record, by the whole decision table. The clock moves first, and what is then due closes (W-84).
@@ -277,12 +405,16 @@ class Partition(PartitionState):
 
     def _awaits_rule(self, marks: Marks | Refusal | None, offset: int) -> bool:
         """True if a component names a row that is not known, as far as the rules were read when it came."""
-        if not isinstance(marks, Marks) or marks.routed is None or offset < self.rules_read_before:
+        if not isinstance(marks, Marks) or marks.routed is None:
             return False
-        if self.rules.policy(marks.routed.rule) is not None:
-            return False
-        self.awaits_rule = marks.routed.rule
-        return True
+        return not self._is_row_known(marks.routed.rule, offset, self.rules_read_before)
+
+    def _is_row_known(self, name: str, offset: int, read_before: int) -> bool:
+        """False if it is not, as far as the rules were read, and they may have it by now: so the plan ends before this record."""
+        if offset < read_before or self.rules.policy(name) is not None:
+            return True
+        self.awaits_rule = name
+        return False
 
     def _on_ruled(self, record: Record, marks: Marks, group: Group | None, now: Situation) -> None:
         """A component of a group by rule, or one that meets such a group. The clock has moved, and units of work that were due are closed.
@@ -296,6 +428,7 @@ class Partition(PartitionState):
             refusal = Refusal(DecodeError, RULE, f"no row {marks.routed.rule} in the rules of {self.place.destination}")
         if refusal is None:
             assert own is not None
+            own = self._newest(own, marks.id)
             if own.cardinality is Cardinality.MANY and own.assigns:
                 now = now._replace(group=self._offered(record, marks, own))
             refusal = self._take_ruled(record, marks, own, now)
@@ -303,6 +436,17 @@ class Partition(PartitionState):
             self._carry_out(decide_refusal(refusal._replace(id=marks.id), now), record)
         if marks.id in self.aside:  # where the component was refused nothing else has put the groups back
             self.settle(marks.id)
+
+    def _newest(self, own: GroupPolicy, group_id: bytes) -> GroupPolicy:
+        """The row that holds for a component: its own, or a later version that was made known; the open groups of its key take it (B-13)."""
+        known = self.live.get(own.row_key)
+        if known is not None and known.version > own.version:
+            own = known
+        if own.on_rule_change is OnRuleChange.LIVE:
+            for group in self.generations(group_id):
+                if self.follow(group, own) and known is not own:
+                    self.happened.amended.append(group)
+        return own
 
     def _offered(self, record: Record, marks: Marks, own: GroupPolicy) -> Group | None:
         """Of several open groups of a key the oldest that takes the component, or that has it already; None: a new one opens (B-99)."""
@@ -329,6 +473,8 @@ class Partition(PartitionState):
         group, routed = now.group, marks.routed
         assert routed is not None
         row = group.ruled.policy if group is not None and group.ruled is not None else own
+        if row.gathers_replies:  # the manifest alone says how many replies there are
+            marks = marks._replace(end=False, total=None)
         headers, value, at = read_headers(record) or (), record.value(), record.timestamp()[1]
         if marks.component_id is None:
             marks = marks._replace(component_id=routed.input)
@@ -342,6 +488,7 @@ class Partition(PartitionState):
             open_groups=len(self.by_rule.get(row.rule_id, ())),
             newest=max(self.newest(marks.id), self.closed.newest_before(marks.id)),
             credits=row.rule_id in self.credits,
+            first=self.first_place(row),
         )
         arrival = Arrival(marks, record.offset(), at, value, b"", None, 0, facts)
         if row.assigns and (early := decide_before(arrival, now, ASSIGNED_LINES)) is not None:
@@ -363,7 +510,7 @@ class Partition(PartitionState):
         """Closes the oldest open groups of a rule that has as many as it may (B-37)."""
         siblings = self.by_rule.get(row.rule_id, {})
         most = row.max_open_groups
-        if row.at_max_open_groups is not AtMaxOpenGroups.CLOSE_OLDEST or most is None:
+        if row.at_max_open_groups is not AtMaxOpenGroups.CLOSE_OLDEST:
             return
         while len(siblings) >= most:
             oldest = next(iter(siblings))
@@ -378,11 +525,12 @@ class Partition(PartitionState):
         ruled = group.ruled
         if ruled.waits_since:
             return group.assigns
-        if ruled.policy.late_join is LateJoin.STRICT:
-            while self._takes(group) and group.due_at(self.policy) <= arrival.facts.arrival:
-                self.bring(group)
-                then = Situation(group, None, None, max(self.clock, arrival.facts.arrival), self.position, self.policy)
-                self._carry_out(decide_due(then), None)
+        until = arrival.facts.arrival if ruled.policy.late_join is LateJoin.STRICT else 0  # of 0 it is whole already
+        # what is held for a manifest is given up once `D.commands` is read to its end, and by no component (B-81)
+        while not ruled.awaits_manifest and self._takes(group) and group.due_at(self.policy) <= until:
+            self.bring(group)
+            then = self._moment(group, max(self.clock, arrival.facts.arrival))
+            self._carry_out(decide_due(then), None)
         if self._takes(group):
             self.bring(group)
             rolled = decide_rolled_over(arrival, now._replace(before=self.position), self.roll_over_bytes)
@@ -395,6 +543,15 @@ class Partition(PartitionState):
     def _takes(group: Group) -> bool:
         """True if it is open and does not wait for its release."""
         return group.is_open and not (group.ruled is not None and group.ruled.waits_since)
+
+    @staticmethod
+    def _is_behind(group: Group) -> bool:
+        return group.ruled is not None and group.ruled.is_behind
+
+    def _moment(self, group: Group, clock: int) -> Situation:
+        """The state that the clock meets in an open group by rule."""
+        first = self.first_place(group.policy(self.policy))
+        return Situation(group, None, None, clock, self.position, self.policy, first=first)
 
     def _situation(self, group_id: bytes | None, group: Group | None, before: int) -> Situation:
         """The state that an event about this id meets; without id it concerns no group."""
@@ -430,15 +587,13 @@ class Partition(PartitionState):
             False where the plan is full before that. The clock has then come as far as the last deadline that was dealt with: what is left
             is not due yet by it, or in that same moment.
         """
-        reached = self.clock
-        if now > reached:
-            self.clock = now
-        while (group := self.first_due(self.clock)) is not None:
+        now = max(now, self.clock)
+        while (group := self.first_due(now)) is not None:
             if self.is_full():
-                self.clock = reached
                 return False
-            reached = max(reached, self.due)
+            self.clock = max(self.clock, self.due)
             self._carry_out(decide_due(Situation(group, None, None, self.clock, self.position, self.policy)), None)
+        self.clock = now
         self._is_freed = False
         return True
 
@@ -449,10 +604,32 @@ class Partition(PartitionState):
                 return False
             clock = max(self.clock, now)
             self.bring(group)
-            self._carry_out(decide_due(Situation(group, None, None, clock, self.position, self.policy)), None)
+            self._carry_out(decide_due(self._moment(group, clock)), None)
             if group.is_open:
                 self.schedule(group)
         return True
+
+    def follow_time(self, until: int, closed: Collection[tuple[bytes, int]]) -> None:
+        """Does what `advance_rules` did, as a worker's record of it tells: for the audit. No log says what that worker had read of the routers' inputs.
+
+        Args:
+            until: What is due later was not done.
+            closed: Id and generation of the groups that were closed; no other one is.
+        """
+        left: list[Group] = []
+        while (group := self.rule_deadlines.first_due(until)) is not None:
+            clock = max(self.clock, until)
+            decision = decide_due(Situation(group, None, None, clock, self.position, self.policy))
+            if decision.effects and (group.id, group.generation) not in closed:
+                left.append(group)
+                self.rule_deadlines.drop_first()
+                continue
+            self.bring(group)
+            self._carry_out(decision, None)
+            if group.is_open:
+                self.schedule(group)
+        for group in left:
+            self.schedule(group)
 
     # -- carrying out -----------------------------------------------------------------------------------------------
 
@@ -474,6 +651,19 @@ class Partition(PartitionState):
             self.settle(group.id)
         if group is not None and group.is_open and record is not None:
             self.schedule(group)
+        if self.freed and not self._is_freeing:
+            self._is_freeing = True
+            self._deliver_first()
+            self._is_freeing = False
+
+    def _deliver_first(self) -> None:
+        """Delivers what waited for groups that arrived before it, and is first now (B-118); what does not fit into the plan is due."""
+        while self.freed and not self.is_full():
+            group = next(iter(self.freed))
+            del self.freed[group]
+            if group.is_open and group.due_at(self.policy) <= self.clock:
+                self.bring(group)
+                self._carry_out(decide_due(self._moment(group, self.clock)), None)
 
     def _apply(self, change: Change) -> Group | None:
         """Carries out one change; returns its group."""
@@ -501,6 +691,8 @@ class Partition(PartitionState):
                 self.happened.amended.append(group)
             case Removed():
                 self.remove(group := self.groups[change.id], change)
+            case Announced():
+                self.announce(group := self.groups[change.id], change)
             case Waits():
                 self.wait(group := self.groups[change.id], change)
                 self._limit_waiting(group)
@@ -537,7 +729,8 @@ class Partition(PartitionState):
                 counts.duplicate += 1
             case _:
                 assert_never(effect)
-        self.happened.not_held.append(record.offset())
+        if not is_recycled(record):
+            self.happened.not_held.append(record.offset())
         self.happened.effects.append((effect, record, None))
 
     def _deliver_freed(self) -> None:

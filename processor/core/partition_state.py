@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from heapq import heapify, heappop, heappush
 from itertools import islice
 from operator import attrgetter, itemgetter
 from typing import NamedTuple, assert_never
 
 from uow.processor.core.changes import (
+    Announced,
     Closed,
     Held,
     Opened,
@@ -26,7 +28,8 @@ from uow.processor.core.closed import ClosedMemory, CommandMemory
 from uow.processor.core.columns import Caps, reader_of
 from uow.processor.core.command import held_marks
 from uow.processor.core.deadlines import Deadlines
-from uow.processor.core.gathered import NEVER
+from uow.processor.core.decide import Place, place_of
+from uow.processor.core.gathered import NEVER, Counting, Ruled
 from uow.processor.core.group import Group
 from uow.processor.core.happened import Counts, Happened
 from uow.processor.core.plan_size import (
@@ -35,7 +38,9 @@ from uow.processor.core.plan_size import (
     LEDGER_SHARE,
     UNBOUNDED,
 )
+from uow.processor.core.strays import Stray
 from uow.schemas.component import decode_component
+from uow.schemas.error_classes import DecodeError
 from uow.schemas.records import UnitOutcome
 from uow.topics.catalogue import HELD_LIMIT_BYTES
 from uow.topics.grouping import GroupPolicy, NoRules, RuleTable
@@ -70,13 +75,15 @@ def _aside_key(group: Group) -> bytes:
 
 
 def _first_offset(group: Group) -> int:
-    return decode_component(next(iter(group.held.values()))).source.offset
+    first = next(iter(group.held.values()), None)
+    return -1 if first is None else decode_component(first).source.offset
 
 
 def _completed(group: Group) -> tuple[int, int]:
     """When a group that waits was complete, and its last component's offset: nothing else of it survives a restart."""
     assert group.ruled is not None
-    return group.ruled.waits_since, decode_component(next(reversed(group.held.values()))).source.offset
+    last = next(reversed(group.held.values()), None)
+    return group.ruled.waits_since, -1 if last is None else decode_component(last).source.offset
 
 
 class PartitionState:
@@ -99,6 +106,7 @@ class PartitionState:
         position: Next input offset.
         command_position: Next offset of `D.commands`.
         held_bytes: Sum over the open groups, without what stays in `D.components`.
+        manifest_bytes: Sum of the manifests of the open groups.
         fed_bytes: Bytes of plain components fed so far, and of values that stay where they are.
         unit_deadlines: The line of deadlines of units of work.
         rule_deadlines: The line of deadlines of groups by rule, which only the end of the partition and of the routers' inputs moves (B-218).
@@ -107,8 +115,15 @@ class PartitionState:
         waiting: Groups that are complete and not allowed to leave, by the rule's id, in the order in which they were complete.
         credits: Rules of which the next group that is complete may leave at once (B-105).
         by_rule: Open groups by rule, by the rule's id, in the order in which they opened.
+        counted: How the groups of rows count, by their names (`counted_groups`).
         awaits_rule: Name of a row that is not known as far as `A-rules` was read, so that `position` stays at its record; or None.
+        arrivals: Groups of the rules that deliver in order, by the rule's id, as a heap by their places; closed ones leave when they come up (B-118).
+        freed: Groups that became the first of their rule while they waited for that.
+        strays: Components without a group, by the key of their row (`uow.processor.core.strays`).
         rules_read_before: Offset before which every name that is unknown does not exist.
+        commands_known_before: The same for names that manifests give; an offset of `D.commands`.
+        commands_read_before: What that is to be once the rules are read.
+        live: Rows that open groups have taken while they were open, by rule and routing name: the latest version of each (B-13).
         left_bytes: The rest of `plan_bytes`; below 0 nothing more is closed or decided until `take_happened`.
         is_cut: True if something was left for the next plan.
         lines: Open groups by order key and id, in the order in which they opened (W-210).
@@ -140,6 +155,7 @@ class PartitionState:
         self.position = 0
         self.command_position = 0
         self.held_bytes = 0
+        self.manifest_bytes = 0
         self.fed_bytes = 0
         self.plan_bytes = self.left_bytes = plan_bytes
         self.is_cut = False
@@ -152,8 +168,15 @@ class PartitionState:
         self.aside: dict[bytes, dict[int, Group]] = {}
         self.waiting: dict[str, dict[Group, None]] = {}
         self.credits: set[str] = set()
+        self.arrivals: dict[str, list[tuple[Place, Group]]] = {}
+        self.freed: dict[Group, None] = {}
+        self._is_freeing = False
+        self.strays: dict[bytes, Stray] = {}
+        self.counted: dict[str, Counting] = {}
         self.awaits_rule: str | None = None
         self.rules_read_before = 0
+        self.commands_known_before = self.commands_read_before = 0
+        self.live: dict[str, GroupPolicy] = {}
         self._is_freed = False
 
     def is_full(self) -> bool:
@@ -186,6 +209,71 @@ class PartitionState:
         """The group is one of this row; in a restore with what it holds already. Raises `DecodeError` if that cannot be read."""
         group.rule(policy)
         self.by_rule.setdefault(policy.rule_id, {})[group] = None
+        if policy.delivers_in_order:
+            self._arrive(group, policy)
+
+    # -- groups of a rule in the order of their arrival (B-118) ---------------------------------------------------------
+
+    def first_place(self, policy: DestinationPolicy) -> Place | None:
+        """The place of the first open group of a rule that delivers in order."""
+        first = self._first_arrived(policy.rule_id) if isinstance(policy, GroupPolicy) else None
+        return None if first is None else place_of(first)
+
+    def _first_arrived(self, rule_id: str) -> Group | None:
+        line = self.arrivals.get(rule_id)
+        while line and not line[0][1].is_open:
+            heappop(line)
+        if not line:
+            self.arrivals.pop(rule_id, None)
+            return None
+        return line[0][1]
+
+    def _arrive(self, group: Group, policy: GroupPolicy) -> None:
+        line = self.arrivals.setdefault(policy.rule_id, [])
+        if len(line) > 2 * len(self.by_rule[policy.rule_id]) + 1024:
+            line[:] = [each for each in line if each[1].is_open]
+            heapify(line)
+        before = self._first_arrived(policy.rule_id)
+        heappush(self.arrivals.setdefault(policy.rule_id, line), (place_of(group), group))
+        if before is not None and before.ruled is not None and place_of(group) < place_of(before):
+            before.ruled.is_behind = before.ruled.waits_since > 0
+
+    def _free_first(self, rule_id: str) -> None:
+        """Whoever is first of a rule now waits for nobody."""
+        first = self._first_arrived(rule_id)
+        if first is not None and first.ruled is not None and first.ruled.is_behind:
+            first.ruled.is_behind = False
+            self.freed[first] = None
+            self.schedule(first)
+
+    def follow(self, group: Group, row: GroupPolicy) -> bool:
+        """An open group takes a later version of its row (B-13); True if it does. If it is whole by it, it is due, and closes when it is looked at next.
+
+        A restore does the same again by the rows that are `live`. It keeps its own where it is whole already and waits, where the later one numbers in another way, where it gathers replies to a manifest, and where the later one cannot read
+        what it holds.
+        """
+        assert group.ruled is not None
+        before = group.ruled.policy
+        if before.row_key != row.row_key or before.version >= row.version or group.ruled.waits_since:
+            return False
+        if (before.numbering, before.cardinality) != (row.numbering, row.cardinality) or before.gathers_replies:
+            return False
+        try:
+            group.rule(row)
+        except DecodeError:
+            group.rule(before)
+        if group.ruled.policy.delivers_in_order and not before.delivers_in_order:
+            self._arrive(group, group.ruled.policy)
+        if group.complete and group.deliver_at > self.clock:
+            self.wait(group, Waits(group.id, group.generation, max(self.clock, 1)))
+        else:
+            self.schedule(group)
+        return group.ruled.policy is row
+
+    def hold_live(self, row: GroupPolicy) -> None:
+        """From now on groups of this row are of this version, or of a later one."""
+        self.live[row.row_key] = row
+        self.happened.live[row.row_key] = row.rule
 
     # -- several generations of one key (B-99, B-104) -----------------------------------------------------------------
 
@@ -197,9 +285,16 @@ class PartitionState:
         return sorted(found, key=_GENERATION)
 
     def newest(self, group_id: bytes) -> int:
-        """The highest generation among the open groups of a key; 0 if there are none."""
+        """The highest generation among the open groups of a key, and among its strays, whose rows stand under theirs; 0 if there are none."""
         front = self.groups.get(group_id)
-        return max(*self.aside.get(group_id, ()), 0, 0 if front is None else front.generation)
+        strays = [each.generation for each in self.strays.values() if each.id == group_id]
+        return max(*self.aside.get(group_id, ()), *strays, 0, 0 if front is None else front.generation)
+
+    def next_generation(self, group_id: bytes) -> int:
+        """Generation of the next group of a key."""
+        closed = self.closed.get(group_id)
+        before = closed.generation if closed is not None else 0
+        return max(self.newest(group_id), self.closed.newest_before(group_id), before) + 1
 
     def put_aside(self, group_id: bytes) -> None:
         """Frees the place of a key in `groups`."""
@@ -233,6 +328,9 @@ class PartitionState:
         assert group.ruled is not None
         group.apply(waits)
         group.ruled.scheduled = NEVER
+        group.ruled.is_behind = group.ruled.policy.delivers_in_order and self.first_place(
+            group.ruled.policy
+        ) != place_of(group)
         line = self.waiting.setdefault(group.ruled.policy.rule_id, {})
         line[group] = None
         before = [*islice(reversed(line), 2)]
@@ -262,6 +360,16 @@ class PartitionState:
             self.waiting.setdefault(group.ruled.policy.rule_id, {})[group] = None
         for group_id in {group.id for group, _ in ruled}:
             self.settle(group_id)
+        for group, of in ruled:
+            of.is_behind = (
+                of.waits_since > 0 and of.policy.delivers_in_order and self.first_place(of.policy) != place_of(group)
+            )
+
+    def announce(self, group: Group, announced: Announced) -> None:
+        """The manifest of a group has come."""
+        group.apply(announced)
+        self.manifest_bytes += len(announced.called.text)
+        self.happened.amended.append(group)
 
     def hold(self, group: Group, held: Held) -> None:
         """Applies a held component to its group, and accounts for it."""
@@ -280,6 +388,8 @@ class PartitionState:
         self.counts.cancelled += 1
         group.apply(removed)
         happened.amended.append(group)
+        if group.ruled is not None and (row := self.live.get(group.ruled.policy.row_key)) is not None:
+            self.follow(group, row)  # it may have been this one that the row could not read
         happened.held = [row for row in happened.held if row[0] is not group or row[1] != seq]
         if index == 0 and self.policy.has_paths:
             self._line_up_anew(group)
@@ -293,22 +403,10 @@ class PartitionState:
             return
         group.apply(closed)
         if group.ruled is not None:
-            policy = group.ruled.policy
-            if (
-                policy.rule_id in self.credits
-                and not group.ruled.waits_since
-                and closed.outcome is UnitOutcome.COMPLETE
-            ):
-                self.credits.discard(policy.rule_id)
-                self.happened.credits[policy.rule_id] = False
-            for table in (self.by_rule, self.waiting):
-                siblings = table.get(group.ruled.policy.rule_id, {})
-                siblings.pop(group, None)
-                if not siblings:
-                    table.pop(group.ruled.policy.rule_id, None)
+            self._leave_rule(group, group.ruled, closed.outcome)
         self.left_bytes -= group.bytes + CLOSE_BYTES * len(group.held)
         if group.order_key:
-            self._leave_line(group, min(closed.at, self.clock))
+            self._leave_line(group)
         self.held_bytes -= group.bytes - group.external_bytes
         count, counts = len(group.held), self.counts
         match closed.outcome:
@@ -322,6 +420,21 @@ class PartitionState:
                 counts.failed += count
             case _:
                 assert_never(closed.outcome)
+
+    def _leave_rule(self, group: Group, ruled: Ruled, outcome: UnitOutcome) -> None:
+        rule_id = ruled.policy.rule_id
+        if ruled.called is not None:
+            self.manifest_bytes -= len(ruled.called.text)
+        if rule_id in self.credits and not ruled.waits_since and outcome is UnitOutcome.COMPLETE:
+            self.credits.discard(rule_id)
+            self.happened.credits[rule_id] = False
+        for table in (self.by_rule, self.waiting):
+            siblings = table.get(rule_id, {})
+            siblings.pop(group, None)
+            if not siblings:
+                table.pop(rule_id, None)
+        if rule_id in self.arrivals:
+            self._free_first(rule_id)
 
     def amend(self, before: Closed, after: Closed, count: int) -> None:
         """A unit of `count` components that was to be delivered failed while it was written (W-115)."""
@@ -361,15 +474,15 @@ class PartitionState:
         self.line_up_again(groups)
         for each in waited:
             if not each.waits:
-                self._free(each, self.clock)
+                self._free(each)
 
     def _place(self, group: Group) -> tuple[int, bytes]:
         """Where a group stands among others, and its order key, by the first component held: after a restore nobody knows more."""
         first = decode_component(next(iter(group.held.values())))
         return first.source.offset, held_marks(group.id, first, self.reading).order_key
 
-    def _leave_line(self, group: Group, at: int) -> None:
-        """Whoever is first in line now waits no longer."""
+    def _leave_line(self, group: Group) -> None:
+        """Whoever is first in line now waits no longer, since the clock's moment: a restore knows no other (`free_again`)."""
         line = self.lines[group.order_key]
         del line[group.id]
         if not line:
@@ -377,10 +490,10 @@ class PartitionState:
             return
         first = next(iter(line.values()))
         if first.waits:
-            self._free(first, at)
+            self._free(first)
 
-    def _free(self, group: Group, at: int) -> None:
-        group.free(at)
+    def _free(self, group: Group) -> None:
+        group.free(self.clock)
         self.schedule(group)
         self._is_freed = True
 

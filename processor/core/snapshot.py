@@ -15,6 +15,9 @@ from typing import Any
 from uow.processor.core.changes import Closed
 from uow.processor.core.group import Group
 from uow.processor.core.partition import Partition
+from uow.schemas.error_classes import DecodeError
+from uow.topics.grouping import GroupPolicy
+from uow.topics.headers import RULE
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,7 @@ class Snapshot:
         clock: Epoch ms.
         command_position: Next offset of `D.commands`.
         groups: Open groups (`Group.as_data`), in order.
+        credits: Rules of which the next group that is complete need not wait.
         lines: Ids of the open groups of each order key, in the order of their line.
         closed: The memory of closed groups, oldest first.
         commands: The memory of commands: id and append time, in order.
@@ -38,6 +42,7 @@ class Snapshot:
     lines: Mapping[bytes, Sequence[bytes]]
     closed: Iterable[Closed]
     commands: Sequence[tuple[bytes, int]]
+    credits: Sequence[str] = ()
 
 
 def take(partition: Partition) -> Snapshot:
@@ -50,17 +55,23 @@ def take(partition: Partition) -> Snapshot:
         {key: [*line] for key, line in partition.lines.items()},
         partition.closed.order,
         [*partition.commands.at_by_id.items()],
+        sorted(partition.credits),
     )
 
 
 def restore(partition: Partition, snapshot: Snapshot) -> None:
-    """Puts the state into a new partition of the same address and policy."""
+    """Puts the state into a new partition of the same address, policy and rules.
+
+    Raises:
+        DecodeError: An open group is of a row that is not in the rules.
+    """
     partition.position, partition.clock = snapshot.position, snapshot.clock
     partition.command_position = snapshot.command_position
     for data in snapshot.groups:
-        group = Group.from_data(data)
-        partition.groups[group.id] = group
+        partition.add_restored(Group.from_data(data, _row(partition, data["rule"])))
     groups = partition.groups
+    partition.order_restored()
+    partition.credits.update(snapshot.credits)
     partition.held_bytes = sum(group.bytes - group.external_bytes for group in groups.values())
     for key, line in snapshot.lines.items():
         partition.lines[key] = {group_id: groups[group_id] for group_id in line}
@@ -70,3 +81,12 @@ def restore(partition: Partition, snapshot: Snapshot) -> None:
     for command_id, at in snapshot.commands:
         partition.commands.add(command_id, at)
     partition.reschedule(groups.values())
+
+
+def _row(partition: Partition, rule: str) -> GroupPolicy | None:
+    if not rule:
+        return None
+    row = partition.rules.policy(rule)
+    if row is None:
+        raise DecodeError(RULE, f"an open group is of the row {rule}, which is not in the rules")
+    return row

@@ -5,6 +5,7 @@ Belongs here: identity, headers and body of a unit. Does not belong here: framin
 
 from __future__ import annotations
 
+import json
 from binascii import hexlify
 from collections.abc import Iterator, Sequence
 from hashlib import sha1
@@ -13,6 +14,7 @@ from uuid import UUID
 
 from uow.processor.core.changes import Closed, Tail
 from uow.processor.core.conditions import bytes_limit
+from uow.processor.core.gathered import Called
 from uow.processor.core.group import Group
 from uow.processor.core.layout import unit_properties
 from uow.schemas.component import decode_component, sized, unit_body
@@ -27,6 +29,7 @@ from uow.schemas.records import (
 )
 from uow.topics import headers as names
 from uow.topics.headers import Reading
+from uow.topics.manifests import read_manifest
 from uow.topics.policies import Shape, ValueFormat
 
 NAMESPACE = UUID("6f1c2f0c-3f0e-5d0a-9b52-0d6f3c7b1a55")
@@ -64,6 +67,24 @@ def collection_name(template: str, correlation: bytes) -> bytes:
     return before + correlation + after if star else before
 
 
+def _replied(properties: tuple[tuple[str, bytes | None], ...], called: Called) -> tuple[tuple[str, bytes | None], ...]:
+    """The headers that the unit of a fan-out takes over from its last reply, those that its call asked for in their place (B-91)."""
+    reply = read_manifest(called.text).reply
+    asked = [(name, value.encode()) for name, value in reply.headers]
+    if reply.correlation_id is not None:
+        asked.append((names.CORRELATION_ID, reply.correlation_id.encode()))
+    own = {names.CORRELATION_ID, *(name for name, _ in asked)}  # that of a reply is the id of its request
+    return (*[pair for pair in properties if pair[0] not in own], *asked)
+
+
+def target_of(group: Group, units: str) -> str:
+    """The topic of the unit of a group by rule: what its call asked for, else that of its row, else `units` (B-57, B-91)."""
+    assert group.ruled is not None
+    called = group.ruled.called
+    asked = None if called is None else read_manifest(called.text).reply.topic
+    return asked or group.ruled.policy.target_topic or units
+
+
 class UnitMaker:
     """Makes units of one partition of one destination.
 
@@ -86,10 +107,12 @@ class UnitMaker:
         """The `Tail` of the unit's end component: the one marked, else the highest number held (W-91)."""
         if group.tail is not None:
             return group.tail
-        if not group.held:
-            return Tail(None, 0)
-        end = decode_component(group.held[group.highest])
-        return self._tail_of(end)
+        called = group.ruled.called if group.ruled is not None else None
+        if group.held:
+            tail = self._tail_of(decode_component(group.held[group.highest]))
+        else:
+            tail = Tail(None if called is None else called.command_id, 0)
+        return tail if called is None else tail._replace(properties=_replied(tail.properties, called))
 
     def _tail_of(self, component: ComponentRecord) -> Tail:
         component_id, source = component.component_id, component.source
@@ -144,13 +167,18 @@ class UnitMaker:
         assert group.ruled is not None
         policy = group.ruled.policy
         yield names.RULE, policy.rule.encode()
-        if policy.value_format is ValueFormat.XML and policy.shape is Shape.ENVELOPE:
+        if policy.value_format is ValueFormat.XML and policy.shape is not Shape.CONSECUTIVE:
             yield names.CONTENT_TYPE, b"application/xml"
+            yield names.OPENED_AT, b"%d" % group.opened_at  # the document does not tell them
+            yield names.CLOSED_AT, b"%d" % closed.at
+            yield names.BYTES, b"%d" % group.bytes
         text = group.id.partition(b"/")[2]
         if policy.name_template is not None:
             yield names.COLLECTION, collection_name(policy.name_template, text)
         if policy.sources:
             yield names.CORRELATION_ID, text
+        if group.ruled.called is not None:
+            yield names.FOLDERS, json.dumps(read_manifest(group.ruled.called.text).folders).encode()
         limit = bytes_limit(policy.complete_when)
         if limit is not None and group.ruled.gathered.value_bytes > limit.n:
             yield names.WARNING, b"one component, larger than the %d bytes of its rule" % limit.n

@@ -33,14 +33,15 @@ One turn of the loop:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from uow.processor.engine.batch import Batch, Task, Work
 from uow.processor.engine.driver_ports import Ports, TaskRunner
 from uow.processor.engine.input_topics import InputTopics
 from uow.processor.engine.memory_limit import decide_pause, forget_excess, remembered_limit
 from uow.processor.engine.owned_partitions import OwnedPartitions
-from uow.processor.engine.ports import Blocked, Doubt, Plan, Poll, RawRecord, Refused, StaleGeneration, Stopped, Tp
+from uow.processor.engine.poll_loop import PollLoop
+from uow.processor.engine.ports import Blocked, Doubt, Plan, Poll, RawRecord, Refused, StaleGeneration, Tp
 from uow.processor.engine.recovery import Recovery
 from uow.processor.engine.ticks import TickSchedule
 from uow.processor.engine.turn import TurnBatches, TurnResults
@@ -49,7 +50,7 @@ READ_TIMEOUT_S = 0.2
 """Longest one read waits for a first record: how long a stop or a deadline may go unseen."""
 
 
-class Driver(threading.Thread):
+class Driver(PollLoop):
     """Runs the poll loop until `request_stop`, or until something cannot be repaired.
 
     Args:
@@ -70,12 +71,10 @@ class Driver(threading.Thread):
         memory_limit_bytes: int,
         stop: threading.Event,
     ) -> None:
-        super().__init__(name="uow-driver", daemon=True)
-        self._ports, self._runner = ports, runner
-        self._source, self._sink, self._clock = ports.source, ports.sink, ports.clock
+        super().__init__("uow-driver", ports.source, ports.sink, stop)
+        self._ports, self._runner, self._clock = ports, runner, ports.clock
         self._poll_records = poll_records
         self.memory_limit_bytes = memory_limit_bytes
-        self._stopping = stop
         self._inputs = InputTopics(topics)
         self._partitions = owned = OwnedPartitions(ports, runner, self._inputs, self._serve)
         self._turn_batches = TurnBatches(ports.source, self._inputs, owned.waiting, owned.portions)
@@ -84,45 +83,14 @@ class Driver(threading.Thread):
         self._has_more = False
         self._marks: dict[Tp, tuple[Batch, dict[Tp, int | None]]] = {}
 
-    def request_stop(self) -> None:
-        """Finish the turn, commit it, leave the group."""
-        self._stopping.set()
+    def _topics(self) -> Sequence[str]:
+        return self._inputs.components
 
-    def run(self) -> None:
-        """The thread's body."""
-        error: BaseException | None = None
-        try:
-            self._sink.open(self._check_stop)
-            self._source.open(self._inputs.components, self._partitions.assign, self._on_revoke, self._on_revoke)
-            while not self._stopping.is_set():
-                self._guarded(self._turn)
-            self._guarded(self._drain)
-        except Stopped:
-            pass
-        except BaseException as failure:  # noqa: BLE001 - the thread's boundary: whatever it is, the runner must hear of it
-            error = failure
-        for port in (self._source, self._sink):
-            try:
-                port.close()
-            except BaseException as failure:  # noqa: BLE001 - as above; the first error is the one to report
-                error = error or failure
+    def _on_assign(self, tps: list[Tp]) -> None:
+        self._partitions.assign(tps)
+
+    def _finished(self, error: BaseException | None) -> None:
         self._runner.finished(error)
-
-    def _guarded(self, step: Callable[[], None]) -> None:
-        try:
-            step()
-        except Doubt as doubt:
-            self._start_over(doubt)
-
-    def _check_stop(self) -> None:
-        """A `Meanwhile` for waiting before the group is joined."""
-        if self._stopping.is_set():
-            raise Stopped("asked to stop while it waited")
-
-    def _serve(self) -> None:
-        """A `Meanwhile` (ER-17)."""
-        self._check_stop()
-        self._source.control(0.0)
 
     def _on_revoke(self, tps: list[Tp]) -> list[Tp]:
         """Also for partitions that are lost, which someone else may own by now: nothing is open, so there is nothing to abort (ER-16)."""
@@ -139,6 +107,7 @@ class Driver(threading.Thread):
         self._source.control(0.0)
         self._partitions.retry_blocked()
         self._partitions.restore_assigned()
+        self._ports.targets.look()
         # Every task is as committed, and the source reads on at its positions. Only partitions that are not paused are fetched.
         poll = self._source.read(self._poll_records, 0.0 if self._has_more else READ_TIMEOUT_S)
         self._has_more = False
@@ -230,6 +199,7 @@ class Driver(threading.Thread):
     def _start_over(self, doubt: Doubt) -> None:
         """Back to the last committed state and position of everything owned (ER-05)."""
         self._runner.doubted(doubt)
+        self._ports.targets.look(at_once=True)
         wait = self._recovery.on_doubt(doubt)
         if not isinstance(doubt, StaleGeneration):
             self._sink.replace(self._serve)
@@ -320,12 +290,13 @@ class Driver(threading.Thread):
         other = forget_excess(owned.tasks.values(), remembered_limit(limit))
         other += sum(task.table_bytes for task in owned.tasks.values())
         other += self._ports.placement.memory_bytes if self._ports.placement is not None else 0
+        other += self._ports.rules_bytes()
         held = {tp: task.memory_bytes for tp, task in owned.tasks.items()}
         owned.pause_or_resume(decide_pause(limit, held, other, owned.paused, owned.quarantine))
 
     # -- clean stop (R-68)
 
-    def _drain(self) -> None:
+    def _last_turn(self) -> None:
         token = self._source.token()
         batches = [Batch(tp, Work.DRAIN) for tp in self._partitions.unblocked_tasks]
         if batches:

@@ -13,6 +13,7 @@ from typing import Protocol
 from uow.processor.engine.batch import Batch, Task
 from uow.processor.engine.hidden_headers import HiddenHeaders
 from uow.processor.engine.ports import Blocked, Clock, Doubt, Plan, RecordSource, Sink, Tp
+from uow.processor.engine.target_topics import NO_TARGETS, TargetTopics
 
 Wanted = Callable[[], Collection[Tp]]
 """A `Meanwhile` that also returns the partitions that are still to be restored."""
@@ -93,6 +94,8 @@ class Ports:
             answer. It must not wait itself.
         hidden: Finds records whose headers the client cannot show, if any destination reads fields off values.
         upstream: The routers before the components, if there are any rules.
+        rules_bytes: Returns about the memory that rows of rules take.
+        targets: The target topics of rules.
     """
 
     source: RecordSource
@@ -103,3 +106,5 @@ class Ports:
     ready: Callable[[Sequence[Tp]], Collection[Tp]] = lambda tps: tps
     hidden: HiddenHeaders | None = None
     upstream: Upstream | None = None
+    rules_bytes: Callable[[], int] = lambda: 0
+    targets: TargetTopics = NO_TARGETS

@@ -10,11 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from uow.processor.core.gathered import source_of
 from uow.processor.core.group import Group
 from uow.processor.core.ranges import without
+from uow.processor.engine.awaited import SourceState, awaited, sources
 from uow.schemas.component import decode_component
 from uow.schemas.records import ComponentRecord, Range, ranges_text
-from uow.topics.headers import HOPS
+from uow.topics.headers import ARRIVED_AT, HOPS, INPUT, decimal
 from uow.topics.policies import DestinationPolicy
 
 AT_RISK = 0.8
@@ -37,6 +39,10 @@ class OpenGroup:
         bytes: Bytes held.
         opened_at: Append time of the first component held, epoch ms.
         deadline: Time at which the group expires, or is delivered if it only waits for `uow-deliver-at`; None: never.
+        rule: Row of a rule with its version, `low-stock/UK@3`; None for a unit of work.
+        waits_for: What it waits for, in words (B-201).
+        waits_since: Since when it is complete and not allowed to leave, epoch ms; None: it is not.
+        sources: Of a collection, what each source gave.
     """
 
     id: str
@@ -50,6 +56,10 @@ class OpenGroup:
     bytes: int
     opened_at: int
     deadline: int | None
+    rule: str | None = None
+    waits_for: str = ""
+    waits_since: int | None = None
+    sources: tuple[SourceState, ...] = ()
 
     def is_at_risk(self, now_ms: int) -> bool:
         """True if most of the group's time has gone by (W-211)."""
@@ -72,6 +82,10 @@ class OpenGroup:
             "age_ms": now_ms - self.opened_at,
             "deadline": self.deadline,
             "at_risk": self.is_at_risk(now_ms),
+            "rule": self.rule,
+            "waits_for": self.waits_for,
+            "waits_since": self.waits_since,
+            "sources": [each._asdict() for each in self.sources],
         }
 
 
@@ -88,8 +102,9 @@ def count_at_risk(groups: Iterable[Group], policy: DestinationPolicy, now_ms: in
     )
 
 
-def seen(group: Group, partition: int, policy: DestinationPolicy) -> OpenGroup:
-    """An open group, as people see it. Costs a sort of its numbers."""
+def seen(group: Group, partition: int, policy: DestinationPolicy, now_ms: int = 0) -> OpenGroup:
+    """An open group, as people see it at a moment. Costs a sort of its numbers."""
+    ruled = group.ruled
     return OpenGroup(
         id=group.id.decode("utf-8", "backslashreplace"),
         partition=partition,
@@ -102,6 +117,10 @@ def seen(group: Group, partition: int, policy: DestinationPolicy) -> OpenGroup:
         bytes=group.bytes,
         opened_at=group.opened_at,
         deadline=group.deadline(policy),
+        rule=None if ruled is None else ruled.policy.rule,
+        waits_for=awaited(group, now_ms),
+        waits_since=ruled.waits_since or None if ruled is not None else None,
+        sources=sources(group, now_ms),
     )
 
 
@@ -111,9 +130,14 @@ def arrivals(group: Group) -> list[ComponentRecord]:
 
 
 def arrival(component: ComponentRecord) -> dict[str, Any]:
-    """One line of a timeline as JSON."""
+    """One line of a timeline as JSON; `input` is the record that a router made it of."""
+    came_by = (dict(component.headers).get(INPUT) or b"").decode("utf-8", "backslashreplace") or None
+    arrived = decimal(dict(component.headers).get(ARRIVED_AT) or b"")
     return {
         "seq": component.seq,
+        "input": came_by,
+        "arrived_at": component.timestamp if arrived is None else min(arrived, component.timestamp),
+        "source_name": source_of(component.headers) or None,
         "end": component.end,
         "component_id": component.component_id,
         "source": str(component.source),

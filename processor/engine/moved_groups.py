@@ -7,6 +7,10 @@ ledger; ids of decided commands. Each partition's part of it is a plan like that
 positions of every partition, the new ones included. So either nothing has moved, or everything, and the partition count that stands beside
 each committed offset says which. A ledger that gets more closed ids than fit one record gets several, all of the same position.
 
+Of rules also what is of no open group: components without one, and units that wait for their topic, go where their id belongs, which is where
+the next generation opens. A live version of a row holds on every partition, as the command that tells it goes to all of them. A release in advance was given
+to one partition, and stays there.
+
 A move to another cluster or to other topics is the same with every partition in its place (`carry`): all that workers know goes, and reading
 begins where the input is mirrored to.
 
@@ -26,12 +30,16 @@ from uow.processor.core.changes import Closed
 from uow.processor.core.group import Group
 from uow.processor.core.plan_size import ENTRY_BYTES
 from uow.processor.engine.context import TaskContext
-from uow.processor.engine.group_storage import rows_of, storage_of
+from uow.processor.engine.group_storage import storage_of
 from uow.processor.engine.ports import Output, Plan, Tp
 from uow.processor.engine.rows import GROUP_ROW_KEY_END, ledger_value, promotion_rows
-from uow.processor.engine.task import PartitionTask, offset_metadata
+from uow.processor.engine.target_topics import WAITING_KEY, serial_of, waiting_key
+from uow.processor.engine.task import LIVE_KEY, PartitionTask, offset_metadata
+from uow.schemas.component import decode_component
 from uow.schemas.records import SETTINGS_KEY
 from uow.topics.catalogue import RECORD_LIMIT_BYTES
+from uow.topics.grouping import GroupPolicy
+from uow.topics.headers import ID
 
 LEDGER_BYTES = RECORD_LIMIT_BYTES // 4
 """Most bytes of closed ids, and of commands, in one record of the ledger."""
@@ -58,10 +66,11 @@ class Moved:
 
 @dataclass(slots=True)
 class _Share:
-    """Rows, tombstones and closed groups that a partition gets by the move."""
+    """Rows, tombstones and closed groups that a partition gets by the move; `uncounted` are the rows and tombstones of which no count is kept."""
 
     rows: list[tuple[bytes, bytes | None]] = field(default_factory=list)
     gone: list[tuple[bytes, bytes | None]] = field(default_factory=list)
+    uncounted: list[tuple[bytes, bytes | None]] = field(default_factory=list)
     closed: list[Closed] = field(default_factory=list)
     clocks: list[int] = field(default_factory=list)
 
@@ -81,12 +90,15 @@ def move(
     moved = Moved()
     for number, task in tasks.items():
         _share_groups(context, number, task, rows[number], shares, moved)
+        _share_strays(context, number, task, rows[number], shares)
         for closed in task.partition.closed:
             home = context.partition_for(closed.id, context.partitions)
             if home != number:
                 shares[home].closed.append(closed)
                 shares[home].clocks.append(task.partition.clock)
                 moved.closed += 1
+    _share_waiting(context, rows, shares)
+    _share_live(context, tasks, shares)
     commands = [each for task in tasks.values() for each in task.partition.commands.at_by_id.items()]
     plans = []
     for number in range(context.partitions):
@@ -139,9 +151,9 @@ def _by_group(rows: Rows) -> Mapping[bytes, list[tuple[bytes, bytes | None]]]:
 def _own_rows(
     group: Group, by_group: Mapping[bytes, list[tuple[bytes, bytes | None]]]
 ) -> list[tuple[bytes, bytes | None]]:
-    """The rows that a group has; empty if it is replayable."""
+    """The rows that a group has, one that waits for its first reply has none of a component; empty if it is replayable."""
     storage = storage_of(group)
-    return by_group[storage.row_key] if storage is not None and storage.rows else []
+    return [] if storage is None else by_group[storage.row_key]
 
 
 def _share_groups(
@@ -156,9 +168,9 @@ def _share_groups(
     by_group = _by_group(rows)
     for group in task.groups.values():
         home = context.partition_for(group.id, context.partitions)
-        if rows_of(group) and home == number:
-            continue
         own = _own_rows(group, by_group)
+        if own and home == number:
+            continue
         shares[home].rows += own or promotion_rows(group, {})
         if home != number:
             keys = sorted((key for key, _ in own), key=lambda key: key[-4:] != GROUP_ROW_KEY_END[1:])
@@ -166,6 +178,45 @@ def _share_groups(
             shares[home].clocks.append(task.partition.clock)
             moved.groups += 1
             moved.components += len(group.held)
+
+
+def _share_strays(
+    context: TaskContext, number: int, task: PartitionTask, rows: Rows, shares: Mapping[int, _Share]
+) -> None:
+    for key, stray in task.partition.strays.items():
+        home = context.partition_for(stray.id, context.partitions)
+        if home != number:
+            shares[home].uncounted.append((key, rows[key]))
+            shares[number].uncounted.append((key, None))
+
+
+def _share_waiting(context: TaskContext, rows: Mapping[int, Rows], shares: Mapping[int, _Share]) -> None:
+    """Units of one id leave in the order in which they closed, so those that wait go where the next ones will."""
+    waiting = {number: sorted(key for key in found if key[:1] == WAITING_KEY) for number, found in rows.items()}
+    serials = {number: serial_of(keys[-1]) for number, keys in waiting.items() if keys}
+    for number, keys in waiting.items():
+        for key in keys:
+            value = rows[number][key]
+            group_id = dict(decode_component(value).headers).get(ID)
+            home = number if group_id is None else context.partition_for(group_id, context.partitions)
+            if home != number:
+                serials[home] = serials.get(home, 0) + 1
+                shares[home].rows.append((waiting_key(serials[home]), value))
+                shares[number].gone.append((key, None))
+
+
+def _share_live(context: TaskContext, tasks: Mapping[int, PartitionTask], shares: Mapping[int, _Share]) -> None:
+    latest: dict[str, GroupPolicy] = {}
+    for task in tasks.values():
+        for row_key, row in task.partition.live.items():
+            if row_key not in latest or latest[row_key].version < row.version:
+                latest[row_key] = row
+    for number in range(context.partitions):
+        known = tasks[number].partition.live if number in tasks else {}
+        for row_key, row in latest.items():
+            if row_key not in known or known[row_key].version < row.version:
+                rows = shares[number].uncounted if row_key in known else shares[number].rows
+                rows.append((LIVE_KEY + row_key.encode(), row.rule.encode()))
 
 
 def _new(context: TaskContext, number: int, start: int, clocks: Iterable[int]) -> PartitionTask:
@@ -191,7 +242,7 @@ def _plan(context: TaskContext, task: PartitionTask, share: _Share, commands: It
         topics.commands,
         task.command_position,
         offset_metadata(position, task.rows + len(share.rows) - len(share.gone), partition.clock, context),
-        share.gone + share.rows,
+        share.gone + share.rows + share.uncounted,
         first,
         [Output(topics.closed_changelog, task.tp.partition, None, value, []) for value in further],
     )

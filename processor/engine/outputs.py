@@ -24,7 +24,7 @@ from uow.processor.core.columns import Record, read_headers
 from uow.processor.core.gathered import NEVER
 from uow.processor.core.group import Group
 from uow.processor.core.happened import Outward
-from uow.processor.core.virtual_message import UnitMaker
+from uow.processor.core.virtual_message import UnitMaker, target_of
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.ports import Headers, Output
 from uow.processor.engine.shapes import (
@@ -270,12 +270,14 @@ class OutputWriter:
     ) -> None:
         settings = group.policy(self.context.policy)
         policy = settings.expiration_policy
-        if isinstance(settings, GroupPolicy) and len(group.held) < settings.min_count:
-            policy = ExpirationPolicy.REDIRECT  # (B-50)
+        if isinstance(settings, GroupPolicy) and (
+            len(group.held) < settings.min_count or closed.reason is Reason.MANIFEST
+        ):
+            policy = ExpirationPolicy.REDIRECT  # (B-50, B-81)
         if closed.outcome is UnitOutcome.EXPIRED and policy is ExpirationPolicy.DISCARD:
             return
         missing = ranges_text(bounded_ranges(group.missing()))
-        components = map(decode_component, group.in_order())
+        components = [decode_component(group.held[seq]) for seq in sorted(group.held)]
         if closed.outcome is UnitOutcome.EXPIRED and policy is ExpirationPolicy.LOG:
             written.log_lines += [self._log_line(component, group, closed, missing) for component in components]
             return
@@ -376,7 +378,7 @@ class OutputWriter:
         policy = group.ruled.policy
         give_up_at = group.give_up_at(policy)
         is_unit = closed.outcome in (UnitOutcome.COMPLETE, UnitOutcome.PARTIAL)
-        target = (policy.target_topic or self.units).encode() if is_unit else None
+        target = target_of(group, self.units).encode() if is_unit else None
         sources = tuple([(each.name.encode(), each.components) for each in group.ruled.gathered.sources])
         return policy.rule.encode(), None if give_up_at >= NEVER else give_up_at - 1, sources, target
 

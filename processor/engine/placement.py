@@ -90,7 +90,7 @@ class Placement:
     def _cancelled(self, batch: Batch) -> Iterator[bytes]:
         """Ids that commands close, even if nothing of them is here: a component that comes later must find its id closed (W-62)."""
         for pairs, record in looked_at(batch.commands):
-            command = None if isinstance(record, UnreadableRecord) else read_command(pairs or [])
+            command = None if isinstance(record, UnreadableRecord) else read_command(pairs or [], record.value())
             if isinstance(command, Command) and command.verb is Verb.CANCEL and not command.dry_run:
                 yield command.group_id
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from uow.schemas.records import ComponentRecord
+from uow.topics.output import Output as Output
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -71,16 +72,6 @@ class RawRecord(Protocol):
 
 Stretch = tuple[Tp, Sequence[RawRecord]]
 """Records of one partition that lie one after another, at least one."""
-
-
-class Output(NamedTuple):
-    """One record for the world. `partition` -1: by murmur2 of the key."""
-
-    topic: str
-    partition: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from uow.processor.core.changes import Closed
 from uow.processor.core.closed import ClosedMemory, memory_of
 from uow.processor.core.columns import reader_of
+from uow.processor.core.strays import Stray
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.ports import (
     Committed,
@@ -26,9 +27,10 @@ from uow.processor.engine.ports import (
     Tp,
 )
 from uow.processor.engine.replay import Window
-from uow.processor.engine.rows import read_group_row, read_ledger, take_rows
+from uow.processor.engine.rows import read_group_row, read_ledger, take_rows, take_strays
 from uow.processor.engine.settings_record import mark_in
-from uow.processor.engine.task import CREDIT_KEY, PartitionTask
+from uow.processor.engine.target_topics import WAITING_KEY
+from uow.processor.engine.task import CREDIT_KEY, LIVE_KEY, PartitionTask
 from uow.schemas.error_classes import DecodeError, StateCorruptedError
 from uow.schemas.records import SETTINGS_KEY, DecidedCommand, LedgerRecord
 from uow.topics.policies import NEVER_MS, DestinationPolicy, HandlingPolicy
@@ -256,6 +258,7 @@ def _fill(
 ) -> None:
     start, end = bounds
     agreed = found.rows.pop(SETTINGS_KEY, None)
+    strays = _strays(task.tp, found.rows)  # before rows are counted: nobody counted them
     context, hint = task.context, hints(committed)
     counted = hint.partitions
     if hint.moved is not None:
@@ -286,6 +289,9 @@ def _fill(
         for key in kept:
             del found.rows[key]
         task.restore_credits(kept)
+        task.restore_strays(strays)
+        task.waiting_records.restore({key: found.rows.pop(key) for key in [*found.rows] if key[:1] == WAITING_KEY})
+        task.restore_live({key: found.rows.pop(key) for key in [*found.rows] if key[:1] == LIVE_KEY})
         for key, group, row in take_rows(found.rows, task.restore_group):
             task.restore_group_row(key, group, read_group_row(row))
         if (
@@ -295,6 +301,13 @@ def _fill(
                 each.read_last_at()
     except (DecodeError, LookupError) as error:
         raise StateCorruptedError([task.tp], f"changelog: {error}", "start the version that wrote it") from error
+
+
+def _strays(tp: Tp, rows: dict[bytes, bytes]) -> list[Stray]:
+    try:
+        return take_strays(rows)
+    except (DecodeError, LookupError) as error:
+        raise StateCorruptedError([tp], f"changelog: {error}", "start the version that wrote it") from error
 
 
 def _forgets_until(found: _Found, hint: Hints, policy: DestinationPolicy) -> int:

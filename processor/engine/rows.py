@@ -12,7 +12,9 @@ from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from uow.processor.core.changes import Closed, Held
+from uow.processor.core.gathered import Called
 from uow.processor.core.group import UNKNOWN_END, Group
+from uow.processor.core.strays import Stray
 from uow.processor.engine.group_storage import GroupStorage, storage_of
 from uow.schemas.claim_check import external_bytes
 from uow.schemas.component import (
@@ -40,6 +42,7 @@ from uow.schemas.records import (
     DecidedCommand,
     GroupRow,
     LedgerRecord,
+    ManifestPart,
     OffsetRange,
     Range,
     Reason,
@@ -52,6 +55,7 @@ ROW_WITHOUT_VALUE = single_object_header("ChangelogReference")
 """Before the row of a component whose value stays in `D.components`: a worker that does not know of that must not take it (W-117)."""
 GROUP_ROW_HEADER = single_object_header("ChangelogGroup")
 _GROUP_ROW_WITHOUT_RULE = single_object_header("ChangelogGroup", 1)
+_GROUP_ROW_WITHOUT_MANIFEST = single_object_header("ChangelogGroup", 2)
 LEDGER_HEADER = single_object_header("Ledger")
 GROUP_ROW_KEY_END = b"\0" + GROUP_ROW.to_bytes(4, "big")
 _LEDGER_WITHOUT_COMMANDS = single_object_header("Ledger", 1)
@@ -59,6 +63,8 @@ _LEDGER_WITHOUT_PRINTS = single_object_header("Ledger", 2)
 _KEY_TAILS = [number.to_bytes(4, "big") for number in range(4096)]
 _SEQS = {tail: number for number, tail in enumerate(_KEY_TAILS)}
 _PLAIN = {end: mark + NULL for end, mark in END_CHUNKS.items()}
+RULED_KEY = 2
+"""First byte of the keys of rows of groups by rule."""
 _USUAL_HEAD_BYTES = len(ROW_HEADER) + 1 + 6
 """Generation below 64, and a moment of these years."""
 T = TypeVar("T")
@@ -127,9 +133,16 @@ def group_row(group: Group) -> tuple[bytes, bytes]:
             NULL,
             NULL if group.ruled is None else optional(group.ruled.policy.rule.encode()),
             NULL if group.ruled is None or not group.ruled.waits_since else b"\x02" + moment(group.ruled.waits_since),
+            NULL if group.ruled is None else _manifest(group.ruled.called),
         )
     )
     return storage.row_key + _KEY_TAILS[GROUP_ROW], value
+
+
+def _manifest(called: Called | None) -> bytes:
+    if called is None:
+        return NULL
+    return b"\x02" + sized(called.command_id) + moment(called.at) + sized(called.text)
 
 
 def read_group_row(value: bytes) -> GroupRow:
@@ -138,7 +151,7 @@ def read_group_row(value: bytes) -> GroupRow:
     Raises:
         DecodeError: It is none, or of a version this worker does not know.
     """
-    if not value.startswith((GROUP_ROW_HEADER, _GROUP_ROW_WITHOUT_RULE)):
+    if not value.startswith((GROUP_ROW_HEADER, _GROUP_ROW_WITHOUT_MANIFEST, _GROUP_ROW_WITHOUT_RULE)):
         raise DecodeError("changelog", "no group row of a known version", data=value[:64])
     cursor = Cursor(value, len(GROUP_ROW_HEADER))
     row = GroupRow(
@@ -149,9 +162,11 @@ def read_group_row(value: bytes) -> GroupRow:
         cursor.long() if cursor.branch() else None,
         cursor.long(),
     )
-    if value.startswith(GROUP_ROW_HEADER):
+    if not value.startswith(_GROUP_ROW_WITHOUT_RULE):
         rule = cursor.text() if cursor.branch() else None
         row = replace(row, rule=rule, waits_since=cursor.long() if cursor.branch() else None)
+    if value.startswith(GROUP_ROW_HEADER) and cursor.branch():
+        row = replace(row, manifest=ManifestPart(cursor.text(), cursor.long(), cursor.bytes()))
     if cursor.at != len(value):
         raise DecodeError("changelog", f"{len(value) - cursor.at} bytes follow the row", data=value[:64])
     return row
@@ -278,6 +293,28 @@ def take_rows(
     return [(key, found[key[:-4]][1] if key[:-4] in found else None, value) for key, value in group_rows]
 
 
+def take_strays(rows: dict[bytes, bytes]) -> list[Stray]:
+    """Takes the rows of components out whose group has no row of its own, of groups by rule: the worker never writes them alone (B-69).
+
+    Raises:
+        DecodeError: One is no row of a known version.
+    """
+    keys = [
+        key
+        for key in rows
+        if key[0] == RULED_KEY and key[-4:] != _KEY_TAILS[GROUP_ROW] and key[:-4] + _KEY_TAILS[GROUP_ROW] not in rows
+    ]
+    return [stray_of(key, rows.pop(key)) for key in keys]
+
+
+def stray_of(key: bytes, value: bytes) -> Stray:
+    """The component of such a row. Raises `DecodeError`."""
+    if len(key) <= 14 or key[-13] != 0:
+        raise DecodeError("changelog-key", "no component row of a known version", data=key)
+    row = read_row(value)
+    return Stray(key[1:-13], int.from_bytes(key[-12:-4], "big"), decode_component(row.payload), key, len(value))
+
+
 class _RowBegin(NamedTuple):
     """The beginning of all rows of a group."""
 
@@ -296,7 +333,7 @@ def _begin_of(
 
     `begins` remembers those read: many groups open in one moment.
     """
-    is_ruled = len(key) > 14 and key[0] == 2 and key[-13] == 0
+    is_ruled = len(key) > 14 and key[0] == RULED_KEY and key[-13] == 0
     if not is_ruled and (len(key) < 7 or key[0] != 1 or key[-5] != 0):
         raise DecodeError("changelog-key", "no component row of a known version", data=key)
     begin = begins.get(value[:_USUAL_HEAD_BYTES])

@@ -14,29 +14,33 @@ Belongs here: records of `D.units` that are units. Does not belong here: what a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from uow.processor.core.changes import Closed
-from uow.processor.core.gathered import source_of
 from uow.processor.core.group import Group
-from uow.processor.core.virtual_message import UnitMaker, collection_name
+from uow.processor.core.rule_documents import Document, rule_formats
+from uow.processor.core.virtual_message import UnitMaker
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.ports import Headers, Output
-from uow.schemas import aggregates, formats
+from uow.schemas import formats
 from uow.schemas.checksum import by_reference
 from uow.schemas.component import decode_component, encode_component
-from uow.schemas.records import ComponentRecord, Range, Unit, UnitOutcome
+from uow.schemas.records import Range, Unit, UnitOutcome
 from uow.topics.grouping import GroupPolicy
-from uow.topics.headers import Routed, routed_of
+from uow.topics.manifests import read_manifest
 from uow.topics.policies import Oversize, Shape, ValueFormat
 from uow.topics.record_size import RecordLimit
 from uow.topics.runs import first_of_many_gaps, record_headers, unit_part
 
-_FORMATS: dict[ValueFormat, Callable[[Unit], bytes]] = {
-    ValueFormat.JSON: formats.to_json,
-    ValueFormat.XML: formats.to_xml,
+
+def _plain(to_document: Callable[[Unit], bytes]) -> Document:
+    return lambda unit, called: to_document(unit)
+
+
+_FORMATS: dict[ValueFormat, Document] = {
+    ValueFormat.JSON: _plain(formats.to_json),
+    ValueFormat.XML: _plain(formats.to_xml),
 }
 
 UnitWriter = Callable[[Group, Closed, list[Output]], None]
@@ -64,13 +68,30 @@ class _Shape:
 
     def __init__(self, context: TaskContext, partition: int, maker: UnitMaker, row: GroupPolicy | None = None) -> None:
         self.topic, self.partition, self.maker = context.topics.units, partition, maker
+        self.units = context.topics.units
         self.unit_header, self.limit = context.unit_header, RecordLimit(context.record_limit_bytes)
         self.format = _FORMATS.get(context.policy.value_format)
         if row is not None:
-            self.format = _formats_of(row).get(row.value_format)
+            self.format = rule_formats(row).get(row.value_format)
             self.topic = row.target_topic or self.topic
         self.envelope_partition = -1 if self.topic != context.topics.units else partition
         """A target topic may have another number of partitions: the key decides there (B-57)."""
+
+    def document(self, unit: Unit, group: Group) -> bytes:
+        """The unit in the format that is not Avro."""
+        assert self.format is not None
+        return self.format(unit, group.ruled.called if group.ruled is not None else None)
+
+    def sent(self, group: Group, value: bytes, headers: Headers) -> Output:
+        """The one record of a unit: where its call asks for it, if it is one of a fan-out (B-91)."""
+        called = group.ruled.called if group.ruled is not None else None
+        if called is None:
+            return Output(self.topic, self.envelope_partition, group.id, value, headers)
+        reply = read_manifest(called.text).reply
+        topic = reply.topic or self.topic
+        if topic == self.units:
+            return Output(topic, self.partition, group.id, value, headers)
+        return Output(topic, -1, group.id if reply.key is None else reply.key.encode(), value, headers)
 
     def identity(self, group: Group, closed: Closed) -> tuple[bytes, tuple[Range, ...], Headers]:
         """`uow-unit-id`, missing numbers and headers of the unit."""
@@ -105,12 +126,13 @@ class EnvelopeShape(_Shape):
         if self.format is None:
             value = maker.body(self.unit_header, group, closed, unit_id, missing)
         else:
-            value = self.format(maker.record(group, closed, unit_id, missing))
+            value = self.document(maker.record(group, closed, unit_id, missing), group)
         headers = maker.headers(group, closed, unit_id, tail, missing)
-        if not self.limit.fits_unit(group.id, value, headers):
+        output = self.sent(group, value, headers)
+        if not self.limit.fits_unit(output.key or b"", value, headers):
             self._oversize(group, closed, outputs)
             return
-        outputs.append(Output(self.topic, self.envelope_partition, group.id, value, headers))
+        outputs.append(output)
 
 
 class ConsecutiveShape(_Shape):
@@ -149,46 +171,21 @@ class ReferenceShape(_Shape):
             )
         else:
             unit = self.maker.record(group, closed, unit_id, missing)
-            value = self.format(replace(unit, components=tuple(components)))
-        if not self.limit.fits(group.id, value, headers):
+            value = self.document(replace(unit, components=tuple(components)), group)
+        output = self.sent(group, value, headers)
+        if not self.limit.fits(output.key, value, headers):
             raise UnitTooLargeForRecordError
-        outputs.append(Output(self.topic, self.envelope_partition, group.id, value, headers))
-
-
-def _formats_of(row: GroupPolicy) -> Mapping[ValueFormat, Callable[[Unit], bytes]]:
-    """Documents of units by rule (B-53, B-55)."""
-
-    def name_of(unit: Unit) -> str:
-        return collection_name(row.name_template or "*", unit.id.partition("/")[2].encode()).decode()
-
-    def as_json(unit: Unit) -> bytes:
-        name = name_of(unit) if row.sources else None
-        return aggregates.aggregate_json(unit, row.rule, map(_origin, unit.components), name)
-
-    def as_xml(unit: Unit) -> bytes:
-        if not row.sources:
-            return aggregates.aggregation_xml(unit.components)
-        named = [(source_of(each.headers), each) for each in unit.components]
-        return aggregates.collection_xml(name_of(unit), named)
-
-    return {ValueFormat.JSON: as_json, ValueFormat.XML: as_xml}
-
-
-def _origin(component: ComponentRecord) -> dict[str, Any]:
-    read = routed_of(component.headers)
-    routed = read if isinstance(read, Routed) else Routed("")
-    came_in = (routed.input or b"").decode()
-    return {
-        "source_name": source_of(component.headers) or None,
-        "input": came_in or None,
-        "arrived_at": component.timestamp if routed.arrived_at is None else routed.arrived_at,
-    }
+        outputs.append(output)
 
 
 def unit_writer(context: TaskContext, partition: int, maker: UnitMaker, row: GroupPolicy | None = None) -> UnitWriter:
     """Who writes the units of one partition: of units of work, or of the groups of one row."""
     policy = context.policy if row is None else row
-    match policy.shape:
+    shape, oversize = policy.shape, policy.oversize
+    if row is not None and row.gathers_replies:  # a unit of no reply has no run of records either
+        shape = Shape.REFERENCE if shape is Shape.REFERENCE else Shape.ENVELOPE
+        oversize = Oversize.FAIL if oversize is Oversize.CONSECUTIVE else oversize
+    match shape:
         case Shape.CONSECUTIVE:
             return ConsecutiveShape(context, partition, maker, row)
         case Shape.REFERENCE:
@@ -199,4 +196,4 @@ def unit_writer(context: TaskContext, partition: int, maker: UnitMaker, row: Gro
                 Oversize.CONSECUTIVE: ConsecutiveShape(context, partition, maker, row),
                 Oversize.REFERENCE: ReferenceShape(context, partition, maker, row),
             }
-            return EnvelopeShape(context, partition, maker, otherwise[policy.oversize], row)
+            return EnvelopeShape(context, partition, maker, otherwise[oversize], row)

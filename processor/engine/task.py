@@ -11,7 +11,7 @@ of single records (`rows`, `outputs`), and sending (`uow.processor.kafka`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 
@@ -22,10 +22,11 @@ from uow.processor.core.changes import (
     Undelivered,
     Waits,
 )
-from uow.processor.core.gathered import NEVER
+from uow.processor.core.gathered import NEVER, Called
 from uow.processor.core.group import Group
 from uow.processor.core.happened import Counts, HeldRow, Outward
 from uow.processor.core.partition import Partition
+from uow.processor.core.strays import Stray
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.group_storage import (
     has_group_row,
@@ -45,6 +46,7 @@ from uow.processor.engine.replay import Replayed
 from uow.processor.engine.replayable import ReplayableGroups
 from uow.processor.engine.routed_units import writer_of
 from uow.processor.engine.rows import (
+    begin_rows,
     component_row,
     group_row,
     ledger_value,
@@ -52,15 +54,18 @@ from uow.processor.engine.rows import (
     tombstone_key,
     tombstone_keys,
 )
+from uow.processor.engine.rule_figures import OpenFigures, open_figures
 from uow.processor.engine.shapes import UnitTooLargeForRecordError
+from uow.processor.engine.target_topics import WaitingRecords
 from uow.schemas.claim_check import external_bytes
-from uow.schemas.error_classes import DecodeError, UnitTooLargeError
+from uow.schemas.error_classes import DecodeError, UnitTooLargeError, UowError
 from uow.schemas.records import (
     SETTINGS_KEY,
     Attributes,
     DecidedCommand,
     GroupRow,
 )
+from uow.topics.grouping import NoRules
 from uow.topics.headers import RULE
 from uow.topics.path_map import MOST_ENDED, PARTITION, line_of
 from uow.topics.policies import HandlingPolicy
@@ -72,6 +77,8 @@ COMPONENT_BYTES = 100
 """Memory of an open group and of a held component beside their bytes: objects, table entries, deadlines. `tests/engine/test_memory.py` measures it."""
 RULED_BYTES = 500
 """Memory of a group by rule beyond that: ids of its components, and what its conditions look at."""
+STRAY_BYTES = 1_500
+"""Memory of a component without a group beside its bytes."""
 STALE_BYTES = 600
 """Memory of a closed group that is still in the queue of replayable ones, or among the deadlines: its components are let go."""
 
@@ -80,6 +87,8 @@ RISK_SAMPLE = 10_000
 
 CREDIT_KEY = b"\x03"
 """Begins the key of a row of the changelog: a rule's next complete group need not wait for a release (B-105)."""
+LIVE_KEY = b"\x04"
+"""The same: rule and routing name whose open groups have taken the row that the value names (B-13)."""
 
 LEAVE_EVERY_MS = 5_000
 """How often placements are ended (W-106): a transaction that ends some holds back the path map's readers until it is over."""
@@ -128,6 +137,8 @@ class PartitionTask:
         self._unrecorded = context.recorded_settings
         self._leave_at = 0
         self._credit_rows: set[bytes] = set()
+        self._live_rows: set[bytes] = set()
+        self.waiting_records = WaitingRecords()
         self._planned = 0
 
     @property
@@ -159,10 +170,19 @@ class PartitionTask:
         """How many of the groups that opened first have used up most of their time (W-211)."""
         return count_at_risk(islice(self.groups.values(), RISK_SAMPLE), self.context.policy, now_ms)
 
+    def open_by_rule(self, now_ms: int) -> dict[str, OpenFigures]:
+        """Figures of the open groups of each rule."""
+        return open_figures(self.partition.by_rule, self.context.policy, now_ms)
+
     @property
     def closed_groups(self) -> int:
         """Closed ids remembered."""
         return len(self.partition.closed)
+
+    @property
+    def orphans(self) -> int:
+        """Components without a group that its restore found."""
+        return len(self.partition.strays)
 
     @property
     def clock(self) -> int:
@@ -184,8 +204,15 @@ class PartitionTask:
         opened = len(partition.groups)
         stale = max(0, len(self.replayable) - opened) + max(0, partition.deadlines - opened)
         by_rule = sum(map(len, partition.by_rule.values()))
-        components = partition.held_bytes + COMPONENT_BYTES * partition.counts.open
-        return components + GROUP_BYTES * opened + RULED_BYTES * by_rule + STALE_BYTES * stale
+        strays = sum(STRAY_BYTES + each.size for each in partition.strays.values())
+        components = partition.held_bytes + partition.manifest_bytes + COMPONENT_BYTES * partition.counts.open + strays
+        return (
+            components
+            + GROUP_BYTES * opened
+            + RULED_BYTES * by_rule
+            + STALE_BYTES * stale
+            + self.waiting_records.memory_bytes
+        )
 
     @property
     def table_bytes(self) -> int:
@@ -217,7 +244,7 @@ class PartitionTask:
 
     def next_deadline(self) -> int | None:
         """The wall clock must be strictly after this (epoch ms) before a tick can do anything; None: no deadline."""
-        if self._unrecorded is not None:
+        if self._unrecorded is not None or self._may_leave():
             return 0
         due = min(self.partition.due, self.partition.rule_deadlines.due, self.replayable.due_at(), self._leave_due())
         return None if due == NEVER else due - 1
@@ -287,7 +314,9 @@ class PartitionTask:
             meanwhile: As of `RuleTable.catch_up`, which also says what is raised.
         """
         self.context.rules.catch_up(meanwhile)
-        self.partition.rules_read_before = max(self.partition.rules_read_before, before)
+        partition = self.partition
+        partition.rules_read_before = max(partition.rules_read_before, before)
+        partition.commands_known_before = partition.commands_read_before
 
     def tick(self, now_ms: int, settled_ms: int | None = None) -> Plan | None:
         """The partition was read to an end offset that was asked for at `now_ms` (W-82): what is due then closes.
@@ -308,7 +337,8 @@ class PartitionTask:
         if due:
             partition.is_cut = not (partition.advance(now_ms) and partition.advance_rules(settled))
         aged = list(self.replayable.overdue(partition.position, partition.fed_bytes, now_ms))
-        return self._plan(aged) if due or aged or self._unrecorded is not None else None
+        has_more = self._unrecorded is not None or self._may_leave()
+        return self._plan(aged) if due or aged or has_more else None
 
     def drain(self) -> Plan | None:
         """A clean stop promotes every replayable group, so that whoever comes next need not read the input again.
@@ -355,17 +385,16 @@ class PartitionTask:
         )
         written = WrittenOutputs(plan.outputs, plan.log_lines, external=plan.external, bare=plan.bare)
         closed = happened.closed
-        write = self.writer.write
         for outward in happened.effects:
-            try:
-                write(outward, written)
-            except UnitTooLargeForRecordError:
-                closed = self._fail(outward, closed, written)
+            error = self._written(outward, written)
+            if error is not None:
+                closed = self._fail(outward, closed, written, error)
         partition.counts.mixed += written.mixed
         if written.refused_late:
             partition.counts.passed -= written.refused_late
             partition.counts.rejected += written.refused_late
         removed = self._removed_rows(happened.removed) if happened.removed else []
+        self._count(happened.effects, closed)
         for group, _ in closed:
             if group is None:
                 continue
@@ -376,15 +405,19 @@ class PartitionTask:
         if happened.amended:
             promoted = [*promoted, *self._no_longer_replayable(happened.amended)]
         tombstones = len(plan.changelog)
-        self._promote(happened.held, promoted, plan.changelog)
+        amended = dict.fromkeys(happened.amended)
+        self._promote(happened.held, promoted, plan.changelog, amended)
         self.rows += len(plan.changelog) - 2 * tombstones
-        for group in dict.fromkeys(happened.amended):
+        for group in amended:
             if group.is_open:
                 self.rows += not has_group_row(group)
                 plan.changelog.append(group_row(group))
         self._write_credits(happened.credits, plan.changelog)
+        self._write_live(happened.live, plan.changelog)
+        plan.changelog[:0] = [(stray.row_key, None) for stray in happened.recycled]  # `rows` never counted them
         if self._leave_due() <= partition.clock:
             plan.outputs += self._leave()
+        self.rows += self.waiting_records.exchange(plan, context.targets.away)
         floor = self.replayable.floor(partition.position)
         plan.metadata = offset_metadata(floor, self.rows, partition.clock, context)
         if self._unrecorded is not None:
@@ -393,6 +426,43 @@ class PartitionTask:
         plan.ledger = self._ledger(floor, happened.not_held, [one for _, one in closed], happened.commands)
         self._planned = partition.position
         return plan
+
+    def _count(self, effects: Iterable[Outward], closed: Iterable[tuple[Group | None, Closed]]) -> None:
+        """Adds the groups by rule that closed to the figures, as long as they have their components."""
+        if isinstance(self.context.rules, NoRules):
+            return
+        decided = {
+            group: effect.decided_at for effect, _, group in effects if isinstance(effect, Delivered | Undelivered)
+        }
+        for group, one in closed:
+            if group is not None and group.ruled is not None:
+                self.context.figures.add(group, one, decided.get(group, 0) or one.at)
+
+    def _written(self, outward: Outward, written: WrittenOutputs) -> type[UowError] | None:
+        """Adds the records of one effect. Returns the error of a unit that fits no record, or is one by rule that cannot be encoded (B-89).
+
+        What an encoder makes of a group does not depend on time: it is tried again at once. Any other exception blocks the partition (ER-03).
+        """
+        effect, _, group = outward
+        ruled = group.ruled if isinstance(effect, Delivered) and group is not None else None
+        before = len(written.outputs)
+        for attempt in range(1 if ruled is None else ruled.policy.delivery_attempts):
+            try:
+                self.writer.write(outward, written)
+            except UnitTooLargeForRecordError:
+                return UnitTooLargeError
+            except Exception as error:  # whatever an encoder raises concerns its own group alone
+                if ruled is None or group is None:
+                    raise
+                del written.outputs[before:]
+                log.warning("%s/%d: unit of %r, attempt %d: %r", *self.tp, group.id.decode(), attempt + 1, error)
+            else:
+                return None
+        return UowError
+
+    def _may_leave(self) -> bool:
+        """True if a unit that waited for its topic can be written now (B-57)."""
+        return bool(self.waiting_records) and self.waiting_records.may_leave(self.context.targets.away)
 
     def _leave_due(self) -> int:
         """The earliest clock value at which claims may end; `NEVER` without path routing."""
@@ -429,6 +499,14 @@ class PartitionTask:
                 (self._credit_rows.add if is_kept else self._credit_rows.discard)(key)
                 self.rows += 1 if is_kept else -1
 
+    def _write_live(self, changed: Mapping[str, str], rows: list[tuple[bytes, bytes | None]]) -> None:
+        """The rows that open groups have taken."""
+        for row_key, name in changed.items():
+            key = LIVE_KEY + row_key.encode()
+            self.rows += key not in self._live_rows
+            self._live_rows.add(key)
+            rows.append((key, name.encode()))
+
     def _removed_rows(self, removed: Iterable[tuple[Group, int, int]]) -> list[tuple[bytes, bytes | None]]:
         """Tombstones of components that commands took out of groups; one that came in this very poll has no row."""
         tombstones: list[tuple[bytes, bytes | None]] = []
@@ -447,7 +525,11 @@ class PartitionTask:
         return whole
 
     def _promote(
-        self, held: Sequence[HeldRow], promoted: Iterable[Group], rows: list[tuple[bytes, bytes | None]]
+        self,
+        held: Sequence[HeldRow],
+        promoted: Iterable[Group],
+        rows: list[tuple[bytes, bytes | None]],
+        amended: Container[Group] = (),
     ) -> None:
         """Adds the rows of what is still held after the poll, unless its group is replayable and stays so (W-119).
 
@@ -475,7 +557,7 @@ class PartitionTask:
             whole.setdefault(group, {})
         for group, said in whole.items():
             rows += promotion_rows(group, said)
-            if group.ruled is not None:
+            if group.ruled is not None and not has_group_row(group) and group not in amended:
                 rows.append(group_row(group))
 
     def _ledger(
@@ -497,8 +579,9 @@ class PartitionTask:
         outward: Outward,
         closed: list[tuple[Group | None, Closed]],
         written: WrittenOutputs,
+        error: type[UowError],
     ) -> list[tuple[Group | None, Closed]]:
-        """A unit does not fit its records: its group fails, as if it had been over a limit (W-115)."""
+        """A unit cannot be written: its group fails, as if it had been over a limit (W-115)."""
         effect, _, group = outward
         assert isinstance(effect, Delivered)
         assert group is not None
@@ -506,7 +589,7 @@ class PartitionTask:
         self.partition.amend(effect.closed, failed, len(group.held))
         if effect.command is not None:
             written.too_large.add(effect.command.id)
-        self.writer.write((Undelivered(failed, UnitTooLargeError, effect.command), None, group), written)
+        self.writer.write((Undelivered(failed, error, effect.command), None, group), written)
         return [(of, failed if one is effect.closed else one) for of, one in closed]
 
     # -- restore ----------------------------------------------------------------------------------------------------
@@ -545,6 +628,23 @@ class PartitionTask:
         self._credit_rows.update(keys)
         self.partition.credits.update(key[len(CREDIT_KEY) :].decode() for key in keys)
 
+    def restore_strays(self, strays: Sequence[Stray]) -> None:
+        """Takes components without a group (B-72)."""
+        self.partition.strays.update({each.row_key: each for each in strays})
+
+    def restore_live(self, rows: Mapping[bytes, bytes]) -> None:
+        """Takes the rows that open groups have taken (B-13), by key of the changelog.
+
+        Raises:
+            DecodeError: Nothing is known of such a row.
+        """
+        self._live_rows.update(rows)
+        for name in map(bytes.decode, rows.values()):
+            row = self.context.rules.policy(name)
+            if row is None:
+                raise DecodeError(RULE, f"open groups have taken the row {name}, which is not in the rules")
+            self.partition.live[row.row_key] = row
+
     def restore_group(self, group_id: bytes, generation: int, opened_at: int) -> Group:
         """An open group whose components follow from the changelog."""
         group = Group(group_id, generation, opened_at)
@@ -558,20 +658,24 @@ class PartitionTask:
             DecodeError: It has none; or nothing is known of its row.
         """
         if group is None:
-            raise DecodeError(
-                "changelog", f"a group row of {key[1:-5].decode(errors='replace')!r}, and no component of it"
-            )
+            if row.manifest is None:
+                raise DecodeError(
+                    "changelog", f"a group row of {key[1:-5].decode(errors='replace')!r}, and no component of it"
+                )
+            group = self.restore_group(key[1:-13], row.generation, row.opened_at)  # no reply has come yet
         group_id = group.id
         if row.rule is not None:
             policy = self.context.rules.policy(row.rule)
             if policy is None:
                 raise DecodeError(RULE, f"an open group is of the row {row.rule}, which is not in the rules")
             self.partition.open_by_rule(group, policy)
+            if row.manifest is not None:
+                part = row.manifest
+                group.announce(Called.read(part.command_id.encode(), part.taken_at, part.text))
             if row.waits_since is not None:
                 group.apply(Waits(group.id, group.generation, row.waits_since))
         group.apply(Amended(group_id, row.declared_end or 0, row.waived, row.extended_deadline or 0))
-        storage = storage_of(group)
-        assert storage is not None  # its components came by their rows
+        storage = storage_of(group) or begin_rows(group)
         storage.has_group_row = True
 
     def replay(self, components: Iterable[Replayed]) -> None:
@@ -596,8 +700,14 @@ class PartitionTask:
         partition = self.partition
         groups = partition.groups.values()
         partition.held_bytes = sum([group.bytes - group.external_bytes for group in groups])
+        partition.manifest_bytes = sum(
+            [len(each.ruled.called.text) for each in groups if each.ruled is not None and each.ruled.called is not None]
+        )
         partition.counts.held = partition.counts.received = sum([len(group.held) for group in groups])
         partition.closed.trim(partition.clock)
+        for group in groups:
+            if group.ruled is not None and (row := partition.live.get(group.ruled.policy.row_key)) is not None:
+                partition.follow(group, row)
         partition.order_restored()
         if self.context.policy.has_paths:
             partition.line_up_again([group for group in groups if group.special])

@@ -13,7 +13,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, Final
 
 import confluent_kafka as ck
 
@@ -21,6 +22,13 @@ STEP_S = 0.5
 """Longest single wait, so that Ctrl-C is heard."""
 GRACE_S = 0.5
 """Beyond the time-out: most errors the library does report in time."""
+KEPT: Final = 16
+"""Threads that are kept for the next call: to start one costs more than most calls take."""
+BUSY, IDLE = "uow-bounded", "uow-idle"
+"""Names of these threads."""
+
+_idle: list[SimpleQueue[Callable[[], None]]] = []
+"""The threads that wait, by what they wait for."""
 
 
 class BoundedProducer(ck.Producer):
@@ -40,6 +48,30 @@ class BoundedProducer(ck.Producer):
             raise ck.KafkaException(ck.KafkaError(ck.KafkaError._TIMED_OUT, text, retriable=True))
 
 
+def in_thread(call: Callable[[], None]) -> None:
+    """Runs a call, which raises nothing, in a daemon thread that is used again; returns at once."""
+    try:
+        calls = _idle.pop()
+    except IndexError:
+        calls = SimpleQueue()
+        threading.Thread(target=_serve, args=(calls,), name=BUSY, daemon=True).start()
+    calls.put(call)
+
+
+def _serve(calls: SimpleQueue[Callable[[], None]]) -> None:
+    thread = threading.current_thread()
+    call = calls.get()
+    while True:
+        thread.name = BUSY
+        call()
+        del call  # and with it the handle that it may hold
+        if len(_idle) >= KEPT:
+            return
+        thread.name = IDLE
+        _idle.append(calls)
+        call = calls.get()
+
+
 class Call:
     """A call that runs in a thread of its own, so that waiting for it can end, by time or by Ctrl-C, while it goes on.
 
@@ -51,7 +83,7 @@ class Call:
         self._call = call
         self._failure: BaseException | None = None
         self._done = threading.Event()
-        threading.Thread(target=self._run, name="uow-bounded", daemon=True).start()
+        in_thread(self._run)
 
     def _run(self) -> None:
         try:

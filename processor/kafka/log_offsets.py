@@ -2,6 +2,10 @@
 
 Belongs here: asking. Does not belong here: waiting for answers, and repeating questions (`log_reader`, `source`).
 
+A handle remembers who leads a partition, and since which epoch. When a broker begins anew the epoch is another one; the broker then refuses each
+question with `FENCED_LEADER_EPOCH`, and librdkafka (2.16) goes on asking with the old one, for more than a minute. So after such a refusal the handle is made to
+look first.
+
 librdkafka's `query_watermark_offsets` asks for both sides and, when the broker refuses one of the two, may take what came for both (2.16):
 a log whose leader has just moved looks empty. A restore would find no state there, and a first start begin at the end.
 """
@@ -11,6 +15,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import confluent_kafka as ck
@@ -20,6 +26,16 @@ from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # le
 from uow.processor.engine.ports import Tp
 from uow.processor.kafka.clients import Clients
 
+LOOK_S = 0.3
+"""Longest that a question waits for who leads now, after a refusal."""
+OLD_LEADERS = frozenset(
+    {
+        ck.KafkaError.FENCED_LEADER_EPOCH,
+        ck.KafkaError.UNKNOWN_LEADER_EPOCH,
+        ck.KafkaError.NOT_LEADER_FOR_PARTITION,
+    }
+)
+"""Refusals of a question by what the handle remembers of leaders."""
 REPLICAS_S = 300.0
 """An operator may give a topic more of them."""
 
@@ -39,6 +55,7 @@ class LogOffsets:
         self._clients = clients
         self._admin: Any = None
         self._replicas: dict[str, tuple[float, dict[int, int]]] = {}
+        self._refused: set[str] = set()
 
     def starts(self, tps: Sequence[Tp], timeout: float) -> Answers:
         """Offset of the first record that is left."""
@@ -79,6 +96,19 @@ class LogOffsets:
     def _ask(self, tps: Sequence[Tp], side: Any, isolation: IsolationLevel, timeout: float) -> Answers:
         if not tps:
             return {}
+        for topic in self._refused.intersection({tp.topic for tp in tps}):
+            with suppress(ck.KafkaException):  # the question will tell
+                self._handle.list_topics(topic, LOOK_S)
+                self._refused.discard(topic)
         wanted = {ck.TopicPartition(*tp): side for tp in tps}
         found = self._handle.list_offsets(wanted, isolation_level=isolation, request_timeout=timeout)
+        for asked, answer in found.items():
+            answer.add_done_callback(partial(_heed, self._refused, asked.topic))
         return {Tp(asked.topic, asked.partition): answer for asked, answer in found.items()}
+
+
+def _heed(refused: set[str], topic: str, answer: Future[Any]) -> None:
+    """In a thread of the library, where no handle may end: so this holds none."""
+    failure = answer.exception()
+    if isinstance(failure, ck.KafkaException) and failure.args[0].code() in OLD_LEADERS:
+        refused.add(topic)

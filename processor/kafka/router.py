@@ -24,9 +24,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
-from uow.processor.core.columns import UnreadableRecord, looked_at
+from uow.processor.core.columns import UnreadableRecord, look_at_headers
+from uow.processor.engine.poll_loop import PollLoop
 from uow.processor.engine.ports import (
     Contents,
     Doubt,
@@ -39,10 +40,11 @@ from uow.processor.engine.ports import (
     Refused,
     Sink,
     StaleGeneration,
-    Stopped,
     Tp,
 )
-from uow.processor.rules.routing import Fate, Routed
+from uow.processor.rules.routed_records import RoutedRecords
+from uow.processor.rules.routing import Fate
+from uow.topics.rules import ResolvedRow
 
 READ_TIMEOUT_S: Final = 0.2
 """Longest one read waits for a first record: how long a stop may go unseen."""
@@ -62,6 +64,14 @@ class RoutedPlan(Plan):
         return ((self.tp, self.next_offset, ""),)
 
 
+class _Work(NamedTuple):
+    """The plan of one input partition: rows for `A-rules`, then the records."""
+
+    plan: Plan
+    rows: Sequence[Output]
+    routed: RoutedRecords
+
+
 class Desk(Protocol):
     """Decides about records by the rules in force, and knows which rows are in `A-rules`. Not for two threads at once."""
 
@@ -69,12 +79,16 @@ class Desk(Protocol):
         """Takes a newer version of the rules, if there is one. Called once a turn; does not wait long."""
         ...
 
-    def route(self, record: RawRecord, headers: Any) -> Routed:
-        """The record that becomes of one. An `UnreadableRecord` has headers that cannot be read."""
+    def route(self, tp: Tp, seen: Iterable[tuple[Any, RawRecord]], found: RoutedRecords) -> None:
+        """Adds the records that become of some of one partition. An `UnreadableRecord` has headers that cannot be read."""
         ...
 
-    def unwritten(self, routed: Iterable[Routed]) -> Sequence[Output]:
-        """The records of `A-rules` that are to be written with these."""
+    def announcement(self, meanwhile: Meanwhile) -> Sequence[Output]:
+        """The next records that make versions of live rules known (B-13), and the rows themselves; none if all are. May raise `Doubt`."""
+        ...
+
+    def unwritten(self, rows: Iterable[ResolvedRow]) -> Sequence[Output]:
+        """The records of `A-rules` that are to be written with components of these rows."""
         ...
 
     def written(self, outputs: Iterable[Output]) -> None:
@@ -135,7 +149,7 @@ class RouterPorts:
     desk: Desk
 
 
-class Router(threading.Thread):
+class Router(PollLoop):
     """Routes until `request_stop`, or until something cannot be repaired.
 
     Args:
@@ -160,10 +174,9 @@ class Router(threading.Thread):
         on_finished: Callable[[BaseException | None], None] = lambda error: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(name="uow-router", daemon=True)
+        super().__init__("uow-router", ports.source, ports.sink, stop, (ports.contents,))
         self._ports, self._inputs, self._poll_records = ports, sorted(inputs), poll_records
-        self._source, self._sink, self._desk = ports.source, ports.sink, ports.desk
-        self.status, self._stopping = status, stop
+        self._desk, self.status = ports.desk, status
         self._on_ready, self._on_finished, self._monotonic = on_ready, on_finished, monotonic
         self._assigned: set[Tp] = set()
         self._again: set[Tp] = set()
@@ -173,42 +186,13 @@ class Router(threading.Thread):
         self._one_by_one = False
         self._doubts = 0
 
-    def request_stop(self) -> None:
-        """Finish the turn, leave the group."""
-        self._stopping.set()
+    def _topics(self) -> Sequence[str]:
+        return self._inputs
 
-    def run(self) -> None:
-        """The thread's body."""
-        error: BaseException | None = None
-        try:
-            self._sink.open(self._check_stop)
-            self._source.open(self._inputs, self._on_assign, self._on_revoke, self._on_revoke)
-            while not self._stopping.is_set():
-                try:
-                    self._turn()
-                except Doubt as doubt:
-                    self._start_over(doubt)
-        except Stopped:
-            pass
-        except BaseException as failure:  # noqa: BLE001 - the thread's boundary: whatever it is, its owner must hear of it
-            error = failure
-        for port in (self._source, self._sink, self._ports.contents):
-            try:
-                port.close()
-            except BaseException as failure:  # noqa: BLE001 - as above; the first error is the one to report
-                error = error or failure
+    def _finished(self, error: BaseException | None) -> None:
         self._on_finished(error)
 
     # -- the group
-
-    def _check_stop(self) -> None:
-        if self._stopping.is_set():
-            raise Stopped("asked to stop while it waited")
-
-    def _serve(self) -> None:
-        """A `Meanwhile` (ER-17)."""
-        self._check_stop()
-        self._source.control(0.0)
 
     def _on_assign(self, tps: list[Tp]) -> None:
         self._is_member = True
@@ -250,6 +234,7 @@ class Router(threading.Thread):
         self._retry_blocked()
         self._begin_assigned()
         self._desk.refresh()
+        self._announce()
         poll = self._source.read(self._poll_records, READ_TIMEOUT_S)
         if poll is None:
             self._settle()
@@ -258,14 +243,30 @@ class Router(threading.Thread):
             self._block(tp, str(cause))
         self._route(poll)
 
+    def _announce(self) -> None:
+        """Makes versions of live rules known, before a record is routed by them."""
+        owned = self.status.owned
+        while owned and (outputs := self._desk.announcement(self._serve)):
+            token, (tp, position) = self._source.token(), next(iter(owned.items()))
+            self._sink.write([RoutedPlan(tp, "", "", position, "", 0, outputs=[*outputs])], token)
+            self._desk.written(outputs)
+
     def _settle(self) -> None:
-        """Commits positions past the markers that end transactions of the inputs: so that others see that nothing waits here (B-218)."""
+        """Commits positions past the markers that end transactions of the inputs: so that others see that nothing waits here (B-218).
+
+        Rules that are not in `A-rules` yet are written there: a call is made by them before any record comes (B-77).
+        """
         token, owned = self._source.token(), self.status.owned
         ends = {tp: self._source.drained(tp, owned[tp]) for tp in self._unsettled - self.status.blocked.keys()}
         reached = {tp: end.offset for tp, end in ends.items() if end is not None}
         plans = [RoutedPlan(tp, "", "", end, "", 0) for tp, end in reached.items() if end > owned[tp]]
+        rules = self._desk.unwritten(())
+        if rules and not plans:
+            plans = [RoutedPlan(tp, "", "", at, "", 0) for tp, at in owned.items() if tp not in self.status.blocked][:1]
         if plans:
+            plans[0].outputs += rules
             self._sink.write(plans, token)
+            self._desk.written(rules)
             owned.update({plan.tp: plan.next_offset for plan in plans})
         self._unsettled.difference_update(reached)
 
@@ -274,7 +275,7 @@ class Router(threading.Thread):
         batches = {tp: records for tp, records in poll.records.items() if tp in owned and tp not in blocked}
         work = [self._plan(tp, records) for tp, records in batches.items()]
         for some in [[each] for each in work] if self._one_by_one else [work] if work else []:
-            plans = [plan for plan, _ in some]
+            plans = [each.plan for each in some]
             try:
                 self._sink.write(plans, poll.token)
             except Refused as refused:
@@ -285,37 +286,34 @@ class Router(threading.Thread):
         self._one_by_one = False
         self._doubts = 0
 
-    def _plan(self, tp: Tp, records: Sequence[RawRecord]) -> tuple[Plan, Sequence[Routed]]:
-        route = self._desk.route
-        seen = self._without_hidden(tp, list(looked_at(records)))
-        routed = [route(record, headers) for headers, record in seen]
+    def _plan(self, tp: Tp, records: Sequence[RawRecord]) -> _Work:
+        routed = RoutedRecords()
+        for headers, seen in look_at_headers(records):
+            self._desk.route(tp, zip(headers, self._without_hidden(tp, headers, seen), strict=True), routed)
         plan = RoutedPlan(tp, "", "", records[-1].offset() + 1, "", 0)
-        plan.outputs.extend(self._desk.unwritten(routed))
-        plan.outputs += [Output(topic, -1, key, value, kept) for _, _, (topic, key, value, kept), _, _ in routed]
-        return plan, routed
+        rows = self._desk.unwritten(routed.rows.values())
+        plan.outputs = [*rows, *routed.outputs]
+        return _Work(plan, rows, routed)
 
-    def _without_hidden(self, tp: Tp, seen: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    def _without_hidden(self, tp: Tp, headers: Sequence[Any], seen: Sequence[Any]) -> Sequence[Any]:
         """The records, with a stand-in for each whose headers the client does not show (decision 18)."""
-        bare = [record.offset() for headers, record in seen if not headers and not isinstance(record, UnreadableRecord)]
-        hidden = self._ports.contents.hidden(tp, bare) if bare else ()
-        if not hidden:
+        if all(headers):
             return seen
-        return [
-            (None, UnreadableRecord(each)) if each.offset() in hidden else (headers, each) for headers, each in seen
-        ]
+        bare = [record for pairs, record in zip(headers, seen, strict=True) if not pairs]
+        offsets = [record.offset() for record in bare if not isinstance(record, UnreadableRecord)]
+        hidden = self._ports.contents.hidden(tp, offsets) if offsets else ()
+        return [UnreadableRecord(each) if each.offset() in hidden else each for each in seen] if hidden else seen
 
-    def _on_committed(self, some: Sequence[tuple[Plan, Sequence[Routed]]]) -> None:
+    def _on_committed(self, some: Sequence[_Work]) -> None:
         status = self.status
         status.transactions += 1
-        for plan, routed in some:
-            self._desk.written(plan.outputs)
+        for plan, rows, routed in some:
+            self._desk.written(rows)
             self._retries.pop(plan.tp, None)
             status.owned[plan.tp] = plan.next_offset
             self._unsettled.add(plan.tp)
-            for fate in Fate:
-                for rule_id, count in Counter([each.rule_id for each in routed if each.fate is fate]).items():
-                    status.counts[rule_id, fate] += count
-            status.warnings.update(each.rule_id for each in routed if each.has_warning)
+            status.counts.update(routed.counts)
+            status.warnings.update(routed.warnings)
 
     # -- trouble
 

@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Final
 
 from uow.processor.core.columns import UnreadableRecord
-from uow.processor.engine.ports import Meanwhile, Output, RawRecord
+from uow.processor.engine.ports import Meanwhile, Output, RawRecord, Tp
 from uow.processor.kafka.rule_log import KafkaRuleLog
-from uow.processor.rules.conditions import group_policy
 from uow.processor.rules.mirror import mirrored
-from uow.processor.rules.paths import ExpressionError
-from uow.processor.rules.routing import RecordRouting, Routed, RouteTarget, RuleRouting
+from uow.processor.rules.routed_records import ManyRecords, RoutedRecords
+from uow.processor.rules.routing import Headers, RecordRouting, RouteTarget, RuleRouting
+from uow.processor.rules.row_table import RowTable
 from uow.processor.rules.rule_set import RuleSet
 from uow.schemas.error_classes import ConfigError
 from uow.topics.catalogue import RULES_PARTITION
-from uow.topics.grouping import GroupPolicy
+from uow.topics.commands import Command, Verb, command_headers
 from uow.topics.policies import DestinationPolicy
 from uow.topics.record_size import RecordLimit
 from uow.topics.routers import RouterSettings
-from uow.topics.rules import RULES_KEY, Rule
+from uow.topics.rules import RULES_KEY, OnRuleChange, ResolvedRow, Rule
 
 log = logging.getLogger("uow.rules")
+
+NEVER_BEGINS: Final = 1 << 62
+"""Later than every clock."""
 
 
 class RouterDesk:
@@ -57,10 +60,12 @@ class RouterDesk:
         self._log, self._topic, self._now_ms = rule_log, topic, now_ms
         self._now = now_ms()
         self._written: set[str] = set()
+        self._begins_at, self._is_caught_up = NEVER_BEGINS, False
         self._rules = in_force()
         self._mirror = self._mirror_of(self._rules)
         self._mirrored: bytes | None = None
         self._routings = self._routings_of(self._rules)
+        self._unannounced = self._live_rows()
         without = sorted(name for name, router in routers.items() if not {*router.inputs} <= self._routings.keys())
         if without:
             raise ConfigError(
@@ -75,9 +80,48 @@ class RouterDesk:
         if rules is not self._rules:
             self._rules, self._mirror = rules, self._mirror_of(rules)
             self._routings |= self._routings_of(rules)  # an input that would be without rules keeps those it had
+            self._unannounced = self._live_rows()
             log.info("rules: version %d is in force", rules.version)
+        elif self._begins_at <= self._now:
+            self._unannounced = self._live_rows()
 
-    def _routings_of(self, rules: RuleSet) -> dict[str, RecordRouting]:
+    def _live_rows(self) -> list[ResolvedRow]:
+        """Rows in force whose open groups take them (B-13); also notes when the next planned one begins or ends."""
+        rules, now, found = self._rules, self._now, dict[str, ResolvedRow]()
+        live = {rule.rule_id: rule for rule in rules.rules if rule.on_rule_change is OnRuleChange.LIVE}
+        moments = [NEVER_BEGINS]
+        for each in rules.row_versions() if live else ():
+            rule = live.get(each.row.rule_id)
+            if rule is None:
+                continue
+            moments += [at for at in (each.row.valid_from_ms, each.row.valid_to_ms) if at is not None and at > now]
+            row = rules.resolve(rule, each.row.routing_name, now)
+            if row is not None and row.row.routing_name == each.row.routing_name and rule.destination in self._targets:
+                found[row.name] = row
+        self._begins_at = min(moments)
+        self._is_caught_up = False
+        return [*found.values()]
+
+    def announcement(self, meanwhile: Meanwhile) -> Sequence[Output]:
+        """The next row in force that open groups are to take: the row, and the command to all partitions (B-13)."""
+        if self._unannounced and not self._is_caught_up:
+            self._log.catch_up(meanwhile)
+            self._is_caught_up = True
+        while self._unannounced:
+            row = self._unannounced[0]
+            if row.name not in self._log.rows and row.name not in self._written:
+                return self._announced(row)
+            self._unannounced.pop(0)  # another router was faster, or it is written
+        return ()
+
+    def _announced(self, row: ResolvedRow) -> Sequence[Output]:
+        target, name = self._targets[row.rule.destination], row.name.encode()
+        why = f"version {row.version} of the rules"
+        headers = command_headers(Command(b"rule-change:" + name, Verb.RULE_CHANGE, b"", why, rule=row.name))
+        commands = [Output(target.topics.commands, part, name, None, headers) for part in range(target.partitions)]
+        return [Output(self._topic, RULES_PARTITION, name, row.encode(), []), *commands]
+
+    def _routings_of(self, rules: RuleSet) -> dict[str, ManyRecords]:
         found = {}
         for router in self._routers.values():
             routings = [
@@ -86,7 +130,7 @@ class RouterDesk:
                 if rule.destination in self._targets
             ]
             if routings:
-                found.update(dict.fromkeys(router.inputs, RecordRouting(routings)))
+                found.update(dict.fromkeys(router.inputs, ManyRecords(RecordRouting(routings))))
         return found
 
     def _mirror_of(self, rules: RuleSet) -> bytes | None:
@@ -97,17 +141,17 @@ class RouterDesk:
         log.warning("rules: version %d is too large to be kept in %s: no start from there", rules.version, self._topic)
         return None
 
-    def route(self, record: RawRecord, headers: Any) -> Routed:
-        """The record that becomes of one."""
-        routing = self._routings[record.topic()]
-        return routing.route(record, headers, self._now, not isinstance(record, UnreadableRecord))
+    def route(self, tp: Tp, seen: Iterable[tuple[Headers | None, RawRecord]], found: RoutedRecords) -> None:
+        """Adds the records that become of some of one partition."""
+        self._routings[tp.topic].route(
+            seen, b"%s/%d/" % (tp.topic.encode(), tp.partition), self._now, _is_readable, found
+        )
 
-    def unwritten(self, routed: Iterable[Routed]) -> Sequence[Output]:
-        """Rows of these that are not in `A-rules`, as far as it was read."""
-        rows = {id(each.row): each.row for each in routed if each.row is not None}  # few rows for many records
+    def unwritten(self, rows: Iterable[ResolvedRow]) -> Sequence[Output]:
+        """Those of these rows that are not in `A-rules`, as far as it was read."""
         outputs = [
             Output(self._topic, RULES_PARTITION, name.encode(), row.encode(), [])
-            for name, row in {row.name: row for row in rows.values()}.items()
+            for name, row in {row.name: row for row in rows}.items()
             if name not in self._written and name not in self._log.rows
         ]
         if self._mirror is not None and self._mirror not in (self._log.mirror, self._mirrored):
@@ -123,12 +167,16 @@ class RouterDesk:
                 self._written.add(output.key.decode())
 
 
+def _is_readable(record: RawRecord) -> bool:
+    return not isinstance(record, UnreadableRecord)
+
+
 def rules_of(router: RouterSettings, rules: RuleSet) -> Sequence[Rule]:
     """The rules that a router asks, in their order."""
     return rules.rules_for(router.rules) if router.rules else rules.rules
 
 
-class LoggedRules:
+class LoggedRules(RowTable):
     """Port `RuleTable` of one destination: policies by the rows of `A-rules`.
 
     Args:
@@ -138,23 +186,8 @@ class LoggedRules:
     """
 
     def __init__(self, rule_log: KafkaRuleLog, destination: str, policy: DestinationPolicy) -> None:
-        self._log, self._destination, self._policy = rule_log, destination, policy
-        self._policies: dict[str, GroupPolicy] = {}
-
-    def policy(self, name: str) -> GroupPolicy | None:
-        """The policy of the groups of a row; None if it is not there, or of another destination."""
-        known = self._policies.get(name)
-        if known is not None:
-            return known
-        row = self._log.rows.get(name)
-        if row is None or row.rule.destination != self._destination:
-            return None
-        try:
-            policy = self._policies[name] = group_policy(row, self._policy)
-        except ExpressionError as error:
-            log.warning("%s: %s", name, error)
-            return None
-        return policy
+        super().__init__(rule_log.rows, destination, policy)
+        self._log = rule_log
 
     def catch_up(self, meanwhile: Meanwhile) -> None:
         """Reads to the end offset of now."""

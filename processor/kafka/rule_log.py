@@ -33,6 +33,8 @@ ANSWER_S: Final = 15.0
 """Longest wait for the end: a router that died in a transaction holds readers back for ten seconds by default."""
 STEP_S: Final = 0.1
 CHUNK: Final = 1_000
+ROW_SHARE: Final = 2
+"""Memory of a row, and of the policy made of it, by the bytes of its record; `tests/rules/test_rule_log.py` measures it."""
 CHUNKS: Final = 20
 """Most chunks in one go: somebody who appends faster than we read must not keep us here."""
 
@@ -50,7 +52,7 @@ class KafkaRuleLog:
     Attributes:
         rows: Row by its name.
         mirror: All rules of the latest version (`uow.processor.rules.mirror`); None if there are none.
-        row_bytes: About what they take.
+        row_bytes: About the memory that they and their policies take: part of `memory_limit_bytes`.
         ignored: Records whose value is not the row that their key names.
     """
 
@@ -68,7 +70,8 @@ class KafkaRuleLog:
         self._next = 0
         self.rows: dict[str, ResolvedRow] = {}
         self.mirror: bytes | None = None
-        self.row_bytes = self.ignored = 0
+        self.row_bytes = self.ignored = self._counted = 0
+        self._targets: frozenset[str] = frozenset()
 
     def follow(self) -> None:
         """Reads the records that are there now; does not wait."""
@@ -125,7 +128,16 @@ class KafkaRuleLog:
             self.ignored += 1
         elif name not in self.rows:
             self.rows[name] = row
-            self.row_bytes += 8 * len(value or b"")
+            self.row_bytes += ROW_SHARE * len(value or b"")
+
+    def target_topics(self) -> frozenset[str]:
+        """The target topics of these rows, those that calls may ask for included."""
+        if len(self.rows) != self._counted:
+            self._counted = len(self.rows)
+            rows = self.rows.values()
+            own = [row.row.target_topic for row in rows if row.row.target_topic]
+            self._targets = frozenset([*own, *(topic for row in rows for topic in row.reply_topics)])
+        return self._targets
 
     def close(self) -> None:
         """Closes the consumer."""

@@ -301,19 +301,26 @@ def _initialise(handle: TransactionalHandle, patience: Patience) -> None:
             patience(failure)
 
 
+LOST_EXCEPTION = "without setting an exception"
+"""In the text of the `SystemError` that comes out of `poll` in place of another exception (confluent_kafka 2.16)."""
+
+
 def serve(handle: TransactionalHandle, call: Callable[[float], int], timeout: float) -> None:
     """Runs the library's callbacks inside `poll` or `flush` of a handle.
 
     Raises:
         KafkaException: The library throws a fatal error out of here; as a `SystemError` where a delivery callback got in its way.
+        KeyboardInterrupt: It looks for signals as well, and may lose that exception in the same way.
     """
     try:
         call(timeout)
     except SystemError as failure:
         error = fatal_cause(handle)
-        if error is None:
-            raise
-        raise ck.KafkaException(error) from failure
+        if error is not None:
+            raise ck.KafkaException(error) from failure
+        if LOST_EXCEPTION in str(failure):
+            raise KeyboardInterrupt from failure
+        raise
 
 
 def fatal_cause(handle: TransactionalHandle, or_other: bool = False) -> ck.KafkaError | None:

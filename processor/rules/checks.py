@@ -19,17 +19,18 @@ from uow.processor.rules.rule_set import RuleSet
 from uow.schemas.error_classes import Complaint
 from uow.topics.catalogue import expected, rules_topic
 from uow.topics.conditions import Manifest
-from uow.topics.grouping import parts_of
-from uow.topics.policies import DestinationPolicy
+from uow.topics.grouping import MAX_ATTEMPTS, parts_of
+from uow.topics.policies import DestinationPolicy, Shape
 from uow.topics.rules import (
     PARAMETERS,
     BelowMin,
+    Cardinality,
     DefaultGroup,
     DeliverOrder,
     Numbering,
     OnNoKey,
-    OnRuleChange,
     Parameter,
+    Release,
     Row,
     Rule,
     Source,
@@ -92,7 +93,7 @@ def complaints_about(
             found += _about_row(rule, row, bool(rules.sources_of(rule)), taken)
         for source in rules.sources_of(rule):
             found += _about_source(source, rows)
-    found += _about_all(rules)
+    found += _about_all(rules, taken)
     return found
 
 
@@ -144,12 +145,10 @@ def _about_rule(rule: Rule, rows: list[Row], sources: tuple[Source, ...]) -> Ite
         yield _complaint(rule, "on_no_key", "a rule with sources must say reject, unnamed or pass_through")
     if sources and rule.default_group is not DefaultGroup.PER_NAME:
         yield _complaint(rule, "default_group", "a rule with sources has one group per name: per_name")
-    if rule.group_key == REQUEST:
-        yield _complaint(rule, "group_key", _NOT_BUILT)
+    if _is_request(rule):
+        yield from _about_request(rule, sources)
     if rule.deliver_order is DeliverOrder.FIRST_ARRIVAL:
-        yield _complaint(rule, "deliver_order", _NOT_BUILT)
-    if rule.on_rule_change is OnRuleChange.LIVE:
-        yield _complaint(rule, "on_rule_change", _NOT_BUILT)
+        yield from _about_order(rule, rows)
 
 
 def _about_destination(rule: Rule, destinations: Mapping[str, DestinationPolicy]) -> Iterator[Complaint]:
@@ -164,12 +163,10 @@ def _about_destination(rule: Rule, destinations: Mapping[str, DestinationPolicy]
 
 def _about_row(rule: Rule, row: Row, has_sources: bool, taken: Mapping[str, str]) -> Iterator[Complaint]:
     yield from _ranges(row)
-    yield from _unreadable(row, "complete_when", _read_complete_when)
+    yield from _unreadable(row, "complete_when", conditions.read_complete_when)
     yield from _unreadable(row, "give_up_when", conditions.read_give_up_when)
-    if row.age_from == "manifest":
-        yield _complaint(row, "age_from", _NOT_BUILT)
-    else:
-        yield from _unreadable(row, "age_from", conditions.read_age_from)
+    yield from _unreadable(row, "age_from", conditions.read_age_from)
+    yield from _about_manifest(rule, row)
     if not row.routing_name.strip() or len(row.routing_name.encode("utf-8", "replace")) > MAX_NAME_BYTES:
         yield _complaint(row, "routing_name", f"must not be blank, and at most {MAX_NAME_BYTES} bytes")
     if row.valid_from_ms is not None and row.valid_to_ms is not None and row.valid_from_ms >= row.valid_to_ms:
@@ -182,9 +179,45 @@ def _about_row(rule: Rule, row: Row, has_sources: bool, taken: Mapping[str, str]
     yield from _about_closing(rule, row, has_sources)
 
 
-def _read_complete_when(text: str) -> None:
-    if any(isinstance(part, Manifest) for part in parts_of(conditions.read_complete_when(text))):
-        raise ExpressionError(f"manifest {_NOT_BUILT}")
+def _about_order(rule: Rule, rows: list[Row]) -> Iterator[Complaint]:
+    """Nothing may keep the units behind it waiting for ever (B-118)."""
+    if any(row.age_ms is None for row in rows) or _is_request(rule):
+        yield _complaint(
+            rule, "deliver_order", "units wait for older ones, so every row needs an age, and no call its own"
+        )
+    if rule.release is not Release.AUTO:
+        yield _complaint(rule, "release", "units in order of their first arrival leave by themselves: auto")
+
+
+def _about_request(rule: Rule, sources: tuple[Source, ...]) -> Iterator[Complaint]:
+    if rule.sequence is not Numbering.GIVEN:
+        yield _complaint(rule, "sequence", "replies have the numbers of their requests: given")
+    if rule.cardinality is not Cardinality.ONE:
+        yield _complaint(rule, "cardinality", "each call has an id of its own: one")
+    if rule.on_no_key is OnNoKey.UNNAMED:
+        yield _complaint(rule, "on_no_key", "a reply without correlation belongs to no call: reject or pass_through")
+    if sources:
+        yield _complaint(rule, "group_key", "a rule with sources gathers no replies")
+
+
+def _is_request(rule: Rule) -> bool:
+    return rule.group_key == REQUEST or rule.group_key.startswith(f"{REQUEST}:")
+
+
+def _about_manifest(rule: Rule, row: Row) -> Iterator[Complaint]:
+    try:
+        parts = parts_of(conditions.read_complete_when(row.complete_when)) if row.complete_when else []
+    except ExpressionError:
+        return  # that has its complaint
+    gathers = any(isinstance(part, Manifest) for part in parts)
+    if gathers and not _is_request(rule):
+        yield _complaint(row, "complete_when", f"manifest needs group_key = {REQUEST!r}")
+    if _is_request(rule) and not gathers:
+        yield _complaint(row, "complete_when", f"group_key = {REQUEST!r} needs the condition manifest")
+    if row.age_from == "manifest" and not gathers:
+        yield _complaint(row, "age_from", "there is no manifest without complete_when = 'manifest'")
+    if gathers and row.shape is Shape.CONSECUTIVE:
+        yield _complaint(row, "shape", "the unit of a call may be empty, and is one record: envelope or reference")
 
 
 def _about_closing(rule: Rule, row: Row, has_sources: bool) -> Iterator[Complaint]:
@@ -209,7 +242,7 @@ def _about_source(source: Source, rows: list[Row]) -> Iterator[Complaint]:
         yield from _unreadable(source, "correlation_pattern", lambda text: matching(Place("key"), text))
 
 
-def _about_all(rules: RuleSet) -> Iterator[Complaint]:
+def _about_all(rules: RuleSet, taken: Mapping[str, str]) -> Iterator[Complaint]:
     tables = rules.tables
     enabled = {rule.rule_id: rule for rule in rules.rules}
     seen: dict[tuple[object, ...], object] = {}
@@ -233,15 +266,23 @@ def _about_all(rules: RuleSet) -> Iterator[Complaint]:
             yield _complaint(delay, "item", "its rule has no delay_item, which finds the item of a record")
     latest = {each.name: each for each in sorted(tables.parameters, key=lambda each: each.version)}
     for parameter in latest.values():
-        yield from _about_parameter(parameter, rules)
+        yield from _about_parameter(parameter, rules, taken)
 
 
-def _about_parameter(parameter: Parameter, rules: RuleSet) -> Iterator[Complaint]:
+def _about_parameter(parameter: Parameter, rules: RuleSet, taken: Mapping[str, str]) -> Iterator[Complaint]:
     value = parameter.value
     if parameter.name not in PARAMETERS:
         yield _complaint(parameter, "name", f"no such parameter; there are {', '.join(PARAMETERS)}")
+    elif parameter.name == "reply_topics":
+        topics = [each.strip() for each in value.split(",") if value]
+        if not all(map(_TOPIC.fullmatch, topics)):
+            yield _complaint(parameter, "value", "must be names of topics with commas")
+        for topic in taken.keys() & topics:
+            yield _complaint(parameter, "value", f"{topic} is a topic of {taken[topic]}, which has its own writer")
     elif value and not (value.isascii() and value.isdigit() and len(value) < 19):
         yield _complaint(parameter, "value", "must be a whole number, or empty for off")
+    elif parameter.name == "delivery_attempts" and not 1 <= int(value or 0) <= MAX_ATTEMPTS:
+        yield _complaint(parameter, "value", f"must be 1 to {MAX_ATTEMPTS}")
     elif value and parameter.name == "stranded_after_ms":
         longest = max((each.row.age_ms or 0 for each in rules.row_versions()), default=0)
         if int(value) <= longest:

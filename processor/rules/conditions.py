@@ -34,6 +34,7 @@ _SIMPLE: Final[Mapping[str, Condition]] = {
     "command": conditions.ByCommand(),
     "component_deadline": conditions.ComponentDeadline(),
 }
+_QUORUM: Final = re.compile(r"([0-9]{1,9})\s+of\s+([0-9]{1,9})", re.ASCII)
 _NUMBERED: Final[Mapping[str, Callable[[int], Condition]]] = {
     "count": conditions.Count,
     "bytes": conditions.Bytes,
@@ -132,6 +133,11 @@ def _joined(name: str, inside: str, depth: int) -> Condition:
 
 def _numbered(name: str, inside: str) -> Condition:
     number, comma, word = (part.strip() for part in inside.partition(","))
+    if name == "manifest" and (quorum := _QUORUM.fullmatch(inside)) is not None:
+        k, n = int(quorum[1]), int(quorum[2])
+        if not 1 <= k <= n:
+            raise ExpressionError(f"manifest({inside}): from 1 to {n} replies of {n} can be enough")
+        return conditions.Manifest(k, n)
     if name not in _NUMBERED or (comma and (name, word) != ("bytes", "strict")):
         raise ExpressionError(f"{name}({inside[:50]}) is no condition")
     if not (number.isascii() and number.isdigit() and len(number) <= 16 and 1 <= int(number) <= MAX_NUMBER):

@@ -5,7 +5,8 @@
     path:file pattern:orders_*.xml             # what * stands for
     header:region + path:$.product             # joined: west/bolt
     constant:all
-    request                                    # a reply to a numbered request (B-79)
+    request                                    # a reply to a numbered request, by its correlation id (B-79)
+    request:path:call.id                       # the same, and where the reply has the id of the request
 
 A part that finds nothing makes that there is no routing name. In a joined name `/` and `%` of a part are percent-encoded, so that two
 records with different parts never have one name.
@@ -42,11 +43,14 @@ class GroupKey:
 
     source: str
     _parts: tuple[_Part, ...] = field(init=False, repr=False, compare=False)
+    _request: Place | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.source) > MAX_CHARS:
             raise ExpressionError(f"is longer than {MAX_CHARS} characters")
         texts = [] if self.is_request else self.source.split(JOINED_BY)
+        _, asks, place = self.source.partition(":") if self.is_request else ("", "", "")
+        object.__setattr__(self, "_request", Place(place) if asks else None)
         object.__setattr__(self, "_parts", tuple(_part(text.strip()) for text in texts))
 
     def __reduce__(self) -> tuple[type[GroupKey], tuple[str]]:
@@ -55,7 +59,11 @@ class GroupKey:
     @property
     def is_request(self) -> bool:
         """True if group key and number are those of the request that a record replies to; it has no routing name then."""
-        return self.source == REQUEST
+        return self.source == REQUEST or self.source.startswith(f"{REQUEST}:")
+
+    def request_id(self, record: RecordView, correlation_id: str | None) -> str | None:
+        """The id of the request that a record replies to, where the key says, else its correlation id; None if it gives none."""
+        return correlation_id if self._request is None else self._request.text(record)
 
     def name(self, record: RecordView) -> str | None:
         """The routing name as the record gives it; None if it gives none."""
@@ -78,7 +86,7 @@ def _part(text: str) -> _Part:
     try:
         place = Place(source.strip())
     except ExpressionError as error:
-        raise ExpressionError(f"{error}; or constant:TEXT, or request alone") from None
+        raise ExpressionError(f"{error}; or constant:TEXT, or request alone, with :PLACE behind it") from None
     return matching(place, pattern) if found else place.text
 
 

@@ -83,7 +83,6 @@ class RulesInForce:
     status: RuleStatus = field(default_factory=RuleStatus)
     _seen: RuleTables = field(default_factory=RuleTables)
     _wrong: str = ""
-    _looked_at: float | None = None
     _logged_at: float | None = None
 
     def start(self) -> RuleSet:
@@ -106,16 +105,9 @@ class RulesInForce:
         self.status.version = self.rules.version
         return self.rules
 
-    def current(self) -> RuleSet:
-        """The rules in force now. Looks at the source if the last look is `refresh_ms` ago."""
-        now = self.monotonic()
-        if self._looked_at is None or now - self._looked_at >= self.refresh_ms / 1_000:
-            self.look()
-        return self.rules
-
     def look(self) -> None:
-        """Looks at the source now (`uow rules refresh`)."""
-        self._looked_at = now = self.monotonic()
+        """Looks at the source now."""
+        now = self.monotonic()
         try:
             version = self.source.version()
             if version > self._seen.version:
@@ -183,15 +175,16 @@ def valid(tables: RuleTables, check: Check, above: int = 0) -> Valid:
 
 
 class RuleFollower:
-    """Looks at the source in a thread of its own: a database that does not answer holds up nobody who routes.
+    """Looks at the source in a thread of its own, each `refresh_ms` (B-10): a database that does not answer holds up nobody who routes.
 
     Args:
         in_force: The rules, which this thread has for itself from now on.
+        asked: Set when somebody wants a look before the time.
     """
 
-    def __init__(self, in_force: RulesInForce) -> None:
+    def __init__(self, in_force: RulesInForce, asked: threading.Event | None = None) -> None:
         self._in_force = in_force
-        self._asked = threading.Event()
+        self._asked = asked or threading.Event()
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="uow-rules", daemon=True)
         self._thread.start()

@@ -31,6 +31,7 @@ from uow.schemas.error_classes import BadUnitIdError, DecodeError, RoutingError,
 from uow.topics import headers as names
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.headers import Reading
+from uow.topics.manifests import RequestId
 from uow.topics.policies import DestinationPolicy, ValueFormat
 from uow.topics.record_size import RecordLimit
 from uow.topics.rules import DEFAULT_ROW, DefaultGroup, KeyCase, OnNoKey, ResolvedRow, Rule, Source
@@ -42,6 +43,8 @@ APPEND_TIME: Final = 2
 CHOICES_KEPT: Final = 10_000
 """Routing names whose row is remembered between records; a sender who makes up more costs time, not memory."""
 
+_UNUSABLE: Final = " "
+"""No routing name: one is never blank."""
 _FEW: Final = 100
 """So many headers, without their values, take a small part of the smallest limit."""
 
@@ -102,15 +105,17 @@ class RouteTarget:
         topics: Its topics.
         policy: Its settings.
         limit: Size of the records that `D.components` takes.
+        partitions: How many `D.components` and `D.commands` have.
     """
 
     topics: DestinationTopics
     policy: DestinationPolicy
     limit: RecordLimit
+    partitions: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
+@dataclass(slots=True, eq=False)
+class Choice:
     """All that a routing name decides: key, headers beside those that a record has of its own, and the row."""
 
     key: bytes
@@ -143,14 +148,18 @@ class RuleRouting:
             self._name_headers = frozenset({header, *(alias for alias, name in meant.items() if name == header)})
         self._ids = frozenset(alias for alias, name in meant.items() if name == names.ID) - {names.ID}
         self._dropped = names.STAMPED | self._ids
+        self._correlation_ids = frozenset(alias for alias, name in meant.items() if name == names.CORRELATION_ID)
+        if self._group_key.is_request:  # the number is that of the request, whatever a service says
+            numbering = (names.SEQ, names.END, names.COUNT)
+            self._dropped |= {alias for alias, name in meant.items() if name in numbering}
         self._correlations = {
             source.source_name: _correlation(source)
             for source in rule_set.sources_of(rule)
             if source.correlation_path is not None
         }
-        self._small_bytes = target.limit.limit_bytes // 8
+        self.small_bytes = target.limit.limit_bytes // 8
         self._looks_inside = bool(self._correlations) or not self._name_headers or self._delay_item is not None
-        self._choices: dict[str, _Choice] = {}
+        self._choices: dict[str, Choice] = {}
 
     def route(self, record: RawRecord, headers: Headers, view: RecordView | None, now_ms: int) -> Routed:
         """The result for a record that this rule accepted; `view` is None if nobody has looked into it."""
@@ -168,17 +177,22 @@ class RuleRouting:
             view = RecordView(record.key(), value, headers)
         elif view is None and self._looks_inside:
             view = RecordView(record.key(), value, headers)
-        name, warning = self._routing_name(record, headers, view)
+        request = self._request(headers, view) if self._group_key.is_request else None
+        name, warning = (request.name, "") if request is not None else self._routing_name(record, headers, view)
         if name is None:
             if rule.on_no_key is OnNoKey.PASS_THROUGH:
                 return self._passed(record, value, headers, warning)
-            if rule.on_no_key is OnNoKey.REJECT:
+            if rule.on_no_key is OnNoKey.REJECT or self._group_key.is_request:
                 raise BadUnitIdError(warning or rule.group_key, case="no-correlation")
         arrived = kind == APPEND_TIME
         choice = self._choice(name, moment if arrived else now_ms)
         if choice.is_xml:
             xml_root(value)
-        stamps = [*choice.headers, (names.INPUT, _place(record))]
+        key, stamps = choice.key, [*choice.headers, (names.INPUT, _place(record))]
+        if request is not None:
+            key = request.group_id
+            stamps[0] = names.ID, key
+            stamps.append((names.SEQ, b"%d" % request.number))
         if arrived:
             stamps.append((names.ARRIVED_AT, b"%d" % moment))
         if self._delay_item is not None:
@@ -186,11 +200,28 @@ class RuleRouting:
         if warning:
             stamps.append((names.WARNING, warning.encode()))
         stamped = [*self._kept(headers), *stamps]
-        is_small = len(value or b"") + sum([len(name) + len(raw or b"") for name, raw in headers]) < self._small_bytes
-        if not (is_small and len(headers) < _FEW) and not self.target.limit.fits(choice.key, value, stamped):
+        is_small = len(value or b"") + sum([len(name) + len(raw or b"") for name, raw in headers]) < self.small_bytes
+        if not (is_small and len(headers) < _FEW) and not self.target.limit.fits(key, value, stamped):
             raise UnitTooLargeError("with the headers of its rule it fits no record of D.components", case="bytes")
-        sent = Sent(self.target.topics.components, choice.key, value, stamped)
+        sent = Sent(self.target.topics.components, key, value, stamped)
         return Routed(Fate.ROUTED, rule.rule_id, sent, choice.row, bool(warning))
+
+    # -- plain records, see `routed_records.py`
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the rule takes every record, and decides by a header alone."""
+        return self.accept is None and self.rule.transform is None and not (self._looks_inside or self._is_dated)
+
+    def plain_place(self, heads: Sequence[str]) -> int | None:
+        """The index of the routing name among the headers; None where there is not just one, or where headers are dropped."""
+        found = [index for index, name in enumerate(heads) if name in self._name_headers]
+        return found[0] if len(found) == 1 and self._dropped.isdisjoint(heads) else None
+
+    def plain_choice(self, raw: bytes | None) -> Choice | None:
+        """The choice for a routing name that a record was routed by; None where the value is looked at as well, or nothing is to be kept."""
+        choice = self._choices.get(_usable(raw or b"")[0] or _UNUSABLE)
+        return None if choice is None or choice.is_xml else choice
 
     def _kept(self, headers: Headers) -> Headers:
         """The headers that a record brings along, without those that only a router writes. Another id of a group, or of a unit, stays as `uow-origin-...`."""
@@ -200,9 +231,22 @@ class RuleRouting:
         for name, value in headers:
             if name == names.ID or name in self._ids:
                 kept.append((names.ORIGIN + name.removeprefix("uow-"), value))
-            elif name not in names.STAMPED:
+            elif name not in self._dropped:
                 kept.append((name, value))
         return kept
+
+    def _request(self, headers: Headers, view: RecordView | None) -> RequestId | None:
+        """The request that a record replies to; None if it gives none (B-79, B-82). Raises `BadUnitIdError` for an id that is none of this rule's."""
+        assert view is not None
+        correlations = [value for name, value in headers if name in self._correlation_ids]
+        said = (correlations[-1] or b"").decode(errors="replace") if correlations else None
+        text = self._group_key.request_id(view, said)
+        if text is None or not text.strip():
+            return None
+        request = RequestId.parse(text)
+        if request is None or request.rule_id != self.rule.rule_id:
+            raise BadUnitIdError(f"{text[:300]!r} is no request of rule {self.rule.rule_id}", case="no-correlation")
+        return request
 
     # -- the routing name (B-20, B-24)
 
@@ -221,7 +265,7 @@ class RuleRouting:
             warning = f"{warning}; " * bool(warning) + f"{len(found)} routing names, the last one counts"
         return name, warning
 
-    def _choice(self, name: str | None, arrival_ms: int) -> _Choice:
+    def _choice(self, name: str | None, arrival_ms: int) -> Choice:
         known = self._choices.get(name or "")
         if known is not None:
             return known
@@ -236,14 +280,14 @@ class RuleRouting:
             group = name.casefold() if rule.key_case is KeyCase.CASEFOLD else name
         key = f"{rule.rule_id}/{group}".encode()
         is_xml = (row.row.value_format or self.target.policy.value_format) is ValueFormat.XML
-        choice = _Choice(key, [(names.ID, key), (names.RULE, row.name.encode())], row, is_xml)
+        choice = Choice(key, [(names.ID, key), (names.RULE, row.name.encode())], row, is_xml)
         if not self._is_dated:
             if len(self._choices) >= CHOICES_KEPT:
                 self._choices.clear()
             self._choices[name or ""] = choice
         return choice
 
-    def _delay(self, choice: _Choice, view: RecordView | None) -> Headers:
+    def _delay(self, choice: Choice, view: RecordView | None) -> Headers:
         assert self._delay_item is not None
         assert view is not None
         item = self._delay_item.text(view)
@@ -265,6 +309,11 @@ class RecordRouting:
 
     def __init__(self, rules: Sequence[RuleRouting]) -> None:
         self._rules = rules
+
+    @property
+    def only_plain_rule(self) -> RuleRouting | None:
+        """The rule that takes every record and looks into none; None if there is no such rule."""
+        return self._rules[0] if self._rules[0].is_plain else None
 
     def route(self, record: RawRecord, headers: Headers | None, now_ms: int, is_readable: bool = True) -> Routed:
         """The result for a record.

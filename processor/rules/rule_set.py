@@ -142,6 +142,12 @@ class RuleSet:
         for _, versions in sorted(self._rows.items()):
             yield from versions
 
+    def parameter(self, name: str) -> int | None:
+        """The value of a parameter in force, or its default; None: off."""
+        found = self._parameters.get(name)
+        text = default_parameter(name) if found is None else found.value
+        return int(text) if text else None
+
     def sources_of(self, rule: Rule) -> tuple[Source, ...]:
         """The enabled sources of a rule, by name."""
         latest = _latest(self._sources.get(rule.rule_id, ()), lambda each: each.source_name)

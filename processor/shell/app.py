@@ -33,6 +33,7 @@ from uow.processor.engine.placement import Placement, Placements
 from uow.processor.engine.ports import Meanwhile, Tp
 from uow.processor.engine.replayable import ReplayLimits
 from uow.processor.engine.restore import restore
+from uow.processor.engine.target_topics import NO_TARGETS
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.contents import KafkaContents
 from uow.processor.kafka.fast_partitioner import fastest_partition_for
@@ -251,8 +252,9 @@ def kafka_ports(
     on_step: Callable[[str], None] = lambda step: None,
     wall: Callable[[], int] = wall_ms,
     upstream: Upstream | None = None,
+    rules_bytes: Callable[[], int] = lambda: 0,
 ) -> NewPorts:
-    """The ports on librdkafka; drills pass `on_step` and `wall`, workers that have routers `upstream`."""
+    """The ports on librdkafka; drills pass `on_step` and `wall`, workers that have routers `upstream` and `rules_bytes`."""
 
     def new_ports(status: WorkerStatus) -> Ports:
         def on_replaced(cause: str) -> None:
@@ -269,6 +271,7 @@ def kafka_ports(
         source = KafkaSource(clients, settings, clock)
         contents = KafkaContents(clients, settings.transaction_timeout_ms / 2000)
         by_value = [topic for topic, each in contexts.items() if each.policy.field_source is FieldSource.VALUE]
+        status.rules_bytes = rules_bytes
         status.read_stable_lags = lambda: source.stable_lags
         status.read_held_back = lambda: source.held_back
         status.read_complaint = lambda: source.complaint
@@ -287,6 +290,8 @@ def kafka_ports(
             ready=Readiness(clients, logs).ready,
             hidden=HiddenHeaders(by_value, contents) if by_value else None,
             upstream=upstream,
+            rules_bytes=rules_bytes,
+            targets=next((each.targets for each in contexts.values()), NO_TARGETS),
         )
 
     return new_ports

@@ -173,6 +173,14 @@ class Bridge:
                 "restored: %s",
                 ", ".join(f"{tp.topic}/{tp.partition} at {task.position}" for tp, task in sorted(tasks.items())),
             )
+        for tp, task in tasks.items():
+            if task.orphans:
+                log.warning(
+                    "%s/%d: %d components in the changelog have no group: `uow groups D --audit` lists them, "
+                    "`uow resubmit D --stranded` brings them back",
+                    *tp,
+                    task.orphans,
+                )
 
     async def _drop(self, tps: Sequence[Tp]) -> None:
         for tp in tps:

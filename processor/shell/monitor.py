@@ -7,15 +7,16 @@ here: counting components (the partition's task does, EN-10) and serving pages (
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate, islice
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
     GaugeMetricFamily,
+    HistogramMetricFamily,
     Metric,
     SummaryMetricFamily,
 )
@@ -23,6 +24,7 @@ from prometheus_client.registry import Collector
 
 from uow.processor.engine.batch import Task
 from uow.processor.engine.ports import Tp
+from uow.processor.engine.rule_figures import Histogram, OpenFigures, RowFigures, RuleFigures
 from uow.topics.order_state import OrderState, PartitionOrder, Seen, order_of
 from uow.topics.path_map import PathMap
 
@@ -75,6 +77,7 @@ class WorkerStatus:
         restores: Partitions restored.
         busy_at: Loop time of the last batch.
         router: The router, if this worker has one.
+        rules_bytes: Returns about the memory that rows of rules take.
     """
 
     worker_name: str
@@ -98,6 +101,7 @@ class WorkerStatus:
     restores: int = 0
     busy_at: float = 0.0
     router: RouterStatus | None = None
+    rules_bytes: Callable[[], int] = lambda: 0
 
     def counts(self, tp: Tp) -> dict[str, int]:
         """The counts of one partition, by fate."""
@@ -213,6 +217,62 @@ def _one(value: Callable[[WorkerStatus], float]) -> Reading:
     return read
 
 
+def _figures(status: WorkerStatus) -> dict[str, RuleFigures]:
+    """Of each destination of which this worker owns a partition."""
+    return {status.destinations.get(tp.topic, tp.topic): task.context.figures for tp, task in status.tasks.items()}
+
+
+def _of_rows(status: WorkerStatus) -> Iterator[tuple[Labels, RowFigures]]:
+    for destination, figures in sorted(_figures(status).items()):
+        for name, row in sorted(figures.rows.items()):
+            yield (destination, *name), row
+
+
+def _closed_by_rule(status: WorkerStatus, now_ms: int) -> Rows:
+    for labels, row in _of_rows(status):
+        for (outcome, reason), count in sorted(row.closed.items()):
+            yield (*labels, outcome.value, reason.value), count
+
+
+def _components_by_rule(status: WorkerStatus, now_ms: int) -> Rows:
+    for labels, row in _of_rows(status):
+        yield labels, row.components
+
+
+def _open_by_rule(value: Callable[[Sequence[OpenFigures], int], float]) -> Reading:
+    def read(status: WorkerStatus, now_ms: int) -> Rows:
+        found: dict[Labels, list[OpenFigures]] = {}
+        for tp, task in status.tasks.items():
+            for rule_id, figures in task.open_by_rule(now_ms).items():
+                found.setdefault((status.destinations.get(tp.topic, tp.topic), rule_id), []).append(figures)
+        for labels, several in sorted(found.items()):
+            yield labels, value(several, now_ms)
+
+    return read
+
+
+def rule_rows(status: WorkerStatus) -> list[dict[str, Any]]:
+    """Figures of groups by rule by row, for people; seconds. The fill is components per unit, a wait the upper bound of its class."""
+    found = []
+    for (destination, rule, row), figures in _of_rows(status):
+        closed = sum(figures.closed.values())
+        found.append(
+            {
+                "destination": destination,
+                "rule": rule,
+                "row": row,
+                "groups": closed,
+                "units": figures.units,
+                "fill": round(figures.components / figures.units, 2) if figures.units else None,
+                "share_by_time": round(figures.by_time / closed, 4),
+                "wait_p50_s": figures.waits.at_most(0.5),
+                "wait_p99_s": figures.waits.at_most(0.99),
+                "overrun_p99_s": figures.overruns.at_most(0.99),
+            }
+        )
+    return found
+
+
 def _doubts(status: WorkerStatus, now_ms: int) -> Rows:
     for kind, count in sorted(status.doubts.items()):
         yield (kind,), count
@@ -262,6 +322,8 @@ def _rules_rejected(router: RouterStatus, now_ms: int) -> Rows:
 
 PARTITION = ("destination", "partition")
 INPUT = ("topic", "partition")
+RULE = ("destination", "rule")
+ROW = (*RULE, "row")
 
 METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(
@@ -490,6 +552,41 @@ METRICS: tuple[MetricSpec, ...] = (
         _one(lambda s: s.restores),
     ),
     MetricSpec(
+        "uow_rule_groups",
+        "counter",
+        "Groups by rule that closed since the worker started, by outcome and reason. Routing names without a row of their own count under row *; beyond 1,000 rows under (others).",
+        (*ROW, "outcome", "reason"),
+        _closed_by_rule,
+    ),
+    MetricSpec(
+        "uow_rule_components",
+        "counter",
+        "Components in the units among them: divided by those units, how full they left.",
+        ROW,
+        _components_by_rule,
+    ),
+    MetricSpec(
+        "uow_overdue_groups",
+        "gauge",
+        "Open groups of the rule that should have closed or left by now, among the 10,000 of each partition that opened first.",
+        RULE,
+        _open_by_rule(lambda several, now: sum(each.overdue for each in several)),
+    ),
+    MetricSpec(
+        "uow_oldest_open_group_seconds",
+        "gauge",
+        "Age of the rule's oldest open group.",
+        RULE,
+        _open_by_rule(lambda several, now: max(0, now - min(each.oldest_at for each in several)) / 1000),
+    ),
+    MetricSpec(
+        "uow_orphans",
+        "gauge",
+        "Components in the changelog without a group, as the restore of the partition found them; `uow groups D --audit` lists them.",
+        PARTITION,
+        _per_partition(lambda s, tp, task, now: task.orphans),
+    ),
+    MetricSpec(
         "uow_routed_records",
         "counter",
         "Records of the inputs that the router has dealt with, by rule and result: routed, rejected or passed. An empty rule: no rule accepted them.",
@@ -532,11 +629,40 @@ METRICS: tuple[MetricSpec, ...] = (
         _of_router(_rules_age),
     ),
     MetricSpec(
+        "uow_rules_bytes",
+        "gauge",
+        "Approximate memory of all rows of rules that a component was ever stamped with; counts towards memory_limit_bytes.",
+        (),
+        _one(lambda s: s.rules_bytes()),
+    ),
+    MetricSpec(
         "uow_rules_rejected",
         "counter",
         "Versions of the rules that were not taken into use because they are wrong; `uow rules history` says why.",
         (),
         _of_router(_rules_rejected),
+    ),
+)
+
+
+class HistogramSpec(NamedTuple):
+    """A histogram by row of a rule: name, description, and how it is read from a row's figures."""
+
+    name: str
+    text: str
+    read: Callable[[RowFigures], Histogram]
+
+
+HISTOGRAMS = (
+    HistogramSpec(
+        "uow_group_wait_seconds",
+        "Time from the first arrival in a group by rule to its close.",
+        lambda row: row.waits,
+    ),
+    HistogramSpec(
+        "uow_deadline_overrun_seconds",
+        "Of groups that a limit of time closed: time from the deadline to the close, as deadline_at and closed_at of the Outcome.",
+        lambda row: row.overruns,
     ),
 )
 
@@ -569,6 +695,14 @@ class WorkerCollector(Collector):
             for labels, value in spec.read(self._status, now):
                 family.add_metric(list(labels), float(value))
             yield family
+        for name, text, histogram_of in HISTOGRAMS:
+            histogram = HistogramMetricFamily(name, text, labels=ROW)
+            for labels, row in _of_rows(self._status):
+                found = histogram_of(row)
+                so_far = [*accumulate(found.counts)]
+                limits = [*map(str, found.limits), "+Inf"]
+                histogram.add_metric(list(labels), [*zip(limits, so_far, strict=True)], found.total)
+            yield histogram
         name, text = COMMIT_SECONDS
         yield SummaryMetricFamily(
             name,

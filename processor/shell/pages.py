@@ -17,7 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from uow.processor.engine.group_view import arrival, arrivals, seen
 from uow.processor.engine.ports import Tp
-from uow.processor.shell.monitor import WorkerStatus, oldest_opened_at, registry_for
+from uow.processor.shell.monitor import WorkerStatus, oldest_opened_at, registry_for, rule_rows
 
 if TYPE_CHECKING:  # the extra `rules` need not be installed
     from uow.processor.kafka.router import RouterStatus
@@ -81,6 +81,7 @@ def groups_view(status: WorkerStatus, now_ms: int) -> dict[str, Any]:
         "doubts": dict(status.doubts),
         "producers_replaced": status.replaced,
         "restores": status.restores,
+        "rules": rule_rows(status),
         **({"router": _router_view(status.router)} if status.router is not None else {}),
     }
 
@@ -120,7 +121,7 @@ def _partition_view(status: WorkerStatus, tp: Tp, now_ms: int) -> dict[str, Any]
         "oldest_age_ms": None if opened_at is None else now_ms - opened_at,
         "next_deadline": task.first_deadline,
         "groups": [
-            seen(group, tp.partition, task.context.policy).row(now_ms)
+            seen(group, tp.partition, task.context.policy, now_ms).row(now_ms)
             for group in islice(task.groups.values(), GROUPS_SHOWN)
         ],
     }
@@ -131,7 +132,7 @@ def group_view(status: WorkerStatus, destination: str, group_id: str, now_ms: in
     for tp, task in status.tasks.items():
         if status.destinations.get(tp.topic) == destination and group_id.encode() in task.groups:
             group = task.groups[group_id.encode()]
-            opened = seen(group, tp.partition, task.context.policy).row(now_ms)
+            opened = seen(group, tp.partition, task.context.policy, now_ms).row(now_ms)
             return opened | {"components": [arrival(each) for each in arrivals(group)]}
     return None
 

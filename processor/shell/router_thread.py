@@ -24,6 +24,7 @@ from uow.processor.kafka.router_positions import RouterPositions
 from uow.processor.kafka.rule_log import open_rule_log
 from uow.processor.kafka.sink import KafkaSink
 from uow.processor.kafka.source import KafkaSource
+from uow.processor.kafka.target_topics import kafka_targets
 from uow.processor.kafka.worker_clock import WorkerClock, wall_ms
 from uow.processor.kafka.worker_settings import WorkerSettings
 from uow.processor.rules.checks import complaints_about
@@ -33,6 +34,7 @@ from uow.processor.rules.mirror import read_mirror
 from uow.processor.rules.routing import RouteTarget
 from uow.processor.rules.rule_set import RuleSet, RuleTables
 from uow.processor.rules.store import rule_source
+from uow.processor.rules.targets import target_topics
 from uow.processor.rules.transforms import installed
 from uow.processor.shell.app import NewRouter
 from uow.processor.shell.monitor import WorkerStatus
@@ -87,13 +89,44 @@ def follow_rules(settings: WorkerSettings) -> RuleFollower:
     return RuleFollower(in_force)
 
 
-def rule_tables(settings: WorkerSettings, contexts: Mapping[str, TaskContext]) -> dict[str, TaskContext]:
-    """The contexts of tasks with the rows of `A-rules`, all read by one reader."""
+def check_targets(settings: WorkerSettings, rules: RuleSet, partitions: Mapping[str, int]) -> None:
+    """Checks the topics to which rules send units (B-60). One that is missing is told, and no obstacle: it may be made later.
+
+    Args:
+        settings: Settings of the worker.
+        rules: The rules in force.
+        partitions: Number of partitions by topic name, of all topics.
+
+    Raises:
+        ConfigError: Runs go to a topic with another number of partitions than `D.components`.
+    """
+    complaints = []
+    for name, policy in settings.destinations.items():
+        components = DestinationTopics(settings.application_id, name).components
+        for topic, in_runs in target_topics(rules, name, policy).items():
+            count, needed = partitions.get(topic), partitions.get(components, 0)
+            if count is None:
+                log.warning(
+                    "target topic %s of destination %s does not exist: `uow topics create` makes it", topic, name
+                )
+            elif in_runs and count != needed:
+                rule = f"must be {needed}, as of {components}: units go there as runs, on the partition of their components"
+                complaints.append(Complaint(f"topic {topic}, partitions", count, rule))
+    if complaints:
+        raise ConfigError.many(complaints)
+
+
+def rule_tables(
+    settings: WorkerSettings, contexts: Mapping[str, TaskContext]
+) -> tuple[dict[str, TaskContext], Callable[[], int]]:
+    """The contexts of tasks with the rows of `A-rules`, all read by one reader; and about the memory that rows take, those of the router as well."""
     log_ = open_rule_log(settings)
-    return {
-        topic: replace(context, rules=LoggedRules(log_, context.destination, context.policy))
+    targets = kafka_targets(Clients(settings), log_.target_topics)
+    with_rules = {
+        topic: replace(context, rules=LoggedRules(log_, context.destination, context.policy), targets=targets)
         for topic, context in contexts.items()
     }
+    return with_rules, lambda: 2 * log_.row_bytes
 
 
 def upstream(settings: WorkerSettings, rules: RuleFollower) -> RouterPositions:
@@ -116,6 +149,7 @@ def kafka_router(
     settings: WorkerSettings,
     rules: RuleFollower,
     limits: Mapping[str, int],
+    partitions: Mapping[str, int],
     on_step: Callable[[str], None] = lambda step: None,
     wall: Callable[[], int] = wall_ms,
 ) -> NewRouter:
@@ -125,6 +159,7 @@ def kafka_router(
         settings: Settings of the worker.
         rules: The rules in force.
         limits: Largest record by topic name, for `D.components`.
+        partitions: Number of partitions by topic name, the same.
         on_step: Called at each commit step, with `router-` before its name; for drills.
         wall: The wall clock, epoch ms.
     """
@@ -132,7 +167,7 @@ def kafka_router(
     for name, policy in settings.destinations.items():
         topics = DestinationTopics(settings.application_id, name)
         limit = RecordLimit(limits.get(topics.components, INPUT_LIMIT_BYTES))
-        targets[name] = RouteTarget(topics, policy, limit)
+        targets[name] = RouteTarget(topics, policy, limit, partitions.get(topics.components, 1))
     routers, started = settings.of_routers, time.monotonic()
 
     def new_router(

@@ -87,7 +87,7 @@ class Consumer(base.Consumer):
 
     async def seek_wait(self, partitions: Any) -> None: ...
 
-    async def _getmany(self, active_partitions: Any, timeout: float) -> dict[TP, Any]:  # noqa: ASYNC109 - Faust's signature
+    async def _getmany(self, active_partitions: Any, timeout: float) -> dict[TP, Any]:
         return {}
 
     def _to_message(self, tp: TP, record: Any) -> Any: ...

@@ -84,13 +84,20 @@ def run_worker(
     limits = input_limits(settings)
     contexts = check_settings(settings, task_contexts(settings, partitions, limits))
     new_router = new_upstream = None
+    rules_bytes: Callable[[], int] = int
     if settings.routers:  # others need not have the extra `rules`
-        from uow.processor.shell.router_thread import follow_rules, kafka_router, rule_tables, upstream
+        from uow.processor.shell.router_thread import check_targets, follow_rules, kafka_router, rule_tables, upstream
 
         rules = follow_rules(settings)
-        contexts = rule_tables(settings, contexts)
-        new_router, new_upstream = kafka_router(settings, rules, limits, on_step, wall), upstream(settings, rules)
-    app = create_app(settings, kafka_ports(settings, contexts, on_step, wall, new_upstream), web, new_router)
+        check_targets(settings, rules.rules, partitions)
+        contexts, rules_bytes = rule_tables(settings, contexts)
+        new_router, new_upstream = (
+            kafka_router(settings, rules, limits, partitions, on_step, wall),
+            upstream(settings, rules),
+        )
+    app = create_app(
+        settings, kafka_ports(settings, contexts, on_step, wall, new_upstream, rules_bytes), web, new_router
+    )
     if web is not None:
         if web.note:
             log.warning("%s; the pages are on another port", web.note)

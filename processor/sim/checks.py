@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from uow.processor.core.gathered import NEVER
+from uow.processor.core.plan_size import UNBOUNDED
 from uow.processor.engine.batch import Task
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.external_values import whole_outputs
@@ -69,14 +70,16 @@ def state_of(task: PartitionTask, *, by_idle: bool) -> dict[str, Any]:
         "commands": dict(partition.commands.at_by_id),
         "clock": partition.clock,
         "held bytes": partition.held_bytes,
+        "manifest bytes": partition.manifest_bytes,
         "closed": dict(partition.closed.by_id),
         "credits": set(partition.credits),
+        "live": {key: row.rule for key, row in partition.live.items()},
         "waiting": {rule: [(one.id, one.generation) for one in some] for rule, some in partition.waiting.items()},
         "groups": {
             group_id: (
                 group.generation,
                 group.opened_at,
-                group.last_at if by_idle else None,
+                group.last_at if by_idle and group.ruled is None else None,  # `Gathered` has that of a group by rule
                 group.end,
                 group.marked,
                 group.highest,
@@ -405,13 +408,22 @@ class Checker:
         if self._latest_ms is not None:
             require(said.clock <= self._latest_ms(), f"{tp.partition}: its clock says {said.clock}, too far ahead")
         task.believe(planned.latest)
-        task.partition.rules_read_before = NEVER  # a worker has read the rules before it refuses one
+        # a worker has read the rules before it refuses one
+        task.partition.rules_read_before = task.partition.commands_known_before = NEVER
         if commands and self._strict_order and not planned.is_paused:
             self._check_waiting(tp, said.to_offset, commands)
         if planned.is_cut:
             plan = self._follow_cut(tp, task, said, planned, records, commands)
         elif records or commands or planned.awaits_rule:
             task.take(records, commands)
+            if (
+                task.partition.is_cut
+            ):  # the worker had room for all: a stale deadline sends a record the long way, which counts for more
+                task.partition.is_cut, task.partition.left_bytes = False, UNBOUNDED
+                task.take(
+                    [each for each in records if each.offset() >= task.position],
+                    [each for each in commands if each.offset() >= task.command_position],
+                )
             if planned.awaits_rule:  # there may be a hole in the offsets before that record
                 task.partition.position = said.to_offset
             plan = task.process([])

@@ -13,9 +13,10 @@ from random import Random
 from uow.processor.engine.ports import Headers
 from uow.processor.sim.simulated_kafka import Row
 from uow.topics.commands import Command, Verb, command_headers
+from uow.topics.conditions import Manifest
 from uow.topics.grouping import GroupPolicy, policy_of
 from uow.topics.policies import DestinationPolicy
-from uow.topics.rules import Cardinality, Numbering, Release, ResolvedRow, Rule, Source, WaitFrom
+from uow.topics.rules import Cardinality, Numbering, OnRuleChange, Release, ResolvedRow, Rule, Source, WaitFrom
 from uow.topics.rules import Row as RuleRow
 
 SHARE = 0.4
@@ -51,7 +52,9 @@ class SimRules:
     def catch_up(self, meanwhile: Callable[[], object]) -> None:
         """Reads the rows that came since."""
         for row in self._rows[self._read :]:
-            self._known[row.name] = policy_of(row, self._policy)
+            when = row.row.complete_when
+            complete = None if when is None else Manifest(2 if when == "manifest(2)" else None)
+            self._known[row.name] = policy_of(row, self._policy, complete)
         self._read = len(self._rows)
 
 
@@ -61,18 +64,22 @@ class RuleTraffic:
     Args:
         rnd: Dice of its own.
         is_on: False if there must be none.
+
+    Attributes:
+        rows: All that were ever written, in order.
     """
 
     def __init__(self, rnd: Random, *, is_on: bool) -> None:
         self._rnd = rnd
+        self._live = Random(rnd.getstate()[1][0])  # of its own, so that recorded seeds play what they played
         self._is_on = is_on and rnd.random() < SHARE
-        self._rows: list[ResolvedRow] = []
+        self.rows: list[ResolvedRow] = []
         self._inputs = 0
         self._commands = 0
 
     def table(self, policy: DestinationPolicy, *, is_whole: bool = False) -> SimRules:
         """The table of a worker that starts, or of the oracle."""
-        return SimRules(self._rows, policy, is_whole=is_whole)
+        return SimRules(self.rows, policy, is_whole=is_whole)
 
     def next(self, topic: str, now_ms: int) -> Row | None:
         """A component, or a command where `topic` is that of commands; None where another sender's turn is."""
@@ -82,9 +89,9 @@ class RuleTraffic:
         group_id = rnd.choice(_NAMES)
         if topic.endswith(".commands"):
             return self._command(group_id, now_ms)
-        if not self._rows or rnd.random() < 0.1:
-            self._rows.append(self._drawn(len(self._rows) + 1))
-        name = rnd.choice(self._rows[-3:]).name if rnd.random() < 0.97 else f"shop/none@{rnd.randrange(1, 9)}"
+        if not self.rows or rnd.random() < 0.1:
+            self.rows.append(self._drawn(len(self.rows) + 1))
+        name = rnd.choice(self.rows[-3:]).name if rnd.random() < 0.97 else f"shop/none@{rnd.randrange(1, 9)}"
         self._inputs += 1
         number = rnd.randrange(1, self._inputs + 1) if rnd.random() < 0.1 else self._inputs
         headers: Headers = [
@@ -111,6 +118,10 @@ class RuleTraffic:
         command = Command(b"r%d" % self._commands, verb, group_id, "drawn", until=now_ms + rnd.randrange(0, 5_000))
         if rnd.random() < 0.4:
             command = Command(command.id, Verb.RELEASE, b"", "drawn", rule="shop")
+        elif self.rows and self._live.random() < 0.5:
+            rows, unknown = self.rows[-3:], f"shop/a@{self._live.randrange(900, 909)}"
+            name = self._live.choice(rows).name if self._live.random() < 0.95 else unknown
+            command = Command(command.id, Verb.RULE_CHANGE, b"", "drawn", rule=name)
         return (group_id, None, command_headers(command))
 
     def _drawn(self, version: int) -> ResolvedRow:
@@ -137,6 +148,7 @@ class RuleTraffic:
             cardinality=rnd.choice([Cardinality.ONE, Cardinality.ONE, Cardinality.MANY]),
             release_every_ms=rnd.choice([None, None, 1_000]),
             max_waiting=rnd.choice([None, 2]),
+            on_rule_change=self._live.choice([*OnRuleChange]),
         )
         sources: tuple[Source, ...] = ()
         if rnd.random() < 0.3:

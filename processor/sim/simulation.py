@@ -41,6 +41,7 @@ from uow.processor.engine.settings_record import RecordedSettings
 from uow.processor.engine.task import PartitionTask
 from uow.processor.kafka.sink import KafkaSink
 from uow.processor.kafka.worker_settings import CLOCK_LEAD_MS, WorkerSettings
+from uow.processor.sim.call_traffic import CallTraffic
 from uow.processor.sim.checks import Checker
 from uow.processor.sim.losses import Losses
 from uow.processor.sim.rule_traffic import RuleTraffic
@@ -374,6 +375,7 @@ class Simulation:
         self._all_down = False
         self._commanding = rnd.choice([0, 0.05, 0.2, 0.4])
         self.rules = RuleTraffic(Random(f"{seed} rules"), is_on=self.context.paths is None)
+        self.calls = CallTraffic(seed, self.rules.rows, is_on=self.context.paths is None)
         self.checker.context = replace(self.checker.context, rules=self.rules.table(policy, is_whole=True))
         self._worker_names = [str(number) for number in range(rnd.randint(1, 3))]
         self._lives: list[Life] = []
@@ -495,7 +497,7 @@ class Simulation:
         topic, draw = TOPICS.components, self._traffic.next
         if rnd.random() < self._commanding:
             topic, draw = TOPICS.commands, self._traffic.command
-        row = self.rules.next(topic, broker.now_ms()) or draw(broker.now_ms())
+        row = self.calls.next(topic) or self.rules.next(topic, broker.now_ms()) or draw(broker.now_ms())
         partitions = broker.settings.partitions
         home = partition_for(row[0] or b"", partitions) if self.context.paths is None else self._placed(row, topic)
         partition = home if rnd.random() < 0.95 else rnd.randrange(partitions)

@@ -17,7 +17,7 @@ from uow.processor.engine.replayable import ReplayLimits
 from uow.processor.sim.simulated_kafka import Row
 from uow.schemas.records import Range
 from uow.topics.catalogue import RECORD_LIMIT_BYTES
-from uow.topics.commands import Command, Verb, command_headers
+from uow.topics.commands import BY_HAND, Command, command_headers
 from uow.topics.headers import (
     ALIASES,
     END,
@@ -178,7 +178,7 @@ class Traffic:
         numbers = (Range(max(1, seq + rnd.randrange(-1, 3)), seq + 2),) if rnd.random() < 0.3 else (Range(seq, seq),)
         command = Command(
             b"c%d" % len(self._commands),
-            rnd.choice(list(Verb)),
+            rnd.choice(BY_HAND),
             group_id,
             "drawn",
             rnd.choice([None, "Jill"]),

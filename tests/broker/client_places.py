@@ -54,6 +54,13 @@ class Topics:
         reader.close()
         return row.offset
 
+    def end(self, topic: str, partition: int = 0) -> int:
+        """End offset of a partition."""
+        reader = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "test"})
+        end = reader.get_watermark_offsets(TopicPartition(topic, partition), timeout=PATIENCE_S)[1]
+        reader.close()
+        return end
+
     def read(self, topic: str, isolation: str = "read_committed") -> list[Message]:
         """Everything in a topic, up to the end offsets of now."""
         reader = Consumer(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import hot, latency, takeover
+from bench import by_rule, client_asyncio, client_reads, client_sends, hot, latency, routing, takeover
 from bench.__main__ import BenchOptions, Results, drains, main, restores, table
 from bench.drain import BenchBroker
 from bench.finished_units import FinishedUnits
@@ -76,6 +76,15 @@ def test_heir_of_a_worker_that_was_stopped_delivers_from_every_partition(place: 
     assert takeover.measure(place, 200, "stopped") > 0
 
 
+@pytest.mark.drill  # a dozen seconds of sending and reading, each way twice
+def test_the_client_is_measured_in_each_way(place: BenchBroker) -> None:
+    for way in client_asyncio.WAYS:
+        assert all(figure > 0 for figure in client_asyncio.measure(place, 2_000, way).values())
+    for way in client_sends.WAYS:
+        assert all(figure > 0 for figure in client_sends.measure(place, 2_000, way).values())
+    assert all(figure > 0 for figure in client_reads.measure(place, 2_000).values())
+
+
 def test_every_held_component_is_restored_with_an_old_changelog_as_well(place: BenchBroker) -> None:
     results = Results()
     restores(place, BenchOptions(["restore"], rounds=1, records=RECORDS, seconds=0, rate=0), results, lambda line: None)
@@ -90,6 +99,15 @@ def test_latency_is_measured_on_every_unit(place: BenchBroker) -> None:
     done = latency.measure(place, seconds=8, rate=200)
     assert done["units"] == latency.workload(1600).units
     assert 0 < done["p50_ms"] <= done["p99_ms"] <= done["max_ms"]
+
+
+def test_router_and_bare_loop_are_measured(place: BenchBroker) -> None:
+    assert all(value > 0 for value in routing.Routing(place, RECORDS).measure().values())
+
+
+def test_groups_by_rule_are_measured_without_a_broker() -> None:
+    assert by_rule.count_ten(2_000, 1)["ratio"] > 0
+    assert by_rule.ages(500, 1)["ratio"] > 0
 
 
 def test_the_hot_path_is_measured_without_a_broker(capsys: pytest.CaptureFixture[str]) -> None:

@@ -278,12 +278,18 @@ def test_the_examples_run(places: Topics, destination: str) -> None:
     """The two producers that the README shows, ours and the plain Kafka one, send units that look alike."""
     environ: dict[str, Any] = {**os.environ, "BOOTSTRAP": places.bootstrap, "DESTINATION": destination}
 
-    def run(name: str) -> None:
-        subprocess.run([sys.executable, f"examples/{name}"], env=environ, timeout=60, check=True)
+    seen: set[tuple[int | None, int | None]] = set()
 
-    run("producer.py")
-    ours = places.read(f"{destination}.components")
-    run("foreign_producer.py")
-    foreign = places.read(f"{destination}.components")[len(ours) :]
+    def sent_by(name: str) -> list[Any]:
+        subprocess.run([sys.executable, f"examples/{name}"], env=environ, timeout=60, check=True)
+        found = [(record.partition(), record.offset(), record) for record in places.read(f"{destination}.components")]
+        new = [record for partition, offset, record in found if (partition, offset) not in seen]
+        seen.update((partition, offset) for partition, offset, _ in found)
+        return new
+
+    ours, foreign = sent_by("producer.py"), sent_by("foreign_producer.py")
     assert ours
     assert foreign
+    under_asyncio = sent_by("asyncio_producer.py")
+    assert sum(headers_of(record).get("uow-end") == b"true" for record in under_asyncio) == 3
+    assert len(under_asyncio) == 6

@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import NewTopic
 
 from tests.broker.worker_places import Destination, decoded
 from tests.conftest import QUIET
 from tests.processes import PATIENCE_S, Process, wait_for
 from uow.cli.main import main
 from uow.embedded.broker import EmbeddedBroker
+from uow.topics.catalogue import rules_topic
+from uow.topics.rules import ResolvedRow, Row, Rule
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.broker]
 
@@ -212,7 +215,7 @@ def test_a_destination_moves_to_another_cluster_and_every_unit_comes_out_once(
 
 
 def test_a_move_that_cannot_be_is_refused_by_name_and_one_that_began_can_be_taken_back(
-    place: Destination, spawn: Callable[..., Process], tmp_path: Path
+    place: Destination, spawn: Callable[..., Process], tmp_path: Path, admin: Any
 ) -> None:
     """Here the target is another name on the same cluster, of the same application; in the end it moves there."""
     place.partitions = 2
@@ -229,6 +232,17 @@ def test_a_move_that_cannot_be_is_refused_by_name_and_one_that_began_can_be_take
     assert f"destinations.{other.name}.max_components" in refused.output
     place.configure()
     assert "is the topic that the destination has now" in migrate(place, place).output
+    rules, row = (
+        rules_topic(f"A-{place.name}"),
+        ResolvedRow(Rule("low-stock", 1, place.name), Row("low-stock", "UK", 1)),
+    )
+    admin.create_topics([NewTopic(rules, 1)])[rules].result(PATIENCE_S)
+    producer = Producer({"bootstrap.servers": place.bootstrap}, logger=QUIET)
+    producer.produce(rules, row.encode(), row.name.encode())
+    assert producer.flush(PATIENCE_S) == 0
+    refused = migrate(place, other)
+    assert (refused.exit_code, "groups by rule, inputs of routers" in refused.output) == (2, True), refused.output
+    admin.delete_topics([rules])[rules].result(PATIENCE_S)
     stranger = migrate(place, other, "--group", "nobody")
     assert (stranger.exit_code, "has no committed offset" in stranger.output) == (2, True), stranger.output
 

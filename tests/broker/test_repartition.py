@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka.admin import NewPartitions
 
+from tests.broker.routed_places import RoutedPlace
 from tests.broker.worker_places import Destination, alter_topic
 from tests.processes import PATIENCE_S, wait_for
 from uow.cli.main import main
@@ -64,6 +65,27 @@ def test_open_groups_complete_after_four_partitions_became_eight_w107(place: Des
     place.wait_delivered(61)
     place.verify()
     assert {record.partition() for record in place.read(place.units)} > {0, 1, 2, 3}
+
+
+def test_groups_by_rule_complete_after_two_partitions_became_five_w107(place: Destination) -> None:
+    place.partitions = 2
+    routed, names = RoutedPlace(place, {"events": 1}), [f"name-{number}" for number in range(12)]
+    routed.put_rules({name: {"target_topic": "own", "complete_count": 3} for name in names})
+    routed.create({"session_timeout_ms": 2000})
+    worker = place.worker()
+    routed.send([("events", name, b"<Test/>") for name in names * 2])
+    wait_for(lambda: sum(each["counts"]["open"] for each in worker.partitions().values()) == 24)
+    assert worker.child.terminate() == 0
+    done = repartition(place, "--partitions", "5", "--json")
+    assert done.exit_code == 0, done.output
+    moved = json.loads(done.stdout)["moved"]
+    assert 0 < moved["groups"] * 2 == moved["components"] < 24
+    place.partitions = 5
+    place.worker()
+    routed.send([("events", name, b"<Test/>") for name in names])
+    wait_for(lambda: len(place.read(routed.topic("own"))) == len(names))
+    said = [dict(record.headers()) for record in place.read(routed.topic("own"))]
+    assert {(each["uow-size"], each["uow-generation"]) for each in said} == {(b"3", b"1")}
 
 
 @pytest.mark.timeout(300)

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import signal
 from collections import Counter
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from examples.low_stock.warehouse import events
 from tests.broker.routed_places import RoutedPlace
 from tests.broker.worker_places import Destination
-from tests.processes import wait_for
+from tests.processes import PATIENCE_S, wait_for
 from uow.cli.main import main
+from uow.schemas import codec
+from uow.schemas.records import Outcome, Reason
 
 pytestmark = pytest.mark.timeout(300)
 INPUTS = {"one": 1, "four": 4, "twelve": 12}
@@ -46,7 +50,7 @@ def check_routed(routed: RoutedPlace, sent: int) -> None:
     assert {len(each) for each in partitions.values()} == {1}
 
 
-def test_router_killed_on_the_way_routes_each_record_once_from_inputs_of_any_size_b27(place: Destination) -> None:
+def test_router_killed_on_the_way_routes_each_record_once_from_inputs_of_any_size_b17_b27(place: Destination) -> None:
     routed = RoutedPlace(place, INPUTS)
     routed.put_rules(
         {name: {"target_topic": target, "complete_count": 10} for name, target in (("UK", "uk"), ("*", "other"))},
@@ -60,6 +64,7 @@ def test_router_killed_on_the_way_routes_each_record_once_from_inputs_of_any_siz
     for crash in ("router-produced:2:9", "router-commit:2:9:3", "router-committed:2:9"):
         doomed = place.worker(wait=False, UOW_CRASH=crash)
         assert doomed.child.wait(90) == 128 + signal.SIGKILL, doomed.child.output
+    routed.rules.unlink()  # B-17: the mirror serves a worker that starts while the rules cannot be read
     heir = place.worker()
     wait_for(
         lambda: len(components(routed)) >= 3000, what=lambda: f"{len(components(routed))}: {heir.page()['router']}"
@@ -76,8 +81,14 @@ def document(word: str, number: int) -> bytes:
     return f"<?xml version='1.0'?><Test n='{number}'>{word}</Test>".encode()
 
 
-def test_scenarios_close_by_count_and_by_time_b61_b62_b63_b65(place: Destination) -> None:
-    """The three numbered scenarios with a fifth of their times, side by side; Spain over a stop and a start of the only worker."""
+LIMITS = {f"limit-{number}": 1_000 + 40 * number for number in range(50)}
+
+
+def test_scenarios_close_by_count_and_by_time_b61_b62_b63_b65_b110(place: Destination) -> None:
+    """The three numbered scenarios with a fifth of their times, side by side; Spain over a stop and a start of the only worker.
+
+    Beside them fifty names, each with a limit of its own (B-110).
+    """
     routed = RoutedPlace(place, {"events": 3})
     rows = {
         "France": (10, 6_000),
@@ -90,11 +101,13 @@ def test_scenarios_close_by_count_and_by_time_b61_b62_b63_b65(place: Destination
     routed.put_rules(
         {name: {"target_topic": name.lower(), "complete_count": n, "age_ms": age} for name, (n, age) in rows.items()}
         | {"*": {"complete_count": 10, "age_ms": 12_000}}
+        | {name: {"target_topic": "own", "age_ms": age} for name, age in LIMITS.items()}
     )
     routed.create(SHORT, outcomes="all")
     worker = place.worker()
     sizes = {"France": 10, "France-9": 9, "France-11": 11, "France-20": 20, "UK": 3, "Spain": 12}
     routed.send([("events", name, document(name, number)) for name, count in sizes.items() for number in range(count)])
+    routed.send([("events", name, document(name, 0)) for name in LIMITS])
     wait_for(lambda: len(units(routed, "france")) == 1 and len(units(routed, "france-20")) == 2)
     assert worker.child.terminate(90) == 0
     assert units(routed, "spain") == []
@@ -113,7 +126,8 @@ def test_scenarios_close_by_count_and_by_time_b61_b62_b63_b65(place: Destination
     for name in sizes:
         numbers = [number for unit in units(routed, name.lower()) for number in unit[4]]
         assert sorted(numbers) == list(range(sizes[name]))
-    check_deadlines(routed, rows)
+    wait_for(lambda: len(units(routed, "own")) == len(LIMITS))
+    check_deadlines(routed, {name: age for name, (_, age) in rows.items()} | LIMITS)
 
 
 def units(routed: RoutedPlace, target: str) -> list[tuple[int, str, str, str, list[int]]]:
@@ -131,24 +145,34 @@ def units(routed: RoutedPlace, target: str) -> list[tuple[int, str, str, str, li
     return sorted(found, key=lambda unit: unit[3])
 
 
-def check_deadlines(routed: RoutedPlace, rows: dict[str, tuple[int, int]]) -> None:
-    """What closed by age closed as of its deadline: the arrival of its first component and the age of its row (L4)."""
+def check_deadlines(routed: RoutedPlace, ages: dict[str, int]) -> None:
+    """What closed by age had the deadline of its first component and its own row, and closed after it (L4, B-110)."""
     arrivals: dict[str, list[int]] = {}
-    for record in components(routed):
+    for record in sorted(
+        components(routed), key=lambda record: record.offset()
+    ):  # those of a name lie on one partition
         said = dict(record.headers())
-        arrivals.setdefault(said["uow-id"].decode(), []).append(int(said["uow-arrived-at"]))
-    for record in routed.place.read(f"{routed.place.name}.outcomes"):
-        said = dict(record.headers())
-        if said.get("uow-reason") == b"age" and b"France-11" not in said["uow-id"]:
-            name = said["uow-id"].decode().partition("/")[2]
-            assert record.timestamp()[1] > min(arrivals[said["uow-id"].decode()]) + rows[name][1]
+        name = said["uow-id"].decode().partition("/")[2]
+        arrivals.setdefault(name, []).append(int(said["uow-arrived-at"]))
+    told = [codec.decode_as(Outcome, record.value()) for record in routed.place.read(f"{routed.place.name}.outcomes")]
+    by_age = {one.id.partition("/")[2]: one for one in told if one.reason is Reason.AGE}
+    assert by_age.keys() >= LIMITS.keys()
+    for name, one in by_age.items():
+        first = min(
+            arrivals[name][-one.count :]
+        )  # the router takes partitions in turn: the last one need not have arrived last
+        assert one.deadline_at == first + ages[name] < one.closed_at
 
 
 def test_an_input_without_append_times_gives_no_arrival_and_a_refresh_is_heard_at_once(place: Destination) -> None:
-    """Aggregation, section 3; B-12: the next regular look is an hour away."""
+    """Aggregation, section 3; B-12: the next regular look is an hour away. B-06: the version counts for groups that open then, in the same process. B-57: its target is made later."""
     routed = RoutedPlace(place, {"events": 1}, log_append_time=False)
     routed.put_rules()
     routed.create(SHORT, refresh_ms=3_600_000, status=1)
+    away = routed.rules.rename(routed.rules.with_suffix(".away"))
+    missing = CliRunner().invoke(main, ["worker", "-c", str(place.config)])
+    assert (missing.exit_code, "rules.source" in missing.stderr) == (2, True)  # B-17: nor is there a mirror yet
+    away.rename(routed.rules)
     told = CliRunner().invoke(main, ["doctor", "-c", str(place.config)]).output
     assert f"{routed.inputs['events']}: message.timestamp.type is CreateTime, should be LogAppendTime" in " ".join(
         told.split()
@@ -161,45 +185,60 @@ def test_an_input_without_append_times_gives_no_arrival_and_a_refresh_is_heard_a
     (rejected,) = place.read(f"{place.name}.rejected")
     assert (dict(rejected.headers())["uow-error-case"], rejected.value()) == (b"xml", b"<Test>")
     assert worker.metric('uow_routed_records_total{fate="rejected",rule="low-stock"}') == 1
-    routed.put_rules({"*": {"complete_count": 1}})
+    routed.put_rules({"*": {"age_ms": 500, "target_topic": "late"}})
     assert CliRunner().invoke(main, ["rules", "refresh", "-c", str(place.config)]).exit_code == 0
     worker.child.wait_output("rules: version 2 is in force")
     routed.send([("events", "UK", b"<Test/>")])
-    wait_for(lambda: place.read(routed.topic("other")))
+    worker.child.wait_output("late does not exist: its units wait")  # B-57
+    wait_for(lambda: place.read(f"{place.name}.outcomes"))
+    admin = AdminClient({"bootstrap.servers": place.bootstrap})
+    admin.create_topics([NewTopic(routed.topic("late"), 1, 1)])[routed.topic("late")].result(PATIENCE_S)
+    wait_for(lambda: place.read(routed.topic("late")))
+    (unit,) = place.read(routed.topic("late"))
+    said = dict(unit.headers())
+    assert (said["uow-rule"], said["uow-reason"]) == (b"low-stock/*@2", b"age")
     assert worker.child.terminate(90) == 0
 
 
-def test_every_event_of_the_warehouse_is_in_exactly_one_unit_within_its_limits_b08(place: Destination) -> None:
-    """`examples/low_stock` with a tenth of its times; the last units close by age."""
-    routed = RoutedPlace(place, {"events": 4})
+def test_every_event_of_the_warehouse_is_in_one_unit_of_its_own_application_within_its_limits_b08_b112(
+    place: Destination, tmp_path: Path
+) -> None:
+    """`examples/low_stock` with a tenth of its times; the last units close by age. Two applications with the same rule and keys have half of the events each."""
+    twin = Destination(place.bootstrap, f"{place.name}-twin", tmp_path / "twin", place.spawn)
+    twin.config.parent.mkdir()
+    sent, both = list(events(1000)), [RoutedPlace(each, {"events": 4}) for each in (place, twin)]
     limits = {"France": 10, "UK": 5, "Spain": 20, "*": 10}
-    routed.put_rules(
-        {
-            name: {
-                "target_topic": name.lower().replace("*", "other"),
-                "complete_count": n,
-                "age_ms": 3_000,
-                "value_format": "json",
-            }
-            for name, n in limits.items()
-        },
-        delay_item="path:product",
-    )
-    routed.create(SHORT)
-    worker = place.worker()
-    sent = list(events(1000))
-    routed.send([("events", str(event["supplier"]), json.dumps(event).encode()) for event in sent])
-    topics = [routed.topic(name) for name in ("france", "uk", "spain", "other")]
+    workers = []
+    for routed, half in zip(both, (sent[:500], sent[500:]), strict=True):
+        routed.put_rules(
+            {
+                name: {
+                    "target_topic": name.lower().replace("*", "other"),
+                    "complete_count": n,
+                    "age_ms": 3_000,
+                    "value_format": "json",
+                }
+                for name, n in limits.items()
+            },
+            delay_item="path:product",
+        )
+        routed.create(SHORT)
+        workers.append(routed.place.worker())
+        routed.send([("events", str(event["supplier"]), json.dumps(event).encode()) for event in half])
 
-    def delivered() -> list[dict[str, Any]]:
-        return [json.loads(record.value()) for topic in topics for record in place.read(topic)]
+    def delivered(routed: RoutedPlace) -> list[dict[str, Any]]:
+        topics = [routed.topic(name) for name in ("france", "uk", "spain", "other")]
+        return [json.loads(record.value()) for topic in topics for record in routed.place.read(topic)]
 
-    wait_for(lambda: sum(len(unit["components"]) for unit in delivered()) >= 1000)
-    found = [json.loads(each["value"]["text"]) for unit in delivered() for each in unit["components"]]
-    assert Counter(event["event_id"] for event in found) == Counter(event["event_id"] for event in sent)
-    for unit in delivered():
-        name = unit["id"].partition("/")[2]
-        assert len(unit["components"]) <= limits[name]
-        inside = {json.loads(each["value"]["text"])["supplier"] for each in unit["components"]}
-        assert inside == {name} or name == "*"
-    assert worker.child.terminate(90) == 0
+    for routed, half in zip(both, (sent[:500], sent[500:]), strict=True):
+        wait_for(lambda routed=routed: sum(len(unit["components"]) for unit in delivered(routed)) >= 500)  # type: ignore[misc]
+        units = delivered(routed)
+        found = [json.loads(each["value"]["text"]) for unit in units for each in unit["components"]]
+        assert Counter(event["event_id"] for event in found) == Counter(event["event_id"] for event in half)
+        for unit in units:
+            name = unit["id"].partition("/")[2]
+            assert len(unit["components"]) <= limits[name]
+            inside = {json.loads(each["value"]["text"])["supplier"] for each in unit["components"]}
+            assert inside == {name} or name == "*"
+    for worker in workers:
+        assert worker.child.terminate(90) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,13 @@ from tests.kafka_broker import Kafka
 from tests.rules.low_stock import FIXTURE, NOON
 from uow.cli.main import main
 from uow.config.loading import load
+from uow.ops.destination_rules import destination_rules
 from uow.processor.kafka.rule_log import open_rule_log
+from uow.processor.rules.mirror import mirrored
+from uow.processor.rules.rule_file import read_rules
+from uow.processor.rules.rule_set import RuleSet, RuleTables
 from uow.topics.admin import admin_client, partition_counts
+from uow.topics.rules import RULES_KEY, ResolvedRow, Row, Rule
 
 
 def test_recorded_inputs_are_played_under_both_sets_of_rules_and_nothing_is_written_b204(
@@ -77,3 +83,44 @@ def test_refresh_reaches_whoever_follows_the_rules_b12(
         assert result.exit_code == 0, result.stderr
         log.catch_up(lambda: None)
         assert asked == [None]
+
+
+def test_sink_and_audit_know_every_target_that_rules_ever_had_b11_b57(
+    broker: Kafka, create_topic: Callable[..., str], unique: str, tmp_path: Path
+) -> None:
+    """Rows and targets come from `A-rules` and from the source; where that is away, from the mirror; topics that are not there are left out."""
+    config = tmp_path / "uow.toml"
+    config.write_text(f"""
+[application]
+id = "{unique}.shop"
+bootstrap_servers = "{broker.bootstrap}"
+[rules]
+source = "{tmp_path / "rules.toml"}"
+[destinations.supply]
+handling_policy = "single_message_delivery"
+[destinations.other]
+handling_policy = "single_message_delivery"
+""")
+    settings = load(config)
+    assert destination_rules(settings, ["supply"]) == {}
+    names = {name: create_topic(name, partitions=2) for name in ("orders.uk", "orders.spain", "orders.gone")}
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
+    former = ResolvedRow(Rule("former", 1, "supply"), Row("former", "*", 1, target_topic=names["orders.gone"]))
+    text = FIXTURE.read_text()
+    for name, topic in names.items():
+        text = text.replace(f'"{name}"', f'"{topic}"')
+    rules = RuleSet(read_rules(text, NOON))
+    other = replace(rules.tables.rules[0], rule_id="of-another", destination="other")
+    mirror = RuleSet(rules.tables.with_rows_of(RuleTables(rules=(other,))))
+    log_topic = create_topic("shop-rules", partitions=1)
+    producer.produce(log_topic, former.encode(), former.name.encode())
+    producer.produce(log_topic, mirrored(mirror), RULES_KEY)
+    producer.flush()
+    for _ in ("from the mirror", "from the source"):
+        found = destination_rules(settings, ["supply"])["supply"]
+        assert (found.targets, [*found.rows]) == (tuple(sorted(names.values())), [former.name])
+        Path(settings.rules.source).write_text(text)
+    assert found.others == frozenset()
+    Path(settings.rules.source).unlink()
+    found = destination_rules(settings, ["supply", "other"])["supply"]
+    assert found.others == {"of-another"}

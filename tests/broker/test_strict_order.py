@@ -19,6 +19,7 @@ from tests.processes import PATIENCE_S, wait_for
 from uow import errors
 from uow.cli.main import main
 from uow.client import strict_order
+from uow.ops.leases import leased
 
 
 @pytest.fixture
@@ -189,6 +190,21 @@ def attached(connection: uow.Connection, place: StrictPlace) -> bool:
             return [*numbers(reader, 1)] == [4]
     except errors.AlreadyAttachedError:
         return False
+
+
+def test_one_output_of_a_strict_destination_has_one_sink(place: StrictPlace) -> None:
+    """The lease of S-03 and S-34, in `D.registry`; it is gone when the sink is."""
+    place.create()
+    settings, stop = place.settings(), threading.Event()
+    with leased(settings, [place.name], ["s3://lake"], stop):
+        with (
+            pytest.raises(errors.AlreadyAttachedError, match="written to s3://lake by"),
+            leased(settings, [place.name], ["s3://lake"], stop),
+        ):
+            pass
+        assert len(place.registry().leases) == 1
+    assert place.registry().leases == {}
+    assert not stop.is_set()
 
 
 def test_an_ordered_queue_has_one_group_and_another_cluster_of_readers_none(

@@ -143,13 +143,13 @@ def test_expired_group_is_redirected_without_traffic(place: Destination) -> None
 
 def test_last_component_that_came_before_the_deadline_during_downtime_makes_the_unit(place: Destination) -> None:
     """W-82."""
-    place.create(SHORT, incomplete_expiration_ms=1500)
+    place.create(SHORT, incomplete_expiration_ms=6000)
     worker = place.worker()
     place.send([("late-reader", 1, False)])
     wait_for(lambda: place.committed() == 1, SLOW)
     worker.child.kill()
     place.send([("late-reader", 2, True)])
-    deadline = 1500 + place.read(place.components)[0].timestamp()[1]
+    deadline = 6000 + place.read(place.components)[0].timestamp()[1]
     wait_for(lambda: time.time() * 1000 > deadline + 200)
     worker = place.worker()
     place.wait_delivered(1)

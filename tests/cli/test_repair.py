@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +30,7 @@ class AnsweringWorker:
     def __init__(self) -> None:
         self.commands: list[Command] = []
         self.is_silent = False
+        self.obeying: set[int] = {1}
 
     def ask(self, commands: Sequence[Command], timeout_s: float) -> Iterator[Answer]:
         self.commands += commands
@@ -35,6 +38,10 @@ class AnsweringWorker:
             raise UnansweredError(commands, "D", timeout_s)
         for each in commands:
             yield Answer(each.id.decode(), each.verb, each.group_id.decode(), "D", True, "it did", each.why, each.by, 0)
+
+    def ask_everywhere(self, command: Command, timeout_s: float) -> Iterator[tuple[int, Answer]]:
+        for partition, answer in enumerate(self.ask([command, command], timeout_s)):
+            yield partition, replace(answer, done=partition in self.obeying)
 
     @property
     def ids(self) -> dict[str, str]:
@@ -45,7 +52,7 @@ class AnsweringWorker:
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> AnsweringWorker:
     one = AnsweringWorker()
-    groups = [SimpleNamespace(id=name, opened_at=NOW - age * 1000) for name, age in AGES_S.items()]
+    groups = [SimpleNamespace(id=name, generation=1, opened_at=NOW - age * 1000) for name, age in AGES_S.items()]
     monkeypatch.setattr(repair, "command_client", lambda *_: nullcontext(one))
     monkeypatch.setattr(repair, "log_reader", lambda _: nullcontext())
     monkeypatch.setattr(repair, "task_context", lambda *_: None)
@@ -132,3 +139,25 @@ def test_remove_takes_one_id_and_one_number_w76(uow: Callable[..., Result], work
     assert worker.commands == [Command(b"r", Verb.REMOVE, b"order-1", "w", "Jill", (Range(2, 2),))]
     wrong: list[Any] = [uow("remove", "order-1"), uow("remove", "order-1", "0"), uow("remove", "order-1", "1", "--all")]
     assert [each.exit_code for each in wrong] == [2, 2, 2]
+
+
+def test_a_whole_rule_is_released_with_an_answer_from_each_partition_b104(
+    uow: Callable[..., Result], worker: AnsweringWorker
+) -> None:
+    done = uow("release", "--rule", "low-stock", "--command-id", "r")
+    assert (done.exit_code, done.stdout.splitlines()) == (
+        0,
+        ["release low-stock, partition 0: not done: it did", "release low-stock, partition 1: done: it did"],
+    )
+    assert worker.commands[0] == Command(b"r", Verb.RELEASE, b"", "w", "Jill", rule="low-stock")
+    told = json.loads(uow("release", "--rule", "low-stock", "--json").stdout.splitlines()[1])
+    assert (told["rule"], told["partition"], told["done"]) == ("low-stock", 1, True)
+    worker.obeying = set()
+    assert uow("release", "--rule", "low-stock").exit_code == 1, "nothing waited anywhere"
+    worker.is_silent = True
+    silent = uow("release", "--rule", "low-stock", "--command-id", "r")
+    assert (silent.exit_code, silent.stderr.endswith("--command-id r\n")) == (1, True)
+    assert "no answer about rule low-stock and" not in silent.stderr
+    for wrong in (["--rule", "a", "order-1"], ["--rule", "a", "--all"], ["--rule", ""]):
+        assert uow("release", *wrong).exit_code == 2
+    assert uow("cancel", "--rule", "low-stock").exit_code == 2, "only a release is for a whole rule"

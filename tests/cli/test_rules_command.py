@@ -9,7 +9,16 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.rules.low_stock import FIXTURE
+from uow.cli.audit_command import _refuse_calls
 from uow.cli.main import main
+from uow.config.loading import load
+from uow.ops.rules import RuleDesk
+from uow.ops.target_topics import targets_by_destination
+from uow.processor.rules.in_force import RulesInForce
+from uow.processor.rules.store import rule_source
+from uow.schemas.error_classes import ConfigError
+from uow.spark_sink.destination_rules import DestinationRules
+from uow.topics.rules import ResolvedRow, Row, Rule
 
 TOML = """
 [rules]
@@ -116,6 +125,25 @@ def test_a_version_that_took_no_effect_is_told_and_the_one_before_it_is_shown_b1
     assert run("rules", "check").exit_code == 2
 
 
+def test_router_commands_and_topics_see_one_version_of_one_store_b11() -> None:
+    """Each by its own way; and no other module asks a database."""
+    put()
+    put(2, "orders.uk", "orders.gb")
+    with Path("uow.toml").open("a") as config:
+        config.write('[routers.r]\ninputs = ["stock.events"]\n')
+    settings = load(Path("uow.toml"), {})
+    desk = RuleDesk(settings)
+    routers = RulesInForce(rule_source(settings.rules.source), desk.complaints).start()
+    assert (routers.version, desk.in_force(desk.read()).version, shown()["version"]) == (2, 2, 2)
+    assert routers.content() == desk.read().content()
+    assert "orders.gb" in targets_by_destination(settings)["supply"]
+    root = Path(__file__).parents[2]
+    asking = [
+        path for room in ("processor", "spark_sink", "uow/ops", "uow/cli") for path in (root / room).rglob("*.py")
+    ]
+    assert [path.name for path in asking if "import sqlalchemy" in path.read_text("utf-8")] == ["store.py"]
+
+
 def test_rules_in_a_file_are_read_and_not_written() -> None:
     Path("uow.toml").write_text(TOML.replace("sqlite:///rules.db", str(FIXTURE)))
     assert shown()["version"] == 1
@@ -161,12 +189,12 @@ def test_config_check_names_a_rule_that_a_router_asks_for_and_that_is_not_there(
     assert "routers.r.rules = 'lost': is no enabled rule" in run("config", "check").stdout
 
 
-def test_units_by_rule_cannot_be_audited_and_the_command_says_so() -> None:
-    put()
-    with Path("uow.toml").open("a") as config:
-        config.write('[destinations.other]\nhandling_policy = "single_message_delivery"\n')
-    refused = run("audit", "--tables", "tables")
-    assert refused.exit_code == 2
-    assert "supply" in refused.stderr
-    assert "cannot be audited yet" in refused.stderr
-    assert "other" not in refused.stderr.replace("the others", "")
+def test_units_of_replies_cannot_be_audited_and_the_command_says_so() -> None:
+    settings = load(Path("uow.toml"))
+    gathering, counting = (
+        DestinationRules(rows={"r/*@1": ResolvedRow(Rule("r", 1, "supply"), Row("r", "*", 1, **how))})
+        for how in ({"complete_when": "manifest"}, {"complete_count": 2})
+    )
+    _refuse_calls(settings, {"supply": counting})
+    with pytest.raises(ConfigError, match=r"supply.*cannot be audited yet"):
+        _refuse_calls(settings, {"supply": gathering})

@@ -54,6 +54,8 @@ class FakeProducer:
     def _called(self, name: str) -> None:
         self.calls.append(name)
         self.broker.calls.append(name)
+        if name in self.broker.before:
+            self.broker.before[name]()
         queue = self.broker.script.get(name)
         if queue and (error := queue.pop(0)) is not None:
             raise error
@@ -224,6 +226,9 @@ class FakeConsumer:
 
     def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
         nothing = (-1001, "")
+        queue = self.broker.script.get("committed")
+        if queue and (error := queue.pop(0)) is not None:
+            raise error
         return [
             TopicPartition(row.topic, row.partition, *self.broker.committed.get((row.topic, row.partition), nothing))
             for row in partitions
@@ -297,6 +302,7 @@ class FakeBroker:
 
     Attributes:
         script: Exceptions by call name, one per call; None lets a call through.
+        before: Called before a call of that name.
         log_lines: What the library logs at the next poll.
         lost_answers: How many commits of transactions take place and are not answered.
         answers: Whether delivery reports come.
@@ -308,10 +314,12 @@ class FakeBroker:
         hidden: Offsets of records whose headers the library does not show.
         asked: What the watch over a connection is answered first.
         looks: How many times somebody opened a look at such headers.
+        watches: How many connections were begun.
     """
 
     def __init__(self) -> None:
         self.script: dict[str, list[BaseException | None]] = {}
+        self.before: dict[str, Callable[[], object]] = {}
         self.log_lines: list[str] = []
         self.lost_answers = 0
         self.delivery_errors: list[KafkaError | None] = []
@@ -333,10 +341,12 @@ class FakeBroker:
         self.now = 0.0
         self.hidden: set[int] = set()
         self.looks = 0
+        self.watches = 0
         self.asked: list[KafkaException] = []
 
     def producer(self, properties: dict[str, Any], logger: logging.Logger) -> Any:
         if "error_cb" in properties:
+            self.watches += 1
             return FakeWatch(self)
         self.producers.append(FakeProducer(properties, logger, self))
         return self.producers[-1]

@@ -434,7 +434,6 @@ def test_a_reader_without_a_group_begins_at_the_end_and_commits_nothing(
         (KafkaError.UNKNOWN_TOPIC_OR_PART, False, errors.DestinationUnavailableError),
         (KafkaError.FENCED_INSTANCE_ID, True, errors.FencedError),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, False, errors.ReconnectGivenUpError),
-        (KafkaError._FATAL, True, errors.ReconnectGivenUpError),
     ],
 )
 def test_errors_while_reading_become_classes(

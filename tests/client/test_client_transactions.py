@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import KafkaError
-from fake_handles import FakeBroker, failure
+from fake_handles import FakeBroker, FakeProducer, failure
 
 import uow
 from uow import errors
@@ -306,3 +306,25 @@ def test_counters_add_up_over_producers_that_were_replaced_r08(fake: FakeBroker,
         send(connection, "never")
     counted = connection.stats()
     assert (counted.sent, counted.reconnects, counted.rebuilds) == (4, 0, 1)
+
+
+@pytest.mark.parametrize("is_fatal", [False, True])
+def test_an_exception_that_the_library_lost_is_ctrl_c_unless_the_handle_is_dead(
+    fake: FakeBroker, connection: uow.Connection, monkeypatch: pytest.MonkeyPatch, is_fatal: bool
+) -> None:
+    """Else a program that is asked to stop goes on, and is told that its record is in doubt."""
+    lost: list[BaseException] = [SystemError("returned NULL without setting an exception")]
+    if is_fatal:
+        lost.append(failure(KafkaError._FATAL, fatal=True))
+    poll = FakeProducer.poll
+
+    def losing(self: FakeProducer, timeout: float) -> int:
+        if self.undelivered and lost:
+            raise lost.pop(0)
+        return poll(self, timeout)
+
+    monkeypatch.setattr(FakeProducer, "poll", losing)
+    with pytest.raises(errors.AmbiguousSendError if is_fatal else KeyboardInterrupt):
+        connection.send("d", "x", id="a", seq=1)
+    connection.send("d", "y", id="a", seq=2)
+    assert len(fake.producers) == 1 + is_fatal

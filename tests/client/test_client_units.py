@@ -126,14 +126,15 @@ def test_an_empty_block_left_by_an_exception_raises_only_that(connection: uow.Co
         in_block(connection, then=ZeroDivisionError())
 
 
-def test_components_are_sent_inside_the_block_only(connection: uow.Connection) -> None:
+def test_components_are_sent_inside_the_block_only_b122(connection: uow.Connection, fake: FakeBroker) -> None:
     unit = connection.unit("megazon")
-    with pytest.raises(errors.ClientClosedError):
+    with pytest.raises(errors.IncompleteUnitError):
         unit.send("too early")
     with unit:
         unit.send("in time")
-    with pytest.raises(errors.ClientClosedError):
+    with pytest.raises(errors.IncompleteUnitError):
         unit.send("too late")
+    assert [each.value for each in fake.visible] == [b"in time"]
     with pytest.raises(errors.ClientClosedError):
         unit.__enter__()
 
@@ -400,6 +401,22 @@ def test_a_fatal_error_of_the_plain_producer_replaces_it(
 
 
 Opened = Callable[[], object]
+
+
+def test_a_plain_send_under_the_id_of_an_open_unit_is_refused_b120(
+    connection: uow.Connection, fake: FakeBroker
+) -> None:
+    with connection.unit("megazon", id="order-1") as unit:
+        unit.send("a")
+        with pytest.raises(errors.IncompleteUnitError, match="order-1"):
+            connection.send("megazon", "past it", id="order-1", seq=9)
+        connection.send("megazon", "of another one", id="order-2", seq=1)
+        connection.send("other", "of another destination", id="order-1", seq=1)
+    with pytest.raises(ZeroDivisionError):
+        in_block(connection, "b", id="order-3", then=ZeroDivisionError())
+    connection.send("megazon", "afterwards", id="order-1", seq=9)
+    connection.send("megazon", "afterwards", id="order-3", seq=1)
+    assert b"past it" not in [each.value for each in fake.visible]
 
 
 def test_everything_refuses_after_close(fake: FakeBroker) -> None:

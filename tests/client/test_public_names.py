@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-import uow
+import uow.aio
 from tests.setup import test_public_modules
 from uow import errors
 
@@ -56,7 +56,8 @@ def annotated(name: str, public: Any) -> Iterator[tuple[str, Any]]:
 
 def is_made_by_us(public: type) -> bool:
     """True for what `connect` and its like return: no application calls the constructor."""
-    return public.__module__.startswith("uow.client.") and public not in (uow.Component, uow.ConnectionFactory)
+    is_ours = public.__module__.startswith(("uow.aio.", "uow.client."))
+    return is_ours and public not in (uow.Component, uow.ConnectionFactory, uow.aio.ConnectionFactory)
 
 
 SPARK: Mapping[str, Any] = {"SparkSession": SparkSession}
@@ -112,6 +113,7 @@ CAUGHT = {
     "Abandoned": "engine",
     "Blocked": "engine: a partition's page and log",
     "BrokerRefusal": "simulator",
+    "CallbackCancelled": "reader for asyncio: becomes `CancelledError`",
     "CardDeclinedError": "demo: a handler of its own",
     "CommitUnansweredError": "sink and transaction",
     "Crash": "simulator",

@@ -87,6 +87,23 @@ def test_policy_says_what_a_loss_event_ends_r03_r06_r41_r61(policy: str, survivo
     assert (life.state is ConnectionState.STALE) == (policy == "none")
 
 
+@pytest.mark.parametrize(("policy", "is_over"), [("none", True), ("producer", True), ("all", False)])
+@pytest.mark.parametrize("how", ["brokers", "reader"])
+def test_a_loss_ends_all_of_a_connection_with_a_client_id_unless_all_is_refreshed_r23_r41(
+    policy: str, is_over: bool, how: str
+) -> None:
+    life = Life("a:1", ReconnectPolicy(policy), is_named=True)
+    life.answered()
+    if how == "brokers":
+        life.lost("refused")
+    else:
+        life.lost_reader("the group gave t/0 away")
+    assert (life.state is ConnectionState.STALE) == is_over
+    if is_over:
+        with pytest.raises(errors.StaleConnectionError, match="is stale since"):
+            life.require_open()
+
+
 def test_policy_set_on_the_connection_counts_from_the_next_loss_on_r40() -> None:
     life, thing = a_life(Clock()), Thing()
     life.watch_over(thing, Scope.READER)

@@ -13,7 +13,7 @@ from tests.core.script import Sent, Story, bare, ms, policy_of, story, text
 from uow.topics.conditions import Condition
 from uow.topics.grouping import GroupPolicy, Measure, Moment, Rank
 from uow.topics.grouping import policy_of as row_policy
-from uow.topics.rules import ResolvedRow, Row, Rule
+from uow.topics.rules import Parameter, ResolvedRow, Row, Rule
 
 RULE = "low-stock"
 _inputs = count()
@@ -54,11 +54,12 @@ def row(
     **settings: Any,
 ) -> GroupPolicy:
     """The policy of a row. `rule` and `destination` are settings of the rule and the destination, all others of the row."""
-    sources = settings.pop("sources", ())
+    sources, parameters = settings.pop("sources", ()), settings.pop("parameters", {})
     resolved = ResolvedRow(
         Rule(**{"rule_id": RULE, "version": version, "destination": "D"} | (rule or {})),
         Row((rule or {}).get("rule_id", RULE), name, version, **settings),
         sources,
+        tuple([Parameter(name, version, str(value)) for name, value in parameters.items()]),
     )
     return row_policy(resolved, policy_of(**destination or {}), complete_when, give_up_when, measures, event_time, rank)
 

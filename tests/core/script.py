@@ -78,6 +78,7 @@ class Told:
     headers: Headers
     key: bytes
     at: float | None = None
+    value: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,17 +143,19 @@ def told(
     dry_run: bool = False,
     by: str | None = None,
     at: float | None = None,
+    generation: int = 0,
 ) -> Told:
     """A command; `until` in script time. Without a command id of its own it has one made of all the rest."""
     said: list[tuple[str, object]] = [
         ("uow-command", verb),
-        ("uow-command-id", command_id or f"{verb} {id} {seq} {until} {dry_run} {at}"),
+        ("uow-command-id", command_id or f"{verb} {id} {seq} {until} {dry_run} {at} {generation}"),
         ("uow-id", id),
         ("uow-seq", seq),
         ("uow-until", None if until is None else ms(until)),
         ("uow-why", why),
         ("uow-user-id", by),
         ("uow-dry-run", True if dry_run else None),
+        ("uow-generation", generation or None),
     ]
     return Told([(name, text(value)) for name, value in said if value is not None], id.encode(), at)
 
@@ -376,7 +379,11 @@ class Story:
             elif isinstance(step, Told):
                 self._flush(batch, poll)
                 batch = []
-                self._take(self.task.process([], [self.command(step)]))
+                command = self.command(step)
+                self._take(plan := self.task.process([], [command]))
+                if plan.awaits_rule is not None:
+                    self.task.read_rules(0, tuple)
+                    self._take(self.task.process([], [command]))
             else:
                 if step.again and batch and not batch[-1].again:  # offsets go back only from one poll to the next
                     self._flush(batch, poll)
@@ -390,7 +397,7 @@ class Story:
         self.now = self.now if step.at is None else step.at
         where = Tp(TOPICS.commands, self.task.tp.partition)
         self.command_offset += 1
-        return FakeRecord(self.command_offset - 1, step.headers, None, step.key, ms(self.now), where)
+        return FakeRecord(self.command_offset - 1, step.headers, step.value, step.key, ms(self.now), where)
 
     def _flush(self, batch: list[Sent], poll: int) -> None:
         records = self.records(batch)

@@ -7,8 +7,10 @@ from random import Random
 import pytest
 
 from tests.core.rule_script import Table, r, row, sizes, told_by
-from tests.core.script import T0, Story, c, clock, ms, refused, story, told, unit
+from tests.core.script import T0, Story, c, clock, context_of, ms, policy_of, refused, story, told, unit
+from tests.fake_record import INPUT
 from uow.processor.core.group import Group
+from uow.processor.engine.task import PartitionTask
 from uow.schemas.error_classes import (
     BadSequenceNumberError,
     DecodeError,
@@ -16,8 +18,10 @@ from uow.schemas.error_classes import (
     UnitClosedError,
     UnitTooLargeError,
 )
+from uow.schemas.records import Reason
 from uow.topics.conditions import AllOf, AnyOf, Count, EndFlagWithoutGaps, Not
-from uow.topics.policies import DuplicatePolicy, ExpirationPolicy, ViolationPolicy
+from uow.topics.grouping import MAX_OPEN_GROUPS
+from uow.topics.policies import DuplicatePolicy, ExpirationPolicy, OutcomesPolicy, ViolationPolicy
 from uow.topics.rules import AtMaxOpenGroups, BelowMin, LateJoin, Numbering
 
 FRANCE = row("France", complete_count=10, age_ms=30_000)
@@ -153,6 +157,76 @@ def test_max_open_groups_refuses_the_next_one_or_closes_the_oldest_b37() -> None
     played = told_by(*steps, rules=[closing])
     assert sizes(played) == [("partial", "limit", 1)]
     assert played.open == {"low-stock/1": "1", "low-stock/2": "1"}
+
+
+@pytest.mark.parametrize("at_max", AtMaxOpenGroups)
+def test_a_tenant_at_its_limit_is_answered_and_another_goes_on_b211(at_max: AtMaxOpenGroups) -> None:
+    """Groups, components and bytes of one tenant; another one has its rule on the same partition, and a hostile one makes up names without end."""
+    bounded = {"rule_id": "hostile", "max_open_groups": 50, "at_max_open_groups": at_max}
+    rows = [row("*", complete_count=2, age_ms=60_000, rule=bounded), UK]
+    names = [r("*", rule="hostile", id=f"hostile/{number}", at=0) for number in range(3_000)]
+    played = story(*names, *(r(at=0) for _ in range(5)), rules=Table(*rows))
+    assert len(played.task.groups) == 50
+    outcomes = [each for each in sizes(played) if each[1] != "count"]
+    answered = {AtMaxOpenGroups.REJECT: [], AtMaxOpenGroups.CLOSE_OLDEST: [("partial", "limit", 1)] * 2_950}
+    assert outcomes == answered[at_max]
+    assert ("complete", "count", 5) in sizes(played)
+    assert played.counts.rejected == (2_950 if at_max is AtMaxOpenGroups.REJECT else 0)
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(900)
+def test_a_million_made_up_names_stay_within_the_limit_b211() -> None:
+    """With the limit that holds where a rule says nothing; the other tenant's group is complete in the middle of it."""
+    hostile = row("*", complete_count=2, age_ms=600_000, rule={"rule_id": "hostile"})
+    played = story(rules=Table(hostile, UK))
+    for first in range(0, 1_000_000, 10_000):
+        ids = [f"hostile/{number}" for number in range(first, first + 10_000)]
+        played.task.process(played.records([r("*", rule="hostile", id=each, at=0) for each in ids]))
+        if first == 500_000:
+            played.send(*(r(at=0) for _ in range(5)))
+    assert len(played.task.groups) == MAX_OPEN_GROUPS
+    assert played.counts.rejected == 900_000
+    assert sizes(played) == [("complete", "count", 5)]
+    assert played.task.memory_bytes < 250_000_000
+
+
+@pytest.mark.parametrize("settings", [{"max_components": 3}, {"max_bytes": 1_000}])
+def test_a_group_with_too_many_components_or_bytes_fails_alone_b211(settings: dict[str, int]) -> None:
+    large = row("large", age_ms=60_000, destination=settings)
+    other = row("UK", complete_count=2, destination=settings)
+    steps = [r("large", at=0, value="x" * 200) for _ in range(4)]
+    played = told_by(*steps, r(at=0), r(at=0), rules=[large, other], **settings)
+    assert sizes(played) == [("complete", "count", 2)]
+    errors = [dict(each.headers) for each in played.outputs if each.topic == "D.errors"]
+    assert {(said["uow-error-class"], said["uow-failure-reason"]) for said in errors} == {
+        (b"UnitTooLargeError", b"failed")
+    }
+
+
+def test_a_rule_without_a_limit_of_its_own_has_one_b211() -> None:
+    assert (UK.max_open_groups, row(rule={"max_open_groups": 7}).max_open_groups) == (MAX_OPEN_GROUPS, 7)
+
+
+def test_overdue_groups_close_in_order_a_plan_at_a_time_and_new_ones_meanwhile_b219() -> None:
+    """After a long stop. The overrun is in each outcome."""
+    rnd = Random(219)
+    ages = [10_000 + 10 * number for number in rnd.sample(range(300), 300)]
+    rows = [row(f"n{age}", age_ms=age, complete_count=9) for age in ages]
+    context = context_of(policy_of(outcomes=OutcomesPolicy.ALL), rules=Table(*rows, UK), plan_bytes=500_000)
+    played = Story(PartitionTask(INPUT, context))
+    played.send(*(r(f"n{age}", at=0) for age in ages))
+    looks = 0
+    while len(played.task.groups):
+        played.send(clock(60))
+        looks += 1
+        before = len(played.units)
+        played.send(*(r(at=60) for _ in range(5)))
+        assert len(played.units) == before + 1, "a new group is served between two plans"
+    assert 3 < looks < 100
+    closed = [one for one in played.outcomes if one.reason is Reason.AGE]
+    assert [one.deadline_at for one in closed] == sorted(ms(age / 1000) for age in ages)
+    assert all(one.closed_at == ms(60) for one in closed)
 
 
 def test_a_record_that_is_routed_again_is_a_resend_b38() -> None:

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import json
+from io import BytesIO
+from itertools import permutations
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import fastavro
 import pytest
 
-from tests.core.rule_script import r, row, sizes, told_by
-from tests.core.script import clock, ms, refused
+from tests.core.rule_script import Table, r, row, sizes, told_by
+from tests.core.script import clock, ms, refused, story
 from uow.processor.core.conditions import Standing, asked, count_of
 from uow.processor.core.gathered import NEVER, NOTHING
 from uow.schemas.aggregates import element_of
 from uow.schemas.error_classes import DecodeError, UnitTooLargeError
+from uow.schemas.framing import single_object_header
 from uow.schemas.records import Reason
 from uow.topics.conditions import AnyOf, ByCommand, Bytes, Count, Predicate
 from uow.topics.grouping import Tally
 from uow.topics.policies import Shape, ValueFormat
 from uow.topics.rules import Numbering
+
+SCHEMAS = Path(__file__).parents[2] / "schemas"
 
 
 class SumAtLeast:
@@ -143,6 +150,54 @@ def test_json_tells_the_row_and_the_origin_of_each_component_b55() -> None:
     first, second = told["components"]
     assert (first["source_name"], first["input"], first["arrived_at"]) == ("stock.events", "stock.events/3/17", ms(0))
     assert (second["source_name"], second["value"]) == ("shop", {"base64": "AA=="})
+
+
+def test_avro_has_the_content_of_json_and_is_read_by_older_and_newer_schemas_b56() -> None:
+    """The released schema, the present one, and one that a later release may have: each reads what each of the others wrote."""
+    steps = r(at=1, value='{"a": 1}'), r(at=2, value=b"\x00", source_name="shop")
+    by_format = {}
+    for value_format in (ValueFormat.AVRO, ValueFormat.JSON):
+        played = told_by(*steps, rules=[row(complete_count=2, value_format=value_format)])
+        (by_format[value_format],) = [each for each in played.outputs if each.topic == "D.units"]
+    told = json.loads(by_format[ValueFormat.JSON].value or b"")
+    body = (by_format[ValueFormat.AVRO].value or b"").removeprefix(single_object_header("Unit"))
+    present = json.loads((SCHEMAS / "definitions" / "unit.avsc").read_text())
+    released = json.loads((SCHEMAS.parent / "tests" / "golden" / "unit-1.avsc").read_text())
+    later = present | {"fields": [*present["fields"], {"name": "mood", "type": ["null", "string"], "default": None}]}
+    read = fastavro.schemaless_reader(BytesIO(body), present)
+    for writer, reader in permutations((released, present, later), 2):
+        written = BytesIO()
+        fastavro.schemaless_writer(written, writer, read)
+        again = fastavro.schemaless_reader(BytesIO(written.getvalue()), writer, reader)
+        assert {name: again[name] for name in read} == read
+    assert {name: read[name] for name in ("id", "unit_id", "generation", "outcome", "reason", "missing")} == {
+        name: told[name] for name in ("id", "unit_id", "generation", "outcome", "reason", "missing")
+    }
+    assert [each["value"] for each in read["components"]] == [b'{"a": 1}', b"\x00"]
+    assert dict(by_format[ValueFormat.AVRO].headers)["uow-rule"] == told["rule"].encode()
+
+
+def test_a_unit_that_cannot_be_encoded_fails_alone_after_its_attempts_b89() -> None:
+    tried: list[bytes | None] = []
+
+    def rank(headers: Any, value: bytes | None) -> Any:
+        tried.append(value)
+        return int(value or b"")
+
+    rows = [
+        row("bad", complete_count=2, rank=rank),
+        row("good", complete_count=2),
+        row("late", age_ms=5_000, rank=rank),
+    ]
+    steps = [r("bad", at=0, value="two"), r("good", at=0), r("bad", at=0, value="one"), r("good", at=0)]
+    played = story(*steps, r("late", at=0, value="no"), clock(6), rules=Table(*rows))
+    assert [said["uow-id"] for said in played.unit_headers] == [b"low-stock/good"]
+    assert len(tried) == 2 * rows[0].delivery_attempts
+    failed = [(one.id, one.outcome, one.reason, one.count) for one in played.outcomes]
+    assert failed == [("low-stock/bad", "failed", "limit", 2), ("low-stock/late", "failed", "limit", 1)]
+    errors = [each for each in played.outputs if each.topic == "D.errors"]
+    assert [each.value for each in errors] == [b"two", b"one", b"no"]
+    assert played.open == {}
 
 
 def test_the_target_is_the_rows_and_the_key_is_the_group_b57() -> None:

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from tests.core.rule_script import Table, r, row, sizes, told_by
-from tests.core.script import T0, Story, Told, clock, ms, refused, text, told
+from tests.core.script import T0, TOPICS, Story, Told, clock, ms, refused, text, told
 from tests.engine.test_by_rule_restored import restored, write
+from uow.processor.core import partition
 from uow.schemas.error_classes import OutOfSequenceRangeError
 from uow.topics.grouping import GroupPolicy
+from uow.topics.policies import ExpirationPolicy
 from uow.topics.rules import AtWaitingLimit, Numbering, Release
 
 
@@ -58,6 +60,13 @@ def test_hold_first_keeps_one_credit_at_most_b105() -> None:
     played.send(released(at=3))
     assert values(played) == [(1, 2), (2, 2)]
     assert [answer.done for answer in played.answers] == [True, True, True]
+
+
+def test_releases_of_rules_that_nobody_has_are_bounded_b105(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition, "MAX_CREDITS", 2)
+    played = told_by(*[released(f"rule-{number % 3}", at=number) for number in range(4)])
+    assert [answer.done for answer in played.answers] == [True, True, False, True]
+    assert played.task.partition.credits == {"rule-0", "rule-1"}
 
 
 def test_hold_first_lets_one_go_for_each_release_b105() -> None:
@@ -132,3 +141,45 @@ def test_a_numbered_group_that_waits_takes_no_more_b104() -> None:
     played = told_by(r(at=0, seq=1), r(at=0, seq=2), late, released(at=2), rules=[hold])
     assert played.seen[0] == refused(late, OutOfSequenceRangeError, "a")
     assert values(played) == [(1, 2)]
+
+
+def test_a_command_that_names_a_generation_closes_that_one_and_no_other_b75() -> None:
+    rules = [holding(Release.HOLD_ALL)]
+    played = told_by(*twice(0), *twice(1), r(at=2), rules=rules)
+
+    def expired(generation: int, at: float, dry_run: bool = False) -> Told:
+        return told("expire", id="low-stock/UK", at=at, generation=generation, dry_run=dry_run)
+
+    played.send(expired(2, 3, dry_run=True), r(at=3.5))
+    assert values(played) == []
+    held = [len(group.held) for group in played.task.groups.values()]
+    assert (held, played.seen) == ([2, 2, 2], []), (
+        "a dry run leaves each group in its place: the component joined the third"
+    )
+    played.send(expired(2, 4), expired(2, 5), expired(1, 6), expired(9, 7))
+    assert values(played) == [(2, 2), (1, 2)]
+    assert [each.done for each in played.answers] == [False, True, False, True, False]
+    assert played.answers[2].text == "generation 2 of this id is not open"
+
+
+def test_a_flush_gives_up_now_as_the_row_says_and_answer_and_outcome_tell_who_and_why_b75() -> None:
+    order = told("expire", id="low-stock/UK", at=1, by="Jill", why="closing time", command_id="flush")
+    for on_give_up, seen in ((ExpirationPolicy.DELIVER_PARTIAL, "partial"), (ExpirationPolicy.REDIRECT, "expired")):
+        rules = [row(complete_count=9, age_ms=60_000, on_give_up=on_give_up)]
+        played = told_by(*[r(at=0) for _ in range(4)], order, r(at=2), rules=rules)
+        (answer,), (outcome,) = played.answers, played.outcomes
+        assert (answer.done, answer.by, answer.why) == (True, "Jill", "closing time")
+        assert (outcome.outcome, outcome.reason, outcome.count, outcome.command_id) == (seen, "command", 4, "flush")
+        assert [made.count for made in played.units] == [4] * (seen == "partial")
+        assert [group.generation for group in played.task.groups.values()] == [2], "what comes later opens the next one"
+
+
+def test_a_cancelled_group_is_told_of_and_delivers_nothing_b210() -> None:
+    order = told("cancel", id="low-stock/UK", at=1, by="Jill")
+    played = told_by(*[r(at=0) for _ in range(3)], order, rules=[row(complete_count=9)])
+    (outcome,) = played.outcomes
+    assert (outcome.outcome, outcome.count, outcome.target) == ("cancelled", 3, None)
+    assert (played.units, played.open) == ([], {})
+    errors = [dict(each.headers) for each in played.outputs if each.topic == TOPICS.errors]
+    assert [each["uow-failure-reason"] for each in errors] == [b"cancelled"] * 3
+    assert [each["uow-error-text"] for each in errors] == [b"the group cancelled: command: because"] * 3

@@ -324,6 +324,18 @@ def test_a_closed_group_that_is_corrected_keeps_its_place_in_line_w115() -> None
     assert memory.get(b"a") is None, "what is forgotten stays so"
 
 
+def test_highest_generation_is_known_in_whatever_order_generations_close_as_long_as_it_is_remembered_b99() -> None:
+    """Several groups of a key are open: the next generation must not be one that has closed already."""
+    memory = ClosedMemory(1000, 10)
+    for at, generation in enumerate([6, 3, 5, 4]):
+        memory.add(Closed(b"a", generation, UnitOutcome.COMPLETE, Reason.COUNT, 1, 1, at))
+    known = []
+    for forgotten in range(5):
+        memory.trim(1000 + forgotten)
+        known.append((memory.newest_before(b"a"), len(memory)))
+    assert known == [(6, 1), (5, 1), (5, 1), (0, 1), (0, 0)]
+
+
 def test_memory_of_nothing() -> None:
     memory = ClosedMemory(1000, 10)
     memory.trim(10**15)

@@ -5,6 +5,7 @@ What is compared: open groups, memory of closed ones, clock, position, counts, h
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -12,7 +13,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.core.streams import World, call, draw_policy, draw_stream, new_task, polls, state_of
+from tests.core.rule_script import Table
+from tests.core.script import T0, policy_of
+from tests.core.streams import (
+    PARTITIONS,
+    TP,
+    Event,
+    World,
+    call,
+    draw_policy,
+    draw_stream,
+    new_task,
+    polls,
+    state_of,
+)
+from tests.fake_record import FakeRecord
+from uow.processor.core.partition import Partition
+from uow.topics.grouping import GroupPolicy
+from uow.topics.grouping import policy_of as row_policy
+from uow.topics.partitioner import partition_for
+from uow.topics.policies import DestinationPolicy, Shape
+from uow.topics.rules import Cardinality, LateJoin, Release, ResolvedRow, Row, Rule
 
 
 def lived(task: Any, calls: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
@@ -22,12 +43,16 @@ def lived(task: Any, calls: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
     return state_of(task), world.seen(), task.counts
 
 
-def assert_one_rule(rnd: Random, length: int, ids: int, longest: int) -> None:
+def assert_one_rule(rnd: Random, length: int, ids: int, longest: int, is_routed: bool = False) -> None:
     policy = draw_policy(rnd)
     events = draw_stream(rnd, length, ids)
-    in_bulk = lived(new_task(policy), polls(rnd, events, 1 << 30))
+    more: dict[str, Any] = {}
+    if is_routed:
+        policy = replace(policy, routes=(), shape=Shape.ENVELOPE)
+        events, more = route(rnd, events), {"rules": Table(*draw_rows(rnd, policy))}
+    in_bulk = lived(new_task(policy, **more), polls(rnd, events, 1 << 30))
     for fast_path, cut in ((False, 1 << 30), (True, longest), (False, longest), (True, 1)):
-        state, seen, counts = lived(new_task(policy, fast_path=fast_path), polls(rnd, events, cut))
+        state, seen, counts = lived(new_task(policy, fast_path=fast_path, **more), polls(rnd, events, cut))
         for part, value in seen.items():
             assert value == in_bulk[1][part], (part, fast_path, cut, policy)
         for part, value in state.items():
@@ -40,6 +65,109 @@ def assert_one_rule(rnd: Random, length: int, ids: int, longest: int) -> None:
             else:
                 assert value == in_bulk[0][part], (part, fast_path, cut, policy)
         assert counts == in_bulk[2], (fast_path, cut, policy)
+
+
+ROWS = ("UK", "France", "Spain", "Italy", "Malta")
+
+
+def draw_rows(rnd: Random, policy: DestinationPolicy) -> list[GroupPolicy]:
+    """Rows of which most count, two versions of each; of some rules more is asked."""
+    found = []
+    for name in ROWS:
+        for version in (1, 2):
+            rule = Rule(
+                f"rule-{name}",
+                version,
+                "D",
+                release=rnd.choice([Release.AUTO, Release.AUTO, Release.AUTO, Release.HOLD_FIRST]),
+                cardinality=rnd.choice([Cardinality.ONE, Cardinality.ONE, Cardinality.ONE, Cardinality.MANY]),
+                max_open_groups=rnd.choice([None, None, None, 1]),
+            )
+            own = Row(
+                rule.rule_id,
+                name,
+                version,
+                complete_count=rnd.choice([1, 2, 3, 5]),
+                complete_bytes=rnd.choice([None, None, None, 100]),
+                age_ms=rnd.choice([None, 30, 100]),
+                idle_ms=rnd.choice([None, None, 20]),
+                late_join=rnd.choice([LateJoin.STRICT, LateJoin.STRICT, LateJoin.LENIENT]),
+            )
+            found.append(row_policy(ResolvedRow(rule, own), policy))
+    return found
+
+
+def route(rnd: Random, events: list[Event]) -> list[Event]:
+    """The stream with components of a router in place of most records, plain ones and odd ones."""
+    found: list[Event] = []
+    for event in events:
+        if isinstance(event, FakeRecord) and rnd.random() < 0.85:
+            found.append(
+                replace(event, headers_=_routed(rnd, event), value_=rnd.choice([b"x", b"", None, b"long" * 30]))
+            )
+        else:
+            found.append(event)
+    return found
+
+
+def _routed(rnd: Random, record: FakeRecord) -> list[tuple[str, bytes | None]]:
+    name, version = rnd.choice(ROWS), rnd.choice([1, 1, 1, 2])
+    ids = [f"{name}/{number}" for number in range(20)]
+    key = rnd.choice([each for each in ids if partition_for(each.encode(), PARTITIONS) == TP.partition][:3])
+    offset = record.offset() if rnd.random() < 0.9 else record.offset() - rnd.randrange(1, 4)
+    headers: list[tuple[str, bytes | None]] = [
+        ("uow-id", (ids[0] if rnd.random() < 0.05 else key).encode()),
+        ("uow-rule", f"rule-{name}/{name}@{version}".encode()),
+        ("uow-input", b"in/0/%d" % max(0, offset)),
+        ("uow-arrived-at", b"%d" % (record.timestamp()[1] - rnd.choice([0, 0, 0, 1, 40, 120, -5]))),
+    ]
+    odd = rnd.random()
+    if odd < 0.25:
+        headers.append(rnd.choice(_ODD))
+    elif odd < 0.3:
+        del headers[rnd.randrange(len(headers))]
+    elif odd < 0.4:
+        headers.append(("uow-deliver-at", b"%d" % (record.timestamp()[1] + 60)))
+    elif odd < 0.5:
+        headers.insert(0, ("user", rnd.choice([b"u", None])))
+    return headers
+
+
+_ODD: tuple[tuple[str, bytes | None], ...] = (
+    ("uow-seq", b"3"),
+    ("uow-end", b"true"),
+    ("uow-delay-ms", b"10"),
+    ("uow-component-id", b"mine"),
+    ("uow-input", b"in/0/7"),
+    ("uow-arrived-at", b"soon"),
+    ("uow-expires-at", b"1700000000050"),
+    ("uow-destination", b"UK"),
+    ("uow-correlation-id", b"said"),
+    ("uow-rule", b"rule-UK/UK@1"),
+)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 80), st.integers(1, 5))
+def test_routed_rows_in_bulk_and_one_by_one_agree_b30_b31(seed: int, length: int, longest: int) -> None:
+    assert_one_rule(Random(seed), length, 3, longest, is_routed=True)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_routed_rows_agree_on_long_streams_b30_b31(seed: int) -> None:
+    assert_one_rule(Random(seed), 400, 3, 50, is_routed=True)
+
+
+def test_most_plain_components_of_a_router_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = policy_of()
+    rows = [row_policy(ResolvedRow(Rule("rule-UK", 1, "D"), Row("rule-UK", "UK", 1, complete_count=10)), policy)]
+    task, odd = new_task(policy, rules=Table(*rows)), []
+    monkeypatch.setattr(Partition, "on_record", lambda *given: odd.append(given))
+    key = next(f"UK/{number}" for number in range(9) if partition_for(b"UK/%d" % number, PARTITIONS) == TP.partition)
+    headers = [("uow-id", key.encode()), ("uow-rule", b"rule-UK/UK@1")]
+    task.process([FakeRecord(n, [*headers, ("uow-input", b"in/0/%d" % n)], b"x", None, T0, TP) for n in range(25)])
+    assert odd == []
+    assert (task.counts.delivered, task.counts.held) == (20, 25)
 
 
 @settings(max_examples=50, deadline=None)

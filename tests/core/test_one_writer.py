@@ -24,6 +24,7 @@ ROOMS = ("processor", "schemas", "topics", "spark_sink", "uow")
 OTHERS = {
     ("processor/core/partition_state.py", "self.counts.held"),
     ("processor/core/partition_state.py", "happened.held"),
+    ("processor/core/counted_groups.py", "partition.counts.held"),
     ("processor/core/fast_path.py", "partition.counts.held"),
     ("processor/engine/task.py", "partition.counts.held"),
     ("processor/engine/waiting_commands.py", "queue.end"),

@@ -27,6 +27,7 @@ from tests.core.script import (
 from tests.engine.restored_logs import Logs
 from tests.fake_record import INPUT
 from uow.processor.engine.restore import restore
+from uow.processor.engine.rows import read_ledger
 from uow.processor.engine.task import PartitionTask
 from uow.schemas.error_classes import DecodeError
 from uow.topics.policies import ExpirationPolicy, OutcomesPolicy, Routing
@@ -152,6 +153,30 @@ def test_unit_that_waits_for_the_next_plan_closes_in_the_same_moment_after_a_res
     for each in (alive, restored):
         each.send(clock(10))
         assert [(each.id, each.closed_at) for each in each.outcomes][-1:] == [("b", ms(10))]
+
+
+def test_unit_let_go_of_by_a_deadline_before_the_clock_closes_in_the_same_moment_after_a_restart_w124_w210() -> None:
+    """A start under a shorter time: the group in front was due long before the moment where the clock stands, and the plan is cut behind it."""
+    settings = {"routing": Routing.PATH, "outcomes": OutcomesPolicy.ALL}
+    before = context_of(policy_of(**settings, incomplete_expiration_ms=1_000_000))
+    after = context_of(policy_of(**settings, incomplete_expiration_ms=100_000), plan_bytes=0)
+    first = Story(PartitionTask(INPUT, before))
+    first.send(k(1, "a", at=0), k(1, "b", True, at=5), c(1, True, "other", at=500))
+    logs = Logs(INPUT)
+    for plan in first.plans:
+        logs.add(plan)
+    alive = restore(logs, {TOPICS.components: after}, [INPUT])[INPUT]
+    cut = alive.tick(ms(600))
+    assert cut is not None
+    assert cut.is_cut
+    logs.add(cut)
+    restored = restore(logs, {TOPICS.components: after}, [INPUT])[INPUT]
+    closed = []
+    for task in (alive, restored):
+        plan = task.tick(ms(600))
+        assert plan is not None
+        closed += [(each.id, each.at) for each in read_ledger(plan.ledger or b"")[1]]
+    assert closed == [(b"b", ms(500))] * 2
 
 
 @pytest.mark.parametrize("verb", ["cancel", "release", "expire"])

@@ -8,7 +8,7 @@ import pytest
 
 from tools import docs
 from uow.processor.core.decide import LINES
-from uow.processor.shell.monitor import FATES, METRICS
+from uow.processor.shell.monitor import FATES, HISTOGRAMS, METRICS
 from uow.spark_sink.monitor import METRICS as SINK_METRICS
 
 
@@ -23,7 +23,7 @@ def test_lines_of_the_table_stand_in_the_order_in_which_the_code_tries_them() ->
 
 def test_every_metric_and_every_fate_is_told() -> None:
     page = docs.metrics_page()
-    assert [spec.name for spec in (*METRICS, *SINK_METRICS) if f"| `{spec.name}" not in page] == []
+    assert [spec.name for spec in (*METRICS, *HISTOGRAMS, *SINK_METRICS) if f"| `{spec.name}" not in page] == []
     assert {*docs.FATE_TEXTS} == {*FATES}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from uow.cli.main import COMMANDS
 from uow.config.settings import SETTINGS
-from uow.processor.shell.monitor import COMMIT_SECONDS, METRICS
+from uow.processor.shell.monitor import COMMIT_SECONDS, HISTOGRAMS, METRICS
 from uow.spark_sink.monitor import METRICS as SINK_METRICS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
@@ -16,6 +16,7 @@ TEXT = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding
 def test_every_metric_named_exists() -> None:
     named = set(re.findall(r"\buow_[a-z_]+", TEXT))
     scraped = {f"{spec.name}_total" if spec.kind == "counter" else spec.name for spec in (*METRICS, *SINK_METRICS)}
+    scraped |= {spec.name for spec in HISTOGRAMS}
     scraped |= {f"{COMMIT_SECONDS[0]}_sum", f"{COMMIT_SECONDS[0]}_count"}
     assert named <= scraped
 
@@ -30,7 +31,7 @@ def test_every_setting_and_command_named_exists() -> None:
     settings = {setting.key for setting in SETTINGS}
     assert set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", TEXT)) <= settings | {"read_committed", "superseded_by"} | {
         name for spec in (*METRICS, *SINK_METRICS) for name in (spec.name, f"{spec.name}_total")
-    }
+    } | {spec.name for spec in HISTOGRAMS}
     assert set(re.findall(r"`uow ([a-z-]+)", TEXT)) <= {*COMMANDS}
 
 

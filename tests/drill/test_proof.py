@@ -33,7 +33,8 @@ uow_open_groups{destination="d",partition="0"} 1.0
 
 
 def test_every_anomaly_that_can_be_said_answers_exactly_one_question() -> None:
-    source = "".join(path.read_text(encoding="utf-8") for path in Path(uow.prove.__file__).parent.glob("*.py"))
+    paths = Path(uow.prove.__file__).parent.glob("*.py")
+    source = "".join(path.read_text(encoding="utf-8") for path in paths if path.name != "client_judge.py")
     said = {*re.findall(r'\bsay\(\s*"([a-z ]+)"', source)} | {"missing", "unaccounted", "doubled", "both"}
     asked = [kind for question in QUESTIONS for kind in question.kinds]
     assert len(asked) == len({*asked})

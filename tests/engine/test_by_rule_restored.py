@@ -13,6 +13,7 @@ from tests.core.streams import groups_of as all_of
 from tests.engine.restored_logs import Logs
 from tests.engine.test_replay import WIDE, draw_limits
 from tests.fake_record import INPUT
+from uow.ops.group_audit import group_findings
 from uow.processor.engine.replayable import NO_REPLAY, ReplayLimits
 from uow.processor.engine.restore import restore
 from uow.processor.engine.task import PartitionTask
@@ -108,6 +109,8 @@ def test_a_restart_anywhere_changes_nothing_about_groups_by_rule_b33_b38_b51_b68
                 logs.compact()
             other.task = restored(logs, draw_limits(rnd))
             other.task.partition.counts.received = other.task.partition.counts.held
+            findings = group_findings(logs, other.task.context, 0)
+            assert (other.task.orphans, findings) == (0, []), "an audit finds nothing, whatever happened (B-71)"
             by_rule += sum(group.ruled is not None for group in other.task.groups.values())
         assert state_of(other.task) == state_of(steady.task)
     assert [each for each in other.outputs if each.topic != TOPICS.outcomes] == [

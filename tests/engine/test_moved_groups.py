@@ -6,25 +6,35 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
-from tests.core.script import T0, TOPICS, Sent, c, context_of, is_unit, policy_of, told, unit_of
+from tests.core.rule_script import Table, r, row
+from tests.core.script import T0, TOPICS, Sent, Told, c, context_of, is_unit, policy_of, told, unit_of
+from tests.core.test_by_rule_live import changed
+from tests.core.test_by_rule_release import released
+from tests.core.test_fan_in import gathering, manifest, reply
 from tests.engine.restored_logs import Logs
+from tests.engine.test_recycling import recycled
 from tests.fake_record import FakeRecord
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.moved_groups import Moved, carry, move
 from uow.processor.engine.ports import (
     Committed,
     Output,
+    Plan,
     Stretch,
     Tp,
 )
 from uow.processor.engine.replayable import ReplayLimits
 from uow.processor.engine.restore import Hints, fenced, hints, live_rows, restore, unfenced
+from uow.processor.engine.rows import GROUP_ROW_KEY_END
 from uow.processor.engine.settings_record import RecordedSettings, mark_in
+from uow.processor.engine.target_topics import TargetTopics
 from uow.processor.engine.task import PartitionTask
 from uow.schemas.error_classes import StateCorruptedError
+from uow.topics.grouping import GroupPolicy
 from uow.topics.partitioner import partition_for
 from uow.topics.policies import (
     DestinationPolicy,
@@ -32,6 +42,7 @@ from uow.topics.policies import (
     LatePolicy,
     Routing,
 )
+from uow.topics.rules import OnRuleChange, Release
 
 WIDE = ReplayLimits(1000, 1 << 30, 1 << 30)
 NARROW = ReplayLimits(5, 1 << 30, 1 << 30)
@@ -40,8 +51,8 @@ NARROW = ReplayLimits(5, 1 << 30, 1 << 30)
 class GrowingCluster:
     """All partitions of a destination: logs, the tasks of its workers, and everything they put out."""
 
-    def __init__(self, partitions: int, policy: DestinationPolicy, replay: ReplayLimits = WIDE) -> None:
-        self.context = context_of(policy, partitions, replay=replay)
+    def __init__(self, partitions: int, policy: DestinationPolicy, replay: ReplayLimits = WIDE, **more: Any) -> None:
+        self.context = context_of(policy, partitions, replay=replay, **more)
         self.logs: dict[int, Logs] = {}
         self.tasks: dict[int, PartitionTask] = {}
         self.outputs: list[Output] = []
@@ -84,10 +95,23 @@ class GrowingCluster:
     def tell(self, verb: str, id: str, **more: object) -> None:
         """One command."""
         order = told(verb, id, **more)  # type: ignore[arg-type]
-        partition = partition_for(order.key, self.context.partitions)
-        task = self.tasks[partition]
-        record = FakeRecord(task.command_position, order.headers, None, order.key, T0 + self._sent)
-        plan = task.process([], [record])
+        self.order(order, partition_for(order.key, self.context.partitions))
+
+    def order(self, order: Told, *partitions: int) -> None:
+        """A command in these partitions, or in all."""
+        for partition in partitions or self.tasks:
+            task = self.tasks[partition]
+            record = FakeRecord(task.command_position, order.headers, order.value, order.key, T0 + self._sent)
+            self._commit(partition, task.process([], [record]))
+
+    def tick(self) -> None:
+        """Time goes on a little, everywhere; in the partitions that were added first."""
+        self._sent += 1
+        for partition in reversed(self.tasks):
+            if (plan := self.tasks[partition].tick(T0 + self._sent)) is not None:
+                self._commit(partition, plan)
+
+    def _commit(self, partition: int, plan: Plan) -> None:
         self.logs[partition].add(plan)
         self.outputs += plan.outputs
 
@@ -271,6 +295,145 @@ def test_count_means_nothing_where_no_group_hangs_on_it_w107(policy: Destination
     cluster.send(c(1, False, "a"))
     cluster.context = replace(cluster.context, partitions=3)
     cluster.start()
+
+
+NAMES = [f"name-{number}" for number in range(12)]
+
+
+def by_rule(rows: Sequence[GroupPolicy], **more: Any) -> GrowingCluster:
+    """Two partitions of a destination with these rows."""
+    return GrowingCluster(2, policy_of(), rules=Table(*rows), **more)
+
+
+def grown_to_five(cluster: GrowingCluster) -> Moved:
+    """Afterwards every group, and everything else by rule, is where its id belongs."""
+    moved = cluster.repartition(5)
+    for number, task in cluster.tasks.items():
+        ids = [group.id for group in task.groups.values()] + [stray.id for stray in task.partition.strays.values()]
+        assert all(partition_for(each, 5) == number for each in ids)
+    return moved
+
+
+def told_units(cluster: GrowingCluster) -> dict[bytes, list[tuple[bytes, bytes]]]:
+    """Generation and outcome of the units of each id, in the order in which they left."""
+    found: dict[bytes, list[tuple[bytes, bytes]]] = {}
+    for output in cluster.outputs:
+        said: dict[str, Any] = dict(output.headers)
+        if "uow-outcome" in said:
+            found.setdefault(said["uow-id"], []).append((said["uow-generation"], said["uow-outcome"]))
+    return found
+
+
+def test_counted_groups_complete_after_the_growth_w107() -> None:
+    cluster = by_rule([row(name, complete_count=3, age_ms=600_000) for name in NAMES])
+    for name in NAMES:
+        cluster.send(r(name))
+        cluster.send(r(name))
+    moved = grown_to_five(cluster)
+    assert 0 < moved.groups < len(NAMES)
+    for name in NAMES:
+        cluster.send(r(name))
+    assert {name: len(components) for name, (_, components) in cluster.units.items()} == {  # type: ignore[arg-type]
+        f"low-stock/{name}": 3 for name in NAMES
+    }
+    assert not any(task.groups for task in cluster.tasks.values())
+
+
+def test_generations_that_wait_for_their_release_move_with_the_one_that_is_open_w107() -> None:
+    held: dict[str, Any] = {"rule": {"release": Release.HOLD_ALL}}
+    cluster = by_rule([row(name, complete_count=2, age_ms=600_000, **held) for name in NAMES])
+    for name in NAMES * 5:
+        cluster.send(r(name))
+    moved = grown_to_five(cluster)
+    assert moved.groups % 3 == 0 < moved.groups
+    cluster.order(released())
+    assert told_units(cluster) == {
+        f"low-stock/{name}".encode(): [(b"1", b"complete"), (b"2", b"complete")] for name in NAMES
+    }
+    for name in NAMES:
+        cluster.send(r(name))
+    cluster.order(released(command_id="again"))
+    assert {units[-1] for units in told_units(cluster).values()} == {(b"3", b"complete")}
+
+
+def test_a_release_in_advance_stays_on_the_partition_that_got_it_w107_b105() -> None:
+    cluster = by_rule([row(complete_count=2, age_ms=600_000, rule={"release": Release.HOLD_FIRST})])
+    cluster.order(released())
+    grown_to_five(cluster)
+    assert [bool(task.partition.credits) for task in cluster.tasks.values()] == [True, True, False, False, False]
+
+
+def test_a_manifest_without_a_reply_moves_w107() -> None:
+    ids = [f"low-stock/trip/{number}" for number in range(12)]
+    cluster = by_rule([gathering()])
+    for trip in ids:
+        order = manifest(["hotel", "flight"], id=trip)
+        cluster.order(order, partition_for(order.key, 2))
+    assert grown_to_five(cluster).groups > 0
+    for trip in ids:
+        cluster.send(replace(reply(1, id=trip), key=trip.encode()))
+        cluster.send(replace(reply(2, id=trip), key=trip.encode()))
+    assert told_units(cluster) == {trip.encode(): [(b"1", b"complete")] for trip in ids}
+
+
+def test_the_latest_live_version_holds_on_every_partition_w107_b13() -> None:
+    live: dict[str, Any] = {"rule": {"on_rule_change": OnRuleChange.LIVE}, "age_ms": 600_000}
+    rows = [row(name, version, complete_count=5 - version, **live) for name in NAMES for version in (1, 2, 3)]
+    cluster = by_rule(rows)
+    for name in NAMES:
+        cluster.send(r(name))
+        cluster.order(changed(2, name=f"low-stock/{name}"))
+        cluster.order(changed(3, name=f"low-stock/{name}"), 0)  # the other partition has not read it yet
+    grown_to_five(cluster)
+    for name in NAMES:
+        cluster.send(r(name))  # the first version, as a router stamps it that has not looked
+    assert {len(components) for _, components in cluster.units.values()} == {2}  # type: ignore[arg-type]
+    assert len(cluster.units) == len(NAMES)
+
+
+def test_a_component_without_a_group_moves_where_its_id_belongs_w107_b72() -> None:
+    cluster = by_rule([row(name, complete_count=3, age_ms=600_000) for name in NAMES])
+    lying: dict[str, tuple[int, int]] = {}
+    for name in NAMES:
+        partition = cluster.send(r(name))
+        lying[name] = partition, cluster._offsets[partition] - 2
+        log = Tp(TOPICS.groups_changelog, partition)
+        key, value = next(
+            (each.key_, each.value_)
+            for each in cluster.logs[partition].written
+            if each.tp == log and f"/{name}\0".encode() in each.key_ and not each.key_.endswith(GROUP_ROW_KEY_END[1:])
+        )
+        cluster.tell("cancel", f"low-stock/{name}")
+        cluster.logs[partition].append(log, key, value)
+    grown_to_five(cluster)
+    assert sum(task.orphans for task in cluster.tasks.values()) == len(NAMES)
+    for name, (partition, offset) in lying.items():
+        order = recycled(offset, 1, f"low-stock/{name}", f"recycle {name}", partition=partition)
+        cluster.order(order, partition_for(order.key, 5))
+        cluster.send(r(name))
+        cluster.send(r(name))
+    assert {len(components) for _, components in cluster.units.values()} == {3}  # type: ignore[arg-type]
+
+
+def test_units_that_wait_for_their_topic_leave_before_later_ones_of_their_id_w107_b57() -> None:
+    there: set[str] = set()
+    targets = TargetTopics(lambda: ("orders",), lambda topics: there & {*topics}, lambda: 0.0)
+    targets.look()
+    cluster = by_rule([row(name, complete_count=1, target_topic="orders") for name in NAMES], targets=targets)
+    for name in NAMES * 2:
+        cluster.send(r(name))
+    grown_to_five(cluster)
+    for name in NAMES:
+        cluster.send(r(name))
+    assert told_units(cluster) == {}
+    there.add("orders")
+    targets.look(at_once=True)
+    cluster.start()
+    cluster.tick()
+    assert told_units(cluster) == {
+        f"low-stock/{name}".encode(): [(b"%d" % number, b"complete") for number in (1, 2, 3)] for name in NAMES
+    }
+    assert [task.rows for task in cluster.tasks.values()] == [0] * 5
 
 
 def carried(here: GrowingCluster) -> tuple[GrowingCluster, Moved]:

@@ -24,6 +24,7 @@ from uow.schemas.records import (
     GroupRow,
     LastArrived,
     LedgerRecord,
+    ManifestPart,
     OffsetRange,
     Outcome,
     Range,
@@ -144,6 +145,12 @@ EXAMPLES: dict[tuple[str, int], Record] = {
     ("ChangelogGroup", 1): GroupRow(2, 1_700_000_000_000, 7, (Range(3, 4),), 1_700_000_001_000, 5),
     ("ChangelogGroup", 2): GroupRow(
         2, 1_700_000_000_000, None, (), 1_700_000_001_000, 0, "low-stock/größer@5", 1_700_000_000_500
+    ),
+    ("ChangelogGroup", 3): GroupRow(
+        1,
+        1_700_000_000_000,
+        rule="trips/*@5",
+        manifest=ManifestPart("fan-out-größer", 1_700_000_000_500, b'{"name":"trip","requests":[]}'),
     ),
     ("ChangelogSettings", 1): SettingsRow((("accept_aliases", '["jms", "nifi"]'), ("expiration_policy", "redirect"))),
     ("Ledger", 1): LedgerRecord(

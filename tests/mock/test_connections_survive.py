@@ -6,6 +6,7 @@ import _thread
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.processes import wait_for
 from uow import errors
 from uow.client import session
 from uow.client.session_state import Waits
+from uow.processor.kafka import bounded
 
 TOPIC = "shop.components"
 
@@ -27,8 +29,18 @@ def cluster() -> Iterator[MockCluster]:
         yield running
 
 
+_BEFORE = weakref.WeakSet[threading.Thread]()
+
+
+@pytest.fixture(autouse=True)
+def _threads_of_other_tests() -> None:
+    _BEFORE.update(threading.enumerate())
+
+
 def threads() -> list[str]:
-    return [each.name for each in threading.enumerate() if each.name.startswith("uow-")]
+    """Names of the client's threads that a test has started and that still live."""
+    ours = [each for each in threading.enumerate() if each.name.startswith("uow-") and each not in _BEFORE]
+    return [each.name for each in ours if each.name != bounded.IDLE]
 
 
 def send(connection: uow.Connection, value: str = "x") -> uow.Sent:
@@ -81,7 +93,7 @@ def test_all_brokers_gone_for_a_while_is_waited_out_by_the_same_objects_r02_r06_
         kinds = [type(each) for each in heard]
         assert kinds == [uow.ConnectionLost, uow.ConnectionRefreshed]
         assert heard[1].epoch == 2
-    assert threads() == []
+    wait_for(lambda: threads() == [])
 
 
 def test_connecting_waits_for_a_broker_and_no_longer_than_it_may_r12_r14(cluster: MockCluster) -> None:
@@ -93,13 +105,12 @@ def test_connecting_waits_for_a_broker_and_no_longer_than_it_may_r12_r14(cluster
     ):
         factory.connect()
     wait_for(lambda: threads() == [])
-    assert threads() == []
     assert set(session.OPEN) <= before
     up = later(cluster.up, 1.0)
     with uow.connect(cluster.bootstrap, reconnect_blocking_ms=-1) as connection:
         send(connection)
     up.join()
-    assert threads() == []
+    wait_for(lambda: threads() == [])
 
 
 def test_calls_wait_for_the_blocking_time_and_the_record_goes_on_r19_r20_r22(cluster: MockCluster) -> None:
@@ -200,7 +211,7 @@ def test_close_keeps_its_time_in_an_outage_and_reports_what_was_not_answered_r66
     assert took < 6, "the library alone would wait for ever"
     lost = [each for each in heard if isinstance(each, errors.AmbiguousSendError)]
     assert len({each.suspect.component_id for each in lost if each.suspect is not None}) == 3
-    assert threads() == []
+    wait_for(lambda: threads() == [])
 
 
 def test_dropped_connection_warns_and_stays_open_r65(cluster: MockCluster) -> None:
@@ -210,7 +221,7 @@ def test_dropped_connection_warns_and_stays_open_r65(cluster: MockCluster) -> No
         del connection
     session.OPEN[name].close(1.0)
     assert name not in session.OPEN
-    assert threads() == []
+    wait_for(lambda: threads() == [])
 
 
 def test_connections_of_one_factory_share_nothing_r28() -> None:
@@ -301,6 +312,39 @@ def test_a_reader_with_a_handler_goes_on_and_none_starts_after_the_end_r38_r48_r
         thread.join(30)
     assert [type(each) for each in ended] == [errors.ClientClosedError]
     assert len(handled) == count
+
+
+def test_what_was_acknowledged_never_comes_again_and_all_else_does_r57(cluster: MockCluster) -> None:
+    """Over outages one after the other; 20 kills of a real broker: `uow prove --client`."""
+    with (
+        uow.connect(cluster.bootstrap, reconnect_policy="all", reconnect_blocking_ms=30_000) as connection,
+        connection.messages(TOPIC, group="g", start="earliest") as reader,
+    ):
+        seen: list[bytes | None] = []
+        done: set[bytes | None] = set()
+        for number in range(9):
+            send(connection, str(number))
+            message = reader.receive(30)
+            assert message is not None
+            assert message.value not in done
+            seen.append(message.value)
+            if number % 3 == 2:
+                cluster.down()
+                wait_for(lambda: connection.state is uow.ConnectionState.RECONNECTING)
+                cluster.up()
+                wait_for(lambda: connection.state is uow.ConnectionState.CONNECTED)
+            try:
+                message.acknowledge()
+                done.add(message.value)
+            except errors.LostServerError:
+                reader.roll_back()
+        while len(done) < 9:
+            message = reader.receive(30)
+            assert message is not None
+            assert message.value not in done
+            message.acknowledge()
+            done.add(message.value)
+        assert reader.receive(0.2) is None
 
 
 def test_a_partition_without_leader_concerns_only_who_uses_it_r67() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -12,6 +13,7 @@ from tests.mock.mock_cluster import MockCluster
 from tests.processes import PATIENCE_S, wait_for
 from uow.processor.engine.ports import Committed, Tp
 from uow.processor.kafka.clients import Clients
+from uow.processor.kafka.log_offsets import LogOffsets
 from uow.processor.kafka.log_reader import KafkaLogReader, Readiness
 from uow.processor.kafka.worker_settings import WorkerSettings
 
@@ -68,3 +70,33 @@ def test_topic_that_is_not_there_is_for_the_restore_to_tell(clients: Clients) ->
     gone = Tp("gone", 0)
     readiness = Readiness(clients, lambda tp: ([tp], 1))
     wait_for(lambda: readiness.ready([gone]) == [gone])
+
+
+def test_question_that_is_refused_by_an_old_epoch_of_the_leader_is_answered_the_next_time(
+    cluster: MockCluster, clients: Clients
+) -> None:
+    """After kill -9 of a single broker librdkafka asked with the old epoch for 70 to 80 s, and a restore waited as long."""
+    offsets = LogOffsets(clients)
+
+    def ask() -> int | str:
+        try:
+            return int(offsets.ends([LOG], PATIENCE_S)[LOG].result().offset)
+        except ck.KafkaException as refusal:
+            return str(refusal.args[0].name())
+
+    assert ask() == 3
+    for broker in (-1, 1):
+        cluster.lead(LOG.topic, 0, broker=broker)
+    assert [ask(), ask()] == ["FENCED_LEADER_EPOCH", 3]
+
+
+def test_a_question_under_way_keeps_no_handle_alive(cluster: MockCluster, clients: Clients) -> None:
+    """Its answer comes in a thread of librdkafka, which aborts the process if the last reference to a handle goes there."""
+    offsets = LogOffsets(clients)
+    cluster.down()
+    answers = offsets.ends([LOG], PATIENCE_S)
+    asking = weakref.ref(offsets)
+    del offsets
+    assert asking() is None
+    assert not answers[LOG].done()
+    cluster.up()

@@ -10,17 +10,18 @@ import pytest
 from tests.rules.low_stock import ROWS, RULE, TABLES
 from uow.processor.rules.checks import complaints_about
 from uow.processor.rules.rule_set import RuleSet, RuleTables
-from uow.topics.policies import DestinationPolicy, HandlingPolicy, Routing
+from uow.topics.policies import DestinationPolicy, HandlingPolicy, Routing, Shape
 from uow.topics.rules import (
     BelowMin,
+    Cardinality,
     DefaultGroup,
     Delay,
     DeliverOrder,
     KeyCase,
     Numbering,
     OnNoKey,
-    OnRuleChange,
     Parameter,
+    Release,
     Source,
 )
 
@@ -60,6 +61,7 @@ NO_LIMIT: dict[str, Any] = {"complete_count": None, "age_ms": None}
         ({"age_ms": None, "age_from": "event:path:sent"}, "age_from"),
         ({"age_from": "manifest"}, "age_from"),
         ({"complete_when": "any(count(3), manifest(2))"}, "complete_when"),
+        ({"complete_when": "manifest(3 of 2)"}, "complete_when"),
         ({"age_ms": None, "below_min": BelowMin.EXTEND}, "below_min"),
         ({"valid_from_ms": 5, "valid_to_ms": 5}, "valid_to_ms"),
         ({"routing_name": "  "}, "routing_name"),
@@ -102,9 +104,7 @@ def test_any_condition_that_closes_is_enough_b35(changes: dict[str, Any]) -> Non
         ({"accept": "quantity >"}, "accept"),
         ({"transform": "lower"}, "transform"),
         ({"group_key": "nothing"}, "group_key"),
-        ({"group_key": "request"}, "group_key"),
-        ({"deliver_order": DeliverOrder.FIRST_ARRIVAL}, "deliver_order"),
-        ({"on_rule_change": OnRuleChange.LIVE}, "on_rule_change"),
+        ({"deliver_order": DeliverOrder.FIRST_ARRIVAL, "release": Release.HOLD_ALL}, "release"),
         ({"destination": "paths"}, "destination"),
         ({"delay_item": "path:$..x"}, "delay_item"),
         ({"order_by": "field:"}, "order_by"),
@@ -154,6 +154,7 @@ def test_what_is_wrong_across_rows() -> None:
             Parameter("x", 1, "1"),
             Parameter("reply_hold_ms", 1, "y"),
             Parameter("stranded_after_ms", 1, "60000"),
+            Parameter("delivery_attempts", 1, "101"),
         ),
     )
     assert set(complaints(tables)) == {
@@ -163,6 +164,7 @@ def test_what_is_wrong_across_rows() -> None:
         "rule_parameter/x.name",
         "rule_parameter/reply_hold_ms.value",
         "rule_parameter/stranded_after_ms.value",
+        "rule_parameter/delivery_attempts.value",
     }
     assert complaints(
         replace(TABLES, rules=(replace(RULE, delay_item=None),), delays=(Delay("low-stock", "*", "a", 1, 1),))
@@ -173,3 +175,47 @@ def test_a_row_older_than_its_rule_needs_the_rule_of_then() -> None:
     assert complaints(replace(TABLES, rules=(replace(RULE, version=2),), rows=ROWS[:1])) == [
         "rule_row/low-stock/France.version"
     ]
+
+
+TRIPS = replace(RULE, group_key="request", sequence=Numbering.GIVEN)
+
+
+def gathering(rule: Any = TRIPS, parameters: tuple[Parameter, ...] = (), **row: Any) -> RuleTables:
+    given = {"complete_when": "any(manifest(2 of 3), count(9))", "complete_count": None, "min_count": 1} | row
+    return replace(TABLES, rules=(rule,), rows=tuple(replace(each, **given) for each in ROWS), parameters=parameters)
+
+
+def test_a_rule_that_gathers_replies_is_valid_b77() -> None:
+    topics = Parameter("reply_topics", 1, "trips.done, others")
+    assert complaints(gathering(age_from="manifest", parameters=(topics,))) == []
+    assert complaints(gathering(replace(TRIPS, group_key="request:path:call.id"))) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "row", "column"),
+    [
+        ({"sequence": Numbering.ASSIGNED}, {}, "sequence"),
+        ({"cardinality": Cardinality.MANY}, {}, "cardinality"),
+        ({"on_no_key": OnNoKey.UNNAMED}, {}, "on_no_key"),
+        ({"group_key": "key"}, {}, "complete_when"),
+        ({"group_key": "request:"}, {}, "group_key"),
+        ({}, {"complete_when": "count(3)"}, "complete_when"),
+        ({}, {"shape": Shape.CONSECUTIVE}, "shape"),
+    ],
+)
+def test_a_rule_gathers_replies_wholly_or_not_at_all_b77(rule: Any, row: Any, column: str) -> None:
+    found = complaints(gathering(replace(TRIPS, **rule), **row))
+    assert found
+    assert all(each.endswith(column) for each in found)
+
+
+@pytest.mark.parametrize("value", ["a b", "x.*", "a,,b", "supply.commands"])
+def test_reply_topics_are_names_of_topics_b91(value: str) -> None:
+    assert complaints(gathering(parameters=(Parameter("reply_topics", 1, value),)))
+
+
+def test_units_in_order_of_arrival_need_an_age_b118() -> None:
+    rule = replace(RULE, deliver_order=DeliverOrder.FIRST_ARRIVAL)
+    assert complaints(replace(TABLES, rules=(rule,))) == []
+    forever = tuple(replace(each, age_ms=None, complete_count=3) for each in ROWS)
+    assert complaints(replace(TABLES, rules=(rule,), rows=forever)) == [f"rule/{RULE.rule_id}.deliver_order"]

@@ -47,6 +47,7 @@ from uow.topics.rules import ResolvedRow
         ("per_source", PerSource()),
         ("manifest", Manifest()),
         ("manifest(2)", Manifest(2)),
+        ("manifest(2 of 3)", Manifest(2, 3)),
         ("command", ByCommand()),
         ("predicate(sum(quantity) >= 500)", Predicate("sum(quantity) >= 500")),
         ("predicate(sum(header('a)(')) > 1)", Predicate("sum(header('a)(')) > 1")),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.processes import wait_for
+from tests.processes import PATIENCE_S
 from tests.rules.low_stock import NOON, ROWS, RULE, TABLES, changed
 from uow.processor.rules.checks import complaints_about
 from uow.processor.rules.in_force import RuleFollower, RulesInForce, default_rules
@@ -55,30 +58,77 @@ def france(version: int, **more: object) -> RuleTables:
 
 
 def count_of_france(bench: Bench) -> int | None:
-    found = bench.rules.current().resolve(RULE, "France", NOON)
+    found = bench.rules.rules.resolve(RULE, "France", NOON)
     assert found is not None
     return found.row.complete_count
 
 
+class Periods(threading.Event):
+    """Lets time pass period by period: a wait ends at once if the test says so, and tells for how long it would have been.
+
+    Attributes:
+        asked_for: Seconds of each wait.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked_for: list[float | None] = []
+        self._passed = threading.Semaphore(0)
+        self._waits = threading.Semaphore(0)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.asked_for.append(timeout)
+        self._waits.release()
+        self._passed.acquire()
+        return self.is_set()
+
+    def set(self) -> None:
+        super().set()
+        self._passed.release()
+
+    def let_one_pass(self) -> None:
+        """A period goes by; returns once the next one has begun."""
+        self._passed.release()
+        assert self._waits.acquire(timeout=PATIENCE_S)
+
+
+@contextmanager
+def followed(bench: Bench) -> Iterator[tuple[RuleFollower, Periods]]:
+    periods = Periods()
+    follower = RuleFollower(bench.rules, periods)
+    assert periods._waits.acquire(timeout=PATIENCE_S)
+    try:
+        yield follower, periods
+    finally:
+        follower.stop()
+
+
 def test_ten_thousand_records_in_one_period_are_one_query_b10(bench: Bench) -> None:
     bench.rules.start()
-    bench.queries.clear()
-    bench.now += 10
-    for _ in range(10_000):
-        assert count_of_france(bench) == 10
-    assert len(bench.queries) == 1
+    with followed(bench) as (follower, periods):
+        bench.queries.clear()
+        for _ in range(10_000):
+            assert follower.rules.resolve(RULE, "France", NOON) is not None
+        periods.let_one_pass()
+        assert len(bench.queries) == 1
+        bench.put(france(2, complete_count=7))
+        bench.queries.clear()
+        periods.let_one_pass()
+        assert len(bench.queries) > 1, "more only after a new version"
+        assert periods.asked_for == [10.0, 10.0, 10.0]
 
 
 def test_a_new_version_is_in_force_after_the_period_or_at_once_when_asked_b12(bench: Bench) -> None:
     bench.rules.start()
-    bench.put(france(2, complete_count=7))
-    bench.now += 9.9
-    assert count_of_france(bench) == 10
-    bench.now += 0.1
-    assert count_of_france(bench) == 7
-    bench.put(france(3, complete_count=8))
-    bench.rules.look()
-    assert count_of_france(bench) == 8
+    with followed(bench) as (follower, periods):
+        bench.put(france(2, complete_count=7))
+        assert (count_of_france(bench), follower.rules.version) == (10, 1)
+        periods.let_one_pass()
+        assert (count_of_france(bench), follower.rules.version) == (7, 2)
+        bench.put(france(3, complete_count=8))
+        follower.refresh()
+        assert periods._waits.acquire(timeout=PATIENCE_S)
+        assert (count_of_france(bench), follower.rules.version) == (8, 3)
 
 
 def test_an_invalid_version_takes_no_effect_and_is_counted_once_b15(bench: Bench) -> None:
@@ -87,12 +137,12 @@ def test_an_invalid_version_takes_no_effect_and_is_counted_once_b15(bench: Bench
     bench.rules.start()
     bench.put(france(4, complete_count=None, age_ms=None))
     for _ in range(3):
-        bench.now += 10
+        bench.rules.look()
         assert count_of_france(bench) == 8
     assert (bench.rules.status.version, bench.rules.status.rejected) == (3, 1)
     assert [each.setting for each in bench.rules.status.complaints] == ["rule_row/low-stock/France.complete_count"]
     bench.put(france(5, complete_count=9))
-    bench.now += 10
+    bench.rules.look()
     assert count_of_france(bench) == 9
     assert bench.rules.status.complaints == ()
 
@@ -110,14 +160,15 @@ def test_the_last_known_rules_hold_while_the_database_is_away_b16(
     away = bench.path.with_suffix(".away")
     bench.path.rename(away)
     with caplog.at_level(logging.WARNING, "uow.rules"):
-        for second in range(300):
-            bench.now += 1
+        for period in range(30):
+            bench.now += 10
+            bench.rules.look()
             assert count_of_france(bench) == 10
-            assert bench.rules.age_s == second + 1
+            assert bench.rules.age_s == 10 * (period + 1)
     assert 4 <= len(caplog.records) <= 6, "about once a minute"
     away.rename(bench.path)
     bench.put(france(2, complete_count=7))
-    bench.now += 10
+    bench.rules.look()
     assert count_of_france(bench) == 7
     assert bench.rules.age_s == 0
 
@@ -149,7 +200,7 @@ def test_at_the_start_the_mirror_serves_then_defaults_if_they_are_allowed_else_i
     assert count_of_france(bench) == 10
     away.rename(bench.path)
     bench.put(france(2, complete_count=7))
-    bench.now += 10
+    bench.rules.look()
     assert count_of_france(bench) == 7, "the database is followed once it is back"
 
 
@@ -158,15 +209,3 @@ def test_no_version_at_all_is_no_rules(tmp_path: Path) -> None:
     empty.create()
     with pytest.raises(ConfigError, match="there are none"):
         RulesInForce(empty, lambda rules: []).start()
-
-
-def test_a_follower_looks_by_itself_and_at_once_when_asked_b12(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, refresh_ms=3_600_000)
-    bench.rules.start()
-    follower = RuleFollower(bench.rules)
-    try:
-        bench.put(france(2, complete_count=7))
-        follower.refresh()
-        wait_for(lambda: follower.rules.version == 2)
-    finally:
-        follower.stop()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.core.rule_script import r, sizes, told_by
-from tests.core.script import clock
+from tests.core.script import Story, clock
 from tests.rules.low_stock import NOON, ROWS, RULE, TABLES, changed
-from uow.ops.rehearsal import Figures, TooManyRecords, recorded, rehearsed
+from uow.ops.rehearsal import Figures, RowFigures, TooManyRecords, recorded, rehearsed
 from uow.processor.engine.ports import Tp
 from uow.processor.rules.conditions import group_policy
 from uow.processor.rules.rule_set import RuleSet
@@ -63,6 +62,19 @@ def day() -> list[Input]:
     return [Input(name, at, offset) for offset, (name, at) in enumerate(sorted(france + uk, key=lambda each: each[1]))]
 
 
+def real(ran: Story, name: str) -> RowFigures:
+    """The figures of the units that came out for a routing name."""
+    found = RowFigures()
+    for unit, (outcome, reason, size) in zip(ran.units, sizes(ran), strict=True):
+        if unit.id == f"low-stock/{name}":
+            found.units += 1
+            found.partial += outcome == "partial"
+            found.by_age += reason in ("age", "idle")
+            found.components += size
+            found.waits_ms.append(unit.closed_at - unit.opened_at)
+    return found
+
+
 @pytest.mark.parametrize("count", [10, 20])
 def test_a_rehearsal_equals_a_run_of_the_assembler_under_those_rules_b204(count: int) -> None:
     rules = RuleSet(TABLES.with_rows_of(changed(2, rows=(replace(ROWS[0], version=2, complete_count=count),))))
@@ -82,21 +94,21 @@ def test_a_rehearsal_equals_a_run_of_the_assembler_under_those_rules_b204(count:
         for each in day()
     ]
     ran = told_by(*script, clock(600), rules=[*policies.values()])
-    real = Counter(sizes(ran))
-    assert sum(real.values()) == france.units + uk.units
-    assert real["complete", "count", count] == france.units - france.partial
-    assert sum(n for (outcome, _, _), n in real.items() if outcome == "partial") == france.partial + uk.partial
-    assert sum(size * n for (_, _, size), n in real.items()) == france.components + uk.components == 63
-    assert uk.by_age == uk.units
-    assert uk.row()["wait_p99_ms"] == 15_001
+    assert figures.rows == {f"low-stock/{name}": real(ran, name) for name in ("France", "UK")}
+    assert (figures.records, figures.rejected, france.components + uk.components) == (63, 0, 63)
+    told = france.row()
+    assert (told["files"], told["share_by_age"]) == ((5, 0.0) if count == 10 else (3, 0.3333))
+    assert (uk.row()["share_by_age"], uk.row()["wait_p99_ms"]) == (1.0, 15_001)
 
 
 def test_fill_and_waits_follow_the_count() -> None:
     ten = played(RuleSet(TABLES), day()).rows["low-stock/France"]
     assert ten.row() == {
         "units": 5,
+        "files": 5,
         "partial": 0,
         "by_age": 0,
+        "share_by_age": 0.0,
         "fill": 10.0,
         "wait_p50_ms": 9_000,
         "wait_p99_ms": 9_000,

@@ -14,7 +14,9 @@ from tests.processes import wait_for
 from tests.shell.memory_kafka import Faults, MemoryContents, MemoryKafka, MemoryLogReader, MemorySink, MemorySource
 from uow.processor.engine.ports import Doubt, Meanwhile, Output, Refused, Tp
 from uow.processor.kafka.router import Router, RouterPorts, RouterStatus
+from uow.processor.rules.routed_records import RoutedRecords
 from uow.processor.rules.routing import Fate, Routed, Sent
+from uow.topics.rules import ResolvedRow
 
 INPUT, OUTPUT, RULES = "stock.events", "supply.components", "A-rules"
 
@@ -24,15 +26,32 @@ class KeyDesk:
 
     def refresh(self) -> None: ...
 
-    def route(self, record: Any, headers: Any) -> Routed:
-        key = dict(headers or ())["to"]
-        where = f"{record.topic()}/{record.partition()}/{record.offset()}".encode()
-        return Routed(Fate.ROUTED, "rule", Sent(OUTPUT, key, record.value(), [("uow-input", where)]))
+    def route(self, tp: Tp, seen: Iterable[tuple[Any, Any]], found: RoutedRecords) -> None:
+        for headers, record in seen:
+            where = f"{tp.topic}/{tp.partition}/{record.offset()}".encode()
+            sent = Sent(OUTPUT, dict(headers or ())["to"], record.value(), [("uow-input", where)])
+            found.add(Routed(Fate.ROUTED, "rule", sent))
 
-    def unwritten(self, routed: Iterable[Routed]) -> Sequence[Output]:
+    def announcement(self, meanwhile: Any) -> Sequence[Output]:
+        return ()
+
+    def unwritten(self, rows: Iterable[ResolvedRow]) -> Sequence[Output]:
         return ()
 
     def written(self, outputs: Iterable[Output]) -> None: ...
+
+
+class RulesDesk(KeyDesk):
+    """Has rules that are not in `A-rules`."""
+
+    def __init__(self) -> None:
+        self.is_written = False
+
+    def unwritten(self, rows: Iterable[ResolvedRow]) -> Sequence[Output]:
+        return [] if self.is_written else [Output(RULES, 0, b"rules", b"{}", [])]
+
+    def written(self, outputs: Iterable[Output]) -> None:
+        self.is_written |= bool([*outputs])
 
 
 class RefusingSink(MemorySink):
@@ -47,16 +66,33 @@ class RefusingSink(MemorySink):
         super().write(plans, token)
 
 
+class SinkWithoutTransaction(RefusingSink):
+    """A planted defect: records go out before the transaction begins, and stay."""
+
+    def write(self, plans: Sequence[Any], token: Any) -> None:
+        for plan in plans:
+            for topic, where, key, value, headers in plan.outputs:
+                self.kafka.append(topic, key, value, headers, where)
+            plan.outputs.clear()
+        super().write(plans, token)
+
+
 @contextmanager
-def running(kafka: MemoryKafka, name: str = "one", faults: Faults | None = None) -> Iterator[Router]:
+def running(
+    kafka: MemoryKafka,
+    name: str = "one",
+    faults: Faults | None = None,
+    sink_type: type[RefusingSink] = RefusingSink,
+    desk: KeyDesk | None = None,
+) -> Iterator[Router]:
     """A router in its thread."""
     reader = MemoryLogReader(kafka)
 
     def starts(tps: Sequence[Tp], meanwhile: Meanwhile) -> Mapping[Tp, int]:
         return {tp: at.offset or 0 for tp, at in reader.committed(tps).items()}
 
-    sink = RefusingSink(kafka, f"A-router-{name}", faults)
-    ports = RouterPorts(MemorySource(kafka, name), sink, starts, MemoryContents(kafka), KeyDesk())
+    sink = sink_type(kafka, f"A-router-{name}", faults)
+    ports = RouterPorts(MemorySource(kafka, name), sink, starts, MemoryContents(kafka), desk or KeyDesk())
     errors: list[BaseException | None] = []
 
     def finished(error: BaseException | None) -> None:
@@ -106,6 +142,15 @@ def test_each_record_is_routed_once_in_the_order_of_its_partition_b27() -> None:
     assert router.status.counts == {("rule", Fate.ROUTED): 100}
 
 
+def test_rules_are_there_before_any_record_is_and_once_b77() -> None:
+    kafka = MemoryKafka(partitions=2)
+    with running(kafka, desk=RulesDesk()):
+        wait_for(lambda: len(kafka.topic(RULES)) == 1)
+        send(kafka, 10)
+        wait_for(lambda: len(arrived(kafka)) == 10)
+    assert [record.key() for record in kafka.topic(RULES)] == [b"rules"]
+
+
 @pytest.mark.parametrize("step", ["begin", "produced", "offsets", "commit", "committed"])
 def test_doubt_at_any_step_loses_and_doubles_nothing_b27(step: str) -> None:
     kafka, faults = MemoryKafka(partitions=3), Faults()
@@ -115,6 +160,17 @@ def test_doubt_at_any_step_loses_and_doubles_nothing_b27(step: str) -> None:
         wait_for(lambda: len(arrived(kafka)) == 60)
         wait_for(lambda: router.status.doubts["Doubt"] == 2)
     check(kafka, 60)
+
+
+def test_a_router_without_transaction_is_caught_b220() -> None:
+    """The check of the test before this one is worth something."""
+    kafka, faults = MemoryKafka(partitions=3), Faults()
+    faults.plan("offsets", Doubt("cut"))
+    send(kafka, 60)
+    with running(kafka, faults=faults, sink_type=SinkWithoutTransaction) as router:
+        wait_for(lambda: router.status.doubts["Doubt"] == 1 and not any(router.status.lags().values()))
+    with pytest.raises(AssertionError):
+        check(kafka, 60)
 
 
 def test_two_routers_share_the_inputs_and_one_takes_over_from_the_other_b27() -> None:

@@ -15,7 +15,7 @@ from uow.processor.rules.transforms import installed
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.policies import AliasFamily, DestinationPolicy, HandlingPolicy, ValueFormat
 from uow.topics.record_size import INPUT_LIMIT_BYTES, RecordLimit
-from uow.topics.rules import DEFAULT_ROW, Change, DefaultGroup, Delay, KeyCase, OnNoKey, Row, Rule, Source
+from uow.topics.rules import DEFAULT_ROW, Change, DefaultGroup, Delay, KeyCase, Numbering, OnNoKey, Row, Rule, Source
 
 STOCK = Tp("stock.events", 2)
 LOW_STOCK = Rule("low-stock", 1, "supply")
@@ -398,3 +398,70 @@ def test_names_of_headers_count_for_the_size_of_a_component() -> None:
     assert said(routed)["uow-error-class"] == b"UnitTooLargeError"
     given.headers_ = given.headers_[:9]
     assert route(router(), given).fate is Fate.ROUTED
+
+
+# -- replies to the requests of a fan-out
+
+TRIPS = Rule("trips", 1, "supply", group_key="request", sequence=Numbering.GIVEN)
+
+
+def gathering(rule: Rule = TRIPS, **policy: Any) -> RecordRouting:
+    rows = {name: Row("trips", name, 1, complete_when="manifest") for name in ("trip", DEFAULT_ROW)}
+    return router(rule, rows=rows, policy=replace(POLICY, **policy))
+
+
+def reply(*correlations: bytes, name: str = "uow-correlation-id", value: bytes = b"{}", **more: Any) -> FakeRecord:
+    headers = [(name, each) for each in correlations] + [(key.replace("_", "-"), one) for key, one in more.items()]
+    return FakeRecord(3, headers, value, b"own key", tp=STOCK)
+
+
+def test_a_reply_goes_to_the_group_and_the_number_of_its_request_b79() -> None:
+    """No look-up: both are in the correlation id. What it says of number and end itself is nothing to us."""
+    hostile = {"uow_seq": b"9", "uow_end": b"true", "uow_count": b"1", "uow_id": b"other", "x": b"1"}
+    routed = route(gathering(), reply(b"trips/trip/17.2", **hostile))
+    assert (routed.fate, routed.sent.key, routed.row and routed.row.name) == (
+        Fate.ROUTED,
+        b"trips/trip/17",
+        "trips/trip@1",
+    )
+    stamped = [pair for pair in routed.sent.headers if pair[0] in ("uow-id", "uow-seq", "uow-end", "uow-count", "x")]
+    assert sorted(stamped) == [("uow-id", b"trips/trip/17"), ("uow-seq", b"2"), ("x", b"1")]
+    other = route(gathering(), reply(b"trips/a.b/c/17.2"))
+    assert (other.sent.key, other.row and other.row.name) == (b"trips/a.b/c/17", "trips/*@1")
+
+
+def test_the_correlation_may_stand_elsewhere_b79() -> None:
+    at = replace(TRIPS, group_key="request:path:call.id")
+    assert route(gathering(at), reply(value=b'{"call": {"id": "trips/trip/17.2"}}')).sent.key == b"trips/trip/17"
+    jms = gathering(accept_aliases=frozenset({AliasFamily.JMS}))
+    assert route(jms, reply(b"trips/trip/17.2", name="JMSCorrelationID")).sent.key == b"trips/trip/17"
+
+
+@pytest.mark.parametrize(
+    "correlations",
+    [
+        (),
+        (b"",),
+        (b" ",),
+        (b"17",),
+        (b"trips/trip/17",),
+        (b"trips/trip/17.0",),
+        (b"trips/trip/17.-1",),
+        (b"trips/trip/17.99999999",),
+        (b"trips/17.1",),
+        (b"trips/ /17.1",),
+        (b"others/trip/17.1",),
+        (b"trips/trip/" + b"x" * 300 + b".1",),
+        (b"trips/trip/17.\xb2",),
+        ("trips/trip/17.\u0662".encode(),),
+    ],
+)
+def test_a_reply_to_no_request_is_refused_b82(correlations: tuple[bytes, ...]) -> None:
+    routed = route(gathering(), reply(*correlations))
+    assert (routed.fate, routed.sent.topic) == (Fate.REJECTED, "supply.rejected")
+    assert (said(routed)["uow-error-class"], said(routed)["uow-error-case"]) == (b"BadUnitIdError", b"no-correlation")
+
+
+def test_plain_traffic_among_replies_passes_if_the_rule_says_so_b97() -> None:
+    routed = route(gathering(replace(TRIPS, on_no_key=OnNoKey.PASS_THROUGH)), reply())
+    assert (routed.fate, routed.sent.topic) == (Fate.PASSED, "supply.components")

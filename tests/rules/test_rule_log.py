@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -9,19 +10,21 @@ import pytest
 from confluent_kafka import KafkaError
 
 from tests.fake_record import FakeRecord
-from tests.rules.low_stock import ROWS, RULE, TABLES
+from tests.rules.low_stock import ROWS, RULE, TABLES, changed
 from uow.processor.engine.ports import Doubt, Tp
 from uow.processor.kafka.router_desk import LoggedRules, RouterDesk
 from uow.processor.kafka.rule_log import KafkaRuleLog
 from uow.processor.rules.mirror import read_mirror
+from uow.processor.rules.routed_records import RoutedRecords
 from uow.processor.rules.routing import RouteTarget
 from uow.processor.rules.rule_set import RuleSet
 from uow.schemas.error_classes import ConfigError
 from uow.topics.catalogue import DestinationTopics
+from uow.topics.commands import Command, read_command
 from uow.topics.policies import DestinationPolicy, HandlingPolicy
 from uow.topics.record_size import RecordLimit
 from uow.topics.routers import RouterSettings
-from uow.topics.rules import REFRESH_KEY, RULES_KEY, ResolvedRow
+from uow.topics.rules import REFRESH_KEY, RULES_KEY, OnRuleChange, ResolvedRow
 
 PLACE = Tp("shop-rules", 0)
 UK = ResolvedRow(RULE, ROWS[1])
@@ -69,6 +72,24 @@ def test_a_row_is_found_once_it_was_read_and_other_destinations_have_none() -> N
     assert (policy.rule, policy.target_topic) == (UK.name, "orders.uk")
     assert supply.policy(UK.name) is policy
     assert other.policy(UK.name) is None
+
+
+def test_the_memory_of_rows_and_their_policies_is_reckoned_er19() -> None:
+    log = Log()
+    names = [f"name-{number}" for number in range(200)]
+    rows = [ResolvedRow(RULE, replace(ROWS[1], routing_name=name)) for name in names]
+    for row in rows:
+        log.append(row.name.encode(), row.encode())
+    tracemalloc.start()
+    try:
+        read = reader(log)
+        supply = LoggedRules(read, "supply", POLICY)
+        supply.catch_up(lambda: None)
+        assert all(supply.policy(row.name) is not None for row in rows)
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert 0.7 < read.row_bytes / taken < 1.5, f"{taken / len(rows):.0f} bytes a row"
 
 
 def test_a_row_in_an_open_transaction_is_waited_for() -> None:
@@ -138,26 +159,29 @@ def desk(log: Log, rules: Rules, *ids: str) -> RouterDesk:
     return RouterDesk(rules, routers, {"supply": target}, reader(log), PLACE.topic, lambda: 0)
 
 
-def routed(desk: RouterDesk, name: bytes) -> Any:
-    record = FakeRecord(0, [("uow-destination", name)], b"<a/>", tp=Tp("stock.events", 0))
-    return desk.route(record, record.headers_)
+def rows(desk: RouterDesk, *named: bytes) -> Any:
+    """The rows of the components that become of records with these routing names."""
+    tp, found = Tp("stock.events", 0), RoutedRecords()
+    records = [FakeRecord(0, [("uow-destination", name)], b"<a/>", tp=tp) for name in named]
+    desk.route(tp, [(record.headers_, record) for record in records], found)
+    return found.rows.values()
 
 
 def test_each_row_and_all_rules_are_written_once_with_the_first_component_b17() -> None:
     log, rules = Log(), Rules()
     first = desk(log, rules)
-    outputs = first.unwritten([routed(first, b"UK"), routed(first, b"UK"), routed(first, b"Mars")])
+    outputs = first.unwritten(rows(first, b"UK", b"UK", b"Mars"))
     assert [output.key for output in outputs] == [b"low-stock/UK@1", b"low-stock/*@1", RULES_KEY]
     assert {(output.topic, output.partition) for output in outputs} == {PLACE}
     assert RuleSet(read_mirror(outputs[-1].value or b"")).content() == rules.now.content()
-    assert first.unwritten([routed(first, b"UK")]) != [], "an aborted transaction wrote nothing"
+    assert first.unwritten(rows(first, b"UK")) != [], "an aborted transaction wrote nothing"
     first.written(outputs)
-    assert first.unwritten([routed(first, b"UK")]) == []
+    assert first.unwritten(rows(first, b"UK")) == []
     for output in outputs:
         log.append(output.key or b"", output.value)
     second = desk(log, rules)
     second.refresh()
-    assert second.unwritten([routed(second, b"UK"), routed(second, b"Mars")]) == []
+    assert second.unwritten(rows(second, b"UK", b"Mars")) == []
 
 
 def test_rules_that_fit_into_no_record_are_not_kept_and_stop_nothing_b17() -> None:
@@ -167,16 +191,53 @@ def test_rules_that_fit_into_no_record_are_not_kept_and_stop_nothing_b17() -> No
     )
     rules.now = RuleSet(replace(TABLES, rows=(*TABLES.rows, *many)))
     one = desk(log, rules)
-    assert [output.key for output in one.unwritten([routed(one, b"UK")])] == [b"low-stock/UK@1"]
+    assert [output.key for output in one.unwritten(rows(one, b"UK"))] == [b"low-stock/UK@1"]
 
 
 def test_another_version_is_used_from_the_next_turn_on() -> None:
     log, rules = Log(), Rules()
     one = desk(log, rules)
     rules.now = RuleSet(replace(TABLES, rows=(*TABLES.rows, replace(ROWS[1], version=2))))
-    assert routed(one, b"UK").row.name == "low-stock/UK@1"
+    assert [row.name for row in rows(one, b"UK")] == ["low-stock/UK@1"]
     one.refresh()
-    assert routed(one, b"UK").row.name == "low-stock/UK@2"
+    assert [row.name for row in rows(one, b"UK")] == ["low-stock/UK@2"]
+
+
+def test_a_version_of_a_live_rule_is_announced_once_to_all_partitions_and_a_planned_row_when_it_begins_b13() -> None:
+    log, rules, now = Log(), Rules(), [0]
+    live = replace(TABLES, rules=(replace(RULE, on_rule_change=OnRuleChange.LIVE),), rows=ROWS[:2])
+    target = RouteTarget(DestinationTopics("shop", "supply"), POLICY, RecordLimit(), partitions=3)
+    routers = {"stock": RouterSettings(("stock.events",), ())}
+    rules.now = RuleSet(live)
+
+    def started() -> RouterDesk:
+        log.position = 0
+        return RouterDesk(rules, routers, {"supply": target}, reader(log), PLACE.topic, lambda: now[0])
+
+    def announced(desk: RouterDesk) -> list[str]:
+        desk.refresh()
+        found = []
+        while outputs := desk.announcement(tuple):
+            assert desk.announcement(tuple) == outputs, "an aborted transaction made nothing known"
+            row, *commands = outputs
+            assert {(each.topic, each.partition) for each in commands} == {("supply.commands", n) for n in range(3)}
+            (command,) = {read_command(each.headers) for each in commands}
+            assert isinstance(command, Command)
+            assert (row.topic, row.key) == (PLACE.topic, command.rule.encode())
+            found.append(command.rule)
+            log.append(row.key or b"", row.value)
+            desk.written(outputs)
+        return found
+
+    first = started()
+    assert announced(first) == ["low-stock/France@1", "low-stock/UK@1"]
+    assert announced(first) == announced(started()) == [], "whoever comes later finds them in A-rules"
+    planned = replace(ROWS[1], version=2, complete_count=3, valid_from_ms=100)
+    rules.now = RuleSet(live.with_rows_of(changed(2, rows=(planned,))))
+    assert announced(first) == []
+    now[0] = 100
+    assert announced(first) == ["low-stock/UK@2"]
+    assert announced(desk(Log(), Rules())) == [], "a rule whose groups keep their version"
 
 
 def test_a_router_without_any_rule_is_refused_at_the_start() -> None:

@@ -96,6 +96,8 @@ def test_units_are_those_that_would_be_written_b215_b53() -> None:
         ("at 5s send UK\nat 4s send UK", "line 2: .*goes back"),
         ("soon send UK", "line 1: .*is not `at MOMENT"),
         ("at 1s shout", "'shout' is none of"),
+        ("at 0s call trip c1 hotel", "line 1: .*no rule gathers"),
+        ("at 0s reply c1 1", "line 1: .*of a call before it"),
     ],
 )
 def test_a_scenario_that_does_not_hold_says_where_b215(lines: str, complaint: str) -> None:

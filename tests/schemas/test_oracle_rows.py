@@ -7,6 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.core.rule_script import row
 from tests.schemas.wire_strategies import (
     attributes,
     changelog_rows,
@@ -17,6 +18,7 @@ from tests.schemas.wire_strategies import (
     ranges,
 )
 from uow.processor.core.changes import Amended, Closed
+from uow.processor.core.gathered import Called
 from uow.processor.core.group import Group
 from uow.processor.engine import rows
 from uow.schemas import codec, component, framing
@@ -31,10 +33,12 @@ from uow.schemas.records import (
     DecidedCommand,
     GroupRow,
     LedgerRecord,
+    ManifestPart,
     OffsetRange,
     Outcome,
     changelog_key,
 )
+from uow.topics.conditions import Manifest
 
 offsets = st.integers(0, 2**62)
 
@@ -163,6 +167,20 @@ def test_rows_of_groups_by_hand_have_the_codecs_bytes(row: GroupRow) -> None:
     key, value = rows.group_row(group)
     assert (key, value) == (changelog_key(b"a", GROUP_ROW), codec.frame(row))
     assert rows.read_group_row(value) == row
+
+
+@given(longs, longs, st.text(min_size=1, max_size=60))
+def test_rows_of_groups_that_gather_replies_have_the_codecs_bytes(opened_at: int, at: int, command_id: str) -> None:
+    """B-78."""
+    text = b'{"name":"n","timeout_ms":0,"requests":[{"number":1,"folder":"f","topic":"t"}]}'
+    wanted = GroupRow(1, opened_at, rule="low-stock/UK@1", manifest=ManifestPart(command_id, at, text))
+    group = Group(b"a", 1, opened_at)
+    group.rule(row(complete_when=Manifest()))
+    group.announce(Called.read(command_id.encode(), at, text))
+    rows.begin_rows(group)
+    value = rows.group_row(group)[1]
+    assert value == codec.frame(wanted)
+    assert rows.read_group_row(value) == wanted
 
 
 @given(st.sampled_from(["ChangelogComponent", "ChangelogGroup", "Ledger"]), st.binary(max_size=80))

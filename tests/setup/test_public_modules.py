@@ -12,7 +12,15 @@ import pytest
 
 from tests.setup.wheels import ROOT
 
-PUBLIC = ("uow", "uow.errors", "uow.embedded", "uow.client.kafka_port", "uow.spark_sink.views", "uow.testing")
+PUBLIC = (
+    "uow",
+    "uow.aio",
+    "uow.errors",
+    "uow.embedded",
+    "uow.client.kafka_port",
+    "uow.spark_sink.views",
+    "uow.testing",
+)
 PAGES = [
     *ROOT.glob("*.md"),
     *(ROOT / "docs").glob("*.md"),

@@ -9,15 +9,17 @@ from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import pytest
 from confluent_kafka import KafkaError
 
 from tests.fake_record import FakeRecord
-from tests.rules.low_stock import RULE, TABLES
-from tests.shell.memory_kafka import MemoryContents, MemoryKafka, MemoryLogReader, MemorySink, MemorySource
+from tests.rules.low_stock import ROWS, RULE, TABLES, changed
+from tests.shell.memory_kafka import Faults, MemoryContents, MemoryKafka, MemoryLogReader, MemorySink, MemorySource
 from tests.shell.whole_worker import in_a_loop, settings, until
 from uow.processor.engine.driver_ports import Ports, Task, Wanted
 from uow.processor.engine.ports import Meanwhile, Tp
 from uow.processor.engine.restore import restore
+from uow.processor.engine.rule_figures import RowName
 from uow.processor.kafka.router import Router, RouterPorts, RouterStatus
 from uow.processor.kafka.router_desk import LoggedRules, RouterDesk
 from uow.processor.kafka.rule_log import KafkaRuleLog
@@ -25,9 +27,13 @@ from uow.processor.rules.routing import RouteTarget
 from uow.processor.rules.rule_set import RuleSet, RuleTables
 from uow.processor.shell.app import UowApp, create_app, task_contexts
 from uow.processor.shell.monitor import WorkerStatus
+from uow.processor.shell.router_thread import check_targets
+from uow.schemas.error_classes import ConfigError
 from uow.topics.catalogue import DestinationTopics, rules_topic
+from uow.topics.policies import Shape
 from uow.topics.record_size import RecordLimit
 from uow.topics.routers import RouterSettings
+from uow.topics.rules import OnRuleChange
 
 INPUT = "stock.events"
 ROUTERS = {"stock": RouterSettings((INPUT,))}
@@ -79,9 +85,11 @@ def rule_log(kafka: MemoryKafka) -> KafkaRuleLog:
 
 
 @asynccontextmanager
-async def running(kafka: MemoryKafka, tables: RuleTables = TO_D, routes: bool = True) -> AsyncIterator[UowApp]:
-    """A worker; with `routes` it has a router as well."""
-    configured = replace(settings(), routers=ROUTERS)
+async def running(
+    kafka: MemoryKafka, tables: RuleTables = TO_D, routes: bool = True, name: str = "0", faults: Faults | None = None
+) -> AsyncIterator[UowApp]:
+    """A worker of this name; with `routes` it has a router as well."""
+    configured = replace(settings(name), routers=ROUTERS)
     log, rules = rule_log(kafka), RuleSet(tables)
     contexts = {
         topic: replace(context, rules=LoggedRules(log, "D", context.policy))
@@ -92,8 +100,8 @@ async def running(kafka: MemoryKafka, tables: RuleTables = TO_D, routes: bool = 
         return restore(MemoryLogReader(kafka), contexts, tps, wanted)
 
     def new_ports(status: WorkerStatus) -> Ports:
-        sink = MemorySink(kafka, configured.transactional_id)
-        return Ports(MemorySource(kafka, "0"), sink, kafka.clock, restored, upstream=MemoryUpstream(kafka))
+        sink = MemorySink(kafka, configured.transactional_id, faults)
+        return Ports(MemorySource(kafka, name), sink, kafka.clock, restored, upstream=MemoryUpstream(kafka))
 
     def new_router(
         status: WorkerStatus, on_ready: Callable[[], None], on_finished: Callable[[BaseException | None], None]
@@ -104,7 +112,7 @@ async def running(kafka: MemoryKafka, tables: RuleTables = TO_D, routes: bool = 
             return {tp: at.offset or 0 for tp, at in reader.committed(tps).items()}
 
         policy = configured.destinations["D"]
-        targets = {"D": RouteTarget(DestinationTopics("A", "D"), policy, RecordLimit())}
+        targets = {"D": RouteTarget(DestinationTopics("A", "D"), policy, RecordLimit(), kafka.partitions)}
         desk = RouterDesk(lambda: rules, ROUTERS, targets, rule_log(kafka), rules_topic("A"), kafka.clock.now_ms)
         sink = MemorySink(kafka, configured.of_routers.transactional_id)
         ports = RouterPorts(MemorySource(kafka, "router"), sink, starts, MemoryContents(kafka), desk)
@@ -154,6 +162,12 @@ async def until_as_time_goes_by(kafka: MemoryKafka, condition: Callable[[], Any]
 def held(app: UowApp) -> int:
     """Components in open groups."""
     return sum(task.counts.open for task in list(app.status.tasks.values()))
+
+
+def deadlines(app: UowApp) -> list[int]:
+    """Of the open groups, epoch ms."""
+    tasks: list[Any] = [*app.status.tasks.values()]
+    return [group.due_at(task.context.policy) for task in tasks for group in task.groups.values()]
 
 
 def components(kafka: MemoryKafka) -> int:
@@ -212,6 +226,61 @@ async def test_twelve_of_twenty_for_spain_outlive_a_stop_and_close_at_their_own_
 
 
 @in_a_loop
+async def test_eight_more_for_spain_after_a_start_in_time_complete_the_twenty_b66() -> None:
+    kafka = MemoryKafka()
+    send(kafka, "Spain", 12)
+    async with running(kafka) as app:
+        await until(lambda: held(app) == 12)
+    kafka.clock.now += 40_000
+    async with running(kafka):
+        send(kafka, "Spain", 8, 12)
+        await until(lambda: units(kafka, "orders.spain"))
+        kafka.clock.now += 30_000
+        send(kafka, "Spain", 1, 20)
+        await until(lambda: components(kafka) == 21)
+        assert units(kafka, "orders.spain") == [(20, "complete", "count", "1")]
+
+
+@in_a_loop
+async def test_twelve_for_spain_close_at_their_deadline_though_their_worker_was_killed_and_another_joined_b66() -> None:
+    """The next worker has nothing of the first one but what is in Kafka: not its memory, and files there are none."""
+    kafka, faults = MemoryKafka(), Faults()
+    send(kafka, "Spain", 12)
+    async with running(kafka, faults=faults) as app:
+        await until(lambda: held(app) == 12)
+        first = deadlines(app)
+        kafka.clock.now += 20_000
+        faults.plan("produced", RuntimeError("killed"))
+        kafka.append("D.components", b"plain", b"<a/>", [])
+        await until(lambda: app.crashed)
+    async with running(kafka, routes=False) as heir:
+        await until(lambda: held(heir) == 12)
+        assert deadlines(heir) == first
+        async with running(kafka, routes=False, name="1") as other:
+            await until(lambda: len(heir.status.tasks) == len(other.status.tasks) == 1)
+            await until(lambda: held(heir) + held(other) == 12)
+            assert deadlines(heir) + deadlines(other) == first
+            kafka.clock.now += 40_001
+            await until_as_time_goes_by(kafka, lambda: units(kafka, "orders.spain"))
+            await until(lambda: held(heir) + held(other) == 0)
+    assert units(kafka, "orders.spain") == [(12, "partial", "age", "1")]
+
+
+@in_a_loop
+async def test_twelve_for_spain_close_at_a_start_ten_minutes_later_and_the_overrun_is_told_b66() -> None:
+    kafka = MemoryKafka()
+    send(kafka, "Spain", 12)
+    async with running(kafka) as app:
+        await until(lambda: held(app) == 12)
+    kafka.clock.now += 600_000
+    async with running(kafka) as app:
+        await until(lambda: units(kafka, "orders.spain"))
+        assert units(kafka, "orders.spain") == [(12, "partial", "age", "1")]
+        (task, *_) = app.status.tasks.values()
+        assert task.context.figures.rows[RowName("low-stock", "Spain")].overruns.total == pytest.approx(540, abs=1)
+
+
+@in_a_loop
 async def test_nothing_is_given_up_while_a_component_lies_unread_in_an_input_b218() -> None:
     """Three of five were routed; two more came in time, while no router ran. The worker that starts first has none."""
     kafka = MemoryKafka()
@@ -229,6 +298,55 @@ async def test_nothing_is_given_up_while_a_component_lies_unread_in_an_input_b21
     async with running(kafka):
         await until_as_time_goes_by(kafka, lambda: units(kafka, "orders.uk"))
     assert units(kafka, "orders.uk") == [(5, "complete", "count", "1")]
+
+
+@in_a_loop
+async def test_open_groups_of_a_live_rule_take_the_version_that_a_router_finds_b13() -> None:
+    kafka = MemoryKafka()
+    live = replace(TO_D, rules=(replace(TO_D.rules[0], on_rule_change=OnRuleChange.LIVE),))
+    send(kafka, "UK", 4)
+    async with running(kafka, live) as app:
+        await until(lambda: held(app) == 4)
+    fewer = changed(2, rows=(replace(ROWS[1], version=2, complete_count=3),))
+    async with running(kafka, live.with_rows_of(fewer)):
+        await until_as_time_goes_by(kafka, lambda: units(kafka, "orders.uk") == [(4, "complete", "command", "1")])
+        send(kafka, "UK", 3)
+        await until(lambda: units(kafka, "orders.uk")[1:] == [(3, "complete", "count", "2")])
+
+
+def test_runs_need_a_target_with_as_many_partitions_b60(caplog: pytest.LogCaptureFixture) -> None:
+    runs = (replace(ROWS[0], shape=Shape.CONSECUTIVE, value_format=None), *ROWS[1:])
+    rules, there = RuleSet(replace(TO_D, rows=runs)), {"D.components": 4, "orders.france": 4, "orders.uk": 1}
+    check_targets(settings(), rules, there)
+    assert "orders.spain of destination D does not exist" in caplog.text
+    with pytest.raises(ConfigError, match=r"topic orders.france, partitions = 6: must be 4"):
+        check_targets(settings(), rules, there | {"orders.france": 6})
+
+
+@in_a_loop
+async def test_a_replay_makes_the_same_units_though_the_rules_have_changed_b14() -> None:
+    """Components and `A-rules` are all that the assembler uses: another one starts from them alone, beside a router with other rules."""
+    kafka, again = MemoryKafka(), MemoryKafka()
+    send(kafka, "France", 25)
+    send(kafka, "UK", 3)
+    async with running(kafka):
+        await until(lambda: len(units(kafka, "orders.france")) == 2)
+        kafka.clock.now += 30_001
+        await until_as_time_goes_by(kafka, lambda: units(kafka, "orders.uk"))
+        await until_as_time_goes_by(kafka, lambda: len(units(kafka, "orders.france")) == 3)
+    for topic in (rules_topic("A"), "D.components"):
+        for each in kafka.topic(topic):
+            again.append(topic, each.key(), each.value(), each.headers(), each.partition(), each.timestamp()[1])
+    again.clock.now = kafka.clock.now
+    fewer = tuple(replace(row, complete_count=4, age_ms=1_000, target_topic="orders.few") for row in TO_D.rows)
+    async with running(again, replace(TO_D, rows=fewer)):
+        await until_as_time_goes_by(
+            again, lambda: units(again, "orders.uk") and len(units(again, "orders.france")) == 3
+        )
+    for topic in ("orders.france", "orders.uk"):
+        told = [[(each.key(), each.value(), each.headers()) for each in one.topic(topic)] for one in (kafka, again)]
+        assert told[0] == told[1]
+    assert again.topic("orders.few") == []
 
 
 @in_a_loop

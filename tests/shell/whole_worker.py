@@ -106,7 +106,9 @@ def send_to(kafka: MemoryKafka, partition: int, id: str, seq: int, end: bool = F
     kafka.append("D.components", id.encode(), value, c(seq, id=id, end=end), partition=partition)
 
 
-def new_ports(kafka: MemoryKafka, configured: WorkerSettings, sink: MemorySink) -> Callable[[WorkerStatus], Ports]:
+def new_ports(
+    kafka: MemoryKafka, configured: WorkerSettings, sink: MemorySink, rules_bytes: int = 0
+) -> Callable[[WorkerStatus], Ports]:
     """Ports in memory for one worker, around its sink; it saw what was recorded when it was alone, and no other worker."""
     contexts = task_contexts(configured, {"D.components": kafka.partitions})
     reader = MemoryLogReader(kafka)
@@ -123,6 +125,7 @@ def new_ports(kafka: MemoryKafka, configured: WorkerSettings, sink: MemorySink) 
             sink=sink,
             clock=kafka.clock,
             restore=restored,
+            rules_bytes=lambda: rules_bytes,
         )
 
     return make
@@ -135,11 +138,12 @@ async def running(
     faults: Faults | None = None,
     web: WebAddress | None = None,
     sink: MemorySink | None = None,
+    rules_bytes: int = 0,
 ) -> AsyncIterator[UowApp]:
     """The app, started and ready; stopped on leaving."""
     configured = configured or settings()
     sink = sink or MemorySink(kafka, configured.transactional_id, faults)
-    app = create_app(configured, new_ports(kafka, configured, sink), web)
+    app = create_app(configured, new_ports(kafka, configured, sink, rules_bytes), web)
     app.finalize()
     app.worker_init()
     app.worker_init_post_autodiscover()

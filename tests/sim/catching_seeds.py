@@ -9,7 +9,7 @@ from __future__ import annotations
 CATCHING_SEEDS = {
     "changelog_is_not_written": 3,
     "tombstones_are_not_written": 0,
-    "tombstones_stand_behind_the_rows": 350,
+    "tombstones_stand_behind_the_rows": 409,
     "position_is_one_too_far": 1,
     "ledger_does_not_say_what_was_not_held": 2,
     "ledger_forgets_closed_groups": 3,
@@ -76,7 +76,7 @@ CATCHING_SEEDS = {
     "unit_of_a_route_stays_in_the_default_topic_too": 5,
     "last_route_that_accepts_a_unit_wins": 19,
     "producer_is_kept_after_a_clean_abort": 280,
-    "only_broken_connections_are_doubtful": 37,
+    "only_broken_connections_are_doubtful": 8,
     "deaf_producer_is_used": 3,
     "full_send_buffer_drops_the_record": 126,
     "commands_are_not_sought_back": 8,
@@ -99,9 +99,12 @@ CATCHING_SEEDS = {
     "every_expired_group_goes_to_errors": 5,
     "outcome_of_a_group_that_never_opened_is_not_reported": 2,
     "unit_goes_where_its_key_hashes": 26,
+    "rows_that_open_groups_took_are_lost_in_a_restore": 0,
     "row_of_a_rule_is_lost_in_a_restore": 0,
     "unknown_rows_are_refused_without_reading_the_rules": 5,
     "component_ids_are_forgotten_in_a_restore": 0,
+    "manifest_is_not_written": 36,
+    "group_without_a_reply_is_lost_in_a_restore": 36,
 }
 
 

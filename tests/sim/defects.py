@@ -18,6 +18,7 @@ import confluent_kafka as ck
 import uow.processor.core.command as commanding
 import uow.processor.engine.restore as restoring
 import uow.processor.engine.routed_units as routed
+import uow.processor.engine.rows as writing
 import uow.processor.engine.task as running
 from uow.processor.core.changes import Closed
 from uow.processor.core.closed import CommandMemory
@@ -649,10 +650,29 @@ def row_of_a_rule_is_lost_in_a_restore(original: Any) -> Any:
     return lambda self, key, group, row: original(self, key, group, replace(row, rule=None))
 
 
+@defect(writing, "_manifest")
+def manifest_is_not_written(original: Any) -> Any:
+    """B-88: after a restart nobody knows how many replies there are, nor until when they are waited for."""
+    return lambda called: original(None)
+
+
+@defect(PartitionTask, "restore_group_row")
+def group_without_a_reply_is_lost_in_a_restore(original: Any) -> Any:
+    """B-84: its manifest is all that there is of it."""
+    return lambda self, key, group, row: None if group is None else original(self, key, group, row)
+
+
+@defect(PartitionTask, "restore_live")
+def rows_that_open_groups_took_are_lost_in_a_restore(original: Any) -> Any:
+    """B-13: the version of a row that was made known holds for groups that open later, too."""
+    return lambda self, rows: original(self, {})
+
+
 @defect(PartitionTask, "read_rules")
 def unknown_rows_are_refused_without_reading_the_rules(original: Any) -> Any:
     def wrong(self: PartitionTask, before: int, meanwhile: Any) -> None:
         self.partition.rules_read_before = before
+        self.partition.commands_known_before = self.partition.commands_read_before
 
     return wrong
 

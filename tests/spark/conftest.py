@@ -14,7 +14,11 @@ from tests.spark.stage import Stage
 from uow.topics.policies import DestinationPolicy, HandlingPolicy
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import SparkSession
+
+    from uow.topics.rules import ResolvedRow
 
 
 @pytest.fixture(scope="package")
@@ -56,10 +60,10 @@ def make_shared_stage(
 def _stages(spark: SparkSession, broker: Any, folder: Path, name: str) -> Iterator[Callable[..., Stage]]:
     stages: list[Stage] = []
 
-    def make(**policy: Any) -> Stage:
+    def make(rows: Callable[[str], Sequence[ResolvedRow]] = lambda name: (), **policy: Any) -> Stage:
         given = {"handling_policy": HandlingPolicy.SINGLE_MESSAGE_DELIVERY} | policy
         own = f"{name}-{len(stages)}"
-        stages.append(Stage(spark, broker.bootstrap, folder / "tables", own, DestinationPolicy(**given)))
+        stages.append(Stage(spark, broker.bootstrap, folder / "tables", own, DestinationPolicy(**given), rows(own)))
         return stages[-1]
 
     yield make

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,19 +18,22 @@ from tests.fake_record import FakeRecord
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.ports import Plan, Tp
 from uow.processor.engine.task import PartitionTask
+from uow.processor.rules.row_table import RowTable
 from uow.schemas.framing import single_object_header
 from uow.spark_sink.audit import Audit, AuditReport
 from uow.spark_sink.delta_sink import DeltaSink
+from uow.spark_sink.destination_rules import DestinationRules
 from uow.spark_sink.kafka import Cluster
-from uow.spark_sink.tables import DeltaTables, Table
+from uow.spark_sink.tables import DeltaTables, Table, with_nested
 from uow.topics.catalogue import DestinationTopics, expected
 from uow.topics.commands import Command, command_headers
 from uow.topics.partitioner import partition_for
 from uow.topics.path_map import NONCE_BYTES, PathMap, claim_key, claim_value
 from uow.topics.policies import DestinationPolicy
+from uow.topics.rules import ResolvedRow
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 PARTITIONS = 2
@@ -48,8 +51,18 @@ QUIET.propagate = False
 class Stage:
     """One destination, its topics, its worker and its tables."""
 
-    def __init__(self, spark: SparkSession, servers: str, tables: Path, name: str, policy: DestinationPolicy) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        servers: str,
+        tables: Path,
+        name: str,
+        policy: DestinationPolicy,
+        rows: Sequence[ResolvedRow] = (),
+    ) -> None:
         self.spark, self.servers, self.policy = spark, servers, policy
+        targets = tuple(sorted({row.row.target_topic for row in rows if row.row.target_topic}))
+        self.rules = DestinationRules(targets, frozenset(["of-another"]), {row.name: row for row in rows})
         self.names = DestinationTopics("tests", name)
         self.tables = DeltaTables(tables, name)
         self.cluster = Cluster(servers)
@@ -67,7 +80,10 @@ class Stage:
         header = single_object_header("Unit")
         self._paths = PathMap(PARTITIONS) if policy.has_paths else None
         outcome = single_object_header("Outcome")
-        self._context = TaskContext(name, self.names, policy, PARTITIONS, header, outcome, paths=self._paths)
+        rule_table = RowTable(self.rules.rows, name, policy)
+        self._context = TaskContext(
+            name, self.names, policy, PARTITIONS, header, outcome, paths=self._paths, rules=rule_table
+        )
         self.tasks = {p: PartitionTask(Tp(self.names.components, p), self._context) for p in range(PARTITIONS)}
         self._sent = dict.fromkeys(range(PARTITIONS), 0)
         self._at = STARTED_MS
@@ -92,6 +108,7 @@ class Stage:
             if spec.name in (self.names.components, self.names.commands):
                 config["message.timestamp.type"] = "CreateTime"
             topics.append(NewTopic(spec.name, spec.partitions, 1, config=config))
+        topics += [NewTopic(target, PARTITIONS, 1) for target in self.rules.targets]
         for future in admin.create_topics(topics).values():
             future.result(DEADLINE_S)
 
@@ -236,7 +253,10 @@ class Stage:
 
     def sinking(self) -> DeltaSink:
         """The sink of this destination."""
-        return DeltaSink(self.spark, self.cluster, self.names, self.tables, self.policy.routes, self.policy.forms_units)
+        policy = self.policy
+        return DeltaSink(
+            self.spark, self.cluster, self.names, self.tables, policy.routes, policy.forms_units, self.rules
+        )
 
     def sink(self) -> None:
         """`uow sink --once`."""
@@ -246,12 +266,19 @@ class Stage:
         """A table, in the order of its records."""
         order = ("unit_partition", "unit_offset", "position") if table is Table.COMPONENTS else ("partition", "offset")
         # sorted here: Spark would make two more jobs of it
-        found = self.tables.read(self.spark, table).collect()
+        found = self._present(table).collect()
         return sorted(found, key=lambda row: [(row[name] is not None, row[name] or 0) for name in order])
+
+    def _present(self, table: Table) -> DataFrame:
+        """As `DeltaTables.read`, by fewer jobs."""
+        rows = self.tables.present(self.spark, table).rows
+        if table is not Table.COMPONENTS:
+            return rows
+        return with_nested(self.spark, rows, self.tables.present(self.spark, Table.UNITS).rows)
 
     def audit(self, *, incremental: bool = False, accept: bool = False) -> AuditReport:
         """`uow audit`."""
-        audit = Audit(self.spark, self.cluster, self.names, self.policy, self.tables)
+        audit = Audit(self.spark, self.cluster, self.names, self.policy, self.tables, self.rules)
         return audit.run(incremental=incremental, accept=accept)
 
     def tamper(self, table: Table, change: Callable[[list[dict[str, Any]]], None]) -> None:
@@ -259,13 +286,13 @@ class Stage:
         if table in (Table.UNITS, Table.COMPONENTS) and self._is_nested:
             self._put_components_into_their_table()
             self._is_nested = False
-        found = self.tables.read(self.spark, table)
+        found = self._present(table)
         rows = [row.asDict(recursive=True) for row in found.collect()]
         change(rows)
         self._overwrite(table, rows, found.schema)
 
     def _put_components_into_their_table(self) -> None:
-        parts = self.tables.read(self.spark, Table.COMPONENTS)
+        parts = self._present(Table.COMPONENTS)
         self._overwrite(Table.COMPONENTS, parts.collect(), parts.schema)
         self.spark.sql(f"UPDATE {self.tables.sql_name(Table.UNITS)} SET components = NULL")  # noqa: S608
 

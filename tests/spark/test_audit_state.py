@@ -74,7 +74,7 @@ def cut(folder: Path) -> None:
         (lambda folder: (folder / "latest.json").unlink(), "no audit"),
         (lambda folder: (folder / "latest.json").write_text("{"), "cannot be read"),
         (lambda folder: (folder / "latest.json").write_text("[]"), "cannot be read"),
-        (damage(lambda data: data.update(format=2)), "another version"),
+        (damage(lambda data: data.update(format=1)), "another version"),
         (damage(lambda data: data.update(settings="x")), "have changed"),
         (damage(lambda data: data.update(ends={"a": "b"})), "cannot be read"),
         (damage(lambda data: data.update(folder="../elsewhere")), "damaged"),

@@ -12,13 +12,19 @@ import pytest
 
 from tests.processes import wait_for
 from tests.spark.standalone_cluster import StandaloneCluster
-from tests.spark.test_sink_kills import Sender, check_tables, destination, planned
+from tests.spark.test_sink_kills import Sender, check_tables, destination
 from uow.topics.catalogue import DestinationTopics
 
 ROUNDS = 3
 STEP_S = 240.0
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(2400)]
+
+
+def planned(tables: Path, destination: str) -> int:
+    """Number of batches planned so far."""
+    offsets = tables / "_checkpoints" / destination / "offsets"
+    return max((int(path.name) + 1 for path in offsets.glob("[0-9]*")), default=0)
 
 
 def test_executors_and_machines_killed_one_after_the_other_lose_and_double_nothing_w127(

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def sinking(stage: Stage, root: Path, kind: FileFormat = FileFormat.XML) -> FileSink:
-    return FileSink(stage.spark, stage.cluster, stage.names, root, kind, stage.policy.routes)
+    return FileSink(stage.spark, stage.cluster, stage.names, root, kind, stage.policy.routes, stage.rules)
 
 
 def sink(stage: Stage, root: Path, kind: FileFormat = FileFormat.XML) -> None:

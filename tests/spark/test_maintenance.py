@@ -50,7 +50,7 @@ def leave_only_checkpoints(stage: Stage) -> None:
     """Delta's log as it is after its retention: a checkpoint, and nothing of the commits before."""
     logs = stage.spark._jvm.org.apache.spark.sql.delta.DeltaLog  # type: ignore[union-attr]
     for table in Table:
-        logs.forTable(stage.spark._jsparkSession, stage.tables.path(table)).checkpoint()
+        logs.forTableWithSnapshot(stage.spark._jsparkSession, stage.tables.path(table))._1().checkpoint()
         folder = Path(stage.tables.path(table)) / "_delta_log"
         assert [*folder.glob("*.checkpoint*.parquet")]
         for old in {*sorted(folder.glob("*.json"))[:-1], *folder.glob("*.crc")}:

@@ -56,12 +56,52 @@ def test_an_empty_table_is_as_delta_itself_makes_one(stage: Stage, tmp_path: Pat
     mine, theirs = DeltaTable.forPath(stage.spark, own), DeltaTable.forPath(stage.spark, other)
     assert mine.toDF().schema == theirs.toDF().schema
     assert same_details(mine) == same_details(theirs)
+    first, made = (json.loads((Path(of) / "_delta_log" / f"{0:020}.crc").read_text()) for of in (own, other))
+    assert {**first, "metadata": None} == {name: made[name] for name in first} | {"metadata": None}
+    assert first["metadata"].keys() == made["metadata"].keys()
     assert set(map(stage.tables.is_empty, Table)) == {True}
     assert set(stage.tables.rows(stage.spark).values()) == {0}
     stage.tables.make(stage.spark)
     assert mine.history().count() == 1
-    stage.spark.createDataFrame([[None] * len(wanted)], wanted).write.format("delta").mode("append").save(own)
+
+
+def test_what_delta_records_beside_a_commit_is_what_it_says_itself(stage: Stage) -> None:
+    """And is not needed: other writers record nothing."""
+    stage.tables.make(stage.spark)
+    kind = columns(Table.UNITS, stage.tables.form)
+    row = stage.spark.createDataFrame([["a", *[None] * (len(kind) - 1)]], kind)
+    for version in (3, 4):
+        append_once(row, stage.tables.path(Table.UNITS), "one", version)
+
+    def told(table: Table) -> list[Any]:
+        tables, spark = stage.tables, stage.spark
+        found = tables.present(spark, table)
+        batches = tables.last_batches(spark, table, ("one", "two"))
+        return [
+            tables.id(spark, table),
+            batches,
+            tables.count(spark, table),
+            *tables.extent(spark, table),
+            found.rows.collect(),
+        ]
+
+    begun = jobs(stage)
+    recorded = {table: told(table) for table in (Table.UNITS, Table.PASSED)}
+    assert jobs(stage) == begun + 1, "to read the rows"
+    assert recorded[Table.UNITS][1:4] == [{"one": 4}, 2, 2]
+    assert recorded[Table.PASSED][1:] == [{}, 0, 0, 0, []]
     assert not stage.tables.is_empty(Table.UNITS)
+    for table in recorded:
+        log = Path(stage.tables.path(table)) / "_delta_log"
+        for checksum in log.glob("0*.crc"):
+            checksum.write_text('{"cut')
+    assert {table: told(table) for table in recorded} == recorded
+
+
+def jobs(stage: Stage) -> int:
+    """The number of Spark's jobs so far."""
+    scheduler: Any = stage.spark.sparkContext._jsc.sc().dagScheduler()  # type: ignore[attr-defined]
+    return int(scheduler.nextJobId())
 
 
 def same_details(table: DeltaTable) -> Row:

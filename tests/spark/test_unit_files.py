@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from uow.schemas import codec, formats
 from uow.schemas.records import ComponentRecord, Reason, Source, Unit, UnitOutcome
-from uow.spark_sink.unit_files import FileFormat, Staged, UnitFolder, content, file_name, path_of, stage
+from uow.spark_sink.unit_files import FileFormat, Staged, UnitFolder, content, day_of, file_name, path_of, stage
 
 HOSTILE = (
     *(
@@ -138,20 +138,21 @@ def test_json_that_is_declared_is_embedded_as_it_is_and_other_bytes_stay_bytes()
 
 def staged(folder: Path, n: int) -> tuple[str, Staged]:
     made = replace(unit(b"%d" % n), unit_id=f"unit {n}")
-    return path_of(made.unit_id), Staged("t", 0, n, n, made.unit_id, *stage(made, FileFormat.AVRO, folder))
+    written = stage(content(made, FileFormat.AVRO), folder)
+    return path_of(made.unit_id), Staged("t", 0, n, n, made.unit_id, day_of(made.closed_at), *written, ending="avro")
 
 
 def test_a_manifest_line_that_was_cut_off_is_none_and_the_next_one_takes_its_place_b213(tmp_path: Path) -> None:
     folder, temporary = UnitFolder(tmp_path / "topic"), tmp_path / "temporary"
     temporary.mkdir()
     files = [staged(temporary, n) for n in range(40)]
-    folder.publish(files[:20], FileFormat.AVRO, temporary)
+    folder.publish(files[:20], temporary)
     (manifest,) = (folder.path / "manifest").iterdir()
     assert manifest.name == "1970-01-01.sha256"
     whole = manifest.read_bytes()
     manifest.write_bytes(whole + whole[:30])
     assert [line.path for line in folder.listed()] == [path for path, _ in files[:20]]
-    folder.publish(files[20:], FileFormat.AVRO, temporary)
+    folder.publish(files[20:], temporary)
     assert [line.path for line in folder.listed()] == [path for path, _ in files]
     assert [(line.ending, line.sha256) for line in folder.listed()] == [("avro", each.sha256) for _, each in files]
     assert [*temporary.iterdir()] == []

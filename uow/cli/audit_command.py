@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ ONE_COMPILER_RECORDS = 2_000_000
 
 if TYPE_CHECKING:
     from uow.spark_sink.audit import AuditReport
+    from uow.spark_sink.destination_rules import DestinationRules
     from uow.spark_sink.folders import Folder
     from uow.spark_sink.session import Place
 
@@ -64,16 +65,19 @@ def command(
     Exit 0 when nothing is missing, doubled, wrong, out of order or unaccounted, else 1. Run `uow sink --once` first: a unit that the sink
     has not written yet counts as missing. With --incremental rows that an earlier audit has judged are not looked at again.
     """
+    from uow.ops.destination_rules import destination_rules
     from uow.spark_sink.audit import Audit, unjudged
     from uow.spark_sink.delta_sink import LOAD_RECORDS
     from uow.spark_sink.delta_sink import settings as spark_settings
+    from uow.spark_sink.destination_rules import NO_RULES
     from uow.spark_sink.session import session
     from uow.spark_sink.tables import DeltaTables
     from uow.topics.catalogue import DestinationTopics
 
     destinations = chosen_destinations(settings, chosen)
-    _refuse_rules(settings, destinations)
     cluster = cluster_of(settings)
+    rules = destination_rules(settings, destinations)
+    _refuse_calls(settings, rules)
     wanted = [
         (DestinationTopics(settings.application_id, name), settings.policy(name), DeltaTables(root, name))
         for name in destinations
@@ -86,7 +90,7 @@ def command(
         spark = session("uow audit", settings=properties, place=place)
         for names, policy, tables in wanted:
             progress.say(f"{names.destination}: computing every unit again")
-            audit = Audit(spark, cluster, names, policy, tables)
+            audit = Audit(spark, cluster, names, policy, tables, rules.get(names.destination, NO_RULES))
             reports.append(audit.run(incremental=incremental, accept=accept))
     if page_file is not None:
         page_file.write_text(page(reports, moment_text(wall_clock_ms())), encoding="utf-8")
@@ -98,21 +102,24 @@ def command(
     sys.exit(0 if all(report.is_clean for report in reports) else FAILED)
 
 
-def _refuse_rules(settings: Settings, destinations: Collection[str]) -> None:
-    """Units by rule are not computed again: each would be called a difference.
+def _refuse_calls(settings: Settings, rules: Mapping[str, DestinationRules]) -> None:
+    """Units of replies may be computed wrongly (decision 54); and those that a call sends to a topic of its own (`reply_topics`) are in no table.
 
     Raises:
-        ConfigError: A rule, in any version, has one of the destinations.
-        RulesUnavailable: Nobody can say.
+        ConfigError: A row of one of the destinations gathers replies.
     """
-    if not settings.rules.source:
+    if not rules:
         return
-    from uow.ops.rules import RuleDesk
+    from uow.processor.rules.conditions import group_policy  # needs the extra `rules`
 
-    ruled = {rule.destination for rule in RuleDesk(settings).read().tables.rules}
-    if by_rule := sorted(ruled.intersection(destinations)):
-        rule = "units by rule cannot be audited yet; choose the others with --destination"
-        raise ConfigError("rules.source", ", ".join(by_rule), rule)
+    calling = sorted(
+        name
+        for name, of in rules.items()
+        if any(group_policy(row, settings.policy(name)).gathers_replies for row in of.rows.values())
+    )
+    if calling:
+        rule = "units of replies (manifest) cannot be audited yet; choose the others with --destination"
+        raise ConfigError("rules.source", ", ".join(calling), rule)
 
 
 def as_data(report: AuditReport) -> dict[str, Any]:

@@ -6,9 +6,11 @@ from typing import Any
 
 import click
 
+from uow.cli.main import FAILED
 from uow.cli.options import config_option, json_option
 from uow.config.loading import Settings
 from uow.ops.destination_logs import log_reader, task_context
+from uow.ops.group_audit import Report, audit
 from uow.ops.inspect import Totals, open_groups, totals
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.group_view import OpenGroup
@@ -27,25 +29,80 @@ from uow.terminal.printing import (
 @config_option
 @json_option
 @click.option("--totals", "only_totals", is_flag=True, help="Show only how much is held and remembered, by partition.")
-def command(destination: str, settings: Settings, as_json: bool, only_totals: bool) -> None:
+@click.option(
+    "--audit", "is_audit", is_flag=True, help="Look for what should not be there instead; exit 1 if there is anything."
+)
+@click.option(
+    "--repeat", "is_repeated", is_flag=True, help="With --audit: again each audit_every_ms of the rules, until Ctrl-C."
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="With --repeat: serve uow_orphans and uow_audit_findings for Prometheus.",
+)
+@click.pass_context
+def command(
+    ctx: click.Context,
+    destination: str,
+    settings: Settings,
+    as_json: bool,
+    only_totals: bool,
+    is_audit: bool,
+    is_repeated: bool,
+    metrics_port: int | None,
+) -> None:
     """List the open groups of DESTINATION, the oldest first: numbers held and missing, age, deadline.
 
     Everything is read from Kafka, so it works when no worker runs. `!` marks a group that has used up most of its time.
+
+    With --audit: components without a group, groups without components, overdue groups, groups of rows that are not in the rules, records of
+    routers' inputs that are neither a component nor refused.
     """
+    if (is_repeated and not is_audit) or (metrics_port is not None and not is_repeated):
+        raise click.UsageError("--repeat goes with --audit, --metrics-port with --repeat")
+    if is_repeated:
+        from uow.cli.repeated_audit import repeat  # needs the extra `worker`
+
+        if not repeat(settings, destination, metrics_port, as_json):
+            ctx.exit(FAILED)
+        return
+    if is_audit:
+        report = audit(settings, destination, wall_clock_ms())
+        _print_report(report, as_json)
+        if report.findings:
+            ctx.exit(FAILED)
+        return
     context = task_context(settings, destination)
     if only_totals:
         _print_totals(settings, context, as_json)
         return
     with log_reader(settings) as reader:
-        groups = open_groups(reader, context)
-    now = wall_clock_ms()
+        now = wall_clock_ms()
+        groups = open_groups(reader, context, now)
     if as_json:
         print_json([group.row(now) for group in groups])
         return
-    columns = ("id", "partition", "held", "missing", "end", "age", "deadline in", "bytes")
+    columns = ("id", "partition", "held", "missing", "end", "age", "deadline in", "bytes", "rule", "waits for")
     print_table(columns, [_cells(group, now) for group in groups])
     if not groups:
         click.echo("no open groups", err=True)
+
+
+def _print_report(report: Report, as_json: bool) -> None:
+    if as_json:
+        print_json({"findings": [each.row() for each in report.findings], "left_out": report.left_out})
+        return
+    columns = ("finding", "id", "generation", "where", "component", "detail")
+    cells = [
+        (each.kind.value, each.id, each.generation or "", each.where, each.component, each.detail)
+        for each in report.findings
+    ]
+    print_table(columns, cells)
+    for sentence in report.left_out:
+        click.echo(sentence, err=True)
+    if not report.findings:
+        click.echo("nothing found", err=True)
 
 
 def _print_totals(settings: Settings, context: TaskContext, as_json: bool) -> None:
@@ -82,6 +139,8 @@ def _cells(group: OpenGroup, now_ms: int) -> tuple[object, ...]:
         span_text(now_ms - group.opened_at),
         left(group, now_ms),
         group.bytes,
+        group.rule or "",
+        group.waits_for,
     )
 
 

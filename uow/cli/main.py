@@ -53,6 +53,7 @@ MODULES = dict.fromkeys(("release", "cancel", "expire", "extend", "declare-end",
 EXTRAS = {
     "faust": "worker",
     "mode": "worker",
+    "prometheus_client": "worker",
     "pyspark": "spark",
     "delta": "spark",
     "plotly": "spark",

@@ -59,6 +59,12 @@ BROKER_LOG = ("-Dorg.slf4j.simpleLogger.log.kafka.coordinator.transaction=info",
 @click.option("--per-round", type=click.IntRange(1), default=20, show_default=True, help="Faults in a round.")
 @click.option("--rate", type=click.IntRange(1, 100_000), help="Records a second. [default: drawn for each round]")
 @click.option(
+    "--client",
+    "of_clients",
+    is_flag=True,
+    help="Prove the client in place of workers: producers, forwarders and readers.",
+)
+@click.option(
     "--dir",
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
@@ -80,6 +86,7 @@ def command(
     wanted: str | None,
     per_round: int,
     rate: int | None,
+    of_clients: bool,
     folder: Path | None,
     keep: bool,
     as_json: bool,
@@ -99,11 +106,12 @@ def command(
         return
     if path is not None and bootstrap is not None:
         raise click.UsageError("-c and --bootstrap each name a cluster: give only one of them")
-    try:
-        version("faust-streaming")
-    except PackageNotFoundError as missing:
-        raise ModuleNotFoundError("the worker is not installed", name="faust") from missing
-    kinds = _kinds(wanted, is_ours=path is None and bootstrap is None)
+    if not of_clients:
+        try:
+            version("faust-streaming")
+        except PackageNotFoundError as missing:
+            raise ModuleNotFoundError("the worker is not installed", name="faust") from missing
+    kinds = _kinds(wanted, is_ours=path is None and bootstrap is None, of_clients=of_clients)
     seed = seed if seed is not None else time.time_ns() // 1_000_000 % 1_000_000
     settings = ProofSettings(seed, kinds, minutes, rounds or 0, workers, per_round, rate or 0)
     folder = _folder(folder)
@@ -112,6 +120,9 @@ def command(
     screen = Screen(sys.stderr if as_json else sys.stdout)
     try:
         with _cluster(path, bootstrap, folder, settings) as cluster:
+            if of_clients:
+                is_good = _prove_clients(screen, cluster, settings, folder, keep, as_json)
+                ctx.exit(0 if is_good else FAILED)
             proof = _prove(screen, cluster, settings, folder, keep)
     except KeyboardInterrupt:
         screen.say("stopped before the end: nothing is proved")
@@ -120,15 +131,18 @@ def command(
     ctx.exit(0 if proof.is_good else FAILED)
 
 
-def _kinds(wanted: str | None, is_ours: bool) -> list[FaultKind]:
-    """The kinds of fault to draw from: the named ones, else all that are possible on this cluster."""
+def _kinds(wanted: str | None, is_ours: bool, of_clients: bool) -> list[FaultKind]:
+    """The kinds of fault to draw from: the named ones, else all that are possible on this cluster, and of these programs."""
+    from uow.prove.client_round import KINDS
     from uow.prove.cluster_faults import can_fill_disk
     from uow.prove.faults import FaultKind
 
     possible = [
         kind
         for kind in FaultKind
-        if (is_ours or not kind.is_of_broker) and (can_fill_disk() or kind is not FaultKind.DISK_FULL)
+        if (is_ours or not kind.is_of_broker)
+        and (can_fill_disk() or kind is not FaultKind.DISK_FULL)
+        and (not of_clients or kind in KINDS)
     ]
     if wanted is None:
         return possible
@@ -139,7 +153,8 @@ def _kinds(wanted: str | None, is_ours: bool) -> list[FaultKind]:
                 f"no such fault: {name!r}; `uow prove --faults help` explains them", param_hint="--faults"
             )
         if name not in possible:
-            raise click.BadParameter(f"{name} is possible only with the embedded broker", param_hint="--faults")
+            where = "for workers" if of_clients and FaultKind(name) not in KINDS else "with the embedded broker"
+            raise click.BadParameter(f"{name} is possible only {where}", param_hint="--faults")
     return [kind for kind in FaultKind if kind in names]
 
 
@@ -199,6 +214,28 @@ def _prove(screen: Screen, cluster: RoundCluster, settings: ProofSettings, folde
         (folder / "report.json").write_text(json.dumps(as_json(proof), indent=2), encoding="utf-8")
         (folder / "report.html").write_text(page(proof), encoding="utf-8")
     return proof
+
+
+def _prove_clients(
+    screen: Screen, cluster: RoundCluster, settings: ProofSettings, folder: Path, keep: bool, as_json: bool
+) -> bool:
+    """Plays the rounds of a client proof, and tells their results; True if there was no anomaly."""
+    from uow.prove.client_round import prove
+
+    def tell(number: int, text: str, is_good: bool) -> None:
+        with screen.step(f"round {number}") as step:
+            step.is_good, step.text = is_good, f"round {number}: {text}"
+
+    screen.title(f"uow prove --client on {cluster.bootstrap}, seed {settings.seed}")
+    screen.say(f"journals and logs in {folder}", "dim")
+    report = prove(cluster, settings, folder, keep, tell)
+    (folder / "report.json").write_text(json.dumps(report, indent=2), encoding="utf-8")
+    for text in report["texts"]:
+        screen.failed(text)
+    if as_json:
+        print_json(report)
+    screen.check(report["proved"], report["verdict"])
+    return bool(report["proved"])
 
 
 def _tell(screen: Screen, proof: Proof, is_json: bool) -> None:

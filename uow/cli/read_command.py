@@ -90,13 +90,19 @@ def _tell(given_up: GivenUp) -> None:
 
 
 def _print(unit: ReceivedUnit, as_json: bool) -> None:
+    from uow.client.received import ReceivedDocument
+
+    document = unit.value if isinstance(unit, ReceivedDocument) else None
     if as_json:
-        click.echo(printable_json(formats.to_json(unit.record).decode()))
+        more = {} if document is None else {"document": document.decode("utf-8", "backslashreplace")}
+        click.echo(printable_json(formats.to_json(unit.record, more=more).decode()))
         return
     missing = f", missing {ranges_text(unit.missing)}" if unit.missing else ""
-    size = len(unit.components)
+    size = unit.record.count
     outcome = f"{unit.outcome} by {unit.reason}, {size} component{'s' if size != 1 else ''}{missing}"
     click.echo(f"{printable(unit.id)}  {outcome}  ({unit.topic}/{unit.partition}/{unit.offset})")
+    if document is not None:
+        click.echo(f"       {value_text(document)}")
     _print_components(unit.components, "  ")
 
 

@@ -1,4 +1,4 @@
-"""`uow release|cancel|expire|extend|declare-end|waive|remove D ID --why TEXT`: commands to the workers, and their answers.
+"""`uow release|cancel|expire|extend|declare-end|waive|remove D ID --why TEXT`, `uow release D --rule NAME`: commands to the workers, and their answers.
 
 Belongs here: the verbs as commands, and the choice of groups (W-76, W-203). Does not belong here: sending and waiting (`uow.ops.group_commands`).
 """
@@ -80,6 +80,11 @@ def _one(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, .
 
 
 _SAYS: dict[Verb, Decorator] = {
+    Verb.RELEASE: click.option(
+        "--rule",
+        metavar="RULE",
+        help="The groups of this rule that are complete and wait for a release, in every partition; no IDs then.",
+    ),
     Verb.EXTEND: click.option(
         "--until",
         type=TimeType(),
@@ -154,13 +159,25 @@ def _command(verb: Verb) -> click.Command:
         everything: bool = False,
         numbers: tuple[Range, ...] = (),
         until: int = 0,
+        rule: str | None = None,
     ) -> None:
-        if bool(ids) == (everything or any(each is not None for each in (match, older_than, before))):
+        filters = everything or any(each is not None for each in (match, older_than, before))
+        if rule is not None:
+            if ids or filters or not 1 <= len(rule.encode("utf-8", "surrogateescape")) <= MAX_ID_BYTES:
+                raise click.UsageError(
+                    f"--rule takes the id of a rule, 1 to {MAX_ID_BYTES} bytes, and no groups besides"
+                )
+            base = command_id or str(uuid4())
+            command = Command(base.encode(), verb, b"", why, by, dry_run=dry_run, rule=rule)
+            _ask_everywhere(ctx, settings, destination, command, timeout / 1000, as_json)
+            return
+        if bool(ids) == filters:
             raise click.UsageError("give either IDs, or --all, or some of --match, --older-than and --before")
+        chosen: Sequence[tuple[str, int]]
         if ids:
             if any(not 1 <= len(each.encode("utf-8", "surrogateescape")) <= MAX_ID_BYTES for each in ids):
                 raise click.UsageError(f"an ID must have 1 to {MAX_ID_BYTES} bytes")
-            chosen: Sequence[str] = list(dict.fromkeys(ids))
+            chosen = [(each, 0) for each in dict.fromkeys(ids)]
         else:
             oldest = [wall_clock_ms(), *([before] if before is not None else [])]
             chosen = _matching(settings, destination, match or "*", min(oldest) - (older_than or 0))
@@ -169,10 +186,20 @@ def _command(verb: Verb) -> click.Command:
             return
         base = command_id or str(uuid4())
         commands = [
-            Command(_command_id(base, each, alone=len(ids) == 1), verb, each.encode(), why, by, numbers, until, dry_run)
-            for each in chosen
+            Command(
+                id_of_command(base, each, generation, alone=len(ids) == 1),
+                verb,
+                each.encode(),
+                why,
+                by,
+                numbers,
+                until,
+                dry_run,
+                generation=generation,
+            )
+            for each, generation in chosen
         ]
-        _ask(ctx, settings, destination, commands, base, timeout / 1000, as_json)
+        ask(ctx, settings, destination, commands, base, timeout / 1000, as_json)
 
     run.__doc__ = TEXTS[verb] + _REST + ("\n" if verb is Verb.REMOVE else _MANY)
     shared = (*(_WHICH_ONE if verb is Verb.REMOVE else _WHICH), *([_SAYS[verb]] if verb in _SAYS else ()), *_HOW)
@@ -181,21 +208,26 @@ def _command(verb: Verb) -> click.Command:
     return click.command(verb.value)(run)
 
 
-def _command_id(base: str, group_id: str, *, alone: bool) -> bytes:
+def id_of_command(base: str, group_id: str, generation: int, *, alone: bool) -> bytes:
     """The command id of one group; the same base and group always give the same id."""
     if alone:
         return base.encode()
+    if generation > 1:
+        base = f"{base}:{generation}"
     whole = f"{base}:{group_id}".encode()
     return whole if len(whole) <= MAX_ID_BYTES else f"{base}:{sha256(group_id.encode()).hexdigest()}".encode()
 
 
-def _matching(settings: Settings, destination: str, pattern: str, before_ms: int) -> list[str]:
+def _matching(settings: Settings, destination: str, pattern: str, before_ms: int) -> list[tuple[str, int]]:
+    """Ids of open groups, with their generations: groups that open after this are left alone."""
     with log_reader(settings) as reader:
         groups = open_groups(reader, task_context(settings, destination))
-    return [each.id for each in groups if each.opened_at <= before_ms and fnmatchcase(each.id, pattern)]
+    return [
+        (each.id, each.generation) for each in groups if each.opened_at <= before_ms and fnmatchcase(each.id, pattern)
+    ]
 
 
-def _ask(
+def ask(
     ctx: click.Context,
     settings: Settings,
     destination: str,
@@ -204,6 +236,7 @@ def _ask(
     timeout_s: float,
     as_json: bool,
 ) -> None:
+    """Sends commands about one group each, and prints the answers; exit 1 unless all of them were obeyed."""
     dry_run, failed = commands[0].dry_run, False
     with (
         command_client(settings, destination, len(commands), timeout_s) as client,
@@ -211,7 +244,7 @@ def _ask(
     ):
         try:
             for count, answer in enumerate(client.ask(commands, timeout_s), 1):
-                obeyed = answer.done or (dry_run and answer.text.startswith(DRY_RUN_WOULD))
+                obeyed = _is_obeyed(answer, dry_run)
                 failed |= not obeyed
                 _print(answer, obeyed, as_json)
                 progress.say(f"{count} of {len(commands)} answered")
@@ -222,14 +255,42 @@ def _ask(
         ctx.exit(FAILED)
 
 
+def _ask_everywhere(
+    ctx: click.Context, settings: Settings, destination: str, command: Command, timeout_s: float, as_json: bool
+) -> None:
+    """Each partition answers for its own groups. It is done if one of them did something."""
+    is_done, is_unanswered = False, False
+    with command_client(settings, destination, 1, timeout_s) as client:
+        try:
+            for partition, answer in client.ask_everywhere(command, timeout_s):
+                obeyed = _is_obeyed(answer, command.dry_run)
+                is_done |= obeyed
+                if as_json:
+                    print_json_line(asdict(answer) | {"rule": command.rule, "partition": partition})
+                else:
+                    click.echo(_line(answer, f"{printable(command.rule)}, partition {partition}", obeyed))
+        except UnansweredError as error:
+            say(f"uow: {error} To ask again without executing it twice, add --command-id {command.id.decode()}")
+            is_unanswered = True
+    if is_unanswered or not is_done:
+        ctx.exit(FAILED)
+
+
+def _is_obeyed(answer: Answer, dry_run: bool) -> bool:
+    return answer.done or (dry_run and answer.text.startswith(DRY_RUN_WOULD))
+
+
 def _print(answer: Answer, obeyed: bool, as_json: bool) -> None:
     if as_json:
         print_json_line(asdict(answer))
-        return
+    else:
+        click.echo(_line(answer, printable(answer.id), obeyed))
+
+
+def _line(answer: Answer, about: str, obeyed: bool) -> str:
     mark = "done" if answer.done else "would be done" if obeyed else "not done"
-    text = answer.text.removeprefix(DRY_RUN_WOULD)
-    click.echo(f"{answer.verb} {printable(answer.id)}: {mark}: {printable(text)}")
+    return f"{answer.verb} {about}: {mark}: {printable(answer.text.removeprefix(DRY_RUN_WOULD))}"
 
 
-commands = {verb.value: _command(verb) for verb in Verb}
+commands = {verb.value: _command(verb) for verb in TEXTS}
 """The click commands by name."""

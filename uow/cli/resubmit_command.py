@@ -1,4 +1,4 @@
-"""`uow resubmit D`: refused components, corrected, sent again (W-80, W-202)."""
+"""`uow resubmit D`: refused components, corrected, sent again (W-80, W-202); components without a group, brought back (B-72)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 from uow.cli.main import FAILED
 from uow.cli.options import config_option, json_option
 from uow.cli.rejected_options import RejectedFrom, chosen, refused_options
+from uow.cli.stranded import Stranded, recycle, stranded_options
 from uow.client.connection import connect
 from uow.client.rejected_records import (
     Correction,
@@ -46,6 +47,7 @@ def _headers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...])
     "--limit", type=click.IntRange(1), default=100, show_default=True, help="Send nothing if more records match."
 )
 @click.option("--dry-run", is_flag=True, help="Send nothing; only list the records that would be sent.")
+@stranded_options
 @config_option
 @json_option
 @click.pass_context
@@ -63,13 +65,23 @@ def command(
     dry_run: bool,
     settings: Settings,
     as_json: bool,
+    stranded: Stranded,
     **filters: Any,
 ) -> None:
     """Send components again that DESTINATION refused (with --from errors: gave up).
 
     They keep key, value and headers, except for the changes by --set, --drop and --value, and for an expiry that has passed. A closed group
     takes no more components: give them a new id with --set uow-id=NEW. If one is sent twice, the second is refused as a duplicate.
+
+    With --stranded, --component or --older-than: bring components back that are held without a group (`uow groups D --audit`). A worker gives each to
+    the open group of its id, where it keeps its own deadline.
     """
+    if stranded.is_meant:
+        others = {name for name, value in filters.items() if value is not None and name != "id"}
+        if others or coordinates or everything or put or drop or value is not None:
+            raise click.UsageError("components without a group are named by --component, --id and --older-than alone")
+        recycle(ctx, settings, destination, stranded, filters["id"], limit, dry_run, as_json)
+        return
     choice = chosen(filters, coordinates)
     if everything != choice.is_everything:
         raise click.UsageError("give coordinates or filters, or --all alone")

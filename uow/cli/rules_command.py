@@ -243,7 +243,7 @@ def refresh(settings: Settings) -> None:
 def rehearse(file: Path, settings: Settings, as_json: bool, from_ms: int, limit: int) -> None:
     """Play the recorded inputs of the routers under the rules in force and under those of FILE, and compare. Nothing is written.
 
-    Of each row: units (each is a file), how many are partial or closed by time, components per unit, waits, groups not delivered, components still open.
+    Of each row: units, files (one for each unit), how many are partial or closed by time, components per unit, waits, groups not delivered, components still open.
     """
     before, after = RuleDesk(settings).rehearsal(file, from_ms, limit, _PATIENCE_S, wall_clock_ms())
     rows = {

@@ -11,9 +11,13 @@ from uow.cli.main import FAILED
 from uow.cli.options import config_option, json_option
 from uow.config.loading import Settings
 from uow.ops.destination_logs import log_reader, task_context
+from uow.ops.group_story import MOST_READ, Story, owner, story
 from uow.ops.inspect import ClosedGroupView, InspectedGroup, inspect_group
+from uow.processor.engine.awaited import SourceState
 from uow.processor.engine.group_view import OpenGroup, arrival
+from uow.processor.engine.ports import Tp
 from uow.schemas.records import ComponentRecord, ranges_text
+from uow.schemas.registry import connect as connect_registry
 from uow.terminal.printing import (
     moment_text,
     print_json,
@@ -23,37 +27,65 @@ from uow.terminal.printing import (
     span_text,
     wall_clock_ms,
 )
+from uow.topics.admin import admin_client, partition_counts
 
 
 @click.command()
 @click.argument("destination")
 @click.argument("group_id", metavar="ID")
+@click.option(
+    "--generation",
+    type=click.IntRange(1),
+    default=None,
+    metavar="N",
+    help="Which of several open groups of this id. [default: the oldest]",
+)
 @config_option
 @json_option
 @click.pass_context
-def command(ctx: click.Context, destination: str, group_id: str, settings: Settings, as_json: bool) -> None:
-    """Show one group of DESTINATION: its components in order of arrival, or how it closed.
+def command(
+    ctx: click.Context, destination: str, group_id: str, generation: int | None, settings: Settings, as_json: bool
+) -> None:
+    """Show one group of DESTINATION: what it waits for, its components in order of arrival, or how it closed; and all that happened to it.
 
     Everything is read from Kafka, so it works when no worker runs. Exit 1 when the id is neither open nor remembered.
     """
     context = task_context(settings, destination)
+    client = admin_client(settings.bootstrap_servers, settings.kafka)
+    registry = connect_registry(settings.registry_url) if settings.registry_url else None
     with log_reader(settings) as reader:
-        found = inspect_group(reader, context, group_id)
-    now = wall_clock_ms()
+        now = wall_clock_ms()
+        found = inspect_group(reader, context, group_id, generation or 0, now)
+        is_known = found.open is not None or found.closed is not None
+        told = (
+            story(reader, context, partition_counts(client), found, group_id, registry) if is_known else Story([], [])
+        )
+    worker = owner(client, settings.application_id, Tp(context.topics.components, found.partition))
     if as_json:
-        print_json(_json(found, now))
+        print_json(_json(found, now) | {"worker": worker, "timeline": [each._asdict() for each in told.events]})
     else:
-        _print(found, now)
-    if found.open is None and found.closed is None:
+        _print(found, worker, now)
+        _print_story(told)
+    if not is_known:
         say(f"uow: {group_id!r} is neither open nor remembered as closed in {destination}")
         ctx.exit(FAILED)
+
+
+def _print_story(told: Story) -> None:
+    if told.events:
+        click.echo()
+        columns = ("when", "what", "where", "")
+        print_table(columns, [(moment_text(each.at), each.what, each.where, each.text) for each in told.events])
+    for topic in told.shortened:
+        say(f"uow: only the last {MOST_READ:,} offsets of {topic} were looked through")
 
 
 def _json(found: InspectedGroup, now_ms: int) -> dict[str, Any]:
     opened = None
     if found.open is not None:
         opened = found.open.row(now_ms) | {"components": [arrival(each) for each in found.components]}
-    return {"open": opened, "closed": None if found.closed is None else _closed_row(found.closed)}
+    closed = None if found.closed is None else _closed_row(found.closed)
+    return {"open": opened, "closed": closed, "other_generations": list(found.others)}
 
 
 def _closed_row(group: ClosedGroupView) -> dict[str, Any]:
@@ -69,17 +101,20 @@ def _closed_row(group: ClosedGroupView) -> dict[str, Any]:
     }
 
 
-def _print(found: InspectedGroup, now_ms: int) -> None:
+def _print(found: InspectedGroup, worker: str | None, now_ms: int) -> None:
     if found.open is not None:
-        _print_open(found.open, found.components, now_ms)
+        _print_open(found, found.open, worker, now_ms)
     if found.closed is not None:
         _print_closed(found.closed)
 
 
-def _print_open(group: OpenGroup, components: tuple[ComponentRecord, ...], now_ms: int) -> None:
+def _print_open(found: InspectedGroup, group: OpenGroup, worker: str | None, now_ms: int) -> None:
+    last = found.components[-1] if found.components else None
     facts = [
         ("group", group.id),
-        ("state", "open"),
+        ("state", "open" if group.waits_since is None else f"complete since {moment_text(group.waits_since)}"),
+        ("waits for", group.waits_for),
+        *([("rule", group.rule)] if group.rule is not None else []),
         ("partition", group.partition),
         ("generation", group.generation),
         ("held", ranges_text(group.held)),
@@ -88,10 +123,27 @@ def _print_open(group: OpenGroup, components: tuple[ComponentRecord, ...], now_m
         ("end", "unknown" if group.end is None else group.end),
         ("opened", f"{moment_text(group.opened_at)}, {span_text(now_ms - group.opened_at)} ago"),
         ("deadline", groups.deadline_text(group, now_ms)),
+        *[(f"source {each.name}", _source_text(each)) for each in group.sources],
+        *([("last came", _last_text(last, now_ms))] if last is not None else []),
+        ("worker", worker or "none owns the partition"),
+        *([("also open", f"generations {', '.join(map(str, found.others))}")] if found.others else []),
     ]
     _print_facts(facts)
     columns = ("number", "end", "arrived", "after", "source", "hops", "bytes", "component id")
-    print_table(columns, [_cells(each, group.opened_at) for each in components])
+    print_table(columns, [_cells(each, group.opened_at) for each in found.components])
+
+
+def _source_text(each: SourceState) -> str:
+    needed = "any number" if each.quantity is None else str(each.quantity)
+    return f"{each.held} of {needed}{'' if each.is_satisfied else ', waited for'}"
+
+
+def _last_text(component: ComponentRecord, now_ms: int) -> str:
+    row = arrival(component)
+    by = f" from {row['source_name']}" if row["source_name"] else ""
+    return (
+        f"number {component.seq}{by}, {span_text(now_ms - component.timestamp)} ago, at {row['input'] or row['source']}"
+    )
 
 
 def _cells(component: ComponentRecord, opened_at: int) -> tuple[object, ...]:

@@ -6,6 +6,7 @@ The work is done by `uow.spark_sink.delta_sink`, `uow.spark_sink.file_sink` and 
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, fields
@@ -109,7 +110,10 @@ def command(
     once, however often this is stopped, killed and started again with the same DIR. A record that cannot be read goes to unreadable, with the
     reason.
 
-    With --files each unit is a file, written once, and listed with its digest in DIR/D/TOPIC/manifest as soon as it may be taken.
+    With --files each unit is a file, written once, and listed with its digest in DIR/D/TOPIC/manifest as soon as it may be taken. Units by rule
+    stand in a folder of their routing name there, with a manifest of its own.
+
+    The target topics of rules are read too, as they are when this starts.
     """
     if ctx.invoked_subcommand is not None:
         if given := [name for name in ctx.params if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]:
@@ -120,6 +124,8 @@ def command(
     settings = load(path)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
+    from uow.ops.destination_rules import destination_rules
+    from uow.ops.leases import leased
     from uow.spark_sink import delta_sink as sink
     from uow.spark_sink.file_sink import checkpoint_of, file_sinks
     from uow.spark_sink.monitor import SinkMonitor, watching
@@ -131,20 +137,23 @@ def command(
     policies = {name: settings.policy(name) for name in chosen_destinations(settings, chosen)}
     declared = _declarations(payloads, policies, is_possible=root is not None)
     file_root = None if file_root is None else file_root.resolve()
+    rules = destination_rules(settings, policies)
 
     def checkpoints(name: str) -> list[Folder]:
         tables: list[Folder] = [] if root is None else [DeltaTables(root, name).checkpoint]
         return tables if file_root is None else [*tables, checkpoint_of(file_root, name)]
 
-    with Progress("Spark is starting") as line:
+    with leased(settings, policies, _outputs(root, file_root), stop), Progress("Spark is starting") as line:
         cluster, application = cluster_of(settings), settings.application_id
         is_local = place.is_here and (root is None or isinstance(root, Path))
-        is_short = once and is_local and sink.is_small(cluster, checkpoints, application, policies)
+        is_short = once and is_local and sink.is_small(cluster, checkpoints, application, policies, rules)
         properties = sink.settings(is_short=is_short, kafka=cluster.kafka) | sink.ONE_PASS
         spark = session("uow sink", settings=properties, place=place)
         where = spark, cluster
-        tables = [] if root is None else sink.sinks(*where, root, application, policies, ComponentsForm(form))
-        files = [] if file_root is None else file_sinks(*where, file_root, application, policies, FileFormat(kind))
+        tables = [] if root is None else sink.sinks(*where, root, application, policies, ComponentsForm(form), rules)
+        files = (
+            [] if file_root is None else file_sinks(*where, file_root, application, policies, FileFormat(kind), rules)
+        )
         typed = payload_sinks(spark, tables, declared)
         first: list[sink.Sink] = [*tables, *files]
         rounds: list[list[sink.Sink]] = [first, [*typed]] if once else [[*first, *typed]]
@@ -281,6 +290,7 @@ def again(
     A file gets the content that its manifest lists, from the unit's record, which must still be in its topic. A sink may run meanwhile.
     """
     settings = load(path)
+    from uow.ops.destination_rules import destination_rules
     from uow.spark_sink import delta_sink as sink
     from uow.spark_sink.file_sink import file_sinks, write_again
     from uow.spark_sink.session import session
@@ -291,11 +301,18 @@ def again(
         cluster = cluster_of(settings)
         spark = session("uow sink again", settings=sink.settings(is_short=True, kafka=cluster.kafka))
         where = spark, cluster, file_root.resolve(), settings.application_id
-        written = write_again(file_sinks(*where, policies, FileFormat.XML), unit_ids)
+        rules = destination_rules(settings, policies)
+        written = write_again(file_sinks(*where, policies, FileFormat.XML, rules), unit_ids)
     if as_json:
         print_json([str(each) for each in written])
     else:
         print_table(("file",), [(str(each),) for each in written])
+
+
+def _outputs(*folders: Folder | None) -> list[str]:
+    """Names of the folders that a sink writes to; one on this machine is another one on the next."""
+    here = socket.gethostname()
+    return [f"{here}:{each.resolve()}" if isinstance(each, Path) else str(each) for each in folders if each is not None]
 
 
 def chosen_destinations(settings: Settings, chosen: tuple[str, ...]) -> list[str]:

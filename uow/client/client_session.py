@@ -28,6 +28,7 @@ from uow.client.session_state import Ended
 from uow.client.timely_messages import MessageReader
 from uow.client.transaction import OneTransaction
 from uow.errors import (
+    CommitOutcomeUnknownError,
     CommitPendingError,
     DestinationUnavailableError,
     LostServerError,
@@ -137,7 +138,7 @@ class ClientSession:
         held, self._held = list(self._held.values()), {}
         for _, last in held:
             try:
-                last.acknowledge()
+                last._acknowledge()
             except LostServerError as lost:  # the listener has heard of it
                 log.info("not acknowledged: %s", lost)
 
@@ -149,7 +150,11 @@ class ClientSession:
         self._produce(record)
         return None
 
-    def _produce(self, record: OutgoingRecord) -> None:
+    def _takes_at_once(self, record: OutgoingRecord) -> bool:
+        """True if `_produce` asks nobody for anything."""
+        return self._transaction is not None and self._transaction.takes_at_once(record)
+
+    def _produce(self, record: OutgoingRecord, *, may_wait: bool = True) -> None:
         if self._is_pending:
             raise CommitPendingError("the commit of this session was not answered yet: call commit() again")
         if self._failure is not None:
@@ -163,7 +168,7 @@ class ClientSession:
                 raise
             self._transaction, self._epoch = transaction, self._connection.epoch
         try:
-            self._transaction.produce(record)
+            self._transaction.produce(record, may_wait=may_wait)
         except UowError as failure:
             log.info("the session can only be rolled back: %s", failure)
             self._failure = failure
@@ -204,7 +209,7 @@ class ClientSession:
             TransactionRolledBackError: Nothing of it is visible; readers hand out again what was received. The session is as good as new.
             SendRejectedError, DestinationUnavailableError: The same, because of one record.
             CommitPendingError: No broker answered for the blocking time: call `commit()` again, and nothing else.
-            CommitOutcomeUnknownError: All of it is visible, or nothing; readers hand out again what was received.
+            CommitOutcomeUnknownError: All of it is visible, or nothing; readers hand out again what was received if nothing is.
             FencedError: Someone newer owns the transactional id.
             ConfigError: The session is not transacted.
         """
@@ -222,7 +227,10 @@ class ClientSession:
         except StaleGeneration as stale:
             self._undo()
             raise TransactionRolledBackError(f"the consumer group moved on: {stale}") from stale
-        except BaseException:
+        except BaseException as failure:
+            if isinstance(failure, CommitOutcomeUnknownError):
+                for _, last in self._held.values():
+                    last._consumption.doubt()
             self._undo()
             raise
         for ownership, row in self._rows:
@@ -349,10 +357,13 @@ class Producer:
         """
         session = self._session
         session._require_open()
-        if (destination is None) == (self.destination is None):
-            raise TypeError("a destination is given either to the producer or to send()")
+        where = self._where(destination)
         component = value if isinstance(value, Component) else Component(value)
-        where = destination or self.destination or ""
         return session._send(
             component, session._connection._record(where, component, id, seq, end, count, to, key, headers)
         )
+
+    def _where(self, destination: str | None) -> str:
+        if (destination is None) == (self.destination is None):
+            raise TypeError("a destination is given either to the producer or to send()")
+        return destination or self.destination or ""

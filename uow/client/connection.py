@@ -9,10 +9,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, overload
+from typing import Any, ClassVar, Final, Literal, ParamSpec, Self, TypeVar, cast, overload
 from uuid import uuid4
 
 from uow.client.answers import Cancellation
@@ -20,6 +20,7 @@ from uow.client.client_session import Acknowledge, ClientSession
 from uow.client.consumption import Consumption, Start
 from uow.client.dead_letters import DeadLetters
 from uow.client.failure_policies import UNKNOWN, RecordedPolicies, asked
+from uow.client.fan_out import FanOut, Request
 from uow.client.forwarding import (
     Forwarded,
     Hop,
@@ -87,12 +88,12 @@ from uow.client.unit_writer import UnitWriter
 from uow.client.unshown_headers import UnshownHeaders
 from uow.client.verdict import GivenUp, Unreadable
 from uow.config.loading import load
-from uow.errors import AmbiguousSendError, CommitOutcomeUnknownError, Suspect
+from uow.errors import AmbiguousSendError, CommitOutcomeUnknownError, IncompleteUnitError, Suspect
 from uow.schemas import registry
 from uow.schemas.codec import SchemaSource
 from uow.schemas.error_classes import BadUnitIdError, ConfigError
 from uow.topics.catalogue import DestinationTopics
-from uow.topics.commands import Command, Verb, command_headers
+from uow.topics.commands import Command, Verb, command_headers, command_value
 from uow.topics.headers import (
     CORRELATION_ID,
     COUNT,
@@ -105,22 +106,27 @@ from uow.topics.headers import (
     Marks,
     Reading,
 )
+from uow.topics.manifests import ReplyContext
 from uow.topics.policies import AliasFamily, ExpirationPolicy, ReconnectPolicy
 
 KEEP: Final = Keep.AS_IT_CAME
+NO_REPLY_CONTEXT: Final = ReplyContext()
 Arguments = ParamSpec("Arguments")
 PRESERVE: Final = "preserve"
 AnyReader = TypeVar("AnyReader", bound=Reader[Any])
+Opening = TypeVar("Opening", bound=Callable[..., Reader[Any]])
 
 
-class ConnectionFactory:
-    """Makes connections to one cluster; immutable, and holds no socket, so that a failure of one connection leaves it as it was (R-14).
+class Factory:
+    """Settings of connections to one cluster; immutable, and holds no socket, so that a failure of one connection leaves it as it was (R-14).
 
     Args:
         servers: `HOST:PORT`, several with commas.
         kafka: librdkafka properties on top of ours (R-81).
         registry_url: Schema registry for units in Confluent framing; without one only those cannot be read.
-        client_id: Name in the broker's logs and quotas; base of transactional ids.
+        client_id: Name in the broker's logs and quotas; base of transactional ids; makes readers static members of their groups, so that after a
+            restart they get their partitions back at once, and others wait for the session time-out instead (R-39, R-54). One live connection has
+            it: the newer of two programs fences the older one (R-24). Under another policy than `all` a loss event ends all of the connection (R-23).
         transactional_id: Base of the transactional ids, `<base>-<n>`, in place of `client_id`. Stable over restarts, it lets a
             successor end at once what its predecessor left open (W-47); two live connections must not share it: the newer one
             fences the older. Without either the ids are random, and an orphan lasts until its time-out of 10 s (R-71).
@@ -146,6 +152,8 @@ class ConnectionFactory:
         ConfigError: A property contradicts one of ours, or an argument is none of the above.
     """
 
+    _linger_ms: ClassVar[float] = 0
+
     def __init__(
         self,
         servers: str,
@@ -170,7 +178,8 @@ class ConnectionFactory:
         self._policy = policy_of(reconnect_policy)
         self._waits = Waits.checked(reconnect_blocking_ms, reconnect_total_ms, transaction_timeout_ms)
         given = reconnect_properties(self._waits) | check_properties(kafka or {})
-        self._handles = Handles(servers, client_id or "uow", given, kafka_port or Librdkafka(), transaction_timeout_ms)
+        port = kafka_port or Librdkafka()
+        self._handles = Handles(servers, client_id, given, port, transaction_timeout_ms, self._linger_ms)
         self._registry = registry.connect(registry_url) if registry_url else None
         self._families = _families(accept_aliases)
         self._base, self._application = transactional_id or client_id or "", application
@@ -198,20 +207,26 @@ class ConnectionFactory:
         }
         return cls(**(given | settings))
 
+    def _connected(self, on_rejected: OnRejected | None, listener: Listener | None) -> Connection:
+        life = Life(self._servers, self._policy, self._waits, is_named=self._handles.identity is not None)
+        session = Session(life, self._handles, self._base, self._application, self._registry, on_rejected, listener)
+        session.rolls_back_on_refresh = self._rolls_back_on_refresh
+        session.open()
+        return Connection(session, self._registry, self._families, self._on_span, self._application)
+
+
+class ConnectionFactory(Factory):
+    """Makes connections to one cluster. Arguments: those of `connect`."""
+
     def connect(self) -> Connection:
         """A connection, which shares nothing with others of this factory (R-28).
 
         Raises:
+            DuplicateClientIdError: A live connection of this process has the client id (R-24).
             ReconnectTimeoutError: No broker answered within the blocking time; nothing is left open (R-12).
             ReconnectGivenUpError: The brokers refuse this client.
         """
-        life = Life(self._servers, self._policy, self._waits)
-        session = Session(
-            life, self._handles, self._base, self._application, self._registry, self._on_rejected, self._listener
-        )
-        session.rolls_back_on_refresh = self._rolls_back_on_refresh
-        session.open()
-        return Connection(session, self._registry, self._families, self._on_span, self._application)
+        return self._connected(self._on_rejected, self._listener)
 
 
 def _connecting(make: Callable[Arguments, ConnectionFactory]) -> Callable[Arguments, Connection]:
@@ -237,6 +252,18 @@ def _families(given: Iterable[AliasFamily | str]) -> tuple[AliasFamily, ...]:
         raise ConfigError("accept_aliases", given, f"families are {known}") from None
 
 
+def _renewable(open_reader: Opening) -> Opening:
+    """The readers that it opens know how to be opened anew, on any connection."""
+
+    @wraps(open_reader)
+    def opened(connection: Connection, *args: Any, **settings: Any) -> Reader[Any]:
+        reader = open_reader(connection, *args, **settings)
+        reader._open = lambda other: open_reader(other, *args, **settings)
+        return reader
+
+    return cast(Opening, opened)
+
+
 class Connection:
     """Sends and reads. `unit`, `send`, `units` and `messages` may be called from any thread; what they return is for one thread each.
 
@@ -257,6 +284,7 @@ class Connection:
         self.id = session.id
         self._session, self._registry, self._application = session, registry, application
         self._reading = Reading(families)
+        self._open_units: set[tuple[str, str]] = set()
         self._trace = Tracer(on_span, self._reading).step if on_span is not None else _untraced
 
     def __enter__(self) -> Self:
@@ -301,6 +329,11 @@ class Connection:
         """Counters since the connection was made, over all handles that it had (R-08)."""
         life = self._session.life
         return Statistics(life.sent, life.reconnects, life.rebuilds, life.since)
+
+    @property
+    def _asks_before_sending(self) -> bool:
+        """True if a component's place has to be claimed first, or its refusals listened for: that waits."""
+        return bool(self._application) or self._session.refusals is not None
 
     def _traceable(self, destination: str, headers: Headers) -> Headers:
         """Adds our producer id and listens for refusals, if the application asked for them (W-37)."""
@@ -389,6 +422,7 @@ class Connection:
             lambda order_key: self._session.path_claims.claimed(destination, unit_id.encode(), order_key),
             transaction,
             self._trace,
+            self._open_units,
         )
 
     def send(
@@ -423,6 +457,7 @@ class Connection:
             BadSequenceNumberError: No number (a), below 1 (b), above the range (malformed); nothing is sent (W-25 to W-27).
             BadUnitIdError: The id is empty or too long, or there are marks without an id.
             UnitConflictError: `uoo-name` beside the id (W-33).
+            IncompleteUnitError: A block of this connection sends that unit just now: the component belongs there (B-120).
             DestinationUnavailableError, SendRejectedError: Certainly not written.
             ReconnectTimeoutError: No answer in time; it goes on in the background. Calling again with the same `Component` waits for
                 the same record and sends no second one (R-22).
@@ -446,9 +481,9 @@ class Connection:
         headers: HeaderPairs,
     ) -> OutgoingRecord:
         """The record that `send` sends. Raises as `send`, for what cannot be."""
-        components = _topics(destination).components
+        components = f"{destination}.components"
         topic = to or components
-        own = header_pairs(component.headers) + header_pairs(headers)
+        own = [] if component.headers is headers is None else header_pairs(component.headers) + header_pairs(headers)
         if count is not None:
             own.append((COUNT, b"%d" % count))
         key = component.key if key is None else key
@@ -456,17 +491,78 @@ class Connection:
         if id is None:
             record = _plain_record(topic, component, own, raw_key, seq, end, count)
         else:
+            if (destination, id) in self._open_units:
+                raise IncompleteUnitError(f"unit {id} is open: send its components in its block", id=id.encode())
             marked = component_headers(id, seq, component.component_id, own=self._traceable(destination, own))
             partition = HASHED
             if topic == components:
                 raw_key = id.encode()
-                partition = self._session.path_claims.claimed(destination, raw_key, order_key_of(marked))
+                if self._application:
+                    partition = self._session.path_claims.claimed(destination, raw_key, order_key_of(marked))
             elif raw_key is None:
                 raw_key = id.encode()
             marked = mark_end(marked) if end else marked
             record = OutgoingRecord(topic, raw_key, value_bytes(component.value), marked, partition)
             self._trace(record)
         return record
+
+    def fan_out(
+        self,
+        destination: str,
+        name: str,
+        requests: Iterable[Request],
+        timeout_ms: int | None = None,
+        *,
+        reply: ReplyContext = NO_REPLY_CONTEXT,
+        rule: str | None = None,
+        cause: Message | None = None,
+        awaits: bool = False,
+    ) -> FanOut:
+        """Sends several requests whose replies make one unit, and the manifest that lists them, in one transaction (B-77 to B-91).
+
+        It returns once that is committed, and waits for no reply (B-90). A rule of the destination with `group_key = "request"` gathers the replies,
+        from the inputs of its router. Each service copies `uow-request-id` of the request into `uow-correlation-id` of its reply.
+
+        Args:
+            destination: Where the replies become a unit.
+            name: Routing name: it chooses the row of the rule. Many calls may have the same.
+            requests: At least one; the unit has the replies in this order.
+            timeout_ms: How long replies are waited for from now on; 0: for ever; None: `age_ms` of the row.
+            reply: The output that is wanted: topic, key, correlation id, user headers.
+            rule: Id of the rule, where several of the destination gather replies.
+            cause: A message, from `messages`, that is done with by this call: its position is committed in the same transaction.
+            awaits: True if the unit is waited for, with `unit()` of the result: it is read from its topic as of now. That takes a reader of its own, so for many
+                calls read `units(destination, ..., topic=...)` in one place.
+
+        Raises:
+            ConfigError: No rule, or the rules do not allow what is asked for; nothing is sent.
+            RoutingError: The rule has no row for this name. Case `no-rule`.
+            DecodeError: The manifest cannot be: no request, a blank folder, more than 64 KiB. Case `manifest`.
+            LostServerError: The partition of `cause` has moved, and it comes again; nothing is sent.
+            UowError: As for a commit (R-82).
+        """
+        self._require_open()
+        rules, units = self._session.call_rules, _topics(destination).units
+        call = rules.plan(destination, name, [*requests], timeout_ms, reply, rule, units)
+        records = [self._command_record(destination, call.command), *call.requests]
+        if call.is_new:
+            records.insert(0, rules.record(call.row))
+        reader = self.units(destination, None, topic=call.topic) if awaits else None
+        pool = self._session.transactions
+        transaction = OneTransaction(pool) if cause is None else StandIn(pool, cause)
+        try:
+            transaction.begin()
+            for record in records:
+                self._trace(record)
+                transaction.produce(record)
+            transaction.commit()
+        except BaseException:
+            if reader is not None:
+                reader.close()
+            raise
+        finally:
+            transaction.end()
+        return FanOut(call.command.group_id.decode(), call.request_ids, call.topic, reader)
 
     # -- in doubt --------------------------------------------------------------------------------------------------------
 
@@ -572,6 +668,7 @@ class Connection:
         on_given_up: Callable[[GivenUp], object] | None = None,
         kafka: Mapping[str, Any] | None = None,
     ) -> Reader[ReceivedUnit | Message]: ...
+    @_renewable
     def units(
         self,
         destination: str,
@@ -593,7 +690,8 @@ class Connection:
             group: Consumer group. None reads alone, all partitions, and commits nothing.
             start: Where a group without a committed offset begins: `earliest` (default), `latest`, `committed` (refuse). Without a
                 group the default is `latest`.
-            topic: One that a route of the destination names, in place of `<destination>.units` (W-98).
+            topic: One that a route or a rule of the destination names, in place of `<destination>.units` (W-98). What a rule made as an XML
+                document comes as a `ReceivedDocument`.
             include_plain: True hands out records that passed through the destination too, as `Message`. Under
                 `handling_policy = "pass_through"` that is all of them, whatever their headers say (W-65).
             expiration_policy: For a unit whose `uow-expires-at` has passed: it is not handed out (W-86). Discarded, logged, or,
@@ -622,6 +720,7 @@ class Connection:
         make = partial(Reader, interpret=interpreter, given_up=handling.dead_letters.counts)
         return self._unit_reader(topic, group, start, kafka or {}, handling, make)
 
+    @_renewable
     def browse(self, destination: str, *, topic: str | None = None) -> Reader[ReceivedUnit]:
         """The finished units of a destination, from the oldest on, without taking them from anybody: alone, and committing nothing.
 
@@ -638,6 +737,7 @@ class Connection:
         make = partial(Reader, interpret=UnitsOnly(handling), given_up=handling.dead_letters.counts)
         return self._unit_reader(topic, None, Start.EARLIEST, {}, handling, make, Scope.BROWSER)
 
+    @_renewable
     def stream(
         self,
         destination: str,
@@ -709,6 +809,7 @@ class Connection:
             scope=scope,
         )
 
+    @_renewable
     def messages(
         self,
         topic: str,
@@ -785,18 +886,21 @@ class Connection:
             raise ConfigError("start", start, f"one of {', '.join(Start)}") from None
         session = self._session
         session.close_abandoned(topic, group)
-        consumption = Consumption(
-            session.handles.consumer(group, kafka),
-            topic,
-            group,
-            begin,
-            commit_interval_ms,
-            partial(session.strict.reading, topic=topic, group=group, destination=destination),
-            life=session.life,
-            scope=scope,
-        )
-        reader = make(consumption)
-        session.adopt(consumption, reader)
+        with session.instance_of(group) as instance:
+            named = {"group.instance.id": instance} if instance else {}
+            consumption = Consumption(
+                session.handles.consumer(group, {**named, **kafka}),
+                topic,
+                group,
+                begin,
+                commit_interval_ms,
+                partial(session.strict.reading, topic=topic, group=group, destination=destination),
+                life=session.life,
+                scope=scope,
+                instance=instance,
+            )
+            reader = make(consumption)
+            session.adopt(consumption, reader)
         return reader
 
     # -- forwarding ------------------------------------------------------------------------------------------------------
@@ -831,13 +935,16 @@ class Connection:
 
         Returns:
             `committed`; `pending` with a `commit_interval_ms`; or `again`: the partition has moved, or a rebalance interrupted the
-            transaction, nothing was sent, and the message comes again to the reader that has the partition.
+            transaction, nothing was sent, and the message comes again to the reader that has the partition; or nobody knows yet what became of
+            an earlier transaction, and it comes again if that was rolled back.
 
         Raises:
             TypeError: Not exactly one of `to` and `destination`; one text in place of several names.
             BadUnitIdError, BadSequenceNumberError, UnitConflictError: The headers cannot be; nothing is sent.
-            UowError: As for a commit (R-82). Nothing of it is visible, unless it is `CommitOutcomeUnknownError`; the message
-                comes again with the next iteration, unless it is forwarded or acknowledged before.
+            CommitPendingError: No broker answered for the blocking time: forward the same message again, or go on receiving; the commit goes on.
+            FencedError: Someone newer owns the transactional id: the reader ends.
+            UowError: As for a commit (R-82). Nothing of it is visible, and the message comes again with the next iteration, unless it is
+                forwarded or acknowledged before; after `CommitOutcomeUnknownError` it comes again if it was rolled back.
         """
         self._require_open()
         record = self._forwarded(
@@ -922,11 +1029,32 @@ class Connection:
         self._require_open()
         return self._session.plain.send(f"command {command.id!r}", self._command_record(destination, command))
 
+    def command_everywhere(self, destination: str, command: Command, partitions: int) -> None:
+        """Sends a command about a whole rule to every partition of a destination, in one transaction (B-104).
+
+        Args:
+            destination: Name of the destination.
+            command: The command; its rule is the key.
+            partitions: How many `D.commands` has.
+
+        Raises:
+            UowError: As leaving the block of `unit`.
+        """
+        self._require_open()
+        topic, key, headers = _topics(destination).commands, command.rule.encode(), command_headers(command)
+        transaction = OneTransaction(self._session.transactions)
+        try:
+            transaction.begin()
+            for partition in range(partitions):
+                transaction.produce(OutgoingRecord(topic, key, None, headers, partition))
+            transaction.commit(patience=transaction.patience())
+        finally:
+            transaction.end()
+
     def _command_record(self, destination: str, command: Command) -> OutgoingRecord:
         partition = self._session.path_claims.known(destination, command.group_id)
-        return OutgoingRecord(
-            _topics(destination).commands, command.group_id, None, command_headers(command), partition
-        )
+        topic, value = _topics(destination).commands, command_value(command)
+        return OutgoingRecord(topic, command.group_id, value, command_headers(command), partition)
 
     def send_again(self, coordinates: str, record: OutgoingRecord) -> Sent:
         """Sends a record as it stands, that lies at these coordinates, outside transactions, and waits until the broker has it (W-202).
@@ -941,9 +1069,8 @@ class Connection:
         consumption = message._consumption
         consumption.require_open()
         if not isinstance(consumption.hop, Hop):
-            consumption.hop = Hop(
-                self._session.transactions.take(), self._session.transactions.give_back, consumption.commit_interval_ms
-            )
+            transactions = self._session.transactions
+            consumption.hop = Hop(transactions.take(), transactions.give_back, consumption)
         return consumption.hop
 
     # -- closing ---------------------------------------------------------------------------------------------------------

@@ -31,11 +31,11 @@ from uow.client.kafka_port import (
     coordinates,
     log_start,
 )
-from uow.client.library_errors import read_error
+from uow.client.library_errors import is_fatal, read_error
 from uow.client.outgoing import OutgoingRecord
 from uow.client.ownership import Due, Ownership, Tp
 from uow.client.redelivery import HandedOut
-from uow.client.session_state import Ended, Life, LostServer, Scope
+from uow.client.session_state import Ended, Life, LostServer, Missed, Scope
 from uow.client.strict_order import StrictReading
 from uow.client.unfetchable import Gap
 from uow.errors import (
@@ -47,11 +47,13 @@ from uow.errors import (
     ReconnectGivenUpError,
     ReconnectTimeoutError,
     SubscriptionExpiredError,
+    TransactionRolledBackError,
 )
 from uow.processor.engine.ports import StaleGeneration
 from uow.processor.kafka.bounded import Call, returns
 from uow.processor.kafka.error_table import Meaning, meaning_of
-from uow.schemas.error_classes import UowError
+from uow.processor.kafka.transactional_producer import LOST_EXCEPTION
+from uow.schemas.error_classes import FencedError, UowError
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +62,17 @@ NEVER: Final = 2**63
 
 TOLD_S: Final = 1.0
 """Longest wait for the listener to have heard of lost partitions."""
+PASSING: Final = (
+    ReconnectTimeoutError,
+    TransactionRolledBackError,
+    CommitOutcomeUnknownError,
+    DestinationUnavailableError,
+)
+"""Errors of a beginning that is made again."""
 CLOSE_S: Final = 6.0
 """Longest that closing a reader takes."""
+REBUILD_S: Final = 10.0
+"""Shortest time between two fatal errors after which a reader goes on with a new handle."""
 STABLE_S: Final = 30.0
 """Longest wait for stable committed offsets: the transaction of a forwarder that was killed ends after 10 s, found by a scan every 10 s (ER-10)."""
 
@@ -110,6 +121,7 @@ class HopTransaction(Protocol):
     def covers(self, ownership: Ownership, offset: int) -> bool: ...
     def commit(self) -> object: ...
     def abort(self) -> None: ...
+    def end_doubt(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -117,6 +129,8 @@ class Consumption:
     """One consumer of one topic, as a member of a group, or alone and committing nothing (`group` None). For one thread.
 
     Attributes:
+        instance: Its group instance id; empty without one.
+        is_doubtful: True while nobody knows if a commit of its position took place.
         strict: The rules of strict order, if the topic has it.
         keeps_order: True if what is forwarded must keep the order of the input: declared, or because that is strict (S-17).
         stand_in: The open transaction of a unit that stands for a message of this reader.
@@ -138,13 +152,15 @@ class Consumption:
         *,
         life: Life,
         scope: Scope = Scope.READER,
+        instance: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.life, self.scope = life, scope
+        self.life, self.scope, self.instance = life, scope, instance
         self.topic = topic
         self.group = group
         self.start = start
         self.commit_interval_ms = commit_interval_ms
+        self.strict: StrictReading | None = None
         self.hop: HopTransaction | None = None
         self.move: Callable[[Sequence[OutgoingRecord], Sequence[TopicPartition], Any], None] = _no_moves
         self.skip: Callable[[Ownership, Gap], None] = _log_gap
@@ -163,17 +179,45 @@ class Consumption:
         self._out: tuple[Ownership, int] | None = None
         self.stand_in: object | None = None
         self.keeps_order = False
+        self._make, self._read_strictly = make, read_strictly
+        self._is_broken = self.is_doubtful = False
+        self._rebuilt_at = -REBUILD_S
+        self._go_on_at: dict[Tp, int] = {}
         self._handle = make(LogWatch().logger)
         try:
-            partitions = check_topic(self._handle, topic, life=life)
-            self.strict = read_strictly(self._handle)
-            if self.strict is not None:
-                self.keeps_order = True
-                self.strict.first_starts(self._committed([TopicPartition(topic, each) for each in range(partitions)]))
-            self._subscribe() if group is not None else self._assign_all(partitions)
+            self._join()
         except BaseException:
             self._handle.close()
             raise
+
+    def _join(self) -> None:
+        partitions = check_topic(self._handle, self.topic, life=self.life)
+        self.strict = self._read_strictly(self._handle)
+        if self.strict is not None:
+            self.keeps_order = True
+            self.strict.first_starts(self._committed([TopicPartition(self.topic, each) for each in range(partitions)]))
+        self._subscribe() if self.group is not None else self._assign_all(partitions)
+
+    def _rebuild(self) -> None:
+        """Goes on with a new handle, and tells what that means: first the transaction, then the handle, then the subscription (R-18).
+
+        Raises:
+            UowError: No broker answered in time, or the topic is gone; the next call tries again.
+        """
+        leaving = list(self._owned.values())
+        if self.hop is not None:
+            self.hop.abort()
+        if self.group is None:
+            self._go_on_at |= {each.tp: each.position for each in leaving}
+        else:
+            self._tell_lost(leaving)
+        self._drop(leaving)
+        old, self._handle = self._handle, self._make(LogWatch().logger)
+        if not returns(old.close, CLOSE_S):
+            log.info("%s: the consumer is left to close by itself", self.topic)
+        self._join()
+        self._is_broken = self.is_doubtful = False
+        self.life.count(rebuilds=1)
 
     @property
     def is_closed(self) -> bool:
@@ -190,7 +234,12 @@ class Consumption:
     def _rebalance(
         self, react: Callable[[list[TopicPartition]], None], handle: Any, partitions: list[TopicPartition]
     ) -> None:
-        """Inside `poll` or `close`: until this returns, the library answers no other thread about this consumer."""
+        """Inside `poll` or `close`: until this returns, the library answers no other thread about this consumer.
+
+        A handle that was replaced has nothing to say any more.
+        """
+        if handle is not self._handle:
+            return
         self._is_rebalancing = True
         try:
             react(partitions)
@@ -201,8 +250,19 @@ class Consumption:
         rows = [TopicPartition(self.topic, partition) for partition in range(partitions)]
         for row in rows:
             row.offset = self._first_offset(row)
+            self._go_on(row)
             self._own(row)
         self._handle.assign(rows)
+
+    def _go_on(self, row: TopicPartition) -> None:
+        """Where a handle before this one stopped; one that begins at the end says what it passes over instead (R-56)."""
+        before = self._go_on_at.pop((row.topic, row.partition), -1)
+        if before < 0:
+            return
+        if self.start is Start.EARLIEST or row.offset < 0:
+            row.offset = before
+        elif row.offset > before:
+            self.life.tell(Missed(row.topic, row.partition, before, row.offset))
 
     # -- assignment ------------------------------------------------------------------------------------------------------
 
@@ -239,6 +299,11 @@ class Consumption:
         if self.strict is not None:
             return self._subscribed(self.strict, rows)
         fresh = [row for row in rows if row.offset < 0]
+        ours = [f"{row.topic}/{row.partition}" for row in fresh if self._has_committed((row.topic, row.partition))]
+        if ours:
+            raise SubscriptionExpiredError(
+                f"committed offsets of group {self.group!r} were deleted, or the group was: {', '.join(ours)}"
+            )
         if fresh and self.start is Start.COMMITTED:
             names = ", ".join(f"{row.topic}/{row.partition}" for row in fresh)
             raise SubscriptionExpiredError(
@@ -271,6 +336,10 @@ class Consumption:
             log.info("group %r begins %s/%d at %d", self.group, row.topic, row.partition, row.offset)
         self.move(strict.subscriptions([*fresh.values()]), [*fresh.values()], self.token())
         return [fresh.get(row.partition, row) for row in rows]
+
+    def _has_committed(self, tp: Tp) -> bool:
+        before = self._handed_out.get(tp)
+        return before is not None and before.is_committed
 
     def _first_offset(self, row: TopicPartition) -> int:
         if self.start is Start.EARLIEST:
@@ -314,7 +383,7 @@ class Consumption:
             self.hop.abort()
         if lost and not self.life.is_refreshed(self.scope):
             names = ", ".join(f"{topic}/{number}" for topic, number in sorted(each.tp for each in lost))
-            self._ended = self._ended or self.life.end_now(
+            self._ended = self._ended or self.life.lost_reader(
                 f"the group gave {names} away: this reader was silent too long"
             )
         else:
@@ -340,6 +409,8 @@ class Consumption:
         """Commits what was deferred, and beside the committed offsets how often unacknowledged units were delivered (W-52, W-87)."""
         if self.group is None:
             return
+        if self.is_doubtful or (self.hop is not None and self.hop.is_open):
+            return  # a commit that goes on must not be written over
         for ownership in ownerships:
             ownership.stop()
             try:
@@ -365,15 +436,42 @@ class Consumption:
         """
         with self._guard:
             self.require_open()
-            if self._failure is not None:
-                raise self._failure
+            self._raise_failure()
+            if self._is_broken:
+                self._rebuild()
+            if self.is_doubtful:
+                self._learn()
             self._keep_order()
             self._prepare()
             record = self._take(timeout)
             self.require_open()
-            if self._failure is not None:
-                raise self._failure
+            self._raise_failure()
             return None if record is None else self._accept(record)
+
+    def _raise_failure(self) -> None:
+        """Raises what ended reading, at every call; what passes, once: then the reader begins on a new handle."""
+        failure = self._failure
+        if isinstance(failure, PASSING):
+            self._failure, self._is_broken = None, True
+        if failure is not None:
+            raise failure
+
+    def doubt(self) -> None:
+        """Nobody knows if a commit took place: before anything else is read, the committed offsets tell (ER-12)."""
+        self.is_doubtful = self.group is not None
+
+    def _learn(self) -> None:
+        """Raises UowError: nobody tells yet; the next call asks again."""
+        if self.hop is not None:
+            self.hop.end_doubt()
+        for row in self._committed([TopicPartition(*tp) for tp in self._owned]):
+            before = self._owned[row.topic, row.partition]
+            if before.acknowledged < 0:
+                continue  # nothing of it was handed out
+            after = self._owned[before.tp] = before.begun_again()
+            if row.offset >= 0:
+                after.committed(row)
+        self.is_doubtful = False
 
     def _accept(self, record: ConsumedRecord) -> tuple[ConsumedRecord, Ownership] | None:
         error = record.error()
@@ -499,7 +597,7 @@ class Consumption:
         except (
             SystemError
         ) as failure:  # Ctrl-C: confluent_kafka 2.16 looks for signals inside `poll`, and loses the exception
-            if "without setting an exception" not in str(failure):
+            if LOST_EXCEPTION not in str(failure):
                 raise
             raise KeyboardInterrupt from failure
 
@@ -528,11 +626,24 @@ class Consumption:
             self._on_unfetchable(error, record)
             return
         raised = read_error(error, self.topic)
+        if isinstance(raised, FencedError):
+            self.fenced(raised)
+        elif isinstance(raised, ReconnectGivenUpError) and is_fatal(error) and self._may_rebuild():
+            log.warning("%s: goes on with a new consumer: %s", self.topic, raised)
+            self._is_broken = True
+            return
+        elif raised is not None and not isinstance(raised, DestinationUnavailableError):
+            self._failure = raised  # reading past it would skip records: every further call says so
+            self.life.tell(raised)
         if raised is not None:
-            if not isinstance(raised, DestinationUnavailableError):
-                self._failure = raised  # reading past it would skip records: every further call says so
             raise raised
         log.info("%s: %s", self.topic, error.str())
+
+    def _may_rebuild(self) -> bool:
+        """A handle that fails again at once would do so for ever."""
+        now, before = self._clock(), self._rebuilt_at
+        self._rebuilt_at = now
+        return self.life.is_refreshed(self.scope) and now - before >= REBUILD_S
 
     def _on_unfetchable(self, error: KafkaError, record: ConsumedRecord) -> None:
         ownership = self._owned.get((record.topic() or "", record.partition() or 0))
@@ -725,7 +836,7 @@ class Consumption:
     def _on_refused(self, ownership: Ownership, next_offset: int, failure: KafkaException) -> None:
         error: KafkaError = failure.args[0]
         text = f"{ownership.tp[0]}/{ownership.tp[1]} up to {next_offset}: {error.str()}"
-        if error.code() == KafkaError.UNKNOWN_MEMBER_ID:
+        if error.code() in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError._FATAL):  # the next call says which fatal error
             raise LostServerError(text) from failure
         if meaning_of(error) is not Meaning.STALE_GENERATION:
             raise ReconnectTimeoutError(text) from failure
@@ -737,7 +848,7 @@ class Consumption:
         ownership.mark_acknowledged(next_offset)
 
     def handling(self) -> AbstractContextManager[object]:
-        """Whoever ends this reader waits for a handler that runs inside; call `require_open` first: then none starts after the end (R-49)."""
+        """Whoever ends this reader waits for a handler, or whatever uses its handles, that runs inside; call `require_open` first: then none starts after the end (R-49)."""
         return self._guard
 
     def roll_back(self) -> None:
@@ -763,6 +874,12 @@ class Consumption:
         if self._ended is not None:
             self._let_go(CLOSE_S)  # where whoever ended it could not
             raise self._ended.error(f"the reader of {self.topic!r}")
+
+    def fenced(self, failure: FencedError) -> None:
+        """Somebody newer forwards or reads under our name: this reader ends and leaves the group, so that the newer one gets its partitions (R-26)."""
+        self._ended = self._ended or self.life.lost_reader(str(failure), FencedError)
+        if not self._is_rebalancing:  # else the poll that we are in does it
+            self.end(self._ended, STEP_S)
 
     def close(self) -> None:
         """Settles what is open and leaves the group. A second call does nothing. Raises nothing about the state of the connection."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from confluent_kafka import TopicPartition
 
@@ -27,10 +28,11 @@ from uow.client.outgoing import (
 )
 from uow.client.ownership import Ownership, Tp
 from uow.client.received import Message
+from uow.client.session_state import Life, Patience
 from uow.client.transaction import Transaction
-from uow.errors import OrderConfigError
+from uow.errors import CommitOutcomeUnknownError, CommitPendingError, OrderConfigError
 from uow.processor.engine.ports import StaleGeneration
-from uow.schemas.error_classes import BadSequenceNumberError, BadUnitIdError, UowError
+from uow.schemas.error_classes import BadSequenceNumberError, BadUnitIdError, FencedError, UowError
 from uow.topics.headers import (
     ALIASES,
     END,
@@ -238,58 +240,97 @@ def _offset(message: Message) -> int:
     return message.offset
 
 
+class HopReader(Protocol):
+    """The calls of a hop to its reader."""
+
+    commit_interval_ms: int
+    life: Life
+    group: str | None
+    is_doubtful: bool
+
+    def before_commit(self) -> None: ...
+    def fenced(self, failure: FencedError) -> None: ...
+    def doubt(self) -> None: ...
+
+
 class Hop:
     """The transactions of one reader that forwards: outputs and consumed positions are committed together.
 
     With an interval of 0 each forwarded message is a transaction. Else one stays open up to the interval, or until no message waits.
-    A rolled back transaction takes the reader back to the first message in it.
+    A rolled back transaction takes the reader back to the first message in it. A commit that is not answered while no broker is there goes on,
+    and is asked for again before anything else is done (R-63); where its outcome cannot be told, the reader asks for the committed offsets (ER-12).
     """
 
     def __init__(
         self,
         transaction: Transaction,
         give_back: Callable[[Transaction], None],
-        commit_interval_ms: int,
+        reader: HopReader,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._transaction = transaction
         self._give_back = give_back
-        self._interval_s = commit_interval_ms / 1000
+        self._reader = reader
+        self._interval_s = reader.commit_interval_ms / 1000
         self._clock = clock
         self._deadline = 0.0
         self._messages: dict[Tp, tuple[Message, Message]] = {}
         """First and last message of the open transaction, by partition."""
+        self._rows: list[tuple[Ownership, TopicPartition]] | None = None
+        """Positions of a commit that was asked for."""
+        self._newest: Message | None = None
+        self._late: tuple[Message | None, Forwarded] | None = None
+        """The message whose commit was not answered at first, and what became of it."""
         self._token: Any = None
         self._sent: dict[OutputPlace, Message] = {}
         self._committed: dict[OutputPlace, Message] = {}
 
     @property
     def is_open(self) -> bool:
-        return self._transaction.is_open
+        return self._transaction.is_open or self._rows is not None
 
     @property
     def is_due(self) -> bool:
-        return self.is_open and self._clock() >= self._deadline
+        return self._rows is not None or (self.is_open and self._clock() >= self._deadline)
 
     def covers(self, ownership: Ownership, offset: int) -> bool:
         """True if the message at an offset is in the open transaction."""
         kept = self._messages.get(ownership.tp)
         return self.is_open and kept is not None and kept[1].offset >= offset
 
+    @contextmanager
+    def _fencing(self) -> Iterator[None]:
+        """Somebody newer owns the transactional id: whatever is forwarded from now on fails, so the reader ends (R-26)."""
+        try:
+            yield
+        except FencedError as failure:
+            self._reader.fenced(failure)
+            raise
+
     def forward(self, message: Message, record: OutgoingRecord) -> Forwarded:
-        """Sends `record` for `message`.
+        """Sends `record` for `message`; where the commit of this very message was not answered yet, asks for that again.
 
         Raises:
             OrderConfigError: It would overtake what was forwarded before (`order="preserve"`); nothing is visible, and the message comes again.
+            FencedError: Someone newer owns the transactional id: the reader ends, and leaves its group.
+            CommitPendingError: No broker answers, for as long as a call waits; the commit goes on.
             UowError: As `Transaction.begin`, `produce` and `commit`; nothing is visible, and the message comes again.
         """
-        if not message._consumption.is_ours(message._ownership, message.offset):
+        with self._fencing():
+            if self._rows is not None:
+                self._settle()
+            if self._late is not None and message is self._late[0]:
+                return self._late[1]
+            return self._forward(message, record)
+
+    def _forward(self, message: Message, record: OutgoingRecord) -> Forwarded:
+        if self._reader.is_doubtful or not message._consumption.is_ours(message._ownership, message.offset):
             return Forwarded.AGAIN
         if not self.is_open:
             self._begin(message)
         first, last = self._messages.get(message._ownership.tp, (message, message))
         self._messages[message._ownership.tp] = (min(first, message, key=_offset), max(last, message, key=_offset))
-        self._token = message._token
+        self._token, self._newest = message._token, message
         try:
             self._transaction.produce(record)
             if message._consumption.keeps_order:
@@ -299,7 +340,7 @@ class Hop:
             raise
         if self._interval_s:
             return Forwarded.PENDING
-        return self.commit()
+        return self._commit()
 
     def _check_order(self, message: Message, record: OutgoingRecord) -> None:
         """Records of one partition of the input never fall behind each other on their way to one partition of the output (S-17)."""
@@ -323,42 +364,71 @@ class Hop:
         """Commits the open transaction.
 
         Raises:
-            UowError: As `Transaction.commit`; nothing is visible, and its messages come again.
+            UowError: As `Transaction.commit`; nothing is visible, and its messages come again. `CommitPendingError`: it goes on.
         """
-        rows: list[tuple[Ownership, TopicPartition]] = []
-        in_group = True
+        with self._fencing():
+            return self._commit()
+
+    def _commit(self) -> Forwarded:
+        if self._rows is None:
+            rows: list[tuple[Ownership, TopicPartition]] = []
+            try:
+                for _, last in self._messages.values():
+                    ownership = last._ownership
+                    self._reader.before_commit()
+                    due = ownership.due_at_once(max(last.offset + 1, ownership.acknowledged))
+                    for record in due.records:
+                        self._transaction.produce(record)
+                    rows.append((ownership, ownership.row(due.position)))
+            except BaseException:
+                self.abort()
+                raise
+            self._rows = rows
+        return self._settle()
+
+    def _settle(self) -> Forwarded:
+        rows = self._rows or []
+        positions = [row for _, row in rows] if self._reader.group is not None else []
         try:
-            for _, last in self._messages.values():
-                ownership, in_group = last._ownership, last._consumption.group is not None
-                last._consumption.before_commit()
-                due = ownership.due_at_once(max(last.offset + 1, ownership.acknowledged))
-                for record in due.records:
-                    self._transaction.produce(record)
-                rows.append((ownership, ownership.row(due.position)))
-            self._transaction.commit([row for _, row in rows] if in_group else [], self._token)
+            self._transaction.commit(positions, self._token, Patience(self._reader.life))
+        except CommitPendingError:
+            self._late = self._newest, Forwarded.COMMITTED
+            raise
         except StaleGeneration as stale:
             log.info("the group moved on, forwarded messages come again: %s", stale)
             self._go_back()
+            self._late = self._newest, Forwarded.AGAIN
             return Forwarded.AGAIN
-        except BaseException:
+        except BaseException as failure:
+            self._late = None
+            if not isinstance(failure, CommitOutcomeUnknownError | KeyboardInterrupt):
+                self._rows = None  # rolled back, for certain
             self.abort()
             raise
         for ownership, row in rows:
             ownership.committed(row)
-        self._messages = {}
+        self._messages, self._rows = {}, None
         self._committed |= self._sent
         self._sent = {}
         return Forwarded.COMMITTED
 
     def abort(self) -> None:
-        """Rolls the open transaction back; its messages come again."""
+        """Rolls the open transaction back; its messages come again, unless it is found that its commit took place."""
+        if self._rows is not None:
+            self._reader.doubt()
         self._transaction.abort()
         self._go_back()
 
     def _go_back(self) -> None:
         for first, _ in self._messages.values():
             first._ownership.go_back(first.offset)
-        self._messages, self._sent = {}, {}
+        self._messages, self._sent, self._rows = {}, {}, None
+
+    def end_doubt(self) -> None:
+        """Ends, by a new epoch, what the broker may still have of a commit whose outcome is not known. Raises as `Transaction.begin`."""
+        with self._fencing():
+            self._transaction.begin()
+            self._transaction.abort()
 
     def close(self) -> None:
         """Aborts what is open and gives the transactional id back."""

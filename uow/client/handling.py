@@ -11,10 +11,9 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from uow.client.blocking import OrderBlocked
 from uow.client.consumption import Consumption
-from uow.errors import LostServerError, ReconnectTimeoutError
-from uow.schemas.error_classes import ConfigError
+from uow.errors import CommitPendingError, LostServerError, ReconnectTimeoutError
+from uow.schemas.error_classes import ConfigError, FencedError
 
 log = logging.getLogger(__name__)
 
@@ -26,25 +25,22 @@ class HandlerLoop:
     """Calls one handler. For the thread of the reader.
 
     Args:
-        consumption: The reader's.
+        consumption: Gives the reader's of now: a reader may be opened anew.
         receive: Gives the next one, or None after so many seconds.
         handler: Called with each.
-        on_blocked: Called when a partition begins to stand still.
     """
 
     def __init__(
-        self,
-        consumption: Consumption,
-        receive: Callable[[float], Any],
-        handler: Callable[[Any], object],
-        on_blocked: Callable[[OrderBlocked], object] | None,
+        self, consumption: Callable[[], Consumption], receive: Callable[[float], Any], handler: Callable[[Any], object]
     ) -> None:
         if inspect.iscoroutinefunction(handler):
             raise TypeError("the handler is a coroutine function: it returns before its work is done")
-        self._consumption, self._receive, self._handler = consumption, receive, handler
-        if on_blocked is not None:
-            consumption.on_block = on_blocked
+        self._consumption_of_now, self._receive, self._handler = consumption, receive, handler
         self._seen_running: set[str] = set()
+
+    @property
+    def _consumption(self) -> Consumption:
+        return self._consumption_of_now()
 
     def run(self, stopping: threading.Event, *, concurrency: int, max_batch_size: int) -> None:
         """Goes on until `stopping` is set. Raises as `Reader.run`."""
@@ -55,11 +51,13 @@ class HandlerLoop:
             for name, value in requested.items():
                 if value != 1:
                     raise ConfigError(name, value, "only 1 is supported yet: handlers get one after the other")
-        stopping.clear()
         while not stopping.is_set():
             try:
                 received = self._receive(STEP_S)
-            except ReconnectTimeoutError as outage:  # the total time ends the wait, not this call's
+            except (
+                ReconnectTimeoutError,
+                CommitPendingError,
+            ) as outage:  # the total time ends the wait, not this call's
                 log.debug("%s", outage)
                 continue
             if received is not None:
@@ -72,6 +70,8 @@ class HandlerLoop:
                 self._consumption.require_open()
                 result = self._handler(received)
         except Exception as failure:
+            if isinstance(failure, FencedError):  # to try again would wait for ever
+                self._consumption.fenced(failure)
             if self._consumption.is_closed:  # before it started, or within
                 raise
             self._failed(received, failure)
@@ -83,7 +83,10 @@ class HandlerLoop:
             log.info("not acknowledged: %s", failure)  # it comes again, here or elsewhere, or is with a later one
 
     def _failed(self, received: Any, failure: Exception) -> None:
-        ownership = received._ownership
+        ownership, hop = received._ownership, self._consumption.hop
+        if isinstance(failure, CommitPendingError) and hop is not None and hop.is_open:
+            log.info("%s", failure)  # it goes on, and is asked for again by the next `receive`
+            return
         if self._consumption.is_ours(ownership, received.offset):
             log.warning("the handler failed at %s/%d/%d", *ownership.tp, received.offset, exc_info=failure)
             if self._consumption.hop is not None:

@@ -265,6 +265,10 @@ class KnownTopics:
         self._counts: dict[str, int] = {}
         self._refresh_at: dict[str, float] = {}
 
+    def is_known(self, topic: str) -> bool:
+        """True if `admit` lets its records through without asking anybody."""
+        return self._clock() < self._refresh_at.get(topic, 0.0)
+
     def check(self, handle: ProducerHandle, topic: str, life: Life) -> None:
         """Asks for a topic that is new, or was not asked for in a while and while there is a connection.
 

@@ -6,6 +6,8 @@ table (`uow.processor.kafka.error_table`).
 
 from __future__ import annotations
 
+from typing import Final
+
 from confluent_kafka import KafkaError
 
 from uow.errors import (
@@ -35,9 +37,19 @@ def sent_error(error: KafkaError, topic: str, suspect: Suspect | None = None) ->
     return ReconnectGivenUpError(text) if error.fatal() else AmbiguousSendError(text, suspect)
 
 
+_INSTANCE_FENCED: Final = KafkaError(KafkaError.FENCED_INSTANCE_ID).str()
+
+
+def is_fatal(error: KafkaError) -> bool:
+    """True if the handle is at its end. The errors that a consumer hands out like a record have the code for that, and not the flag."""
+    return error.fatal() or error.code() == KafkaError._FATAL
+
+
 def read_error(error: KafkaError, topic: str) -> UowError | None:
     """The class for an error met while reading; None for one that passes by itself (R-01)."""
     text = f"{topic}: {error.str()}"
+    if is_fatal(error) and _INSTANCE_FENCED in error.str():  # the code says no more than that it is fatal
+        return FencedError(text)
     match meaning_of(error):
         case Meaning.OUT_OF_RANGE:
             return SubscriptionExpiredError(text)
@@ -47,4 +59,4 @@ def read_error(error: KafkaError, topic: str) -> UowError | None:
             return FencedError(text)
         case Meaning.NOT_AUTHORISED | Meaning.NOT_AUTHORISED_FOR_TOPIC:
             return ReconnectGivenUpError(text)
-    return ReconnectGivenUpError(text) if error.fatal() else None
+    return ReconnectGivenUpError(text) if is_fatal(error) else None

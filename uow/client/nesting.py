@@ -18,10 +18,10 @@ from confluent_kafka import TopicPartition
 
 from uow.client.kafka_port import Headers
 from uow.client.outgoing import Component
-from uow.client.received import InnerUnit, Message, ReceivedUnit
+from uow.client.received import InnerUnit, Message, ReceivedDocument, ReceivedUnit
 from uow.client.session_state import Patience
 from uow.client.transaction import OneTransaction, Transactions
-from uow.errors import AlreadyAttachedError, LostServerError
+from uow.errors import AlreadyAttachedError, CommitOutcomeUnknownError, LostServerError
 from uow.processor.engine.ports import StaleGeneration
 from uow.schemas import codec
 from uow.schemas.error_classes import BadUnitIdError, ConfigError
@@ -109,7 +109,9 @@ def outer_headers(unit: Headers) -> Headers | None:
 
 
 def component_of(unit: ReceivedUnit | InnerUnit) -> Component:
-    """A finished unit as a component of another one, which gives it a new outer id and number (W-96)."""
+    """A finished unit as a component of another one, which gives it a new outer id and number (W-96); a document as it is."""
+    if isinstance(unit, ReceivedDocument):
+        return Component(unit.value, component_id=unit.unit_id)
     return Component(codec.frame(unit.record), headers={INNER_ID: unit.id}, component_id=unit.unit_id)
 
 
@@ -137,7 +139,7 @@ class StandIn(OneTransaction):
         hop = self._consumption.hop
         if hop is not None and hop.is_open:
             hop.commit()
-        if not self._consumption.is_ours(self._ownership, self._message.offset):
+        if self._consumption.is_doubtful or not self._consumption.is_ours(self._ownership, self._message.offset):
             raise LostServerError(self._again())
         if self._consumption.strict is not None and self._consumption.stand_in not in (None, self):
             raise AlreadyAttachedError(
@@ -165,6 +167,9 @@ class StandIn(OneTransaction):
             super().commit([] if self._consumption.group is None else [row], self._message._token)
         except StaleGeneration as stale:
             raise LostServerError(self._again()) from stale
+        except CommitOutcomeUnknownError:
+            self._consumption.doubt()
+            raise
         self._ownership.committed(row)
 
     def end(self) -> None:

@@ -112,6 +112,12 @@ class Ownership:
         return len(self.waiting) >= MANY or self.waiting_bytes >= TOGETHER_BYTES
 
     @property
+    def position(self) -> int:
+        """The offset at which reading goes on; negative where that is not known."""
+        behind = self.next if self.run is None else self.run.first
+        return behind if self.rewind is None else min(behind, self.rewind)
+
+    @property
     def is_all_acknowledged(self) -> bool:
         """True if all units that were handed out are acknowledged."""
         return self.handed_out < self.acknowledged
@@ -202,6 +208,7 @@ class Ownership:
     def committed(self, row: TopicPartition) -> None:
         """The broker has it: everything before it is done with."""
         self.kept = (row.offset, row.metadata or "")
+        self.before.is_committed = True
         self._keep_waiting([move for move in self.waiting if move.first >= row.offset])
         self.mark_acknowledged(row.offset)
 

@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
+import uow
 from uow.client.blocking import OrderBlocked
 from uow.client.consumption import Consumption
 from uow.client.dead_letters import DeadLetters, NotYet, Part
-from uow.client.decoding import decode_unit
+from uow.client.decoding import unit_of_record
 from uow.client.handling import HandlerLoop
 from uow.client.kafka_port import (
     STEP_S,
@@ -29,7 +30,7 @@ from uow.client.kafka_port import (
 )
 from uow.client.open_runs import OpenRun, is_left_over
 from uow.client.ownership import Ownership
-from uow.client.received import Message, ReceivedComponent, ReceivedUnit
+from uow.client.received import Message, ReceivedComponent, ReceivedDocument, ReceivedUnit
 from uow.client.references import References
 from uow.client.session_state import Patience
 from uow.client.unshown_headers import UnshownHeaders
@@ -95,6 +96,9 @@ class Reader(Generic[T_co]):
         self._interpret = interpret
         self._clock = clock
         self._stopping = threading.Event()
+        self._is_interrupted = False
+        self._open: Callable[[Any], Reader[T_co]] | None = None
+        self._renew_on: Any = None
 
     def __iter__(self) -> Self:
         return self
@@ -112,6 +116,7 @@ class Reader(Generic[T_co]):
 
         Raises:
             ReconnectTimeoutError: No broker answered in time; call again.
+            CommitPendingError: The same, while the commit of what was forwarded goes on; call again.
             StaleConnectionError: A loss event ended the reader, which the policy does not refresh.
             OrderBlockedError: Under strict order: nothing came in time, and a partition stands at a record that failed.
             DestinationChangedError: Under strict order: the topic was made again, or has another partition count.
@@ -132,10 +137,12 @@ class Reader(Generic[T_co]):
     def _receive(self, timeout: float | None) -> T_co | None:
         if self._session is not None:
             self._session._before_receive()
+        self._begin_anew()
         self._consumption.take_back()
         deadline = None if timeout is None else self._clock() + timeout
         patience = Patience(self._consumption.life)
         while True:
+            self._begin_anew()
             left = STEP_S if deadline is None else max(0.0, deadline - self._clock())
             polled = self._poll(min(left, STEP_S))
             if polled is not None:
@@ -146,7 +153,7 @@ class Reader(Generic[T_co]):
                     return received
                 if polled[1].run is not None:  # the rest of a unit that has begun lies ready
                     continue
-            is_late = deadline is not None and self._clock() >= deadline
+            is_late = self._is_interrupted or (deadline is not None and self._clock() >= deadline)
             if polled is None or is_late:  # what was given up need not wait for more
                 self._consumption.write_dead_letters()
             patience.spend(is_late)
@@ -161,6 +168,11 @@ class Reader(Generic[T_co]):
         return self._consumption.poll(timeout)
 
     def _read(self, record: ConsumedRecord, ownership: Ownership) -> T_co | None:
+        with self._consumption.handling():  # whoever ends the reader waits: handles that are in use must not go
+            self._consumption.require_open()
+            return self._interpreted(record, ownership)
+
+    def _interpreted(self, record: ConsumedRecord, ownership: Ownership) -> T_co | None:
         first = coordinates(record)[2] if ownership.run is None else ownership.run.first
         try:
             received = self._interpret(record, self._consumption, ownership)
@@ -202,8 +214,21 @@ class Reader(Generic[T_co]):
             TypeError: The handler is a coroutine function: it returns before its work is done.
             UowError: As `receive`.
         """
-        HandlerLoop(self._consumption, self._receive, handler, on_blocked).run(
-            self._stopping, concurrency=concurrency, max_batch_size=max_batch_size
+        self._stopping.clear()
+        self._run(self._stopping, handler, on_blocked, concurrency, max_batch_size)
+
+    def _run(
+        self,
+        stopping: threading.Event,
+        handler: Callable[[T_co], object],
+        on_blocked: Callable[[OrderBlocked], object] | None,
+        concurrency: int,
+        max_batch_size: int,
+    ) -> None:
+        if on_blocked is not None:
+            self._consumption.on_block = on_blocked
+        HandlerLoop(lambda: self._consumption, self._receive, handler).run(
+            stopping, concurrency=concurrency, max_batch_size=max_batch_size
         )
 
     def stop(self) -> None:
@@ -244,6 +269,28 @@ class Reader(Generic[T_co]):
     def roll_back(self) -> None:
         """Goes back to what is acknowledged: what was handed out since then comes again, with a `delivery_count` one higher (W-52)."""
         self._consumption.roll_back()
+
+    def renew(self, connection: uow.Connection) -> None:
+        """Opens this reader anew on a connection, as it was opened first: the next call that receives does it, in its own thread (R-60).
+
+        For a destination that has moved to another cluster, and after the end of the connection that the reader was made by. The group's committed
+        offsets there say where it begins. What was handed out before can no longer be acknowledged. From any thread, and from a listener.
+        """
+        self._renew_on = connection
+
+    def _begin_anew(self) -> None:
+        """Raises as opening a reader; then the next call tries again."""
+        connection = self._renew_on
+        if connection is None:
+            return
+        assert self._open is not None
+        self._consumption.close()
+        fresh = self._open(connection)
+        connection._session.hand_over(fresh._consumption, self)
+        fresh.given_up.update(self.given_up)
+        fresh._consumption.on_block = self._consumption.on_block
+        kept = {name: self.__dict__[name] for name in ("_session", "_stopping", "_is_interrupted", "_clock", "_open")}
+        self.__dict__ |= fresh.__dict__ | kept  # with it, nothing is asked for any more
 
     def close(self) -> None:
         """Leaves the group. Units that were not acknowledged come again to the next reader."""
@@ -402,7 +449,8 @@ class UnitInterpreter:
         if verdict is not None:
             self._dead_letters.carry_out(verdict, parts, consumption, ownership)
             return None
-        return self._received(decode_unit(record.value(), self._handling.registry), parts, consumption, ownership)
+        unit, document = unit_of_record(headers, record.value(), self._handling.destination, self._handling.registry)
+        return self._received(unit, parts, consumption, ownership, document)
 
     def _collect(
         self, record: ConsumedRecord, headers: Headers, consumption: Consumption, ownership: Ownership
@@ -426,7 +474,12 @@ class UnitInterpreter:
         return self._received(unit, run.parts, consumption, ownership)
 
     def _received(
-        self, unit: Unit, parts: Sequence[Part], consumption: Consumption, ownership: Ownership
+        self,
+        unit: Unit,
+        parts: Sequence[Part],
+        consumption: Consumption,
+        ownership: Ownership,
+        document: bytes | None = None,
     ) -> ReceivedUnit | None:
         """The unit, unless it is given up."""
         first, headers = parts[0]
@@ -440,7 +493,7 @@ class UnitInterpreter:
             unit = replace(unit, components=tuple(self._handling.references.fetch(unit.components)))
         topic, partition, offset = coordinates(first)
         redelivered = ownership.hand_out(offset)
-        return ReceivedUnit(
+        common = (
             topic,
             partition,
             offset,
@@ -454,6 +507,7 @@ class UnitInterpreter:
             tuple([ReceivedComponent(component, self._handling.registry) for component in unit.components]),
             coordinates(parts[-1][0])[2],
         )
+        return ReceivedUnit(*common) if document is None else ReceivedDocument(*common, document)
 
 
 class UnitsOnly(UnitInterpreter):

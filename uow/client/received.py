@@ -25,6 +25,7 @@ from uow.schemas.records import (
 )
 from uow.topics.headers import (
     COMPONENT_ID,
+    FOLDERS,
     ID,
     INNER_ID,
     POS,
@@ -120,7 +121,7 @@ class ReceivedComponent:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Received:
-    """A record of a topic: its coordinates, and the way to acknowledge it.
+    """A record of a topic, and its coordinates.
 
     Attributes:
         topic: Where it was read; with `partition` and `offset` its coordinates.
@@ -142,17 +143,7 @@ class Received:
         """Text of the first header of that name, or None."""
         return _header(self.headers, name)
 
-    def acknowledge(self) -> None:
-        """Commits the position after this record, and waits for the broker's answer.
-
-        It is cumulative: everything before it in its partition is acknowledged too. Without it the committed offset does not move, and
-        the record comes again to the next reader of the group (W-52).
-
-        Raises:
-            LostServerError: Its partition went to another member, or was rolled back, meanwhile: it comes again (R-34).
-            ReconnectTimeoutError: The broker did not answer; call again.
-            ClientClosedError: The reader is closed.
-        """
+    def _acknowledge(self) -> None:
         self._consumption.acknowledge(self._ownership, self.offset)
 
 
@@ -242,8 +233,8 @@ class AnyUnit(_UnitProperties, Received):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ReceivedUnit(AnyUnit):
-    """A finished unit, whole and in order.
+class WholeUnit(AnyUnit):
+    """A finished unit, whole and in order, without the way to acknowledge it.
 
     Attributes:
         components: In number order (W-10).
@@ -253,14 +244,50 @@ class ReceivedUnit(AnyUnit):
     components: tuple[ReceivedComponent, ...]
     last_offset: int
 
-    def acknowledge(self) -> None:
-        """As `Received.acknowledge`, behind its last record: never inside a unit (W-14)."""
+    @property
+    def folders(self) -> dict[str, list[ReceivedComponent]]:
+        """The replies of a fan-out by folder, in the order of the requests; empty lists for folders without reply. Empty for a document, and for any other unit."""
+        found: dict[str, list[ReceivedComponent]] = {}
+        if not self.components and self.record.count:  # a document does not list them
+            return found
+        held = {each.seq: each for each in self.components}
+        for number, folder in enumerate(json.loads(self.header(FOLDERS) or "[]"), 1):
+            found.setdefault(folder, []).extend([held[number]] if number in held else [])
+        return found
+
+    def _acknowledge(self) -> None:
         self._consumption.acknowledge(self._ownership, self.last_offset)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Message(Received):
-    """A single record: at an intermediate topic a component or plain traffic, at a destination a record that passed through.
+class ReceivedUnit(WholeUnit):
+    """A finished unit, whole and in order."""
+
+    def acknowledge(self) -> None:
+        """As `Message.acknowledge`, behind its last record: never inside a unit (W-14)."""
+        self._acknowledge()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReceivedDocument(ReceivedUnit):
+    """A finished unit by rule whose row says XML: a document for receivers, around those of its components (B-53).
+
+    Its record does not list them, so `components` is empty; `record` is what the headers tell, with their number in `count`.
+
+    Attributes:
+        value: The document.
+    """
+
+    value: bytes
+
+    def text(self) -> str:
+        """The document as text; it is UTF-8."""
+        return self.value.decode()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AnyMessage(Received):
+    """A single record, without the way to acknowledge it.
 
     Attributes:
         key: Raw bytes, or None.
@@ -304,3 +331,21 @@ class Message(Received):
     def json(self) -> Any:
         """The value as JSON; a null value is None."""
         return None if self.value is None else json.loads(self.value)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Message(AnyMessage):
+    """A single record: at an intermediate topic a component or plain traffic, at a destination a record that passed through."""
+
+    def acknowledge(self) -> None:
+        """Commits the position after this record, and waits for the broker's answer.
+
+        It is cumulative: everything before it in its partition is acknowledged too. Without it the committed offset does not move, and
+        the record comes again to the next reader of the group (W-52).
+
+        Raises:
+            LostServerError: Its partition went to another member, or was rolled back, meanwhile: it comes again (R-34).
+            ReconnectTimeoutError: The broker did not answer; call again.
+            ClientClosedError: The reader is closed.
+        """
+        self._acknowledge()

@@ -18,10 +18,12 @@ class HandedOut:
     Attributes:
         last: The highest offset handed out by this reader; -1 before the first one.
         unknown_until: Others may have handed out what lies before this offset; None where that is not known yet.
+        is_committed: True if this reader has committed a position there.
     """
 
     last: int = -1
     unknown_until: int | None = None
+    is_committed: bool = False
 
     def mark(self, offset: int) -> bool | None:
         """True: delivered before; False: surely not; None: nobody can say. From now on it was."""

@@ -9,7 +9,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -26,7 +26,8 @@ from uow.client.library_errors import sent_error
 from uow.client.order_latch import Failed, OrderLatches
 from uow.client.outgoing import HASHED, OutgoingRecord
 from uow.client.session_state import Ended, Life, Patience
-from uow.errors import AmbiguousSendError, SendRejectedError, Suspect
+from uow.errors import AmbiguousSendError, ReconnectTimeoutError, SendRejectedError, Suspect
+from uow.processor.kafka.transactional_producer import LOST_EXCEPTION
 from uow.schemas.error_classes import UowError
 
 log = logging.getLogger(__name__)
@@ -48,18 +49,29 @@ class Delivery:
     """The fate of one record.
 
     Attributes:
-        suspect: Identity and place of the record, should nobody be able to tell its fate.
+        component_id: Its identity.
+        topic: Where it was sent.
+        partition: Where to; -1: where its key belongs.
+        ends: Ends of partitions that were known before.
+        at: When it was sent, epoch seconds.
         sent: Its place in the log.
         error: Why it has none.
+        on_known: Called once it is known, in whichever thread hears of it.
     """
 
-    suspect: Suspect
+    component_id: str
+    topic: str
+    partition: int
+    ends: Mapping[tuple[str, int], int]
+    at: float
     sent: Sent | None = None
     error: UowError | None = None
+    on_known: Callable[[Delivery], object] | None = None
 
     @property
-    def topic(self) -> str:
-        return self.suspect.topic
+    def suspect(self) -> Suspect:
+        """Identity and place of the record, should nobody be able to tell its fate."""
+        return Suspect(self.component_id, self.topic, self.partition, self.ends, self.at)
 
     @property
     def is_known(self) -> bool:
@@ -67,9 +79,17 @@ class Delivery:
 
     def on_delivery(self, error: KafkaError | None, message: Any) -> None:
         if error is not None:
-            self.error = sent_error(error, self.topic, self.suspect)
-        else:
-            self.sent = Sent(self.topic, message.partition(), message.offset())
+            self.fail(sent_error(error, self.topic, self.suspect))
+            return
+        self.sent = Sent(self.topic, message.partition(), message.offset())
+        if self.on_known is not None:
+            self.on_known(self)
+
+    def fail(self, error: UowError) -> None:
+        """It has no place, or nobody can tell."""
+        self.error = error
+        if self.on_known is not None:
+            self.on_known(self)
 
 
 class Pending:
@@ -119,6 +139,8 @@ class PlainSender:
         self._pending: dict[str, Delivery] = {}
         self._latches = OrderLatches()
         self._ends: dict[tuple[str, int], int] = {}
+        self._noted_ends: Mapping[tuple[str, int], int] | None = None
+        """The same as of now, for suspects; None: to be copied."""
         self._ended: Ended | None = None
 
     def send(self, component_id: str, record: OutgoingRecord, way: str = "plain") -> Sent:
@@ -135,6 +157,63 @@ class PlainSender:
             return self._latches.send(component_id, record, self._send)
         return self._send(component_id, record)
 
+    # -- the same in parts, for `uow.aio`
+
+    def is_ready(self, topic: str) -> bool:
+        """True if `begin_at_once` may be called for it: nothing has to be asked for first."""
+        return self._handle is not None and self._topics.is_known(topic)
+
+    def begin(self, component_id: str, record: OutgoingRecord, way: str = "plain") -> Sent | Delivery:
+        """Hands a record over, waiting no longer than for its topic and for room. Under strict order sends it. Raises as `send`."""
+        if self._topics.admit(self._open_handle(), record, way, self._life) and way == "plain":
+            return self._latches.send(component_id, record, self._send)
+        return self._begin(component_id, record, Patience(self._life))
+
+    def begin_at_once(self, component_id: str, record: OutgoingRecord) -> Delivery | None:
+        """Hands a record over if there is room for it, else returns None; waits for nothing. Raises as `send`."""
+        delivery = self._pending.get(component_id)
+        if delivery is None:
+            delivery = self._delivery(component_id, record)
+            try:
+                hand_over(self._open_handle(), record, delivery.on_delivery)
+            except BufferError:
+                return None
+            except KafkaException as failure:
+                raise sent_error(failure.args[0], record.topic) from failure
+            self._pending[component_id] = delivery
+        return delivery
+
+    def serve(self, timeout: float) -> None:
+        """Waits so long for delivery reports. A handle that fails for good is thrown away: whatever is under way on it is in doubt."""
+        handle = self._handle
+        if handle is None:
+            return
+        try:
+            _serve(handle, timeout)
+        except KafkaException as failure:
+            self._discard(handle, failure)
+
+    def late(self, component_id: str, delivery: Delivery) -> ReconnectTimeoutError:
+        """The error of whoever waited in vain for the fate of a record, which goes on."""
+        error = self._life.too_long(f"{delivery.topic}: component {component_id} is still under way")
+        error.pending = Pending(self, component_id, delivery)
+        return error
+
+    def settled(self, component_id: str, delivery: Delivery) -> Sent:
+        """The place of a record whose fate is known. Raises as `send`."""
+        self._pending.pop(component_id, None)
+        if delivery.sent is None:
+            assert delivery.error is not None
+            raise delivery.error
+        self._life.count(sent=1)
+        topic, partition, offset = delivery.sent
+        if offset >= self._ends.get((topic, partition), 0):
+            self._ends[topic, partition] = offset + 1
+            self._noted_ends = None
+        return delivery.sent
+
+    # -- strict order
+
     def resend(self, topic: str) -> Sent | None:
         """Sends again what latched a topic; None if nothing did. Raises as `send`."""
         return self._latches.resend(topic, self._send)
@@ -145,40 +224,31 @@ class PlainSender:
 
     def _send(self, component_id: str, record: OutgoingRecord) -> Sent:
         patience = Patience(self._life)
+        delivery = self._begin(component_id, record, patience)
+        return self.settle(component_id, delivery, lambda: patience.is_over)
+
+    def _begin(self, component_id: str, record: OutgoingRecord, patience: Patience) -> Delivery:
         delivery = self._pending.get(component_id)
         if delivery is None:
-            handle = self._open_handle()
-            delivery = Delivery(Suspect(component_id, record.topic, record.partition, dict(self._ends), time.time()))
-            _produce(handle, record, delivery, patience, self._life)
+            delivery = self._delivery(component_id, record)
+            _produce(self._open_handle(), record, delivery, patience, self._life)
             self._pending[component_id] = delivery
-        return self.settle(component_id, delivery, lambda: patience.is_over)
+        return delivery
+
+    def _delivery(self, component_id: str, record: OutgoingRecord) -> Delivery:
+        if self._noted_ends is None:
+            self._noted_ends = self._ends.copy()
+        return Delivery(component_id, record.topic, record.partition, self._noted_ends, time.time())
 
     def settle(self, component_id: str, delivery: Delivery, is_over: Callable[[], bool]) -> Sent:
         """Waits until the fate of a record is known. Raises as `send`."""
         while not delivery.is_known:
-            handle = self._handle
-            if handle is None:
-                raise delivery.error or AmbiguousSendError(f"{delivery.topic}: its producer is gone", delivery.suspect)
-            try:
-                handle.poll(0.01)
-            except (
-                KafkaException,
-                SystemError,
-            ) as failure:  # fatal: the library throws it out of here, see `uow.processor.kafka.transactional_producer.serve`
-                self._discard(handle)
-                raise AmbiguousSendError(f"{delivery.topic}: {failure}", delivery.suspect) from failure
+            if self._handle is None:
+                raise AmbiguousSendError(f"{delivery.topic}: its producer is gone", delivery.suspect)
+            self.serve(0.01)
             if is_over() and not delivery.is_known:
-                error = self._life.too_long(f"{delivery.topic}: component {component_id} is still under way")
-                error.pending = Pending(self, component_id, delivery)
-                raise error
-        self._pending.pop(component_id, None)
-        if delivery.sent is None:
-            assert delivery.error is not None
-            raise delivery.error
-        self._life.count(sent=1)
-        topic, partition, offset = delivery.sent
-        self._ends[topic, partition] = max(offset + 1, self._ends.get((topic, partition), 0))
-        return delivery.sent
+                raise self.late(component_id, delivery)
+        return self.settled(component_id, delivery)
 
     def _open_handle(self) -> ProducerHandle:
         with self._lock:
@@ -188,13 +258,19 @@ class PlainSender:
                 self._handle = self._make(LogWatch().logger)
             return self._handle
 
-    def _discard(self, handle: ProducerHandle) -> None:
+    def _discard(self, handle: ProducerHandle, failure: Exception) -> None:
         """The next send gets a new handle."""
         with self._lock:
-            if self._handle is handle:
-                self._handle = None
-                self._life.count(rebuilds=1)
-                self._pending.clear()
+            if self._handle is not handle:
+                return
+            self._handle = None
+            self._life.count(rebuilds=1)
+            doubtful, self._pending = self._pending, {}
+        for delivery in doubtful.values():
+            if not delivery.is_known:
+                error = AmbiguousSendError(f"{delivery.topic}: {failure}", delivery.suspect)
+                error.__cause__ = failure
+                delivery.fail(error)
 
     def end(self, ended: Ended, timeout: float = CLOSE_S) -> None:
         """Waits for what is under way, but not for ever; what is left is reported as in doubt (R-66)."""
@@ -214,10 +290,27 @@ class PlainSender:
         self._handle = None
         for delivery in list(self._pending.values()):
             if delivery.sent is None:
-                delivery.error = delivery.error or AmbiguousSendError(
+                error = delivery.error or AmbiguousSendError(
                     f"{delivery.topic}: not answered before {ended.event}", delivery.suspect
                 )
-                self._life.tell(delivery.error)
+                delivery.fail(error)
+                self._life.tell(error)
+
+
+def _serve(handle: ProducerHandle, timeout: float) -> None:
+    """Runs the library's callbacks.
+
+    Raises:
+        KafkaException: The library throws a fatal error out of here, each time.
+        KeyboardInterrupt: It looks for signals, and may lose the exception (confluent_kafka 2.16); of a fatal error too, where a callback got in its way.
+    """
+    try:
+        handle.poll(timeout)
+    except SystemError as failure:
+        if LOST_EXCEPTION not in str(failure):
+            raise
+        handle.poll(0)
+        raise KeyboardInterrupt from failure
 
 
 def hand_over(

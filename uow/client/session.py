@@ -9,11 +9,13 @@ Belongs here: who owns a handle, and its end. Does not belong here: when a conne
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 from uuid import uuid4
@@ -23,6 +25,7 @@ from confluent_kafka.admin import AdminClient
 
 from uow.client.answers import Answers
 from uow.client.consumption import Consumption
+from uow.client.fan_out import CallRules
 from uow.client.following import Follower
 from uow.client.kafka_port import (
     ConsumerHandle,
@@ -44,6 +47,7 @@ from uow.client.session_watch import Watch
 from uow.client.streaming import SMALL_BUFFERS
 from uow.client.strict_order import StrictDestinations, StrictTopics
 from uow.client.transaction import Transactions
+from uow.errors import DuplicateClientIdError
 from uow.processor.engine.ports import PathLog
 from uow.processor.kafka.path_log import KafkaPathLog
 from uow.schemas.codec import SchemaSource
@@ -53,6 +57,7 @@ from uow.topics.path_map import PathMap
 
 OPEN: Final[dict[str, Session]] = {}
 """The sessions of this process that nobody closed, by id of their connection: nothing relies on garbage collection (R-65)."""
+_OPENING: Final = threading.Lock()
 
 
 class Handles:
@@ -60,18 +65,27 @@ class Handles:
 
     Args:
         servers: Bootstrap addresses.
-        client_id: For the broker's logs.
+        client_id: For the broker's logs, and the base of group instance ids; None: without a name of its own.
         kafka: The application's properties.
         port: Makes the library's handles.
         transaction_ms: Time-out of transactions.
+        linger_ms: How long a single record waits for others, unless the application says.
     """
 
     def __init__(
-        self, servers: str, client_id: str, kafka: Mapping[str, Any], port: KafkaPort, transaction_ms: int
+        self,
+        servers: str,
+        client_id: str | None,
+        kafka: Mapping[str, Any],
+        port: KafkaPort,
+        transaction_ms: int,
+        linger_ms: float = 0,
     ) -> None:
-        self.client_id = client_id
+        self.client_id = client_id or "uow"
+        self.identity = (client_id, frozenset(servers.split(","))) if client_id else None
         self._servers, self._kafka, self._port = servers, kafka, port
         self._transaction_ms = transaction_ms
+        self._single = {"linger.ms": linger_ms, **kafka}
 
     def watching(self, on_error: Callable[[KafkaError], None], logger: logging.Logger) -> ProducerHandle:
         """For the watch: sends nothing."""
@@ -87,7 +101,7 @@ class Handles:
 
     def plain(self, logger: logging.Logger) -> ProducerHandle:
         """For records outside transactions."""
-        return self._port.producer(plain_producer_properties(self._servers, self.client_id, self._kafka), logger)
+        return self._port.producer(plain_producer_properties(self._servers, self.client_id, self._single), logger)
 
     def consumer(self, group: str | None, kafka: Mapping[str, Any]) -> Callable[[logging.Logger], ConsumerHandle]:
         """Makes consumers of a group; without one, for reading alone."""
@@ -164,7 +178,9 @@ class Session:
         if on_rejected is not None:
             self.refusals = Refusals(self.id.encode(), on_rejected, handles.followers())
         self._answers: dict[str, Answers] = {}
+        self.call_rules = CallRules(handles.consumer(None, {**END_EVENTS, **SMALL_BUFFERS}), application, life)
         self._readers: list[tuple[Consumption, weakref.ref[Any]]] = []
+        self._opening: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
         life.has_listener = listener is not None
         self._watch = Watch(life, handles.watching, listener, self._end_by_itself)
@@ -173,10 +189,16 @@ class Session:
         """Waits for a broker, as long as calls wait.
 
         Raises:
+            DuplicateClientIdError: A live connection of this process has the client id.
             ReconnectTimeoutError: None answered in time; nothing is left open.
             ReconnectGivenUpError: The brokers refuse this client.
         """
-        OPEN[self.id] = self
+        identity = self.handles.identity
+        with _OPENING:
+            if identity and any(each.handles.identity == identity and not each.life.ended for each in OPEN.values()):
+                self.life.close()
+                raise DuplicateClientIdError(f"client id {identity[0]!r} is in use by a connection of this process")
+            OPEN[self.id] = self
         self._watch.start()
         try:
             if self.life.waits.blocking_ms:
@@ -200,6 +222,34 @@ class Session:
         with self._lock:
             self._readers.append((consumption, weakref.ref(reader)))
         self.life.watch_over(consumption, consumption.scope)
+
+    def hand_over(self, consumption: Consumption, reader: Any) -> None:
+        """It belongs to that reader now, for as long as somebody refers to that."""
+        with self._lock:
+            self._readers = [
+                (each, weakref.ref(reader) if each is consumption else owner) for each, owner in self._readers
+            ]
+
+    @contextmanager
+    def instance_of(self, group: str | None) -> Iterator[str]:
+        """The name of a static member of a group: the client id, and a number where several of this connection read in one group (R-39).
+
+        Until it is left, the name is not given to another one. Empty without a group, or a client id.
+        """
+        if group is None or self.handles.identity is None:
+            yield ""
+            return
+        base = self.handles.client_id
+        with self._lock:
+            taken = {each.instance for each, _ in self._readers if each.group == group and not each.is_closed}
+            names = (f"{base}-{number}" if number else base for number in itertools.count())
+            name = next(each for each in names if each not in taken and (group, each) not in self._opening)
+            self._opening.add((group, name))
+        try:
+            yield name
+        finally:
+            with self._lock:
+                self._opening.remove((group, name))
 
     def close_abandoned(self, topic: str, group: str | None) -> None:
         """A reader whose loop was left would keep its partitions from its successor, which waits for it for ever."""
@@ -249,6 +299,7 @@ class Session:
         self.transactions.end(ended, left())
         self.plain.end(ended, left())
         self.path_claims.close()
+        self.call_rules.close()
         for answers in self._answers.values():
             answers.close()
         if self.refusals is not None:

@@ -100,6 +100,23 @@ class LostServer:
     first_uncommitted: Mapping[tuple[str, int], int]
 
 
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """A reader without a group, which begins at the end, had to begin anew: these records it did not hand out (R-56). `seek` goes back to them.
+
+    Attributes:
+        topic: Its topic.
+        partition: Of it.
+        start: Offset of the first one.
+        end: Offset behind the last one.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
 class Told(NamedTuple):
     """An event on its way to the listener.
 
@@ -112,7 +129,7 @@ class Told(NamedTuple):
     done: threading.Event
 
 
-Event = ConnectionLost | ConnectionRefreshed | LostServer | UowError
+Event = ConnectionLost | ConnectionRefreshed | LostServer | Missed | UowError
 Listener = Callable[[Event], object]
 """Called with what happens to a connection, and with errors that no call is there to raise (R-27)."""
 
@@ -228,6 +245,7 @@ class Life:
         waits: How long calls wait.
         clock: Seconds, from anywhere.
         wall: Epoch seconds.
+        is_named: True if it has a client id: under another policy than `all`, a loss event ends all of it (R-23).
 
     Attributes:
         events: What the listener has not heard yet.
@@ -246,8 +264,10 @@ class Life:
         waits: Waits = Waits(),
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        *,
+        is_named: bool = False,
     ) -> None:
-        self.servers, self.policy, self.waits = servers, policy, waits
+        self.servers, self.policy, self.waits, self.is_named = servers, policy, waits, is_named
         self.clock, self._wall = clock, wall
         self.events: SimpleQueue[Told] = SimpleQueue()
         self.epoch = 0
@@ -304,11 +324,25 @@ class Life:
             self.tell(ConnectionLost(self.epoch, cause))
             self._state, self._is_connected = ConnectionState.RECONNECTING, False
             ended = Ended(f"all brokers of {self.servers} were gone: {cause}", self._wall(), StaleConnectionError)
-            if self.policy is ReconnectPolicy.NONE:
+            if self.ends_with_a_loss:
                 self._end(ConnectionState.STALE, ended)
             doomed = [each for each, scope in self._mortals.values() if not self.is_refreshed(scope)]
         for each in doomed:
             each.end(ended, 0.0)
+
+    @property
+    def ends_with_a_loss(self) -> bool:
+        """True if a loss event ends the connection and all that it made (R-23, R-61)."""
+        return self.policy is ReconnectPolicy.NONE or (self.is_named and self.policy is not ReconnectPolicy.ALL)
+
+    def lost_reader(self, event: str, kind: type[UowError] = StaleConnectionError) -> Ended:
+        """A loss event of one reader that is not refreshed: how it ends, and perhaps the connection with it; the listener hears of that."""
+        ended = Ended(event, self._wall(), kind)
+        with self._changed:
+            if self.ends_with_a_loss and self._ended is None:
+                self._end(ConnectionState.STALE, ended)
+                self.tell(ended.error("the connection"))
+        return ended
 
     def heard(self, cause: str) -> None:
         """The newest words of the library on why no broker answers."""
@@ -360,10 +394,6 @@ class Life:
         """It has ended otherwise."""
         with self._changed:
             self._mortals.pop(id(mortal), None)
-
-    def end_now(self, event: str) -> Ended:
-        """An end at this moment, by a loss event that concerns one object alone."""
-        return Ended(event, self._wall(), StaleConnectionError)
 
     def closed_now(self, event: str = "close() was called") -> Ended:
         """An end at this moment, at the application's wish."""

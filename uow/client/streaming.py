@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from uow.client.consumption import Consumption
 from uow.client.dead_letters import Part
-from uow.client.decoding import decode_unit
+from uow.client.decoding import unit_of_record
 from uow.client.kafka_port import STEP_S, ConsumedRecord, coordinates, raw_headers
 from uow.client.open_runs import OpenRun
 from uow.client.ownership import Ownership
@@ -61,10 +61,12 @@ class StreamedUnit(AnyUnit):
     Attributes:
         components: In number order, once. Raises `DecodeError` where the unit turns out to be broken (W-12): it is given up then, and the reader
             goes on with the next one. Raises `LostServerError` where its partition moves away meanwhile: the unit comes again.
+        document: Of a unit by rule whose row says XML its value, which does not list components (B-53); None for any other.
     """
 
     components: Iterator[ReceivedComponent]
     _run: OpenRun | None = field(repr=False)
+    document: bytes | None = None
 
     @property
     def size(self) -> int:
@@ -72,11 +74,14 @@ class StreamedUnit(AnyUnit):
         return self.record.count
 
     def acknowledge(self) -> None:
-        """As `Received.acknowledge`, behind its last record: what was not asked for is read, and checked, first (W-14).
+        """As `Message.acknowledge`, behind its last record: what was not asked for is read, and checked, first (W-14).
 
         Raises:
             DecodeError: The unit is broken, and given up.
         """
+        self._acknowledge()
+
+    def _acknowledge(self) -> None:
         for _ in self.components:
             pass
         if self._run is not None and not self._run.is_whole:
@@ -151,11 +156,13 @@ class UnitStream:
     def _envelope(self, part: Part, consumption: Consumption, ownership: Ownership) -> StreamedUnit | None:
         verdict = self._dead_letters.before_opening(coordinates(part[0])[2], consumption, ownership)
         if verdict is None:
-            unit = decode_unit(part[0].value(), self._handling.registry)
+            unit, document = unit_of_record(
+                part[1], part[0].value(), self._handling.destination, self._handling.registry
+            )
             verdict = self._dead_letters.against(unit, consumption)
             if verdict is None:
                 components = self._fetched(unit, _Begun(part, consumption, ownership, ownership.handed_out))
-                return self._begun(unit, part, components, None, consumption, ownership)
+                return self._begun(unit, part, components, None, consumption, ownership, document)
         self._dead_letters.carry_out(verdict, [part], consumption, ownership)
         return None
 
@@ -167,6 +174,7 @@ class UnitStream:
         run: OpenRun | None,
         consumption: Consumption,
         ownership: Ownership,
+        document: bytes | None = None,
     ) -> StreamedUnit:
         record, headers = part
         if run is not None:
@@ -175,7 +183,9 @@ class UnitStream:
         redelivered = ownership.hand_out(place[2])
         self._under_way = components
         count = ownership.deliveries.of(place[2])
-        return StreamedUnit(*place, at, headers, consumption, ownership, redelivered, unit, count, components, run)
+        return StreamedUnit(
+            *place, at, headers, consumption, ownership, redelivered, unit, count, components, run, document
+        )
 
     def _fetched(self, unit: Unit, begun: _Begun) -> Iterator[ReceivedComponent]:
         try:

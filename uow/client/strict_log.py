@@ -20,7 +20,7 @@ from uow.errors import DestinationUnavailableError, ReconnectTimeoutError
 from uow.processor.kafka.error_table import Meaning, meaning_of
 from uow.schemas.error_classes import DecodeError
 from uow.topics.catalogue import DestinationTopics
-from uow.topics.strict_registry import Era, OrderGap, StrictRegistry, StrictRules, Subscription
+from uow.topics.strict_registry import Era, Lease, OrderGap, StrictRegistry, StrictRules, Subscription
 
 Make = Callable[[logging.Logger], ConsumerHandle]
 """Makes a consumer that tells the end of a partition."""
@@ -33,7 +33,7 @@ def registry_topic(destination: str) -> str:
     return DestinationTopics("", destination).registry
 
 
-def record_of(destination: str, entry: StrictRules | Era | Subscription | OrderGap) -> OutgoingRecord:
+def record_of(destination: str, entry: StrictRules | Era | Subscription | OrderGap | Lease) -> OutgoingRecord:
     """An entry as the record to be written."""
     return OutgoingRecord(registry_topic(destination), entry.key(), entry.value(), [], PARTITION)
 

@@ -57,6 +57,8 @@ log = logging.getLogger(__name__)
 
 IDS_S: Final = 1.0
 """Topic ids are asked for again before a commit, if the last answer is older: no position of ours gets into a topic that was made again (S-15)."""
+PLAIN_S: Final = 1.0
+"""So long a topic that was asked for in time passes without any further look: most sends."""
 ATTACHED_S: Final = 0.5
 """Interval at which a reader without partitions asks who has them."""
 USUAL_PRIORITY: Final = 4
@@ -161,6 +163,10 @@ class StrictDestinations:
             else:
                 self._views[destination] = view
             return view
+
+    def is_absent(self, destination: str) -> bool:
+        """True if the destination is known not to be strict."""
+        return self._clock() < self._absent.get(destination, 0.0)
 
     def _look(self, destination: str, handle: Any, wait_s: float) -> StrictView | None:
         try:
@@ -406,6 +412,12 @@ class StrictTopics(KnownTopics):
     ) -> None:
         super().__init__(is_elastic, clock)
         self._strict = strict
+        self._plain_until: dict[str, float] = {}
+
+    def is_known(self, topic: str) -> bool:
+        """As of any topic; never of one whose order is strict, or may be."""
+        destination = topic.removesuffix(".components")
+        return super().is_known(topic) and (destination == topic or self._strict.is_absent(destination))
 
     def admit(self, handle: ProducerHandle, record: OutgoingRecord, way: str, life: Life) -> bool:
         """Checks a record for its topic, and gives it its partition. Returns True if its destination is strict.
@@ -415,6 +427,12 @@ class StrictTopics(KnownTopics):
             DestinationChangedError: The topics are not those of the era (S-15, S-21).
             UowError: As `check`.
         """
+        now = self._clock()
+        if now < self._plain_until.get(record.topic, 0.0):
+            return False
+        if self.is_known(record.topic):
+            self._plain_until[record.topic] = now + PLAIN_S
+            return False
         destination = record.topic.removesuffix(".components")
         if destination == record.topic or (view := self._strict.of(destination, handle)) is None:
             self.check(handle, record.topic, life)

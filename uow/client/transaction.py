@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from uow.client.kafka_port import STEP_S, KnownTopics, LogWatch, ProducerHandle
 from uow.client.library_errors import sent_error
-from uow.client.outgoing import OutgoingRecord
+from uow.client.outgoing import HASHED, OutgoingRecord
 from uow.client.sending import hand_over
 from uow.client.session_state import Ended, Life, Patience
 from uow.errors import (
@@ -48,6 +48,8 @@ log = logging.getLogger(__name__)
 
 INIT_S: Final = 30.0
 """Longest wait for a transactional id: its predecessor's transaction may have to be ended first."""
+SERVE_EVERY: Final = 16
+"""Records after which delivery reports are looked at: each look costs a tenth of a record, and a failure shows that much later."""
 COMMIT_S: Final = 30.0
 """Longest wait for the answer to a commit, in calls that each end after the transaction's time-out."""
 
@@ -135,10 +137,15 @@ class Transaction:
 
         return patience
 
-    def produce(self, record: OutgoingRecord) -> None:
+    def takes_at_once(self, record: OutgoingRecord) -> bool:
+        """True if `produce` asks nobody for anything before it hands this record over."""
+        return self.is_open and record.partition == HASHED and self._topics.is_known(record.topic)
+
+    def produce(self, record: OutgoingRecord, *, may_wait: bool = True) -> None:
         """Adds a record to the open transaction; waits only for room in the send buffer (R-78).
 
         Raises:
+            BufferError: There is no room, and it may not wait: nothing has changed.
             SendRejectedError: Refused for good, or no room in time.
             DestinationUnavailableError: There is no such topic.
             ConfigError: The destination's partition count has changed (W-107).
@@ -149,9 +156,17 @@ class Transaction:
         handle = self._producer.handle
         try:
             self._topics.admit(handle, record, "transacted", self._life)
-            self._producer.produce(partial(hand_over, handle, record, self._on_delivery), self._life.waits.answer_s)
-            self._producer.serve()
+            try:
+                hand_over(handle, record, self._on_delivery)
+            except BufferError:
+                if not may_wait:
+                    raise
+                self._producer.produce(partial(hand_over, handle, record, self._on_delivery), self._life.waits.answer_s)
+            if self._count % SERVE_EVERY == 0:
+                self._producer.serve()
         except BufferError:
+            if not may_wait:
+                raise
             text = f"{record.topic}: the send buffer stayed full for {self._life.waits.answer_s:g} s"
             self._failure = SendRejectedError(text)
             raise self._failure from None
@@ -347,10 +362,14 @@ class OneTransaction:
         self._transaction = self._transactions.take()
         self._transaction.begin()
 
-    def produce(self, record: OutgoingRecord) -> None:
+    def takes_at_once(self, record: OutgoingRecord) -> bool:
+        """As `Transaction.takes_at_once`."""
+        return self._transaction is not None and self._transaction.takes_at_once(record)
+
+    def produce(self, record: OutgoingRecord, *, may_wait: bool = True) -> None:
         """As `Transaction.produce`."""
         assert self._transaction is not None
-        self._transaction.produce(record)
+        self._transaction.produce(record, may_wait=may_wait)
 
     def commit(
         self, positions: Sequence[TopicPartition] = (), group: Any = None, patience: Patience | None = None

@@ -28,7 +28,7 @@ from uow.client.outgoing import (
 )
 from uow.client.received import InnerUnit, ReceivedUnit
 from uow.client.transaction import OneTransaction
-from uow.errors import ClientClosedError, CommitPendingError, EmptyUnitError
+from uow.errors import ClientClosedError, CommitPendingError, EmptyUnitError, IncompleteUnitError
 from uow.schemas.digest import UnitDigest
 from uow.topics.headers import (
     DELIVERY_MODE,
@@ -79,6 +79,7 @@ class UnitWriter:
         placement: Callable[[bytes], int],
         transaction: OneTransaction,
         trace: Callable[[OutgoingRecord], None],
+        open_units: set[tuple[str, str]],
     ) -> None:
         self.id = id
         self.destination = destination
@@ -87,6 +88,7 @@ class UnitWriter:
         self._common = common
         self._transaction = transaction
         self._trace = trace
+        self._open_units = open_units
         self._placement = placement
         self._partition: int | None = None
         self._state = WriterState.NEW
@@ -99,6 +101,7 @@ class UnitWriter:
         if self._state is not WriterState.NEW:
             raise ClientClosedError("a unit's block is entered once")
         self._state = WriterState.OPEN
+        self._open_units.add((self.destination, self.id))
         return self
 
     def send(
@@ -122,18 +125,42 @@ class UnitWriter:
             The component's number.
 
         Raises:
+            IncompleteUnitError: Past the block. Nothing is sent (B-122).
             UowError: The headers contradict the unit, or what an earlier component met while it was sent. The unit cannot be
                 sent any more: leave the block.
         """
+        return self._take(self._prepared(value, to, headers, key))
+
+    def _prepared(
+        self,
+        value: Value | Component | ReceivedUnit | InnerUnit,
+        to: str | None = None,
+        headers: HeaderPairs = None,
+        key: str | bytes | None = None,
+    ) -> OutgoingRecord:
         if self._state is not WriterState.OPEN:
-            raise ClientClosedError("components are sent inside the unit's block")
+            raise IncompleteUnitError("components are sent inside the unit's block", id=self.id.encode())
         record = self._record(value, to, headers, key)
         self._trace(record)
+        return record
+
+    def _take(self, record: OutgoingRecord, *, may_wait: bool = True) -> int:
+        """Keeps a record, and produces the one before. Raises as `send`; BufferError, if it may not wait for room: nothing has changed then."""
         if self._kept is not None:
-            self._produce(self._kept)
+            self._produce(self._kept, may_wait=may_wait)
         self._kept = record
         self.count += 1
         return self.count
+
+    @property
+    def _is_placed(self) -> bool:
+        """True if the unit's partition need not be asked for any more."""
+        return self._partition is not None
+
+    @property
+    def _takes_at_once(self) -> bool:
+        """True if `_take` asks nobody for anything."""
+        return self._kept is None or self._transaction.takes_at_once(self._kept)
 
     def _record(
         self,
@@ -175,10 +202,10 @@ class UnitWriter:
                 self.count + 1,
             )
 
-    def _produce(self, record: OutgoingRecord) -> None:
+    def _produce(self, record: OutgoingRecord, *, may_wait: bool = True) -> None:
         if not self._transaction.is_begun:
             self._transaction.begin()
-        self._transaction.produce(record)
+        self._transaction.produce(record, may_wait=may_wait)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -208,6 +235,7 @@ class UnitWriter:
         finally:
             self._kept = None
             if self._state is WriterState.LEFT:
+                self._open_units.discard((self.destination, self.id))
                 self._transaction.end()
 
     def _ask_for_commit(self) -> None:

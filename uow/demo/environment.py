@@ -23,8 +23,6 @@ from uow.embedded.broker import EmbeddedBroker
 from uow.schemas.error_classes import ConfigError
 
 _HERE = Path(__file__).resolve().parent
-STORY = next((each for each in (_HERE / "megazon", _HERE.parents[1] / "examples" / "megazon") if each.is_dir()), None)
-"""The story's programs: in an installed package, else in a clone."""
 WORKER_NAMES = ("demo-0", "demo-1")
 APPLICATION = DESTINATION = "megazon"
 EXPIRATION_MS = 25_000
@@ -114,15 +112,18 @@ class DemoEnvironment:
 
     Args:
         folder: The folder for everything; None creates a temporary one.
+        example: Folder of the story's programs among the examples.
 
     Raises:
         ConfigError: The folder is not empty and not from an earlier demo, or the story's programs are missing.
     """
 
-    def __init__(self, folder: Path | None) -> None:
-        if STORY is None:
+    def __init__(self, folder: Path | None, example: str = "megazon") -> None:
+        places = (_HERE / example, _HERE.parents[1] / "examples" / example)  # in an installed package, else in a clone
+        story = next((each for each in places if each.is_dir()), None)
+        if story is None:
             raise ConfigError("demo", str(_HERE), "the story's programs are missing: install the package again")
-        self.story = STORY
+        self.story = story
         self.is_temporary = folder is None
         self.folder = Path(tempfile.mkdtemp(prefix="uow-demo-")) if folder is None else folder.resolve()
         if self.folder.exists() and any(self.folder.iterdir()):
@@ -154,18 +155,9 @@ class DemoEnvironment:
         """The broker's address."""
         return self.broker.bootstrap
 
-    def write_config(self) -> None:
+    def write_config(self, text: str) -> None:
         """Writes `uow.toml`."""
-        self.config.write_text(
-            SETTINGS.format(
-                application=APPLICATION,
-                destination=DESTINATION,
-                bootstrap=self.bootstrap,
-                expiration_ms=EXPIRATION_MS,
-                max_components=MAX_COMPONENTS,
-            ),
-            encoding="utf-8",
-        )
+        self.config.write_text(text, encoding="utf-8")
 
     def start(self, name: str, *command: str, output: Path | None = None) -> DemoProcess:
         """Starts a program; its output goes to `logs/<name>.log`."""
@@ -178,7 +170,7 @@ class DemoEnvironment:
         return self.start(name, sys.executable, "-m", "uow", *arguments, "-c", str(self.config), output=output)
 
     def start_story(self, name: str, program: str, *arguments: str) -> DemoProcess:
-        """Starts a program of `examples/megazon/`."""
+        """Starts a program of the example."""
         return self.start(name, sys.executable, str(self.story / program), *arguments, "--bootstrap", self.bootstrap)
 
     def start_worker(self, worker_name: str) -> DemoProcess:

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -88,29 +88,23 @@ class Observations:
         return self.delivered + self.given_up.total() + self.rejected.total() + self.plain + self.rerouted
 
 
-class Observer:
-    """Reads the topics in a thread of its own until it is closed; a context manager.
+class TopicWatch:
+    """Reads topics in a thread of its own until it is closed; a context manager.
 
     Args:
         bootstrap: Address of the broker.
-        topics: Topics of the destination.
-        invoices: Topic of the invoices.
+        read: Takes the records of each topic, with their headers by name.
         partitions: Number of partitions of each topic.
 
     Attributes:
-        observations: Everything it read; written by its thread only.
+        failure: The error that ended it, if one did.
     """
 
-    def __init__(self, bootstrap: str, topics: DestinationTopics, invoices: str, partitions: int) -> None:
-        self.observations = Observations()
+    def __init__(
+        self, bootstrap: str, read: Mapping[str, Callable[[Message, dict[str, bytes]], None]], partitions: int
+    ) -> None:
         self.failure: Exception | None = None
-        self._read = {
-            topics.components: self._on_component,
-            topics.units: self._on_unit,
-            topics.rejected: self._on_rejected,
-            topics.errors: self._on_given_up,
-            invoices: self._on_invoice,
-        }
+        self._read = read
         self._stop = threading.Event()
         self._consumer = Consumer(
             {
@@ -124,7 +118,7 @@ class Observer:
             logger=_quiet,
         )
         self._consumer.assign(
-            [TopicPartition(topic, number, OFFSET_BEGINNING) for topic in self._read for number in range(partitions)]
+            [TopicPartition(topic, number, OFFSET_BEGINNING) for topic in read for number in range(partitions)]
         )
         self._thread = threading.Thread(target=self._watch, name="observer", daemon=True)
 
@@ -142,15 +136,45 @@ class Observer:
             while not self._stop.is_set():
                 message = self._consumer.poll(POLL_S)
                 if message is not None and message.error() is None:
-                    self._note(message)
+                    headers = {pair[0]: _bytes(pair[1]) for pair in raw_headers(message)}
+                    self._read[str(message.topic())](message, headers)
         except Exception as failure:  # noqa: BLE001 - kept for the story, which asks for it in its own thread
             self.failure = failure
 
-    def _note(self, message: Message) -> None:
-        headers = {pair[0]: _bytes(pair[1]) for pair in raw_headers(message)}
-        if (raw := headers.get(names.ID)) is not None:
-            self.observations.ids.add(raw.decode(errors="replace"))
-        self._read[str(message.topic())](message, headers)
+
+class Observer(TopicWatch):
+    """Watches the topics of the Megazon story.
+
+    Args:
+        bootstrap: Address of the broker.
+        topics: Topics of the destination.
+        invoices: Topic of the invoices.
+        partitions: Number of partitions of each topic.
+
+    Attributes:
+        observations: Everything it read; written by its thread only.
+    """
+
+    def __init__(self, bootstrap: str, topics: DestinationTopics, invoices: str, partitions: int) -> None:
+        self.observations = Observations()
+        read = {
+            topics.components: self._on_component,
+            topics.units: self._on_unit,
+            topics.rejected: self._on_rejected,
+            topics.errors: self._on_given_up,
+            invoices: self._on_invoice,
+        }
+        super().__init__(bootstrap, {topic: self._noting_id(note) for topic, note in read.items()}, partitions)
+
+    def _noting_id(
+        self, note: Callable[[Message, dict[str, bytes]], None]
+    ) -> Callable[[Message, dict[str, bytes]], None]:
+        def read(message: Message, headers: dict[str, bytes]) -> None:
+            if (raw := headers.get(names.ID)) is not None:
+                self.observations.ids.add(raw.decode(errors="replace"))
+            note(message, headers)
+
+        return read
 
     def _on_component(self, message: Message, headers: dict[str, bytes]) -> None:
         self.observations.components += 1

@@ -30,8 +30,10 @@ from uow.demo.environment import (
     APPLICATION,
     DESTINATION,
     EXPIRATION_MS,
+    MAX_COMPONENTS,
     PATIENCE_S,
     REPORT_READY,
+    SETTINGS,
     TABLES_READY,
     WORKER_NAMES,
     DemoEnvironment,
@@ -109,7 +111,15 @@ class Story:
         with self.screen.step("Apache Kafka starts") as step:
             self.environment.broker.start()
             step.text = f"Apache Kafka on {self.environment.bootstrap}"
-        self.environment.write_config()
+        self.environment.write_config(
+            SETTINGS.format(
+                application=APPLICATION,
+                destination=DESTINATION,
+                bootstrap=self.environment.bootstrap,
+                expiration_ms=EXPIRATION_MS,
+                max_components=MAX_COMPONENTS,
+            )
+        )
         with self.screen.step("topics") as step:
             made = self._create_topics()
             step.text = f"{made} topics"

@@ -1,6 +1,6 @@
 """Commands to a destination's workers, and their answers (W-203).
 
-Theory of operation. A command is a record of `D.commands` with the group id as key. The worker that owns that partition decides it, and writes
+Theory of operation. A command is a record of `D.commands` with the group id as key; one about a whole rule is in every partition. The worker that owns that partition decides it, and writes
 the answer to the same partition number of `D.outcomes`, in the same transaction as the change. So this module asks for the end offset of
 that partition of `D.outcomes` first, then sends the command, then reads from that offset until the answer comes.
 
@@ -10,7 +10,7 @@ Belongs here: asking and waiting. Does not belong here: effects of commands (`uo
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from uow.client.connection import Connection, connect
@@ -29,6 +29,9 @@ from uow.topics.partitioner import partition_for
 LOOK_AGAIN_S = 0.05
 ANSWERS_PER_S = 100
 """Seconds after which no answer is expected any more: a worker that answers at all is faster."""
+
+_Waiting = dict[tuple[bytes, int | None], Command]
+"""Commands by id and partition, as long as they are not answered; None: whichever partition it is."""
 
 
 class CommandClient:
@@ -62,28 +65,58 @@ class CommandClient:
         Raises:
             UnansweredError: Not all were answered in time.
         """
-        waiting = {command.id: command for command in commands}
-        partitions = {home for command in commands for home in self._homes(command)}
-        outcomes = [Tp(self._topics.outcomes, number) for number in sorted(partitions)]
+        homes = {home for command in commands for home in self._homes(command)}
+
+        def send() -> None:
+            for command in commands:
+                self._connection.command(self._destination, command)
+
+        waiting: _Waiting = {(command.id, None): command for command in commands}
+        for _, answer in self._answers(waiting, homes, send, timeout_s):
+            yield answer
+
+    def ask_everywhere(self, command: Command, timeout_s: float) -> Iterator[tuple[int, Answer]]:
+        """Sends a command about a whole rule to every partition, and yields the number of each partition with its answer (B-104).
+
+        Args:
+            command: The command.
+            timeout_s: How long to wait for the next answer.
+
+        Raises:
+            UnansweredError: Not all partitions answered in time.
+        """
+        homes = range(self._partitions)
+
+        def send() -> None:
+            self._connection.command_everywhere(self._destination, command, self._partitions)
+
+        yield from self._answers({(command.id, home): command for home in homes}, homes, send, timeout_s)
+
+    def _answers(
+        self, waiting: _Waiting, homes: Iterable[int], send: Callable[[], None], timeout_s: float
+    ) -> Iterator[tuple[int, Answer]]:
+        """Partitions of these with their answers, until nothing waits."""
+        outcomes = [Tp(self._topics.outcomes, number) for number in sorted(homes)]
         positions = {tp: end for tp, (_, end) in self._reader.bounds(outcomes).items()}
-        for command in commands:
-            self._connection.command(self._destination, command)
+        send()
         until = time.monotonic() + timeout_s
         while True:
             answered = len(waiting)
             ends = {tp: end for tp, (_, end) in self._reader.bounds(outcomes).items()}
-            for _, records in self._reader.read({tp: (positions[tp], ends[tp]) for tp in outcomes}):
+            for tp, records in self._reader.read({tp: (positions[tp], ends[tp]) for tp in outcomes}):
                 for record in records:
                     command_id = dict(record.headers() or ()).get(COMMAND_ID)
-                    if command_id is not None and waiting.pop(command_id, None) is not None:
-                        yield self._answer(record.value() or b"")
+                    if command_id is None:
+                        continue
+                    if any(waiting.pop((command_id, home), None) for home in (tp.partition, None)):
+                        yield tp.partition, self._answer(record.value() or b"")
             positions = ends
             if not waiting:
                 return
             if len(waiting) < answered:
                 until = time.monotonic() + timeout_s
             if time.monotonic() > until:
-                raise UnansweredError(list(waiting.values()), self._destination, timeout_s)
+                raise UnansweredError([*waiting.values()], self._destination, timeout_s)
             time.sleep(LOOK_AGAIN_S)
 
     def _homes(self, command: Command) -> Iterable[int]:
@@ -106,12 +139,16 @@ class UnansweredError(UowError):
 
     def __init__(self, commands: Sequence[Command], destination: str, timeout_s: float) -> None:
         self.commands = tuple(commands)
-        ids = ", ".join(command.group_id.decode("utf-8", "backslashreplace") for command in commands[:3])
+        ids = ", ".join(_about(command) for command in commands[:3])
         more = f" and {len(commands) - 3} more" if len(commands) > 3 else ""
         super().__init__(
             f"no answer about {ids}{more} in {timeout_s:g} s. Check that a worker of {destination} runs and that the partition is "
             "not blocked (metric `uow_blocked`). Nothing is lost: the command is executed as soon as a worker reads it."
         )
+
+
+def _about(command: Command) -> str:
+    return f"rule {command.rule}" if command.rule else command.group_id.decode("utf-8", "backslashreplace")
 
 
 @contextmanager

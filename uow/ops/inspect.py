@@ -88,29 +88,34 @@ class InspectedGroup:
     """The open and the closed group of one id, as `inspect_group` found them.
 
     Attributes:
+        partition: Of `D.components`, where such a group is or would be.
         open: The open group, if there is one.
         components: Its components, in order of arrival.
         closed: The group of this id that closed last, if it is remembered.
+        others: Generations of other open groups of this id.
     """
 
+    partition: int
     open: OpenGroup | None = None
     components: tuple[ComponentRecord, ...] = ()
     closed: ClosedGroupView | None = None
+    others: tuple[int, ...] = ()
 
 
-def open_groups(reader: LogReader, context: TaskContext) -> list[OpenGroup]:
+def open_groups(reader: LogReader, context: TaskContext, now_ms: int = 0) -> list[OpenGroup]:
     """Open groups of a destination, the oldest first.
 
     Args:
         reader: Where to read from.
         context: Of the destination.
+        now_ms: The wall clock: some sources are waited for until then only.
 
     Raises:
         StateCorruptedError: The logs do not agree.
     """
     found = []
-    for task in _tasks(reader, context, range(context.partitions)):
-        found += [seen(group, task.tp.partition, context.policy) for group in _open(task)]
+    for task in restored_tasks(reader, context, range(context.partitions)):
+        found += [seen(group, task.tp.partition, context.policy, now_ms) for group in open_in(task)]
     return sorted(found, key=lambda each: (each.opened_at, each.id))
 
 
@@ -149,10 +154,10 @@ def totals(reader: StableReader, context: TaskContext) -> list[Totals]:
         StateCorruptedError: The logs do not agree.
     """
     found = []
-    tasks = _tasks(reader, context, range(context.partitions))
+    tasks = restored_tasks(reader, context, range(context.partitions))
     behind = waiting(reader, {task.tp: task.position for task in tasks})
     for task in tasks:
-        groups = [*_open(task)]
+        groups = [*open_in(task)]
         outcomes = Counter(closed.outcome for closed in task.partition.closed)
         found.append(
             Totals(
@@ -168,35 +173,61 @@ def totals(reader: StableReader, context: TaskContext) -> list[Totals]:
     return found
 
 
-def inspect_group(reader: LogReader, context: TaskContext, group_id: str) -> InspectedGroup:
+def inspect_group(
+    reader: LogReader, context: TaskContext, group_id: str, generation: int = 0, now_ms: int = 0
+) -> InspectedGroup:
     """The groups of one id. Reads only the partition of the id; under path routing all of them, as only the path map knows which it is.
+
+    Args:
+        reader: Where to read from.
+        context: Of the destination.
+        group_id: The id.
+        generation: Of the open group; 0: the oldest one.
+        now_ms: The wall clock.
 
     Raises:
         StateCorruptedError: The logs do not agree.
     """
     raw = group_id.encode()
     homes = range(context.partitions) if context.policy.has_paths else [partition_for(raw, context.partitions)]
-    tasks = _tasks(reader, context, homes)
+    tasks = restored_tasks(reader, context, homes)
     task = next((task for task in tasks if raw in task.groups or task.partition.closed.get(raw)), tasks[0])
     partition = task.tp.partition
     closed = task.partition.closed.get(raw)
-    group = next((group for group in _open(task) if group.id == raw), None)
+    several = sorted((group for group in open_in(task) if group.id == raw), key=lambda each: each.generation)
+    group = next((each for each in several if generation in (0, each.generation)), None)
+    others = tuple([each.generation for each in several if each is not group])
     remembered = None if closed is None else ClosedGroupView(group_id, partition, closed)
     if group is None:
-        return InspectedGroup(closed=remembered)
-    return InspectedGroup(seen(group, partition, context.policy), tuple(arrivals(group)), remembered)
+        return InspectedGroup(partition, closed=remembered, others=others)
+    opened = seen(group, partition, context.policy, now_ms)
+    return InspectedGroup(partition, opened, tuple(arrivals(group)), remembered, others)
 
 
-def _tasks(reader: LogReader, context: TaskContext, partitions: Sequence[int]) -> list[PartitionTask]:
+def restored_tasks(reader: LogReader, context: TaskContext, partitions: Sequence[int]) -> list[PartitionTask]:
+    """The state of partitions.
+
+    Raises:
+        StateCorruptedError: The logs do not agree.
+    """
     tps = [Tp(context.topics.components, partition) for partition in partitions]
     return [*restore(_LedgerFirst(reader, context), {context.topics.components: context}, tps).values()]
 
 
-def _open(task: PartitionTask) -> Iterator[Group]:
+def open_in(task: PartitionTask) -> Iterator[Group]:
+    """Its groups that the ledger does not say have closed. Of a key of a rule an earlier generation may be open while a later one has closed."""
+    remembered = task.partition.closed
+    exactly: set[tuple[bytes, int]] | None = None
     for group in task.groups.values():
-        closed = task.partition.closed.get(group.id)
-        if closed is None or closed.generation < group.generation:
-            yield group
+        closed = remembered.get(group.id)
+        if closed is not None and closed.generation >= group.generation:
+            if group.ruled is None:
+                continue
+            if exactly is None:
+                exactly = {(each.id, each.generation) for each in remembered.order}
+            if (group.id, group.generation) in exactly:
+                continue
+        yield group
 
 
 class _LedgerFirst:

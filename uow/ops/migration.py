@@ -48,9 +48,10 @@ from uow.processor.engine.settings_record import RecordedSettings, differences, 
 from uow.processor.engine.task import PartitionTask
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.log_reader import KafkaLogReader
+from uow.processor.kafka.rule_log import open_rule_log
 from uow.schemas.error_classes import Complaint, ConfigError
 from uow.topics import admin
-from uow.topics.catalogue import DestinationTopics, TopicSpec, expected
+from uow.topics.catalogue import DestinationTopics, TopicSpec, expected, rules_topic
 from uow.topics.routes import unit_topics
 
 STEPS = ("begun", "fenced", "copying", "outputs", "consumers", "input", "state")
@@ -144,6 +145,15 @@ class _Side:
         with closing(KafkaLogReader(self.clients)) as reader:
             return reader.committed(self.tps(self.topics.components))
 
+    def rules(self) -> list[str]:
+        """Ids of the rules by which components of the destination were ever grouped."""
+        if rules_topic(self.application) not in self.counts:
+            return []
+        with closing(open_rule_log(self.worker)) as rule_log:
+            rule_log.catch_up(lambda: None)
+            rules = [row.rule for row in rule_log.rows.values()]
+        return sorted({rule.rule_id for rule in rules if rule.destination == self.destination})
+
     def context(self, partitions: int) -> TaskContext:
         return TaskContext(self.destination, self.topics, self.policy, partitions, b"", b"")
 
@@ -227,6 +237,12 @@ class Migration:
         if here.policy.refers:
             rule = "units refer to offsets of D.components, which are others there: set shape = envelope, and oversize = fail, first; when consumers have read all units by reference, move"
             complaints.append(Complaint(f"{where}.shape", here.policy.shape.value, rule))
+        if rules := here.rules():
+            rule = (
+                "groups by rule, inputs of routers and target topics do not move: stop what sends to these inputs, let the groups close and the "
+                "target topics be read, and begin anew there with `uow rules put`"
+            )
+            complaints.append(Complaint(f"destination {here.destination}, rules", ", ".join(rules), rule))
         if here.settings.registry_url != there.settings.registry_url:
             rule = (
                 f"must be {here.settings.registry_url!r}: units that are copied carry the schema ids of that registry"

@@ -47,7 +47,7 @@ class RowFigures:
     """The results of one row of a rule.
 
     Attributes:
-        units: Units delivered, each of which is a file for whoever takes files.
+        units: Units delivered.
         partial: Those of them without all of their components.
         by_age: Those of them that a limit of time closed.
         not_delivered: Groups that expired or failed.
@@ -65,12 +65,14 @@ class RowFigures:
     waits_ms: list[int] = field(default_factory=list)
 
     def row(self) -> dict[str, Any]:
-        """The figures for people and programs; the fill is components per unit."""
+        """The figures for people and programs: the fill is components per unit, and the file sink makes a file of each unit."""
         waits = sorted(self.waits_ms)
         return {
             "units": self.units,
+            "files": self.units,
             "partial": self.partial,
             "by_age": self.by_age,
+            "share_by_age": round(self.by_age / self.units, 4) if self.units else None,
             "fill": round(self.components / self.units, 2) if self.units else None,
             "wait_p50_ms": _quantile(waits, 0.5),
             "wait_p99_ms": _quantile(waits, 0.99),

@@ -19,8 +19,8 @@ Belongs here: the order of these steps. Does not belong here: the choice of grou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
 from uow.config.loading import Settings
@@ -32,9 +32,12 @@ from uow.processor.engine.restore import live_rows, restore
 from uow.processor.engine.task import PartitionTask
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.log_reader import KafkaLogReader, recorded_counts, recorded_hints
+from uow.processor.kafka.rule_log import open_rule_log
+from uow.processor.kafka.worker_settings import WorkerSettings
 from uow.schemas.error_classes import ConfigError
 from uow.topics import admin
-from uow.topics.catalogue import DestinationTopics, expected
+from uow.topics.catalogue import DestinationTopics, expected, rules_topic
+from uow.topics.grouping import NoRules, RuleTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,24 +96,38 @@ def repartition(settings: Settings, destination: str, partitions: int | None, *,
     before = counts[names[0]] if recorded is None else recorded
     topics = DestinationTopics(settings.application_id, destination)
     context = TaskContext(destination, topics, policy, before, b"", b"")
-    if dry_run:
-        with closing(KafkaLogReader(clients)) as reader:
-            return RepartitionReport(before, after, tuple(growing), _plans(reader, context, after, {})[1])
-    if recorded in (None, after):
+    if not dry_run and recorded in (None, after):
         admin.grow(client, growing, after)
         return RepartitionReport(before, after, tuple(growing), Moved())
-    admin.grow(client, [name for name in growing if name in logs], after)
-    there = counts[topics.components]
-    failed = "nothing has moved, and workers may be started as before"
-    with ready_to_write(clients, worker, topics.components, there, failed) as (reader, sink, token):
-        sink.rehearse(_plans(reader, context, after, {})[0], token, before)
-    admin.grow(client, [name for name in growing if name not in logs], after)
-    failed = "it is not known if the move was written; run the command again, it will find out"
-    with ready_to_write(clients, worker, topics.components, after, failed) as (reader, sink, token):
-        starts = reader.bounds([Tp(topics.components, number) for number in range(before, after)])
-        plans, moved = _plans(reader, context, after, {tp.partition: start for tp, (start, _) in starts.items()})
-        sink.write(plans, token)
+    with _rules(worker, context, counts) as rules:
+        context = replace(context, rules=rules)
+        if dry_run:
+            with closing(KafkaLogReader(clients)) as reader:
+                return RepartitionReport(before, after, tuple(growing), _plans(reader, context, after, {})[1])
+        admin.grow(client, [name for name in growing if name in logs], after)
+        there = counts[topics.components]
+        failed = "nothing has moved, and workers may be started as before"
+        with ready_to_write(clients, worker, topics.components, there, failed) as (reader, sink, token):
+            sink.rehearse(_plans(reader, context, after, {})[0], token, before)
+        admin.grow(client, [name for name in growing if name not in logs], after)
+        failed = "it is not known if the move was written; run the command again, it will find out"
+        with ready_to_write(clients, worker, topics.components, after, failed) as (reader, sink, token):
+            starts = reader.bounds([Tp(topics.components, number) for number in range(before, after)])
+            plans, moved = _plans(reader, context, after, {tp.partition: start for tp, (start, _) in starts.items()})
+            sink.write(plans, token)
     return RepartitionReport(before, after, tuple(growing), moved)
+
+
+@contextmanager
+def _rules(worker: WorkerSettings, context: TaskContext, counts: Mapping[str, int]) -> Iterator[RuleTable]:
+    """The rows of the destination's rules; none where no router has ever written `A-rules`."""
+    if rules_topic(worker.application_id) not in counts:
+        yield NoRules()
+        return
+    from uow.processor.kafka.router_desk import LoggedRules  # needs the extra `rules`
+
+    with closing(open_rule_log(worker)) as rule_log:
+        yield LoggedRules(rule_log, context.destination, context.policy)
 
 
 def _plans(reader: LogReader, context: TaskContext, after: int, starts: Mapping[int, int]) -> tuple[list[Plan], Moved]:

@@ -19,21 +19,13 @@ def targets_by_destination(settings: Settings) -> dict[str, Mapping[str, bool]]:
     """
     if not settings.routers:
         return {}
+    from uow.ops.rules import RuleDesk
     from uow.processor.rules.changes import RulesUnavailable
-    from uow.processor.rules.columns import WrongRows
-    from uow.processor.rules.rule_set import RuleSet, RuleTables
-    from uow.processor.rules.store import rule_source
     from uow.processor.rules.targets import target_topics
 
+    desk = RuleDesk(settings)
     try:
-        source = rule_source(settings.rules.source)
-    except ValueError as error:
-        raise ConfigError("rules.source", "...", str(error)) from None
-    try:
-        source.version()
-        rules = RuleSet(source.read(RuleTables()))
-    except WrongRows as error:
-        raise ConfigError.many(error.complaints) from error
+        rules = desk.read()
     except RulesUnavailable as error:
-        raise ConfigError("rules.source", source.name, str(error)) from error
+        raise ConfigError("rules.source", desk.source().name, str(error)) from error
     return {name: target_topics(rules, name, policy) for name, policy in settings.destinations.items()}

@@ -9,6 +9,8 @@
 | `at 15s expect rejected 2` | so many records were refused, by router or assembler |
 | `at 20s restart` | the worker ends without a word, and another one restores its state |
 | `at 20s release RULE` | the waiting groups of a rule are released |
+| `at 0s call trip c1 hotel flight` | a call `c1` with the routing name `trip` asks a service for each of these folders; `timeout=5s` is its own |
+| `at 1s reply c1 2` | the reply to the second of them arrives; the rest of the line behind `value` is its value |
 | `# text` | a remark |
 
 A moment is a number with `ms`, `s`, `m` or `h`; moments do not go back. An `expect` looks one millisecond after its moment, when a limit of just
@@ -29,6 +31,7 @@ from uow.processor.engine.ports import Committed, Output, Plan, Stretch, Tp
 from uow.processor.engine.restore import restore
 from uow.processor.engine.task import PartitionTask
 from uow.processor.rules.conditions import group_policy
+from uow.processor.rules.group_keys import GroupKey
 from uow.processor.rules.routing import Fate, RecordRouting, RouteTarget, RuleRouting
 from uow.processor.rules.rule_file import read_rules
 from uow.processor.rules.rule_set import RuleSet
@@ -38,16 +41,19 @@ from uow.schemas.framing import single_object_header
 from uow.schemas.records import Outcome, UnitOutcome
 from uow.topics import headers as names
 from uow.topics.catalogue import DestinationTopics
-from uow.topics.commands import Command, Verb, command_headers
+from uow.topics.commands import Command, Verb, command_headers, command_value
 from uow.topics.grouping import GroupPolicy
+from uow.topics.manifests import Manifest, RequestEntry, request_id
 from uow.topics.policies import DestinationPolicy, HandlingPolicy, OutcomesPolicy
 from uow.topics.record_size import INPUT_LIMIT_BYTES, RecordLimit
+from uow.topics.rules import ResolvedRow
 
 START_MS: Final = 1_700_000_040_000
 """Moment 0 of every scenario, a full minute in epoch milliseconds."""
 _INPUT: Final = "input"
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 _LINE: Final = re.compile(r"at\s+([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)\s+(\w+)\s*(.*)", re.ASCII)
+_LIMIT: Final = re.compile(r"timeout=([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)", re.ASCII)
 _OUTCOMES: Final = ("complete", "partial", "expired", "cancelled", "failed")
 
 
@@ -186,6 +192,14 @@ class _Worker:
         self._commands += 1
         self._planned(self.task.process([], [record]))
 
+    def call(self, command: Command, row: ResolvedRow, at: int) -> None:
+        """Takes the manifest of a call."""
+        self._rows.setdefault(row.name, group_policy(row, self._policy))
+        headers, value = command_headers(command), command_value(command)
+        record = _Record(self.topics.commands, self._commands, command.group_id, value, headers, at)
+        self._commands += 1
+        self._planned(self.task.process([], [record]))
+
     def restart(self) -> None:
         """A new worker has the state of the old one."""
         if self.plans:
@@ -207,6 +221,7 @@ class _Play:
         targets = {name: RouteTarget(self.workers[name].topics, _POLICY, limit) for name in found}
         self._routing = RecordRouting([RuleRouting(each, rules, targets[each.destination]) for each in asked])
         self._by_topic = {worker.topics.components: worker for worker in self.workers.values()}
+        self._rules, self._calls = rules, dict[str, str]()
         self._offset = self._rejected = 0
         self._seen: dict[str, int] = dict.fromkeys(found, 0)
         self.units: list[Output] = []
@@ -237,6 +252,34 @@ class _Play:
             self._rejected += routed.fate is Fate.REJECTED
             if routed.fate is Fate.ROUTED:
                 self._by_topic[routed.sent.topic].take(routed, at)
+
+    def call(self, rest: str, at: int, where: str) -> None:
+        """A line `call`."""
+        name, mark, *words = rest.split() if len(rest.split()) > 1 else ("", "")
+        folders = [word for word in words if not word.startswith("timeout=")]
+        limits = [_LIMIT.fullmatch(word) for word in words if word not in folders]
+        asking = [rule for rule in self._rules.rules if GroupKey(rule.group_key).is_request]
+        row = self._rules.resolve(asking[0], name, at) if asking and name else None
+        if row is None or not mark or not folders or None in limits:
+            raise ScenarioError(
+                f"{where} is not `call NAME MARK FOLDER ... [timeout=5s]`, or no rule gathers its replies"
+            )
+        timeout_ms = next((_ms(limit[1], limit[2]) for limit in limits if limit is not None), None)
+        group_id = f"{row.rule.rule_id}/{name}/{mark}"
+        self._calls[mark] = group_id
+        listed = tuple([RequestEntry(folder, folder) for folder in folders])
+        manifest = Manifest(name, listed, timeout_ms)
+        command = Command(mark.encode(), Verb.MANIFEST, group_id.encode(), "scenario", rule=row.name, manifest=manifest)
+        self.workers[row.rule.destination].call(command, row, at)
+
+    def reply(self, rest: str, at: int, where: str) -> None:
+        """A line `reply`."""
+        before, _, value = rest.partition(" value ")
+        mark, _, number = before.strip().partition(" ")
+        if mark not in self._calls or not number.strip().isdigit():
+            raise ScenarioError(f"{where} is not `reply MARK NUMBER [value ...]` of a call before it")
+        said = f"header:{names.CORRELATION_ID}={request_id(self._calls[mark], int(number))} "
+        self.send(f"{said} value {value}" if value else said, at)
 
     def came(self, at: int) -> tuple[list[Came], int]:
         """All that came out since the last call, and how many records were refused."""
@@ -287,29 +330,44 @@ def play(rules: str, lines: str) -> Played:
             continue
         match = _LINE.fullmatch(line)
         if match is None:
-            raise ScenarioError(f"line {number}: {line!r} is not `at MOMENT send|expect|release|restart ...`")
-        moment = START_MS + round(float(match[1]) * _UNITS[match[2]])
+            raise ScenarioError(
+                f"line {number}: {line!r} is not `at MOMENT send|expect|release|call|reply|restart ...`"
+            )
+        moment = START_MS + _ms(match[1], match[2])
         if moment < now:
             raise ScenarioError(f"line {number}: {line!r} goes back in time")
         now = moment
-        verb, rest = match[3], match[4].strip()
-        if verb == "send":
-            played.send(f"{rest} ", now)
-        elif verb == "expect":
-            _expect(played, rest, now, f"line {number}: {line!r}")
-        elif verb == "release":
-            for worker in played.workers.values():
-                worker.release(rest, now)
-        elif verb == "restart":
-            for worker in played.workers.values():
-                worker.restart()
-        else:
-            raise ScenarioError(f"line {number}: {verb!r} is none of send, expect, release, restart")
+        _do(played, match[3], match[4].strip(), now, f"line {number}: {line!r}")
     groups = [group for worker in played.workers.values() for group in worker.task.groups.values()]
     left: dict[str, int] = {}
     for group in groups:
         left[group.id.decode()] = left.get(group.id.decode(), 0) + len(group.held)
     return Played(played.units, left)
+
+
+def _do(played: _Play, verb: str, rest: str, now: int, where: str) -> None:
+    """Does what a line says."""
+    match verb:
+        case "send":
+            played.send(f"{rest} ", now)
+        case "expect":
+            _expect(played, rest, now, where)
+        case "call":
+            played.call(rest, now, where)
+        case "reply":
+            played.reply(rest, now, where)
+        case "release":
+            for worker in played.workers.values():
+                worker.release(rest, now)
+        case "restart":
+            for worker in played.workers.values():
+                worker.restart()
+        case _:
+            raise ScenarioError(f"{where}: {verb!r} is none of send, expect, release, call, reply, restart")
+
+
+def _ms(number: str, unit: str) -> int:
+    return round(float(number) * _UNITS[unit])
 
 
 def _expect(played: _Play, rest: str, now: int, where: str) -> None:

@@ -5,7 +5,7 @@ import sys
 import processor
 import schemas
 import topics
-import uow
+import uow.aio
 
 
 def send() -> None:
@@ -23,6 +23,19 @@ def read() -> None:
         total = processor.total(component.json()["price"] for component in unit.components)
         unit.acknowledge()
     print("read", unit.id, len(unit.components), total)
+
+
+async def pass_on(topic: str) -> int:
+    """Forwards what comes, in an event loop."""
+    async with uow.aio.connect(topics.BOOTSTRAP) as connection:
+        async with connection.unit(topics.DESTINATION, priority=7) as unit:
+            await unit.send(b"x")
+        async for message in connection.messages(topic, "hop", commit_interval_ms=100):
+            forwarded = await connection.forward(message, destination=topics.DESTINATION)
+            if forwarded is uow.Forwarded.COMMITTED:
+                await message.acknowledge()
+        received = await connection.units(topics.DESTINATION, "group").receive(1.0)
+        return 0 if received is None else len(received.components)
 
 
 if __name__ == "__main__":

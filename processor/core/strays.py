@@ -1,0 +1,75 @@
+"""Components that a restore finds without a group: of a group by rule whose own row is not there (B-69, B-72).
+
+The worker writes both rows in one transaction, so such a component comes from elsewhere: from a topic that was put back in part, or from a hand.
+It is never guessed where it belongs. It stands aside, survives restarts, and joins the open group of its key when a command `recycle` says so.
+
+Belongs here: what is known of such a component, and the record that it becomes again. Does not belong here: finding them
+(`uow.processor.engine.restore`), deciding about them (`partition`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from uow.processor.core.columns import Record
+from uow.schemas.records import ComponentRecord
+from uow.topics.headers import RECYCLED
+
+_APPEND_TIME = 1
+
+
+class Stray(NamedTuple):
+    """A component without a group.
+
+    Attributes:
+        id: Of the group that it says it is of.
+        generation: Of that group.
+        component: The component.
+        row_key: Of its row in the changelog.
+        size: Bytes of the row.
+    """
+
+    id: bytes
+    generation: int
+    component: ComponentRecord
+    row_key: bytes
+    size: int
+
+    @property
+    def source(self) -> str:
+        """Coordinates of its record in `D.components`."""
+        return str(self.component.source)
+
+
+class RecycledRecord:
+    """The record that a stray was, once more: with its own append time and arrival, and `uow-recycled` (B-73)."""
+
+    def __init__(self, component: ComponentRecord) -> None:
+        self._component = component
+        kept = [(name, value) for name, value in component.headers if name != RECYCLED]
+        self._headers: list[tuple[str, bytes | None]] = [*kept, (RECYCLED, b"1")]
+
+    def offset(self) -> int:
+        """Of its record in `D.components`, which was read long ago."""
+        return self._component.source.offset
+
+    def key(self) -> bytes | None:
+        """As it came."""
+        return self._component.key
+
+    def value(self) -> bytes | None:
+        """As it came."""
+        return self._component.value
+
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        """As they came, with `uow-recycled`."""
+        return self._headers
+
+    def timestamp(self) -> tuple[int, int]:
+        """Its own append time."""
+        return _APPEND_TIME, self._component.timestamp
+
+
+def is_recycled(record: Record) -> bool:
+    """True if it was a stray: it is behind the position, and the ledger says nothing of it."""
+    return isinstance(record, RecycledRecord)

@@ -1,0 +1,149 @@
+"""The wait of an open group, in words: "why is this group not out yet?" (B-201).
+
+Belongs here: the sentence, and how many components each source lacks. Does not belong here: when a group is complete
+(`uow.processor.core.conditions`), and printing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, assert_never
+
+from uow.processor.core.gathered import NEVER, Ruled, satisfied_at
+from uow.processor.core.group import Group
+from uow.schemas.records import MAX_SEQ, ranges_text
+from uow.topics.conditions import (
+    Age,
+    AllOf,
+    AnyOf,
+    ByCommand,
+    Bytes,
+    ComponentDeadline,
+    Condition,
+    Count,
+    EndFlagWithoutGaps,
+    Idle,
+    Manifest,
+    Not,
+    PerSource,
+    Predicate,
+    Timeout,
+)
+from uow.topics.manifests import read_manifest
+from uow.topics.rules import Release
+
+MOST_REPLIES: Final = 20
+"""Missing replies that are named; the rest is counted."""
+
+
+class SourceState(NamedTuple):
+    """A source of a collection.
+
+    Attributes:
+        name: Its name.
+        held: Components that it gave.
+        quantity: Components that it is to give; None: as many as come until its wait is over.
+        is_satisfied: True if the collection waits for it no longer, as of the moment that was asked about.
+    """
+
+    name: str
+    held: int
+    quantity: int | None
+    is_satisfied: bool
+
+
+def sources(group: Group, now_ms: int) -> tuple[SourceState, ...]:
+    """The sources of a collection at a moment, by name; none for any other group."""
+    ruled = group.ruled
+    if ruled is None:
+        return ()
+    return tuple(
+        SourceState(
+            each.source_name,
+            ruled.gathered.source(each.source_name).components,
+            each.quantity or None,
+            satisfied_at(each, ruled.gathered) <= now_ms,
+        )
+        for each in ruled.policy.sources
+    )
+
+
+def awaited(group: Group, now_ms: int) -> str:
+    """The components, source or event that an open group waits for; its own limit of time besides."""
+    if group.waits:
+        return "an earlier group of its order key"
+    ruled = group.ruled
+    if ruled is not None and ruled.waits_since:
+        return _release(group, ruled)
+    if group.complete:
+        return "its uow-deliver-at"
+    if ruled is None:
+        return _numbers(group)
+    return _text(ruled.policy.complete_when, group, ruled, now_ms) or "its limit of time"
+
+
+def _numbers(group: Group) -> str:
+    lacking = group.missing()
+    if len(lacking) == 1 and lacking[0].last == MAX_SEQ:
+        return "its end"
+    return f"numbers {ranges_text(lacking)}"
+
+
+def _release(group: Group, ruled: Ruled) -> str:
+    policy = ruled.policy
+    if policy.release is Release.AUTO:
+        return "its uow-deliver-at"
+    by_clock = ruled.leaves_at(group.deliver_at) < NEVER
+    return f"a release of rule {policy.rule_id}{', or its time' * by_clock}"
+
+
+def _text(condition: Condition, group: Group, ruled: Ruled, now_ms: int) -> str:
+    """The part of a condition that does not hold yet; empty for limits of time."""
+    match condition:
+        case AnyOf(several):
+            return " or ".join(_parts(several, group, ruled, now_ms))
+        case AllOf(several):
+            return " and ".join(_parts(several, group, ruled, now_ms))
+        case Count(n):
+            return _counted(max(0, n - len(group.held)), "more component")
+        case Bytes(n):
+            return f"{n} bytes of values, {ruled.gathered.value_bytes} are held"
+        case PerSource():
+            return ", ".join(_source(each) for each in sources(group, now_ms) if not each.is_satisfied)
+        case EndFlagWithoutGaps():
+            return _numbers(group)
+        case Predicate(text):
+            return f"predicate({text})"
+        case Manifest():
+            return _replies(group, ruled)
+        case ByCommand():
+            return "a command"
+        case Not():
+            return "a condition that must not hold"
+        case Age() | Idle() | ComponentDeadline() | Timeout():
+            return ""
+        case _:
+            assert_never(condition)
+
+
+def _replies(group: Group, ruled: Ruled) -> str:
+    if ruled.called is None:
+        return "its manifest"
+    requests = read_manifest(ruled.called.text).requests
+    lacking = [f"{number} ({each.folder})" for number, each in enumerate(requests, 1) if number not in group.held]
+    more = f" and {len(lacking) - MOST_REPLIES} more" * (len(lacking) > MOST_REPLIES)
+    return f"replies to requests {', '.join(lacking[:MOST_REPLIES])}{more}"
+
+
+def _parts(conditions: Sequence[Condition], group: Group, ruled: Ruled, now_ms: int) -> list[str]:
+    return [text for each in conditions if (text := _text(each, group, ruled, now_ms))]
+
+
+def _source(each: SourceState) -> str:
+    if each.quantity is None:
+        return f"the time of source {each.name}"
+    return f"{_counted(each.quantity - each.held, 'component')} of source {each.name}"
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count} {name}{'s' * (count != 1)}"

@@ -1,0 +1,147 @@
+"""Open groups that take a later version of their row (`on_rule_change = "live"`, B-13)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.core.rule_script import Table, r, row, sizes, told_by
+from tests.core.script import Story, Told, clock, context_of, policy_of, text
+from tests.engine.restored_logs import Logs
+from tests.engine.test_by_rule_restored import restored
+from tests.fake_record import INPUT
+from uow.processor.engine.task import PartitionTask
+from uow.processor.rules.conditions import measures_of
+from uow.topics.conditions import Predicate
+from uow.topics.grouping import GroupPolicy
+from uow.topics.rules import LateJoin, Numbering, OnRuleChange, Release
+
+
+def live(version: int = 1, **settings: Any) -> GroupPolicy:
+    rule = {"on_rule_change": OnRuleChange.LIVE, "version": version} | settings.pop("rule", {})
+    return row("UK", version, rule=rule, **settings)
+
+
+TEN = live(complete_count=10, age_ms=60_000)
+FIVE = live(2, complete_count=5, age_ms=60_000)
+
+
+def changed(version: int = 2, at: float = 1, command_id: str | None = None, name: str = "low-stock/UK") -> Told:
+    """The command with which routers make a version known."""
+    said = [
+        ("uow-command", "rule-change"),
+        ("uow-command-id", command_id or f"{name}@{version}"),
+        ("uow-rule", f"{name}@{version}"),
+        ("uow-why", "version 2"),
+    ]
+    return Told([(each, text(value)) for each, value in said], name.encode(), at)
+
+
+def rules_of(played: Story) -> list[bytes | None]:
+    return [said["uow-rule"] for said in played.unit_headers]
+
+
+def seven(**settings: Any) -> list[Any]:
+    return [r(at=0, **settings) for _ in range(7)]
+
+
+def test_a_group_over_its_new_limit_closes_at_once_by_command_b13() -> None:
+    played = told_by(*seven(), changed(), rules=[TEN], later=[FIVE])
+    assert (played.seen, played.open) == ([], {"low-stock/UK": "1-7"})
+    assert (played.answers[0].done, played.answers[0].text) == (True, "open groups of the row take low-stock/UK@2")
+    played.send(clock(1))
+    assert (sizes(played), rules_of(played)) == ([("complete", "command", 7)], [b"low-stock/UK@2"])
+
+
+def test_a_snapshot_keeps_its_limit_whoever_says_otherwise_b13() -> None:
+    rows = [row(complete_count=10, age_ms=60_000), row(version=2, complete_count=5, age_ms=60_000)]
+    played = told_by(*seven(), changed(), r(at=2), r(at=2), clock(3), r(at=3), rules=rows)
+    assert "not live" in played.answers[0].text
+    assert (sizes(played), rules_of(played)) == ([("complete", "count", 10)], [b"low-stock/UK@1"])
+
+
+@pytest.mark.parametrize("late_join", LateJoin)
+def test_what_comes_before_the_group_is_looked_at_does_not_join_it_b13(late_join: LateJoin) -> None:
+    rows = [live(v, complete_count=n, age_ms=60_000, late_join=late_join) for v, n in ((1, 10), (2, 5))]
+    played = told_by(*seven(), changed(), r(at=1, version=2), rules=rows)
+    assert sizes(played) == [("complete", "command", 7)]
+    assert played.open == {"low-stock/UK": "1"}
+
+
+def test_a_group_that_is_under_its_new_limit_closes_by_it_b13() -> None:
+    played = told_by(*seven()[:3], changed(), r(at=1, version=2), r(at=1, version=2), rules=[TEN, FIVE])
+    assert sizes(played) == [("complete", "count", 5)]
+    shorter = told_by(r(at=0), changed(), clock(20), rules=[TEN, live(2, complete_count=10, age_ms=15_000)])
+    assert sizes(shorter) == [("partial", "age", 1)]
+
+
+def test_repeats_and_older_versions_change_nothing_b13() -> None:
+    played = told_by(*seven()[:3], changed(), changed(at=2), changed(at=2, command_id="again"), rules=[TEN, FIVE])
+    played.send(changed(1, at=3))
+    assert [each.done for each in played.answers] == [True, False, False, False]
+    played.send(r(at=4), r(at=4))
+    assert (sizes(played), rules_of(played)) == ([("complete", "count", 5)], [b"low-stock/UK@2"])
+
+
+def test_an_older_stamp_lowers_no_group_that_is_open_or_opens_b13() -> None:
+    played = told_by(r(at=0), changed(), *[r(at=2) for _ in range(9)], rules=[TEN, FIVE])
+    assert (sizes(played), rules_of(played)) == ([("complete", "count", 5)] * 2, [b"low-stock/UK@2"] * 2)
+
+
+def test_a_newer_stamp_is_a_version_seen_too_b13() -> None:
+    played = told_by(*seven(), r(at=1, version=2), rules=[TEN, FIVE])
+    assert (sizes(played), played.open) == ([("complete", "command", 7)], {"low-stock/UK": "1"})
+
+
+def test_what_waits_and_what_cannot_be_read_or_numbered_so_stays_as_it_is_b13() -> None:
+    held = told_by(
+        *[r(at=0) for _ in range(7)],
+        changed(),
+        clock(2),
+        rules=[
+            live(complete_count=7, age_ms=60_000, rule={"release": Release.HOLD_ALL}),
+            live(2, complete_count=5, age_ms=60_000),
+        ],
+    )
+    assert (held.seen, [*held.open.values()]) == ([], ["1-7"])
+    predicate = Predicate("sum(quantity) > 5")
+    summed = live(2, complete_when=predicate, measures=measures_of([predicate]), age_ms=60_000)
+    given = live(2, complete_count=5, rule={"sequence": Numbering.GIVEN})
+    for other in (summed, given):
+        played = told_by(*seven(), changed(), clock(2), r(at=2), r(at=2), r(at=2), rules=[TEN, other])
+        assert (sizes(played), rules_of(played)) == ([("complete", "count", 10)], [b"low-stock/UK@1"])
+
+
+def test_a_restart_remembers_which_version_holds_b13() -> None:
+    logs, rows = Logs(INPUT), [TEN, FIVE]
+    played = Story(PartitionTask(INPUT, context_of(policy_of(), rules=Table(*rows))))
+    played.send(*seven(), changed())
+    for plan in played.plans:
+        logs.add(plan)
+    played.task = restored(logs, table=Table(*rows))
+    played.send(clock(2), *[r(at=3) for _ in range(5)])
+    assert (sizes(played), rules_of(played)) == (
+        [("complete", "command", 7), ("complete", "count", 5)],
+        [b"low-stock/UK@2"] * 2,
+    )
+
+
+def test_many_groups_take_a_version_by_one_row_and_close_in_several_plans_b13() -> None:
+    names = [f"n{number}" for number in range(30)]
+    context = context_of(policy_of(), rules=Table(TEN, live(2, complete_count=1)), plan_bytes=60_000)
+    played = Story(PartitionTask(INPUT, context))
+    played.send(*[r("UK", id=f"low-stock/{name}", at=0) for name in names], changed())
+    assert [key for key, _ in played.plans[-1].changelog] == [b"\4low-stock/UK"]
+    assert {group.ruled.policy.rule for group in played.task.groups.values() if group.ruled} == {"low-stock/UK@2"}
+    plans = 0
+    while played.task.groups:
+        played.send(clock(2))
+        plans += 1
+    assert plans > 2
+    assert sizes(played) == [("complete", "command", 1)] * 30
+
+
+def test_a_row_that_nobody_wrote_down_is_said_so_once_all_are_read_b13() -> None:
+    played = told_by(r(at=0), changed(9), rules=[TEN])
+    assert (played.answers[0].done, played.answers[0].text) == (False, "no row low-stock/UK@9 in the rules of D")

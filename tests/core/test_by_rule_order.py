@@ -1,0 +1,95 @@
+"""Units of a rule in the order in which their groups opened (`deliver_order = "first_arrival"`, B-118)."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.core.rule_script import Table, r, row, told_by
+from tests.core.script import Story, clock, ms, told
+from tests.engine.test_by_rule_restored import restored, write
+from uow.topics.grouping import GroupPolicy
+from uow.topics.policies import ExpirationPolicy
+from uow.topics.rules import DeliverOrder
+
+
+def ordered(name: str, count: int = 2, age_ms: int = 60_000, **settings: Any) -> GroupPolicy:
+    return row(
+        name, complete_count=count, age_ms=age_ms, rule={"deliver_order": DeliverOrder.FIRST_ARRIVAL}, **settings
+    )
+
+
+RULES = [ordered("X", age_ms=5_000), ordered("Y"), ordered("Z")]
+
+
+def units(played: Story) -> list[str]:
+    return [made.id.partition("/")[2] for made in played.units]
+
+
+def test_a_complete_group_waits_for_older_open_ones_of_its_rule_b118() -> None:
+    steps = [r("Y", at=0), r("Z", at=1), r("Z", at=2), r("Y", at=3)]
+    assert units(told_by(*steps, rules=[row(name, complete_count=2, age_ms=60_000) for name in "YZ"])) == ["Z", "Y"]
+    played = told_by(*steps[:-1], rules=RULES)
+    assert units(played) == []
+    played.send(steps[-1])
+    assert units(played) == ["Y", "Z"]
+    assert [(made.reason, made.closed_at) for made in played.units] == [("count", ms(3)), ("count", ms(2))]
+
+
+@pytest.mark.parametrize("on_give_up", [ExpirationPolicy.DELIVER_PARTIAL, ExpirationPolicy.REDIRECT])
+def test_a_group_that_is_given_up_keeps_nobody_waiting_b118(on_give_up: ExpirationPolicy) -> None:
+    rules = [ordered("X", age_ms=5_000, on_give_up=on_give_up), *RULES[1:]]
+    played = told_by(r("X", at=0), r("Y", at=1), r("Y", at=2), r("Z", at=3), r("Z", at=3), clock(5), rules=rules)
+    assert units(played) == []
+    played.send(clock(5.001))
+    assert units(played) == ["X"] * (on_give_up is ExpirationPolicy.DELIVER_PARTIAL) + ["Y", "Z"]
+
+
+def test_a_command_that_closes_the_first_one_lets_the_others_go_b118() -> None:
+    played = told_by(r("X", at=0), r("Y", at=1), r("Y", at=1), told("cancel", id="low-stock/X", at=2), rules=RULES)
+    assert units(played) == ["Y"]
+
+
+def test_what_arrived_first_counts_and_not_what_was_read_first_b118() -> None:
+    played = told_by(r("Z", at=5, arrived=4), r("Z", at=5, arrived=4), rules=RULES)
+    assert units(played) == ["Z"]
+    played = told_by(r("Z", at=5, arrived=4), r("Y", at=6, arrived=1), r("Z", at=7), rules=RULES)
+    assert units(played) == []
+    played.send(r("Y", at=8))
+    assert units(played) == ["Y", "Z"]
+
+
+def test_the_first_one_may_still_wait_for_its_time_w08_b118() -> None:
+    steps = [r("X", at=0), r("Y", at=1, deliver_at=ms(20)), r("Y", at=1), r("Z", at=2), r("Z", at=2), clock(6)]
+    played = told_by(*steps, rules=RULES)
+    assert units(played) == ["X"]
+    played.send(clock(19.999))
+    assert units(played) == ["X"]
+    played.send(clock(20))
+    assert units(played) == ["X", "Y", "Z"]
+
+
+def test_generations_of_one_key_leave_in_their_order_b118() -> None:
+    played = told_by(r("X", at=0), *(r("Y", at=number) for number in (1, 2, 3, 4)), r("X", at=4), rules=RULES)
+    assert [(made.id[-1], made.generation) for made in played.units] == [("X", 1), ("Y", 1), ("Y", 2)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_unit_overtakes_an_older_one_whatever_restarts_b118(seed: int) -> None:
+    rnd, now = Random(seed), 0.0
+    steps: list[Any] = []
+    for _ in range(80):
+        now += rnd.choice([0, 0.5, 2])
+        steps.append(
+            clock(now) if rnd.random() < 0.15 else r(rnd.choice("XYZ"), at=now, arrived=now - rnd.choice([0, 0, 1]))
+        )
+    steady = told_by(*steps, rules=RULES)
+    cut = rnd.randrange(20, 70)
+    logs, first = write(*steps[:cut], rows=RULES)
+    after = Story(restored(logs, table=Table(*RULES)), offset=first.offset, now=first.now)
+    after.send(*steps[cut:])
+    assert units(first) + units(after) == units(steady)
+    complete = [made for made in steady.units if made.outcome == "complete"]
+    assert len(complete) > 5
