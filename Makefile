@@ -22,8 +22,10 @@ demo: setup ## both stories on an embedded broker; ARGS='low-stock --keep' for o
 
 # Five processes, which share a broker, also on two cores: two have a Spark session each, the others wait more than they work. PARALLEL= for one.
 PARALLEL ?= -n 5 --no-loadscope-reorder
+# A test that fails is tried once more, and what it failed with is printed (decision 67); RERUNS=0 to see each at its first try.
+RERUNS  ?= 1
 test: setup ## every test but the docker tier and the drills; ARGS='-k name' selects
-	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) --reruns $(RERUNS) $(ARGS)
 
 test-docker: setup ## the docker tier: compose and testcontainers; skips where no engine answers
 	@UOW_TEST_BROKER=docker $(BIN)/python -m pytest -m docker $(ARGS)

@@ -38,6 +38,13 @@ def pytest_report_header() -> str:
     return f"kafka: {origin()}"
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what each test failed with that passed when it was tried again (decision 67)."""
+    for report in terminalreporter.getreports("rerun"):
+        terminalreporter.write_sep("_", f"{report.nodeid}, tried again")
+        terminalreporter.write_line(report.longreprtext)
+
+
 SPARK_SESSIONS = (
     {
         "test_audit.py",
