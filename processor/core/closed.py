@@ -16,6 +16,8 @@ from uow.processor.core.changes import Closed
 class ClosedMemory:
     """Closed groups of one partition, by id; the oldest leave first.
 
+    Groups that closed before the partition knew any time are as old as the first that closed after them with one (decision 68).
+
     Attributes:
         by_id: The last closed group of each id.
         order: All of them, oldest first, replaced ones included.
@@ -33,6 +35,7 @@ class ClosedMemory:
         self.order: deque[Closed] = deque()
         self.memory_bytes = 0
         self._counted = 0
+        self._first_at = 0  # when the first group closed whose time is known
         # groups by rule need not close in the order of their generations: those above every one that closed after them
         self._newer: dict[bytes, deque[Closed]] = {}
 
@@ -77,8 +80,16 @@ class ClosedMemory:
         self._count()
         order, by_id = self.order, self.by_id
         horizon = clock - self.retention_ms
-        while order and (order[0].at < horizon or len(by_id) > self.max_groups):
+        while order and (len(by_id) > self.max_groups or (order[0].at < horizon and self._is_old(order[0], horizon))):
             self._forget_oldest()
+
+    def _is_old(self, oldest: Closed, horizon: int) -> bool:
+        """True if the oldest closed before the horizon, also where it does not say when it closed."""
+        if oldest.at:
+            return True
+        if not self._first_at and self.order[-1].at:
+            self._first_at = next(each.at for each in self.order if each.at)
+        return 0 < self._first_at < horizon
 
     def shrink(self, spare_bytes: int) -> Closed | None:
         """Forgets the oldest until so many bytes are spared.

@@ -634,6 +634,8 @@ class Partition(PartitionState):
     # -- carrying out -----------------------------------------------------------------------------------------------
 
     def _carry_out(self, decision: Decision, record: Record | None) -> None:
+        if record is not None and not is_recycled(record):
+            self.position = record.offset() + 1  # whatever closes from here on may hold it
         group: Group | None = None
         for change in decision.changes:
             group = self._apply(change)

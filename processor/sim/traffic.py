@@ -17,7 +17,7 @@ from uow.processor.engine.replayable import ReplayLimits
 from uow.processor.sim.simulated_kafka import Row
 from uow.schemas.records import Range
 from uow.topics.catalogue import RECORD_LIMIT_BYTES
-from uow.topics.commands import BY_HAND, Command, command_headers
+from uow.topics.commands import BY_HAND, Command, Verb, command_headers
 from uow.topics.headers import (
     ALIASES,
     END,
@@ -150,6 +150,7 @@ class Traffic:
         self, rnd: Random, groups: int, *, ordered: bool, aside: Random, families: Sequence[AliasFamily]
     ) -> None:
         self._rnd, self._ordered, self._aside, self._families = rnd, ordered, aside, families
+        self._recycles = Random(rnd.getstate()[1][0])  # of its own, so that recorded seeds play what they played
         self._ids = groups
         self._waiting: list[tuple[bytes, int, bool]] = []
         self._sent: list[tuple[bytes, int, bool]] = []
@@ -186,6 +187,9 @@ class Traffic:
             now_ms + rnd.randrange(-500, 5_000),
             rnd.random() < 0.15,
         )
+        if self._recycles.random() < 0.1:  # of a component that has its group, or had one
+            at = f"D.components/{self._recycles.randrange(3)}/{self._recycles.randrange(20)}"
+            command = command._replace(verb=Verb.RECYCLE, source=at)
         headers = command_headers(command)
         if rnd.random() < 0.05:
             del headers[rnd.randrange(len(headers))]

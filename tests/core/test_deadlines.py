@@ -327,11 +327,11 @@ def test_a_closed_group_that_is_corrected_keeps_its_place_in_line_w115() -> None
 def test_highest_generation_is_known_in_whatever_order_generations_close_as_long_as_it_is_remembered_b99() -> None:
     """Several groups of a key are open: the next generation must not be one that has closed already."""
     memory = ClosedMemory(1000, 10)
-    for at, generation in enumerate([6, 3, 5, 4]):
+    for at, generation in enumerate([6, 3, 5, 4], 1):
         memory.add(Closed(b"a", generation, UnitOutcome.COMPLETE, Reason.COUNT, 1, 1, at))
     known = []
     for forgotten in range(5):
-        memory.trim(1000 + forgotten)
+        memory.trim(1001 + forgotten)
         known.append((memory.newest_before(b"a"), len(memory)))
     assert known == [(6, 1), (5, 1), (5, 1), (0, 1), (0, 0)]
 
@@ -481,6 +481,17 @@ def test_append_time_that_leaps_gives_up_no_group_and_none_after_it_w70_w82() ->
     assert play(latest(60), *before, **AGE) == [passed(), unit(1, 2)]
     after = leap, c(1, at=1), c(2, at=2), c(3, end=True, at=3)
     assert play(latest(60), *after, **AGE) == [passed(), unit(1, 2, 3)]
+
+
+def test_what_closes_before_any_time_is_believed_is_as_old_as_the_first_close_that_has_one_w19() -> None:
+    unknown = latest(-1), c(1, end=True), c(1, end=True, id="b")
+    played = story(*unknown, latest(HOUR), plain(at=900), closed_retention_ms=100_000)
+    memory = played.task.partition.closed
+    assert [*memory.by_id] == [b"a", b"b"]
+    played.send(c(1, end=True, id="c", at=1000), plain(at=1100))
+    assert [*memory.by_id] == [b"a", b"b", b"c"]
+    played.send(plain(at=1100.001))
+    assert not memory.order
 
 
 def test_append_time_that_is_as_late_as_can_be_moves_the_clock_w84() -> None:

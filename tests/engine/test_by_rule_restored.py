@@ -16,9 +16,10 @@ from tests.fake_record import INPUT
 from uow.ops.group_audit import group_findings
 from uow.processor.engine.replayable import NO_REPLAY, ReplayLimits
 from uow.processor.engine.restore import restore
+from uow.processor.engine.rows import read_ledger
 from uow.processor.engine.task import PartitionTask
 from uow.schemas.error_classes import StateCorruptedError
-from uow.topics.rules import BelowMin, Numbering, Release
+from uow.topics.rules import BelowMin, DeliverOrder, Numbering, Release
 
 ROWS = (
     row("UK", complete_count=5, age_ms=15_000),
@@ -28,6 +29,7 @@ ROWS = (
     row("bytes", complete_bytes=30, age_ms=30_000),
     row("held", complete_count=2, age_ms=30_000, rule={"rule_id": "held", "release": Release.HOLD_FIRST}),
 )
+HELD = {"rule_id": "held", "max_waiting": 1}
 POLICY = policy_of(incomplete_expiration_ms=11_000)
 
 
@@ -161,6 +163,25 @@ def test_a_group_whose_row_is_gone_is_told_and_not_guessed() -> None:
     logs, _ = write(r(at=0))
     with pytest.raises(StateCorruptedError, match="low-stock/UK@1"):
         restored(logs, table=Table())
+
+
+CROWDED = (
+    pytest.param({"release": Release.HOLD_ALL}, ["held/b"], id="hold-all"),
+    pytest.param({"deliver_order": DeliverOrder.FIRST_ARRIVAL}, ["held/a", "held/b"], id="first-arrival"),
+)
+
+
+@pytest.mark.parametrize(("setting", "expected"), CROWDED)
+def test_a_group_crowded_out_with_the_record_in_hand_does_not_come_back_b107(setting: Any, expected: list[str]) -> None:
+    """It waits for a moment only: the first one may not leave yet, or lets it go as it leaves. Neither may be read again."""
+    rows = [row(name, complete_count=2, age_ms=30_000, rule=HELD | setting) for name in "ab"]
+    waits = [r("a", at=1, rule="held", deliver_at=ms(5 if len(expected) > 1 else 50)), r("a", at=1, rule="held")]
+    logs, played = write(
+        *[c(1, id="young", at=0), *waits, r("b", at=2, rule="held"), r("b", at=6, rule="held")], limits=WIDE, rows=rows
+    )
+    assert [made.id for made in played.units] == expected
+    assert read_ledger(played.plans[-1].ledger or b"")[1][-1].before == played.offset
+    assert state_of(restored(logs, WIDE, Table(*rows))) == state_of(played.task)
 
 
 def test_a_group_that_opens_and_closes_in_one_poll_is_never_written_b31() -> None:
