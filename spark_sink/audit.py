@@ -312,14 +312,9 @@ class _Run:
     def judge(self, *, is_accepted: bool) -> tuple[AuditReport, AuditState | str]:
         """The report; and the state for the next audit, or the reason why there is none."""
         audit, span, state = self.audit, self.span, self.state
-        is_cut = (
-            state is None
-            and audit.policy.has_paths
-            and any(begins(audit.cluster, self.names.closed_changelog).values())
-        )
-        wanted = Expectations(
-            audit.cluster, self.names, audit.policy, span, self.begin, self.leave, is_cut, audit.rules
-        )
+        ledgers = begins(audit.cluster, self.names.closed_changelog) if state is None else {}
+        cut = frozenset(partition for partition, start in ledgers.items() if start)
+        wanted = Expectations(audit.cluster, self.names, audit.policy, span, self.begin, self.leave, cut, audit.rules)
         stored = self._stored()
         tables = self._rows(stored)
         partitions = self.spark.range(0, len(span.end), 1, len(span.end))

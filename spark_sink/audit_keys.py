@@ -35,7 +35,7 @@ class AuditKeys:
     @classmethod
     def of(cls, rules: DestinationRules, topics: DestinationTopics, span: OffsetSpan) -> AuditKeys:
         """The keys for a range of the input."""
-        targets = {row.row.target_topic for row in rules.rows.values() if row.row.target_topic} | {*rules.targets}
+        targets = {topic for row in rules.rows.values() for topic in row.targets} | {*rules.targets}
         ids = {row.rule.rule_id for row in rules.rows.values()}
         return cls(() if any(span.start.values()) else tuple(sorted(ids)), tuple(sorted(targets - {topics.units})))
 

@@ -47,7 +47,7 @@ class JournalMark(NamedTuple):
         outcomes: Next offset of `D.outcomes`.
         commands: Next offset of `D.commands`.
         position: Input position that the ledger was read to.
-        clock: Clock of the last ledger record; None for none.
+        clock: Clock of the last ledger record, 0 before the first one; None: retention has deleted the beginning, and none was read.
         closings: Recorded closings of groups that are open: id, generation, outcome, time, topic.
         done: Commands that did something, as an answer says, and of which the ledger has not told (yet): id of the group, id, append time.
         ordered: Those of which the ledger has told, and of which no answer is read yet.

@@ -106,7 +106,7 @@ joined AS (
       IF(e.expires_at <=> unix_millis(a.expires_at), NULL, 'expires_at'), IF(e.size <=> a.count, NULL, 'count'),
       IF(e.held_bytes <=> a.bytes OR {is_earlier}, NULL, 'bytes'), IF(e.missing <=> a.lacking, NULL, 'missing'), IF(e.partition <=> a.partition OR {is_free}, NULL, 'partition'),
       IF(e.document <=> unhex(sha2(a.document, 256)), NULL, 'document'),
-      IF(CAST(e.id AS BINARY) <=> a.key, NULL, 'key'),
+      IF(e.key <=> a.key, NULL, 'key'),
       IF(IF({is_earlier}, filter(e.headers, h -> NOT {is_new}), e.headers) <=> a.headers, NULL, 'headers')) AS wrong
   FROM expected e FULL OUTER JOIN actual a ON e.unit_id = a.unit_id AND e.to_topic = a.topic AND e.k = a.k
 )

@@ -17,7 +17,7 @@ class DestinationRules:
     """The rules of one destination.
 
     Attributes:
-        targets: Topics that its rows send units to, beside `D.units`, of all versions that were ever in force; only those that exist.
+        targets: Topics that its rows and calls send units to, beside `D.units`, of all versions that were ever in force; only those that exist.
         others: Ids of the rules of other destinations, whose units may stand in the same topics.
         rows: Every row that a component was stamped with so far, by the text of `uow-rule`.
     """

@@ -108,7 +108,7 @@ class Expectations:
         span: Range of the input.
         begin: Folder of the state to go on from; None for the beginning of the range.
         leave: Folder for the state at the end of the range; None for none.
-        is_ledger_cut: True if retention may have deleted a part of the ledger that tells of the range.
+        cut_ledgers: Partitions of which retention has deleted the beginning of the ledger, as far as nothing before the range was read of it.
         rules: Rules of the destination.
     """
 
@@ -118,7 +118,7 @@ class Expectations:
     span: OffsetSpan
     begin: Path | None = None
     leave: Path | None = None
-    is_ledger_cut: bool = False
+    cut_ledgers: frozenset[int] = frozenset()
     rules: DestinationRules = NO_RULES
 
     @property
@@ -187,7 +187,8 @@ class _PartitionTask:
         if self._placement is not None:
             self._placement.follow(self._state.closed)
         mark = None if wanted.begin is None else read_mark(mark_file(wanted.begin, partition))
-        self._journal_mark = JournalMark() if mark is None else mark.journal
+        first = JournalMark(clock=None if partition in wanted.cut_ledgers else 0)
+        self._journal_mark = first if mark is None else mark.journal
         self._turn, self._rank = (0, 0) if mark is None else (mark.turn, mark.rank)
         if mark is not None:
             restore(self._state, mark.snapshot)
@@ -254,7 +255,7 @@ class _PartitionTask:
     def _take(self, records: Sequence[Arrived]) -> None:
         self._received += len(records)
         self._came.update(_rerouted(records))
-        if self._placement is not None and self._wanted.is_ledger_cut:
+        if self._placement is not None and self._wanted.cut_ledgers:
             self._unknown |= {
                 marks.id.decode()
                 for record in records

@@ -46,7 +46,7 @@ def of_unit(group: Row, destination: str, topic: str, *, is_free: bool = False) 
     document = "-" if group.document is None else group.document.hex()
     text = (
         f"{group.unit_id}/{topic}/{destination}/{group.generation}/{group.outcome}/{group.reason}/{group.opened_at}/{group.closed_at}/"
-        f"{expires}/{group.size}/{group.held_bytes}/{group.missing}/{partition}/{(group.id or '').encode().hex()}/{headers}/{document}"
+        f"{expires}/{group.size}/{group.held_bytes}/{group.missing}/{partition}/{(group.key or b'').hex()}/{headers}/{document}"
     )
     return of_bytes(text.encode())
 

@@ -143,6 +143,7 @@ class Row(NamedTuple):
         size: Number of components held.
         held_bytes: Sum of their sizes; for a record its own size.
         missing: Ranges as text.
+        key: The unit's key.
         headers: The unit's headers.
         topics: Topics that the unit goes to by its routes, or the target of its rule; for a component those of its unit.
         document: Digest of the unit's value, where its rule makes a document of it.
@@ -176,6 +177,7 @@ class Row(NamedTuple):
     size: int | None = None
     held_bytes: int | None = None
     missing: str | None = None
+    key: bytes | None = None
     headers: list[tuple[str, bytes | None]] | None = None
     topics: list[str] | None = None
     document: bytes | None = None
@@ -186,7 +188,7 @@ COLUMNS: Final = (
     "kind STRING, fate STRING, partition INT, offset BIGINT, id STRING, generation BIGINT, unit_id STRING, position INT, seq INT, "
     "`end` BOOLEAN, component_id STRING, at BIGINT, content BINARY, content_before BINARY, header_count INT, error_class STRING, error_case STRING, to_errors BOOLEAN, "
     "due BIGINT, outcome STRING, reason STRING, opened_at BIGINT, closed_at BIGINT, expires_at BIGINT, size INT, held_bytes BIGINT, "
-    "missing STRING, headers ARRAY<STRUCT<name: STRING, value: BINARY>>, topics ARRAY<STRING>, document BINARY, is_listed BOOLEAN"
+    "missing STRING, key BINARY, headers ARRAY<STRUCT<name: STRING, value: BINARY>>, topics ARRAY<STRING>, document BINARY, is_listed BOOLEAN"
 )
 """The fields of `Row` as Spark DDL."""
 
@@ -497,7 +499,8 @@ def _fits(maker: UnitMaker, policy: DestinationPolicy, group: Group, closed: Clo
         unit = maker.record(group, closed, unit_id, missing)
         length = len(to_text(replace(unit, components=tuple(map(decode_component, bodies)))))
     headers = maker.headers(group, closed, unit_id, tail, missing)
-    return _LIMIT.fits(group.id, None, headers, length)
+    key = group.id if group.ruled is None else target_of(group, "")[1]
+    return _LIMIT.fits(key, None, headers, length)
 
 
 def document_of(maker: UnitMaker, group: Group, closed: Closed, bodies: Sequence[bytes]) -> bytes | None:
@@ -613,7 +616,7 @@ class RowMaker:
         missing = () if closed.outcome is UnitOutcome.COMPLETE else group.missing()
         is_unit = isinstance(effect, Delivered)
         headers: Headers | None = None
-        topics: list[str] | None = None
+        key, topics = group.id, list[str]()
         document: bytes | None = None
         is_listed = True
         policy = group.policy(self._policy)
@@ -621,7 +624,8 @@ class RowMaker:
             headers = self._maker.headers(group, closed, unit_id, tail, missing)
             topics = topics_of(self._policy.routes, self._policy.route_matching, self._units, headers)
             if isinstance(policy, GroupPolicy):
-                topics = [target_of(group, self._units)]
+                topic, key = target_of(group, self._units)
+                topics = [topic]
             shape = shape_of(self._maker, policy, group, closed)
             if shape is Shape.CONSECUTIVE:
                 _, headers = next(_run(self._maker, group, closed))
@@ -652,8 +656,9 @@ class RowMaker:
             size=len(group.held),
             held_bytes=group.bytes,
             missing=ranges_text(missing if is_unit else bounded_ranges(missing)),
+            key=key if is_unit else None,
             headers=None if headers is None else [*headers],
-            topics=topics,
+            topics=topics or None,
             document=document,
             is_listed=is_listed,
         )
@@ -727,14 +732,14 @@ _LIMIT: Final = RecordLimit()
 
 
 def goes_to_errors(closed: Closed, policy: DestinationPolicy, count: int) -> bool:
-    """True if the components of a given-up group go to `D.errors` (W-71, W-78 to W-80, W-207, B-50).
+    """True if the components of a given-up group go to `D.errors` (W-71, W-78 to W-80, W-207, B-50, B-81).
 
     Args:
         closed: Its closing.
         policy: Of the group.
         count: Number of components that it held.
     """
-    if isinstance(policy, GroupPolicy) and count < policy.min_count:
+    if isinstance(policy, GroupPolicy) and (count < policy.min_count or closed.reason is Reason.MANIFEST):
         return True
     leaves_nothing = policy.expiration_policy in (ExpirationPolicy.DISCARD, ExpirationPolicy.LOG)
     return closed.outcome is not UnitOutcome.EXPIRED or not leaves_nothing

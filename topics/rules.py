@@ -133,6 +133,10 @@ class Change:
     reverts_to: int | None = None
 
 
+REQUEST: Final = "request"
+"""The group key of a rule that gathers replies, or what stands before the place of the request's id."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """A version of a rule (table `uow_rule`)."""
@@ -163,6 +167,11 @@ class Rule:
     name_template: str | None = None
     max_open_groups: int | None = None
     at_max_open_groups: AtMaxOpenGroups = AtMaxOpenGroups.REJECT
+
+    @property
+    def gathers_replies(self) -> bool:
+        """True if its groups hold the replies to the requests of calls (B-77)."""
+        return self.group_key == REQUEST or self.group_key.startswith(f"{REQUEST}:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +282,12 @@ class ResolvedRow:
     def reply_topics(self) -> tuple[str, ...]:
         """Topics that a manifest may ask for beside the row's own (B-91). They are named one by one, so that workers can look if they are there (B-57)."""
         return tuple([each.strip() for each in self.parameter("reply_topics").split(",") if each.strip()])
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Topics that its units may go to beside `D.units`: its own, and those that a call may ask for."""
+        own = (self.row.target_topic,) if self.row.target_topic else ()
+        return own + self.reply_topics if self.rule.gathers_replies else own
 
     def encode(self) -> bytes:
         """JSON; the same bytes for the same row, whoever writes it."""

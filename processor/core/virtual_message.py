@@ -29,7 +29,7 @@ from uow.schemas.records import (
 )
 from uow.topics import headers as names
 from uow.topics.headers import Reading
-from uow.topics.manifests import read_manifest
+from uow.topics.manifests import ReplyContext, read_manifest
 from uow.topics.policies import Shape, ValueFormat
 
 NAMESPACE = UUID("6f1c2f0c-3f0e-5d0a-9b52-0d6f3c7b1a55")
@@ -77,12 +77,13 @@ def _replied(properties: tuple[tuple[str, bytes | None], ...], called: Called) -
     return (*[pair for pair in properties if pair[0] not in own], *asked)
 
 
-def target_of(group: Group, units: str) -> str:
-    """The topic of the unit of a group by rule: what its call asked for, else that of its row, else `units` (B-57, B-91)."""
+def target_of(group: Group, units: str) -> tuple[str, bytes]:
+    """Topic and key of the unit of a group by rule: what its call asked for, else that of its row, else `units` and the id (B-57, B-91)."""
     assert group.ruled is not None
     called = group.ruled.called
-    asked = None if called is None else read_manifest(called.text).reply.topic
-    return asked or group.ruled.policy.target_topic or units
+    reply = ReplyContext() if called is None else read_manifest(called.text).reply
+    topic = reply.topic or group.ruled.policy.target_topic or units
+    return topic, group.id if topic == units or reply.key is None else reply.key.encode()
 
 
 class UnitMaker:

@@ -378,7 +378,7 @@ class OutputWriter:
         policy = group.ruled.policy
         give_up_at = group.give_up_at(policy)
         is_unit = closed.outcome in (UnitOutcome.COMPLETE, UnitOutcome.PARTIAL)
-        target = target_of(group, self.units).encode() if is_unit else None
+        target = target_of(group, self.units)[0].encode() if is_unit else None
         sources = tuple([(each.name.encode(), each.components) for each in group.ruled.gathered.sources])
         return policy.rule.encode(), None if give_up_at >= NEVER else give_up_at - 1, sources, target
 

@@ -20,7 +20,7 @@ from dataclasses import replace
 from uow.processor.core.changes import Closed
 from uow.processor.core.group import Group
 from uow.processor.core.rule_documents import Document, rule_formats
-from uow.processor.core.virtual_message import UnitMaker
+from uow.processor.core.virtual_message import UnitMaker, target_of
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.ports import Headers, Output
 from uow.schemas import formats
@@ -28,7 +28,6 @@ from uow.schemas.checksum import by_reference
 from uow.schemas.component import decode_component, encode_component
 from uow.schemas.records import Range, Unit, UnitOutcome
 from uow.topics.grouping import GroupPolicy
-from uow.topics.manifests import read_manifest
 from uow.topics.policies import Oversize, Shape, ValueFormat
 from uow.topics.record_size import RecordLimit
 from uow.topics.runs import first_of_many_gaps, record_headers, unit_part
@@ -87,11 +86,8 @@ class _Shape:
         called = group.ruled.called if group.ruled is not None else None
         if called is None:
             return Output(self.topic, self.envelope_partition, group.id, value, headers)
-        reply = read_manifest(called.text).reply
-        topic = reply.topic or self.topic
-        if topic == self.units:
-            return Output(topic, self.partition, group.id, value, headers)
-        return Output(topic, -1, group.id if reply.key is None else reply.key.encode(), value, headers)
+        topic, key = target_of(group, self.units)
+        return Output(topic, self.partition if topic == self.units else -1, key, value, headers)
 
     def identity(self, group: Group, closed: Closed) -> tuple[bytes, tuple[Range, ...], Headers]:
         """`uow-unit-id`, missing numbers and headers of the unit."""

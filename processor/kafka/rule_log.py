@@ -134,9 +134,7 @@ class KafkaRuleLog:
         """The target topics of these rows, those that calls may ask for included."""
         if len(self.rows) != self._counted:
             self._counted = len(self.rows)
-            rows = self.rows.values()
-            own = [row.row.target_topic for row in rows if row.row.target_topic]
-            self._targets = frozenset([*own, *(topic for row in rows for topic in row.reply_topics)])
+            self._targets = frozenset(topic for row in self.rows.values() for topic in row.targets)
         return self._targets
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from uow.processor.rules import conditions
 from uow.processor.rules.columns import label
 from uow.processor.rules.expressions import compile_expression
-from uow.processor.rules.group_keys import REQUEST, GroupKey, matching
+from uow.processor.rules.group_keys import GroupKey, matching
 from uow.processor.rules.paths import ExpressionError, Place
 from uow.processor.rules.rule_set import RuleSet
 from uow.schemas.error_classes import Complaint
@@ -23,6 +23,7 @@ from uow.topics.grouping import MAX_ATTEMPTS, parts_of
 from uow.topics.policies import DestinationPolicy, Shape
 from uow.topics.rules import (
     PARAMETERS,
+    REQUEST,
     BelowMin,
     Cardinality,
     DefaultGroup,
@@ -145,7 +146,7 @@ def _about_rule(rule: Rule, rows: list[Row], sources: tuple[Source, ...]) -> Ite
         yield _complaint(rule, "on_no_key", "a rule with sources must say reject, unnamed or pass_through")
     if sources and rule.default_group is not DefaultGroup.PER_NAME:
         yield _complaint(rule, "default_group", "a rule with sources has one group per name: per_name")
-    if _is_request(rule):
+    if rule.gathers_replies:
         yield from _about_request(rule, sources)
     if rule.deliver_order is DeliverOrder.FIRST_ARRIVAL:
         yield from _about_order(rule, rows)
@@ -181,7 +182,7 @@ def _about_row(rule: Rule, row: Row, has_sources: bool, taken: Mapping[str, str]
 
 def _about_order(rule: Rule, rows: list[Row]) -> Iterator[Complaint]:
     """Nothing may keep the units behind it waiting for ever (B-118)."""
-    if any(row.age_ms is None for row in rows) or _is_request(rule):
+    if any(row.age_ms is None for row in rows) or rule.gathers_replies:
         yield _complaint(
             rule, "deliver_order", "units wait for older ones, so every row needs an age, and no call its own"
         )
@@ -200,19 +201,15 @@ def _about_request(rule: Rule, sources: tuple[Source, ...]) -> Iterator[Complain
         yield _complaint(rule, "group_key", "a rule with sources gathers no replies")
 
 
-def _is_request(rule: Rule) -> bool:
-    return rule.group_key == REQUEST or rule.group_key.startswith(f"{REQUEST}:")
-
-
 def _about_manifest(rule: Rule, row: Row) -> Iterator[Complaint]:
     try:
         parts = parts_of(conditions.read_complete_when(row.complete_when)) if row.complete_when else []
     except ExpressionError:
         return  # that has its complaint
     gathers = any(isinstance(part, Manifest) for part in parts)
-    if gathers and not _is_request(rule):
+    if gathers and not rule.gathers_replies:
         yield _complaint(row, "complete_when", f"manifest needs group_key = {REQUEST!r}")
-    if _is_request(rule) and not gathers:
+    if rule.gathers_replies and not gathers:
         yield _complaint(row, "complete_when", f"group_key = {REQUEST!r} needs the condition manifest")
     if row.age_from == "manifest" and not gathers:
         yield _complaint(row, "age_from", "there is no manifest without complete_when = 'manifest'")

@@ -22,8 +22,8 @@ from typing import Final
 
 from uow.processor.rules.paths import MAX_CHARS, ExpressionError, Place
 from uow.processor.rules.record_view import RecordView
+from uow.topics.rules import REQUEST
 
-REQUEST: Final = "request"
 JOINED_BY: Final = " + "
 _PATTERN: Final = " pattern:"
 

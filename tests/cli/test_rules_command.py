@@ -9,16 +9,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.rules.low_stock import FIXTURE
-from uow.cli.audit_command import _refuse_calls
 from uow.cli.main import main
 from uow.config.loading import load
 from uow.ops.rules import RuleDesk
 from uow.ops.target_topics import targets_by_destination
 from uow.processor.rules.in_force import RulesInForce
 from uow.processor.rules.store import rule_source
-from uow.schemas.error_classes import ConfigError
-from uow.spark_sink.destination_rules import DestinationRules
-from uow.topics.rules import ResolvedRow, Row, Rule
 
 TOML = """
 [rules]
@@ -187,14 +183,3 @@ def test_config_check_names_a_rule_that_a_router_asks_for_and_that_is_not_there(
     put()
     Path("uow.toml").write_text(TOML + "[routers.r]\ninputs = ['stock.events']\nrules = ['low-stock', 'lost']")
     assert "routers.r.rules = 'lost': is no enabled rule" in run("config", "check").stdout
-
-
-def test_units_of_replies_cannot_be_audited_and_the_command_says_so() -> None:
-    settings = load(Path("uow.toml"))
-    gathering, counting = (
-        DestinationRules(rows={"r/*@1": ResolvedRow(Rule("r", 1, "supply"), Row("r", "*", 1, **how))})
-        for how in ({"complete_when": "manifest"}, {"complete_count": 2})
-    )
-    _refuse_calls(settings, {"supply": counting})
-    with pytest.raises(ConfigError, match=r"supply.*cannot be audited yet"):
-        _refuse_calls(settings, {"supply": gathering})

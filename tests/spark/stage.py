@@ -26,7 +26,7 @@ from uow.spark_sink.destination_rules import DestinationRules
 from uow.spark_sink.kafka import Cluster
 from uow.spark_sink.tables import DeltaTables, Table, with_nested
 from uow.topics.catalogue import DestinationTopics, expected
-from uow.topics.commands import Command, command_headers
+from uow.topics.commands import Command, command_headers, command_value
 from uow.topics.partitioner import partition_for
 from uow.topics.path_map import NONCE_BYTES, PathMap, claim_key, claim_value
 from uow.topics.policies import DestinationPolicy
@@ -61,7 +61,7 @@ class Stage:
         rows: Sequence[ResolvedRow] = (),
     ) -> None:
         self.spark, self.servers, self.policy = spark, servers, policy
-        targets = tuple(sorted({row.row.target_topic for row in rows if row.row.target_topic}))
+        targets = tuple(sorted({topic for row in rows for topic in row.targets}))
         self.rules = DestinationRules(targets, frozenset(["of-another"]), {row.name: row for row in rows})
         self.names = DestinationTopics("tests", name)
         self.tables = DeltaTables(tables, name)
@@ -195,11 +195,11 @@ class Stage:
         """A command is decided, after everything that was worked on; its record is lost to retention unless `is_kept`."""
         partition = partition_for(command.group_id, PARTITIONS)
         task = self.tasks[partition]
-        where, headers = Tp(self.names.commands, partition), command_headers(command)
-        record = FakeRecord(task.command_position, headers, None, command.group_id, self._at, where)
+        where, headers, value = Tp(self.names.commands, partition), command_headers(command), command_value(command)
+        record = FakeRecord(task.command_position, headers, value, command.group_id, self._at, where)
         if is_kept:
             self._producer.begin_transaction()
-            self._producer.produce(where.topic, None, command.group_id, partition, timestamp=self._at, headers=headers)
+            self._producer.produce(where.topic, value, command.group_id, partition, timestamp=self._at, headers=headers)
             self._producer.commit_transaction(DEADLINE_S)
         self._write([task.process([], [record])])
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -16,13 +18,17 @@ from tests.core.script import T0, TOPICS, policy_of
 from tests.core.streams import TP, World, call, new_task
 from tests.engine.test_commands_restored import draw_commands
 from tests.fake_record import FakeRecord
-from tests.spark.test_recomputed_commands import as_arrived, assert_fates, place_of, settled
+from tests.spark.test_recomputed_commands import as_arrived, assert_fates, place_of
 from uow.processor.core.snapshot import restore, take
 from uow.processor.engine.ports import Tp
 from uow.processor.engine.rows import read_ledger
 from uow.processor.engine.task import PartitionTask
 from uow.processor.rules.row_table import RowTable
+from uow.spark_sink import expectations, journal
 from uow.spark_sink.audit_state import JournalMark, PartitionMark, read_mark, write_mark
+from uow.spark_sink.destination_rules import DestinationRules
+from uow.spark_sink.expectations import Expectations
+from uow.spark_sink.kafka import Cluster, OffsetSpan
 from uow.spark_sink.recompute import (
     GROUP,
     RECORD,
@@ -102,7 +108,13 @@ def draw_rows(rnd: Random) -> list[ResolvedRow]:
     calls = Rule("calls", 1, "D", group_key="request", sequence=Numbering.GIVEN)
     when = rnd.choice(["manifest", "manifest(2)"])
     row = RuleRow(
-        "calls", "x", 1, complete_when=when, age_ms=rnd.choice([None, 60]), value_format=rnd.choice(list(ValueFormat))
+        "calls",
+        "x",
+        1,
+        complete_when=when,
+        age_ms=rnd.choice([None, 60]),
+        value_format=rnd.choice(list(ValueFormat)),
+        on_give_up=rnd.choice(list(type(policy_of().expiration_policy))),
     )
     found.append(
         ResolvedRow(
@@ -116,13 +128,14 @@ def draw_rows(rnd: Random) -> list[ResolvedRow]:
 
 
 class Life(NamedTuple):
-    """What a worker did: its task and outputs, its input, the rows of its rules, and what its logs tell in order."""
+    """What a worker did: its task and outputs, its input, the rows of its rules, what its logs tell in order, and these logs by topic."""
 
     task: PartitionTask
     world: World
     arrived: list[Arrived]
     rows: dict[str, ResolvedRow]
     steps: list[tuple[int, list[Step]]]
+    logs: dict[str, list[FakeRecord]]
 
 
 def lived(seed: int, *, with_commands: bool = True) -> Life:
@@ -132,6 +145,7 @@ def lived(seed: int, *, with_commands: bool = True) -> Life:
     task, world = new_task(policy, rules=RowTable(rows, "D", policy)), World()
     ids = [each.rule.rule_id for each in rows.values()]
     arrived, told, decided, ticks = [], [], [], []
+    logs: dict[str, list[FakeRecord]] = defaultdict(list)
     now, written_clock = T0, 0
     for _ in range(rnd.choice([40, 120])):
         now += rnd.choice([0, 1, 5, 20, 60])
@@ -143,12 +157,20 @@ def lived(seed: int, *, with_commands: bool = True) -> Life:
                 now += rnd.choice([0, 1, 3])
                 batch.append(component(rnd, rnd.choice([*ids, ""]), len(arrived), now))
                 arrived.append(as_arrived(batch[-1]))
+            logs[TOPICS.components] += batch
             commands = some_commands(rnd, task, ids, len(told), now) if with_commands else []
             told.extend((TP.partition, as_arrived(each)) for each in commands)
+            logs[TOPICS.commands] += commands
             plan = task.process(batch, commands)
         world.add(plan)
         if plan is None:
             continue
+        reports = [each.value for each in plan.outputs if each.topic == TOPICS.outcomes]
+        for topic, values in ((TOPICS.closed_changelog, [plan.ledger]), (TOPICS.outcomes, reports)):
+            own = logs[topic]
+            own += [
+                FakeRecord(len(own) + n, [], value, b"", now, Tp(topic, TP.partition)) for n, value in enumerate(values)
+            ]
         ledger, found = read_ledger(plan.ledger or b"")
         known = [(each.id, each.at) for each in ledger.commands]
         decided.append(Decided(TP.partition, ledger.from_offset, ledger.to_offset, written_clock, known))
@@ -161,7 +183,41 @@ def lived(seed: int, *, with_commands: bool = True) -> Life:
         (one.stop, [*(orders[(one.partition, *each)] for each in one.commands), *tick])
         for one, tick in zip(decided, ticks, strict=True)
     ]
-    return Life(task, world, arrived, rows, steps)
+    return Life(task, world, arrived, rows, steps, logs)
+
+
+def executed(life: Life, patch: pytest.MonkeyPatch) -> list[Row]:
+    """The rows of the task that Spark runs for the partition. What time closed counts where a log tells of it."""
+
+    class Log:
+        def __init__(
+            self, cluster: object, topic: str, partition: int, start: int | None = None, **more: object
+        ) -> None:
+            self._records = iter([each for each in life.logs[topic] if each.offset() >= (start or 0)])
+
+        def until(self, end: int) -> Iterator[list[FakeRecord]]:
+            while batch := [*islice(self._records, 7)]:
+                yield batch
+
+        def rest(self) -> Iterator[list[FakeRecord]]:
+            return self.until(0)
+
+        def hidden(self, offsets: object) -> set[int]:
+            return set()
+
+        def close(self) -> None:
+            pass
+
+    patch.setattr(expectations, "PartitionLog", Log)
+    patch.setattr(journal, "PartitionLog", Log)
+    span = OffsetSpan({0: 0, 1: 0}, {0: life.task.position, 1: 0})
+    rules = DestinationRules(rows=life.rows)
+    wanted = Expectations(Cluster(""), TOPICS, life.task.context.policy, span, rules=rules)
+    found = []
+    for each in expectations._PartitionTask(wanted, TP.partition).rows(None):
+        row, recorded = Row(*each[: len(Row._fields)]), each[len(Row._fields)]
+        found.append(row._replace(fate=Fate.OPEN) if row.due is not None and recorded is None else row)
+    return found
 
 
 def component(rnd: Random, rule: str, offset: int, now: int) -> FakeRecord:
@@ -207,19 +263,20 @@ def all_steps(life: Life) -> list[Step]:
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_every_record_and_unit_by_rule_comes_out_as_the_worker_had_it_b203(seed: int) -> None:
+def test_every_record_and_unit_by_rule_comes_out_as_the_worker_had_it_b203(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     life = lived(seed, with_commands=bool(seed % 2))
     task, world = life.task, life.world
-    place, policy = task.context.place(TP.partition), task.context.policy
-    rows = settled([*recompute(place, policy, [life.arrived], all_steps(life), life.rows)], world)
+    rows = executed(life, monkeypatch)
     assert_fates(rows, task, len(life.arrived))
     units = {
-        dict(each.headers)[names.UNIT_ID]: (each.topic, each.headers)
+        dict(each.headers)[names.UNIT_ID]: (each.topic, each.key, each.headers)
         for each, _ in world.outputs
         if dict(each.headers).get(names.KIND) == names.KIND_UNIT
     }
     found = [row for row in rows if row.kind == GROUP and row.fate == Fate.DELIVERED]
-    assert {(row.unit_id or "").encode(): ((row.topics or [""])[0], row.headers) for row in found} == units
+    assert {(row.unit_id or "").encode(): ((row.topics or [""])[0], row.key, row.headers) for row in found} == units
     documents = {
         dict(each.headers)[names.UNIT_ID]: sha256(each.value).digest()
         for each, _ in world.outputs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from uow.spark_sink.recompute import Fate
 from uow.spark_sink.tables import Table
 from uow.spark_sink.unit_files import FileFormat, row_folder
 from uow.spark_sink.views import register
-from uow.topics.policies import ValueFormat
-from uow.topics.rules import ResolvedRow, Row, Rule
+from uow.topics.commands import Command, Verb
+from uow.topics.manifests import Manifest, ReplyContext, RequestEntry
+from uow.topics.policies import OutcomesPolicy, ValueFormat
+from uow.topics.rules import Numbering, Parameter, ResolvedRow, Row, Rule
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -198,6 +201,63 @@ def test_an_audit_goes_on_with_groups_by_rule_that_were_open_b203(make_stage: Ca
     stage.sink()
     since = stage.audit(incremental=True)
     assert (since.note, since.totals, since.units) == ("", {}, {"complete": 4, "partial": 1}), since.examples
+
+
+CALLS = [(f"calls/{name}/{replies}", name, replies) for name in ("plain", *ValueFormat) for replies in range(3)]
+"""In four formats a call with no reply, with one of two, and with both."""
+
+
+def calling(destination: str) -> Sequence[ResolvedRow]:
+    """A row for each of these formats; the units of two go to `D.units`, and a call may ask for `D.answers`."""
+    rule = Rule("calls", 1, destination, group_key="request", sequence=Numbering.GIVEN)
+    answers = (Parameter("reply_topics", 1, f"{destination}.answers"),)
+    made = [("plain", None, None), *((kind.value, kind, f"{destination}.done") for kind in ValueFormat)]
+    return [
+        ResolvedRow(
+            rule,
+            Row("calls", name, 1, True, None, None, target, None, None, "manifest", age_ms=60_000, value_format=kind),
+            (),
+            answers,
+        )
+        for name, kind, target in made
+    ]
+
+
+def test_units_of_replies_are_in_the_tables_and_an_audit_computes_them_again_b80_b83_b91_b203(
+    make_stage: Callable[..., Stage],
+) -> None:
+    """Manifests are the first that a partition is told of; some come after their replies; what is whole or too old is where its call wants it."""
+    stage = make_stage(rows=calling, closed_retention_ms=86_400_000, outcomes=OutcomesPolicy.ALL)
+    name = stage.names.destination
+
+    def announce(calls: Sequence[tuple[str, str, int]]) -> None:
+        for group_id, row, replies in calls:
+            key = group_id.encode()
+            context = ReplyContext(f"{name}.answers", "place", "mark") if replies == 1 else ReplyContext()
+            manifest = Manifest(row, (RequestEntry("f", "t"), RequestEntry("g", "t")), reply=context)
+            stage.command(Command(key, Verb.MANIFEST, key, "a call", rule=f"calls/{row}@1", manifest=manifest))
+
+    announce(CALLS[:6])
+    places = count()
+    for group_id, row, replies in CALLS:
+        said = {"uow-id": group_id, "uow-rule": f"calls/{row}@1"}
+        for number in range(1, replies + 1):
+            own = said | {"uow-seq": str(number), "uow-input": f"replies/0/{next(places)}"}
+            stage.send([(group_id.encode(), b"<r/>", [(key, text.encode()) for key, text in own.items()])])
+    stage.work()
+    stage.sink()
+    first = stage.audit(incremental=True)
+    assert (first.totals, first.units, first.left_out) == ({}, {"complete": 2, "open": 8}, 0), first.examples
+    announce(CALLS[6:])
+    stage.tick()
+    stage.sink()
+    since = stage.audit(incremental=True)
+    assert (since.totals, since.units, since.left_out) == ({}, {"complete": 2, "partial": 8}, 0), since.examples
+    units = {row.id: row for row in stage.rows(Table.UNITS)}
+    assert {key: (row["count"], row.topic == f"{name}.answers", bytes(row.key)) for key, row in units.items()} == {
+        group_id: (replies, replies == 1, b"place" if replies == 1 else group_id.encode())
+        for group_id, _, replies in CALLS
+    }
 
 
 def listed_paths(root: Path) -> list[str]:

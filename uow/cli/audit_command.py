@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,6 @@ from uow.cli.main import FAILED
 from uow.cli.options import config_option, destinations_option, json_option, spark_options, tables_option
 from uow.cli.sink_command import chosen_destinations, cluster_of
 from uow.config.loading import Settings
-from uow.schemas.error_classes import ConfigError
 from uow.terminal.printing import Progress, moment_text, print_json, print_table, wall_clock_ms
 
 ONE_COMPILER_RECORDS = 2_000_000
@@ -22,7 +20,6 @@ ONE_COMPILER_RECORDS = 2_000_000
 
 if TYPE_CHECKING:
     from uow.spark_sink.audit import AuditReport
-    from uow.spark_sink.destination_rules import DestinationRules
     from uow.spark_sink.folders import Folder
     from uow.spark_sink.session import Place
 
@@ -77,7 +74,6 @@ def command(
     destinations = chosen_destinations(settings, chosen)
     cluster = cluster_of(settings)
     rules = destination_rules(settings, destinations)
-    _refuse_calls(settings, rules)
     wanted = [
         (DestinationTopics(settings.application_id, name), settings.policy(name), DeltaTables(root, name))
         for name in destinations
@@ -100,26 +96,6 @@ def command(
         for report in reports:
             show(report)
     sys.exit(0 if all(report.is_clean for report in reports) else FAILED)
-
-
-def _refuse_calls(settings: Settings, rules: Mapping[str, DestinationRules]) -> None:
-    """Units of replies may be computed wrongly (decision 54); and those that a call sends to a topic of its own (`reply_topics`) are in no table.
-
-    Raises:
-        ConfigError: A row of one of the destinations gathers replies.
-    """
-    if not rules:
-        return
-    from uow.processor.rules.conditions import group_policy  # needs the extra `rules`
-
-    calling = sorted(
-        name
-        for name, of in rules.items()
-        if any(group_policy(row, settings.policy(name)).gathers_replies for row in of.rows.values())
-    )
-    if calling:
-        rule = "units of replies (manifest) cannot be audited yet; choose the others with --destination"
-        raise ConfigError("rules.source", ", ".join(calling), rule)
 
 
 def as_data(report: AuditReport) -> dict[str, Any]:

@@ -43,8 +43,6 @@ def destination_rules(settings: Settings, destinations: Collection[str]) -> dict
     topics = partition_counts(admin_client(settings.bootstrap_servers, settings.kafka))
     if rules_topic(settings.application_id) not in topics:
         return {}
-    from uow.processor.rules.targets import target_topics
-
     with closing(open_rule_log(settings.worker("rules"))) as rule_log:
         rule_log.catch_up(lambda: None)
     rows, present = rule_log.rows, _in_force(settings, rule_log.mirror)
@@ -53,9 +51,11 @@ def destination_rules(settings: Settings, destinations: Collection[str]) -> dict
     found = {}
     for name in {*destinations} & {*by_rule.values()}:
         own = {text: row for text, row in rows.items() if row.rule.destination == name}
-        said = {row.row.target_topic for row in own.values()} | {*target_topics(present, name, settings.policy(name))}
+        in_force = [each.resolved for each in present.row_versions() if each.resolved is not None]
+        of_both = [*own.values(), *(row for row in in_force if row.rule.destination == name)]
+        said = {topic for row in of_both for topic in row.targets}
         units = DestinationTopics(settings.application_id, name).units
-        targets = sorted({each for each in said if each}.difference(unit_topics(settings.policy(name).routes, units)))
+        targets = sorted(said.difference(unit_topics(settings.policy(name).routes, units)))
         for topic in targets:
             if topic not in topics:
                 log.warning("%s: target topic %s of its rules does not exist, so nothing is read from it", name, topic)
