@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from typing import Any, Final
+from functools import cache
+from typing import Final
 
 import confluent_kafka as ck
 
@@ -20,13 +21,13 @@ ANSWER_S: Final = 0.5
 
 def kafka_targets(clients: Clients, wanted: Callable[[], Collection[str]]) -> TargetTopics:
     """The target topics of rules; `wanted` returns those of all rows that are known."""
-    asker: list[Any] = []
+    asker = cache(
+        clients.admin
+    )  # needs no close, and keeps its connections: a new one may not be there within the time
 
     def there(topics: Collection[str]) -> Collection[str]:
-        if not asker:
-            asker.append(clients.log_consumer("read_uncommitted"))
         try:
-            found = asker[0].list_topics(timeout=ANSWER_S).topics
+            found = asker().list_topics(timeout=ANSWER_S).topics
         except ck.KafkaException as failure:
             raise TimeoutError(str(failure)) from failure
         return [topic for topic in topics if topic in found and found[topic].error is None]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
 
+from tests.processes import PATIENCE_S
 from uow import errors
 from uow.client.outgoing import OutgoingRecord
+from uow.config.loading import load
+from uow.ops import leases
 from uow.ops.leases import TERM_MS, Leases
 from uow.spark_sink.kafka import Cluster, source_options
 from uow.topics.strict_registry import Era, StrictRegistry, StrictRules
@@ -86,6 +90,30 @@ def test_of_two_that_start_at_once_one_at_most_goes_on() -> None:
     except errors.AlreadyAttachedError as failure:
         failures.append(failure)
     assert failures
+
+
+def test_a_sink_that_loses_its_lease_ends_with_an_error_and_an_error_of_its_own_comes_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    registry, stop = Registry(), threading.Event()
+    sink = registry.sink()
+    monkeypatch.setattr(leases, "Leases", lambda *_: sink)
+    monkeypatch.setattr(leases, "RENEW_S", 0.001)
+
+    def hold(*, fails: bool) -> None:
+        stop.clear()
+        registry.now = 1_000
+        monkeypatch.setattr(sink, "renew", lambda: None)  # nothing arrives
+        with leases.leased(load(None), ["d"], [], stop):
+            registry.now += TERM_MS
+            assert stop.wait(PATIENCE_S)
+            if fails:
+                raise ZeroDivisionError
+
+    with pytest.raises(errors.FencedError, match="could not be renewed in time"):
+        hold(fails=False)
+    with pytest.raises(ZeroDivisionError):
+        hold(fails=True)
 
 
 def test_nobody_chooses_how_a_sink_reads() -> None:

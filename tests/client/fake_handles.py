@@ -241,7 +241,7 @@ class FakeConsumer:
         return [TopicPartition(row.topic, row.partition, 0) for row in partitions]
 
     def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
-        end = len(self.broker.records)
+        end = self.broker.ends.get((partition.topic, partition.partition), len(self.broker.records))
         return (end if self._start_is_refused() else 0, end)  # as the library does (2.16)
 
     def _start_is_refused(self) -> bool:
@@ -308,6 +308,7 @@ class FakeBroker:
         answers: Whether delivery reports come.
         refused_starts: How many times a leader that moves does not tell where a partition begins.
         starts: Where partitions begin whose oldest records are gone.
+        ends: End offsets of partitions, where that is not the number of all records.
         unfetchable: Offsets that the library fails to read, by partition.
         assigned: Offsets of each assignment by hand.
         visible: Records that a `read_committed` reader sees.
@@ -330,6 +331,7 @@ class FakeBroker:
         self.records: list[FakeRecord] = []
         self.refused_starts = 0
         self.starts: dict[tuple[str, int], int] = {}
+        self.ends: dict[tuple[str, int], int] = {}
         self.assigned: list[list[int]] = []
         self.unfetchable: dict[tuple[str, int], range] = {}
         self.committed: dict[tuple[str, int], tuple[int, str]] = {}

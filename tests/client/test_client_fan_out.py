@@ -13,7 +13,7 @@ from fake_handles import FakeBroker, consumed, failure
 import uow
 from tests.fake_record import T0
 from uow import aio
-from uow.errors import ConfigError, DecodeError, RoutingError, TransactionRolledBackError
+from uow.errors import ConfigError, DecodeError, ReconnectTimeoutError, RoutingError, TransactionRolledBackError
 from uow.processor.rules.mirror import mirrored
 from uow.processor.rules.rule_set import RuleSet, RuleTables
 from uow.topics.commands import Command, Verb, read_command
@@ -141,6 +141,17 @@ def test_a_call_needs_the_rules_of_an_application(fake: FakeBroker) -> None:
         broken.fan_out("supply", "trip", REQUESTS)
 
 
+def test_rules_that_are_read_in_part_decide_nothing(fake: FakeBroker) -> None:
+    fake.ends["shop-rules", 0] = 2  # nobody hands out the second one
+    with fake.connect(application="shop", reconnect_blocking_ms=50) as slow:
+        with pytest.raises(ReconnectTimeoutError, match="shop-rules was read to 1 of 2"):
+            slow.fan_out("supply", "trip", REQUESTS)
+        assert fake.visible == []
+        fake.records.append(consumed(None, key=b"trips/trip@1", topic="shop-rules", offset=1))
+        slow.fan_out("supply", "trip", REQUESTS[:1])
+        assert [sent.topic() for sent in fake.visible] == ["supply.commands", "hotels"]
+
+
 def test_a_call_that_cannot_be_committed_leaves_nothing_behind(fake: FakeBroker, connection: uow.Connection) -> None:
     fake.script["commit_transaction"] = [failure(KafkaError.INVALID_TXN_STATE, abort=True)]
     with pytest.raises(TransactionRolledBackError):
@@ -153,6 +164,7 @@ def test_the_message_that_caused_a_call_is_done_with_in_its_transaction(
     fake: FakeBroker, connection: uow.Connection
 ) -> None:
     fake.records.append(consumed(b"a trip", topic="trips.wanted"))
+    fake.ends["shop-rules", 0] = 1
     with connection.messages("trips.wanted", group="g") as reader:
         message = reader.receive(5)
         assert message is not None

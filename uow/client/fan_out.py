@@ -241,10 +241,11 @@ class CallRules:
             _, end = self._handle.get_watermark_offsets(tp, self._life.waits.answer_s)
             until = clock() + self._life.waits.answer_s
             while self._next < end and clock() < until:
-                if self._poll(self._handle):
-                    break
+                self._poll(self._handle)
         except (KafkaException, TypeError) as failure:  # no watermarks in time: None
             raise ReconnectTimeoutError(f"{self.topic} cannot be read: {failure}") from failure
+        if self._next < end:  # the row that a call needs may be among the rest
+            raise self._life.too_long(f"{self.topic} was read to {self._next} of {end}")
         self._read_at = clock()
 
     def _opened(self) -> ConsumerHandle:
@@ -257,16 +258,18 @@ class CallRules:
             raise
         return handle
 
-    def _poll(self, handle: ConsumerHandle) -> bool:
-        """Reads a record; True at the end of what can be read."""
+    def _poll(self, handle: ConsumerHandle) -> None:
+        """Reads a record, or learns where the end is: behind the marks of transactions, which are no records."""
         record = handle.poll(STEP_S)
         if record is None:
-            return False
+            return
         error = record.error()
         if error is not None:
-            if meaning_of(error) is not Meaning.END and meaning_of(error) is not Meaning.PASSING:
+            if meaning_of(error) is Meaning.END:
+                self._next = record.offset() or 0
+            elif meaning_of(error) is not Meaning.PASSING:
                 raise KafkaException(error)
-            return meaning_of(error) is Meaning.END
+            return
         self._next = (record.offset() or 0) + 1
         key, value = record.key() or b"", record.value()
         if key == RULES_KEY:
@@ -276,7 +279,6 @@ class CallRules:
                 raise DecodeError("rules", str(error), topic=self.topic, partition=0, offset=record.offset()) from None
         else:
             self._rows.add(key)
-        return False
 
     def record(self, row: ResolvedRow) -> OutgoingRecord:
         """The record of a row for `A-rules`; the same bytes as a router's."""

@@ -28,7 +28,7 @@ from uow.client.strict_log import record_of
 from uow.config.loading import Settings
 from uow.errors import AlreadyAttachedError
 from uow.ops.eras import registry_of
-from uow.schemas.error_classes import UowError
+from uow.schemas.error_classes import FencedError, UowError
 from uow.terminal.printing import wall_clock_ms
 from uow.topics.strict_registry import Lease, StrictRegistry
 
@@ -121,14 +121,19 @@ class Leases:
 def leased(
     settings: Settings, destinations: Iterable[str], outputs: Iterable[str], stop: threading.Event
 ) -> Iterator[None]:
-    """Holds the leases of the strict ones among these destinations, be they so by these settings or not; sets `stop` if one is lost. Raises as `Leases.take`."""
+    """Holds the leases of the strict ones among these destinations, be they so by these settings or not; sets `stop` if one is lost.
+
+    Raises:
+        FencedError: At the end of a block that ends without an error: a lease was lost meanwhile.
+        UowError: At its beginning, as `Leases.take`.
+    """
 
     def write(record: OutgoingRecord) -> None:
         with connect(settings.bootstrap_servers, kafka=settings.kafka) as connection:
             connection.send_again(f"{record.topic} {record.key!r}", record)
 
     leases = Leases(outputs, lambda destination: registry_of(settings, destination), write)
-    ended = threading.Event()
+    ended, lost = threading.Event(), threading.Event()
 
     def keep() -> None:
         while not ended.wait(RENEW_S):
@@ -138,6 +143,7 @@ def leased(
                 log.warning("leases are not renewed: %s", failure)
             if leases.is_lost:
                 log.error("a lease is lost: the sink stops, for another one may have begun")
+                lost.set()
                 stop.set()
                 return
 
@@ -148,6 +154,10 @@ def leased(
         if leases.are_held:
             keeper.start()
         yield
+        if lost.is_set():
+            raise FencedError(
+                "the lease of a strict destination could not be renewed in time: this sink has stopped, for another one may have begun"
+            )
     finally:
         ended.set()
         if keeper.ident is not None:
