@@ -441,7 +441,7 @@ def test_a_reader_is_opened_anew_on_the_cluster_where_its_topic_went_r60(fake: F
     made: list[uow.MessageReader] = []
 
     def listener(event: Any) -> None:
-        if isinstance(event, uow.ConnectionLost):
+        if isinstance(event, uow.ConnectionLost) and how == "by the listener":
             made[0].renew(second)
 
     with (
@@ -497,3 +497,26 @@ def test_handles_of_a_reader_that_is_closed_elsewhere_go_when_it_has_finished_wi
         reading.join(30)
         closing.join(30)
     assert events == ["looked", "closed"]
+
+
+def test_a_reader_learns_from_the_committed_offset_how_far_others_came_r35(fake: FakeBroker) -> None:
+    """An orderly end says all; a kill leaves what the last commit said."""
+    fake.records = [consumed(b"%d" % offset, offset=offset) for offset in range(5)]
+
+    def marks(count: int) -> list[bool | None]:
+        return [next(reader).redelivered for _ in range(count)]
+
+    with fake.connect() as first, first.messages("t", group="g") as reader:
+        one, _, _ = (next(reader) for _ in range(3))
+        one.acknowledge()
+    assert fake.committed["t", 0] == (1, "d1;2:1")
+    second = fake.connect()
+    reader = second.messages("t", group="g")
+    assert marks(3) == [True, True, None]
+    fake.kill(second)
+    with fake.connect() as third, third.messages("t", group="g") as reader:
+        assert marks(4) == [True, True, None, None]
+    with fake.connect() as fourth, fourth.messages("t", group="g") as reader:
+        assert marks(4) == [True] * 4
+        fake.records.append(consumed(b"5", offset=5))
+        assert marks(1) == [False]

@@ -358,6 +358,8 @@ class Consumption:
         before = self._handed_out.setdefault(tp, HandedOut(unknown_until=0 if self.group is None else None))
         if self.group is not None:
             before.unknown_until = None  # others may have had it meanwhile
+        if steps:
+            before.last = max(before.last, steps[-1][0])
         self._owned[tp] = Ownership(tp, row.offset, Deliveries(steps), kept, next=row.offset, before=before)
 
     def _end_of(self, row: TopicPartition) -> int:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from confluent_kafka import TopicPartition
 
 from uow.client.blocking import Block, write_block
-from uow.client.deliveries import Deliveries, write_steps
+from uow.client.deliveries import Deliveries, Steps, write_steps
 from uow.client.open_runs import OpenRun
 from uow.client.outgoing import OutgoingRecord
 from uow.client.redelivery import HandedOut
@@ -133,7 +133,7 @@ class Ownership:
         self._keep_waiting([move for move in self.waiting if move.first < (self.rewind or 0)])
         self.deliveries.undo(max(self.rewind, self.handed_out + 1))
         if self.rewind <= self.handed_out:  # another pass
-            self.deliveries = Deliveries(self.deliveries.steps(self.acknowledged), self.rewind)
+            self.deliveries = Deliveries(self._steps(self.acknowledged), self.rewind)
             self.handed_out = self.rewind - 1
         self.next = self.rewind
         self.rewind = self.run = self.gap = None
@@ -150,7 +150,7 @@ class Ownership:
         return Ownership(
             self.tp,
             self.acknowledged,
-            Deliveries(self.deliveries.steps(self.acknowledged)),
+            Deliveries(self._steps(self.acknowledged)),
             self.kept,
             [move for move in self.waiting if move.first < self.acknowledged],
             self.deferred,
@@ -199,10 +199,15 @@ class Ownership:
         dues = self.due(next_offset)
         return Due(dues[-1].position, [move for due in dues for move in due.moves])
 
+    def _steps(self, position: int) -> Steps:
+        """Deliveries from `position` on. Single messages are counted here and not one by one: no limit applies to them."""
+        self.deliveries.count(self.handed_out)
+        return self.deliveries.steps(position)
+
     def row(self, position: int) -> TopicPartition:
         """The committed offset, and beside it the counts of deliveries of units behind it, and the block it stands at."""
         block = write_block(self.block if self.block is not None and self.block.position >= position else None)
-        steps = write_steps(self.deliveries.steps(position))
+        steps = write_steps(self._steps(position))
         return TopicPartition(*self.tp, position, f"{steps}|{block}" if block else steps)
 
     def committed(self, row: TopicPartition) -> None:

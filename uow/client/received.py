@@ -126,8 +126,8 @@ class Received:
     Attributes:
         topic: Where it was read; with `partition` and `offset` its coordinates.
         headers: All header pairs of the record, in order.
-        redelivered: True: this reader has handed it out before. False: nobody has. None: another reader or process may have, for it was there
-            when this reader got the partition (R-35). Identity tells a repetition by its sender: it is another record (R-58).
+        redelivered: True: it was handed out before, by this reader, or by one before it, as the group's committed offset says. False: nobody has.
+            None: another reader or process may have, for it was there when this reader got the partition (R-35). Identity tells a repetition by its sender: it is another record (R-58).
     """
 
     topic: str
