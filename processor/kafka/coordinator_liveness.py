@@ -1,6 +1,7 @@
-"""When the group's coordinator was last heard of, so that work stops before the partitions may be given away (ER-18).
+"""When the group's coordinator was last heard of, so that work stops before the partitions may be given away (ER-18, S-29).
 
-Belongs here: reading that from librdkafka's statistics, the only source. Does not belong here: the reaction (`source`).
+Belongs here: reading that from librdkafka's statistics, the only source. Does not belong here: the reaction (`source`, and of readers
+`uow.client.consumption`).
 
 A worker that is cut off from the coordinator alone can still read, and write: the broker refuses its offsets once the group has moved on
 (ER-02), so nothing doubles. But what it does from then on is for nothing, and what it prepared is thrown away. Answers to the handshake of

@@ -20,7 +20,7 @@ import uow
 from tests.broker.client_places import Topics
 from tests.broker.worker_places import Destination
 from tests.conftest import QUIET
-from tests.processes import Process
+from tests.processes import PATIENCE_S, Process, wait_for
 from uow import errors
 from uow.embedded.broker import EmbeddedBroker
 from uow.processor.engine.ports import (
@@ -397,6 +397,26 @@ def test_connections_that_are_cut_at_a_commit_step_cost_nothing(opened: Open) ->
         assert bench.visible() == delivered
     assert bench.committed() == len(delivered)
     assert bench.replaced, "a cut between two transactions is a doubt"
+
+
+def test_reader_that_loses_its_coordinator_alone_hands_out_nothing_before_its_partition_is_given_away(
+    proxied: Proxied, unique: str
+) -> None:
+    """S-29, F17: its records come as ever, for the leader answers."""
+    Topics(proxied.broker.bootstrap).make(unique, partitions=1)
+    member: dict[str, Any] = {"group": unique, "kafka": {"session.timeout.ms": 4000}}
+    with uow.connect(proxied.proxy.address) as near, uow.connect(proxied.broker.bootstrap) as far:
+        cut_off = near.messages(unique, **member)
+        far.send("none", b"0", to=unique)
+        next(cut_off).acknowledge()
+        proxied.proxy.add(FrameRule(FrameFault.HOLE, MEMBERSHIP))
+        wait_for(lambda: cut_off.receive(0.05) is None and cut_off._consumption.is_cut_off)
+        far.send("none", b"1", to=unique)
+        with pytest.raises(errors.StaleConnectionError, match=r"gave .* away"):
+            wait_for(lambda: cut_off.receive(0.1))
+        heir = far.messages(unique, **member).receive(PATIENCE_S)
+        assert heir is not None
+        assert heir.value == b"1"
 
 
 def test_worker_that_loses_its_coordinator_alone_stands_still_before_its_partitions_are_given_away(

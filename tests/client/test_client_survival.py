@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -497,6 +499,35 @@ def test_handles_of_a_reader_that_is_closed_elsewhere_go_when_it_has_finished_wi
         reading.join(30)
         closing.join(30)
     assert events == ["looked", "closed"]
+
+
+def statistics(at: float, answers: int) -> str:
+    """Those of the library for a member, of which a coordinator has answered so many requests."""
+    coordinator = {"rx": answers, "rxidle": 0, "req": {}}
+    return json.dumps({"ts": int(at * 1e6), "brokers": {"GroupCoordinator": coordinator}})
+
+
+def test_a_reader_hands_out_nothing_while_the_coordinator_of_its_group_is_silent_s29(fake: FakeBroker) -> None:
+    """The leaders go on answering. What was heard of the coordinator while the application worked counts."""
+    three(fake)
+    theirs: list[str] = []
+    kafka = {"session.timeout.ms": 10_000, "stats_cb": theirs.append}
+    with fake.connect(kafka=kafka) as connection, connection.messages("t", group="g") as reader:
+        handle, contact = fake.consumers[-1], reader._consumption._liveness
+        assert handle.properties["statistics.interval.ms"] == 1_000
+        assert next(reader).value == b"0"
+        now = time.monotonic()
+        contact._monotonic = lambda: now
+        for _ in range(2):  # the first tells from where on answers count
+            handle.properties["stats_cb"](statistics(now, 1))
+        now += 8.1
+        assert reader.receive(0) is None
+        assert handle.paused == {("t", 0)}
+        now += 100  # however long: it comes to an end only by the group's word
+        assert reader.receive(0) is None
+        handle.properties["stats_cb"](statistics(now, 2))
+        assert [next(reader).value for _ in range(2)] == [b"1", b"2"]
+        assert len(theirs) == 3
 
 
 def test_a_reader_learns_from_the_committed_offset_how_far_others_came_r35(fake: FakeBroker) -> None:

@@ -888,11 +888,13 @@ class Connection:
         session.close_abandoned(topic, group)
         with session.instance_of(group) as instance:
             named = {"group.instance.id": instance} if instance else {}
+            make_consumer, liveness = session.handles.member(group, {**named, **kafka})
             consumption = Consumption(
-                session.handles.consumer(group, {**named, **kafka}),
+                make_consumer,
                 topic,
                 group,
                 begin,
+                liveness,
                 commit_interval_ms,
                 partial(session.strict.reading, topic=topic, group=group, destination=destination),
                 life=session.life,

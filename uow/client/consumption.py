@@ -51,6 +51,7 @@ from uow.errors import (
 )
 from uow.processor.engine.ports import StaleGeneration
 from uow.processor.kafka.bounded import Call, returns
+from uow.processor.kafka.coordinator_liveness import CoordinatorLiveness
 from uow.processor.kafka.error_table import Meaning, meaning_of
 from uow.processor.kafka.transactional_producer import LOST_EXCEPTION
 from uow.schemas.error_classes import FencedError, UowError
@@ -147,6 +148,7 @@ class Consumption:
         topic: str,
         group: str | None,
         start: Start,
+        liveness: CoordinatorLiveness,
         commit_interval_ms: int = 0,
         read_strictly: Callable[[ConsumerHandle], StrictReading | None] = _without_order,
         *,
@@ -155,7 +157,8 @@ class Consumption:
         instance: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.life, self.scope, self.instance = life, scope, instance
+        self.life, self.scope, self.instance, self._liveness = life, scope, instance, liveness
+        self._stands_still = False
         self.topic = topic
         self.group = group
         self.start = start
@@ -267,6 +270,7 @@ class Consumption:
     # -- assignment ------------------------------------------------------------------------------------------------------
 
     def _on_assign(self, partitions: list[TopicPartition]) -> None:
+        self._liveness.renew()
         rows: list[TopicPartition] = []
         if partitions:
             try:
@@ -443,6 +447,7 @@ class Consumption:
                 self._rebuild()
             if self.is_doubtful:
                 self._learn()
+            self._go_on_if_heard()
             self._keep_order()
             self._prepare()
             record = self._take(timeout)
@@ -484,6 +489,9 @@ class Consumption:
         ownership = self._owned.get((topic, partition))
         if ownership is None:
             return None
+        if self.is_cut_off:
+            self._stand_still(ownership, offset)
+            return None
         ownership.is_at_end = False
         if ownership.before.unknown_until is None:
             ownership.before.unknown_until = self._end_of(TopicPartition(topic, partition))
@@ -494,6 +502,32 @@ class Consumption:
             ownership.acknowledged = offset
         ownership.next = offset + 1
         return record, ownership
+
+    # -- a coordinator that is silent ----------------------------------------------------------------------------------------
+
+    @property
+    def is_cut_off(self) -> bool:
+        """True while the group's coordinator is silent for so long that another member may soon have our partitions."""
+        return self._liveness.is_lost
+
+    def _stand_still(self, ownership: Ownership, offset: int) -> None:
+        """Hands out nothing more, for the partitions may be given away soon; this record is read again if they are not (S-29).
+
+        Asked once a record is there, since the statistics that came while the application worked are heard before it.
+        """
+        if not self._stands_still:
+            log.warning("%s: %s: nothing is handed out until it answers", self.topic, self._liveness.complaint)
+        self._stands_still = True
+        self._handle.pause([TopicPartition(*tp) for tp in self._owned])
+        self._seek(ownership, offset)
+
+    def _go_on_if_heard(self) -> None:
+        if not self._stands_still or self.is_cut_off:
+            return
+        log.warning("%s: the group's coordinator answers again", self.topic)
+        self._stands_still = False
+        held = {each.tp for each in self._held_back}
+        self._handle.resume([TopicPartition(*tp) for tp in self._owned if tp not in held])
 
     # -- strict order, and what stands still -------------------------------------------------------------------------------
 

@@ -131,6 +131,8 @@ class Librdkafka:
         return HeaderLookup(properties, BLOCKING_S)
 
 
+SESSION_TIMEOUT_MS: Final = 45_000
+"""The library's default: a member that was silent so long loses its partitions."""
 _EVERYWHERE: Final[Mapping[str, Any]] = {
     "reconnect.backoff.max.ms": 1500,
     "socket.timeout.ms": TRANSACTION_TIMEOUT_MS,

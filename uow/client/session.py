@@ -10,6 +10,7 @@ Belongs here: who owns a handle, and its end. Does not belong here: when a conne
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import threading
 import time
@@ -28,6 +29,7 @@ from uow.client.consumption import Consumption
 from uow.client.fan_out import CallRules
 from uow.client.following import Follower
 from uow.client.kafka_port import (
+    SESSION_TIMEOUT_MS,
     ConsumerHandle,
     HeaderLookupHandle,
     KafkaPort,
@@ -49,6 +51,7 @@ from uow.client.strict_order import StrictDestinations, StrictTopics
 from uow.client.transaction import Transactions
 from uow.errors import DuplicateClientIdError
 from uow.processor.engine.ports import PathLog
+from uow.processor.kafka.coordinator_liveness import CoordinatorLiveness
 from uow.processor.kafka.path_log import KafkaPathLog
 from uow.schemas.codec import SchemaSource
 from uow.topics.admin import admin_client
@@ -108,6 +111,24 @@ class Handles:
         properties = self._consumer_properties(group, kafka)
         return lambda logger: self._port.consumer(properties, logger)
 
+    def member(
+        self, group: str | None, kafka: Mapping[str, Any]
+    ) -> tuple[Callable[[logging.Logger], ConsumerHandle], CoordinatorLiveness]:
+        """The same, for a reader: with what their statistics say of the group's coordinator (S-29)."""
+        properties = self._consumer_properties(group, kafka)
+        session_ms = int(properties.get("session.timeout.ms", SESSION_TIMEOUT_MS))
+        liveness, theirs = CoordinatorLiveness(session_ms), properties.get("stats_cb", _nothing)
+        if group is not None:
+            asked_ms = int(properties.get("statistics.interval.ms", 0)) or session_ms
+
+            def on_statistics(text: str) -> None:
+                liveness.on_statistics(json.loads(text))
+                theirs(text)
+
+            properties |= {"stats_cb": on_statistics, "statistics.interval.ms": min(asked_ms, session_ms // 10)}
+            properties.setdefault("heartbeat.interval.ms", min(3000, session_ms // 3))
+        return lambda logger: self._port.consumer(properties, logger), liveness
+
     def header_lookups(self, kafka: Mapping[str, Any]) -> Callable[[], HeaderLookupHandle]:
         """Makes handles that look for headers which the client does not show."""
         properties = self._consumer_properties(None, {**SMALL_BUFFERS, **kafka})
@@ -140,6 +161,10 @@ class Handles:
         """Follows topics from now on."""
         make = self.consumer(None, SMALL_BUFFERS)
         return lambda topic: Follower(make, topic)
+
+
+def _nothing(text: str) -> None:
+    """Most applications ask for no statistics."""
 
 
 class Session:

@@ -171,7 +171,8 @@ class MessageReader(Reader[Message]):
 
     def _poll(self, timeout: float) -> tuple[ConsumedRecord, Ownership] | None:
         self._consumption.require_open()
-        return self._in_time.take(self._consumption) or super()._poll(min(timeout, self._in_time.wait_s()))
+        early = None if self._consumption.is_cut_off else self._in_time.take(self._consumption)
+        return early or super()._poll(min(timeout, self._in_time.wait_s()))
 
 
 def _moment(raws: list[bytes | None] | None) -> int:
