@@ -65,7 +65,7 @@ class ClientSession:
 
     def __init__(self, connection: Connection, acknowledge: Acknowledge, transacted: bool) -> None:
         self.acknowledge, self.transacted = acknowledge, transacted
-        self._connection = connection
+        self._connection, self._life = connection, connection._session.life
         self._readers: list[Reader[Any]] = []
         self._transaction: OneTransaction | None = None
         self._failure: Exception | None = None
@@ -90,7 +90,7 @@ class ClientSession:
     def _require_open(self) -> None:
         if self._ended is not None:
             raise self._ended.error("the session")
-        self._connection._require_open()
+        self._life.require_open()
 
     # -- its objects
 

@@ -491,9 +491,11 @@ class Connection:
         if id is None:
             record = _plain_record(topic, component, own, raw_key, seq, end, count)
         else:
-            if (destination, id) in self._open_units:
+            if self._open_units and (destination, id) in self._open_units:
                 raise IncompleteUnitError(f"unit {id} is open: send its components in its block", id=id.encode())
-            marked = component_headers(id, seq, component.component_id, own=self._traceable(destination, own))
+            if self._session.refusals is not None:
+                own = self._traceable(destination, own)
+            marked = component_headers(id, seq, component.component_id, (), own)
             partition = HASHED
             if topic == components:
                 raw_key = id.encode()

@@ -415,7 +415,7 @@ class Life:
         """
         if self._ended is not None:
             raise self._ended.error("the connection")
-        if not self.is_connected:
+        if not self._is_connected:
             self._quiet_since = self.clock()
 
     def wait(self) -> None:

@@ -151,8 +151,10 @@ class Transaction:
             ConfigError: The destination's partition count has changed (W-107).
             UowError: The failure of an earlier record of this transaction, which can only be aborted.
         """
-        self._check_open()
-        self._check_delivered()
+        if self.state is not TransactionState.OPEN or self._ended is not None:
+            self._check_open()
+        if self._undelivered is not None or self._failure is not None:
+            self._check_delivered()
         handle = self._producer.handle
         try:
             self._topics.admit(handle, record, "transacted", self._life)

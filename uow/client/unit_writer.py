@@ -93,7 +93,7 @@ class UnitWriter:
         self._partition: int | None = None
         self._state = WriterState.NEW
         self._kept: OutgoingRecord | None = None
-        self._uniform: dict[str, bytes | None] = {}
+        self._uniform = self._of_all = _uniform_in(common)
         self._digest: UnitDigest | None = UnitDigest()
         component_headers(id, 1, "", common)  # a bad id or option is an error where it was given
 
@@ -175,7 +175,7 @@ class UnitWriter:
         key = component.key if key is None else key
         own = header_pairs(component.headers) + header_pairs(headers)
         marked = component_headers(self.id, self.count + 1, component.component_id, self._common, own)
-        self._warn_unless_uniform(marked)
+        self._warn_unless_uniform(_uniform_in(marked) if own else self._of_all)
         straight = to is None or to == self._topic
         raw_key = self.id.encode() if straight or key is None else key.encode() if isinstance(key, str) else key
         raw_value = value_bytes(component.value)
@@ -191,8 +191,7 @@ class UnitWriter:
             self._partition = self._placement(order_key_of(headers))
         return self._partition
 
-    def _warn_unless_uniform(self, headers: Headers) -> None:
-        given = {name: value for name, value in headers if name in UNIFORM}
+    def _warn_unless_uniform(self, given: dict[str, bytes | None]) -> None:
         if not self.count:
             self._uniform = given
         elif given != self._uniform:
@@ -249,6 +248,10 @@ class UnitWriter:
             self._kept.headers.append((DIGEST, self._digest.header()))
         self._produce(self._kept)
         self._ask_for_commit()
+
+
+def _uniform_in(headers: Headers) -> dict[str, bytes | None]:
+    return {name: value for name, value in headers if name in UNIFORM}
 
 
 def _nothing() -> None:
