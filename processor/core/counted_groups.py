@@ -13,10 +13,11 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Final
 
-from uow.processor.core.changes import Closed, Delivered, Opened
+from uow.processor.core.changes import Closed, Delivered, Opened, Tail
 from uow.processor.core.columns import Columns, Record
 from uow.processor.core.conditions import count_of
 from uow.processor.core.gathered import NEVER, Counting
+from uow.processor.core.group import Group
 from uow.processor.core.partition_state import PartitionState
 from uow.schemas.component import NULL, long
 from uow.schemas.records import Reason, UnitOutcome
@@ -41,8 +42,8 @@ _OWN: Final = [
 """All others, which must have their defaults; one that is new is among them."""
 
 
-def counted(policy: GroupPolicy) -> Counting:
-    """How the groups of a row count."""
+def counted(policy: GroupPolicy, roll_over_bytes: int) -> Counting:
+    """How the groups of a row count, of which one closes before its components have more bytes than `roll_over_bytes`."""
     waits = _waits(policy.give_up_when)
     is_counted = (
         all(getattr(policy, each.name) == each.default for each in _OWN)
@@ -50,7 +51,10 @@ def counted(policy: GroupPolicy) -> Counting:
         and all(isinstance(each, Count) for each in _any_of(policy.complete_when))
     )
     most = count_of(policy.complete_when) if is_counted else None
-    return Counting(policy, most or 0, min(waits or (), default=NEVER))
+    if most is None or most > policy.max_components:
+        most = 0
+    most_bytes = min(policy.max_bytes, HELD_LIMIT_BYTES, roll_over_bytes)
+    return Counting(policy, most, min(waits or (), default=NEVER), most_bytes)
 
 
 def _waits(condition: Condition) -> list[int] | None:
@@ -79,13 +83,21 @@ def _known(partition: PartitionState, rule: str) -> Counting | None:
         policy = partition.rules.policy(rule)
         if policy is None:
             return None
-        found = partition.counted[rule] = counted(policy)
+        found = partition.counted[rule] = counted(policy, partition.roll_over_bytes)
     return found if found.most else None
 
 
-def hold_routed_rows(  # noqa: C901  # one loop, without a call for each test of a row
-    partition: PartitionState, columns: Columns, on_record: Callable[[Record, bytes], None]
-) -> None:
+def _counting(partition: PartitionState, group: Group) -> Counting | None:
+    """How a group counts by the row that opened it, if nothing is special about it."""
+    ruled = group.ruled
+    if ruled is None or ruled.waits_since or group.waived or group.declared_end or group.deliver_at or group.expires_at:
+        return None
+    found = _known(partition, ruled.policy.rule)
+    ruled.counting = found if found is not None and found.policy is ruled.policy else None
+    return ruled.counting
+
+
+def hold_routed_rows(partition: PartitionState, columns: Columns, on_record: Callable[[Record, bytes], None]) -> None:
     """Deals with the rows of one poll in offset order, of which most are routed rows.
 
     Args:
@@ -94,26 +106,29 @@ def hold_routed_rows(  # noqa: C901  # one loop, without a call for each test of
         on_record: Judges one record by the whole table; gets the Avro body as well, where the row has one.
     """
     groups, aside, routed, deadlines = partition.groups, partition.aside, columns.routed, partition.unit_deadlines
-    note_held, latest, roll_over_bytes = partition.happened.held.append, partition.latest, partition.roll_over_bytes
+    note_held, latest = partition.happened.held.append, partition.latest
+    new = tuple.__new__  # a named tuple's own is a Python function
     held = held_bytes = 0
+    named = own = None
     for record, offset, whole in zip(columns.records, columns.offsets, columns.bodies, strict=True):
         row = routed.get(offset)
         if row is None or partition.left_bytes < 0 or partition.is_cut:
             on_record(record, whole)
             continue
-        group_id, rule, component_id, arrival, at, value_bytes, rest = row
-        own, clock = _known(partition, rule), partition.clock
+        group_id, rule, component_id, arrival, at, value_bytes, is_bare, rest = row
+        if rule is not named:
+            named, own = rule, _known(partition, rule)
+        clock = partition.clock
         if clock < at <= latest:
             clock = at
         if own is None or clock >= deadlines.due or group_id in aside:
             on_record(record, whole)
             continue
-        policy, most, wait_ms = own
         group = groups.get(group_id)
         if group is None:
-            seq, body = 1, _HEADS[1] + rest
+            policy, seq, body = own.policy, 1, _HEADS[1] + rest
             if (
-                len(body) > min(policy.max_bytes, HELD_LIMIT_BYTES)
+                len(body) > own.most_bytes
                 or len(partition.by_rule.get(policy.rule_id, ())) >= policy.max_open_groups
                 or partition.elsewhere(group_id) is not None
             ):
@@ -122,46 +137,36 @@ def hold_routed_rows(  # noqa: C901  # one loop, without a call for each test of
             partition.clock = clock
             partition.closed.trim(clock)
             group = partition.open(Opened(group_id, partition.next_generation(group_id), arrival, b"", policy))
-            is_new, is_earlier = True, False
+            ruled, counting = group.ruled, own
         else:
-            ruled = group.ruled
-            if ruled is not None and ruled.policy is not policy:  # it has the row that opened it
-                of_group = _known(partition, ruled.policy.rule) if ruled.policy.rule_id == policy.rule_id else None
-                if of_group is not None:
-                    policy, most, _ = of_group
+            ruled = group.ruled  # it has the row that opened it
+            of_group = ruled.counting if ruled is not None and ruled.counting else _counting(partition, group)
             seq = group.highest + 1
             body = (_HEADS[seq] if seq < _MANY else long(seq) + NULL) + rest
             if (
                 ruled is None
-                or ruled.policy is not policy
+                or of_group is None
+                or (of_group is not own and of_group.policy.rule_id != own.policy.rule_id)
                 or arrival >= ruled.scheduled
                 or component_id in ruled.component_ids
-                or ruled.waits_since
-                or group.waived
-                or group.declared_end
-                or group.deliver_at
-                or group.expires_at
-                or group.bytes + value_bytes > roll_over_bytes
-                or group.bytes + len(body) > policy.max_bytes
-                or len(body) > HELD_LIMIT_BYTES
-                or len(group.held) >= policy.max_components
+                or group.bytes + len(body) > of_group.most_bytes
             ):
                 on_record(record, whole)
                 continue
-            is_new, is_earlier = False, arrival < ruled.gathered.first_at
-            partition.clock = clock
+            counting, partition.clock = of_group, clock
         group.hold_routed(seq, body, at, arrival, value_bytes, component_id)
         held, held_bytes = held + 1, held_bytes + len(body)
         note_held((group, seq, False, offset, None))
-        if len(group.held) >= most:
-            closed = Closed(group_id, group.generation, UnitOutcome.COMPLETE, Reason.COUNT, seq, offset + 1, clock, b"")
+        if len(group.held) >= counting.most:
+            parts = group_id, group.generation, UnitOutcome.COMPLETE, Reason.COUNT, seq, offset + 1, clock, b""
+            closed = new(Closed, parts)
+            if is_bare:
+                group.keep_tail(new(Tail, (component_id, offset, (), None)))
             del groups[group_id]
             partition.close(group, closed)
-            partition.happened.effects.append((Delivered(closed, None), None, group))
-        elif is_new:
-            partition.rule_deadlines.put(group, arrival + wait_ms + 1)
-        elif is_earlier:
-            partition.schedule(group)
+            partition.happened.effects.append((new(Delivered, (closed, None, 0)), None, group))
+        elif ruled is not None and arrival + counting.wait_ms + 1 < ruled.scheduled:
+            partition.rule_deadlines.put(group, arrival + counting.wait_ms + 1)
     partition.counts.held += held
     partition.held_bytes += held_bytes
 

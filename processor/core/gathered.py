@@ -176,11 +176,13 @@ class Counting(NamedTuple):
         policy: That of the row.
         most: Number of components at which they are full, where nothing else completes them; 0 where more is asked.
         wait_ms: How long after its first component a group is given up; `NEVER` if it is not.
+        most_bytes: Of components: as long as there are no more, a group is within every limit.
     """
 
     policy: GroupPolicy
     most: int
     wait_ms: int
+    most_bytes: int
 
 
 def satisfied_at(source: Source, gathered: Gathered) -> int:
@@ -223,19 +225,26 @@ class Ruled:
 
     Attributes:
         policy: That of the row which opened it; it holds until the group closes (`on_rule_change = "snapshot"`).
-        gathered: What its conditions look at.
         component_ids: Ids of the components held (line 10).
         scheduled: The deadline that stands in line for it, or an earlier one.
         waits_since: Since when it is complete and not allowed to leave, epoch ms; 0: it is not.
         called: The manifest of the replies that it holds; None before it comes, and in groups of other rules.
         is_behind: True while it waits for a group of its rule that arrived before it (B-118).
+        is_routed: True if every component held is a routed row (`routed_rows`): none has a header that a unit takes from all of them.
+        counting: How it counts, while a routed row may be held without a look at anything but what every such row changes; None: not known.
     """
 
-    __slots__ = ("called", "component_ids", "gathered", "is_behind", "policy", "scheduled", "waits_since")
+    __slots__ = (
+        *("_first_at", "_gathered", "_last_at", "_value_bytes"),
+        *("called", "component_ids", "counting", "is_behind", "is_routed", "policy", "scheduled", "waits_since"),
+    )
 
     def __init__(self, policy: GroupPolicy) -> None:
         self.policy = policy
-        self.gathered = NOTHING
+        self.counting: Counting | None = None
+        self.is_routed = True
+        self._gathered = NOTHING
+        self._first_at, self._last_at, self._value_bytes = NEVER, 0, 0
         self.component_ids: set[bytes] = set()
         self.scheduled = NEVER
         self.waits_since = 0
@@ -281,23 +290,33 @@ class Ruled:
             until = min(until, since + policy.waiting_age_ms + 1)
         return max(until, deliver_at)
 
+    @property
+    def gathered(self) -> Gathered:
+        """The sum of the facts of the components held: all that its conditions look at."""
+        if self._first_at != NEVER:
+            gathered, first_at = self._gathered, self._first_at
+            self._gathered = gathered._replace(
+                first_at=min(gathered.first_at, first_at),
+                last_at=max(gathered.last_at, self._last_at),
+                value_bytes=gathered.value_bytes + self._value_bytes,
+                arrived_at=min(gathered.arrived_at, first_at),
+            )
+            self._first_at, self._last_at, self._value_bytes = NEVER, 0, 0
+        return self._gathered
+
     def hold(self, facts: Facts) -> None:
         """Takes the facts of a component that is held now."""
-        self.gathered = self.gathered.plus(facts)
+        self._gathered, self.is_routed = self.gathered.plus(facts), False
         if facts.component_id is not None:
             self.component_ids.add(facts.component_id)
 
     def hold_counted(self, arrival: int, value_bytes: int, component_id: bytes) -> None:
-        """The same of a component that has no limit, number or source of its own."""
-        first_at, last_at, limit_at, total, tallies, sources, arrived_at = self.gathered
-        if arrival < first_at:
-            first_at = arrival
-        if arrival < arrived_at:
-            arrived_at = arrival
-        if arrival > last_at:
-            last_at = arrival
-        parts = first_at, last_at, limit_at, total + value_bytes, tallies, sources, arrived_at
-        self.gathered = tuple.__new__(Gathered, parts)  # a named tuple's own is a Python function
+        """The same of a component that has no limit, number or source of its own; summed up once somebody asks."""
+        if arrival < self._first_at:
+            self._first_at = arrival
+        if arrival > self._last_at:
+            self._last_at = arrival
+        self._value_bytes += value_bytes
         self.component_ids.add(component_id)
 
     def in_order(self, bodies: Sequence[bytes]) -> list[bytes]:
@@ -313,7 +332,8 @@ class Ruled:
 
     def read_again(self, bodies: Iterable[bytes]) -> None:
         """Takes the facts of these components, in order of arrival, and nothing else. Raises `DecodeError`."""
-        self.gathered, self.component_ids = NOTHING, set()
+        self._gathered, self.component_ids = NOTHING, set()
+        self._first_at, self._last_at, self._value_bytes = NEVER, 0, 0
         for body in bodies:
             self.hold(facts_in(self.policy, decode_component(body)))
 

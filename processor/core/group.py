@@ -178,6 +178,8 @@ class Group:
 
     def apply(self, change: Held | Amended | Removed | Waits | Announced | Closed) -> None:
         """Writes one change into the group."""
+        if self.ruled is not None:
+            self.ruled.counting = None
         match change:
             case Closed():
                 self.close()
@@ -257,6 +259,10 @@ class Group:
     def mark_end(self, end: int, tail: Tail | None) -> None:
         """The component just held has the end mark: none above it is held, and nothing else says another end. `tail`: see `Tail`."""
         self.end, self.marked, self.tail = end, True, tail
+
+    def keep_tail(self, tail: Tail) -> None:
+        """It closes with the component just held, of which this is to be told; nothing else is its end."""
+        self.tail = tail
 
     def leave(self, external_bytes: int) -> None:
         """A component is held without its value; so much stays in `D.components`, and counts to the group's size."""
@@ -390,6 +396,11 @@ class Group:
     def assigns(self) -> bool:
         """True if it gives its components their numbers."""
         return self.ruled is not None and self.ruled.policy.assigns
+
+    @property
+    def is_uniform(self) -> bool:
+        """True if no component can have an expiry, a priority or a delivery mode."""
+        return not self.special or (self.ruled is not None and self.ruled.is_routed)
 
     def standing(self) -> Standing:
         """How a group by rule stands."""

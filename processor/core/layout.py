@@ -138,7 +138,7 @@ class Layout:
         self._id, self._seq = heads.index(names.ID), heads.index(names.SEQ)
         self._end = heads.index(names.END) if names.END in heads else None
         self._component_id = heads.index(names.COMPONENT_ID) if names.COMPONENT_ID in heads else None
-        self._has_properties = any(name in PROPERTIES | _REPEATED or reading.is_user_header(name) for name in heads)
+        self._has_properties = has_properties(heads, reading)
         self._headers: list[
             tuple[bytes, int | None]
         ] = []  # what comes before a header's value, and its column; None: number and end mark
@@ -227,6 +227,11 @@ class Layout:
             return tail_of(component_id, offset, (), self._reading)
         pairs = [(name, column[row]) for name, column in zip(self._heads, columns, strict=True)]
         return tail_of(component_id, offset, pairs, self._reading)
+
+
+def has_properties(heads: Sequence[str], reading: Reading) -> bool:
+    """True if a unit takes over one of these headers from its end component."""
+    return any(name in PROPERTIES | _REPEATED or reading.is_user_header(name) for name in heads)
 
 
 def are_ids(raws: Sequence[bytes | None]) -> bool:

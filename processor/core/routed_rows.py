@@ -11,9 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from itertools import repeat
+from operator import add
 from typing import Any, Final
 
-from uow.processor.core.layout import Raw, are_ids, optionals
+from uow.processor.core.layout import Raw, are_ids, has_properties, optionals
 from uow.schemas.component import NULL, long, longs, optional, sized
 from uow.topics import headers as names
 from uow.topics.headers import Reading
@@ -26,7 +27,7 @@ _ROUTED: Final = (names.UNTREATED - _TREATED) | {names.RULE, names.INPUT, names.
 _ONCE: Final = (names.ID, names.RULE, names.INPUT, names.ARRIVED_AT)
 
 
-RoutedRow = tuple[bytes, str, bytes, int, int, int, bytes]
+RoutedRow = tuple[bytes, str, bytes, int, int, int, bool, bytes]
 """A component as a router wrote it:
 
 1. its group key,
@@ -35,15 +36,16 @@ RoutedRow = tuple[bytes, str, bytes, int, int, int, bytes]
 4. when that arrived, epoch ms; not after its append time,
 5. its append time, epoch ms,
 6. the length of its value,
-7. its Avro body without the number and the end mark at its beginning.
+7. true if it has no header that a unit takes over,
+8. its Avro body without the number and the end mark at its beginning.
 """
 
 
 class RoutedLayout:
     """Reads routed rows with these header names in this order. Make one with `of`."""
 
-    def __init__(self, heads: tuple[str, ...], source: bytes) -> None:
-        self._source = source
+    def __init__(self, heads: tuple[str, ...], reading: Reading, source: bytes) -> None:
+        self._source, self._is_bare = source, not has_properties(heads, reading)
         self._id, self._rule, self._input = map(heads.index, _ONCE[:3])
         self._arrived_at = heads.index(names.ARRIVED_AT) if names.ARRIVED_AT in heads else None
         chunks = [sized(name.encode()) for name in heads]
@@ -62,7 +64,7 @@ class RoutedLayout:
             return None
         if any(name not in _ROUTED and not reading.is_user_header(name) for name in heads):
             return None
-        return cls(heads, source)
+        return cls(heads, reading, source)
 
     def read(self, raw: Raw, columns: Sequence[Sequence[bytes | None]]) -> dict[int, RoutedRow] | None:
         """All of the records by their offsets, or None if one of them is no routed row.
@@ -87,7 +89,7 @@ class RoutedLayout:
         parts += (map(known.__getitem__, raw.times), longs(raw.offsets), repeat(NULL))
         rests = map(b"".join, zip(*parts, strict=False))
         lengths = [len(value) if value is not None else 0 for value in raw.values]
-        rows: Any = zip(ids, rules, inputs, arrivals, raw.times, lengths, rests, strict=True)
+        rows: Any = zip(ids, rules, inputs, arrivals, raw.times, lengths, repeat(self._is_bare), rests)
         return dict(zip(raw.offsets, rows, strict=True))
 
 
@@ -95,7 +97,8 @@ def _chunks(column: Sequence[bytes | None]) -> list[bytes]:
     """`optional` of each: of values that come again and again it is made once."""
     distinct = set(column)
     if 2 * len(distinct) > len(column):
-        return list(map(optional, column))
+        pieces = optionals(column)
+        return list(map(add, *pieces) if len(pieces) == 2 else pieces[0])
     known = {raw: optional(raw) for raw in distinct}
     return list(map(known.__getitem__, column))
 

@@ -154,7 +154,7 @@ class UnitMaker:
             made.append((names.MISSING, ranges_text(bounded_ranges(missing)).encode()))
         if group.ruled is not None:
             made += self._by_rule(group, closed)
-        if group.special:
+        if not group.is_uniform:
             if group.expires_at:
                 made.append((names.EXPIRES_AT, b"%d" % group.expires_at))
             if mode := self._delivery_mode(group):

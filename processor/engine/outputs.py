@@ -157,7 +157,7 @@ class OutputWriter:
             self._row_writer(group.ruled.policy)(group, closed, written.outputs)
         else:  # what was held without values keeps its shape, whatever the setting is by now
             (self._refer if group.external_bytes else self._deliver)(group, closed, written.outputs)
-        if group.special and self.maker.is_mixed(group):
+        if not group.is_uniform and self.maker.is_mixed(group):
             written.mixed += 1
         if self._reports_complete or closed.outcome is not UnitOutcome.COMPLETE:
             self._outcome(group, closed, written, command, decided_at)
