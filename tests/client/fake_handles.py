@@ -181,6 +181,8 @@ class FakeConsumer:
             self.positions[row.topic, row.partition] = max(row.offset, 0)
 
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+        if partitions and not self.positions:
+            raise KafkaException(KafkaError(KafkaError._INVALID_ARG))
         for row in partitions:
             self.positions.pop((row.topic, row.partition), None)
 

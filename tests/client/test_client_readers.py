@@ -330,6 +330,19 @@ def test_nothing_is_committed_for_a_lost_partition(fake: FakeBroker, connection:
     assert fake.commits == []
 
 
+def test_a_loss_that_is_told_when_all_is_given_back_already_ends_no_reader(
+    fake: FakeBroker, connection: uow.Connection
+) -> None:
+    """Found by `uow prove --client`: "Can't subtract from empty assignment" came out of `receive`."""
+    deliver(fake, 1)
+    reader = connection.units("megazon", group="g")
+    taken(reader, 1)
+    for _ in range(2):
+        fake.consumers[0].moved("lost", 0, topic=UNITS)
+    fake.consumers[0].moved("assign", 0, topic=UNITS)
+    assert len(taken(reader, 1)) == 1
+
+
 @pytest.mark.parametrize("code", [KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION])
 def test_an_acknowledgement_in_the_middle_of_a_rebalance_is_made_good(
     fake: FakeBroker, connection: uow.Connection, code: int

@@ -380,7 +380,7 @@ class Consumption:
         self._leave(leaving)
         self._tell_lost(leaving)
         self._drop(leaving)
-        self._handle.incremental_unassign(partitions)
+        self._unassign(partitions)
 
     def _on_lost(self, partitions: list[TopicPartition]) -> None:
         """Nothing is committed: someone else may have them already (ER-16). A loss event: the reader ends unless it is refreshed (R-03)."""
@@ -395,7 +395,15 @@ class Consumption:
         else:
             self._tell_lost(lost)
         self._drop(lost)
-        self._handle.incremental_unassign(partitions)
+        self._unassign(partitions)
+
+    def _unassign(self, partitions: list[TopicPartition]) -> None:
+        """Gives them back. While brokers come and go the library may tell of a loss when it has let go of all of them already."""
+        try:
+            self._handle.incremental_unassign(partitions)
+        except KafkaException as failure:
+            if failure.args[0].code() != KafkaError._INVALID_ARG:
+                raise
 
     def _tell_lost(self, leaving: Sequence[Ownership]) -> None:
         """Tells the listener, before anything comes again, of partitions that go with messages that are not acknowledged (R-47, R-50)."""

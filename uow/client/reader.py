@@ -117,6 +117,7 @@ class Reader(Generic[T_co]):
         Raises:
             ReconnectTimeoutError: No broker answered in time; call again.
             CommitPendingError: The same, while the commit of what was forwarded goes on; call again.
+            TransactionRolledBackError: What was forwarded is rolled back: those messages come again; call again.
             StaleConnectionError: A loss event ended the reader, which the policy does not refresh.
             OrderBlockedError: Under strict order: nothing came in time, and a partition stands at a record that failed.
             DestinationChangedError: Under strict order: the topic was made again, or has another partition count.

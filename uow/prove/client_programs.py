@@ -18,12 +18,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import uow
 from uow import errors
+from uow.topics.headers import COMPONENT_ID
 
 SHORT: Final = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 500}
 MARK: Final = {"source": "uow prove"}
@@ -99,7 +101,10 @@ def transact(connection: uow.Connection, name: str, journal: Journal, rng: rando
             journal.last = numbers[-1]
             journal.write("begins transaction", n=numbers[-1], first=numbers[0])
             for number in numbers:
-                producer.send(f"{who}:{number}", key=key_of(who, number), headers=MARK)
+                named = MARK | {
+                    COMPONENT_ID: f"{who}-{number}"
+                }  # else nobody could find it to tell the fate of its transaction
+                producer.send(f"{who}:{number}", key=key_of(who, number), headers=named)
             if rng.random() < 1 / 8:
                 session.rollback()
                 journal.write("rolled back", n=numbers[-1])
@@ -144,6 +149,8 @@ def forward(connection: uow.Connection, name: str, journal: Journal, rng: random
             except errors.ReconnectGivenUpError:
                 raise
             except (errors.ReconnectTimeoutError, errors.CommitPendingError) as failure:
+                journal.write("waits", error=type(failure).__name__)
+            except errors.TransactionRolledBackError as failure:  # of messages before: they come again
                 journal.write("waits", error=type(failure).__name__)
 
 
@@ -198,9 +205,14 @@ def main() -> None:
     role, number, name, bootstrap, folder = sys.argv[1:]
     who = f"{role}-{number}"
     journal = Journal(Path(folder) / f"{who}.jsonl")
-    rng = random.Random(f"{who}/{time.monotonic_ns()}")
     faulthandler.enable()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt):
+        _work(role, name, bootstrap, journal, who)
+
+
+def _work(role: str, name: str, bootstrap: str, journal: Journal, who: str) -> None:
+    rng = random.Random(f"{who}/{time.monotonic_ns()}")
     while True:
         try:
             with uow.connect(bootstrap, client_id=f"{name}-{who}", reconnect_policy="all") as connection:
@@ -211,8 +223,6 @@ def main() -> None:
         except errors.FencedError as failure:
             journal.write("fenced", error=str(failure))
             sys.exit(FENCED)
-        except KeyboardInterrupt:
-            return
 
 
 if __name__ == "__main__":
