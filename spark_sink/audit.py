@@ -36,7 +36,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import reduce
 from hashlib import sha256
 from importlib.metadata import version
@@ -58,6 +58,8 @@ from uow.spark_sink.expectations import Expectations, mark_file
 from uow.spark_sink.kafka import Cluster, OffsetSpan, begins, committed
 from uow.spark_sink.prints import content
 from uow.spark_sink.recompute import Fate
+from uow.spark_sink.routed_inputs import RoutedInputs, RoutedMark
+from uow.spark_sink.routed_places import Wrong
 from uow.spark_sink.tables import PLACE, DeltaTables, PresentRows, Table, with_nested
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.headers import INPUT
@@ -108,6 +110,7 @@ class AuditReport:
         since: Offset of each partition at which the range begins, if the audit went on from an earlier one; else None, and it begins at the log start.
         until: Offset of each partition at which the range ends.
         earlier: Time of that earlier audit, epoch ms.
+        routed: Number of records of the routers' inputs in the range, by topic; each is a component, has passed, or was refused.
         note: A reason why the whole was audited although an incremental audit was wanted, or why the next one cannot be incremental; empty for none.
     """
 
@@ -122,6 +125,7 @@ class AuditReport:
     since: Mapping[int, int] | None = None
     until: Mapping[int, int] = field(default_factory=dict)
     earlier: int | None = None
+    routed: Mapping[str, int] = field(default_factory=dict)
     note: str = ""
 
     @property
@@ -201,7 +205,8 @@ class Audit:
             if isinstance(ending, AuditState):
                 store.finish(ending)
                 leave = None
-            return replace(report, note="; ".join(filter(None, (note, ending if isinstance(ending, str) else ""))))
+            ended = ending if isinstance(ending, str) else ""
+            return replace(report, note="; ".join(filter(None, (note, report.note, ended))))
         finally:
             if leave is not None:
                 store.drop(leave)
@@ -337,9 +342,40 @@ class _Run:
                     ids = frozenset(row.key for row in wrong.where(sql.col("kind") == expectations.OF_ID).collect())
                 rows = partitions.mapInArrow(replace(wanted, leave=None).rows(ids), expectations.ROWS)
                 report = self._compared(report, rows, wrong, kinds, tables)
-            return report, self._ending(keys, balanced, report, stored, is_accepted)
+            report, routed = self._with_inputs(report)
+            return report, self._ending(keys, balanced, report, stored, is_accepted, routed)
         finally:
             keys.unpersist()
+
+    def _with_inputs(self, report: AuditReport) -> tuple[AuditReport, RoutedMark]:
+        """The report with the routers' inputs, and the mark for the next audit of them."""
+        audit, mark = self.audit, RoutedMark(**({} if self.state is None else self.state.routed))
+        rules = audit.rules
+        if not rules.inputs:
+            return report, mark
+        tables = [DeltaTables(audit.tables.root, name) for name in rules.routed]
+        if lacking := [each.destination for each in tables if not each.is_made(Table.REJECTED)]:
+            note = f"routers' inputs were not looked at: there are no tables of {', '.join(lacking)}, where their records may be too"
+            return replace(report, note=note), mark
+        routed = RoutedInputs(self.spark, audit.cluster, self.names.application, rules.inputs, tables)
+        found, mark = routed.judge(mark)
+        kinds = {
+            Wrong.LOST: DifferenceKind.MISSING,
+            Wrong.DOUBLED: DifferenceKind.DOUBLED,
+            Wrong.UNKNOWN: DifferenceKind.UNEXPECTED,
+        }
+        note = f"{found.unjudged} records of routers' inputs could not be judged: retention has deleted a part of what became of them"
+        return replace(
+            report,
+            routed=found.received,
+            totals=dict(Counter(report.totals) + Counter({kinds[what]: n for what, n in found.counts.items()})),
+            examples=report.examples
+            + tuple(
+                Difference(kinds[what], topic, None, f"{topic}/{partition}/{offset}", what.value)
+                for what, topic, partition, offset in found.examples
+            ),
+            note=note if found.unjudged else "",
+        ), mark
 
     def _stored(self) -> Stored:
         done = {} if self.state is None else self.state.done
@@ -417,7 +453,13 @@ class _Run:
         return sql.when(is_by_rule, sql.regexp_replace("key", "@[0-9]+$", "")).otherwise(sql.col("key"))
 
     def _ending(
-        self, keys: DataFrame, balanced: _Balanced, report: AuditReport, stored: Stored, is_accepted: bool
+        self,
+        keys: DataFrame,
+        balanced: _Balanced,
+        report: AuditReport,
+        stored: Stored,
+        is_accepted: bool,
+        routed: RoutedMark,
     ) -> AuditState | str:
         """The state after this audit, or the reason why there is none."""
         if not self.reach:
@@ -446,6 +488,7 @@ class _Run:
             passed,
             self._done(stored),
             self.leave.name,
+            asdict(routed),
         )
 
     def _done(self, stored: Stored) -> dict[str, list[str]]:

@@ -29,7 +29,7 @@ from uow.processor.core.changes import Closed
 from uow.processor.core.snapshot import Snapshot
 from uow.schemas.records import Reason, UnitOutcome
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Version of the files; another one is not read."""
 LIMIT_BYTES: Final = 1 << 30
 """Bytes of the open groups of a partition from which no state is written: the next audit is a full one."""
@@ -236,6 +236,7 @@ class AuditState:
         passed: Rows in `passed` before that, by partition.
         done: Names of the data files of each table that have no row from there on.
         folder: Name of the folder.
+        routed: Where the next audit of the routers' inputs begins (`uow.spark_sink.routed_inputs.RoutedMark`).
         sums: SHA-256 of the files in it, by name.
         format: `FORMAT`.
     """
@@ -248,6 +249,7 @@ class AuditState:
     passed: Offsets
     done: Mapping[str, Sequence[str]]
     folder: str
+    routed: Mapping[str, Any] = field(default_factory=dict)
     sums: Mapping[str, str] = field(default_factory=dict)
     format: int = FORMAT
 

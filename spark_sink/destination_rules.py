@@ -20,11 +20,15 @@ class DestinationRules:
         targets: Topics that its rows and calls send units to, beside `D.units`, of all versions that were ever in force; only those that exist.
         others: Ids of the rules of other destinations, whose units may stand in the same topics.
         rows: Every row that a component was stamped with so far, by the text of `uow-rule`.
+        inputs: Inputs of the routers whose rules lead here; only those that exist.
+        routed: Every destination that these routers lead to.
     """
 
     targets: tuple[str, ...] = ()
     others: frozenset[str] = frozenset()
     rows: Mapping[str, ResolvedRow] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ()
+    routed: tuple[str, ...] = ()
 
 
 NO_RULES: Final = DestinationRules()

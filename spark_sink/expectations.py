@@ -128,7 +128,7 @@ class Expectations:
 
     def entries(self) -> MapBatches:
         """The function from partition numbers (column `id`) to entries."""
-        return _mapper(ENTRIES, lambda partition: _PartitionTask(self, partition).entries())
+        return mapper(ENTRIES, lambda partition: _PartitionTask(self, partition).entries())
 
     def rows(self, ids: frozenset[str] | None) -> MapBatches:
         """The function from partition numbers (column `id`) to rows.
@@ -136,10 +136,11 @@ class Expectations:
         Args:
             ids: Keys of groups to which the rows are limited; None for all. Rows that places are the keys of are always made.
         """
-        return _mapper(ROWS, lambda partition: _PartitionTask(self, partition).rows(ids))
+        return mapper(ROWS, lambda partition: _PartitionTask(self, partition).rows(ids))
 
 
-def _mapper(columns: str, make: Callable[[int], Iterable[Sequence[Any]]]) -> MapBatches:
+def mapper(columns: str, make: Callable[[int], Iterable[Sequence[Any]]]) -> MapBatches:
+    """The function from numbers (column `id`) to the rows that `make` gives for each, with these columns."""
     schema = arrow_schema(columns)
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -149,10 +150,10 @@ def _mapper(columns: str, make: Callable[[int], Iterable[Sequence[Any]]]) -> Map
                 for row in make(partition):
                     ready.append(row)
                     if len(ready) >= _ROWS_OF_BATCH:
-                        yield _arrow(ready, schema)
+                        yield to_arrow(ready, schema)
                         ready = []
                 if ready:
-                    yield _arrow(ready, schema)
+                    yield to_arrow(ready, schema)
 
     return run
 
@@ -164,7 +165,8 @@ def arrow_schema(ddl: str) -> pa.Schema:
     return to_arrow_schema(kind)
 
 
-def _arrow(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
+def to_arrow(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """Rows as Arrow."""
     columns = zip(*rows, strict=True)
     return pa.RecordBatch.from_arrays(
         [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema

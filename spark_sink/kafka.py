@@ -183,6 +183,16 @@ def begins(cluster: Cluster, topic: str) -> dict[int, int]:
         return _offsets(consumer, _partitions(consumer, topic), OFFSET_BEGINNING)
 
 
+def ends(cluster: Cluster, topic: str) -> dict[int, int]:
+    """The end offset of each partition, records of open transactions included.
+
+    Raises:
+        StateCorruptedError: There is no such topic.
+    """
+    with _consumer(cluster, "uow-sink", "read_uncommitted") as consumer:
+        return _offsets(consumer, _partitions(consumer, topic), OFFSET_END)
+
+
 def topic_ids(cluster: Cluster, topics: Iterable[str]) -> dict[str, str]:
     """The id that Kafka gave to each topic, when it was created; topics without one are left out: the broker is older than these ids.
 
@@ -251,12 +261,12 @@ def _sizes(consumer: Consumer, places: list[TopicPartition]) -> list[int]:
 
 
 @contextmanager
-def _consumer(cluster: Cluster, group: str) -> Iterator[Consumer]:
+def _consumer(cluster: Cluster, group: str, isolation: str = "read_committed") -> Iterator[Consumer]:
     own = {
         "bootstrap.servers": cluster.bootstrap_servers,
         "group.id": group,
         "enable.auto.commit": False,
-        "isolation.level": "read_committed",
+        "isolation.level": isolation,
     }
     consumer = Consumer({**cluster.kafka, **own})
     try:

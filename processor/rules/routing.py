@@ -200,11 +200,7 @@ class RuleRouting:
         if warning:
             stamps.append((names.WARNING, warning.encode()))
         stamped = [*self._kept(headers), *stamps]
-        is_small = len(value or b"") + sum([len(name) + len(raw or b"") for name, raw in headers]) < self.small_bytes
-        if not (is_small and len(headers) < _FEW) and not self.target.limit.fits(key, value, stamped):
-            raise UnitTooLargeError("with the headers of its rule it fits no record of D.components", case="bytes")
-        sent = Sent(self.target.topics.components, key, value, stamped)
-        return Routed(Fate.ROUTED, rule.rule_id, sent, choice.row, bool(warning))
+        return Routed(Fate.ROUTED, rule.rule_id, self._sent(key, value, headers, stamped), choice.row, bool(warning))
 
     # -- plain records, see `routed_records.py`
 
@@ -296,8 +292,16 @@ class RuleRouting:
 
     def _passed(self, record: RawRecord, value: bytes | None, headers: Headers, warning: str) -> Routed:
         """To `D.components` without an id, where it passes through (line 2 of the decision table)."""
-        sent = Sent(self.target.topics.components, record.key(), value, self._kept(headers))
+        stamped: Headers = [*self._kept(headers), (names.INPUT, _place(record))]
+        sent = self._sent(record.key(), value, headers, stamped)
         return Routed(Fate.PASSED, self.rule.rule_id, sent, has_warning=bool(warning))
+
+    def _sent(self, key: bytes | None, value: bytes | None, headers: Headers, stamped: Headers) -> Sent:
+        """The record for `D.components`, with its own headers and the router's. Raises `UnitTooLargeError` if that takes none so large."""
+        is_small = len(value or b"") + sum([len(name) + len(raw or b"") for name, raw in headers]) < self.small_bytes
+        if not (is_small and len(headers) < _FEW) and not self.target.limit.fits(key, value, stamped):
+            raise UnitTooLargeError("with the headers of its rule it fits no record of D.components", case="bytes")
+        return Sent(self.target.topics.components, key, value, stamped)
 
 
 class RecordRouting:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from uow.client.rejected_records import RESUBMITTED
 from uow.client.tracing import TRACEPARENT, TRACESTATE
 from uow.processor.core.changes import Tail
 from uow.processor.core.virtual_message import NAMESPACE, UnitMaker
@@ -51,7 +50,7 @@ def test_headers_are_found_in_the_code() -> None:
     assert len(set(constants())) > 50
 
 
-@pytest.mark.parametrize("name", sorted({*constants(), RESUBMITTED, TRACEPARENT, TRACESTATE} - {headers.ORIGIN_KIND}))
+@pytest.mark.parametrize("name", sorted({*constants(), TRACEPARENT, TRACESTATE} - {headers.ORIGIN_KIND}))
 def test_header_has_a_row(name: str) -> None:
     assert name in DEFINED
 

@@ -16,10 +16,17 @@ from uow.topics.rules import Change, Parameter, ResolvedRow, Row, Rule
 TOML = """
 [application]
 id = "A"
+[rules]
+source = "away/rules.db"
 [destinations.trips]
 handling_policy = "single_message_delivery"
 [destinations.supply]
 handling_policy = "single_message_delivery"
+[routers.both]
+inputs = ["events", "gone"]
+[routers.replies]
+inputs = ["replies"]
+rules = ["calls", "of-nobody"]
 """
 CALLS, STOCK = Rule("calls", 1, "trips", group_key="request"), Rule("stock", 1, "supply")
 REPLIES = Parameter("reply_topics", 1, "answers, away")
@@ -30,7 +37,7 @@ NOW = RuleTables(
     parameters=(REPLIES,),
 )
 BEFORE = ResolvedRow(CALLS, Row("calls", "*", 1, target_topic="trips.before", complete_when="manifest"))
-EXISTING = ("A-rules", "answers", "trips.now", "trips.before", "trips.units")
+EXISTING = ("A-rules", "answers", "trips.now", "trips.before", "trips.units", "events", "replies")
 
 
 @pytest.fixture
@@ -51,6 +58,15 @@ def test_units_of_calls_are_looked_for_where_their_rows_and_the_parameter_send_t
 ) -> None:
     assert found["trips"].targets == ("answers", "trips.before", "trips.now")
     assert (found["trips"].others, {*found["trips"].rows}) == ({"stock"}, {"calls/*@1"})
+
+
+def test_the_inputs_of_a_destination_are_those_of_the_routers_that_lead_to_it_b203(
+    found: dict[str, destination_rules.DestinationRules],
+) -> None:
+    assert {name: (of.inputs, of.routed) for name, of in found.items()} == {
+        "trips": (("events", "replies"), ("supply", "trips")),
+        "supply": (("events",), ("supply", "trips")),
+    }
 
 
 def test_no_unit_of_another_rule_is_looked_for_where_calls_may_send_theirs_b91(

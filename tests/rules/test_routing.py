@@ -207,7 +207,8 @@ def test_a_record_without_a_name_is_treated_as_the_rule_says_b97() -> None:
     given.headers_ = [("uow-id", b"mine"), ("x", b"1")]
     passed = route(router(replace(LOW_STOCK, on_no_key=OnNoKey.PASS_THROUGH)), given)
     assert passed.fate is Fate.PASSED
-    assert passed.sent == ("supply.components", b"own key", b"as it is", [("uow-origin-id", b"mine"), ("x", b"1")])
+    headers = [("uow-origin-id", b"mine"), ("x", b"1"), ("uow-input", b"stock.events/2/7")]
+    assert passed.sent == ("supply.components", b"own key", b"as it is", headers)
 
 
 def test_the_first_rule_that_accepts_has_the_record_b111() -> None:

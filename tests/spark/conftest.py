@@ -60,10 +60,15 @@ def make_shared_stage(
 def _stages(spark: SparkSession, broker: Any, folder: Path, name: str) -> Iterator[Callable[..., Stage]]:
     stages: list[Stage] = []
 
-    def make(rows: Callable[[str], Sequence[ResolvedRow]] = lambda name: (), **policy: Any) -> Stage:
+    def make(
+        rows: Callable[[str], Sequence[ResolvedRow]] = lambda name: (), inputs: Sequence[str] = (), **policy: Any
+    ) -> Stage:
         given = {"handling_policy": HandlingPolicy.SINGLE_MESSAGE_DELIVERY} | policy
         own = f"{name}-{len(stages)}"
-        stages.append(Stage(spark, broker.bootstrap, folder / "tables", own, DestinationPolicy(**given), rows(own)))
+        topics = [f"{own}.{each}" for each in inputs]
+        stages.append(
+            Stage(spark, broker.bootstrap, folder / "tables", own, DestinationPolicy(**given), rows(own), topics)
+        )
         return stages[-1]
 
     yield make

@@ -59,10 +59,12 @@ class Stage:
         name: str,
         policy: DestinationPolicy,
         rows: Sequence[ResolvedRow] = (),
+        inputs: Sequence[str] = (),
     ) -> None:
         self.spark, self.servers, self.policy = spark, servers, policy
         targets = tuple(sorted({topic for row in rows for topic in row.targets}))
-        self.rules = DestinationRules(targets, frozenset(["of-another"]), {row.name: row for row in rows})
+        named = {row.name: row for row in rows}
+        self.rules = DestinationRules(targets, frozenset(["of-another"]), named, tuple(inputs), (name,))
         self.names = DestinationTopics("tests", name)
         self.tables = DeltaTables(tables, name)
         self.cluster = Cluster(servers)
@@ -108,7 +110,7 @@ class Stage:
             if spec.name in (self.names.components, self.names.commands):
                 config["message.timestamp.type"] = "CreateTime"
             topics.append(NewTopic(spec.name, spec.partitions, 1, config=config))
-        topics += [NewTopic(target, PARTITIONS, 1) for target in self.rules.targets]
+        topics += [NewTopic(topic, PARTITIONS, 1) for topic in (*self.rules.targets, *self.rules.inputs)]
         for future in admin.create_topics(topics).values():
             future.result(DEADLINE_S)
 
@@ -133,6 +135,24 @@ class Stage:
             self._producer.produce(self.names.components, value, key, target, timestamp=self._at, headers=headers)
             self._sent[target] += 1
         self._producer.commit_transaction(DEADLINE_S)
+
+    def feed(self, topic: str, records: int) -> list[str]:
+        """So many records of an input, which its routers have read. Returns their places."""
+        places: list[str] = []
+
+        def on_delivery(error: object, message: Any) -> None:
+            places.append(f"{topic}/0/{message.offset()}")
+
+        self._producer.begin_transaction()
+        for _ in range(records):
+            self._producer.produce(topic, b"an event", None, 0, on_delivery=on_delivery)
+        self._producer.flush(DEADLINE_S)
+        self._producer.commit_transaction(DEADLINE_S)
+        routers = Consumer({"bootstrap.servers": self.servers, "group.id": "tests-router"}, logger=QUIET)
+        reached = TopicPartition(topic, 0, 1 + int(places[-1].rpartition("/")[2]))
+        routers.commit(offsets=[reached], asynchronous=False)
+        routers.close()
+        return places
 
     def lose(self, topic: str) -> None:
         """Retention takes every record of a topic."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -223,12 +222,14 @@ def calling(destination: str) -> Sequence[ResolvedRow]:
     ]
 
 
-def test_units_of_replies_are_in_the_tables_and_an_audit_computes_them_again_b80_b83_b91_b203(
+def test_units_of_replies_are_in_the_tables_and_an_audit_computes_them_again_from_the_input_on_b80_b83_b91_b203(
     make_stage: Callable[..., Stage],
 ) -> None:
-    """Manifests are the first that a partition is told of; some come after their replies; what is whole or too old is where its call wants it."""
-    stage = make_stage(rows=calling, closed_retention_ms=86_400_000, outcomes=OutcomesPolicy.ALL)
+    """Manifests are the first that a partition is told of; some come after their replies; what is whole or too old is where its call wants it.
+    Then a reply is lost by the router, and one is doubled."""
+    stage = make_stage(rows=calling, inputs=["replies"], closed_retention_ms=86_400_000, outcomes=OutcomesPolicy.ALL)
     name = stage.names.destination
+    (topic,) = stage.rules.inputs
 
     def announce(calls: Sequence[tuple[str, str, int]]) -> None:
         for group_id, row, replies in calls:
@@ -237,22 +238,40 @@ def test_units_of_replies_are_in_the_tables_and_an_audit_computes_them_again_b80
             manifest = Manifest(row, (RequestEntry("f", "t"), RequestEntry("g", "t")), reply=context)
             stage.command(Command(key, Verb.MANIFEST, key, "a call", rule=f"calls/{row}@1", manifest=manifest))
 
+    def route(group_id: str, row: str, number: int, place: str) -> None:
+        said = {"uow-id": group_id, "uow-rule": f"calls/{row}@1", "uow-input": place, "uow-seq": str(number)}
+        stage.send([(group_id.encode(), b"<r/>", [(key, text.encode()) for key, text in said.items()])])
+
     announce(CALLS[:6])
-    places = count()
+    *places, refused = stage.feed(topic, 13)
+    given = iter(places)
     for group_id, row, replies in CALLS:
-        said = {"uow-id": group_id, "uow-rule": f"calls/{row}@1"}
         for number in range(1, replies + 1):
-            own = said | {"uow-seq": str(number), "uow-input": f"replies/0/{next(places)}"}
-            stage.send([(group_id.encode(), b"<r/>", [(key, text.encode()) for key, text in own.items()])])
+            route(group_id, row, number, next(given))
+    of_input = [
+        ("uow-error-class", b"BadUnitIdError"),
+        ("uow-source", refused.encode()),
+        ("uow-input", refused.encode()),
+    ]
+    stage.put(stage.names.rejected, b"x", b"y", [*of_input])
     stage.work()
     stage.sink()
     first = stage.audit(incremental=True)
     assert (first.totals, first.units, first.left_out) == ({}, {"complete": 2, "open": 8}, 0), first.examples
+    assert first.routed == {topic: 13}
     announce(CALLS[6:])
+    lost, doubled = stage.feed(topic, 2)
+    for _ in range(2):
+        route(CALLS[-1][0], CALLS[-1][1], 2, doubled)  # late, so they are refused
+    stage.work()
     stage.tick()
     stage.sink()
     since = stage.audit(incremental=True)
-    assert (since.totals, since.units, since.left_out) == ({}, {"complete": 2, "partial": 8}, 0), since.examples
+    assert [(each.what, each.source, each.place) for each in since.examples] == [
+        (DifferenceKind.MISSING, topic, lost),
+        (DifferenceKind.DOUBLED, topic, doubled),
+    ]
+    assert (since.units, since.left_out, since.routed) == ({"complete": 2, "partial": 8}, 0, {topic: 2})
     units = {row.id: row for row in stage.rows(Table.UNITS)}
     assert {key: (row["count"], row.topic == f"{name}.answers", bytes(row.key)) for key, row in units.items()} == {
         group_id: (replies, replies == 1, b"place" if replies == 1 else group_id.encode())

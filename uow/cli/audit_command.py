@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from uow.cli.audit_page import page, range_text
+from uow.cli.audit_page import page, range_text, routed_text
 from uow.cli.main import FAILED
 from uow.cli.options import config_option, destinations_option, json_option, spark_options, tables_option
 from uow.cli.sink_command import chosen_destinations, cluster_of
@@ -112,6 +112,7 @@ def as_data(report: AuditReport) -> dict[str, Any]:
             str(partition): [None if report.since is None else report.since[partition], end]
             for partition, end in report.until.items()
         },
+        "routed": dict(report.routed),
         "note": report.note,
         "left_out": report.left_out,
         "unread": report.unread,
@@ -127,6 +128,8 @@ def show(report: AuditReport) -> None:
     """Prints a report for people."""
     click.echo(f"{report.destination}: {report.received} components and other records received, each with one fate")
     click.echo(range_text(report))
+    if report.routed:
+        click.echo(routed_text(report))
     if report.note:
         click.echo(report.note)
     print_table(

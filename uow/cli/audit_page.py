@@ -50,10 +50,18 @@ def range_text(report: AuditReport) -> str:
     )
 
 
+def routed_text(report: AuditReport) -> str:
+    """The routers' inputs in words, for people."""
+    said = ", ".join(f"{count} records of {topic}" for topic, count in report.routed.items())
+    return f"routers' inputs: {said}; each should be a component, have passed, or have been refused, once"
+
+
 def _section(report: AuditReport) -> str:
     kind, verdict = ("clean", "no difference") if report.is_clean else ("wrong", "differences found")
     units = ", ".join(f"{count} {outcome}" for outcome, count in sorted(report.units.items())) or "none"
     notes = [f"{report.received} records received, each with one fate. Units: {units}.", f"{range_text(report)}."]
+    if report.routed:
+        notes.append(f"{routed_text(report)}.")
     if report.note:
         notes.append(f"{report.note}.")
     if report.unread:

@@ -27,14 +27,13 @@ from uow.topics.headers import (
     ID,
     KIND,
     REROUTED,
+    RESUBMITTED,
     SEQ,
     SOURCE,
     decimal,
     only_units_carry,
 )
 
-RESUBMITTED: Final = "uow-resubmitted"
-"""Header of a record that was sent again: coordinates of the refused one."""
 ERRORS: Final = DestinationTopics("", "").errors
 _LEFT_BEHIND: Final = ERROR_ONLY | {REROUTED}
 

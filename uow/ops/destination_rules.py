@@ -11,7 +11,7 @@ Belongs here: reading both, once. Does not belong here: what the jobs do with th
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -60,8 +60,26 @@ def destination_rules(settings: Settings, destinations: Collection[str]) -> dict
             if topic not in topics:
                 log.warning("%s: target topic %s of its rules does not exist, so nothing is read from it", name, topic)
         others = frozenset(rule_id for rule_id, of in by_rule.items() if of != name)
-        found[name] = DestinationRules(tuple(each for each in targets if each in topics), others, own)
+        inputs, routed = _routers_to(name, settings, by_rule)
+        found[name] = DestinationRules(
+            tuple(each for each in targets if each in topics),
+            others,
+            own,
+            tuple(sorted(inputs & topics.keys())),
+            tuple(sorted(routed & settings.destinations.keys())),
+        )
     return found
+
+
+def _routers_to(name: str, settings: Settings, by_rule: Mapping[str, str]) -> tuple[set[str], set[str]]:
+    """Inputs of the routers with a rule for this destination, and every destination that these routers have rules for."""
+    inputs, routed = set[str](), set[str]()
+    for router in settings.routers.values():
+        there = {by_rule[rule_id] for rule_id in router.rules or by_rule if rule_id in by_rule}
+        if name in there:
+            inputs.update(router.inputs)
+            routed |= there
+    return inputs, routed
 
 
 def _in_force(settings: Settings, mirror: bytes | None) -> RuleSet:

@@ -245,20 +245,15 @@ def _input_findings(settings: Settings, destination: str, reader: LogReader) -> 
     from uow.processor.kafka.router_desk import rules_of
     from uow.processor.rules.changes import RulesUnavailable
     from uow.schemas.error_classes import ConfigError
-    from uow.topics.rules import OnNoKey
 
-    desk, left_out, inputs = RuleDesk(settings), [], set()
+    desk, inputs = RuleDesk(settings), set[str]()
     try:
         rules = desk.in_force(desk.read())
     except (ConfigError, RulesUnavailable) as error:
         return [], [f"inputs were not looked at: the rules cannot be read: {error}"]
     for router in settings.routers.values():
-        asked = rules_of(router, rules)
-        if any(rule.destination == destination for rule in asked):
-            if any(rule.on_no_key is OnNoKey.PASS_THROUGH for rule in asked):
-                left_out.append(f"{', '.join(router.inputs)}: records that pass leave no trace, so none was looked for")
-            else:
-                inputs |= {*router.inputs}
+        if any(rule.destination == destination for rule in rules_of(router, rules)):
+            inputs |= {*router.inputs}
     counts = partition_counts(admin_client(settings.bootstrap_servers, settings.kafka))
     tps = [Tp(topic, number) for topic in sorted(inputs) for number in range(counts.get(topic, 0))]
     names = [DestinationTopics(settings.application_id, name) for name in settings.destinations]
@@ -272,8 +267,8 @@ def _input_findings(settings: Settings, destination: str, reader: LogReader) -> 
         read_to = {tp: at.offset or 0 for tp, at in of_routers.committed(tps).items()} if tps else {}
     starts = {tp: start for tp, (start, _) in reader.bounds(tps).items()} if tps else {}
     if sum(max(0, read_to[tp] - start) for tp, start in starts.items()) > MOST_INPUT:
-        return [], [*left_out, f"inputs were not looked at: they have more than {MOST_INPUT:,} records"]
-    return lost_inputs(reader, {tp: (starts[tp], read_to[tp]) for tp in tps}, traces), left_out
+        return [], [f"inputs were not looked at: they have more than {MOST_INPUT:,} records"]
+    return lost_inputs(reader, {tp: (starts[tp], read_to[tp]) for tp in tps}, traces), []
 
 
 def lost_inputs(reader: LogReader, inputs: Mapping[Tp, tuple[int, int]], traces: Sequence[Tp]) -> list[Finding]:
