@@ -35,6 +35,7 @@ DEFINITIONS: Final[Mapping[str, tuple[str, int]]] = MappingProxyType(
         "Answer": ("answer", 1),
         "ChangelogComponent": ("changelog_component", 1),
         "ChangelogReference": ("changelog_reference", 1),
+        "ChangelogPiece": ("changelog_piece", 1),
         "ChangelogGroup": ("changelog_group", 3),
         "ChangelogSettings": ("changelog_settings", 1),
         "Ledger": ("ledger", 3),

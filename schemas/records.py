@@ -225,6 +225,11 @@ class ReferenceRow(ChangelogRow):
 
 
 @dataclass(frozen=True, slots=True)
+class PieceRow(ChangelogRow):
+    """The same for a piece of a component that is not whole yet (Avro `ChangelogPiece`, B-124): a slot stands for the number in its key."""
+
+
+@dataclass(frozen=True, slots=True)
 class ManifestPart:
     """The manifest that a group keeps (B-78): id of the command that brought it, the moment it was taken, epoch ms, and its JSON."""
 
@@ -400,7 +405,7 @@ _KEY_PREFIX = bytes([CHANGELOG_KEY_VERSION])
 def changelog_key(id: bytes, seq: int) -> bytes:
     """Key of a row in `A-D-groups-changelog`: version byte 1, group id, 0, sequence number as 4 bytes big-endian.
 
-    Number 0 is the group row; that of the empty id, which no group has, is `SETTINGS_KEY`. Ids may contain zero bytes: a key is read from its end.
+    Number 0 is the group row; those above `MAX_SEQ` are slots of pieces (`PieceRow`); that of the empty id, which no group has, is `SETTINGS_KEY`. Ids may contain zero bytes: a key is read from its end.
     """
     return b"%b%b\0%b" % (_KEY_PREFIX, id, seq.to_bytes(4, "big"))
 

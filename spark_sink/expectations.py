@@ -194,7 +194,7 @@ class _PartitionTask:
         self._turn, self._rank = (0, 0) if mark is None else (mark.turn, mark.rank)
         if mark is not None:
             restore(self._state, mark.snapshot)
-        self._received = sum(len(group.held) for group in self._state.groups.values())
+        self._received = sum(group.record_count for group in self._state.groups.values())
         self._unread = 0
         self._came: Counter[str] = Counter()
         self._came_later: Counter[str] = Counter()
@@ -277,7 +277,7 @@ class _PartitionTask:
                 case Delivered() | Undelivered():
                     assert group is not None
                     if due is not None and told.recorded is None:
-                        counts[Fate.OPEN] += len(group.held)
+                        counts[Fate.OPEN] += group.record_count
                         units["open"] += 1
                         continue
                     counts[FATE_OF[effect.closed.outcome]] += len(group.held)
@@ -285,16 +285,16 @@ class _PartitionTask:
                     entries = self._closed(told)
                 case TakenOut():
                     assert group is not None
-                    counts[Fate.CANCELLED] += 1
+                    counts[FATE_OF[effect.outcome]] += 1
                     entries = iter([self._refused(self._maker.taken_out(group, effect))])
                 case None:
                     assert group is not None
-                    counts[Fate.OPEN] += len(group.held)
+                    counts[Fate.OPEN] += group.record_count
                     continue
                 case _:
                     entries = self._alone(told, counts)
             yield from entries if told.stays else (entry._replace(stays=False) for entry in entries)
-        counts[Fate.UNACCOUNTED] = self._received - counts.total()
+        counts[Fate.UNACCOUNTED] = self._received - self._state.counts.joined - counts.total()
         for kind, numbers in ((recompute.RECORD, counts), (recompute.GROUP, units)):
             yield from (Entry(COUNT, f"{kind}/{self._partition}/{of}", expected=n) for of, n in numbers.items() if n)
         yield Entry(COUNT, f"{UNREAD}/{self._partition}/", expected=self._unread)

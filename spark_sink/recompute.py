@@ -76,6 +76,7 @@ from uow.topics.headers import Reading
 from uow.topics.policies import (
     DestinationPolicy,
     ExpirationPolicy,
+    Oversize,
     Shape,
     ValueFormat,
 )
@@ -439,7 +440,9 @@ class Recomputation:
 
 def held_policy(policy: DestinationPolicy) -> DestinationPolicy:
     """The policy under which groups are held here: with whole components, also where a worker leaves values in the input (W-117)."""
-    return replace(policy, shape=Shape.CONSECUTIVE) if policy.has_external_values else policy
+    if not policy.has_external_values:
+        return policy
+    return replace(policy, shape=Shape.CONSECUTIVE, oversize=Oversize.REFERENCE)  # for which it still `may_refer`
 
 
 def empty_partition(
@@ -558,7 +561,9 @@ class RowMaker:
             case None:
                 assert group is not None
                 shared = self._row(RECORD, Fate.OPEN, group)
-                yield from (self._component(shared, n, body) for n, body in enumerate(group.in_order(), 1))
+                bodies = group.in_order()
+                yield from (self._component(shared, n, body) for n, body in enumerate(bodies, 1))
+                yield from (self._component(shared, None, body) for body in group.bodies()[len(bodies) :])
             case _:
                 assert record is not None
                 yield self.alone(record, effect)
@@ -686,10 +691,10 @@ class RowMaker:
             yield part._replace(content_before=digest(group.id, component.value, own))
 
     def taken_out(self, group: Group, effect: TakenOut) -> Row:
-        """A component that a command removed goes to `D.errors` alone (W-76)."""
-        shared = self._row(RECORD, Fate.CANCELLED, group)._replace(
+        """A component that a command removed goes to `D.errors` alone (W-76), and so does a piece of one that never was whole (B-124)."""
+        shared = self._row(RECORD, FATE_OF[effect.outcome], group)._replace(
             error_class=UowError.__name__,
-            error_case=Reason.COMMAND.value,
+            error_case=effect.reason.value,
             to_errors=True,
             missing=ranges_text(bounded_ranges(effect.missing)),
         )

@@ -297,7 +297,7 @@ TABLE: tuple[TableLine, ...] = (
     ),
     TableLine(
         "5b",
-        "`uow-expires-at`, `uow-deliver-at`, `uow-priority`, `uow-digest` or `uow-order-key` unreadable, or `uow-order-key` without path "
+        "`uow-expires-at`, `uow-deliver-at`, `uow-priority`, `uow-digest`, `uow-order-key`, `uow-segment-at` or `uow-segment-end` unreadable, or `uow-order-key` without path "
         "routing; more or longer headers than `max_headers` and `max_header_name_bytes` allow",
         "reject; the case is the header, or `headers`",
         HEADERS,

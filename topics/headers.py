@@ -27,6 +27,9 @@ COMPONENT_ID: Final = "uow-component-id"
 EXPIRES_AT: Final = "uow-expires-at"
 DELIVER_AT: Final = "uow-deliver-at"
 DIGEST: Final = "uow-digest"
+SEGMENT_AT: Final = "uow-segment-at"
+SEGMENT_END: Final = "uow-segment-end"
+"""On a piece of a component: its first byte's position in the value, from 0, and the mark on the last piece (B-124)."""
 CORRELATION_ID: Final = "uow-correlation-id"
 PRIORITY: Final = "uow-priority"
 TYPE: Final = "uow-type"
@@ -162,6 +165,7 @@ ALIASES: Final[dict[AliasFamily, dict[str, str]]] = {
         "mq-group-id": ID,
         "mq-msg-seq-number": SEQ,
         "mq-msg-flags": END,
+        "mq-offset": SEGMENT_AT,
         "destination": DESTINATION,
     },
     AliasFamily.SPRING: {
@@ -176,12 +180,22 @@ ALIASES: Final[dict[AliasFamily, dict[str, str]]] = {
     },
 }
 """Alias header -> the header it stands for, per family (W-17)."""
+_MQ_FLAGS: Final = "mq-msg-flags"
+_MQ_SEGMENT: Final = 0x02
+_MQ_LAST_SEGMENT: Final = 0x04
 _MQ_LAST_IN_GROUP: Final = 0x10
 
 _BEFORE: Final = {ORIGIN + name.removeprefix("uow-"): name for name in UNIT_ONLY}
 _OWN_BEFORE: Final = ORIGIN + OWN.removeprefix("uow-")
 
 Values = dict[str, list[bytes | None]]
+
+
+class Segment(NamedTuple):
+    """The place of a piece in the value of its component (B-124): position of its first byte, and True if it is the last piece."""
+
+    at: int
+    end: bool
 
 
 class Marks(NamedTuple):
@@ -199,6 +213,7 @@ class Marks(NamedTuple):
         rerouted: True if it was sent on to its right partition already (line 6).
         order_key: `uow-order-key`; empty for none (W-210).
         routed: What a router wrote on it; None for a component of a unit of work.
+        segment: Of a piece of a component its place in there; None for a whole one.
     """
 
     id: bytes
@@ -212,6 +227,7 @@ class Marks(NamedTuple):
     rerouted: bool = False
     order_key: bytes = b""
     routed: Routed | None = None
+    segment: Segment | None = None
 
 
 class Refusal(NamedTuple):
@@ -309,6 +325,8 @@ class Reading:
         names, values = self.names, self.properties(headers)
         if "correlationId" in names and all(name != "sequenceNumber" for name, _ in headers):
             _forget_lone_correlation(headers, values)  # Spring: a correlation id alone makes no group
+        if "mq-offset" in names:
+            _read_mq_segment(headers, values)
         if ID not in values:
             return None
         if ORDER_NAME in values:
@@ -362,6 +380,7 @@ class Reading:
             REROUTED in values,
             _order_key(values.get(ORDER_KEY)),
             routed,
+            _segment(values),
         )
 
 
@@ -402,6 +421,8 @@ _NATIVE: Final = UNTREATED | {
     INPUT,
     ARRIVED_AT,
     DELAY_MS,
+    SEGMENT_AT,
+    SEGMENT_END,
 }
 
 
@@ -411,15 +432,34 @@ def native_value(name: str, value: bytes | None) -> bytes | None:
         return None
     if name == "fragment.index":
         return b"%d" % (int(value) + 1) if value.isdigit() and len(value) < 12 else value
-    if name == "mq-msg-flags":
-        return (
-            (b"true" if int(value) & _MQ_LAST_IN_GROUP else b"false") if value.isdigit() and len(value) < 12 else value
-        )
+    if name == _MQ_FLAGS:
+        flags = _mq_flags(value)
+        return value if flags is None else b"true" if flags & _MQ_LAST_IN_GROUP else b"false"
     if name == "mq-group-id":
         return value.lower()
     if name == "JMSDeliveryMode":
         return {b"1": b"non_persistent", b"2": b"persistent"}.get(value, value.lower())
     return value
+
+
+def _mq_flags(value: bytes) -> int | None:
+    return int(value) if value.isdigit() and len(value) < 12 else None
+
+
+def _read_mq_segment(headers: Sequence[tuple[str, bytes | None]], values: Values) -> None:
+    """A message of MQ always has an offset; its flags say if it is a segment, and if it is the last one (B-124)."""
+    flags = 0
+    for name, value in headers:
+        if name == _MQ_FLAGS and value is not None:
+            flags |= _mq_flags(value) or 0
+    if flags & _MQ_LAST_SEGMENT:
+        values.setdefault(SEGMENT_END, []).append(b"true")
+    elif not flags & _MQ_SEGMENT:
+        for name, value in headers:
+            if name == "mq-offset":
+                values[SEGMENT_AT].remove(value)
+        if not values.get(SEGMENT_AT, True):
+            del values[SEGMENT_AT]
 
 
 def _forget_lone_correlation(headers: Sequence[tuple[str, bytes | None]], values: Values) -> None:
@@ -582,6 +622,33 @@ def _order_key(raws: list[bytes | None] | None) -> bytes:
     return key
 
 
+def _segment(values: Values) -> Segment | None:
+    raw_at, raw_end = _one(SEGMENT_AT, values.get(SEGMENT_AT)), _one(SEGMENT_END, values.get(SEGMENT_END))
+    if raw_at is None and raw_end is None:
+        return None
+    at = decimal(raw_at or b"")
+    if at is None:
+        raise _Refused(DecodeError, SEGMENT_AT, f"{SEGMENT_AT} {_shown(raw_at)} is no position of a byte")
+    end = ENDS.get((raw_end or b"false").lower())
+    if end is None:
+        raise _Refused(DecodeError, SEGMENT_END, f"{SEGMENT_END} {_shown(raw_end)} is neither true nor false")
+    return Segment(at, end)
+
+
+def segment_of(headers: Sequence[tuple[str, bytes | None]]) -> Segment:
+    """The place of a record that was taken for a piece, whatever aliases are accepted by now."""
+    values = _READING.properties(headers)
+    if SEGMENT_AT not in values:
+        values = _READING_OF_MQ.properties(headers)
+        _read_mq_segment(headers, values)
+    return _segment(values) or Segment(0, False)
+
+
+def without_segment(headers: Sequence[tuple[str, bytes | None]], reading: Reading) -> list[tuple[str, bytes | None]]:
+    """The headers of a component that a piece has: without its place in there."""
+    return [pair for pair in headers if reading.names.get(pair[0]) not in (SEGMENT_AT, SEGMENT_END)]
+
+
 def _check_priority(raws: list[bytes | None] | None) -> None:
     raw = _one(PRIORITY, raws)
     if raw is not None and not (len(raw) == 1 and raw.isdigit()):
@@ -599,3 +666,7 @@ def _check_digest(raws: list[bytes | None] | None) -> None:
             DIGEST,
             f"{DIGEST} {_shown(raw)} is no sha256:<64 hexadecimal digits>",
         )
+
+
+_READING: Final = Reading()
+_READING_OF_MQ: Final = Reading([AliasFamily.MQ])

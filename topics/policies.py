@@ -224,6 +224,11 @@ class DestinationPolicy:
         return self.shape is Shape.REFERENCE
 
     @property
+    def may_refer(self) -> bool:
+        """True if a unit may list where its components are instead of their values: each is one record then, and none comes in pieces."""
+        return Shape.REFERENCE in (self.shape, self.oversize.value)
+
+    @property
     def fits_one_record(self) -> bool:
         """True if a unit must fit into one record with all of its content."""
         return self.shape is Shape.ENVELOPE and self.oversize is Oversize.FAIL

@@ -78,6 +78,24 @@ class Held(NamedTuple):
     facts: Facts | None = None
 
 
+class HeldPiece(NamedTuple):
+    """A piece of a component was held, which is not whole by it (B-124).
+
+    Attributes:
+        id: Of the group.
+        slot: Under which it is held (`uow.processor.core.segments`).
+        at: Its append time, epoch ms.
+        offset: Its source offset.
+        body: Its Avro body.
+    """
+
+    id: bytes
+    slot: int
+    at: int
+    offset: int
+    body: bytes
+
+
 class Amended(NamedTuple):
     """A command changed what counts for an open group (W-203). All of what commands ever said of it, not only the last one.
 
@@ -155,7 +173,7 @@ class Closed(NamedTuple):
     prints: bytes = b""
 
 
-Change = Opened | Held | Amended | Removed | Waits | Announced | Closed
+Change = Opened | Held | HeldPiece | Amended | Removed | Waits | Announced | Closed
 
 
 class Delivered(NamedTuple):
@@ -211,17 +229,21 @@ class Dropped(NamedTuple):
 
 
 class TakenOut(NamedTuple):
-    """A component leaves its group by a command and goes to `D.errors` as `cancelled`; the group stays open (W-76).
+    """A component leaves its group alone and goes to `D.errors`: by a command, and the group stays open (W-76); or because it is a piece of one that never was whole.
 
     Attributes:
         body: Its Avro body.
         missing: Numbers that the group lacks without it.
-        command: The command that took it out.
+        why: Told to people.
+        outcome: How it ends.
+        reason: Why, as of a group.
     """
 
     body: bytes
     missing: tuple[Range, ...]
-    command: Command
+    why: str
+    outcome: UnitOutcome = UnitOutcome.CANCELLED
+    reason: Reason = Reason.COMMAND
 
 
 class Answered(NamedTuple):

@@ -113,7 +113,7 @@ def _refused(why: str) -> CommandVerdict:
 
 
 def _counted(group: Group) -> str:
-    return f"{len(group.held)} component{'s' if len(group.held) > 1 else ''}"
+    return f"{len(group.held)} component{'s' * (len(group.held) != 1)}"
 
 
 def _lacking(missing: Ranges) -> str:
@@ -168,12 +168,13 @@ _FATES: Final = {
     ExpirationPolicy.DISCARD: "discarded",
     ExpirationPolicy.LOG: "logged and discarded",
     ExpirationPolicy.REDIRECT: "to the errors topic",
+    ExpirationPolicy.DELIVER_PARTIAL: "whole, so that there is no unit",
 }
 
 
 def _expire(case: Case) -> CommandVerdict:
     """Close now, by `expiration_policy`."""
-    if case.policy.expiration_policy is ExpirationPolicy.DELIVER_PARTIAL:
+    if case.policy.expiration_policy is ExpirationPolicy.DELIVER_PARTIAL and case.group.has_unit:
         return _release(case)
     return _given_up(case, UnitOutcome.EXPIRED, _FATES[case.policy.expiration_policy])
 
@@ -247,7 +248,7 @@ def _remove(case: Case) -> CommandVerdict:
         return _refused(f"{_too_many(waived)}: release or cancel the group")
     removed = _without(group, seq, Reading.of(case.policy))
     missing = missing_numbers(group.held.keys() - {seq}, removed.end)
-    effect = TakenOut(group.held[seq], missing, case.command)
+    effect = TakenOut(group.held[seq], missing, case.command.why)
     return CommandVerdict(
         True, f"takes number {seq} out, to the errors topic{_lacking(missing)}", Decision((removed,), (effect,))
     )
@@ -319,6 +320,8 @@ def _is_complete(group: Group, spared: int, end: int) -> bool:
     return asked(group.ruled.policy.complete_when, standing, group.ruled.policy).at == 0
 
 
+_OF_UNITS: Final = frozenset({Verb.RELEASE, Verb.DECLARE_END, Verb.WAIVE})
+"""Verbs that may deliver a unit, for which a component must be there."""
 VERBS: Final[Mapping[Verb, Callable[[Case], CommandVerdict]]] = {
     Verb.RELEASE: _release,
     Verb.CANCEL: _cancel,
@@ -342,6 +345,8 @@ def decide_command(command: Command, at: int, now: Situation) -> CommandVerdict:
     """
     if command.generation and (now.group is None or now.group.generation != command.generation):
         return _refused(f"generation {command.generation} of this id is not open")
+    if now.group is not None and not now.group.has_unit and command.verb in _OF_UNITS:
+        return _refused("nothing but pieces of components is held: cancel or expire the group")
     if now.group is not None:
         return VERBS[command.verb](Case(command, now.group, at, now))
     if now.closed is not None:
@@ -386,7 +391,7 @@ def decide_manifest(command: Command, at: int, now: Situation) -> CommandVerdict
     if strangers:
         text += f"; {len(strangers)} that it does not list to the errors topic"
     removed = [_without(group, seq, Reading.of(row), strangers) for seq in strangers]
-    effects = tuple([TakenOut(group.held[seq], (), command) for seq in strangers])
+    effects = tuple([TakenOut(group.held[seq], (), command.why) for seq in strangers])
     return CommandVerdict(True, text, Decision((*removed, Announced(group.id, called)), effects))
 
 

@@ -20,6 +20,7 @@ from uow.processor.core.changes import (
     Dropped,
     Effect,
     Held,
+    HeldPiece,
     Opened,
     Rejected,
     Rerouted,
@@ -31,8 +32,9 @@ from uow.processor.core.conditions import asked, bytes_limit, is_complete, rolls
 from uow.processor.core.digest_check import agrees
 from uow.processor.core.gathered import Facts
 from uow.processor.core.group import UNKNOWN_END, Group, exceeds_limits
+from uow.processor.core.segments import FIRST_SLOT
 from uow.schemas.claim_check import has_value
-from uow.schemas.component import component_id_of
+from uow.schemas.component import component_id_of, value_of
 from uow.schemas.error_classes import (
     BadSequenceNumberError,
     ComponentExpiredError,
@@ -210,6 +212,30 @@ def _late(closed: Closed, marks: Marks) -> Rejected:
     return _refuse(UnitClosedError, closed.outcome.value, f"reason {closed.reason.value}", marks)
 
 
+def _piece_held_already(arrival: Arrival, now: Situation) -> Effect | None:
+    """Line 10 for a piece of a component (B-124): beside the whole one, or beside the other pieces. The same bytes once more are none too many."""
+    marks, group, value = arrival.marks, now.group, arrival.value or b""
+    assert marks.segment is not None
+    if group is None:
+        return None
+    at, case, detail = marks.segment.at, "duplicate", ""
+    if marks.seq in group.held:
+        body = group.held[marks.seq]
+        if marks.component_id is not None and component_id_of(body) == marks.component_id:
+            case = "resend"
+        elif (value_of(body) or b"")[at : at + len(value)] != value:
+            case, detail = "conflict", "the component is whole, and has other bytes there"
+    else:
+        found = group.segments.overlap(marks.seq, marks.segment, value) if group.segments is not None else None
+        if found is None or not (found.conflict or found.is_duplicate):
+            return None
+        if found.conflict:
+            case, detail = "conflict", found.conflict
+    if case != "conflict" and now.policy.duplicate_policy is DuplicatePolicy.DROP_IDENTICAL:
+        return Dropped(case)
+    return _refuse(DuplicateSequenceNumberError, case, detail, marks)
+
+
 def _held_already(arrival: Arrival, now: Situation) -> Effect | None:
     """Line 10: the first stays; resend, duplicate and conflict are told apart (W-31, W-44)."""
     if now.group is None:
@@ -320,6 +346,14 @@ LINES: tuple[Line, ...] = (
     Line("11", _above_end),
     Line("12", _wrong_end),
 )
+PIECE_LINES: tuple[Line, ...] = (
+    Line("6", _misrouted),
+    Line("8", _closed_complete),
+    Line("9", _closed_otherwise),
+    Line("10", _piece_held_already),
+    Line("11", _above_end),
+)
+"""Asked of a piece of a component; once it is whole, the table is asked of the component (B-124)."""
 RULE_LINES: tuple[Line, ...] = (
     Line("", _whole_already),
     Line("", _too_many_groups),
@@ -418,19 +452,40 @@ def decide_refusal(refusal: Refusal, now: Situation) -> Decision:
     return Decision((end,), (rejected, Undelivered(end, refusal.error)))
 
 
+def hold_piece(arrival: Arrival, now: Situation) -> Decision:
+    """Line 14 for a piece that does not make its component whole: its bytes count as those of components do."""
+    marks = arrival.marks
+    group, opened = _group_of(arrival, now)
+    slot = FIRST_SLOT if group.segments is None else group.segments.next_slot
+    changes: list[Change] = [*opened, HeldPiece(marks.id, slot, arrival.at, arrival.offset, arrival.body)]
+    size = len(arrival.body)
+    if not exceeds_limits(0, group.bytes + group.bytes_in_pieces() + size, size, now.policy):
+        return Decision(tuple(changes))
+    closed = Closed(marks.id, group.generation, UnitOutcome.FAILED, Reason.LIMIT, group.highest, now.before, now.clock)
+    return Decision((*changes, closed), (Undelivered(closed, UnitTooLargeError),))
+
+
+def _group_of(arrival: Arrival, now: Situation) -> tuple[Group, tuple[Opened, ...]]:
+    """The open group; or an empty one, and the change that opens it."""
+    if now.group is not None:
+        return now.group, ()
+    marks = arrival.marks
+    generation = max(now.newest, now.closed.generation if now.closed is not None else 0) + 1
+    opened_at = arrival.at if arrival.facts is None else arrival.facts.arrival
+    group = Group(marks.id, generation, opened_at)
+    if now.row is not None:
+        group.rule(now.row)
+    return group, (Opened(marks.id, generation, opened_at, b"" if now.row else marks.order_key, now.row),)
+
+
 def _hold(arrival: Arrival, now: Situation) -> Decision:
     """Lines 13 to 15."""
-    marks, policy, group = arrival.marks, now.policy, now.group
-    changes: list[Change] = []
-    generation = group.generation if group is not None else 1
-    if group is None:
-        generation = max(now.newest, now.closed.generation if now.closed is not None else 0) + 1
-        opened_at = arrival.at if arrival.facts is None else arrival.facts.arrival
-        changes.append(Opened(marks.id, generation, opened_at, b"" if now.row else marks.order_key, now.row))
-        group = Group(marks.id, generation, opened_at)
-        if now.row is not None:
-            group.rule(now.row)
-    attributes = Attributes(marks.expires_at, marks.deliver_at, marks.total or 0) if marks.special else None
+    marks, policy = arrival.marks, now.policy
+    group, opened = _group_of(arrival, now)
+    generation = group.generation
+    changes: list[Change] = [*opened]
+    is_special = marks.special or group.segments is not None  # so that a restore finds the group special, too
+    attributes = Attributes(marks.expires_at, marks.deliver_at, marks.total or 0) if is_special else None
     if attributes == _NO_ATTRIBUTES and now.row is not None:
         attributes = None
     tail = arrival.tail if marks.end else None
@@ -468,7 +523,8 @@ def _hold(arrival: Arrival, now: Situation) -> Decision:
     effect: Delivered | Undelivered | Waits | None = None
     if marks.expires_at and marks.expires_at < now.clock:  # line 13
         effect = Undelivered(close(UnitOutcome.EXPIRED, Reason.COMPONENT_EXPIRED), ComponentExpiredError)
-    elif exceeds_limits(size, group.bytes + size_bytes, size_bytes, policy):  # line 14
+    elif exceeds_limits(size, group.bytes + group.bytes_in_pieces(marks.seq) + size_bytes, size_bytes, policy):
+        # line 14
         effect = Undelivered(close(UnitOutcome.FAILED, Reason.LIMIT), UnitTooLargeError)
     elif arrival.facts is not None:  # line 15 by the conditions of a row
         effect = _completed_by_rule(arrival, now, group, close, end, spared)
@@ -596,7 +652,8 @@ def decide_due(now: Situation) -> Decision:
 
 
 def _given_up(reason: Reason, by: ExpirationPolicy, at: int, now: Situation) -> Delivered | Undelivered:
-    if by is ExpirationPolicy.DELIVER_PARTIAL:
+    assert now.group is not None
+    if by is ExpirationPolicy.DELIVER_PARTIAL and now.group.has_unit:
         return Delivered(now.close(UnitOutcome.PARTIAL, reason, at))
     return Undelivered(now.close(UnitOutcome.EXPIRED, reason, at), UowError)
 

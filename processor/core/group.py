@@ -23,6 +23,7 @@ from uow.processor.core.changes import (
     Closed,
     Delivered,
     Held,
+    HeldPiece,
     Removed,
     Tail,
     Waits,
@@ -38,6 +39,7 @@ from uow.processor.core.ranges import (
     those_in,
     without,
 )
+from uow.processor.core.segments import FIRST_SLOT, Segments
 from uow.schemas.claim_check import external_bytes
 from uow.schemas.component import component_id_of, decode_component
 from uow.schemas.fingerprint import fingerprints
@@ -113,6 +115,7 @@ class Group:
         waived_held: How many of these are held.
         extended: Before this moment it is not given up for age or idleness, epoch ms; 0 for none.
         ruled: What it has because it is a group by rule; None for a unit of work.
+        segments: Pieces of components that are not whole yet (B-124); None if there are none.
         tail: See `Tail`; None after a restore or a removal.
         is_open: False from its close on.
         lists_plain: False where nobody needs to know one by one which plain components it holds: `Happened.held` leaves them out.
@@ -140,6 +143,7 @@ class Group:
         "opened_at",
         "order_key",
         "ruled",
+        "segments",
         "special",
         "tail",
         "waits",
@@ -168,6 +172,7 @@ class Group:
         self.waived_held = 0
         self.extended = 0
         self.ruled: Ruled | None = None
+        self.segments: Segments | None = None
         self.tail: Tail | None = None
         self.is_open = True
         self.lists_plain = True
@@ -176,7 +181,7 @@ class Group:
     def __repr__(self) -> str:
         return f"Group({self.id!r}, generation={self.generation}, held={self.held_ranges()}, end={self.end if self.end_known else None})"
 
-    def apply(self, change: Held | Amended | Removed | Waits | Announced | Closed) -> None:
+    def apply(self, change: Held | HeldPiece | Amended | Removed | Waits | Announced | Closed) -> None:
         """Writes one change into the group."""
         if self.ruled is not None:
             self.ruled.counting = None
@@ -194,12 +199,18 @@ class Group:
                 self._remove(change)
             case Held():
                 self._hold(change)
+            case HeldPiece():
+                self.hold_piece(change.slot, change.body)
+                self.last_at = max(self.last_at, change.at)
             case _:
                 assert_never(change)
 
     def _hold(self, change: Held) -> None:
         seq = change.seq
         self.hold(seq, change.body, change.at)
+        if self.segments is not None:
+            self.segments.drop(seq)
+            self.segments = self.segments if self.segments.bodies else None
         if change.end:
             self.mark_end(seq, change.tail)
         if change.external_bytes:
@@ -246,6 +257,13 @@ class Group:
         if seq > self.highest:
             self.highest = seq
 
+    def hold_piece(self, slot: int, body: bytes) -> None:
+        """Takes a piece of a component, which fits to those that are held (`Segments.overlap`)."""
+        if self.segments is None:
+            self.segments = Segments()
+        self.special = True
+        self.segments.add(slot, body)
+
     def hold_routed(self, seq: int, body: bytes, at: int, arrival: int, value_bytes: int, component_id: bytes) -> None:
         """The same in a group by rule that looks at nothing else of it: its arrival, the length of its value, its component id."""
         self.held[seq] = body
@@ -285,7 +303,7 @@ class Group:
     # -- restore ----------------------------------------------------------------------------------------------------
 
     def as_data(self) -> dict[str, Any]:
-        """The open group as numbers, bytes and lists: its fields by name, `held` as pairs of number and body, `waived` as pairs of numbers.
+        """The open group as numbers, bytes and lists: its fields by name, `held` as pairs of number (or slot of a piece) and body, `waived` as pairs of numbers.
 
         Of a group by rule also `rule`, the name of its row, which is empty otherwise, `waits_since`, and its manifest: who brought it, when, and the
         text, which is empty if there is none.
@@ -295,7 +313,11 @@ class Group:
         called = None if self.ruled is None else self.ruled.called
         manifest = (b"", 0, b"") if called is None else (called.command_id, called.at, called.text)
         data |= zip(("manifest_id", "manifest_at", "manifest"), manifest, strict=True)
-        lists = {"held": [*self.held.items()], "waived": [(each.first, each.last) for each in self.waived]}
+        pieces = self.segments.bodies if self.segments is not None else {}
+        lists = {
+            "held": [*self.held.items(), *pieces.items()],
+            "waived": [(each.first, each.last) for each in self.waived],
+        }
         return data | lists | {"rule": rule, "waits_since": waits_since}
 
     @classmethod
@@ -306,7 +328,10 @@ class Group:
             DecodeError: A component cannot be read by that row.
         """
         group = cls(data["id"], data["generation"], data["opened_at"])
-        group.held = dict(data["held"])
+        group.held = {seq: body for seq, body in data["held"] if seq < FIRST_SLOT}
+        for slot, body in data["held"]:
+            if slot >= FIRST_SLOT:
+                group.hold_piece(slot, body)
         if row is not None:
             group.rule(row)
             assert group.ruled is not None
@@ -327,13 +352,13 @@ class Group:
         """
         self.held = held
         self.bytes = sum(map(len, held.values()))
-        self.highest = max(held)
+        self.highest = max(held, default=0)
         if end != UNKNOWN_END:
             self.end, self.marked = end, True
 
     def read_last_at(self) -> None:
         """Takes `last_at` from the components' own append times."""
-        self.last_at = max([decode_component(body).timestamp for body in self.held.values()], default=self.last_at)
+        self.last_at = max([decode_component(body).timestamp for body in self.bodies()], default=self.last_at)
 
     # -- its place in line (W-210) ----------------------------------------------------------------------------------
 
@@ -375,7 +400,27 @@ class Group:
     def forget(self) -> None:
         """Lets go of the components once nobody will ask: a closed group may stay in line for its deadline."""
         self.held = {}
+        self.segments = None
         self.tail = None
+
+    def bodies(self) -> list[bytes]:
+        """Avro bodies of all records held: components, then pieces of those that are not whole yet; both in order of arrival."""
+        pieces = self.segments.bodies.values() if self.segments is not None else ()
+        return [*self.held.values(), *pieces]
+
+    @property
+    def record_count(self) -> int:
+        """How many that are."""
+        return len(self.held) + (len(self.segments.bodies) if self.segments is not None else 0)
+
+    def bytes_in_pieces(self, without: int = 0) -> int:
+        """Bytes of the pieces held, but for those of one number."""
+        return 0 if self.segments is None else self.segments.bytes - self.segments.bytes_of(without)
+
+    @property
+    def has_unit(self) -> bool:
+        """True unless all that it holds are pieces of components that are not whole yet."""
+        return bool(self.held) or self.ruled is not None
 
     @property
     def end_known(self) -> bool:

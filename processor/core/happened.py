@@ -6,28 +6,32 @@ Belongs here: the values. Does not belong here: who fills them (`partition_state
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from uow.processor.core.changes import Closed, Effect
 from uow.processor.core.columns import Record
 from uow.processor.core.group import Group
 from uow.processor.core.strays import Stray
-from uow.schemas.records import Attributes
+from uow.schemas.records import Attributes, UnitOutcome
 
 
 @dataclass(slots=True)
 class Counts:
     """Where records went (EN-10).
 
-    received = held + duplicate + rejected + passed + ignored, and held = delivered + expired + cancelled + failed + open. Counted since the
+    received = held + joined + duplicate + rejected + passed + ignored, and held = delivered + expired + cancelled + failed + open. Counted since the
     partition was assigned; what a restore found counts as received and held.
 
     Attributes:
+        held: Components, and pieces of those that are not whole yet.
+        joined: Pieces that are in a component of which another piece counts as held (B-124).
         rerouted: Of those passed: sent on to their right partition (W-110).
         mixed: Units delivered whose components are not uniform (W-133).
     """
 
     received: int = 0
     held: int = 0
+    joined: int = 0
     duplicate: int = 0
     rejected: int = 0
     passed: int = 0
@@ -41,8 +45,22 @@ class Counts:
 
     @property
     def open(self) -> int:
-        """Components held in open groups."""
+        """Components held in open groups, and pieces of those that are not whole yet."""
         return self.held - self.delivered - self.expired - self.cancelled - self.failed
+
+    def count_closed(self, outcome: UnitOutcome, count: int) -> None:
+        """Adds so many components of a group that closed."""
+        match outcome:
+            case UnitOutcome.COMPLETE | UnitOutcome.PARTIAL:
+                self.delivered += count
+            case UnitOutcome.EXPIRED:
+                self.expired += count
+            case UnitOutcome.CANCELLED:
+                self.cancelled += count
+            case UnitOutcome.FAILED:
+                self.failed += count
+            case _:
+                assert_never(outcome)
 
 
 HeldRow = tuple[Group, int, bool, int, Attributes | None]
@@ -62,6 +80,8 @@ class Happened:
         effects: For the world, in order.
         amended: Groups that a command changed and left open then.
         removed: Components that a command took out of groups, in order: group, number, and how many of the group were held before it came.
+        pieces: Pieces of components held, in order: group and slot.
+        joined: Pieces whose component is held now, in order: group and slots.
         recycled: Components without a group that joined one, or were refused: their rows go.
         commands: Ids of commands decided, with their append times: what the ledger must remember.
         credits: Rules whose next complete group need not wait (True), or of which one did not (False).
@@ -74,6 +94,8 @@ class Happened:
     effects: list[Outward] = field(default_factory=list)
     amended: list[Group] = field(default_factory=list)
     removed: list[tuple[Group, int, int]] = field(default_factory=list)
+    pieces: list[tuple[Group, int]] = field(default_factory=list)
+    joined: list[tuple[Group, list[int]]] = field(default_factory=list)
     recycled: list[Stray] = field(default_factory=list)
     commands: list[tuple[bytes, int]] = field(default_factory=list)
     credits: dict[str, bool] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from operator import methodcaller
 from typing import assert_never
 
@@ -24,6 +25,7 @@ from uow.processor.core.changes import (
     Delivered,
     Dropped,
     Held,
+    HeldPiece,
     Opened,
     Passed,
     Rejected,
@@ -42,9 +44,10 @@ from uow.processor.core.columns import (
     looked_at,
     read_headers,
 )
-from uow.processor.core.command import CommandVerdict, decide_command, decide_manifest
+from uow.processor.core.command import CommandVerdict, decide_command, decide_manifest, held_marks
 from uow.processor.core.decide import (
     ASSIGNED_LINES,
+    PIECE_LINES,
     Arrival,
     Situation,
     decide_announced,
@@ -58,6 +61,7 @@ from uow.processor.core.decide import (
     decide_refusal,
     decide_released,
     decide_rolled_over,
+    hold_piece,
     other_rule,
 )
 from uow.processor.core.fast_path import process_rows
@@ -68,8 +72,9 @@ from uow.processor.core.partition_state import PartitionState
 from uow.processor.core.plan_size import (
     HEADER_BYTES,
 )
+from uow.processor.core.segments import Segments
 from uow.processor.core.strays import RecycledRecord, Stray, is_recycled
-from uow.schemas.component import encode_component
+from uow.schemas.component import decode_component, encode_component
 from uow.schemas.error_classes import DecodeError, DuplicateSequenceNumberError, InvariantViolation
 from uow.topics.commands import (
     DRY_RUN_WOULD,
@@ -82,8 +87,10 @@ from uow.topics.grouping import GroupPolicy
 from uow.topics.headers import (
     ORDER_KEY,
     RULE,
+    SEGMENT_AT,
     Marks,
     Refusal,
+    without_segment,
 )
 from uow.topics.policies import HandlingPolicy
 from uow.topics.rules import AtMaxOpenGroups, Cardinality, LateJoin, OnRuleChange, Release
@@ -399,9 +406,40 @@ class Partition(PartitionState):
             body, external_bytes = (encoded, 0) if encoded else self.reader.encode(record, marks)
             arrival = Arrival(marks, record.offset(), at, record.value(), body, tail, external_bytes)
             waits = group.waits if group is not None else marks.order_key in self.lines
-            decision = decide_arrival(arrival, now._replace(waits=waits) if waits else now)
+            now = now._replace(waits=waits) if waits else now
+            decision = (
+                decide_arrival(arrival, now) if marks.segment is None else self._decide_piece(arrival, record, now)
+            )
         self._carry_out(decision, record)
         self._deliver_freed()
+
+    def _decide_piece(self, arrival: Arrival, record: Record, now: Situation) -> Decision:
+        """A piece of a component waits for the others; with the last one that was lacking the table is asked of the whole component (B-124)."""
+        refused = decide_before(arrival, now, PIECE_LINES)
+        if refused is not None:
+            return refused
+        marks, value = arrival.marks, arrival.value or b""
+        assert marks.segment is not None
+        segments = Segments() if now.group is None or now.group.segments is None else now.group.segments
+        whole = segments.joined(marks.seq, marks.segment, value)
+        if whole is None:
+            return hold_piece(arrival, now)
+        component = decode_component(arrival.body)
+        first = component if marks.segment.at == 0 else segments.first(marks.seq)
+        component = replace(
+            component,
+            component_id=first.component_id,
+            end=first.end,
+            key=first.key,
+            value=whole,
+            headers=tuple(without_segment(first.headers, self.reading)),
+        )
+        marks = held_marks(marks.id, component, self.reading)._replace(
+            special=True
+        )  # its pieces alone are in the input
+        tail = tail_of(marks.component_id, record.offset(), component.headers if marks.end else (), self.reading)
+        joined = Arrival(marks, record.offset(), arrival.at, whole, encode_component(component), tail)
+        return decide_arrival(joined, now)
 
     def _awaits_rule(self, marks: Marks | Refusal | None, offset: int) -> bool:
         """True if a component names a row that is not known, as far as the rules were read when it came."""
@@ -574,7 +612,19 @@ class Partition(PartitionState):
             return Refusal(
                 DecodeError, ORDER_KEY, 'the header needs a destination with routing = "path"', marks.id, marks.seq
             )
+        if isinstance(marks, Marks) and marks.segment is not None and (why := self._why_no_pieces(marks)):
+            return Refusal(DecodeError, SEGMENT_AT, why, marks.id, marks.seq)
         return marks
+
+    def _why_no_pieces(self, marks: Marks) -> str:
+        """Why a component may not come in pieces; empty if it may (B-124)."""
+        if marks.routed is not None:
+            return "a component by rule is sent whole"
+        if marks.order_key:
+            return f"a component with {ORDER_KEY} is sent whole"
+        if self.policy.may_refer:
+            return "units of this destination may refer to the records of their components, which are sent whole"
+        return ""
 
     def _believed(self, at: int) -> int:
         """How far an append time moves the clock: one that cannot be does not."""
@@ -687,6 +737,8 @@ class Partition(PartitionState):
                 return group
             case Held():
                 self.hold(group := self.groups[change.id], change)
+            case HeldPiece():
+                self.hold_piece(group := self.groups[change.id], change)
             case Amended():
                 group = self.groups[change.id]
                 group.apply(change)

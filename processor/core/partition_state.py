@@ -14,14 +14,16 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from operator import attrgetter, itemgetter
-from typing import NamedTuple, assert_never
+from typing import NamedTuple
 
 from uow.processor.core.changes import (
     Announced,
     Closed,
     Held,
+    HeldPiece,
     Opened,
     Removed,
+    TakenOut,
     Waits,
 )
 from uow.processor.core.closed import ClosedMemory, CommandMemory
@@ -372,12 +374,24 @@ class PartitionState:
         self.happened.amended.append(group)
 
     def hold(self, group: Group, held: Held) -> None:
-        """Applies a held component to its group, and accounts for it."""
+        """Applies a held component to its group, and accounts for it: for its pieces as well, if it came in several."""
+        if group.segments is not None and (slots := group.segments.slots(held.seq)):
+            self.held_bytes -= group.segments.bytes_of(held.seq)
+            self.counts.held -= len(slots)
+            self.counts.joined += len(slots)
+            self.happened.joined.append((group, slots))
         group.apply(held)
         self.counts.held += 1
         self.held_bytes += len(held.body)
         self.fed_bytes += held.external_bytes
         self.happened.held.append((group, held.seq, held.end, held.offset, held.attributes))
+
+    def hold_piece(self, group: Group, held: HeldPiece) -> None:
+        """Applies a held piece of a component to its group, and accounts for it."""
+        group.apply(held)
+        self.counts.held += 1
+        self.held_bytes += len(held.body)
+        self.happened.pieces.append((group, held.slot))
 
     def remove(self, group: Group, removed: Removed) -> None:
         """Takes a component out of a group, and out of what this poll held."""
@@ -407,19 +421,24 @@ class PartitionState:
         self.left_bytes -= group.bytes + CLOSE_BYTES * len(group.held)
         if group.order_key:
             self._leave_line(group)
+        if group.segments is not None:
+            self._give_up_pieces(group, closed)
         self.held_bytes -= group.bytes - group.external_bytes
-        count, counts = len(group.held), self.counts
-        match closed.outcome:
-            case UnitOutcome.COMPLETE | UnitOutcome.PARTIAL:
-                counts.delivered += count
-            case UnitOutcome.EXPIRED:
-                counts.expired += count
-            case UnitOutcome.CANCELLED:
-                counts.cancelled += count
-            case UnitOutcome.FAILED:
-                counts.failed += count
-            case _:
-                assert_never(closed.outcome)
+        self.counts.count_closed(closed.outcome, len(group.held))
+
+    def _give_up_pieces(self, group: Group, closed: Closed) -> None:
+        """Of components that never were whole what came goes to `D.errors`, whatever becomes of the group (B-124)."""
+        assert group.segments is not None
+        missing, outcome = group.missing(), closed.outcome
+        if outcome in (UnitOutcome.COMPLETE, UnitOutcome.PARTIAL):
+            outcome = UnitOutcome.FAILED
+        for body in group.segments.bodies.values():
+            taken = TakenOut(body, missing, "its component is not whole", outcome, closed.reason)
+            self.happened.effects.append((taken, None, group))
+        count = len(group.segments.bodies)
+        self.left_bytes -= group.segments.bytes + CLOSE_BYTES * count
+        self.held_bytes -= group.segments.bytes
+        self.counts.count_closed(outcome, count)
 
     def _leave_rule(self, group: Group, ruled: Ruled, outcome: UnitOutcome) -> None:
         rule_id = ruled.policy.rule_id
@@ -478,7 +497,7 @@ class PartitionState:
 
     def _place(self, group: Group) -> tuple[int, bytes]:
         """Where a group stands among others, and its order key, by the first component held: after a restore nobody knows more."""
-        first = decode_component(next(iter(group.held.values())))
+        first = decode_component(group.bodies()[0])
         return first.source.offset, held_marks(group.id, first, self.reading).order_key
 
     def _leave_line(self, group: Group) -> None:

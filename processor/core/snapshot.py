@@ -72,7 +72,9 @@ def restore(partition: Partition, snapshot: Snapshot) -> None:
     groups = partition.groups
     partition.order_restored()
     partition.credits.update(snapshot.credits)
-    partition.held_bytes = sum(group.bytes - group.external_bytes for group in groups.values())
+    partition.held_bytes = sum(
+        group.bytes - group.external_bytes + group.bytes_in_pieces() for group in groups.values()
+    )
     for key, line in snapshot.lines.items():
         partition.lines[key] = {group_id: groups[group_id] for group_id in line}
     for closed in snapshot.closed:

@@ -84,6 +84,9 @@ def awaited(group: Group, now_ms: int) -> str:
 
 def _numbers(group: Group) -> str:
     lacking = group.missing()
+    if group.segments is not None:
+        in_part = ", ".join(map(str, group.segments.numbers()[:MOST_REPLIES]))
+        return f"numbers {ranges_text(lacking)}; in part there: {in_part}"
     if len(lacking) == 1 and lacking[0].last == MAX_SEQ:
         return "its end"
     return f"numbers {ranges_text(lacking)}"

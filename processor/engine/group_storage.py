@@ -19,14 +19,16 @@ class GroupStorage:
         row_key: The beginning of these rows' keys.
         row_head: The beginning of their values.
         has_group_row: True if the changelog says what commands changed.
+        pieces: Slots of the pieces of components that have a row (`uow.processor.core.segments`).
     """
 
-    __slots__ = ("has_group_row", "row_head", "row_key", "rows")
+    __slots__ = ("has_group_row", "pieces", "row_head", "row_key", "rows")
 
     def __init__(self, row_key: bytes, row_head: bytes) -> None:
         self.rows = 0
         self.row_key, self.row_head = row_key, row_head
         self.has_group_row = False
+        self.pieces: set[int] = set()
 
 
 def storage_of(group: Group) -> GroupStorage | None:

@@ -131,10 +131,9 @@ class OutputWriter:
                 if group is not None:
                     self._give_up(group, closed, error, command, written)
                 self._outcome(group, closed, written, command, decided_at)
-            case TakenOut(body, lacking, by):
-                missing, text = ranges_text(bounded_ranges(lacking)), f"removed: {by.why}"
-                fate = UnitOutcome.CANCELLED, Reason.COMMAND
-                self._to_errors(decode_component(body), UowError, *fate, text, missing, written)
+            case TakenOut(body, lacking, why, outcome, reason):
+                missing, text = ranges_text(bounded_ranges(lacking)), f"removed: {why}"
+                self._to_errors(decode_component(body), UowError, outcome, reason, text, missing, written)
             case Answered():
                 self._answer(effect, written)
             case Rejected(refusal):

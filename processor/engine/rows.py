@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 from uow.processor.core.changes import Closed, Held
 from uow.processor.core.gathered import Called
 from uow.processor.core.group import UNKNOWN_END, Group
+from uow.processor.core.segments import FIRST_SLOT
 from uow.processor.core.strays import Stray
 from uow.processor.engine.group_storage import GroupStorage, storage_of
 from uow.schemas.claim_check import external_bytes
@@ -53,6 +54,8 @@ from uow.schemas.records import (
 ROW_HEADER = single_object_header("ChangelogComponent")
 ROW_WITHOUT_VALUE = single_object_header("ChangelogReference")
 """Before the row of a component whose value stays in `D.components`: a worker that does not know of that must not take it (W-117)."""
+ROW_OF_PIECE = single_object_header("ChangelogPiece")
+"""Before the row of a piece of a component, for the same reason (B-124)."""
 GROUP_ROW_HEADER = single_object_header("ChangelogGroup")
 _GROUP_ROW_WITHOUT_RULE = single_object_header("ChangelogGroup", 1)
 _GROUP_ROW_WITHOUT_MANIFEST = single_object_header("ChangelogGroup", 2)
@@ -79,11 +82,12 @@ def tombstone_keys(group: Group) -> list[bytes]:
         return []
     key, tails = storage.row_key, _KEY_TAILS
     keys = [key + (tails[seq] if seq < 4096 else seq.to_bytes(4, "big")) for seq in islice(group.held, storage.rows)]
+    keys += [tombstone_key(storage, slot) for slot in sorted(storage.pieces)]
     return [key + tails[GROUP_ROW], *keys] if storage.has_group_row else keys
 
 
 def tombstone_key(storage: GroupStorage, seq: int) -> bytes:
-    """Key of the row of one component of a group that has rows."""
+    """Key of the row of one component of a group that has rows, or of the piece in a slot."""
     return storage.row_key + seq.to_bytes(4, "big")
 
 
@@ -102,6 +106,22 @@ def component_row(group: Group, seq: int, end: bool, offset: int, attributes: At
         head = ROW_WITHOUT_VALUE + head[len(ROW_HEADER) :]
     value = head + long(offset) + said + (LENGTHS[length] if length < 4096 else long(length)) + body
     return storage.row_key + (_KEY_TAILS[seq] if seq < 4096 else seq.to_bytes(4, "big")), value
+
+
+def piece_row(group: Group, slot: int) -> tuple[bytes, bytes]:
+    """Key and value of the row of a piece of a component that is not whole yet (B-124): as of a component, with its slot for a number."""
+    assert group.segments is not None
+    storage: GroupStorage = group.attachment or begin_rows(group)
+    storage.pieces.add(slot)
+    body = group.segments.bodies[slot]
+    value = (
+        ROW_OF_PIECE
+        + storage.row_head[len(ROW_HEADER) :]
+        + long(_offset_of(body))
+        + _PLAIN[_end_of(body)]
+        + sized(body)
+    )
+    return tombstone_key(storage, slot), value
 
 
 def promotion_rows(group: Group, attributes: Mapping[int, Attributes]) -> list[tuple[bytes, bytes | None]]:
@@ -252,6 +272,7 @@ def take_rows(
     begins: dict[bytes, _RowBegin] = {}
     ends: dict[Group, int] = {}
     odd: list[tuple[Group, Held]] = []
+    pieces: list[tuple[Group, int, bytes]] = []
     for key, value in rows.items():
         seq = _SEQS.get(key[-4:]) or int.from_bytes(key[-4:], "big")
         if seq == GROUP_ROW:
@@ -261,6 +282,9 @@ def take_rows(
         if begin is None:
             begin = found[key[:-4]] = _begin_of(key, value, restore_group, begins)
         head, group, held = begin
+        if seq >= FIRST_SLOT:
+            pieces.append((group, seq, read_row(value).payload))
+            continue
         if value.startswith(head):
             at = len(head)
             while value[at] > 127:  # behind the offset: mark, attributes or none, length
@@ -290,6 +314,9 @@ def take_rows(
         group.attachment.rows = len(held)
     for group, change in odd:
         group.apply(change)
+    for group, slot, body in pieces:
+        group.hold_piece(slot, body)
+        group.attachment.pieces.add(slot)
     return [(key, found[key[:-4]][1] if key[:-4] in found else None, value) for key, value in group_rows]
 
 
@@ -349,7 +376,7 @@ def _begin_of(
 
 
 def _row_cursor(value: bytes) -> Cursor:
-    if not value.startswith((ROW_HEADER, ROW_WITHOUT_VALUE)):
+    if not value.startswith((ROW_HEADER, ROW_WITHOUT_VALUE, ROW_OF_PIECE)):
         raise DecodeError("changelog", "no component row of a known version", data=value[:64])
     return Cursor(value, len(ROW_HEADER))
 

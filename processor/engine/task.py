@@ -50,6 +50,7 @@ from uow.processor.engine.rows import (
     component_row,
     group_row,
     ledger_value,
+    piece_row,
     promotion_rows,
     tombstone_key,
     tombstone_keys,
@@ -394,6 +395,7 @@ class PartitionTask:
             partition.counts.passed -= written.refused_late
             partition.counts.rejected += written.refused_late
         removed = self._removed_rows(happened.removed) if happened.removed else []
+        removed += self._joined_rows(happened.joined)
         self._count(happened.effects, closed)
         for group, _ in closed:
             if group is None:
@@ -402,11 +404,17 @@ class PartitionTask:
                 plan.changelog += [(key, None) for key in tombstone_keys(group)]
             group.forget()
         plan.changelog += removed
-        if happened.amended:
-            promoted = [*promoted, *self._no_longer_replayable(happened.amended)]
+        in_pieces = [group for group, _ in happened.pieces]
+        if happened.amended or in_pieces:
+            promoted = [*promoted, *self._no_longer_replayable([*happened.amended, *in_pieces])]
         tombstones = len(plan.changelog)
         amended = dict.fromkeys(happened.amended)
         self._promote(happened.held, promoted, plan.changelog, amended)
+        plan.changelog += [
+            piece_row(group, slot)
+            for group, slot in dict.fromkeys(happened.pieces)
+            if group.segments is not None and slot in group.segments.bodies
+        ]
         self.rows += len(plan.changelog) - 2 * tombstones
         for group in amended:
             if group.is_open:
@@ -517,6 +525,16 @@ class PartitionTask:
                 tombstones.append((tombstone_key(storage, seq), None))
         return tombstones
 
+    def _joined_rows(self, joined: Iterable[tuple[Group, list[int]]]) -> list[tuple[bytes, bytes | None]]:
+        """Tombstones of pieces whose component is held now; those that came in this very poll have no row. Of a group that is closed all go."""
+        tombstones: list[tuple[bytes, bytes | None]] = []
+        for group, slots in joined:
+            storage = storage_of(group)
+            if storage is not None and group.is_open:
+                tombstones += [(tombstone_key(storage, slot), None) for slot in slots if slot in storage.pieces]
+                storage.pieces.difference_update(slots)
+        return tombstones
+
     def _no_longer_replayable(self, amended: Iterable[Group]) -> list[Group]:
         """Groups without rows that a command changed: the input alone does not tell what it said, so they get rows now (W-203)."""
         whole = [group for group in dict.fromkeys(amended) if group.is_open and not rows_of(group)]
@@ -542,7 +560,9 @@ class PartitionTask:
             if not group.is_open or (attributes is None and not group.lists_plain):
                 continue
             storage = group.attachment
-            if (storage is not None and storage.rows) or not (allow_replay or group in whole or is_replayable(group)):
+            if (storage is not None and (storage.rows or storage.pieces)) or not (
+                allow_replay or group in whole or is_replayable(group)
+            ):
                 rows.append(component_row(group, seq, end, offset, attributes))
                 if group.ruled is not None and not has_group_row(group):
                     rows.append(group_row(group))
@@ -699,11 +719,11 @@ class PartitionTask:
         """All components are in: counts them, forgets what the ledger remembers too long, and puts deadlines in line."""
         partition = self.partition
         groups = partition.groups.values()
-        partition.held_bytes = sum([group.bytes - group.external_bytes for group in groups])
+        partition.held_bytes = sum([group.bytes - group.external_bytes + group.bytes_in_pieces() for group in groups])
         partition.manifest_bytes = sum(
             [len(each.ruled.called.text) for each in groups if each.ruled is not None and each.ruled.called is not None]
         )
-        partition.counts.held = partition.counts.received = sum([len(group.held) for group in groups])
+        partition.counts.held = partition.counts.received = sum([group.record_count for group in groups])
         partition.closed.trim(partition.clock)
         for group in groups:
             if group.ruled is not None and (row := partition.live.get(group.ruled.policy.row_key)) is not None:

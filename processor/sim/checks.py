@@ -443,8 +443,8 @@ class Checker:
         other = (again.from_offset, again.to_offset, again.clock, again.not_held, again.commands, closed_again)
         require(one == other, f"{tp.partition}: the ledger says {one}, the oracle {other}")
         counts = task.counts
-        held = sum(len(group.held) for group in task.groups.values())
-        accounted = counts.held + counts.duplicate + counts.rejected + counts.passed + counts.ignored
+        held = sum(group.record_count for group in task.groups.values())
+        accounted = counts.held + counts.joined + counts.duplicate + counts.rejected + counts.passed + counts.ignored
         require(
             counts.received == accounted and counts.open == held, f"{tp.partition}: does not add up: {counts} (W-216)"
         )

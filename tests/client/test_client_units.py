@@ -22,6 +22,8 @@ from uow.topics.headers import (
     EXPIRES_AT,
     ID,
     PRIORITY,
+    SEGMENT_AT,
+    SEGMENT_END,
     SEQ,
 )
 
@@ -69,6 +71,34 @@ def test_a_unit_of_one_component_is_number_one_with_the_end_mark(connection: uow
     in_block(connection, "only")
     (sent,) = fake.visible
     assert (sent.marks[SEQ], sent.marks[END]) == (b"1", b"true")
+
+
+def test_a_component_larger_than_a_limit_goes_in_pieces_b124(connection: uow.Connection, fake: FakeBroker) -> None:
+    """All with its marks, the end mark included; the digest is that of the whole value."""
+    whole = in_block(connection, "a", "bcdefgh")
+    (_, last) = fake.visible
+    fake.visible.clear()
+    in_block(connection, "a", "bcdefgh", id=whole, segment_bytes=3)
+    sent = fake.visible
+    assert [each.value for each in sent] == [b"a", b"bcd", b"efg", b"h"]
+    assert [each.marks.get(SEGMENT_AT) for each in sent] == [None, b"0", b"3", b"6"]
+    assert [each.marks.get(SEGMENT_END) for each in sent] == [None, None, None, b"true"]
+    assert {(each.marks[SEQ], each.marks[END], each.marks[DIGEST]) for each in sent[1:]} == {
+        (b"2", b"true", last.marks[DIGEST])
+    }
+    assert len({each.marks[COMPONENT_ID] for each in sent}) == 2
+
+
+def test_a_component_for_a_hop_goes_whole_b124(connection: uow.Connection, fake: FakeBroker) -> None:
+    """Whoever forwards it changes its value."""
+    with connection.unit("megazon", segment_bytes=1) as unit:
+        unit.send("abc", to="gadget-planet")
+    assert [each.value for each in fake.visible] == [b"abc"]
+
+
+def test_pieces_have_a_byte_at_least_b124(connection: uow.Connection) -> None:
+    with pytest.raises(ValueError, match="segment_bytes"):
+        connection.unit("megazon", segment_bytes=0)
 
 
 def test_the_last_component_carries_the_digest_of_the_whole_unit_w212(

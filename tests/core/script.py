@@ -418,8 +418,9 @@ class Story:
 
 def check_counts(counts: Counts, groups: Any) -> None:
     """Nothing vanishes (W-216): both sums, and what is open is really there."""
-    assert counts.received == counts.held + counts.duplicate + counts.rejected + counts.passed + counts.ignored
-    assert counts.open == sum(len(group.held) for group in groups.values())
+    left = counts.duplicate + counts.rejected + counts.passed + counts.ignored
+    assert counts.received == counts.held + counts.joined + left
+    assert counts.open == sum(group.record_count for group in groups.values())
 
 
 def is_unit(output: Output) -> bool:

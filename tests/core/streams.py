@@ -162,6 +162,14 @@ def _headers(rnd: Random, now: int, ids: Sequence[bytes]) -> Any:  # noqa: C901 
     return headers
 
 
+def _place_in_component(rnd: Random) -> Any:
+    """Headers of a piece (B-124)."""
+    said = [("uow-segment-at", rnd.choice([b"0", b"0", b"1", b"1", b"2", b"120", b"", b"x"]))]
+    if rnd.random() < 0.5:
+        said.append(("uow-segment-end", rnd.choice([b"true", b"true", b"true", b"false", b"no"])))
+    return said[rnd.random() < 0.05 :]
+
+
 def draw_stream(rnd: Random, length: int, ids_count: int = 5) -> list[Event]:
     """A stream of about `length` events, in offset order; offsets have holes, append times mostly rise."""
     named = [b"id-%d" % number for number in range(8 * ids_count + 8)]
@@ -169,6 +177,7 @@ def draw_stream(rnd: Random, length: int, ids_count: int = 5) -> list[Event]:
     if rnd.random() < 0.5:
         ids.append(next(name for name in named if partition_for(name, PARTITIONS) != TP.partition))
     events: list[Event] = []
+    aside = copy.copy(rnd)  # dice of their own: what a seed drew before stays as it was
     offset, at = rnd.choice((0, (1 << BLOCK_BITS) - 100, (1 << 27) - 100)) + rnd.randrange(0, 300), T0
     for _ in range(length):
         kind = rnd.random()
@@ -186,6 +195,8 @@ def draw_stream(rnd: Random, length: int, ids_count: int = 5) -> list[Event]:
         headers = _headers(rnd, at, ids)
         if isinstance(headers, list) and rnd.random() < 0.08:
             headers, value = _as_fields(rnd, headers)
+        if isinstance(headers, list) and aside.random() < 0.2:
+            headers = [*headers, *_place_in_component(aside)]
         events.append(FakeRecord(offset, headers, value, key, stamped, TP))
         offset += 1 if rnd.random() < 0.95 else rnd.randrange(2, 5)
     return events
@@ -223,7 +234,8 @@ def call(task: PartitionTask, one: list[FakeRecord] | Tick) -> Plan | None:
     """Hands one call's work to a task; checks that nothing vanishes (W-216)."""
     plan = task.tick(one.now_ms) if isinstance(one, Tick) else task.process(one)
     check_counts(task.counts, task.groups)
-    assert task.held_bytes == sum(group.bytes - group.external_bytes for group in task.groups.values())
+    groups = task.groups.values()
+    assert task.held_bytes == sum(each.bytes - each.external_bytes + each.bytes_in_pieces() for each in groups)
     partition = task.partition
     for line, is_ruled in ((partition.unit_deadlines, False), (partition.rule_deadlines, True)):
         of_line = (group for group in task.groups.values() if (group.ruled is not None) is is_ruled)
@@ -249,6 +261,7 @@ def groups_of(task: PartitionTask) -> dict[bytes, Any]:
             group.marked,
             group.highest,
             list(group.held.items()),
+            (group.segments and list(group.segments.bodies.items())) or [],
             group.bytes,
             group.external_bytes,
             group.expires_at,

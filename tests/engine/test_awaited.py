@@ -11,6 +11,7 @@ from tests.core.rule_script import r, row, told_by
 from tests.core.script import Story, c, ms, story
 from tests.core.test_by_rule_release import holding, twice
 from tests.core.test_fan_in import gathering, manifest, reply
+from tests.core.test_segments import piece
 from uow.processor.engine.group_view import seen
 from uow.topics.conditions import AllOf, ByCommand, Predicate
 from uow.topics.grouping import Tally
@@ -75,3 +76,8 @@ def test_a_group_by_rule_says_what_it_waits_for_b201(rows: Any, steps: Any, said
 def test_a_unit_of_work_says_what_it_waits_for_b201() -> None:
     played = story(c(1, id="a"), c(2, id="b"), c(4, id="c", end=True), c(1, id="d", end=True, deliver_at=60))
     assert waits(played) == ["its end", "numbers 1,3-", "numbers 1-3", "its uow-deliver-at"]
+
+
+def test_a_unit_of_work_says_of_which_components_it_has_pieces_b124() -> None:
+    played = story(c(2, end=True), piece(1, 0, "ab"), piece(1, 4, "ef", True))
+    assert waits(played) == ["numbers 1; in part there: 1"]

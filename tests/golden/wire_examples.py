@@ -27,6 +27,7 @@ from uow.schemas.records import (
     ManifestPart,
     OffsetRange,
     Outcome,
+    PieceRow,
     Range,
     Reason,
     Record,
@@ -142,6 +143,7 @@ EXAMPLES: dict[tuple[str, int], Record] = {
     ),
     ("ChangelogComponent", 1): ChangelogRow(1, 1_700_000_000_000, 41, True, Attributes(0, 5, 3), b"\x02\x00"),
     ("ChangelogReference", 1): ReferenceRow(1, 1_700_000_000_000, 41, False, None, b"\x02\x00"),
+    ("ChangelogPiece", 1): PieceRow(1, 1_700_000_000_000, 41, False, None, b"\x02\x00"),
     ("ChangelogGroup", 1): GroupRow(2, 1_700_000_000_000, 7, (Range(3, 4),), 1_700_000_001_000, 5),
     ("ChangelogGroup", 2): GroupRow(
         2, 1_700_000_000_000, None, (), 1_700_000_001_000, 0, "low-stock/größer@5", 1_700_000_000_500

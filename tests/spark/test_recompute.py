@@ -65,6 +65,22 @@ def fates(found: list[Row]) -> dict[int | None, str]:
     return {row.offset: row.fate for row in found if row.kind == RECORD}
 
 
+def in_pieces(offset: int, seq: int, at: int, value: bytes, last: bool = False) -> Arrived:
+    record = arrived(offset, "a", seq, value=value)
+    place = [("uow-segment-at", b"%d" % at), ("uow-segment-end", b"true" if last else b"false")]
+    return Arrived(offset, 1_000_000, b"a", value, [*record.shown, *place])
+
+
+def test_a_component_in_pieces_is_delivered_and_a_piece_that_waits_is_open_b124() -> None:
+    whole = [in_pieces(0, 1, 0, b"ab"), in_pieces(1, 1, 2, b"cd", True)]
+    assert fates(rows(*whole, in_pieces(2, 2, 1, b"x"))) == {1: Fate.OPEN, 2: Fate.OPEN}
+    found = rows(*whole, arrived(2, "a", 2, end=True))
+    assert {(row.offset, row.seq, row.fate) for row in found if row.kind == RECORD} == {
+        (1, 1, Fate.DELIVERED),
+        (2, 2, Fate.DELIVERED),
+    }
+
+
 def test_every_record_has_one_fate() -> None:
     """W-216."""
     found = rows(

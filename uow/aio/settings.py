@@ -24,6 +24,7 @@ class UnitSettings(TypedDict, total=False):
     expires_at: int | datetime | None
     delivery_mode: str | None
     headers: HeaderPairs
+    segment_bytes: int | None
 
 
 class UnitsSettings(TypedDict, total=False):

@@ -375,6 +375,7 @@ class Connection:
         delivery_mode: str | None = None,
         headers: HeaderPairs = None,
         stands_for: Message | None = None,
+        segment_bytes: int | None = None,
     ) -> UnitWriter:
         """A unit to be sent, as a context manager: numbers from 1, end mark on the last one, all in one transaction (W-45).
 
@@ -389,14 +390,19 @@ class Connection:
             stands_for: A component, from `messages`, that this unit replaces: an inner unit (W-205). Its position is committed in the same
                 transaction, and its user headers, priority and the like are on all components. Once the unit is whole, `forward` its
                 message from `<destination>.units`: it takes the outer id, number and end mark. The destination's shape is `envelope`.
+            segment_bytes: A component that goes straight to the destination and is longer goes in pieces of so many bytes, each a record of
+                its own; the worker joins them (B-124). So it may be larger than a record of `<destination>.components`.
 
         Raises:
+            ValueError: `segment_bytes` is below 1.
             BadUnitIdError, DecodeError, UnitConflictError: Id or headers cannot be, or `stands_for` is no component.
             LostServerError: On entering or leaving the block: the partition of `stands_for` has moved, and it comes again. So it does when the
                 block ends by an exception.
             ClientClosedError: The connection is closed.
         """
         self._require_open()
+        if segment_bytes is not None and segment_bytes < 1:
+            raise ValueError(f"segment_bytes is 1 or more, not {segment_bytes}")
         given: dict[str, str | int | None] = {
             CORRELATION_ID: correlation_id,
             PRIORITY: priority,
@@ -423,6 +429,7 @@ class Connection:
             transaction,
             self._trace,
             self._open_units,
+            segment_bytes,
         )
 
     def send(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from random import Random
 from typing import Any, Final, NoReturn
@@ -29,6 +29,8 @@ from uow.topics.headers import (
     MAX_SEQ,
     ORDER_KEY,
     ORDER_NAME,
+    SEGMENT_AT,
+    SEGMENT_END,
     SEQ,
     Marks,
     Reading,
@@ -174,6 +176,16 @@ def component_headers(
     headers.extend(own)
     check(headers)
     return headers
+
+
+def cut(record: OutgoingRecord, most_bytes: int) -> Iterator[OutgoingRecord]:
+    """The pieces of a component whose value is longer than that; each has its headers, and its place in the value (B-124)."""
+    value = record.value or b""
+    for at in range(0, len(value), most_bytes):
+        place: Headers = [(SEGMENT_AT, b"%d" % at)]
+        if at + most_bytes >= len(value):
+            place.append((SEGMENT_END, b"true"))
+        yield replace(record, value=value[at : at + most_bytes], headers=record.headers + place)
 
 
 def order_key_of(headers: Headers) -> bytes:

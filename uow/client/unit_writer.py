@@ -21,6 +21,7 @@ from uow.client.outgoing import (
     OutgoingRecord,
     Value,
     component_headers,
+    cut,
     header_pairs,
     mark_end,
     order_key_of,
@@ -80,6 +81,7 @@ class UnitWriter:
         transaction: OneTransaction,
         trace: Callable[[OutgoingRecord], None],
         open_units: set[tuple[str, str]],
+        segment_bytes: int | None = None,
     ) -> None:
         self.id = id
         self.destination = destination
@@ -90,6 +92,7 @@ class UnitWriter:
         self._trace = trace
         self._open_units = open_units
         self._placement = placement
+        self._segment_bytes = segment_bytes
         self._partition: int | None = None
         self._state = WriterState.NEW
         self._kept: OutgoingRecord | None = None
@@ -160,7 +163,14 @@ class UnitWriter:
     @property
     def _takes_at_once(self) -> bool:
         """True if `_take` asks nobody for anything."""
-        return self._kept is None or self._transaction.takes_at_once(self._kept)
+        return self._kept is None or (self._pieces == 1 and self._transaction.takes_at_once(self._kept))
+
+    @property
+    def _pieces(self) -> int:
+        """In how many pieces the record that is kept back goes out (B-124)."""
+        if self._kept is None or self._segment_bytes is None or self._kept.topic != self._topic:
+            return 1
+        return max(1, -(-len(self._kept.value or b"") // self._segment_bytes))
 
     def _record(
         self,
@@ -204,7 +214,8 @@ class UnitWriter:
     def _produce(self, record: OutgoingRecord, *, may_wait: bool = True) -> None:
         if not self._transaction.is_begun:
             self._transaction.begin()
-        self._transaction.produce(record, may_wait=may_wait)
+        for piece in [record] if self._pieces == 1 else cut(record, self._segment_bytes or 0):
+            self._transaction.produce(piece, may_wait=may_wait)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
