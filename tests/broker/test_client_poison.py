@@ -12,14 +12,16 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from click.testing import CliRunner
 from client_places import Topics, a_unit, headers_of
 from confluent_kafka import Producer
 
 import uow
 from tests.broker.worker_places import Destination
 from tests.processes import PATIENCE_S
+from uow.cli.main import main
 from uow.schemas import codec
-from uow.schemas.records import ComponentRecord, Reference, Source
+from uow.schemas.records import ComponentRecord, Reference, Source, Unit, UnitOutcome
 from uow.schemas.registry import RegistryFramer
 from uow.schemas.registry import connect as registry_at
 from uow.topics import headers as names
@@ -322,6 +324,16 @@ def test_a_unit_that_kills_its_consumer_meets_the_limit_that_the_workers_were_to
     moved = place.read(f"{place.name}.errors")
     assert [each.key() for each in moved] == [b"poison-1", b"poison-2"]
     assert {dict(each.headers())["uow-failure-reason"] for each in moved} == {b"redelivery-limit"}
+    arguments = ["resubmit", place.name, "--from", "errors", "--all", "-c", str(place.config)]
+    resubmitted = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert resubmitted.exit_code == 0, resubmitted.output
+    place.worker()
+    place.wait_delivered(6)
+    again = [codec.decode_as(Unit, each.value()) for each in place.read(place.units)][4:]
+    assert [[part.value for part in each.components] for each in again] == [
+        [part.value for part in codec.decode_as(Unit, each.value()).components] for each in moved
+    ]
+    assert all(each.id in resubmitted.output and each.outcome is UnitOutcome.COMPLETE for each in again)
 
 
 def test_the_policy_is_what_the_workers_recorded_and_an_argument_overrides_it_w86(place: Destination) -> None:

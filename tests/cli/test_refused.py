@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+from tests.core.script import bare, c, policy_of, story
 from tests.fake_record import FakeRecord
+from uow.client.given_up_units import UnitAgain, by_unit, unit_again
 from uow.client.rejected_records import (
     Choice,
     Correction,
@@ -17,6 +20,9 @@ from uow.client.rejected_records import (
     refused,
 )
 from uow.processor.engine.ports import Stretch, Tp
+from uow.schemas.error_classes import DecodeError
+from uow.topics.headers import Reading
+from uow.topics.policies import AliasFamily, Shape
 
 NOW = 1_700_000_000_000
 CAME: list[tuple[str, bytes | None]] = [
@@ -132,3 +138,71 @@ def test_the_oldest_come_first_whatever_the_partition() -> None:
     records = [FakeRecord(offset, None, b"v", b"k", at, Tp("D.rejected", number)) for number, offset, at in places]
     found = refused(RejectedLogs(records), "D.rejected", 2, Choice())
     assert [each.coordinates for each in found] == ["D.rejected/0/0", "D.rejected/1/0", "D.rejected/0/1"]
+
+
+# -- units that readers gave up --------------------------------------------------------------------------------------------
+
+
+def given_up(*steps: Any, **policy: Any) -> list[RefusedRecord]:
+    """The records of the units of a script, as their readers moved them to `D.errors`."""
+    units = [output for output in story(*steps, **policy).outputs if output.topic == "D.units"]
+    why = [("uow-source", b"D.units/0/9"), ("uow-failure-reason", b"redelivery-limit")]
+    return [
+        RefusedRecord("D.errors", 0, offset, NOW, each.key, each.value, (*each.headers, *why))
+        for offset, each in enumerate(units)
+    ]
+
+
+def again(records: Sequence[RefusedRecord], correction: Correction = AS_IT_WAS, **policy: Any) -> UnitAgain:
+    return unit_again(records, "D", correction, Reading.of(policy_of(**policy)), None, NOW)
+
+
+FIRST = c(1, value="flash drive", user=[("mine", "1")], component_id="first")
+
+
+@pytest.mark.parametrize("shape", [Shape.ENVELOPE, Shape.CONSECUTIVE])
+def test_a_unit_that_readers_gave_up_goes_back_whole_under_a_new_id_b127(shape: Shape) -> None:
+    (records,) = by_unit(given_up(FIRST, c(2, value="book", end=True), shape=shape))
+    unit = again(records)
+    assert UUID(unit.id).version == 5
+    assert again(records).id == unit.id, "sent twice it is refused as a duplicate"
+    assert [each.value for each in unit.components] == [b"flash drive", b"book"]
+    assert [each.component_id for each in unit.components] == ["first", "D.components/0/1"]
+    assert unit.components[0].headers == [
+        ("mine", b"1"),
+        ("uow-hops", b"D.errors"),
+        ("uow-resubmitted", b"D.errors/0/0"),
+    ]
+
+
+def test_marks_of_the_unit_as_it_was_stay_behind_and_corrections_are_made_b127() -> None:
+    alias = bare([("JMSXGroupID", b"x"), ("JMSXGroupSeq", b"1"), ("uow-end", b"true"), ("JMSType", b"t")])
+    jms = {"accept_aliases": frozenset({AliasFamily.JMS})}
+    (records,) = by_unit(given_up(alias, **jms))
+    unit = again(records, Correction({"uow-id": b"anew", "JMSType": None, "uow-type": b"other"}), **jms)
+    assert unit.id == "anew"
+    assert unit.components[0].headers[:1] == [("uow-type", b"other")]
+    assert {name for name, _ in unit.components[0].headers} == {"uow-type", "uow-hops", "uow-resubmitted"}
+
+
+def test_units_are_told_apart_and_parts_of_one_stay_together_b127() -> None:
+    records = given_up(FIRST, c(2, end=True), c(1, id="b", end=True), shape=Shape.CONSECUTIVE)
+    records.append(replace(RECORD, topic="D.errors"))
+    assert [len(each) for each in by_unit(records)] == [2, 1, 1]
+    assert [each.is_unit for each in records] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("what", ["a part", "references", "a document", "only the reasons"])
+def test_a_unit_that_cannot_be_opened_is_not_sent_b127(what: str) -> None:
+    long = [c(1, value="x" * 100), c(2, value="y" * 100, end=True)]
+    shape = {"a part": Shape.CONSECUTIVE, "references": Shape.REFERENCE}.get(what, Shape.ENVELOPE)
+    records = given_up(*long, shape=shape)
+    if what == "a part":
+        records = records[:1]
+    elif what == "a document":
+        times = (("uow-rule", b"r/x@1"), ("uow-opened-at", b"1"), ("uow-closed-at", b"1"), ("uow-bytes", b"1"))
+        records = [replace(records[0], value=b"<Aggregation/>", headers=(*records[0].headers, *times))]
+    elif what == "only the reasons":
+        records = [replace(records[0], value=None)]
+    with pytest.raises(DecodeError):
+        again(records)

@@ -10,7 +10,8 @@ from uow.cli.main import FAILED
 from uow.cli.options import config_option, json_option
 from uow.cli.rejected_options import RejectedFrom, chosen, refused_options
 from uow.cli.stranded import Stranded, recycle, stranded_options
-from uow.client.connection import connect
+from uow.client.connection import Connection, connect
+from uow.client.given_up_units import by_unit, unit_again
 from uow.client.rejected_records import (
     Correction,
     RefusedRecord,
@@ -19,6 +20,8 @@ from uow.client.rejected_records import (
 )
 from uow.config.loading import Settings
 from uow.ops.destination_logs import log_reader
+from uow.schemas.error_classes import DecodeError
+from uow.schemas.registry import connect as connect_registry
 from uow.terminal.printing import (
     print_json_line,
     printable,
@@ -26,6 +29,7 @@ from uow.terminal.printing import (
     wall_clock_ms,
 )
 from uow.topics.catalogue import DestinationTopics
+from uow.topics.headers import Reading
 
 
 def _headers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, bytes]:
@@ -70,7 +74,7 @@ def command(
 ) -> None:
     """Send components again that DESTINATION refused (with --from errors: gave up).
 
-    They keep key, value and headers, except for the changes by --set, --drop and --value, and for an expiry that has passed. A closed group
+    A unit that its readers gave up goes back whole, under a new id (or the one of --set uow-id=NEW). Others keep key, value and headers, except for the changes by --set, --drop and --value, and for an expiry that has passed. A closed group
     takes no more components: give them a new id with --set uow-id=NEW. If one is sent twice, the second is refused as a duplicate.
 
     With --stranded, --component or --older-than: bring components back that are held without a group (`uow groups D --audit`). A worker gives each to
@@ -95,8 +99,8 @@ def command(
     if len(found) > limit:
         say(f"uow: {len(found)} records match, more than --limit {limit}; nothing was sent")
         ctx.exit(FAILED)
-    if value is not None and len(found) != 1:
-        raise click.UsageError(f"--value goes with one record; {len(found)} match")
+    if value is not None and (len(found) != 1 or found[0].is_unit):
+        raise click.UsageError(f"--value goes with one component; {len(found)} records match")
     correction = Correction(
         {**put, **dict.fromkeys(drop)}, value.read() if value is not None else None, value is not None
     )
@@ -116,11 +120,14 @@ def _send(
     components, now = DestinationTopics(settings.application_id, destination).components, wall_clock_ms()
     whole = True
     with connect(settings.bootstrap_servers, kafka=settings.kafka, reconnect_policy="none") as connection:
-        for record in found:
+        for several in by_unit(found):
+            record = several[0]
+            if record.is_unit:
+                whole &= _send_unit(settings, destination, connection, several, correction, dry_run, as_json)
+                continue
             if not record.can_go_back or (record.lacks_value and not correction.with_value):
                 whole = False
-                why = "it is a finished unit, or parts of the record were not kept"
-                say(f"uow: {record.coordinates} cannot be sent again: {why}")
+                say(f"uow: {record.coordinates} cannot be sent again: parts of the record were not kept")
                 continue
             outgoing = corrected(record, components, correction, now)
             sent = None if dry_run else connection.send_again(record.coordinates, outgoing)
@@ -131,6 +138,35 @@ def _send(
                 headers = ", ".join(f"{name}={text}" for name, text in _shown(outgoing.headers))
                 click.echo(printable(f"{record.coordinates} -> {where or f'{components} (dry run)'}: {headers}"))
     return whole
+
+
+def _send_unit(
+    settings: Settings,
+    destination: str,
+    connection: Connection,
+    records: list[RefusedRecord],
+    correction: Correction,
+    dry_run: bool,
+    as_json: bool,
+) -> bool:
+    """Sends a unit that a reader gave up once more, under a new id, in one transaction. True if it could be sent."""
+    reading = Reading.of(settings.policy(destination))
+    registry = connect_registry(settings.registry_url) if settings.registry_url else None
+    try:
+        again = unit_again(records, destination, correction, reading, registry, wall_clock_ms())
+    except DecodeError as error:
+        say(f"uow: the unit at {records[0].coordinates} cannot be sent again: {error.detail}")
+        return False
+    if not dry_run:
+        with connection.unit(destination, again.id) as unit:
+            for component in again.components:
+                unit.send(component)
+    if as_json:
+        print_json_line({"from": again.coordinates, "id": again.id, "components": len(again.components)})
+    else:
+        where = f"{again.id} (dry run)" if dry_run else again.id
+        click.echo(printable(f"{again.coordinates} -> unit {where}: {len(again.components)} components"))
+    return True
 
 
 def _shown(headers: list[tuple[str, bytes | None]]) -> list[tuple[str, str | None]]:

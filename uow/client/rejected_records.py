@@ -75,13 +75,14 @@ class RefusedRecord:
         ]
 
     @property
-    def can_go_back(self) -> bool:
-        """False for a finished unit, and for a record of which only the reasons were kept since it fits no record of ours.
+    def is_unit(self) -> bool:
+        """True for a unit that a reader gave up, or a part of one. Only `D.errors` has units (W-87); in `D.rejected` the header is what a sender wrote."""
+        return self.topic.endswith(ERRORS) and self.header(KIND) == "unit"
 
-        Only `D.errors` has units (W-87); in `D.rejected` the header is what a sender wrote.
-        """
-        is_unit = self.topic.endswith(ERRORS) and self.header(KIND) == "unit"
-        return not is_unit and (bool(self.original) or self.value is not None)
+    @property
+    def can_go_back(self) -> bool:
+        """False for a record of which only the reasons were kept since it fits no record of ours; a unit goes by its components."""
+        return not self.is_unit and (bool(self.original) or self.value is not None)
 
     @property
     def lacks_value(self) -> bool:
@@ -174,17 +175,23 @@ def corrected(record: RefusedRecord, topic: str, correction: Correction, now_ms:
             new = set_anew.pop(name)
             if new is not None:
                 headers.append((name, new))
-        elif name not in correction.headers and not _has_passed(name, value, now_ms):
+        elif name not in correction.headers and not has_passed(name, value, now_ms):
             headers.append((name, value))
     headers += [(name, value) for name, value in set_anew.items() if value is not None]
-    hops = b",".join([value or b"" for name, value in headers if name == HOPS] + [record.topic.encode()])
-    headers = [pair for pair in headers if pair[0] not in (HOPS, RESUBMITTED)]
-    headers += [(HOPS, hops), (RESUBMITTED, record.coordinates.encode())]
+    headers = way_back(headers, record)
     key = next((value for name, value in headers if name == ID), record.key)
     return OutgoingRecord(topic, key, correction.value if correction.with_value else record.value, headers)
 
 
-def _has_passed(name: str, value: bytes | None, now_ms: int) -> bool:
+def way_back(headers: Headers, record: RefusedRecord) -> Headers:
+    """Headers of what goes back, with the place where it lay, and that topic as one more hop."""
+    hops = b",".join([value or b"" for name, value in headers if name == HOPS] + [record.topic.encode()])
+    headers = [pair for pair in headers if pair[0] not in (HOPS, RESUBMITTED)]
+    return [*headers, (HOPS, hops), (RESUBMITTED, record.coordinates.encode())]
+
+
+def has_passed(name: str, value: bytes | None, now_ms: int) -> bool:
+    """True for an expiry that has passed: it is left behind (W-80)."""
     moment = decimal(value or b"") if name in (EXPIRES_AT, "JMSExpiration") else None
     return moment is not None and 0 < moment < now_ms
 
