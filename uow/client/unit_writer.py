@@ -163,14 +163,7 @@ class UnitWriter:
     @property
     def _takes_at_once(self) -> bool:
         """True if `_take` asks nobody for anything."""
-        return self._kept is None or (self._pieces == 1 and self._transaction.takes_at_once(self._kept))
-
-    @property
-    def _pieces(self) -> int:
-        """In how many pieces the record that is kept back goes out (B-124)."""
-        if self._kept is None or self._segment_bytes is None or self._kept.topic != self._topic:
-            return 1
-        return max(1, -(-len(self._kept.value or b"") // self._segment_bytes))
+        return self._kept is None or (self._segment_bytes is None and self._transaction.takes_at_once(self._kept))
 
     def _record(
         self,
@@ -214,8 +207,12 @@ class UnitWriter:
     def _produce(self, record: OutgoingRecord, *, may_wait: bool = True) -> None:
         if not self._transaction.is_begun:
             self._transaction.begin()
-        for piece in [record] if self._pieces == 1 else cut(record, self._segment_bytes or 0):
-            self._transaction.produce(piece, may_wait=may_wait)
+        most = self._segment_bytes
+        if most is None or record.topic != self._topic or len(record.value or b"") <= most:
+            self._transaction.produce(record, may_wait=may_wait)
+            return
+        for piece in cut(record, most):
+            self._transaction.produce(piece)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
