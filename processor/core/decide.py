@@ -25,6 +25,7 @@ from uow.processor.core.changes import (
     Rejected,
     Rerouted,
     Tail,
+    TakenOut,
     Undelivered,
     Waits,
 )
@@ -463,6 +464,16 @@ def hold_piece(arrival: Arrival, now: Situation) -> Decision:
         return Decision(tuple(changes))
     closed = Closed(marks.id, group.generation, UnitOutcome.FAILED, Reason.LIMIT, group.highest, now.before, now.clock)
     return Decision((*changes, closed), (Undelivered(closed, UnitTooLargeError),))
+
+
+def pieces_given_up(group: Group, closed: Closed) -> list[TakenOut]:
+    """The pieces of components that are not whole when their group closes: whatever becomes of it, they go to `D.errors` (B-124)."""
+    if group.segments is None:
+        return []
+    is_unit = closed.outcome in (UnitOutcome.COMPLETE, UnitOutcome.PARTIAL)
+    outcome, missing = UnitOutcome.FAILED if is_unit else closed.outcome, group.missing()
+    bodies = group.segments.bodies.values()
+    return [TakenOut(body, missing, "its component is not whole", outcome, closed.reason) for body in bodies]
 
 
 def _group_of(arrival: Arrival, now: Situation) -> tuple[Group, tuple[Opened, ...]]:

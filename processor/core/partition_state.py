@@ -23,14 +23,13 @@ from uow.processor.core.changes import (
     HeldPiece,
     Opened,
     Removed,
-    TakenOut,
     Waits,
 )
 from uow.processor.core.closed import ClosedMemory, CommandMemory
 from uow.processor.core.columns import Caps, reader_of
 from uow.processor.core.command import held_marks
 from uow.processor.core.deadlines import Deadlines
-from uow.processor.core.decide import Place, place_of
+from uow.processor.core.decide import Place, pieces_given_up, place_of
 from uow.processor.core.gathered import NEVER, Counting, Ruled
 from uow.processor.core.group import Group
 from uow.processor.core.happened import Counts, Happened
@@ -429,16 +428,11 @@ class PartitionState:
     def _give_up_pieces(self, group: Group, closed: Closed) -> None:
         """Of components that never were whole what came goes to `D.errors`, whatever becomes of the group (B-124)."""
         assert group.segments is not None
-        missing, outcome = group.missing(), closed.outcome
-        if outcome in (UnitOutcome.COMPLETE, UnitOutcome.PARTIAL):
-            outcome = UnitOutcome.FAILED
-        for body in group.segments.bodies.values():
-            taken = TakenOut(body, missing, "its component is not whole", outcome, closed.reason)
+        for taken in pieces_given_up(group, closed):
             self.happened.effects.append((taken, None, group))
-        count = len(group.segments.bodies)
-        self.left_bytes -= group.segments.bytes + CLOSE_BYTES * count
+            self.counts.count_closed(taken.outcome, 1)
+        self.left_bytes -= group.segments.bytes + CLOSE_BYTES * len(group.segments.bodies)
         self.held_bytes -= group.segments.bytes
-        self.counts.count_closed(outcome, count)
 
     def _leave_rule(self, group: Group, ruled: Ruled, outcome: UnitOutcome) -> None:
         rule_id = ruled.policy.rule_id

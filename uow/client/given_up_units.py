@@ -16,7 +16,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from uow.client.decoding import unit_of_record
 from uow.client.outgoing import Component
-from uow.client.rejected_records import RESUBMITTED, Correction, RefusedRecord, has_passed, way_back
+from uow.client.rejected_records import Correction, RefusedRecord, has_passed, way_back
 from uow.schemas.codec import SchemaSource
 from uow.schemas.error_classes import DecodeError
 from uow.schemas.records import ComponentRecord, Source
@@ -29,6 +29,7 @@ from uow.topics.headers import (
     POS,
     RECYCLED,
     REROUTED,
+    RESUBMITTED,
     SEQ,
     SOURCE,
     STAMPED,
