@@ -20,6 +20,7 @@ from tests.processes import PATIENCE_S, Process, wait_for
 from uow.cli.main import main
 from uow.embedded.broker import EmbeddedBroker
 from uow.topics.catalogue import rules_topic
+from uow.topics.partitioner import partition_for
 from uow.topics.rules import ResolvedRow, Row, Rule
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.broker]
@@ -217,20 +218,20 @@ def test_a_destination_moves_to_another_cluster_and_every_unit_comes_out_once(
 def test_a_move_that_cannot_be_is_refused_by_name_and_one_that_began_can_be_taken_back(
     place: Destination, spawn: Callable[..., Process], tmp_path: Path, admin: Any
 ) -> None:
-    """Here the target is another name on the same cluster, of the same application; in the end it moves there."""
+    """Here the target is another name on the same cluster, of the same application; in the end it moves there, with the partitions of its ids."""
     place.partitions = 2
-    place.create()
+    place.create(routing="path")
     place.is_damaged = True
     (tmp_path / "other").mkdir()
     other = Destination(place.bootstrap, f"new-{place.name}", tmp_path / "other", spawn, 2)
-    other.configure()
+    other.configure(routing="path")
     other.config.write_text(other.config.read_text().replace(f"A-{other.name}", f"A-{place.name}"))
-    place.configure(shape="reference", max_components=7)
+    place.configure(routing="path", shape="reference", max_components=7)
     refused = migrate(place, other)
     assert refused.exit_code == 2
     assert "units refer to offsets of D.components" in refused.output
     assert f"destinations.{other.name}.max_components" in refused.output
-    place.configure()
+    place.configure(routing="path")
     assert "is the topic that the destination has now" in migrate(place, place).output
     rules, row = (
         rules_topic(f"A-{place.name}"),
@@ -252,7 +253,8 @@ def test_a_move_that_cannot_be_is_refused_by_name_and_one_that_began_can_be_take
     assert back.exit_code == 0, back.output
     assert "has not moved" in migrate(place, other, "--undo").output
     worker = place.worker()
-    place.send([("a", 1, True), ("b", 1, False)])
+    home = partition_for(b"b", 2)
+    place.send([("a", 1, True), ("b", 1, False)], partition=1 - home)
     place.wait_delivered(1)
     place.verify()
 
@@ -260,7 +262,8 @@ def test_a_move_that_cannot_be_is_refused_by_name_and_one_that_began_can_be_take
     done = migrate(place, other)
     assert (done.exit_code, "moved: 1 open groups with 1 components" in done.output) == (0, True), done.output
     other.worker()
-    other.send([("b", 2, True)])
+    other.send([("b", 2, True)], partition=home)  # by a producer that knows of no map
     other.wait_delivered(1)
     (unit,) = other.read(other.units)
+    assert unit.partition() == 1 - home
     assert [each["seq"] for each in decoded(unit.value())["components"]] == [1, 2]

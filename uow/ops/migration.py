@@ -8,8 +8,8 @@ the move has come, and keep workers out on both sides (`uow.processor.engine.res
 2. `fenced`: the source's offsets get the mark `to`. From here on the source's state and outputs do not change. Whatever was written
    before is written again by a run that finds no such mark.
 3. `outputs`: records that some consumer group has not read are copied. `consumers`: its offsets are set on the target, each once.
-4. `input`: unread components and commands are copied, up to the end of now. The target's topics take the source's append times meanwhile, since
-   deadlines, and the order of components and commands, go by them.
+4. `input`: unread components and commands are copied, up to the end of now, and the path map from its beginning: every id keeps its partition. The
+   target's input takes the source's append times meanwhile, since deadlines, and the order of components and commands, go by them.
 5. `state`: the target's topics have append times of their own from here on. What workers know is written by their own sink, in one transaction
    with positions at the beginning of the copied input, and without the mark: from here on workers may start there, and not before.
 6. What producers still send to the source is copied behind it, by this run or by later ones.
@@ -111,7 +111,9 @@ class _Side:
         self.worker = patient_worker(settings, f"migrate-{destination}")
         self.clients = Clients(self.worker)
         self.client = admin.admin_client(settings.bootstrap_servers, settings.kafka)
-        self.inputs = [self.topics.components, self.topics.commands]
+        self.timed = [self.topics.components, self.topics.commands]
+        self.claims = [self.topics.path_map] if self.policy.has_paths else []
+        self.inputs = [*self.timed, *self.claims]
         names = self.topics
         self.outputs = [*unit_topics(self.policy.routes, names.units), names.rejected, names.errors, names.outcomes]
         self.counts = admin.partition_counts(self.client)
@@ -226,9 +228,6 @@ class Migration:
             Complaint(f"{where}.{each.name}", each.ours, f"must be {each.recorded!r}, as where the destination is now")
             for each in differences(row_of(here.policy), row_of(there.policy))
         ]
-        if here.policy.has_paths:
-            rule = "under path routing a destination cannot be moved: senders go on claiming ids in the path map of the old cluster"
-            complaints.append(Complaint(f"{where}.routing", here.policy.routing.value, rule))
         if here.policy.strict_order:
             rule = (
                 "eras of strict order do not move: set it to false, move, and set it to true there, which begins an era"
@@ -497,7 +496,7 @@ class Migration:
             done.result()
 
     def _use_append_times(self, *, of_the_source: bool) -> None:
-        for topic in self.there.inputs:
+        for topic in self.there.timed:
             self._alter(topic, "message.timestamp.type", "CreateTime" if of_the_source else "LogAppendTime")
 
     def _state(self, reader: LogReader) -> State:
@@ -546,13 +545,13 @@ class Migration:
         return {tp: end for tp, (_, end) in bounds.items()}
 
     def _copy_input(self, mirror: Mirror) -> None:
-        """Copies all that is committed now. A command comes behind all components that were appended before it."""
-        commands, components = (
+        """Copies all that is committed now. A command comes behind all components that were appended before it, and these behind their claims."""
+        commands, components, *claims = (
             {tp: end for tp, (_, end) in mirror.source.stable_bounds(self.here.tps(topic)).items()}
-            for topic in (self.here.topics.commands, self.here.topics.components)
+            for topic in (self.here.topics.commands, self.here.topics.components, *self.here.claims)
         )
-        mirror.copy(components)
-        mirror.copy(commands)
+        for ends in (*claims, components, commands):
+            mirror.copy(ends)
 
     def _first_offsets(
         self, reader: LogReader, tasks: Mapping[int, PartitionTask], groups: Mapping[str, Offsets]
@@ -565,7 +564,7 @@ class Migration:
                 at = tasks[tp.partition].position
             elif tp.topic == self.here.topics.commands:
                 at = tasks[tp.partition].command_position
-            elif self._all:
+            elif self._all or tp.topic in self.here.claims:
                 at = start
             else:
                 found = [self._positions(offsets, starts) for offsets in groups.values()]
