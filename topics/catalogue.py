@@ -112,6 +112,11 @@ def rules_topic(application: str) -> str:
     return f"{application}-rules"
 
 
+def senders_topic(application: str) -> str:
+    """`A-senders`: how far units that are sent over several transactions have come (B-123); for all destinations."""
+    return f"{application}-senders"
+
+
 RULES_PARTITION = 0
 """The only one of `A-rules`, so that its order is one for all."""
 
@@ -299,6 +304,18 @@ _RULES = MappingProxyType(
         "compression.type": _AS_LARGE_AS_SENT,
     }
 )
+_SENDERS = MappingProxyType(
+    {
+        "cleanup.policy": Expectation(
+            "compact", TopicRule.EQUAL, "how far a unit was sent must stay until it has ended"
+        ),
+        "delete.retention.ms": Expectation(
+            str(7 * _DAY_MS),
+            TopicRule.AT_LEAST,
+            "a sender that begins once more must still see that its unit has ended",
+        ),
+    }
+)
 _ROUTER_INPUT = MappingProxyType(
     {
         "cleanup.policy": Expectation(
@@ -417,6 +434,13 @@ def expected_of_routers(
             for name in sorted(inputs)
         ),
     ]
+
+
+def expected_of_senders(
+    application: str, partitions: int = DEFAULT_PARTITIONS, replication: int = 1
+) -> list[TopicSpec]:
+    """The expected settings of `A-senders`."""
+    return [TopicSpec(senders_topic(application), partitions, replication, _SENDERS, _SMALL_SEGMENTS, counted=False)]
 
 
 def _components_retention(incomplete_expiration_ms: int, replay_ms: int, lag_ms: int) -> Expectation:

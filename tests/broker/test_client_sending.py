@@ -268,6 +268,36 @@ def test_a_successor_fences_the_older_connection(places: Topics, destination: st
     assert {record.key() for record in places.read(f"{destination}.components")} == {b"a", b"b", b"d"}
 
 
+def test_a_long_unit_goes_on_where_its_lost_sender_stood_b123(places: Topics, destination: str) -> None:
+    """Three of nine are committed, a fourth is not; the lost sender, which lives on somewhere, adds nothing more."""
+    places.make(f"{destination}-senders")
+    values = [b"%d" % number for number in range(1, 10)]
+
+    def unit(connection: uow.Connection) -> uow.UnitWriter:
+        return connection.unit(destination, id="export", resume=True)
+
+    with (
+        uow.connect(places.bootstrap, application=destination) as first,
+        uow.connect(places.bootstrap, application=destination) as second,
+    ):
+        lost = unit(first).__enter__()
+        for value in values[:4]:
+            lost.send(value)
+        assert lost.save() == 3
+        lost.send(b"lost")
+        with unit(second) as resumed:
+            assert resumed.count == 3
+            for value in values[resumed.count :]:
+                resumed.send(value)
+        with pytest.raises(errors.FencedError):
+            lost.save()
+        with unit(second) as again:
+            assert again.count == 9
+    records = sorted(places.read(f"{destination}.components"), key=lambda record: int(headers_of(record)[SEQ]))
+    assert [record.value() for record in records] == values
+    assert [headers_of(record).get(END) for record in records] == [None] * 8 + [b"true"]
+
+
 def test_no_broker_is_told_within_the_blocking_time() -> None:
     """R-22: a call waits for a connection, but not for ever."""
     with pytest.raises(errors.ReconnectTimeoutError, match=r"no broker of 127.0.0.1:1 answered within 6 s: .*refused"):

@@ -15,6 +15,7 @@ from uow.topics.catalogue import (
     TopicSpec,
     expected,
     expected_of_routers,
+    expected_of_senders,
 )
 from uow.topics.policies import (
     DestinationPolicy,
@@ -177,6 +178,13 @@ def test_topics_of_rules_and_routers_are_expected() -> None:
     assert [spec.name for spec in inputs] == ["returns", "stock.events"]
     assert inputs[0].config["message.timestamp.type"] == "LogAppendTime"
     assert [spec.of_others for spec in (rules, *inputs)] == [False, True, True]
+
+
+def test_the_topic_of_long_units_keeps_what_is_open_and_the_ends_of_a_week_b123() -> None:
+    (senders,) = expected_of_senders("shop", 6, 3)
+    assert (senders.name, senders.partitions, senders.replication) == ("shop-senders", 6, 3)
+    assert senders.config["cleanup.policy"] == "compact"
+    assert senders.config["delete.retention.ms"] == "604800000"
 
 
 def test_target_topics_are_expected_once_and_those_of_runs_have_the_number_of_the_input() -> None:

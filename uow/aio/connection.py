@@ -353,8 +353,12 @@ class UnitWriter:
         if self._sync is not None:
             raise ClientClosedError("a unit's block is entered once")
         made = await self._lane.run(self._make)
-        self._sync = made.__enter__()
+        self._sync = made.__enter__() if made._long is None else await self._lane.run(made.__enter__)
         return self
+
+    async def save(self) -> int:
+        """As `uow.UnitWriter.save`."""
+        return await self._lane.run(self._entered.save)
 
     async def send(
         self,

@@ -25,6 +25,8 @@ class UnitSettings(TypedDict, total=False):
     delivery_mode: str | None
     headers: HeaderPairs
     segment_bytes: int | None
+    resume: bool
+    leave_open: bool
 
 
 class UnitsSettings(TypedDict, total=False):

@@ -20,12 +20,18 @@ from uow.topics.catalogue import (
     TopicSpec,
     expected,
     expected_of_routers,
+    expected_of_senders,
 )
 
 
 @click.group()
 def command() -> None:
     """Create the topics of every destination, check them, or add partitions. No topic is ever deleted."""
+
+
+_senders_option = click.option(
+    "--senders", is_flag=True, help="Also the topic for units that are sent over several transactions."
+)
 
 
 @command.command()
@@ -42,10 +48,16 @@ def command() -> None:
     type=click.IntRange(1, 1000),
     help="Replicas of new topics. [default: 3, or the number of brokers if there are fewer]",
 )
+@_senders_option
 @json_option
 @click.pass_context
 def create(
-    ctx: click.Context, settings: Settings, partitions: int, replication_factor: int | None, as_json: bool
+    ctx: click.Context,
+    settings: Settings,
+    partitions: int,
+    replication_factor: int | None,
+    senders: bool,
+    as_json: bool,
 ) -> None:
     """Create missing topics; exit 1 when an existing topic has wrong settings."""
     client = admin.admin_client(settings.bootstrap_servers, settings.kafka)
@@ -53,7 +65,7 @@ def create(
     created: list[str] = []
     existing: list[str] = []
     deviations: list[admin.Deviation] = []
-    for specs in _specs(settings, partitions, replication):
+    for specs in _specs(settings, partitions, replication, senders):
         report = admin.create_missing(client, specs)
         created.extend(report.created)
         existing.extend(report.existing)
@@ -75,12 +87,13 @@ def create(
 
 @command.command()
 @config_option
+@_senders_option
 @json_option
 @click.pass_context
-def check(ctx: click.Context, settings: Settings, as_json: bool) -> None:
+def check(ctx: click.Context, settings: Settings, senders: bool, as_json: bool) -> None:
     """Report every wrong setting of a topic; exit 1 when there is one."""
     client = admin.admin_client(settings.bootstrap_servers, settings.kafka)
-    deviations = [each for specs in _specs(settings) for each in admin.check(client, specs)]
+    deviations = [each for specs in _specs(settings, senders=senders) for each in admin.check(client, specs)]
     counts = admin.partition_counts(client)
     for name, policy in settings.destinations.items():
         components = DestinationTopics(settings.application_id, name).components
@@ -122,8 +135,10 @@ def repartition(destination: str, partitions: int | None, dry_run: bool, setting
     )
 
 
-def _specs(settings: Settings, partitions: int = DEFAULT_PARTITIONS, replication: int = 1) -> list[list[TopicSpec]]:
-    """The expected topics of each destination, and those of routers."""
+def _specs(
+    settings: Settings, partitions: int = DEFAULT_PARTITIONS, replication: int = 1, senders: bool = False
+) -> list[list[TopicSpec]]:
+    """The expected topics of each destination, and those of routers and of senders of long units."""
     worker = settings.worker("")
     targets = targets_by_destination(settings)
     found = [
@@ -141,6 +156,8 @@ def _specs(settings: Settings, partitions: int = DEFAULT_PARTITIONS, replication
     ]
     if worker.routers:
         found.append(expected_of_routers(settings.application_id, worker.inputs, partitions, replication))
+    if senders:
+        found.append(expected_of_senders(settings.application_id, partitions, replication))
     return found
 
 

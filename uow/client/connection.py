@@ -36,6 +36,7 @@ from uow.client.kafka_port import (
     check_properties,
     reconnect_properties,
 )
+from uow.client.long_units import SenderLog
 from uow.client.nesting import StandIn, inner_unit
 from uow.client.order_latch import Failed
 from uow.client.outgoing import (
@@ -83,8 +84,8 @@ from uow.client.timely_messages import (
     OnExpired,
 )
 from uow.client.tracing import Span, Tracer
-from uow.client.transaction import OneTransaction
-from uow.client.unit_writer import UnitWriter
+from uow.client.transaction import NamedTransactions, OneTransaction
+from uow.client.unit_writer import LongUnit, UnitWriter
 from uow.client.unshown_headers import UnshownHeaders
 from uow.client.verdict import GivenUp, Unreadable
 from uow.config.loading import load
@@ -376,6 +377,8 @@ class Connection:
         headers: HeaderPairs = None,
         stands_for: Message | None = None,
         segment_bytes: int | None = None,
+        resume: bool = False,
+        leave_open: bool = False,
     ) -> UnitWriter:
         """A unit to be sent, as a context manager: numbers from 1, end mark on the last one, all in one transaction (W-45).
 
@@ -392,9 +395,16 @@ class Connection:
                 message from `<destination>.units`: it takes the outer id, number and end mark. The destination's shape is `envelope`.
             segment_bytes: A component that goes straight to the destination and is longer goes in pieces of so many bytes, each a record of
                 its own; the worker joins them (B-124). So it may be larger than a record of `<destination>.components`.
+            resume: True for a long unit over several transactions, which goes on after a crash (B-123). `save()` in its block commits what was given so
+                far, and the block begins behind what was committed under this `id` before: `count` says how many components are out. All of a
+                unit that has ended are, and its block does nothing. It needs `application` and the topic `A-senders` (`uow topics create --senders`).
+                Whoever sent the unit before is fenced. Left by an exception the unit is cancelled, once a part of it is out.
+            leave_open: True if it stays open then instead.
 
         Raises:
             ValueError: `segment_bytes` is below 1.
+            ConfigError: `resume` without `id` or `application`, or with `stands_for`.
+            UnitClosedError: On entering the block: the unit was cancelled.
             BadUnitIdError, DecodeError, UnitConflictError: Id or headers cannot be, or `stands_for` is no component.
             LostServerError: On entering or leaving the block: the partition of `stands_for` has moved, and it comes again. So it does when the
                 block ends by an exception.
@@ -420,6 +430,16 @@ class Connection:
             transaction = StandIn(self._session.transactions, stands_for)
         topic = _topics(destination).components
         unit_id = own_id if id is None else id
+        long = None
+        if resume:
+            if id is None or not self._application or stands_for is not None:
+                raise ConfigError(
+                    "resume",
+                    True,
+                    "a unit is resumed by its id, with the application of the connection, and stands for nothing",
+                )
+            long = self._long_unit(destination, id, leave_open)
+            transaction = long.transactions
         return UnitWriter(
             destination,
             topic,
@@ -430,7 +450,15 @@ class Connection:
             self._trace,
             self._open_units,
             segment_bytes,
+            long,
         )
+
+    def _long_unit(self, destination: str, id: str, leave_open: bool) -> LongUnit:
+        session = self._session
+        log = SenderLog(self._application, destination, id, partial(session.handles.consumer, None), session.life)
+        command = Command(f"sender {uuid4().hex}".encode(), Verb.CANCEL, id.encode(), "its sender failed")
+        cancellation = partial(self._command_record, destination, command)
+        return LongUnit(log, NamedTransactions(session.transactions, log.transactional_id), cancellation, leave_open)
 
     def send(
         self,

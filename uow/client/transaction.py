@@ -391,6 +391,33 @@ class OneTransaction:
             self._transaction = None
 
 
+class NamedTransactions(OneTransaction):
+    """Several transactions, one after the other, on a transactional id of its own: whoever begins with it fences all before (B-123)."""
+
+    def __init__(self, transactions: Transactions, transactional_id: str) -> None:
+        super().__init__(transactions)
+        self.transactional_id = transactional_id
+
+    @property
+    def is_begun(self) -> bool:
+        return self._transaction is not None and self._transaction.is_open
+
+    def begin(self) -> None:
+        if self._transaction is None:
+            self._transaction = self._transactions.named(self.transactional_id)
+        self._transaction.begin()
+
+    def abort(self) -> None:
+        """Aborts, if anything is open."""
+        if self._transaction is not None:
+            self._transaction.abort()
+
+    def end(self) -> None:
+        if self._transaction is not None:
+            self._transactions.drop(self._transaction)
+            self._transaction = None
+
+
 class Transactions:
     """The transactional ids of one connection, `<base>-<n>`: each open unit and each forwarding reader has one for itself. For any thread."""
 
@@ -420,6 +447,22 @@ class Transactions:
             transaction = Transaction(f"{self._base}-{len(self._all)}", self._make, self._topics, self.life)
             self._all.append(transaction)
             return transaction
+
+    def named(self, transactional_id: str) -> Transaction:
+        """One on an id that is not of the pool. Raises as `take`."""
+        with self._lock:
+            if self._ended is not None:
+                raise self._ended.error("the connection")
+            transaction = Transaction(transactional_id, self._make, self._topics, self.life)
+            self._all.append(transaction)
+            return transaction
+
+    def drop(self, transaction: Transaction) -> None:
+        """Ends one of `named`; what is open on it is aborted."""
+        transaction.abort()
+        with self._lock:
+            self._all.remove(transaction)
+        transaction.end(self.life.closed_now(), 0.0)
 
     def end_orphan(self, transactional_id: str) -> None:
         """Ends what is open of an id, or completes its commit, by a new epoch. Raises as `Transaction.begin`."""

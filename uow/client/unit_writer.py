@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
 from typing import Final, Self
 
 from uow.client.kafka_port import Headers
+from uow.client.long_units import Progress, SenderLog
 from uow.client.nesting import component_of
 from uow.client.outgoing import (
     HASHED,
@@ -28,9 +30,11 @@ from uow.client.outgoing import (
     value_bytes,
 )
 from uow.client.received import InnerUnit, ReceivedUnit
-from uow.client.transaction import OneTransaction
+from uow.client.transaction import NamedTransactions, OneTransaction
 from uow.errors import ClientClosedError, CommitPendingError, EmptyUnitError, IncompleteUnitError
 from uow.schemas.digest import UnitDigest
+from uow.schemas.error_classes import UnitClosedError, UowError
+from uow.schemas.records import UnitOutcome
 from uow.topics.headers import (
     DELIVERY_MODE,
     DIGEST,
@@ -52,6 +56,23 @@ class WriterState(Enum):
     PENDING = "pending"
     """The block was left, and its commit is not answered yet."""
     LEFT = "left"
+
+
+@dataclass(frozen=True, slots=True)
+class LongUnit:
+    """The parts that a unit over several transactions needs beside others.
+
+    Attributes:
+        log: How far it has come.
+        transactions: Its transactions.
+        cancellation: The command that gives it up.
+        leave_open: True if it stays open when its block is left by an exception.
+    """
+
+    log: SenderLog
+    transactions: NamedTransactions
+    cancellation: Callable[[], OutgoingRecord]
+    leave_open: bool
 
 
 class UnitWriter:
@@ -82,6 +103,7 @@ class UnitWriter:
         trace: Callable[[OutgoingRecord], None],
         open_units: set[tuple[str, str]],
         segment_bytes: int | None = None,
+        long: LongUnit | None = None,
     ) -> None:
         self.id = id
         self.destination = destination
@@ -93,6 +115,8 @@ class UnitWriter:
         self._open_units = open_units
         self._placement = placement
         self._segment_bytes = segment_bytes
+        self._long = long
+        self._saved = Progress()
         self._partition: int | None = None
         self._state = WriterState.NEW
         self._kept: OutgoingRecord | None = None
@@ -103,9 +127,47 @@ class UnitWriter:
     def __enter__(self) -> Self:
         if self._state is not WriterState.NEW:
             raise ClientClosedError("a unit's block is entered once")
+        if self._long is not None:
+            self._resume(self._long)
         self._state = WriterState.OPEN
         self._open_units.add((self.destination, self.id))
         return self
+
+    def _resume(self, long: LongUnit) -> None:
+        """Fences whoever sent this unit before, and goes on behind what is committed (B-123)."""
+        try:
+            long.transactions.begin()
+            long.transactions.abort()
+            self._saved = long.log.read()
+            if self._saved.outcome is UnitOutcome.CANCELLED:
+                raise UnitClosedError(
+                    "the unit was cancelled: its sender had failed", case="cancelled", id=self.id.encode()
+                )
+        except BaseException:
+            long.transactions.end()
+            raise
+        self.count = self._saved.sent
+        if self.count:
+            self._digest = None  # of the values that are out nothing is known here
+
+    def save(self) -> int:
+        """Commits what was given so far, but for the last component, which is kept back (B-123). For units with `resume=True`.
+
+        Returns:
+            How many components are committed: a crash later goes on behind them.
+
+        Raises:
+            ClientClosedError: The unit is sent in one transaction, or its block was left.
+            UowError: As leaving the block.
+        """
+        if self._long is None or self._state is not WriterState.OPEN:
+            raise ClientClosedError("save() is for the block of a unit with resume=True")
+        if self._transaction.is_begun:
+            reached = Progress(self.count - 1)
+            self._transaction.produce(self._long.log.record(reached))
+            self._transaction.commit()
+            self._saved = reached
+        return self._saved.sent
 
     def send(
         self,
@@ -143,6 +205,8 @@ class UnitWriter:
     ) -> OutgoingRecord:
         if self._state is not WriterState.OPEN:
             raise IncompleteUnitError("components are sent inside the unit's block", id=self.id.encode())
+        if self._saved.outcome is not None:
+            raise UnitClosedError("all of the unit is sent already", case="complete", id=self.id.encode())
         record = self._record(value, to, headers, key)
         self._trace(record)
         return record
@@ -218,7 +282,7 @@ class UnitWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._state = WriterState.LEFT
-        self._settle(self._commit if kind is None else _nothing)
+        self._settle(self._commit if kind is None else self._give_up)
 
     def commit(self) -> None:
         """Asks again for a commit that was not answered when the block was left (R-63).
@@ -250,17 +314,30 @@ class UnitWriter:
 
     def _commit(self) -> None:
         if self._kept is None:
+            if self._saved.outcome is not None:
+                return
             raise EmptyUnitError(id=self.id.encode())
         self._kept.headers = mark_end(self._kept.headers)
         if self._digest is not None and all(name != DIGEST for name, _ in self._kept.headers):
             self._kept.headers.append((DIGEST, self._digest.header()))
         self._produce(self._kept)
+        if self._long is not None:
+            self._transaction.produce(self._long.log.record(Progress(self.count, UnitOutcome.COMPLETE)))
         self._ask_for_commit()
+
+    def _give_up(self) -> None:
+        """Cancels what earlier transactions sent, unless it is to stay open (B-120); the open one is aborted as it ends."""
+        if self._long is None or self._long.leave_open or not self._saved.sent or self._saved.outcome is not None:
+            return
+        try:
+            self._long.transactions.abort()
+            self._transaction.begin()
+            self._transaction.produce(self._long.cancellation())
+            self._transaction.produce(self._long.log.record(self._saved._replace(outcome=UnitOutcome.CANCELLED)))
+            self._transaction.commit()
+        except UowError as failure:
+            log.warning("unit %s of %s could not be cancelled, and stays open: %s", self.id, self.destination, failure)
 
 
 def _uniform_in(headers: Headers) -> dict[str, bytes | None]:
     return {name: value for name, value in headers if name in UNIFORM}
-
-
-def _nothing() -> None:
-    """The last step of a block that is left by an exception: what is open is aborted as its transaction ends."""
