@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     )
     from uow.topics.commands import Command, Verb
     from uow.topics.manifests import Manifest, ReplyContext, RequestEntry
+    from uow.topics.mq_ids import mq_group_id
     from uow.topics.policies import AliasFamily, ExpirationPolicy, ReconnectPolicy
 
 _HOMES = {
@@ -118,6 +119,7 @@ _HOMES = {
     "UowError": "uow.schemas.error_classes",
     "Verb": "uow.topics.commands",
     "connect": "uow.client.connection",
+    "mq_group_id": "uow.topics.mq_ids",
 }
 """The module that defines each name."""
 
@@ -183,6 +185,7 @@ __all__ = [
     "Verb",
     "connect",
     "errors",
+    "mq_group_id",
 ]
 
 
