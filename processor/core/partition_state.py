@@ -107,6 +107,7 @@ class PartitionState:
         position: Next input offset.
         command_position: Next offset of `D.commands`.
         held_bytes: Sum over the open groups, without what stays in `D.components`.
+        piece_count: Pieces of components that are held.
         manifest_bytes: Sum of the manifests of the open groups.
         fed_bytes: Bytes of plain components fed so far, and of values that stay where they are.
         unit_deadlines: The line of deadlines of units of work.
@@ -156,6 +157,7 @@ class PartitionState:
         self.position = 0
         self.command_position = 0
         self.held_bytes = 0
+        self.piece_count = 0
         self.manifest_bytes = 0
         self.fed_bytes = 0
         self.plan_bytes = self.left_bytes = plan_bytes
@@ -378,6 +380,7 @@ class PartitionState:
             self.held_bytes -= group.segments.bytes_of(held.seq)
             self.counts.held -= len(slots)
             self.counts.joined += len(slots)
+            self.piece_count -= len(slots)
             self.happened.joined.append((group, slots))
         group.apply(held)
         self.counts.held += 1
@@ -389,6 +392,7 @@ class PartitionState:
         """Applies a held piece of a component to its group, and accounts for it."""
         group.apply(held)
         self.counts.held += 1
+        self.piece_count += 1
         self.held_bytes += len(held.body)
         self.happened.pieces.append((group, held.slot))
 
@@ -431,6 +435,7 @@ class PartitionState:
         for taken in pieces_given_up(group, closed):
             self.happened.effects.append((taken, None, group))
             self.counts.count_closed(taken.outcome, 1)
+        self.piece_count -= len(group.segments.bodies)
         self.left_bytes -= group.segments.bytes + CLOSE_BYTES * len(group.segments.bodies)
         self.held_bytes -= group.segments.bytes
 

@@ -75,6 +75,7 @@ def restore(partition: Partition, snapshot: Snapshot) -> None:
     partition.held_bytes = sum(
         group.bytes - group.external_bytes + group.bytes_in_pieces() for group in groups.values()
     )
+    partition.piece_count = sum(group.record_count - len(group.held) for group in groups.values())
     for key, line in snapshot.lines.items():
         partition.lines[key] = {group_id: groups[group_id] for group_id in line}
     for closed in snapshot.closed:

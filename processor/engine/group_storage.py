@@ -8,7 +8,11 @@ Belongs here: what the engine keeps of one group. Does not belong here: the byte
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from uow.processor.core.group import Group
+
+_NO_PIECES: frozenset[int] = frozenset()
 
 
 class GroupStorage:
@@ -28,7 +32,20 @@ class GroupStorage:
         self.rows = 0
         self.row_key, self.row_head = row_key, row_head
         self.has_group_row = False
-        self.pieces: set[int] = set()
+        self.pieces: set[int] | frozenset[int] = _NO_PIECES  # a set of its own would be a quarter of the group's memory
+
+    def add_piece(self, slot: int) -> None:
+        """The piece in this slot has a row."""
+        if not isinstance(self.pieces, set):
+            self.pieces = set()
+        self.pieces.add(slot)
+
+    def drop_pieces(self, slots: Iterable[int]) -> list[int]:
+        """The pieces in these slots have none any more; returns those that had one."""
+        dropped = [slot for slot in slots if slot in self.pieces]
+        if isinstance(self.pieces, set):
+            self.pieces.difference_update(dropped)
+        return dropped
 
 
 def storage_of(group: Group) -> GroupStorage | None:

@@ -112,7 +112,7 @@ def piece_row(group: Group, slot: int) -> tuple[bytes, bytes]:
     """Key and value of the row of a piece of a component that is not whole yet (B-124): as of a component, with its slot for a number."""
     assert group.segments is not None
     storage: GroupStorage = group.attachment or begin_rows(group)
-    storage.pieces.add(slot)
+    storage.add_piece(slot)
     body = group.segments.bodies[slot]
     value = (
         ROW_OF_PIECE
@@ -316,7 +316,7 @@ def take_rows(
         group.apply(change)
     for group, slot, body in pieces:
         group.hold_piece(slot, body)
-        group.attachment.pieces.add(slot)
+        group.attachment.add_piece(slot)
     return [(key, found[key[:-4]][1] if key[:-4] in found else None, value) for key, value in group_rows]
 
 

@@ -76,6 +76,8 @@ log = logging.getLogger("uow.partition")
 GROUP_BYTES = 800
 COMPONENT_BYTES = 100
 """Memory of an open group and of a held component beside their bytes: objects, table entries, deadlines. `tests/engine/test_memory.py` measures it."""
+PIECE_BYTES = 350
+"""Memory of a held piece of a component beyond that: its slot, its place, and the bytes that it gives."""
 RULED_BYTES = 500
 """Memory of a group by rule beyond that: ids of its components, and what its conditions look at."""
 STRAY_BYTES = 1_500
@@ -206,7 +208,10 @@ class PartitionTask:
         stale = max(0, len(self.replayable) - opened) + max(0, partition.deadlines - opened)
         by_rule = sum(map(len, partition.by_rule.values()))
         strays = sum(STRAY_BYTES + each.size for each in partition.strays.values())
-        components = partition.held_bytes + partition.manifest_bytes + COMPONENT_BYTES * partition.counts.open + strays
+        pieces = PIECE_BYTES * partition.piece_count
+        components = (
+            partition.held_bytes + partition.manifest_bytes + COMPONENT_BYTES * partition.counts.open + strays + pieces
+        )
         return (
             components
             + GROUP_BYTES * opened
@@ -531,8 +536,7 @@ class PartitionTask:
         for group, slots in joined:
             storage = storage_of(group)
             if storage is not None and group.is_open:
-                tombstones += [(tombstone_key(storage, slot), None) for slot in slots if slot in storage.pieces]
-                storage.pieces.difference_update(slots)
+                tombstones += [(tombstone_key(storage, slot), None) for slot in storage.drop_pieces(slots)]
         return tombstones
 
     def _no_longer_replayable(self, amended: Iterable[Group]) -> list[Group]:
@@ -720,6 +724,7 @@ class PartitionTask:
         partition = self.partition
         groups = partition.groups.values()
         partition.held_bytes = sum([group.bytes - group.external_bytes + group.bytes_in_pieces() for group in groups])
+        partition.piece_count = sum([group.record_count - len(group.held) for group in groups])
         partition.manifest_bytes = sum(
             [len(each.ruled.called.text) for each in groups if each.ruled is not None and each.ruled.called is not None]
         )

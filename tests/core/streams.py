@@ -235,6 +235,7 @@ def call(task: PartitionTask, one: list[FakeRecord] | Tick) -> Plan | None:
     plan = task.tick(one.now_ms) if isinstance(one, Tick) else task.process(one)
     check_counts(task.counts, task.groups)
     groups = task.groups.values()
+    assert task.partition.piece_count == sum(each.record_count - len(each.held) for each in groups)
     assert task.held_bytes == sum(each.bytes - each.external_bytes + each.bytes_in_pieces() for each in groups)
     partition = task.partition
     for line, is_ruled in ((partition.unit_deadlines, False), (partition.rule_deadlines, True)):

@@ -56,6 +56,19 @@ def test_estimate_is_what_groups_take(components: int, age: int, replay: ReplayL
     assert 0.6 < found[0] / task.memory_bytes < 1.4, f"{found[0] / groups:.0f} bytes a group"
 
 
+@pytest.mark.parametrize("size", [1, 200])
+def test_estimate_is_what_pieces_of_components_take_b124(size: int) -> None:
+    """They come in any order, so that each is a span of its own; half of them are of one component."""
+    task = PartitionTask(INPUT, context_of(policy_of()))
+    with traced() as found:
+        for offset in range(GROUPS):
+            place = GROUPS * size - (offset // 2) * 2 * size
+            said = [("uow-id", b"a"), ("uow-seq", b"%d" % (1 + offset % 2 * offset)), ("uow-segment-at", b"%d" % place)]
+            task.process([FakeRecord(offset, said, b"v" * size, b"a", 1_000, INPUT)])
+    assert task.groups[b"a"].record_count == GROUPS
+    assert 0.6 < found[0] / task.memory_bytes < 1.4, f"{found[0] / GROUPS:.0f} bytes a piece"
+
+
 @pytest.mark.parametrize("components", [1, 4, 50])
 def test_estimate_is_what_groups_by_rule_take(components: int) -> None:
     """Each keeps the ids of its components, and what its conditions look at (line 10, B-38)."""
