@@ -30,6 +30,7 @@ WRONG = AuditReport(
     since={0: 7},
     until={0: 10},
     earlier=0,
+    routed={"stock.events": 12},
     note="because <so>",
     examples=(
         Difference(DifferenceKind.MISSING, "components", "<script>\x1b\u202e", "films.components/0/1", "no row & more"),
@@ -89,4 +90,5 @@ def test_page_tells_the_report_and_needs_no_other_file_w216() -> None:
     assert "5 records come after" in reader.text
     assert "range: everything up to the offsets" in reader.text
     assert f"since the audit of {moment_text(0)}, from the offsets 0: 7 to 0: 10" in reader.text
+    assert "12 records of stock.events; each should be a component" in reader.text
     assert "because <so>" in reader.text
