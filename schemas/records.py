@@ -252,6 +252,7 @@ class GroupRow:
         rule: `uow-rule` of the row that opened it; None for a unit of work.
         waits_since: Since when it is complete and not allowed to leave.
         manifest: The manifest of the fan-out whose replies it holds; None before it comes, and for groups of other rules.
+        deadlines: What each calendar of its row named when it opened.
     """
 
     generation: int
@@ -263,6 +264,7 @@ class GroupRow:
     rule: str | None = None
     waits_since: int | None = None
     manifest: ManifestPart | None = None
+    deadlines: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

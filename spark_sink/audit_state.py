@@ -29,7 +29,7 @@ from uow.processor.core.changes import Closed
 from uow.processor.core.snapshot import Snapshot
 from uow.schemas.records import Reason, UnitOutcome
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 """Version of the files; another one is not read."""
 LIMIT_BYTES: Final = 1 << 30
 """Bytes of the open groups of a partition from which no state is written: the next audit is a full one."""
@@ -106,6 +106,7 @@ _GROUP: Final = _record(
     manifest_id="bytes",
     manifest_at="long",
     manifest="bytes",
+    deadlines=_array("long"),
 )
 _CLOSED: Final = _record(
     "Closed",

@@ -6,6 +6,7 @@ Their texts are read by `uow.processor.rules.conditions`; `uow.processor.core` a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -65,6 +66,29 @@ class Predicate:
 
     text: str
 
+    @property
+    def name(self) -> str:
+        """Its text, by which its measure is found."""
+        return f"predicate({self.text})"
+
+
+@dataclass(frozen=True, slots=True)
+class Urgent:
+    """A component of which an expression is true is held (B-207). Text: `urgent(EXPRESSION)`, `urgent(EXPRESSION, alone)`. Reason `predicate`.
+
+    Attributes:
+        text: The expression.
+        alone: Such a component joins no group that is open: it is a unit of 1.
+    """
+
+    text: str
+    alone: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its text without `alone`, by which its measure is found."""
+        return f"urgent({self.text})"
+
 
 @dataclass(frozen=True, slots=True)
 class ByCommand:
@@ -83,6 +107,27 @@ class Idle:
     """So long after the latest arrival, in ms. Text: `idle(ms)`. Reason `idle`."""
 
     ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """The moment that a calendar named when the group opened (B-206). Text: `at(17:00, Europe/Berlin, mon-fri, 2026-12-25)`. Reason `age`.
+
+    Attributes:
+        text: What stands between the brackets.
+    """
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """At the pace of its components so far, the group would have less than so many percent of its count at its deadline (B-208).
+
+    Text: `behind(percent)`. Reason `idle`.
+    """
+
+    percent: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +163,24 @@ Condition = (
     | PerSource
     | Manifest
     | Predicate
+    | Urgent
     | ByCommand
     | Age
     | Idle
+    | At
+    | Behind
     | ComponentDeadline
     | Timeout
     | AnyOf
     | AllOf
     | Not
 )
+
+
+def alternatives(condition: Condition) -> Sequence[Condition]:
+    """The conditions of which each is enough; itself, if it is no `any`."""
+    return (
+        [part for each in condition.conditions for part in alternatives(each)]
+        if isinstance(condition, AnyOf)
+        else [condition]
+    )

@@ -92,8 +92,18 @@ class Measure(Protocol):
 
 Moment = Callable[[Headers, bytes | None], int | str]
 """The event time in a component (`age_from = "event:PATH"`), epoch ms; or why it cannot be read, which refuses that component."""
+Choice = Callable[[Headers, bytes | None], bool]
+"""True of a component that is chosen by its content; of one that cannot be read it is not."""
 Rank = Callable[[Headers, bytes | None], Any]
 """The sort key of a component in its unit (`order_by = "field:PATH"`): comparable with one another; equal ones keep their order of arrival."""
+
+
+class Calendar(Protocol):
+    """The deadline of a condition `at(...)`, compiled (B-206)."""
+
+    def deadline(self, opened_at: int) -> int:
+        """The deadline of a group that opened then, both epoch ms; not before it opened."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +124,9 @@ class GroupPolicy(DestinationPolicy):
         event_time: Gives the moment from which the age counts; None: the arrival.
         late_join: Whether a component that arrived after the deadline may join.
         target_topic: Where units go; None: `D.units`.
-        measures: Compiled predicates by their text.
+        measures: Compiled predicates, and what makes a component urgent, by the names of these conditions.
+        calendars: Compiled calendars by their text.
+        leaves_alone: True of a component that must not join an open group (B-207); None: each joins.
         rank: Order inside a unit; None: by number.
         by_source: True if components of a unit are in order of their sources' names.
         gathers_replies: True if its groups hold the replies to the requests of a manifest (B-77).
@@ -137,6 +149,8 @@ class GroupPolicy(DestinationPolicy):
     late_join: LateJoin = LateJoin.STRICT
     target_topic: str | None = None
     measures: tuple[tuple[str, Measure], ...] = ()
+    calendars: tuple[tuple[str, Calendar], ...] = ()
+    leaves_alone: Choice | None = None
     rank: Rank | None = None
     by_source: bool = False
     cardinality: Cardinality = Cardinality.ONE
@@ -161,6 +175,10 @@ class GroupPolicy(DestinationPolicy):
     def may_reply_to(self, topic: str) -> bool:
         """True if a manifest may ask for this topic: the row's own, or one that the rules name."""
         return topic == self.target_topic or topic in self.reply_topics
+
+    def deadlines(self, opened_at: int) -> tuple[int, ...]:
+        """The deadline that each calendar names for a group that opened then, epoch ms."""
+        return tuple([calendar.deadline(opened_at) for _, calendar in self.calendars])
 
     @property
     def row_key(self) -> str:
@@ -191,6 +209,8 @@ def policy_of(
     measures: Sequence[tuple[str, Measure]] = (),
     event_time: Moment | None = None,
     rank: Rank | None = None,
+    calendars: Sequence[tuple[str, Calendar]] = (),
+    leaves_alone: Choice | None = None,
 ) -> GroupPolicy:
     """The policy of the groups of a row. Columns and further conditions are joined by `any`, columns first (section 4.2).
 
@@ -199,9 +219,11 @@ def policy_of(
         destination: The settings of the rule's destination.
         complete_when: The column of this name, read; None if it is empty.
         give_up_when: The same.
-        measures: The predicates in them by their text, compiled.
+        measures: The predicates in them, and what makes a component urgent, by their names, compiled.
         event_time: `age_from`, compiled, where it names an event time.
         rank: `order_by`, compiled, where it names a field.
+        calendars: The calendars in the conditions by their text, compiled.
+        leaves_alone: The `urgent(..., alone)` among them, compiled.
     """
     rule, own = row.rule, row.row
     complete: list[Condition] = []
@@ -246,6 +268,8 @@ def policy_of(
         late_join=own.late_join,
         target_topic=own.target_topic,
         measures=tuple(measures),
+        calendars=tuple(calendars),
+        leaves_alone=leaves_alone,
         rank=rank,
         by_source=rule.order_by == "source",
         cardinality=rule.cardinality,

@@ -16,6 +16,8 @@ from uow.topics.conditions import (
     Age,
     AllOf,
     AnyOf,
+    At,
+    Behind,
     ByCommand,
     Bytes,
     ComponentDeadline,
@@ -28,6 +30,8 @@ from uow.topics.conditions import (
     PerSource,
     Predicate,
     Timeout,
+    Urgent,
+    alternatives,
 )
 from uow.topics.grouping import GroupPolicy
 
@@ -53,6 +57,7 @@ class Standing(NamedTuple):
         end_reason: Reason of a group that is complete by its end.
         gathered: What its components brought.
         called: The manifest of the replies that it holds, if one has come.
+        deadlines: The deadline that each calendar of its row named when it opened, epoch ms.
     """
 
     size: int
@@ -61,6 +66,7 @@ class Standing(NamedTuple):
     end_reason: Reason
     gathered: Gathered
     called: Called | None = None
+    deadlines: tuple[int, ...] = ()
 
     @property
     def first_at(self) -> int:
@@ -98,10 +104,10 @@ def asked(condition: Condition, of: Standing, policy: GroupPolicy) -> Holding:
             return Holding(0 if of.size >= n else NEVER, Reason.COUNT)
         case Bytes(n):  # a group leaves before it passes them, so it is one component that is larger alone (B-40)
             return Holding(0 if gathered.value_bytes > n else NEVER, Reason.BYTES)
-        case Predicate(text):
-            return Holding(0 if _is_measured(text, gathered, policy) else NEVER, Reason.PREDICATE)
-        case Age() | Idle() | ComponentDeadline() | Timeout():
-            return _by_time(condition, of)
+        case Predicate() | Urgent():
+            return Holding(0 if _is_measured(condition.name, gathered, policy) else NEVER, Reason.PREDICATE)
+        case Age() | Idle() | At() | Behind() | ComponentDeadline() | Timeout():
+            return _by_time(condition, of, policy)
         case AnyOf(several):
             return min((asked(each, of, policy) for each in several), key=_at, default=_NOT_YET)
         case AllOf(several):  # of several moments the last one; of equal ones that which was asked last
@@ -120,12 +126,19 @@ def asked(condition: Condition, of: Standing, policy: GroupPolicy) -> Holding:
             assert_never(condition)
 
 
-def _by_time(condition: Age | Idle | ComponentDeadline | Timeout, of: Standing) -> Holding:
+def _by_time(
+    condition: Age | Idle | At | Behind | ComponentDeadline | Timeout, of: Standing, policy: GroupPolicy
+) -> Holding:
     match condition:
         case Age(ms):
             return Holding(min(of.first_at + ms + 1, NEVER), Reason.AGE)
         case Idle(ms):
             return Holding(of.last_at + ms + 1, Reason.IDLE)
+        case At(text):
+            named = zip(policy.calendars, of.deadlines, strict=True)
+            return Holding(next(at for (name, _), at in named if name == text) + 1, Reason.AGE)
+        case Behind(percent):
+            return Holding(_behind_at(percent, of, policy), Reason.IDLE)
         case ComponentDeadline():
             return Holding(min(of.gathered.limit_at + 1, NEVER), Reason.AGE)
         case Timeout(ms):
@@ -137,9 +150,23 @@ def _by_time(condition: Age | Idle | ComponentDeadline | Timeout, of: Standing) 
             assert_never(condition)
 
 
-def _is_measured(text: str, gathered: Gathered, policy: GroupPolicy) -> bool:
+def _behind_at(percent: int, of: Standing, policy: GroupPolicy) -> int:
+    """From when so few components are held that at their pace less than `percent` of the count would be there at the deadline.
+
+    With n components since the first arrival f the pace at t is n / (t - f), and n * (deadline - f) / (t - f) would be there. Never after the deadline.
+    """
+    wanted = count_of(policy.complete_when)
+    limits = [each for each in alternatives(policy.give_up_when) if isinstance(each, Age | At | ComponentDeadline)]
+    due = min([asked(each, of, policy).at for each in limits], default=NEVER)
+    if wanted is None or due >= NEVER:
+        return NEVER
+    since = of.gathered.arrived_at
+    return min(due, since + max(0, due - 1 - since) * of.size * 100 // (wanted * percent) + 1)
+
+
+def _is_measured(wanted: str, gathered: Gathered, policy: GroupPolicy) -> bool:
     several = zip(policy.measures, gathered.tallies, strict=False)
-    return any(name == text and measure.holds(tallies) for (name, measure), tallies in several)
+    return any(name == wanted and measure.holds(tallies) for (name, measure), tallies in several)
 
 
 def _at(holding: Holding) -> int:

@@ -22,7 +22,7 @@ from uow.processor.core.partition_state import PartitionState
 from uow.schemas.component import NULL, long
 from uow.schemas.records import Reason, UnitOutcome
 from uow.topics.catalogue import HELD_LIMIT_BYTES
-from uow.topics.conditions import Age, AnyOf, ComponentDeadline, Condition, Count, Idle
+from uow.topics.conditions import Age, ComponentDeadline, Condition, Count, Idle, alternatives
 from uow.topics.grouping import GroupPolicy
 from uow.topics.policies import DestinationPolicy
 
@@ -48,7 +48,7 @@ def counted(policy: GroupPolicy, roll_over_bytes: int) -> Counting:
     is_counted = (
         all(getattr(policy, each.name) == each.default for each in _OWN)
         and waits is not None
-        and all(isinstance(each, Count) for each in _any_of(policy.complete_when))
+        and all(isinstance(each, Count) for each in alternatives(policy.complete_when))
     )
     most = count_of(policy.complete_when) if is_counted else None
     if most is None or most > policy.max_components:
@@ -60,7 +60,7 @@ def counted(policy: GroupPolicy, roll_over_bytes: int) -> Counting:
 def _waits(condition: Condition) -> list[int] | None:
     """The limits of time after any of which a group is given up, if there are no other conditions."""
     found = []
-    for each in _any_of(condition):
+    for each in alternatives(condition):
         match each:
             case Age(ms) | Idle(ms):
                 found.append(ms)
@@ -69,11 +69,6 @@ def _waits(condition: Condition) -> list[int] | None:
             case _:
                 return None
     return found
-
-
-def _any_of(condition: Condition) -> tuple[Condition, ...]:
-    """The conditions of which any is enough."""
-    return condition.conditions if isinstance(condition, AnyOf) else (condition,)
 
 
 def _known(partition: PartitionState, rule: str) -> Counting | None:

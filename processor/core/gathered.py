@@ -232,15 +232,18 @@ class Ruled:
         is_behind: True while it waits for a group of its rule that arrived before it (B-118).
         is_routed: True if every component held is a routed row (`routed_rows`): none has a header that a unit takes from all of them.
         counting: How it counts, while a routed row may be held without a look at anything but what every such row changes; None: not known.
+        deadlines: The deadline that each calendar of its row named when it opened, epoch ms (B-206).
     """
 
     __slots__ = (
         *("_first_at", "_gathered", "_last_at", "_value_bytes"),
-        *("called", "component_ids", "counting", "is_behind", "is_routed", "policy", "scheduled", "waits_since"),
+        *("called", "component_ids", "counting", "deadlines", "is_behind", "is_routed", "policy", "scheduled"),
+        "waits_since",
     )
 
-    def __init__(self, policy: GroupPolicy) -> None:
+    def __init__(self, policy: GroupPolicy, deadlines: tuple[int, ...]) -> None:
         self.policy = policy
+        self.deadlines = deadlines
         self.counting: Counting | None = None
         self.is_routed = True
         self._gathered = NOTHING
@@ -265,7 +268,8 @@ class Ruled:
     @property
     def state(self) -> tuple[object, ...]:
         """All of it that a restart must give back, as values."""
-        return self.policy.rule, self.gathered, frozenset(self.component_ids), self.waits_since, self.called
+        parts = self.policy.rule, self.gathered, frozenset(self.component_ids), self.waits_since, self.called
+        return *parts, self.deadlines
 
     def accepts(self, facts: Facts, due_at: int) -> bool:
         """True if one of several open groups of a key takes a component: it does not wait, is not due, and its source is not satisfied (B-99)."""

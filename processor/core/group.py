@@ -228,9 +228,14 @@ class Group:
         if self.ruled is not None and change.facts is not None:
             self.ruled.hold(change.facts)
 
-    def rule(self, policy: GroupPolicy) -> None:
-        """It is a group of this row, from its opening on; in a restore of what it holds already. Raises `DecodeError` if that cannot be read."""
-        self.special, self.ruled = True, Ruled(policy)
+    def rule(self, policy: GroupPolicy, deadlines: tuple[int, ...] = ()) -> None:
+        """It is a group of this row, from its opening on; in a restore of what it holds already. Raises `DecodeError` if that cannot be read.
+
+        Args:
+            policy: Of the row.
+            deadlines: What its calendars named when it opened, epoch ms; if it is not known yet, they are asked.
+        """
+        self.special, self.ruled = True, Ruled(policy, deadlines or policy.deadlines(self.opened_at))
         if policy.assigns:
             self.end = count_of(policy.complete_when) or UNKNOWN_END
         self.ruled.read_again(self.held.values())
@@ -306,7 +311,7 @@ class Group:
         """The open group as numbers, bytes and lists: its fields by name, `held` as pairs of number (or slot of a piece) and body, `waived` as pairs of numbers.
 
         Of a group by rule also `rule`, the name of its row, which is empty otherwise, `waits_since`, and its manifest: who brought it, when, and the
-        text, which is empty if there is none.
+        text, which is empty if there is none; and what its calendars named.
         """
         data = {name: getattr(self, name) for name in _PLAIN_FIELDS}
         rule, waits_since = ("", 0) if self.ruled is None else (self.ruled.policy.rule, self.ruled.waits_since)
@@ -318,6 +323,7 @@ class Group:
             "held": [*self.held.items(), *pieces.items()],
             "waived": [(each.first, each.last) for each in self.waived],
         }
+        data["deadlines"] = [] if self.ruled is None else [*self.ruled.deadlines]
         return data | lists | {"rule": rule, "waits_since": waits_since}
 
     @classmethod
@@ -333,7 +339,7 @@ class Group:
             if slot >= FIRST_SLOT:
                 group.hold_piece(slot, body)
         if row is not None:
-            group.rule(row)
+            group.rule(row, tuple(data["deadlines"]))
             assert group.ruled is not None
             group.ruled.waits_since = data["waits_since"]
             if data["manifest"]:
@@ -451,12 +457,17 @@ class Group:
         """How a group by rule stands."""
         assert self.ruled is not None
         spared = self.spared(self.waived, self.end) if self.waived else 0
-        return Standing(len(self.held), spared, self.end, self.closing()[1], self.ruled.gathered, self.ruled.called)
+        ruled = self.ruled
+        return Standing(
+            len(self.held), spared, self.end, self.closing()[1], ruled.gathered, ruled.called, ruled.deadlines
+        )
 
     def standing_with(self, end: int, reason: Reason, spared: int, facts: Facts) -> Standing:
         """The same with one component more; with the end and the spared numbers that the group has then."""
         assert self.ruled is not None
-        return Standing(len(self.held) + 1, spared, end, reason, self.ruled.gathered.plus(facts), self.ruled.called)
+        ruled = self.ruled
+        gathered = ruled.gathered.plus(facts)
+        return Standing(len(self.held) + 1, spared, end, reason, gathered, ruled.called, ruled.deadlines)
 
     def is_waived(self, seq: int) -> bool:
         """True if a command said that the number is not needed."""

@@ -349,7 +349,8 @@ class Partition(PartitionState):
         self.happened.commands.append((command.id, at))
         self.hold_live(row)
         for group in [*self.by_rule.get(row.rule_id, ())]:
-            self.follow(group, row)
+            if self.follow(group, row) and row.calendars:
+                self.happened.amended.append(group)  # what they name now is to stay
         return True, text
 
     def _followed_row(self, name: str) -> GroupPolicy | str:
@@ -467,8 +468,9 @@ class Partition(PartitionState):
         if refusal is None:
             assert own is not None
             own = self._newest(own, marks.id)
-            if own.cardinality is Cardinality.MANY and own.assigns:
-                now = now._replace(group=self._offered(record, marks, own))
+            is_alone = own.leaves_alone is not None and own.leaves_alone(read_headers(record) or (), record.value())
+            if own.assigns and (is_alone or own.cardinality is Cardinality.MANY):
+                now = now._replace(group=self._offered(record, marks, own, is_alone=is_alone))
             refusal = self._take_ruled(record, marks, own, now)
         if refusal is not None:
             self._carry_out(decide_refusal(refusal._replace(id=marks.id), now), record)
@@ -486,8 +488,8 @@ class Partition(PartitionState):
                     self.happened.amended.append(group)
         return own
 
-    def _offered(self, record: Record, marks: Marks, own: GroupPolicy) -> Group | None:
-        """Of several open groups of a key the oldest that takes the component, or that has it already; None: a new one opens (B-99)."""
+    def _offered(self, record: Record, marks: Marks, own: GroupPolicy, *, is_alone: bool) -> Group | None:
+        """Of several open groups of a key the oldest that takes the component, or that has it already; None: a new one opens (B-99, B-207)."""
         assert marks.routed is not None
         component_id = marks.component_id or marks.routed.input
         headers, value, at = read_headers(record) or (), record.value(), record.timestamp()[1]
@@ -500,7 +502,7 @@ class Partition(PartitionState):
         for group in several:
             if isinstance(facts, Refusal):
                 return group  # it is refused, wherever it would go
-            if group.ruled is not None and group.ruled.accepts(facts, group.due_at(self.policy)):
+            if not is_alone and group.ruled is not None and group.ruled.accepts(facts, group.due_at(self.policy)):
                 self.bring(group)
                 return group
         self.put_aside(marks.id)

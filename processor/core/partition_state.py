@@ -208,9 +208,9 @@ class PartitionState:
             self.line_up(group, opened.order_key)
         return group
 
-    def open_by_rule(self, group: Group, policy: GroupPolicy) -> None:
-        """The group is one of this row; in a restore with what it holds already. Raises `DecodeError` if that cannot be read."""
-        group.rule(policy)
+    def open_by_rule(self, group: Group, policy: GroupPolicy, deadlines: tuple[int, ...] = ()) -> None:
+        """The group is one of this row; in a restore with what it holds already, see `Group.rule`. Raises `DecodeError` if that cannot be read."""
+        group.rule(policy, deadlines)
         self.by_rule.setdefault(policy.rule_id, {})[group] = None
         if policy.delivers_in_order:
             self._arrive(group, policy)
@@ -256,7 +256,7 @@ class PartitionState:
         what it holds.
         """
         assert group.ruled is not None
-        before = group.ruled.policy
+        before, deadlines = group.ruled.policy, group.ruled.deadlines
         if before.row_key != row.row_key or before.version >= row.version or group.ruled.waits_since:
             return False
         if (before.numbering, before.cardinality) != (row.numbering, row.cardinality) or before.gathers_replies:
@@ -264,7 +264,7 @@ class PartitionState:
         try:
             group.rule(row)
         except DecodeError:
-            group.rule(before)
+            group.rule(before, deadlines)
         if group.ruled.policy.delivers_in_order and not before.delivers_in_order:
             self._arrive(group, group.ruled.policy)
         if group.complete and group.deliver_at > self.clock:

@@ -1,6 +1,6 @@
-"""The wait of an open group, in words: "why is this group not out yet?" (B-201).
+"""The wait of an open group, in words: "why is this group not out yet?" (B-201), and what its deadline comes from.
 
-Belongs here: the sentence, and how many components each source lacks. Does not belong here: when a group is complete
+Belongs here: the sentences, and how many components each source lacks. Does not belong here: when a group is complete
 (`uow.processor.core.conditions`), and printing.
 """
 
@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple, assert_never
 
+from uow.processor.core.conditions import asked
 from uow.processor.core.gathered import NEVER, Ruled, satisfied_at
 from uow.processor.core.group import Group
-from uow.schemas.records import MAX_SEQ, ranges_text
+from uow.schemas.records import MAX_SEQ, Reason, ranges_text
 from uow.topics.conditions import (
     Age,
     AllOf,
     AnyOf,
+    At,
+    Behind,
     ByCommand,
     Bytes,
     ComponentDeadline,
@@ -28,8 +31,11 @@ from uow.topics.conditions import (
     PerSource,
     Predicate,
     Timeout,
+    Urgent,
+    alternatives,
 )
 from uow.topics.manifests import read_manifest
+from uow.topics.policies import DestinationPolicy
 from uow.topics.rules import Release
 
 MOST_REPLIES: Final = 20
@@ -115,18 +121,58 @@ def _text(condition: Condition, group: Group, ruled: Ruled, now_ms: int) -> str:
             return ", ".join(_source(each) for each in sources(group, now_ms) if not each.is_satisfied)
         case EndFlagWithoutGaps():
             return _numbers(group)
-        case Predicate(text):
-            return f"predicate({text})"
+        case Predicate() | Urgent():
+            return condition.name
         case Manifest():
             return _replies(group, ruled)
         case ByCommand():
             return "a command"
         case Not():
             return "a condition that must not hold"
-        case Age() | Idle() | ComponentDeadline() | Timeout():
+        case Age() | Idle() | At() | Behind() | ComponentDeadline() | Timeout():
             return ""
         case _:
             assert_never(condition)
+
+
+def deadline_by(group: Group, policy: DestinationPolicy) -> str:
+    """The setting, condition or header that the deadline of an open group comes from; empty if it has none."""
+    due, ruled = group.due_at(policy), group.ruled
+    if due >= NEVER:
+        return ""
+    if group.expires_at and due == group.expires_at + 1:
+        return "uow-expires-at"
+    if ruled is not None and ruled.waits_since and ruled.policy.release is not Release.AUTO:
+        return "release_every_ms or waiting_age_ms"
+    if group.complete:
+        return "uow-deliver-at"
+    if group.extended and due == group.extended + 1:
+        return "a command"
+    if ruled is None:
+        return "incomplete_expiration_ms" if group.give_up_reason(policy) is Reason.AGE else "idle_expiration_ms"
+    if ruled.awaits_manifest:
+        return "reply_hold_ms"
+    standing = group.standing()
+    of = ruled.policy
+    return _name(min(alternatives(of.give_up_when), key=lambda each: asked(each, standing, of).at))
+
+
+def _name(limit: Condition) -> str:
+    match limit:
+        case Age(ms):
+            return f"age({ms})"
+        case Idle(ms):
+            return f"idle({ms})"
+        case At(text):
+            return f"at({text})"
+        case Behind(percent):
+            return f"behind({percent})"
+        case ComponentDeadline():
+            return "uow-delay-ms"
+        case Timeout():
+            return "the timeout of its call"
+        case _:
+            return "give_up_when"
 
 
 def _replies(group: Group, ruled: Ruled) -> str:

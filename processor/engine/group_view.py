@@ -13,7 +13,7 @@ from typing import Any
 from uow.processor.core.gathered import source_of
 from uow.processor.core.group import Group
 from uow.processor.core.ranges import without
-from uow.processor.engine.awaited import SourceState, awaited, sources
+from uow.processor.engine.awaited import SourceState, awaited, deadline_by, sources
 from uow.schemas.component import decode_component
 from uow.schemas.records import ComponentRecord, Range, ranges_text
 from uow.topics.headers import ARRIVED_AT, HOPS, INPUT, decimal
@@ -43,6 +43,7 @@ class OpenGroup:
         waits_for: What it waits for, in words (B-201).
         waits_since: Since when it is complete and not allowed to leave, epoch ms; None: it is not.
         sources: Of a collection, what each source gave.
+        deadline_by: The setting, condition or header that its deadline comes from; empty if it has none.
     """
 
     id: str
@@ -60,6 +61,7 @@ class OpenGroup:
     waits_for: str = ""
     waits_since: int | None = None
     sources: tuple[SourceState, ...] = ()
+    deadline_by: str = ""
 
     def is_at_risk(self, now_ms: int) -> bool:
         """True if most of the group's time has gone by (W-211)."""
@@ -81,6 +83,7 @@ class OpenGroup:
             "opened_at": self.opened_at,
             "age_ms": now_ms - self.opened_at,
             "deadline": self.deadline,
+            "deadline_by": self.deadline_by,
             "at_risk": self.is_at_risk(now_ms),
             "rule": self.rule,
             "waits_for": self.waits_for,
@@ -121,6 +124,7 @@ def seen(group: Group, partition: int, policy: DestinationPolicy, now_ms: int = 
         waits_for=awaited(group, now_ms),
         waits_since=ruled.waits_since or None if ruled is not None else None,
         sources=sources(group, now_ms),
+        deadline_by=deadline_by(group, policy),
     )
 
 

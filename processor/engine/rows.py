@@ -58,8 +58,10 @@ ROW_OF_PIECE = single_object_header("ChangelogPiece")
 """Before the row of a piece of a component, for the same reason (B-124)."""
 GROUP_ROW_HEADER = single_object_header("ChangelogGroup")
 _GROUP_ROW_WITHOUT_RULE = single_object_header("ChangelogGroup", 1)
+_GROUP_ROW_WITHOUT_DEADLINES = single_object_header("ChangelogGroup", 3)
 _GROUP_ROW_WITHOUT_MANIFEST = single_object_header("ChangelogGroup", 2)
 LEDGER_HEADER = single_object_header("Ledger")
+_EARLIER_GROUP_ROWS = (_GROUP_ROW_WITHOUT_DEADLINES, _GROUP_ROW_WITHOUT_MANIFEST, _GROUP_ROW_WITHOUT_RULE)
 GROUP_ROW_KEY_END = b"\0" + GROUP_ROW.to_bytes(4, "big")
 _LEDGER_WITHOUT_COMMANDS = single_object_header("Ledger", 1)
 _LEDGER_WITHOUT_PRINTS = single_object_header("Ledger", 2)
@@ -154,9 +156,14 @@ def group_row(group: Group) -> tuple[bytes, bytes]:
             NULL if group.ruled is None else optional(group.ruled.policy.rule.encode()),
             NULL if group.ruled is None or not group.ruled.waits_since else b"\x02" + moment(group.ruled.waits_since),
             NULL if group.ruled is None else _manifest(group.ruled.called),
+            NULL if group.ruled is None else _deadlines(group.ruled.deadlines),
         )
     )
     return storage.row_key + _KEY_TAILS[GROUP_ROW], value
+
+
+def _deadlines(several: Sequence[int]) -> bytes:
+    return b"".join([long(len(several)), *map(moment, several), NULL]) if several else NULL
 
 
 def _manifest(called: Called | None) -> bytes:
@@ -171,7 +178,7 @@ def read_group_row(value: bytes) -> GroupRow:
     Raises:
         DecodeError: It is none, or of a version this worker does not know.
     """
-    if not value.startswith((GROUP_ROW_HEADER, _GROUP_ROW_WITHOUT_MANIFEST, _GROUP_ROW_WITHOUT_RULE)):
+    if not value.startswith((GROUP_ROW_HEADER, *_EARLIER_GROUP_ROWS)):
         raise DecodeError("changelog", "no group row of a known version", data=value[:64])
     cursor = Cursor(value, len(GROUP_ROW_HEADER))
     row = GroupRow(
@@ -185,8 +192,10 @@ def read_group_row(value: bytes) -> GroupRow:
     if not value.startswith(_GROUP_ROW_WITHOUT_RULE):
         rule = cursor.text() if cursor.branch() else None
         row = replace(row, rule=rule, waits_since=cursor.long() if cursor.branch() else None)
-    if value.startswith(GROUP_ROW_HEADER) and cursor.branch():
+    if not value.startswith((_GROUP_ROW_WITHOUT_MANIFEST, _GROUP_ROW_WITHOUT_RULE)) and cursor.branch():
         row = replace(row, manifest=ManifestPart(cursor.text(), cursor.long(), cursor.bytes()))
+    if value.startswith(GROUP_ROW_HEADER):
+        row = replace(row, deadlines=tuple([cursor.long() for _ in items(cursor)]))
     if cursor.at != len(value):
         raise DecodeError("changelog", f"{len(value) - cursor.at} bytes follow the row", data=value[:64])
     return row

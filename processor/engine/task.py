@@ -692,7 +692,7 @@ class PartitionTask:
             policy = self.context.rules.policy(row.rule)
             if policy is None:
                 raise DecodeError(RULE, f"an open group is of the row {row.rule}, which is not in the rules")
-            self.partition.open_by_rule(group, policy)
+            self.partition.open_by_rule(group, policy, row.deadlines)
             if row.manifest is not None:
                 part = row.manifest
                 group.announce(Called.read(part.command_id.encode(), part.taken_at, part.text))

@@ -18,8 +18,8 @@ from uow.processor.rules.paths import ExpressionError, Place
 from uow.processor.rules.rule_set import RuleSet
 from uow.schemas.error_classes import Complaint
 from uow.topics.catalogue import expected, rules_topic
-from uow.topics.conditions import Manifest
-from uow.topics.grouping import MAX_ATTEMPTS, parts_of
+from uow.topics.conditions import Age, At, Behind, Count, Manifest, Urgent, alternatives
+from uow.topics.grouping import MAX_ATTEMPTS, NEVER_HOLDS, parts_of
 from uow.topics.policies import DestinationPolicy, Shape
 from uow.topics.rules import (
     PARAMETERS,
@@ -168,6 +168,7 @@ def _about_row(rule: Rule, row: Row, has_sources: bool, taken: Mapping[str, str]
     yield from _unreadable(row, "give_up_when", conditions.read_give_up_when)
     yield from _unreadable(row, "age_from", conditions.read_age_from)
     yield from _about_manifest(rule, row)
+    yield from _about_pace(rule, row)
     if not row.routing_name.strip() or len(row.routing_name.encode("utf-8", "replace")) > MAX_NAME_BYTES:
         yield _complaint(row, "routing_name", f"must not be blank, and at most {MAX_NAME_BYTES} bytes")
     if row.valid_from_ms is not None and row.valid_to_ms is not None and row.valid_from_ms >= row.valid_to_ms:
@@ -215,6 +216,25 @@ def _about_manifest(rule: Rule, row: Row) -> Iterator[Complaint]:
         yield _complaint(row, "age_from", "there is no manifest without complete_when = 'manifest'")
     if gathers and row.shape is Shape.CONSECUTIVE:
         yield _complaint(row, "shape", "the unit of a call may be empty, and is one record: envelope or reference")
+
+
+def _about_pace(rule: Rule, row: Row) -> Iterator[Complaint]:
+    """An early close needs a count and a deadline (B-208); whoever leaves alone has a number of its own (B-207)."""
+    try:
+        complete = conditions.read_complete_when(row.complete_when) if row.complete_when else NEVER_HOLDS
+        give_up = conditions.read_give_up_when(row.give_up_when) if row.give_up_when else NEVER_HOLDS
+    except ExpressionError:
+        return  # that has its complaint
+    if any(isinstance(part, Urgent) and part.alone for part in parts_of(complete)) and (
+        rule.sequence is not Numbering.ASSIGNED
+    ):
+        yield _complaint(row, "complete_when", "urgent(..., alone) needs sequence = 'assigned'")
+    if not any(isinstance(part, Behind) for part in parts_of(give_up)):
+        return
+    if row.complete_count is None and not any(isinstance(each, Count) for each in alternatives(complete)):
+        yield _complaint(row, "give_up_when", "behind(p) needs a count that completes the group")
+    if row.age_ms is None and not any(isinstance(each, Age | At) for each in alternatives(give_up)):
+        yield _complaint(row, "give_up_when", "behind(p) needs a deadline: age_ms, age(ms) or at(...)")
 
 
 def _about_closing(rule: Rule, row: Row, has_sources: bool) -> Iterator[Complaint]:

@@ -1,7 +1,9 @@
 """The texts of `complete_when`, `give_up_when`, `age_from` and `order_by`, and the policy that a row makes of a destination's. Pure.
 
     complete_when = "any(count(10), predicate(sum(quantity) >= 500))"
+    complete_when = "urgent(priority == 'high', alone)"
     give_up_when  = "all(age(60000), not(count(3)))"
+    give_up_when  = "any(at(17:00, Europe/Berlin, mon-fri, 2026-12-25), behind(50))"
 
 Names and meanings: `uow.topics.conditions`. Belongs here: their texts. Does not belong here: asking them (`uow.processor.core`).
 """
@@ -9,22 +11,32 @@ Names and meanings: `uow.topics.conditions`. Belongs here: their texts. Does not
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from uow.processor.rules.expressions import MAX_DEPTH, Predicate, compile_predicate
+from uow.processor.rules.calendars import Calendar
+from uow.processor.rules.expressions import MAX_DEPTH, Expression, Predicate, compile_expression, compile_predicate
 from uow.processor.rules.paths import MAX_CHARS, ExpressionError, Place
 from uow.processor.rules.record_view import RecordView
 from uow.topics import conditions
-from uow.topics.conditions import Condition
-from uow.topics.grouping import GroupPolicy, Headers, Measure, Moment, Rank, parts_of, policy_of
+from uow.topics.conditions import Condition, alternatives
+from uow.topics.grouping import Choice, GroupPolicy, Headers, Measure, Moment, Rank, Tally, parts_of, policy_of
 from uow.topics.policies import DestinationPolicy
 from uow.topics.rules import ResolvedRow
 
 MAX_NUMBER: Final = 2**53
 """Largest count, size or duration in a condition."""
-TIMED: Final = (conditions.Age, conditions.Idle, conditions.ComponentDeadline)
+TIMED: Final = (
+    conditions.Age,
+    conditions.Idle,
+    conditions.At,
+    conditions.Behind,
+    conditions.ComponentDeadline,
+)
 """Conditions that time alone fulfils."""
+MAX_CALENDARS: Final = 4
+"""Most `at(...)` of a row: each open group keeps a moment for each."""
 
 _NAME: Final = re.compile(r"\s*([a-z_]+)\s*")
 _SIMPLE: Final[Mapping[str, Condition]] = {
@@ -41,12 +53,18 @@ _NUMBERED: Final[Mapping[str, Callable[[int], Condition]]] = {
     "manifest": conditions.Manifest,
     "age": conditions.Age,
     "idle": conditions.Idle,
+    "behind": conditions.Behind,
 }
 _JOINED: Final[Mapping[str, Callable[[tuple[Condition, ...]], Condition]]] = {
     "any": conditions.AnyOf,
     "all": conditions.AllOf,
 }
-_KNOWN: Final = sorted({*_SIMPLE, *_NUMBERED, *_JOINED, "not", "predicate"})
+_OF_TEXT: Final[Mapping[str, Callable[[str], Condition]]] = {
+    "predicate": lambda text: conditions.Predicate(compile_predicate(text).source),
+    "at": lambda text: conditions.At(Calendar(text).source),
+    "urgent": lambda text: _urgent(text),
+}
+_KNOWN: Final = sorted({*_SIMPLE, *_NUMBERED, *_JOINED, *_OF_TEXT, "not"})
 
 
 def read_complete_when(text: str) -> Condition:
@@ -55,7 +73,14 @@ def read_complete_when(text: str) -> Condition:
     Raises:
         ExpressionError: It is none, or time alone would fulfil it.
     """
-    return _read(text, "time alone completes no group: that is give_up_when", lambda part: not isinstance(part, TIMED))
+    condition = _read(
+        text, "time alone completes no group: that is give_up_when", lambda part: not isinstance(part, TIMED)
+    )
+    if any(isinstance(part, conditions.At | conditions.Behind) for part in parts_of(condition)):
+        raise ExpressionError("at(...) and behind(p) stand in give_up_when")
+    if len([*_alone(parts_of(condition))]) > len([*_alone(alternatives(condition))]):
+        raise ExpressionError("urgent(..., alone) cannot be part of all() or not()")
+    return condition
 
 
 def read_give_up_when(text: str) -> Condition:
@@ -64,7 +89,14 @@ def read_give_up_when(text: str) -> Condition:
     Raises:
         ExpressionError: It is none, or has no part that time fulfils.
     """
-    return _read(text, "needs age(ms), idle(ms) or component_deadline", lambda part: isinstance(part, TIMED))
+    condition = _read(
+        text, "needs age(ms), idle(ms), at(...), behind(p) or component_deadline", lambda part: isinstance(part, TIMED)
+    )
+    if sum(isinstance(part, conditions.At) for part in parts_of(condition)) > MAX_CALENDARS:
+        raise ExpressionError(f"has more than {MAX_CALENDARS} at(...)")
+    if any(_alone(parts_of(condition))):
+        raise ExpressionError("urgent(..., alone) completes a group: that is complete_when")
+    return condition
 
 
 def _read(text: str, rule: str, is_needed: Callable[[Condition], bool]) -> Condition:
@@ -93,8 +125,8 @@ def _condition(text: str, depth: int) -> tuple[Condition, str]:
             raise ExpressionError(f"expected ( after {name}")
         return _SIMPLE[name], rest
     inside, rest = _inside(rest)
-    if name == "predicate":
-        return conditions.Predicate(compile_predicate(inside).source), rest
+    if name in _OF_TEXT:
+        return _OF_TEXT[name](inside), rest
     if name in _JOINED or name == "not":
         return _joined(name, inside, depth), rest
     return _numbered(name, inside), rest
@@ -131,6 +163,16 @@ def _joined(name: str, inside: str, depth: int) -> Condition:
     return conditions.Not(parts[0])
 
 
+def _urgent(inside: str) -> Condition:
+    text, comma, last = inside.rpartition(",")
+    is_alone = bool(comma) and last.strip() == "alone"
+    return conditions.Urgent(compile_expression((text if is_alone else inside).strip()).source, is_alone)
+
+
+def _alone(several: Sequence[Condition]) -> Iterator[conditions.Urgent]:
+    return (each for each in several if isinstance(each, conditions.Urgent) and each.alone)
+
+
 def _numbered(name: str, inside: str) -> Condition:
     number, comma, word = (part.strip() for part in inside.partition(","))
     if name == "manifest" and (quorum := _QUORUM.fullmatch(inside)) is not None:
@@ -142,6 +184,8 @@ def _numbered(name: str, inside: str) -> Condition:
         raise ExpressionError(f"{name}({inside[:50]}) is no condition")
     if not (number.isascii() and number.isdigit() and len(number) <= 16 and 1 <= int(number) <= MAX_NUMBER):
         raise ExpressionError(f"{name}() needs a whole number from 1, not {number[:50]!r}")
+    if name == "behind" and int(number) > 100:
+        raise ExpressionError(f"behind() is of 1 to 100 percent, not {number}")
     return conditions.Bytes(int(number), strict=True) if comma else _NUMBERED[name](int(number))
 
 
@@ -207,18 +251,52 @@ def group_policy(row: ResolvedRow, destination: DestinationPolicy) -> GroupPolic
     """
     complete = None if row.row.complete_when is None else read_complete_when(row.row.complete_when)
     give_up = None if row.row.give_up_when is None else read_give_up_when(row.row.give_up_when)
+    several = [part for each in (complete, give_up) if each is not None for part in parts_of(each)]
+    calendars = dict.fromkeys(part.text for part in several if isinstance(part, conditions.At))
     return policy_of(
         row,
         destination,
         complete,
         give_up,
-        measures_of([each for each in (complete, give_up) if each is not None]),
+        measures_of(several),
         read_age_from(row.row.age_from),
         read_order_by(row.rule.order_by),
+        [(text, Calendar(text)) for text in calendars],
+        _choice([UrgentComponent(Expression(each.text)) for each in _alone(several)]),
     )
 
 
+@dataclass(frozen=True, slots=True)
+class UrgentComponent:
+    """The expression of `urgent(...)` as a `uow.topics.grouping.Measure`: 1 of a component of which it is true, else 0."""
+
+    expression: Expression
+
+    def measure(self, headers: Headers, value: bytes | None) -> tuple[float, ...]:
+        """1 or 0. A component that cannot be read is not urgent, and not refused."""
+        return (float(self.chooses(headers, value)),)
+
+    def holds(self, tallies: Sequence[Tally]) -> bool:
+        """True if one of the components was urgent."""
+        return tallies[0].most > 0
+
+    def chooses(self, headers: Headers, value: bytes | None) -> bool:
+        """True of an urgent component."""
+        return self.expression.boolean(RecordView(None, value, headers))
+
+
+def _choice(several: Sequence[UrgentComponent]) -> Choice | None:
+    if not several:
+        return None
+    return lambda headers, value: any(each.chooses(headers, value) for each in several)
+
+
 def measures_of(several: Sequence[Condition]) -> tuple[tuple[str, Measure], ...]:
-    """The predicates in conditions, compiled, each once."""
-    texts = [part.text for each in several for part in parts_of(each) if isinstance(part, conditions.Predicate)]
-    return tuple((text, Predicate(text)) for text in dict.fromkeys(texts))
+    """The predicates among simple conditions, and what makes a component urgent, compiled, each once."""
+    found: dict[str, Measure] = {}
+    for part in several:
+        if isinstance(part, conditions.Predicate):
+            found.setdefault(part.name, Predicate(part.text))
+        elif isinstance(part, conditions.Urgent):
+            found.setdefault(part.name, UrgentComponent(Expression(part.text)))
+    return tuple(found.items())

@@ -7,14 +7,16 @@ Belongs here: rows and components, drawn. Does not belong here: sending them (`s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from random import Random
 
 from uow.processor.engine.ports import Headers
 from uow.processor.sim.simulated_kafka import Row
 from uow.topics.commands import Command, Verb, command_headers
-from uow.topics.conditions import Manifest
-from uow.topics.grouping import GroupPolicy, policy_of
+from uow.topics.conditions import At, Behind, Condition, Manifest, Urgent
+from uow.topics.grouping import Choice, GroupPolicy, Measure, Tally, policy_of
+from uow.topics.grouping import Headers as Said
 from uow.topics.policies import DestinationPolicy
 from uow.topics.rules import Cardinality, Numbering, OnRuleChange, Release, ResolvedRow, Rule, Source, WaitFrom
 from uow.topics.rules import Row as RuleRow
@@ -23,6 +25,48 @@ SHARE = 0.4
 """Share of the runs with rules."""
 _NAMES = (b"r0", b"r1", b"r2", b"r4")
 """Group keys; in none of the other ids of a run."""
+
+
+class _Urgent:
+    """Every component with the value `y` is urgent (`Measure`)."""
+
+    def measure(self, _headers: Said, value: bytes | None) -> tuple[float, ...]:
+        return (float(value == b"y"),)
+
+    def holds(self, tallies: Sequence[Tally]) -> bool:
+        return tallies[0].most > 0
+
+
+class _EveryTwoSeconds:
+    """A calendar of short days."""
+
+    @staticmethod
+    def deadline(opened_at: int) -> int:
+        return -(-opened_at // 2_000) * 2_000
+
+
+_CONDITIONS: Mapping[str, Condition] = {
+    "urgent(y)": Urgent("y"),
+    "manifest": Manifest(),
+    "manifest(2)": Manifest(2),
+    "urgent(y, alone)": Urgent("y", alone=True),
+    "at(2s)": At("2s"),
+    "behind(50)": Behind(50),
+}
+
+
+def policy_of_row(row: ResolvedRow, policy: DestinationPolicy) -> GroupPolicy:
+    """The policy of a row that was drawn."""
+    complete, give_up = (
+        None if text is None else _CONDITIONS[text] for text in (row.row.complete_when, row.row.give_up_when)
+    )
+    measures: list[tuple[str, Measure]] = []
+    alone: Choice | None = None
+    if isinstance(complete, Urgent):
+        measures = [(complete.name, _Urgent())]
+        alone = (lambda _, value: value == b"y") if complete.alone else None
+    calendars = [(give_up.text, _EveryTwoSeconds())] if isinstance(give_up, At) else []
+    return policy_of(row, policy, complete, give_up, measures, None, None, calendars, alone)
 
 
 class SimRules:
@@ -52,9 +96,7 @@ class SimRules:
     def catch_up(self, meanwhile: Callable[[], object]) -> None:
         """Reads the rows that came since."""
         for row in self._rows[self._read :]:
-            when = row.row.complete_when
-            complete = None if when is None else Manifest(2 if when == "manifest(2)" else None)
-            self._known[row.name] = policy_of(row, self._policy, complete)
+            self._known[row.name] = policy_of_row(row, self._policy)
         self._read = len(self._rows)
 
 
@@ -72,6 +114,7 @@ class RuleTraffic:
     def __init__(self, rnd: Random, *, is_on: bool) -> None:
         self._rnd = rnd
         self._live = Random(rnd.getstate()[1][0])  # of its own, so that recorded seeds play what they played
+        self._limits = Random(rnd.getstate()[1][1])  # the same
         self._is_on = is_on and rnd.random() < SHARE
         self.rows: list[ResolvedRow] = []
         self._inputs = 0
@@ -157,4 +200,8 @@ class RuleTraffic:
                 Source("shop", "orders", version, quantity=rnd.choice([1, 2]), wait_ms=waits[0]),
                 Source("shop", "web", version, quantity=1, wait_ms=waits[1], wait_from=rnd.choice(list(WaitFrom))),
             )
+        row = replace(row, give_up_when=self._limits.choice([None, None, "at(2s)", "behind(50)"]))
+        urgent = self._limits.choice([None, None, "urgent(y)", "urgent(y, alone)"])
+        if not sources and (rule.sequence is Numbering.ASSIGNED or urgent != "urgent(y, alone)"):
+            row = replace(row, complete_when=urgent)
         return ResolvedRow(rule, row, sources)

@@ -64,7 +64,7 @@ def test_one_component_larger_than_all_is_a_unit_of_one_or_refused_b40() -> None
 
 
 def test_a_predicate_over_running_sums_completes_the_group_b41() -> None:
-    summed = row(complete_when=Predicate("sum"), measures=[("sum", SumAtLeast(500))])
+    summed = row(complete_when=Predicate("sum"), measures=[("predicate(sum)", SumAtLeast(500))])
     bad = r(at=0, value="many")
     played = told_by(r(at=0, value=200), r(at=0, value=200), bad, r(at=0, value=200), rules=[summed])
     assert played.seen[0] == refused(bad, DecodeError, "predicate")
@@ -73,7 +73,7 @@ def test_a_predicate_over_running_sums_completes_the_group_b41() -> None:
 
 def test_the_condition_that_comes_first_names_the_reason() -> None:
     both = AnyOf((Count(2), Predicate("sum"), ByCommand()))
-    summed = row(complete_when=both, measures=[("sum", SumAtLeast(5))])
+    summed = row(complete_when=both, measures=[("predicate(sum)", SumAtLeast(5))])
     assert sizes(told_by(r(at=0, value=9), r(at=0, value=1), r(at=0, value=1), rules=[summed])) == [
         ("complete", "predicate", 1),
         ("complete", "count", 2),

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from tests.core.rule_script import r, row, told_by
-from tests.core.script import Story, c, ms, story
+from tests.core.script import Story, c, ms, policy_of, story, told
 from tests.core.test_by_rule_release import holding, twice
 from tests.core.test_fan_in import gathering, manifest, reply
 from tests.core.test_segments import piece
+from uow.processor.engine.awaited import deadline_by
 from uow.processor.engine.group_view import seen
-from uow.topics.conditions import AllOf, ByCommand, Predicate
+from uow.topics.conditions import Age, AllOf, Behind, ByCommand, Predicate
 from uow.topics.grouping import Tally
 from uow.topics.rules import Numbering, Release, Source
 
@@ -52,7 +53,7 @@ SOURCES = (Source("low-stock", "invoice", 1, quantity=2), Source("low-stock", "o
         ),
         ([row(sources=SOURCES)], [r(at=-6, source_name="order")], "2 components of source invoice"),
         (
-            [row(complete_when=AllOf((Predicate("p"), ByCommand())), measures=[("p", Sum())])],
+            [row(complete_when=AllOf((Predicate("p"), ByCommand())), measures=[("predicate(p)", Sum())])],
             [r(at=0)],
             "predicate(p) and a command",
         ),
@@ -71,6 +72,36 @@ SOURCES = (Source("low-stock", "invoice", 1, quantity=2), Source("low-stock", "o
 def test_a_group_by_rule_says_what_it_waits_for_b201(rows: Any, steps: Any, said: str) -> None:
     (waits_for,) = waits(told_by(*steps, rules=rows))
     assert waits_for.endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("rows", "steps", "said"),
+    [
+        ([row(complete_count=3)], [r(at=0)], ""),
+        ([row(age_ms=9_000, idle_ms=5_000)], [r(at=0)], "idle(5000)"),
+        ([row(age_ms=9_000, idle_ms=5_000)], [r(at=0), r(at=4.5)], "age(9000)"),
+        ([row(age_ms=9_000)], [r(at=0, delay=3)], "uow-delay-ms"),
+        ([row(age_ms=9_000)], [r(at=0, expires_at=ms(3))], "uow-expires-at"),
+        ([row(age_ms=9_000)], [r(at=0), told("extend", id="low-stock/UK", until=60, at=1)], "a command"),
+        ([row(complete_count=9, age_ms=9_000, give_up_when=Behind(100))], [r(at=0)], "behind(100)"),
+        ([row(give_up_when=AllOf((Age(9_000), Age(8_000))))], [r(at=0)], "give_up_when"),
+        ([row(complete_count=1)], [r(at=0, deliver_at=ms(60))], "uow-deliver-at"),
+        ([holding(Release.HOLD_FIRST, waiting_age_ms=60_000)], twice(0), "release_every_ms or waiting_age_ms"),
+        ([gathering()], [reply(2, at=0)], "reply_hold_ms"),
+        ([gathering(age_ms=9_000)], [manifest(at=0), reply(2, at=1)], "the timeout of its call"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_a_group_by_rule_says_where_its_deadline_comes_from_b206(rows: Any, steps: Any, said: str) -> None:
+    played = told_by(*steps, rules=rows)
+    assert [deadline_by(group, policy_of()) for group in played.task.groups.values()] == [said]
+
+
+def test_a_unit_of_work_says_where_its_deadline_comes_from() -> None:
+    limits = {"incomplete_expiration_ms": 9_000, "idle_expiration_ms": 5_000}
+    played = story(c(1, id="a", at=0), c(1, id="b", at=0), c(2, id="b", at=4.5), **limits)
+    found = [deadline_by(group, played.task.context.policy) for group in played.task.groups.values()]
+    assert found == ["idle_expiration_ms", "incomplete_expiration_ms"]
 
 
 def test_a_unit_of_work_says_what_it_waits_for_b201() -> None:

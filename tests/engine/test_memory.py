@@ -6,6 +6,7 @@ import gc
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,7 @@ from uow.processor.core.changes import Closed
 from uow.processor.core.closed import ClosedMemory, CommandMemory, memory_of
 from uow.processor.engine.replayable import NO_REPLAY, ReplayLimits
 from uow.processor.engine.task import PartitionTask
+from uow.processor.rules.conditions import MAX_CALENDARS
 from uow.schemas.records import Reason, UnitOutcome
 from uow.topics.path_map import PathMap, claim_key, claim_value
 from uow.topics.policies import ExpirationPolicy
@@ -69,10 +71,19 @@ def test_estimate_is_what_pieces_of_components_take_b124(size: int) -> None:
     assert 0.6 < found[0] / task.memory_bytes < 1.4, f"{found[0] / GROUPS:.0f} bytes a piece"
 
 
+class Noon:
+    """A calendar (B-206)."""
+
+    def deadline(self, opened_at: int) -> int:
+        return opened_at + 10_000_000
+
+
+@pytest.mark.parametrize("calendars", [0, MAX_CALENDARS])
 @pytest.mark.parametrize("components", [1, 4, 50])
-def test_estimate_is_what_groups_by_rule_take(components: int) -> None:
+def test_estimate_is_what_groups_by_rule_take(components: int, calendars: int) -> None:
     """Each keeps the ids of its components, and what its conditions look at (line 10, B-38)."""
-    table = Table(row("*", complete_count=100, age_ms=10_000_000))
+    limits = row("*", complete_count=100, age_ms=10_000_000)
+    table = Table(replace(limits, calendars=tuple([(str(number), Noon()) for number in range(calendars)])))
     task = PartitionTask(INPUT, context_of(policy_of(), rules=table))
     groups = GROUPS // components
     with traced() as found:

@@ -154,6 +154,9 @@ EXAMPLES: dict[tuple[str, int], Record] = {
         rule="trips/*@5",
         manifest=ManifestPart("fan-out-größer", 1_700_000_000_500, b'{"name":"trip","requests":[]}'),
     ),
+    ("ChangelogGroup", 4): GroupRow(
+        1, 1_700_000_000_000, rule="low-stock/UK@5", deadlines=(1_700_000_400_000, 1_700_003_600_000)
+    ),
     ("ChangelogSettings", 1): SettingsRow((("accept_aliases", '["jms", "nifi"]'), ("expiration_policy", "redirect"))),
     ("Ledger", 1): LedgerRecord(
         layout=1,

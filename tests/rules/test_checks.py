@@ -62,6 +62,9 @@ NO_LIMIT: dict[str, Any] = {"complete_count": None, "age_ms": None}
         ({"age_from": "manifest"}, "age_from"),
         ({"complete_when": "any(count(3), manifest(2))"}, "complete_when"),
         ({"complete_when": "manifest(3 of 2)"}, "complete_when"),
+        ({"give_up_when": "at(17:00, Europe/Nowhere)"}, "give_up_when"),
+        ({"complete_count": None, "give_up_when": "behind(50)"}, "give_up_when"),
+        ({"age_ms": None, "give_up_when": "any(behind(50), idle(5))"}, "give_up_when"),
         ({"age_ms": None, "below_min": BelowMin.EXTEND}, "below_min"),
         ({"valid_from_ms": 5, "valid_to_ms": 5}, "valid_to_ms"),
         ({"routing_name": "  "}, "routing_name"),
@@ -87,6 +90,9 @@ def test_a_row_that_cannot_be(changes: dict[str, Any], column: str) -> None:
         {"complete_when": "command"},
         {"give_up_when": "idle(5)"},
         {"idle_ms": 5},
+        {"give_up_when": "at(17:00, Europe/Berlin)"},
+        {"complete_count": 9, "give_up_when": "any(behind(50), at(17:00, UTC))"},
+        {"complete_when": "urgent(priority > 5, alone)"},
         {"target_topic": "supply.units"},
     ],
 )
@@ -125,6 +131,12 @@ def test_a_rule_needs_a_row_and_a_numbered_one_no_condition() -> None:
     assert complaints(replace(TABLES, rows=())) == ["rule/low-stock.row"]
     given = replace(RULE, sequence=Numbering.GIVEN)
     assert complaints(replace(TABLES, rules=(given,), rows=(replace(ROWS[0], **NO_LIMIT),))) == []
+
+
+def test_whoever_leaves_alone_has_no_number_of_its_sender_b207() -> None:
+    given = replace(RULE, sequence=Numbering.GIVEN)
+    row = replace(ROWS[0], complete_when="any(count(3), urgent(priority > 5, alone))")
+    assert complaints(replace(TABLES, rules=(given,), rows=(row,))) == ["rule_row/low-stock/France.complete_when"]
 
 
 def test_a_rule_with_sources_says_what_becomes_of_records_without_a_name_b93_b97() -> None:

@@ -21,6 +21,8 @@ from uow.topics.conditions import (
     Age,
     AllOf,
     AnyOf,
+    At,
+    Behind,
     ByCommand,
     Bytes,
     ComponentDeadline,
@@ -32,6 +34,7 @@ from uow.topics.conditions import (
     Not,
     PerSource,
     Predicate,
+    Urgent,
 )
 from uow.topics.policies import DestinationPolicy, ExpirationPolicy, ValueFormat
 from uow.topics.rules import ResolvedRow
@@ -51,6 +54,8 @@ from uow.topics.rules import ResolvedRow
         ("command", ByCommand()),
         ("predicate(sum(quantity) >= 500)", Predicate("sum(quantity) >= 500")),
         ("predicate(sum(header('a)(')) > 1)", Predicate("sum(header('a)(')) > 1")),
+        ("urgent(priority == 'high')", Urgent("priority == 'high'")),
+        ("any(count(9), urgent(p in [1, 2], alone))", AnyOf((Count(9), Urgent("p in [1, 2]", alone=True)))),
         ("any(count(2), all(command, not(count(9))))", AnyOf((Count(2), AllOf((ByCommand(), Not(Count(9))))))),
         ("all(count(3), age(1000))", AllOf((Count(3), Age(1000)))),
     ],
@@ -65,6 +70,8 @@ def test_a_text_is_a_condition_that_completes(text: str, expected: Condition) ->
         ("age(5)", Age(5)),
         ("idle(7)", Idle(7)),
         ("component_deadline", ComponentDeadline()),
+        ("at(17:00, Europe/Berlin, mon-fri, 2026-12-25)", At("17:00, Europe/Berlin, mon-fri, 2026-12-25")),
+        ("any(behind(50), age(9))", AnyOf((Behind(50), Age(9)))),
         ("all(age(60000), not(count(3)))", AllOf((Age(60_000), Not(Count(3))))),
     ],
 )
@@ -102,11 +109,34 @@ def test_a_text_is_a_condition_that_gives_up(text: str, expected: Condition) -> 
         "count(\u0661)",
         "a" * 600,
         "count(2) || count(3)",
+        "urgent()",
+        "urgent(sum(quantity) > 5)",
+        "urgent(a == 1, soon)",
+        "all(count(2), urgent(a == 1, alone))",
+        "not(urgent(a == 1, alone))",
+        "all(count(2), at(17:00, UTC))",
+        "any(count(2), behind(50))",
     ],
 )
 def test_another_text_is_refused(text: str) -> None:
     with pytest.raises(ExpressionError):
         read_complete_when(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "at(17:00)",
+        "behind(0)",
+        "behind(101)",
+        "behind",
+        "any(age(5), urgent(a == 1, alone))",
+        f"any({', '.join(['at(17:00, UTC)'] * 5)})",
+    ],
+)
+def test_another_limit_is_refused(text: str) -> None:
+    with pytest.raises(ExpressionError):
+        read_give_up_when(text)
 
 
 @pytest.mark.parametrize("text", ["count(2)", "command", "not(count(2))"])
@@ -144,7 +174,7 @@ def test_columns_and_further_conditions_of_a_row_are_joined_by_any() -> None:
     policy = group_policy(ResolvedRow(replace(RULE, order_by="field:n"), more), destination)
     assert policy.complete_when == AnyOf((Count(10), Bytes(50), Predicate("sum(quantity) >= 500")))
     assert policy.give_up_when == AnyOf((Age(30_000), Idle(9), ComponentDeadline()))
-    assert [text for text, _ in policy.measures] == ["sum(quantity) >= 500"]
+    assert [text for text, _ in policy.measures] == ["predicate(sum(quantity) >= 500)"]
     assert policy.rank is not None
     assert (policy.rule, policy.target_topic, policy.max_components) == ("low-stock/France@1", "orders.france", 77)
     assert (policy.value_format, policy.expiration_policy) == (ValueFormat.XML, ExpirationPolicy.DELIVER_PARTIAL)

@@ -97,12 +97,51 @@ def test_units_are_those_that_would_be_written_b215_b53() -> None:
         ("soon send UK", "line 1: .*is not `at MOMENT"),
         ("at 1s shout", "'shout' is none of"),
         ("at 0s call trip c1 hotel", "line 1: .*no rule gathers"),
+        ("start 2026-03-27T16:58:00\nat 0s send UK", "line 1: .*with its offset from UTC"),
+        ("at 0s send UK\nstart 2026-03-27T16:58:00Z", "line 2: .*is not `at MOMENT"),
         ("at 0s reply c1 1", "line 1: .*of a call before it"),
     ],
 )
 def test_a_scenario_that_does_not_hold_says_where_b215(lines: str, complaint: str) -> None:
     with pytest.raises(ScenarioError, match=complaint):
         play(RULES, lines)
+
+
+LIMITS = """
+version = 1
+author = "supply team"
+why = "end of business"
+[[rule]]
+rule_id = "low-stock"
+destination = "supply"
+row = [{ routing_name = "*", complete_count = 10, complete_when = "urgent(header('uow-type') == 'express', alone)", \
+give_up_when = "any(at(17:00, Europe/Berlin, mon-fri, 2026-04-03), behind(50))" }]
+"""
+
+
+def test_a_day_with_its_calendar_its_express_and_its_pace_b206_b207_b208_b215() -> None:
+    """Before Easter, over a weekend on which the clocks go forward."""
+    played = play(
+        LIMITS,
+        """
+        start 2026-03-27T12:00:00+01:00
+        at 0h    send A x6
+        at 1h    send A header:uow-type=express
+        at 1h    expect complete 1 by predicate
+        at 5h    expect partial 6 by age
+        at 6h    send B x5
+        at 6h    restart
+        at 75h   expect nothing
+        at 76h   expect partial 5 by age
+        at 168h  send C x5
+        at 243h  expect nothing
+        at 244h  expect partial 5 by age
+        at 300h  send D x2
+        at 306h  expect nothing
+        at 306.4h expect partial 2 by idle
+    """,
+    )
+    assert played.open == {}
 
 
 def test_waiting_groups_are_released_by_a_line_b215() -> None:

@@ -183,6 +183,18 @@ def test_rows_of_groups_that_gather_replies_have_the_codecs_bytes(opened_at: int
     assert rows.read_group_row(value) == wanted
 
 
+@given(st.lists(st.integers(1, 1 << 50), max_size=4).map(tuple))
+def test_rows_of_groups_with_calendars_have_the_codecs_bytes(deadlines: tuple[int, ...]) -> None:
+    """B-206."""
+    wanted = GroupRow(1, 5, rule="low-stock/UK@1", deadlines=deadlines)
+    group = Group(b"a", 1, 5)
+    group.rule(row(), deadlines)
+    rows.begin_rows(group)
+    value = rows.group_row(group)[1]
+    assert value == codec.frame(wanted)
+    assert rows.read_group_row(value) == wanted
+
+
 @given(st.sampled_from(["ChangelogComponent", "ChangelogGroup", "Ledger"]), st.binary(max_size=80))
 def test_hostile_rows_end_as_decode_errors(name: str, body: bytes) -> None:
     data = framing.single_object_header(name) + body

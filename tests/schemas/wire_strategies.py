@@ -92,7 +92,16 @@ reference_rows = st.builds(
     ReferenceRow, longs, longs, longs, st.booleans(), st.none() | attributes, st.binary(max_size=300)
 )
 settings_rows = st.builds(SettingsRow, st.lists(st.tuples(texts, texts), max_size=4).map(tuple))
-group_rows = st.builds(GroupRow, longs, longs, st.none() | ints, ranges, st.none() | longs, longs)
+group_rows = st.builds(
+    GroupRow,
+    longs,
+    longs,
+    st.none() | ints,
+    ranges,
+    st.none() | longs,
+    longs,
+    deadlines=st.lists(longs, max_size=4).map(tuple),
+)
 closed_groups = st.builds(
     ClosedGroup, st.binary(max_size=255), longs, outcomes, reasons, ints, longs, longs, st.binary(max_size=20)
 )

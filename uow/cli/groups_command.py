@@ -152,7 +152,8 @@ def left(group: OpenGroup, now_ms: int) -> str:
 
 
 def deadline_text(group: OpenGroup, now_ms: int) -> str:
-    """A group's deadline, as a moment and as the time until then."""
+    """A group's deadline, as a moment, as the time until then, and what it comes from."""
     if group.deadline is None:
         return "never"
-    return f"{moment_text(group.deadline)}, in {left(group, now_ms)}"
+    by = f", by {group.deadline_by}" if group.deadline_by else ""
+    return f"{moment_text(group.deadline)}, in {left(group, now_ms)}{by}"

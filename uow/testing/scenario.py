@@ -11,6 +11,7 @@
 | `at 20s release RULE` | the waiting groups of a rule are released |
 | `at 0s call trip c1 hotel flight` | a call `c1` with the routing name `trip` asks a service for each of these folders; `timeout=5s` is its own |
 | `at 1s reply c1 2` | the reply to the second of them arrives; the rest of the line behind `value` is its value |
+| `start 2026-03-27T16:58:00+01:00` | the first line: what moment 0 is by the calendar, without it 2023-11-14T22:14:00Z |
 | `# text` | a remark |
 
 A moment is a number with `ms`, `s`, `m` or `h`; moments do not go back. An `expect` looks one millisecond after its moment, when a limit of just
@@ -24,6 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from uow.processor.engine.context import TaskContext
@@ -49,7 +51,7 @@ from uow.topics.record_size import INPUT_LIMIT_BYTES, RecordLimit
 from uow.topics.rules import ResolvedRow
 
 START_MS: Final = 1_700_000_040_000
-"""Moment 0 of every scenario, a full minute in epoch milliseconds."""
+"""Moment 0 of a scenario that does not say, a full minute in epoch milliseconds."""
 _INPUT: Final = "input"
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 _LINE: Final = re.compile(r"at\s+([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)\s+(\w+)\s*(.*)", re.ASCII)
@@ -324,16 +326,19 @@ def play(rules: str, lines: str) -> Played:
         ConfigError: The rules are not valid.
     """
     played = _Play(RuleSet(read_rules(rules, START_MS)))
-    now = START_MS
+    start, now = START_MS, 0
     for number, line in enumerate(map(str.strip, lines.splitlines()), 1):
         if not line or line.startswith("#"):
+            continue
+        if line.startswith("start ") and not now:
+            start = _moment(line.removeprefix("start "), f"line {number}: {line!r}")
             continue
         match = _LINE.fullmatch(line)
         if match is None:
             raise ScenarioError(
                 f"line {number}: {line!r} is not `at MOMENT send|expect|release|call|reply|restart ...`"
             )
-        moment = START_MS + _ms(match[1], match[2])
+        moment = start + _ms(match[1], match[2])
         if moment < now:
             raise ScenarioError(f"line {number}: {line!r} goes back in time")
         now = moment
@@ -364,6 +369,16 @@ def _do(played: _Play, verb: str, rest: str, now: int, where: str) -> None:
                 worker.restart()
         case _:
             raise ScenarioError(f"{where}: {verb!r} is none of send, expect, release, call, reply, restart")
+
+
+def _moment(text: str, where: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text.strip())
+        if moment.tzinfo is None or moment.year < 1971:
+            raise ValueError
+        return round(moment.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise ScenarioError(f"{where} is not `start 2026-03-27T16:58:00+01:00`, with its offset from UTC") from None
 
 
 def _ms(number: str, unit: str) -> int:
