@@ -246,6 +246,7 @@ class Connection:
     command = _awaited(connection.Connection.command)
     command_everywhere = _awaited(connection.Connection.command_everywhere)
     send_again = _awaited(connection.Connection.send_again)
+    temporary_destination = _awaited(connection.Connection.temporary_destination)
     forward = _hopping(connection.Connection.forward)
 
     async def cancel(self, message: Message, *, destination: str, why: str, by: str | None = None) -> Cancellation:

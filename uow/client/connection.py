@@ -543,6 +543,22 @@ class Connection:
             self._trace(record)
         return record
 
+    def temporary_destination(self) -> str:
+        """Makes a topic of one partition for this connection, for replies: its close deletes the topic (R-10).
+
+        It is sent to and read like any other topic: `send(..., to=NAME)`, `messages(NAME, group=None, start="earliest")`. Once it is gone nobody makes
+        it again: a reader gets `DestinationChangedError`, a sender, a moment later, `DestinationUnavailableError`. If this process is killed, or
+        no broker answers at the close, it stays, and `uow doctor` names it.
+
+        Returns:
+            Its name.
+
+        Raises:
+            DestinationUnavailableError: The brokers refuse, or do not answer: it takes the right to create topics.
+        """
+        self._require_open()
+        return self._session.temporary.make()
+
     def fan_out(
         self,
         destination: str,

@@ -23,7 +23,9 @@ from uow.client.blocking import Block, OrderBlocked, blocked_again
 from uow.client.deliveries import Deliveries, read_steps
 from uow.client.kafka_port import (
     BLOCKING_S,
+    REFRESH_TIMEOUT_S,
     STEP_S,
+    TEMPORARY_S,
     ConsumedRecord,
     ConsumerHandle,
     LogWatch,
@@ -55,6 +57,7 @@ from uow.processor.kafka.coordinator_liveness import CoordinatorLiveness
 from uow.processor.kafka.error_table import Meaning, meaning_of
 from uow.processor.kafka.transactional_producer import LOST_EXCEPTION
 from uow.schemas.error_classes import FencedError, UowError
+from uow.topics.temporary import is_temporary
 
 log = logging.getLogger(__name__)
 
@@ -160,6 +163,7 @@ class Consumption:
         self.life, self.scope, self.instance, self._liveness = life, scope, instance, liveness
         self._stands_still = False
         self.topic = topic
+        self._is_temporary, self._look_at = is_temporary(topic), 0.0
         self.group = group
         self.start = start
         self.commit_interval_ms = commit_interval_ms
@@ -456,6 +460,7 @@ class Consumption:
             if self.is_doubtful:
                 self._learn()
             self._go_on_if_heard()
+            self._look_for_topic()
             self._keep_order()
             self._prepare()
             record = self._take(timeout)
@@ -510,6 +515,23 @@ class Consumption:
             ownership.acknowledged = offset
         ownership.next = offset + 1
         return record, ownership
+
+    def _look_for_topic(self) -> None:
+        """Asks for a temporary destination now and then: the library says nothing of one that is gone, and would wait for it (R-10).
+
+        Raises:
+            DestinationChangedError: It is gone.
+        """
+        if not self._is_temporary or self._clock() < self._look_at or not self.life.is_connected:
+            return
+        self._look_at = self._clock() + TEMPORARY_S
+        with suppress(ReconnectTimeoutError):
+            try:
+                check_topic(self._handle, self.topic, REFRESH_TIMEOUT_S)
+            except DestinationUnavailableError as gone:
+                text = f"{self.topic} went with the connection that made it, or was deleted"
+                self._failure = DestinationChangedError(text)
+                raise self._failure from gone
 
     # -- a coordinator that is silent ----------------------------------------------------------------------------------------
 

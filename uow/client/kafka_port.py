@@ -25,6 +25,7 @@ from uow.processor.kafka.outage import Outage
 from uow.processor.kafka.transactional_producer import TransactionalHandle
 from uow.schemas.error_classes import Complaint, ConfigError, DecodeError
 from uow.topics.catalogue import RECORD_LIMIT_BYTES
+from uow.topics.temporary import is_temporary
 
 __all__ = ["ConsumedRecord", "ConsumerHandle", "HeaderLookupHandle", "KafkaPort", "ProducerHandle"]
 """The Protocols: applications that test against a Kafka of their own making implement them."""
@@ -40,6 +41,8 @@ STEP_S: Final = 0.5
 """Longest single wait inside the library, so that Ctrl-C is heard."""
 REFRESH_S: Final = 30.0
 """Interval at which a topic that is sent to is asked for again; that of the library's own metadata."""
+TEMPORARY_S: Final = 1.0
+"""The same of a temporary destination: the library would try on for half a minute where that is gone."""
 REFRESH_TIMEOUT_S: Final = 1.0
 TRANSACTION_TIMEOUT_MS: Final = 10_000
 """Bounds how long the transaction of a dead sender holds back readers (W-50)."""
@@ -275,7 +278,7 @@ class KnownTopics:
         """Asks for a topic that is new, or was not asked for in a while and while there is a connection.
 
         Raises:
-            DestinationUnavailableError, ReconnectTimeoutError: As `check_topic`, for a new one.
+            DestinationUnavailableError, ReconnectTimeoutError: As `check_topic`, for a new one, and for a temporary one.
             ConfigError: The input of a destination has another count than at first: its open groups may be on other partitions (W-107).
         """
         now = self._clock()
@@ -286,10 +289,12 @@ class KnownTopics:
             self._counts[topic] = check_topic(handle, topic, life=life)
         elif not life.is_connected:
             return
+        elif is_temporary(topic):
+            check_topic(handle, topic, life=life)
         elif topic.endswith(".components") and not self._is_elastic(topic):
             with suppress(DestinationUnavailableError, ReconnectTimeoutError):  # sending will tell
                 self._compare(topic, known, check_topic(handle, topic, REFRESH_TIMEOUT_S))
-        self._refresh_at[topic] = now + REFRESH_S
+        self._refresh_at[topic] = now + (TEMPORARY_S if is_temporary(topic) else REFRESH_S)
 
     def admit(self, handle: ProducerHandle, record: Any, way: str, life: Life) -> bool:
         """Checks the topic of a record that is sent that way. Returns True if its order is strict; raises as `check`."""

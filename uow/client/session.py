@@ -48,8 +48,9 @@ from uow.client.session_state import Ended, Life, Listener
 from uow.client.session_watch import Watch
 from uow.client.streaming import SMALL_BUFFERS
 from uow.client.strict_order import StrictDestinations, StrictTopics
+from uow.client.temporary import TemporaryDestinations
 from uow.client.transaction import Transactions
-from uow.errors import DuplicateClientIdError
+from uow.errors import ClientClosedError, DuplicateClientIdError
 from uow.processor.engine.ports import PathLog
 from uow.processor.kafka.coordinator_liveness import CoordinatorLiveness
 from uow.processor.kafka.path_log import KafkaPathLog
@@ -202,6 +203,7 @@ class Session:
         self.refusals: Refusals | None = None
         if on_rejected is not None:
             self.refusals = Refusals(self.id.encode(), on_rejected, handles.followers())
+        self.temporary = TemporaryDestinations(self.id, self.strict.admin)
         self._answers: dict[str, Answers] = {}
         self.call_rules = CallRules(handles.consumer(None, {**END_EVENTS, **SMALL_BUFFERS}), application, life)
         self._readers: list[tuple[Consumption, weakref.ref[Any]]] = []
@@ -329,3 +331,5 @@ class Session:
             answers.close()
         if self.refusals is not None:
             self.refusals.close()
+        if ended.kind is ClientClosedError and self.life.is_connected:
+            self.temporary.delete(left())

@@ -7,6 +7,8 @@ Belongs here: the checks. Does not belong here: printing (`uow.cli.doctor_comman
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -36,8 +38,11 @@ from uow.terminal.printing import span_text, wall_clock_ms
 from uow.topics import admin
 from uow.topics.catalogue import DEFAULT_PARTITIONS, DestinationTopics, expected, expected_of_routers
 from uow.topics.policies import DestinationPolicy
+from uow.topics.temporary import host_text, owner_of
 
 ANSWER_S = 10.0
+LONG_MS = 86_400_000
+"""Age at which a temporary destination of another host is worth a look."""
 BLOCKED_GUIDE = 'see "A partition is blocked" in the operations guide'
 
 
@@ -63,6 +68,37 @@ def examine(settings: Settings) -> Iterator[Finding]:
             yield from _state(settings, name)
             yield from _order(settings, client, name)
     yield from _workers(settings, client)
+    yield from left_temporary(cluster.topics, wall_clock_ms())
+
+
+def left_temporary(topics: Iterable[str], now_ms: int) -> Iterator[Finding]:
+    """Temporary destinations whose owner is dead, or made so long ago that it may be (R-10).
+
+    Args:
+        topics: Names of all topics of the cluster.
+        now_ms: Epoch ms.
+    """
+    here = host_text(socket.gethostname())
+    for name in sorted(topics):
+        owner = owner_of(name)
+        if owner is None:
+            continue
+        made, process = f"made {span_text(now_ms - owner.made_at)} ago", f"process {owner.pid} of {owner.host}"
+        remedy = f"`kafka-topics --delete --topic {name}`"
+        if owner.host == here and not _is_alive(owner.pid):
+            yield Finding(CheckResult.LOOK, f"{name}, {made}: its owner, {process}, is gone", remedy)
+        elif owner.host != here and now_ms - owner.made_at > LONG_MS:
+            yield Finding(CheckResult.LOOK, f"{name}, {made}, may be left by {process}", f"if that is gone, {remedy}")
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
 
 
 def _configuration(settings: Settings) -> Iterator[Finding]:
