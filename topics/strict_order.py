@@ -131,7 +131,7 @@ HAZARDS: Final = (
     "applications that reorder, buffer or hand work away: work that a handler leaves running is detected in part",
     'exception_destination = "errors": a unit that is moved is recorded as an order gap, not prevented',
     "topic settings that are changed, or topics that are made again, while nobody runs: found at the next start or refresh",
-    "pipeline changes made outside uow",
+    "pipeline changes without a drain: seen where records carry uow-pipeline-version, and by readers that keep the order",
     "mirrored copies of a strict topic: positions and order of a mirror are its own affair",
 )
 """Ways of breaking order that are not prevented."""

@@ -246,6 +246,7 @@ class Connection:
     command = _awaited(connection.Connection.command)
     command_everywhere = _awaited(connection.Connection.command_everywhere)
     send_again = _awaited(connection.Connection.send_again)
+    drain = _awaited(connection.Connection.drain)
     temporary_destination = _awaited(connection.Connection.temporary_destination)
     forward = _hopping(connection.Connection.forward)
 

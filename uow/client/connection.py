@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, Literal, ParamSpec, Self, TypeVar, cast
 from uuid import uuid4
 
 from uow.client.answers import Cancellation
+from uow.client.barriers import drain
 from uow.client.client_session import Acknowledge, ClientSession
 from uow.client.consumption import Consumption, Start
 from uow.client.dead_letters import DeadLetters
@@ -543,6 +544,40 @@ class Connection:
             self._trace(record)
         return record
 
+    def drain(self, first: str, last: str, version: int, timeout: float | None = None) -> None:
+        """Waits until all that was sent into a pipeline of forwarders has come out, before one is inserted or taken away (S-16).
+
+        A barrier of the next version goes into every partition of the first topic; forwarders send it on like any message (`Message.barrier`). Senders
+        should pause, or at least not go over to that version, until this returns: then they send through the changed pipeline, with the header
+        `uow-pipeline-version`. Every topic on the way has the same number of partitions.
+
+        Args:
+            first: The topic that senders send to now.
+            last: The last topic that stays; of a destination `<destination>.units`.
+            version: The next version; a reader that keeps the order takes a record of it only behind this barrier, and none of a lower one any more.
+            timeout: Seconds; None: for ever.
+
+        Raises:
+            ConfigError: The version is below 1, or the topics have different numbers of partitions.
+            ReconnectTimeoutError: It did not come out everywhere in time: it is still under way, or a forwarder stands; repeating is safe.
+            UowError: As leaving the block of `unit`.
+        """
+        self._require_open()
+        session = self._session
+        if version < 1:
+            raise ConfigError("version", version, "at least 1: records without one have version 0")
+        follower = session.handles.followers()(last)
+        try:
+            counts = {topic: follower.partitions_of(topic) for topic in (first, last)}
+            if len(set(counts.values())) > 1:
+                raise ConfigError(
+                    "partitions", counts, "a barrier keeps its partition number: topics must have as many"
+                )
+        except BaseException:
+            follower.close()
+            raise
+        drain(OneTransaction(session.transactions), (first, counts[first]), follower, version, timeout)
+
     def temporary_destination(self) -> str:
         """Makes a topic of one partition for this connection, for replies: its close deletes the topic (R-10).
 
@@ -1035,6 +1070,8 @@ class Connection:
         record = forwarded_record(
             message, topic, destination is not None, value, headers, reassignment, self._reading, narrowing
         )
+        if message.barrier is not None:
+            record.partition = message.partition
         marks = self._reading.read(record.headers) if destination is not None else None
         if destination is not None and isinstance(marks, Marks):
             record.partition = self._session.path_claims.claimed(destination, marks.id, marks.order_key)

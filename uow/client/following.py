@@ -54,6 +54,15 @@ class Follower:
             self.close()
             raise
 
+    @property
+    def partitions(self) -> set[int]:
+        """Those of the topic, as far as known."""
+        return {*self._next}
+
+    def partitions_of(self, topic: str) -> int:
+        """Number of partitions of any topic. Raises as the constructor."""
+        return check_topic(self._handle, topic)
+
     def skip(self) -> None:
         """Goes on at the end of now. Raises as the constructor."""
         self._next = {number: self._end(number) for number in range(check_topic(self._handle, self.topic))}

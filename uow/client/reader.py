@@ -29,7 +29,7 @@ from uow.client.kafka_port import (
     raw_headers,
 )
 from uow.client.open_runs import OpenRun, is_left_over
-from uow.client.ownership import Ownership
+from uow.client.ownership import Ownership, Tp
 from uow.client.received import Message, ReceivedComponent, ReceivedDocument, ReceivedUnit
 from uow.client.references import References
 from uow.client.session_state import Patience
@@ -40,6 +40,7 @@ from uow.schemas.codec import SchemaSource
 from uow.schemas.error_classes import DecodeError, UowError
 from uow.schemas.records import ComponentRecord, Unit
 from uow.topics.headers import POS
+from uow.topics.pipeline import PipelineVersions
 from uow.topics.runs import position_of, unit_headers
 
 T_co = TypeVar("T_co", covariant=True)
@@ -337,6 +338,7 @@ class MessageInterpreter:
 
     def __init__(self, dead_letters: DeadLetters, hidden: UnshownHeaders, registry: SchemaSource | None) -> None:
         self._dead_letters, self._hidden, self._registry = dead_letters, hidden, registry
+        self._versions: dict[Tp, PipelineVersions] = {}
 
     def __call__(self, record: ConsumedRecord, consumption: Consumption, ownership: Ownership) -> Message | None:
         try:
@@ -346,6 +348,12 @@ class MessageInterpreter:
         except DecodeError as error:
             self._dead_letters.cannot_be_read(error, [(record, [])], consumption, ownership)
             return None
+        if consumption.keeps_order:
+            offset = coordinates(record)[2]
+            cause = self._versions.setdefault(ownership.tp, PipelineVersions()).complaint(offset, headers)
+            if cause:
+                consumption.block(ownership, offset, cause)
+                return None
         return self.message(record, headers, consumption, ownership)
 
     def message(

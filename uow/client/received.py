@@ -32,6 +32,7 @@ from uow.topics.headers import (
     from_origin,
     is_unit,
 )
+from uow.topics.pipeline import barrier_in
 
 log = logging.getLogger(__name__)
 
@@ -298,6 +299,11 @@ class AnyMessage(Received):
     value: bytes | None
     _token: Any = field(repr=False)
     _registry: SchemaSource | None = field(default=None, repr=False)
+
+    @property
+    def barrier(self) -> int | None:
+        """The pipeline version that this record announces; None for all but barriers, which have no value, and are forwarded as they are (S-16)."""
+        return barrier_in(self.headers)
 
     @property
     def unit(self) -> InnerUnit | None:
