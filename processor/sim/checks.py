@@ -415,15 +415,7 @@ class Checker:
         if planned.is_cut:
             plan = self._follow_cut(tp, task, said, planned, records, commands)
         elif records or commands or planned.awaits_rule:
-            task.take(records, commands)
-            if (
-                task.partition.is_cut
-            ):  # the worker had room for all: a stale deadline sends a record the long way, which counts for more
-                task.partition.is_cut, task.partition.left_bytes = False, UNBOUNDED
-                task.take(
-                    [each for each in records if each.offset() >= task.position],
-                    [each for each in commands if each.offset() >= task.command_position],
-                )
+            self._take_all(task, records, commands)
             if planned.awaits_rule:  # there may be a hole in the offsets before that record
                 task.partition.position = said.to_offset
             plan = task.process([])
@@ -450,6 +442,16 @@ class Checker:
         )
         return [*whole_outputs(plan, DecidedContents(self.broker))]
 
+    @staticmethod
+    def _take_all(task: PartitionTask, records: Sequence[RawRecord], commands: Sequence[RawRecord]) -> None:
+        """The worker had room for all of them: a stale deadline sends a record the long way, which counts for more."""
+        task.take(records, commands)
+        rest = [each for each in records if each.offset() >= task.position]
+        later = [each for each in commands if each.offset() >= task.command_position]
+        if task.partition.is_cut and (rest or later):
+            task.partition.is_cut, task.partition.left_bytes = False, UNBOUNDED
+            task.take(rest, later)
+
     def _check_waiting(self, tp: Tp, to_offset: int, commands: Sequence[StoredRecord]) -> None:
         """A command waits until what was appended before it is read (W-62, W-203)."""
         log, command_log = self.broker.log(tp), self.broker.log(self._commands(tp))
@@ -474,7 +476,7 @@ class Checker:
         commands: Sequence[RawRecord],
     ) -> Plan:
         """The plan was full before the time of the next record, or of a tick, was reached: the clock says how far it came."""
-        task.take(records, commands)
+        self._take_all(task, records, commands)
         task.partition.position = said.to_offset
         log = self.broker.log(tp)
         coming = log.visible(said.to_offset, log.stable_end)[:1]
