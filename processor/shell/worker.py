@@ -5,6 +5,7 @@ Belongs here: everything between `uow worker` and a running app. Does not belong
 | End | Exit status |
 | --- | --- |
 | SIGTERM or SIGINT: the poll in hand is committed, the group left | 0 |
+| the same with `--flush-on-stop`: open groups are given up first; 1 if that cannot be done | 0 |
 | a second signal: at once, nothing more is committed | 128 + its number |
 | another worker with our name took over, or anything that cannot be repaired | 1 |
 | settings or topics that cannot be, or settings that other workers do not have | 2 |
@@ -18,9 +19,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import confluent_kafka as ck
 import faust
@@ -41,7 +42,7 @@ from uow.processor.shell.app import (
 )
 from uow.processor.shell.pages import web_address
 from uow.processor.shell.settings_check import check_settings
-from uow.schemas.error_classes import Complaint, ConfigError, FencedError
+from uow.schemas.error_classes import Complaint, ConfigError, FencedError, UowError
 from uow.topics import admin
 from uow.topics.catalogue import DestinationTopics, TopicSpec, expected, expected_of_routers
 from uow.topics.policies import NEVER_MS, HandlingPolicy
@@ -57,10 +58,23 @@ RETRY_S = 0.05
 _REMEDIES = {"topic": "run `uow topics create`", "partitions": "run `uow topics repartition`"}
 
 
+class HeldGroup(NamedTuple):
+    """An open group of a worker."""
+
+    destination: str
+    id: bytes
+    generation: int
+
+
+GiveUp = Callable[[Sequence[HeldGroup]], None]
+"""Gives up open groups while the worker goes on, and returns when that is done. Called on a thread of its own; raises what it likes."""
+
+
 def run_worker(
     settings: WorkerSettings,
     on_step: Callable[[str], None] = lambda step: None,
     wall: Callable[[], int] = wall_ms,
+    give_up: GiveUp | None = None,
 ) -> int:
     """Runs one worker until it is asked to stop.
 
@@ -68,6 +82,7 @@ def run_worker(
         settings: Settings of the worker.
         on_step: Called at each commit step; for drills.
         wall: The wall clock, epoch ms; drills have one that jumps.
+        give_up: Called before it stops, with the groups that are open then; None: they stay open (B-76).
 
     Returns:
         The exit status.
@@ -107,15 +122,23 @@ def run_worker(
     app.finalize()
     app.worker_init()
     app.worker_init_post_autodiscover()
-    worker = UowWorker(app, loop=loop, quiet=True, redirect_stdouts=False, override_logging=False)
+    worker = UowWorker(app, give_up, loop=loop, quiet=True, redirect_stdouts=False, override_logging=False)
     return worker.run()
 
 
 class UowWorker(faust.Worker):
-    """Faust's worker: says when it is ready, and leaves at once at the second signal."""
+    """Faust's worker: says when it is ready, and leaves at once at the second signal.
 
-    def __init__(self, app: UowApp, **kwargs: Any) -> None:
+    Args:
+        app: The app.
+        give_up: Gives up open groups before it stops, see `run_worker`.
+    """
+
+    def __init__(self, app: UowApp, give_up: GiveUp | None, **kwargs: Any) -> None:
         super().__init__(app, **kwargs)
+        self._give_up = give_up
+        self._is_left_open = False
+        self._flushing: asyncio.Task[None] | None = None
         self.uow_app = app
         self.spinner = None
         self._signals = 0
@@ -135,7 +158,7 @@ class UowWorker(faust.Worker):
             raise crash
         if isinstance(crash, FencedError):
             log.error("%s", crash)
-        return FAILED if crash is not None else status
+        return FAILED if crash is not None or self._is_left_open else status
 
     async def on_startup_finished(self) -> None:
         """Partitions are owned and restored, or we are a spare; the same of the router's, if there is one."""
@@ -159,8 +182,30 @@ class UowWorker(faust.Worker):
         self._signals += 1
         if self._signals > 1:
             os._exit(128 + number)
-        log.info("%s: finishing the poll in hand", number.name)
+        if self._give_up is None:
+            log.info("%s: finishing the poll in hand", number.name)
+            first()
+        else:
+            self._flushing = self.loop.create_task(self._flush(self._give_up, number.name, first))
+
+    async def _flush(self, give_up: GiveUp, signal_name: str, first: Callable[[], None]) -> None:
+        """Gives up what was open at the signal, also what only the components read meanwhile open; then stops as without. Ends with 1 if it cannot."""
+        since, asked = wall_ms(), set[HeldGroup]()
+        try:
+            while groups := [each for each in self._open_since(since) if each not in asked]:
+                asked.update(groups)
+                await self.loop.run_in_executor(None, give_up, groups)
+        except (UowError, ck.KafkaException) as error:
+            self._is_left_open = True
+            log.error("open groups were not given up: %s", error)
+        log.info("%s: finishing the poll in hand", signal_name)
         first()
+
+    def _open_since(self, since: int) -> Iterator[HeldGroup]:
+        for task in self.uow_app.status.tasks.values():
+            for group in task.groups.values():
+                if group.opened_at <= since:
+                    yield HeldGroup(task.context.destination, group.id, group.generation)
 
 
 def check_topics(settings: WorkerSettings) -> dict[str, int]:

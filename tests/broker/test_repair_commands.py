@@ -22,7 +22,7 @@ from uow.cli.report_command import groups_of
 from uow.client.outgoing import OutgoingRecord
 from uow.report.sections import report_page
 from uow.schemas import codec
-from uow.schemas.records import Outcome
+from uow.schemas.records import Answer, Outcome
 from uow.terminal.printing import wall_clock_ms
 
 
@@ -49,6 +49,22 @@ def totals(place: Destination) -> list[dict[str, int]]:
 
 def outcomes(place: Destination) -> list[object]:
     return [codec.decode(record.value()) for record in place.read(f"{place.name}.outcomes")]
+
+
+def test_a_worker_that_flushes_on_stop_gives_up_what_is_open_each_by_its_policy_b76(place: Destination) -> None:
+    place.create(expiration_policy="redirect")
+    worker = place.worker("flush", options=("--flush-on-stop",))
+    place.send([(f"open-{number}", 1, False) for number in range(6)])
+    wait_for(lambda: len(open_groups(place)) == 6)
+    assert worker.child.terminate(90) == 0
+    assert open_groups(place) == set()
+    given_up = {record.key(): dict(record.headers()) for record in place.read(f"{place.name}.errors")}
+    assert sorted(given_up) == [b"open-%d" % number for number in range(6)]
+    assert {said["uow-failure-reason"] for said in given_up.values()} == {b"expired"}
+    answers = [each for each in outcomes(place) if isinstance(each, Answer)]
+    assert {(each.verb, each.why, each.by, each.done) for each in answers} == {
+        ("expire", "flush on stop", "worker flush", True)
+    }
 
 
 def test_what_people_see_counts_no_markers_and_says_when_a_command_closed_a_group_w201(place: Destination) -> None:

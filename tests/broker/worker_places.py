@@ -7,7 +7,7 @@ import json
 import random
 import urllib.request
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -65,9 +65,10 @@ class Destination:
         assert made.exit_code == 0, made.output
         self.is_created = True
 
-    def worker(self, worker_name: str = "0", *, wait: bool = True, **env: str) -> Worker:
+    def worker(self, worker_name: str = "0", *, wait: bool = True, options: Sequence[str] = (), **env: str) -> Worker:
         """A worker process."""
-        started = Worker(self.spawn("uow", "worker", "-c", self.config, "--name", worker_name, env=env), worker_name)
+        child = self.spawn("uow", "worker", "-c", self.config, "--name", worker_name, *options, env=env)
+        started = Worker(child, worker_name)
         self.workers.append(started)
         if wait:
             started.child.wait_output(f"worker {worker_name} ready", 90)

@@ -13,12 +13,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from uow.cli.options import config_option
 from uow.config.loading import Settings
+
+if TYPE_CHECKING:
+    from uow.processor.shell.worker import GiveUp
 
 CRASH_VARIABLE = "UOW_CRASH"
 """For drills only: `STEP:WHEN:SIGNAL[:DELAY_MS]` makes the worker send itself a signal at a named commit step (`uow.processor.kafka.sink.STEPS`, or `any`),
@@ -37,7 +41,12 @@ CLOCK_VARIABLE = "UOW_CLOCK"
     metavar="NAME",
     help="Worker name, part of its transactional id; two running workers must not share one. [default: HOSTNAME-0]",
 )
-def command(settings: Settings, worker_name: str | None) -> None:
+@click.option(
+    "--flush-on-stop",
+    is_flag=True,
+    help="At SIGTERM give up the open groups first, each by its policy; for runs that are not continued.",
+)
+def command(settings: Settings, worker_name: str | None, flush_on_stop: bool) -> None:
     """Assemble components into units, until SIGTERM.
 
     Prints `worker NAME ready` once it owns partitions and has restored them, or when there are none left for it.
@@ -51,7 +60,14 @@ def command(settings: Settings, worker_name: str | None) -> None:
         set_up_log()
         logging.getLogger("uow.worker").warning(note)
     crash, wall = crash_hook(os.environ.get(CRASH_VARIABLE, "")), shifted_clock(os.environ.get(CLOCK_VARIABLE, ""))
-    sys.exit(run_worker(settings.worker(worker_name or f"{socket.gethostname()}-0"), crash, wall))
+    name = worker_name or f"{socket.gethostname()}-0"
+    sys.exit(run_worker(settings.worker(name), crash, wall, _give_up(settings, name) if flush_on_stop else None))
+
+
+def _give_up(settings: Settings, name: str) -> GiveUp:
+    from uow.ops.flush import give_up
+
+    return partial(give_up, settings, name)
 
 
 def _leave(number: int, frame: Any) -> None:
