@@ -222,6 +222,9 @@ def test_json_xml_and_registry_units_are_decoded_beside_avro(make_stage: Callabl
     own = ("unit_id", "topic", "partition", "offset", "timestamp", "headers", "key")
     assert len(rows) == 5
     assert len({str({name: value for name, value in row.asDict(True).items() if name not in own}) for row in rows}) == 1
+    begun = jobs(stage)
+    assert stage.tables.rows(stage.spark)[Table.COMPONENTS] == 10
+    assert jobs(stage) == begun, "the files' footers tell it"
     components = stage.rows(Table.COMPONENTS)
     assert len(components) == 10
     assert (

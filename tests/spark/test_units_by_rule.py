@@ -99,6 +99,7 @@ def test_units_by_rule_are_rows_whatever_their_format_and_topic_b53_b57(traded: 
     assert all(row.opened_at <= row.closed_at and row.bytes > 0 for row in found.values())
     parts = traded.rows(Table.COMPONENTS)
     assert {row.id for row in parts} == {"low-stock/UK", "low-stock/Spain", "low-stock/*", "jill"}
+    assert traded.tables.rows(traded.spark)[Table.COMPONENTS] == len(parts)
     assert [bytes(row.key) for row in traded.rows(Table.PASSED) if row.topic.endswith("France")] == [
         b"of another destination",
         b"of nobody",
