@@ -400,11 +400,11 @@ def component_rows(routed: DataFrame, form: ComponentsForm) -> DataFrame:
 def header_text(name: str) -> Column:
     """The last header with a name, as text; null if there is none or it is not UTF-8.
 
-    The last one, since the worker adds its own headers after those of the record.
+    The last one, since the worker adds its own headers after those of the record. Records without it are told apart first: Spark interprets functions
+    with a lambda.
     """
-    return sql.expr(
-        f"try_validate_utf8(CAST(try_element_at(filter(headers, h -> h.name = '{name}'), -1).value AS STRING))"
-    )
+    last = f"try_element_at(filter(headers, h -> h.name = '{name}'), -1).value"
+    return sql.expr(f"IF(array_contains(headers.name, '{name}'), try_validate_utf8(CAST({last} AS STRING)), NULL)")
 
 
 def rejected_rows(routed: DataFrame, form: ComponentsForm) -> DataFrame:
