@@ -7,7 +7,7 @@ BIN     = $(VENV)/bin
 export VENV
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-docker test-clients bench bench-spark drill sim ci lint format types arch mutants docs lock clean distclean
+.PHONY: help setup demo test test-docker test-clients bench bench-audit bench-spark drill sim ci lint format types arch mutants docs lock clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ test-clients: setup ## the example programs in Java, Go and Node, through a brok
 
 bench: setup ## cost per component against the two comparison loops
 	@$(BIN)/python -m bench $(ARGS)
+
+bench-audit: setup ## time and CPU of an audit beside those of the sink, of the same components
+	@$(BIN)/python -m bench.audit $(ARGS)
 
 bench-spark: setup ## rows a second and CPU of the sink against a plain Kafka-to-Parquet query
 	@$(BIN)/python -m bench.spark $(ARGS)
