@@ -30,11 +30,12 @@ class Refused(Doubt):
 
     Attributes:
         tp: The partition of the plan; None if the broker's answer does not tell which one it was.
+        output: The record, where it is known and refused for what it is; nothing is wrong with its topic.
     """
 
-    def __init__(self, cause: str, tp: Tp | None = None) -> None:
+    def __init__(self, cause: str, tp: Tp | None = None, output: Output | None = None) -> None:
         super().__init__(cause)
-        self.tp = tp
+        self.tp, self.output = tp, output
 
 
 class Stopped(Exception):

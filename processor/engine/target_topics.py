@@ -1,8 +1,10 @@
 """Target topics of rules that cannot be written to now, and the units that wait for them (B-57).
 
-A record for a topic that does not exist would hold up the transaction of all partitions until it fails. So the topics are looked at from time to
-time; a unit for one that is missing waits as a row of the groups' changelog, with everything it is, while its partition goes on. Units of one
+A record for a topic that does not exist, that may not be written to, or has too few replicas in sync would hold up the transaction of all partitions
+until it fails. So the topics are looked at from time to time; a unit for such a one waits as a row of the groups' changelog, with everything it is, while its partition goes on. Units of one
 target leave in the order in which their groups closed.
+
+A unit that its topic refuses for what it is, too large for example, does not wait: it is given up after some attempts (B-89).
 
 Belongs here: which topics are away, when to look again, and those units. Does not belong here: asking brokers (`uow.processor.kafka`), and
 making plans (`task`).
@@ -17,6 +19,7 @@ from typing import Final
 from uow.processor.engine.ports import Output, Plan
 from uow.schemas.component import decode_component, encode_component
 from uow.schemas.records import ComponentRecord, Source
+from uow.topics.headers import ID, KIND, KIND_UNIT, RULE, UNIT_ID
 
 log = logging.getLogger("uow.targets")
 
@@ -28,6 +31,10 @@ WAITING_KEY: Final = b"\x05"
 """Begins the key of a row of the changelog: a record that waits for its topic."""
 LEAVE_BYTES: Final = 8 * 1024 * 1024
 """Most that one plan writes of what has waited."""
+MOST_REFUSED: Final = 1_000
+"""Units whose refusals are counted at a time; of one more the count of the oldest begins anew."""
+WAITING_ATTEMPTS: Final = 5
+"""How often a unit that had waited is tried, and refused for what it is: its group is closed, and its row says no more."""
 RECORD_BYTES: Final = 1_600
 """Memory of such a record beside its value: its headers, mostly."""
 
@@ -37,23 +44,42 @@ class TargetTopics:
 
     Args:
         wanted: Returns the target topics of all rows that are known.
-        there: Returns those of these topics that exist; raises `TimeoutError` if no broker answers.
+        obstacles: Returns for those of these topics that cannot be written to why not; raises `TimeoutError` if no broker answers.
         monotonic_ms: Milliseconds, from anywhere.
 
     Attributes:
-        away: Topics that are missing, as far as they were looked at.
+        away: Topics that cannot be written to, as far as they were looked at.
     """
 
     def __init__(
         self,
         wanted: Callable[[], Collection[str]],
-        there: Callable[[Collection[str]], Collection[str]],
+        obstacles: Callable[[Collection[str]], Mapping[str, str]],
         monotonic_ms: Callable[[], float],
     ) -> None:
-        self._wanted, self._there, self._monotonic_ms = wanted, there, monotonic_ms
+        self._wanted, self._obstacles, self._monotonic_ms = wanted, obstacles, monotonic_ms
         self._known: frozenset[str] = frozenset()
         self._next_look, self._wait_ms = 0.0, FIRST_LOOK_MS
         self.away: frozenset[str] = frozenset()
+        self._refusals: dict[bytes | None, int] = {}
+
+    def refuse(self, output: Output) -> bool:
+        """A record was refused for what it is. True if it is of a unit by rule, whose attempts are counted; else somebody has to look at it."""
+        said = dict(output.headers)
+        unit_id = said.get(UNIT_ID)
+        if said.get(KIND) != KIND_UNIT or RULE not in said or unit_id is None:
+            return False
+        self._refusals[unit_id] = self._refusals.pop(unit_id, 0) + 1
+        log.warning("a unit of %r is refused by %s, attempt %d", said.get(ID), output.topic, self._refusals[unit_id])
+        if len(self._refusals) > MOST_REFUSED:
+            del self._refusals[next(iter(self._refusals))]
+        return True
+
+    def is_given_up(self, outputs: Collection[Output], attempts: int) -> bool:
+        """True if these are records of a unit that was refused so many times."""
+        if not self._refusals:
+            return False
+        return any(self._refusals.get(dict(output.headers).get(UNIT_ID), 0) >= attempts for output in outputs)
 
     def look(self, *, at_once: bool = False) -> None:
         """Looks, if it is time, or if a topic is new; `at_once` in any case, for a transaction has failed."""
@@ -61,19 +87,20 @@ class TargetTopics:
         if not wanted or not (at_once or wanted - self._known or self._monotonic_ms() >= self._next_look):
             return
         try:
-            away = wanted - frozenset(self._there(wanted))
+            obstacles = self._obstacles(wanted)
         except TimeoutError:  # the brokers are away, and not a topic
-            away = self.away
+            obstacles = dict.fromkeys(self.away, "")
+        away = frozenset(obstacles)
         self._wait_ms = min(LONGEST_LOOK_MS, 2 * self._wait_ms) if away and away <= self.away else FIRST_LOOK_MS
         self._next_look = self._monotonic_ms() + (self._wait_ms if away else LONGEST_LOOK_MS)
         for topic in sorted(away - self.away):
-            log.warning("target topic %s does not exist: its units wait, `uow topics create` makes it", topic)
+            log.warning("target topic %s %s; its units wait", topic, obstacles[topic])
         for topic in sorted(self.away - away):
-            log.warning("target topic %s is there: units that waited for it go", topic)
+            log.warning("target topic %s can be written to: units that waited for it go", topic)
         self._known, self.away = wanted, away
 
 
-NO_TARGETS: Final = TargetTopics(tuple, lambda topics: topics, lambda: 0.0)
+NO_TARGETS: Final = TargetTopics(tuple, lambda topics: {}, lambda: 0.0)
 """Of a destination without rules."""
 
 
@@ -92,9 +119,11 @@ class WaitingRecords:
     def __len__(self) -> int:
         return len(self._records)
 
-    def may_leave(self, away: Collection[str]) -> bool:
-        """True if a record waits for a topic that is not away."""
-        return any(output.topic not in away for output in self._records.values())
+    def may_leave(self, targets: TargetTopics) -> bool:
+        """True if a record waits for a topic that is not away, and that does not refuse it."""
+        return any(
+            output.topic not in targets.away and not _stays(output, targets) for output in self._records.values()
+        )
 
     def restore(self, rows: Mapping[bytes, bytes]) -> None:
         """Takes rows of the changelog. Raises `DecodeError`."""
@@ -108,20 +137,23 @@ class WaitingRecords:
         self._records[key] = output
         self.memory_bytes += RECORD_BYTES + len(output.value or b"")
 
-    def exchange(self, plan: Plan, away: Collection[str]) -> int:
+    def exchange(self, plan: Plan, targets: TargetTopics) -> int:
         """Takes the records of a plan out that must wait, and puts those in before the others that need not wait any longer.
+
+        One that its topic refuses for what it is stays until the next start, and others pass it.
 
         Returns:
             By how many rows the changelog grows.
         """
+        away = targets.away
         if not self._records and not away:
             return 0
-        leaving = [*self._leaving(away)]
+        leaving = [*self._leaving(targets)]
         for key, output in leaving:
             del self._records[key]
             self.memory_bytes -= RECORD_BYTES + len(output.value or b"")
-        plan.is_cut |= self.may_leave(away)
-        held_back = {output.topic for output in self._records.values()} | {*away}
+        plan.is_cut |= self.may_leave(targets)
+        held_back = {output.topic for output in self._records.values() if not _stays(output, targets)} | away
         outputs = [output for _, output in leaving]
         places: dict[int, int] = {}
         added = 0
@@ -141,12 +173,16 @@ class WaitingRecords:
         plan.changelog[:0] = [(key, None) for key, _ in leaving]
         return added - len(leaving)
 
-    def _leaving(self, away: Collection[str]) -> Iterator[tuple[bytes, Output]]:
+    def _leaving(self, targets: TargetTopics) -> Iterator[tuple[bytes, Output]]:
         size = 0
         for key, output in self._records.items():
-            if output.topic not in away and size < LEAVE_BYTES:
+            if output.topic not in targets.away and size < LEAVE_BYTES and not _stays(output, targets):
                 size += RECORD_BYTES + len(output.value or b"")
                 yield key, output
+
+
+def _stays(output: Output, targets: TargetTopics) -> bool:
+    return targets.is_given_up([output], WAITING_ATTEMPTS)
 
 
 def waiting_key(serial: int) -> bytes:

@@ -430,7 +430,7 @@ class PartitionTask:
         plan.changelog[:0] = [(stray.row_key, None) for stray in happened.recycled]  # `rows` never counted them
         if self._leave_due() <= partition.clock:
             plan.outputs += self._leave()
-        self.rows += self.waiting_records.exchange(plan, context.targets.away)
+        self.rows += self.waiting_records.exchange(plan, context.targets)
         floor = self.replayable.floor(partition.position)
         plan.metadata = offset_metadata(floor, self.rows, partition.clock, context)
         if self._unrecorded is not None:
@@ -452,7 +452,7 @@ class PartitionTask:
                 self.context.figures.add(group, one, decided.get(group, 0) or one.at)
 
     def _written(self, outward: Outward, written: WrittenOutputs) -> type[UowError] | None:
-        """Adds the records of one effect. Returns the error of a unit that fits no record, or is one by rule that cannot be encoded (B-89).
+        """Adds the records of one effect. Returns the error of a unit that fits no record, or is one by rule that cannot be encoded, or that brokers refuse (B-89).
 
         What an encoder makes of a group does not depend on time: it is tried again at once. Any other exception blocks the partition (ER-03).
         """
@@ -470,12 +470,17 @@ class PartitionTask:
                 del written.outputs[before:]
                 log.warning("%s/%d: unit of %r, attempt %d: %r", *self.tp, group.id.decode(), attempt + 1, error)
             else:
+                if ruled is not None and self.context.targets.is_given_up(
+                    written.outputs[before:], ruled.policy.delivery_attempts
+                ):
+                    del written.outputs[before:]
+                    break
                 return None
         return UowError
 
     def _may_leave(self) -> bool:
         """True if a unit that waited for its topic can be written now (B-57)."""
-        return bool(self.waiting_records) and self.waiting_records.may_leave(self.context.targets.away)
+        return bool(self.waiting_records) and self.waiting_records.may_leave(self.context.targets)
 
     def _leave_due(self) -> int:
         """The earliest clock value at which claims may end; `NEVER` without path routing."""

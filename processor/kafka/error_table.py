@@ -61,6 +61,7 @@ _CODES: Final[Mapping[Meaning, tuple[int, ...]]] = {
         Code.INVALID_RECORD,
         Code.TOPIC_EXCEPTION,
         Code.POLICY_VIOLATION,
+        Code.INVALID_TIMESTAMP,
         Code._INVALID_ARG,
     ),
     Meaning.NOT_AUTHORISED_FOR_TOPIC: (Code.TOPIC_AUTHORIZATION_FAILED,),

@@ -52,6 +52,8 @@ STEPS = ("begin", "produced", "offsets", "commit", "committed")
 """
 
 ABORT_S = 2.0
+SEARCH_S = 30.0
+"""So long after a refusal records are written one by one, for a quarter of a transaction's time, to find the one that is refused (B-89)."""
 OFFSETS_S = 5.0
 """Longest wait for the group's coordinator to take the positions; a broken connection may cost all of it (`uow.processor.kafka.bounded`)."""
 
@@ -82,6 +84,8 @@ class KafkaSink:
         self._producer = TransactionalProducer(clients.producer, self._timeout_s, on_replaced, monotonic)
         self._contents = contents or KafkaContents(clients, self._timeout_s / 2)
         self._was_late = False
+        self._search_until = float("-inf")
+        self._refused: Output | None = None
 
     def open(self, meanwhile: Meanwhile = lambda: None) -> None:
         """Fences a predecessor of the same worker name and ends its orphan transaction at once (ER-09).
@@ -137,7 +141,7 @@ class KafkaSink:
 
     def _fill(self, plans: Sequence[Plan]) -> None:
         """Begins a transaction with all that the plans write."""
-        plan = plans[0]
+        plan, self._refused = plans[0], None
         try:
             with self._opening():
                 self._producer.begin(self._patience_of_a_poll())
@@ -199,12 +203,30 @@ class KafkaSink:
                 self._insist(handle, Output(topic, partition, row, content, []))
         if plan.ledger is not None:
             self._insist(handle, Output(plan.ledger_topic, partition, None, plan.ledger, []))
+        is_searching = self._monotonic() < self._search_until
         for output in whole_outputs(plan, self._contents, self._is_late):
             topic, partition, key, value, headers = output
+            if is_searching and self._producer.age_s < self._timeout_s / 4:
+                self._write_alone(handle, output)
+                continue
             try:
                 produce(topic, value, key, partition, None, None, 0, headers)
             except BufferError:
                 self._insist(handle, output)
+
+    def _write_alone(self, handle: ck.Producer, output: Output) -> None:
+        """Waits for the fate of one record: of a batch that is refused nobody knows which of its records it was."""
+        produce: Any = handle.produce
+        topic, partition, key, value, headers = output
+        fates: list[ck.KafkaError | None] = []
+        try:
+            produce(topic, value, key, partition, lambda error, _: fates.append(error), None, 0, headers)
+            self._producer.flush()
+            if fates and fates[0] is not None:
+                raise ck.KafkaException(fates[0])
+        except ck.KafkaException:
+            self._refused = output
+            raise
 
     def _insist(self, handle: ck.Producer, output: Output) -> None:
         """Waits for room in the send buffer, within the transaction's time (ER-19)."""
@@ -246,7 +268,8 @@ class KafkaSink:
             case TransactionFate.TIMED_OUT:
                 return Doubt(f"the transaction outlived transaction_timeout_ms: {text_of(error)}")
             case TransactionFate.REFUSED:
-                return Refused(text_of(error), tp)
+                self._search_until = self._monotonic() + SEARCH_S
+                return Refused(text_of(error), tp, self._refused if meaning_of(error) is Meaning.REFUSED else None)
             case TransactionFate.DOUBT:
                 return Doubt(text_of(error))
 

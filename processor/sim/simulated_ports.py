@@ -194,6 +194,11 @@ class SimProducer:
     def purge(self) -> None:
         self._buffer.clear()
 
+    def flush(self, timeout: float = -1) -> int:
+        self._check()
+        self._flush()
+        return 0
+
     def send_offsets_to_transaction(self, offsets: Sequence[ck.TopicPartition], token: Any, timeout: float) -> None:
         """AddOffsetsToTxn and TxnOffsetCommit; sometimes records go before, sometimes after."""
         self._check()

@@ -417,7 +417,9 @@ def test_a_component_without_a_group_moves_where_its_id_belongs_w107_b72() -> No
 
 def test_units_that_wait_for_their_topic_leave_before_later_ones_of_their_id_w107_b57() -> None:
     there: set[str] = set()
-    targets = TargetTopics(lambda: ("orders",), lambda topics: there & {*topics}, lambda: 0.0)
+    targets = TargetTopics(
+        lambda: ("orders",), lambda topics: dict.fromkeys({*topics} - there, "cannot be"), lambda: 0.0
+    )
     targets.look()
     cluster = by_rule([row(name, complete_count=1, target_topic="orders") for name in NAMES], targets=targets)
     for name in NAMES * 2:

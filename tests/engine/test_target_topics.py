@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import tracemalloc
 from collections.abc import Collection
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -13,8 +14,15 @@ from tests.core.rule_script import Table, r, row
 from tests.core.script import Story, clock, context_of, policy_of
 from tests.engine.restored_logs import Logs
 from tests.fake_record import INPUT
+from uow.processor.engine.ports import Output
 from uow.processor.engine.restore import restore
-from uow.processor.engine.target_topics import FIRST_LOOK_MS, LONGEST_LOOK_MS, TargetTopics, WaitingRecords
+from uow.processor.engine.target_topics import (
+    FIRST_LOOK_MS,
+    LONGEST_LOOK_MS,
+    WAITING_ATTEMPTS,
+    TargetTopics,
+    WaitingRecords,
+)
 from uow.processor.engine.task import PartitionTask
 
 ROWS = (
@@ -29,13 +37,13 @@ class Cluster:
     def __init__(self, *topics: str) -> None:
         self.topics, self.asked, self.now = {*topics}, 0, 0.0
         self.is_silent = False
-        self.targets = TargetTopics(lambda: ("orders.uk", "orders.france"), self.there, lambda: self.now)
+        self.targets = TargetTopics(lambda: ("orders.uk", "orders.france"), self.obstacles, lambda: self.now)
 
-    def there(self, topics: Collection[str]) -> Collection[str]:
+    def obstacles(self, topics: Collection[str]) -> dict[str, str]:
         self.asked += 1
         if self.is_silent:
             raise TimeoutError
-        return self.topics & {*topics}
+        return dict.fromkeys({*topics} - self.topics, "cannot be")
 
 
 def begun(cluster: Cluster) -> Story:
@@ -95,9 +103,7 @@ def test_topics_are_looked_at_with_back_off_and_told_once_b57(caplog: pytest.Log
     gaps = [int(later - earlier) for earlier, later in pairwise(looks)]
     assert gaps[:5] == [FIRST_LOOK_MS * 2**n for n in range(5)]
     assert max(gaps) == LONGEST_LOOK_MS
-    assert [record.getMessage() for record in caplog.records] == [
-        "target topic orders.uk does not exist: its units wait, `uow topics create` makes it"
-    ]
+    assert [record.getMessage() for record in caplog.records] == ["target topic orders.uk cannot be; its units wait"]
     cluster.is_silent = True
     cluster.targets.look(at_once=True)
     assert cluster.targets.away == {"orders.uk"}, "brokers that do not answer say nothing of topics"
@@ -116,3 +122,51 @@ def test_the_memory_of_what_waits_is_reckoned_er19() -> None:
         tracemalloc.stop()
     assert len(waiting) == 1_000
     assert 0.6 < waiting.memory_bytes / taken < 1.6, f"{taken / 1_000:.0f} bytes a record"
+
+
+def test_a_unit_that_is_refused_for_what_it_is_fails_alone_after_its_attempts_b89() -> None:
+    cluster = Cluster("orders.uk", "orders.france")
+    steps = r("UK", at=0), r("France", at=0)
+    before = begun(cluster)
+    before.send(*steps)
+    (unit,) = [each for each in before.outputs if each.topic == "orders.uk"]
+    attempts = ROWS[0].delivery_attempts
+    assert all(cluster.targets.refuse(unit) for _ in range(attempts - 1))
+    again = begun(cluster)
+    again.send(*steps)
+    assert sorted(delivered(again)) == [("orders.france", b"1"), ("orders.uk", b"1")]
+    assert cluster.targets.refuse(unit)
+    last = begun(cluster)
+    last.send(*steps)
+    assert delivered(last) == [("orders.france", b"1")]
+    assert [(each.topic, each.key) for each in last.outputs if each.topic == "D.errors"] == [
+        ("D.errors", b"low-stock/UK")
+    ]
+    assert [(one.id, one.outcome, one.reason) for one in last.outcomes] == [("low-stock/UK", "failed", "limit")]
+    last.send(r("UK", at=1))
+    assert delivered(last)[1:] == [("orders.uk", b"2")]
+    (other,) = [each for each in last.outputs if each.topic == "D.errors"]
+    assert not cluster.targets.refuse(other), "whatever else is refused, somebody has to look at"
+
+
+def test_a_unit_that_waited_and_is_refused_stays_and_others_pass_it_b57_b89() -> None:
+    cluster, logs = Cluster("orders.france"), Logs(INPUT)
+    played = begun(cluster)
+    played.send(r("UK", at=0))
+    for plan in played.plans:
+        logs.add(plan)
+    cluster.topics.add("orders.uk")
+    cluster.targets.look(at_once=True)
+
+    def leaves() -> list[Output]:
+        again = Story(restore(logs, {INPUT.topic: played.task.context}, [INPUT])[INPUT])
+        again.send(r("UK", at=0), r("UK", at=6))  # the first is behind the position
+        return [each for each in again.outputs if each.topic == "orders.uk"]
+
+    first, _ = leaves()
+    for _ in range(WAITING_ATTEMPTS):
+        assert cluster.targets.refuse(first)
+    assert [dict(each.headers)["uow-generation"] for each in leaves()] == [b"2"]
+    cluster.targets = TargetTopics(lambda: ("orders.uk",), cluster.obstacles, lambda: cluster.now)
+    played.task.context = replace(played.task.context, targets=cluster.targets)
+    assert len(leaves()) == 2, "after the next start it is tried again"

@@ -1,0 +1,112 @@
+"""Target topics that are there and cannot be written to: their units wait, nothing else does (B-57). Units that a topic refuses fail alone (B-89)."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from tests.broker.routed_places import RoutedPlace
+from tests.broker.worker_places import Destination
+from tests.processes import PATIENCE_S, Process, wait_for
+from uow.embedded.broker import EmbeddedBroker
+
+pytestmark = pytest.mark.broker
+AUTHORIZER = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+
+
+@pytest.fixture
+def guarded() -> Iterator[EmbeddedBroker]:
+    """A broker that lets everybody do everything with topics of which no rule of access speaks."""
+    with EmbeddedBroker(heap="384m", settings=AUTHORIZER) as broker:
+        yield broker
+
+
+def test_units_for_a_topic_that_may_not_be_written_to_wait_and_others_go_on_b57(
+    guarded: EmbeddedBroker, unique: str, tmp_path: Path, spawn: Callable[..., Process]
+) -> None:
+    """The worker finds the topic in order at its start, hears of the refusal in a transaction, and of the permission when it looks again."""
+    place = Destination(guarded.bootstrap, unique, tmp_path, spawn, partitions=1)
+    routed, admin = RoutedPlace(place, {"events": 1}), AdminClient({"bootstrap.servers": guarded.bootstrap})
+    routed.put_rules({name: {"target_topic": name.lower(), "complete_count": 2} for name in ("UK", "Spain")})
+    routed.create()
+    worker = place.worker()
+    routed.send([("events", "UK", b"<Test/>")] * 2)
+    wait_for(lambda: len(place.read(routed.topic("uk"))) == 1)
+    allowed = [
+        AclBinding(
+            ResourceType.TOPIC,
+            routed.topic("uk"),
+            ResourcePatternType.LITERAL,
+            "User:ANONYMOUS",
+            "*",
+            operation,
+            AclPermissionType.ALLOW,
+        )
+        for operation in (AclOperation.READ, AclOperation.DESCRIBE)
+    ]
+    for made in admin.create_acls(allowed).values():
+        made.result(PATIENCE_S)
+    routed.send([("events", "UK", b"<Test/>")] * 4)
+    worker.child.wait_output("uk may not be written to by this worker; its units wait")
+    routed.send([("events", "Spain", b"<Test/>")] * 2)
+    wait_for(lambda: len(place.read(routed.topic("spain"))) == 1)
+    assert len(place.read(routed.topic("uk"))) == 1
+    filters = [
+        AclBindingFilter(
+            each.restype, each.name, each.resource_pattern_type, None, None, each.operation, AclPermissionType.ALLOW
+        )
+        for each in allowed
+    ]
+    for gone in admin.delete_acls(filters).values():
+        gone.result(PATIENCE_S)
+    wait_for(lambda: len(place.read(routed.topic("uk"))) == 3)
+    assert [dict(each.headers())["uow-generation"] for each in place.read(routed.topic("uk"))] == [b"1", b"2", b"3"]
+    assert not place.read(f"{unique}.errors")
+    assert worker.child.terminate(PATIENCE_S) == 0
+
+
+def test_a_unit_that_its_topic_refuses_for_its_size_fails_alone_after_its_attempts_b89(
+    place: Destination,
+) -> None:
+    """The topic's limit is lowered while the worker runs, so that only the broker knows of it."""
+    routed, admin = RoutedPlace(place, {"events": 1}), AdminClient({"bootstrap.servers": place.bootstrap})
+    rows = {
+        name: {"target_topic": name.lower(), "complete_count": 2, "value_format": "json"} for name in ("UK", "Spain")
+    }
+    routed.put_rules(rows)
+    routed.create()
+    worker = place.worker()
+    target = routed.topic("uk")
+    resource = ConfigResource(
+        ResourceType.TOPIC,
+        target,
+        incremental_configs=[ConfigEntry("max.message.bytes", "3000", incremental_operation=AlterConfigOpType.SET)],
+    )
+    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
+    large, small = [json.dumps(random.Random(size).randbytes(size).hex()).encode() for size in (3_000, 30)]
+    routed.send([("events", "UK", large)] * 2)
+    wait_for(lambda: len(place.read(f"{place.name}.errors")) == 2)
+    routed.send([("events", "UK", small)] * 2 + [("events", "Spain", large)] * 2)
+    wait_for(lambda: len(place.read(target)) == len(place.read(routed.topic("spain"))) == 1)
+    assert [dict(each.headers())["uow-generation"] for each in place.read(target)] == [b"2"]
+    assert {dict(each.headers())["uow-error-case"] for each in place.read(f"{place.name}.errors")} == {b"limit"}
+    assert "partition blocked" not in worker.child.output
