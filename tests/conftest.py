@@ -17,6 +17,7 @@ from uuid import uuid4
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.forked_worker import ForkedWorker
 from tests.kafka_broker import Given, Kafka, docker_answers, origin, running_broker
 from tests.processes import PATIENCE_S, Process, wait_for
 
@@ -252,7 +253,7 @@ def create_topic(admin: Any, unique: str) -> Iterator[Callable[..., str]]:
 def spawn(tmp_path: Path) -> Iterator[Callable[..., Process]]:
     """Starts programs that end with the test, or with pytest: `spawn("uow", "worker", "-c", path, env={...})`.
 
-    A first word `uow` or `python` means the one of this environment.
+    A first word `uow` or `python` means the one of this environment. `uow worker` is forked (`tests.forked_worker`), unless `uow` is given by its path.
     """
     yield from _spawning(tmp_path)
 
@@ -268,9 +269,13 @@ def _spawning(folder: Path) -> Iterator[Callable[..., Process]]:
 
     def start(*command: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Process:
         first, *rest = map(str, command)
+        log = folder / f"child-{len(children)}.log"
+        if (first, *rest[:1]) == ("uow", "worker") and cwd is None:
+            children.append(ForkedWorker(rest, log, env))
+            return children[-1]
         if first in {"uow", "python"}:
             first = str(Path(sys.executable).with_name(first))
-        children.append(Process([first, *rest], folder / f"child-{len(children)}.log", env, cwd))
+        children.append(Process([first, *rest], log, env, cwd))
         return children[-1]
 
     yield start

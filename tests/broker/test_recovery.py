@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import NewPartitions
 
-from tests.broker.worker_places import Destination
+from tests.broker.worker_places import Destination, add_partitions
 from tests.processes import PATIENCE_S, Process, wait_for
 
 SLOW = 90.0
@@ -48,8 +47,7 @@ def test_changelog_that_was_deleted_blocks_the_partitions_that_had_open_groups(p
 def test_partitions_added_to_the_input_alone_end_the_worker_with_status_two(place: Destination, admin: Any) -> None:
     """F25, W-88: ids would belong elsewhere."""
     place.create()
-    for future in admin.create_partitions([NewPartitions(place.components, 6)]).values():
-        future.result(PATIENCE_S)
+    add_partitions(admin, place.components, 6)
     worker = place.worker(wait=False)
     assert worker.child.wait(SLOW) == 2
     assert "all topics of a destination have the partition count of" in worker.child.output

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from confluent_kafka.admin import NewPartitions
 
 from tests.broker.routed_places import RoutedPlace
-from tests.broker.worker_places import Destination, alter_topic
+from tests.broker.worker_places import Destination, add_partitions, alter_topic
 from tests.processes import PATIENCE_S, wait_for
 from uow.cli.main import main
 from uow.topics.catalogue import RECORD_LIMIT_BYTES
@@ -37,7 +36,7 @@ def test_open_groups_complete_after_four_partitions_became_eight_w107(place: Des
     worker.child.signal(signal.SIGKILL)
     place.send([(name, 3, False) for name in ids])  # unread where it lies when the count changes
 
-    admin.create_partitions([NewPartitions(place.components, 8)])[place.components].result(PATIENCE_S)
+    add_partitions(admin, place.components, 8)
     idle = place.worker("1", wait=False)
     assert idle.child.wait(60) == 2
     assert (

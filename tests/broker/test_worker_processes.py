@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +20,9 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def test_units_come_out_whole_and_a_stop_drains_and_exits_zero(place: Destination) -> None:
-    """R-68."""
+    """R-68: of the program as it is installed."""
     place.create()
-    worker = place.worker()
+    worker = place.worker(uow=Path(sys.executable).with_name("uow"))
     place.send_units(300)
     place.wait_delivered(300)
     place.send([("left-open", 1, False)])

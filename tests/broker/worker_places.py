@@ -15,7 +15,7 @@ from typing import Any
 import fastavro
 from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, ResourceType
 
 from tests.processes import PATIENCE_S, Process, wait_for
 from uow.cli.main import main
@@ -65,9 +65,17 @@ class Destination:
         assert made.exit_code == 0, made.output
         self.is_created = True
 
-    def worker(self, worker_name: str = "0", *, wait: bool = True, options: Sequence[str] = (), **env: str) -> Worker:
-        """A worker process."""
-        child = self.spawn("uow", "worker", "-c", self.config, "--name", worker_name, *options, env=env)
+    def worker(
+        self,
+        worker_name: str = "0",
+        *,
+        wait: bool = True,
+        uow: str | Path = "uow",
+        options: Sequence[str] = (),
+        **env: str,
+    ) -> Worker:
+        """A worker process, forked; with the path of `uow`, a program of its own."""
+        child = self.spawn(uow, "worker", "-c", self.config, "--name", worker_name, *options, env=env)
         started = Worker(child, worker_name)
         self.workers.append(started)
         if wait:
@@ -283,14 +291,25 @@ class Worker:
 
 
 def alter_topic(admin: Any, topic: str, **settings: str) -> None:
-    """Changes settings of a topic; `_` stands for `.`."""
-    entries = [
-        ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
-        for name, value in settings.items()
-    ]
+    """Changes settings of a topic, and waits until the broker has heard of it; `_` stands for `.`."""
+    wanted = {name.replace("_", "."): value for name, value in settings.items()}
+    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in wanted.items()]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     for future in admin.incremental_alter_configs([resource]).values():
         future.result(PATIENCE_S)
+
+    def are_told() -> bool:
+        [told] = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+        found = told.result(PATIENCE_S)
+        return all(found[name].value == value for name, value in wanted.items())
+
+    wait_for(are_told)
+
+
+def add_partitions(admin: Any, topic: str, count: int) -> None:
+    """Makes it `count` partitions, and waits until the broker has heard of them."""
+    admin.create_partitions([NewPartitions(topic, count)])[topic].result(PATIENCE_S)
+    wait_for(lambda: len(admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions) == count)
 
 
 def decoded(value: bytes) -> dict[str, Any]:
