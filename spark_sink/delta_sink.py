@@ -97,8 +97,10 @@ _QUICK_SPARK: Final = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.files.minPartitionNum": "1",
     "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
-"""Settings that turn off optimisations which do not pay in a short run. They save half the CPU of a first batch, and of an audit."""
+"""Settings that turn off optimisations which do not pay in a short run. They save half the CPU of a first batch, and of an audit. The last one: no place in
+Python is recorded for each expression, which costs more than making it."""
 
 
 _LOAD_JVM: Final = (

@@ -43,9 +43,8 @@ def test_python_workers_are_of_this_environment(spark: SparkSession) -> None:
 
 @pytest.mark.spark
 def test_relative_paths_mean_the_users_folder_and_nothing_else_appears_there_or_on_its_output(tmp_path: Path) -> None:
-    code = (
-        "from uow.spark_sink.session import session; spark = session('probe'); spark.range(3).write.parquet('written');"
-    )
+    code = "from uow.spark_sink.delta_sink import settings; from uow.spark_sink.session import session\n"
+    code += "spark = session('probe', settings=settings(is_short=True)); spark.range(3).write.parquet('written')\n"
     code += "spark.sparkContext._jvm.java.lang.System.out.println('as VACUUM does')"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert [path.name for path in tmp_path.iterdir()] == ["written"]
