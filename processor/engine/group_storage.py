@@ -60,6 +60,12 @@ def rows_of(group: Group) -> int:
     return 0 if storage is None else storage.rows
 
 
+def pieces_of(group: Group) -> int:
+    """How many of the pieces of components that it holds have a row. While one has, all that came before this poll have theirs."""
+    storage = storage_of(group)
+    return 0 if storage is None else len(storage.pieces)
+
+
 def has_group_row(group: Group) -> bool:
     """True if the changelog says what commands changed in the group."""
     storage = storage_of(group)

@@ -31,6 +31,7 @@ from uow.processor.engine.context import TaskContext
 from uow.processor.engine.group_storage import (
     has_group_row,
     is_replayable,
+    pieces_of,
     rows_of,
     storage_of,
 )
@@ -546,7 +547,9 @@ class PartitionTask:
 
     def _no_longer_replayable(self, amended: Iterable[Group]) -> list[Group]:
         """Groups without rows that a command changed: the input alone does not tell what it said, so they get rows now (W-203)."""
-        whole = [group for group in dict.fromkeys(amended) if group.is_open and not rows_of(group)]
+        whole = [
+            group for group in dict.fromkeys(amended) if group.is_open and not (rows_of(group) or pieces_of(group))
+        ]
         for group in whole:
             group.list_plain(True)
         return whole

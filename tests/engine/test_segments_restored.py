@@ -38,6 +38,17 @@ def test_pieces_that_are_joined_in_one_poll_leave_no_row() -> None:
     assert [key for key, _ in played.plans[0].changelog] == [changelog_key(b"a", 1)]
 
 
+def test_a_component_that_comes_between_pieces_has_one_row() -> None:
+    first, second, _ = cut(1, 5, 20)
+    played = Story(PartitionTask(INPUT, context_of(policy_of())))
+    played.send(first)
+    played.send(c(2), second)
+    assert [key for key, _ in played.plans[1].changelog] == [
+        changelog_key(b"a", number) for number in (2, FIRST_SLOT + 1)
+    ]
+    assert played.plans[1].metadata.split(";")[2] == "R=3"
+
+
 def test_a_unit_in_pieces_goes_on_after_a_restart_between_any_two_of_them() -> None:
     script = [*cut(2, 7, 11, end=True), *cut(1, 20)]
     task, logs = PartitionTask(INPUT, context_of(policy_of())), Logs(INPUT)
