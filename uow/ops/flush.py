@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from uow.config.loading import Settings
 from uow.ops.group_commands import command_client
-from uow.processor.shell.worker import HeldGroup
 from uow.topics.commands import Command, Verb
+
+if TYPE_CHECKING:  # the worker's packages are an extra; these commands need none of them
+    from uow.processor.shell.worker import HeldGroup
 
 ANSWER_TIMEOUT_S = 30.0
 """Longest wait for the next answer."""
