@@ -156,6 +156,7 @@ class FakeConsumer:
         self.subscribed: list[str] = []
         self._callbacks: dict[str, Any] = {}
         self._events: list[Callable[[], None]] = []
+        self._is_in_callback = False
 
     def subscribe(self, topics: list[str], *, on_assign: Any, on_revoke: Any, on_lost: Any) -> None:
         self.subscribed = topics
@@ -167,7 +168,9 @@ class FakeConsumer:
 
         def event() -> None:
             self.generation += 1
+            self._is_in_callback = True
             self._callbacks[what](self, [TopicPartition(topic, partition) for partition in partitions])
+            self._is_in_callback = False
 
         self._events.append(event)
 
@@ -251,6 +254,7 @@ class FakeConsumer:
         return self.broker.refused_starts >= 0
 
     def list_topics(self, topic: str | None, timeout: float) -> Any:
+        assert not self._is_in_callback, "the library would abort the process at its next callback (2.16)"
         if topic is None:
             return SimpleNamespace(topics={name: topic_metadata(count) for name, count in self.broker.topics.items()})
         count = self.broker.topics.get(topic, 0 if topic.endswith(("-path-map", ".registry")) else 1)

@@ -39,7 +39,7 @@ def strict(monkeypatch: pytest.MonkeyPatch) -> Iterator[StrictDestinations]:
         found.append(self)
         view = StrictView(registry, None, 1e12)
         self._views["d"] = view
-        return StrictReading(self, view, handle, topic, group)
+        return StrictReading(self, view, topic, group)
 
     monkeypatch.setattr(StrictDestinations, "reading", reading)
     monkeypatch.setattr(StrictReading, "refresh", lambda self, is_new=False: None)

@@ -6,14 +6,13 @@ and writing it (`uow.ops.eras`; subscriptions and gaps go in the transactions of
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from typing import Final
 
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
-from uow.client.kafka_port import BLOCKING_S, ConsumerHandle, LogWatch, check_topic, coordinates
+from uow.client.kafka_port import BLOCKING_S, ConsumerHandle, check_topic, coordinates
 from uow.client.library_errors import read_error
 from uow.client.outgoing import OutgoingRecord
 from uow.errors import DestinationUnavailableError, ReconnectTimeoutError
@@ -22,8 +21,6 @@ from uow.schemas.error_classes import DecodeError
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.strict_registry import Era, Lease, OrderGap, StrictRegistry, StrictRules, Subscription
 
-Make = Callable[[logging.Logger], ConsumerHandle]
-"""Makes a consumer that tells the end of a partition."""
 STEP_S: Final = 0.5
 PARTITION: Final = 0
 
@@ -39,12 +36,12 @@ def record_of(destination: str, entry: StrictRules | Era | Subscription | OrderG
 
 
 def read_registry(
-    make: Make, destination: str, wait_s: float = BLOCKING_S, clock: Callable[[], float] = time.monotonic
+    handle: ConsumerHandle, destination: str, wait_s: float = BLOCKING_S, clock: Callable[[], float] = time.monotonic
 ) -> StrictRegistry:
     """All of `D.registry`, as it is now; empty if there is no such topic.
 
     Args:
-        make: Makes the consumer.
+        handle: A consumer that tells the end of a partition, and has no other work.
         destination: `D`.
         wait_s: Longest wait for the topic, and for each next record.
         clock: Seconds, from anywhere.
@@ -56,30 +53,26 @@ def read_registry(
     """
     topic = registry_topic(destination)
     found = StrictRegistry(destination)
-    handle = make(LogWatch().logger)
     try:
-        try:
-            check_topic(handle, topic, wait_s)
-        except DestinationUnavailableError:
-            return found
-        handle.assign([TopicPartition(topic, PARTITION, OFFSET_BEGINNING)])
+        check_topic(handle, topic, wait_s)
+    except DestinationUnavailableError:
+        return found
+    handle.assign([TopicPartition(topic, PARTITION, OFFSET_BEGINNING)])
+    deadline = clock() + wait_s
+    while True:
+        record = handle.poll(min(STEP_S, wait_s))
+        if record is None:
+            if clock() >= deadline:
+                raise ReconnectTimeoutError(f"{topic} was not read: nothing came within {wait_s:g} s")
+            continue
         deadline = clock() + wait_s
-        while True:
-            record = handle.poll(min(STEP_S, wait_s))
-            if record is None:
-                if clock() >= deadline:
-                    raise ReconnectTimeoutError(f"{topic} was not read: nothing came within {wait_s:g} s")
-                continue
-            deadline = clock() + wait_s
-            error = record.error()
-            if error is None:
-                try:
-                    found.apply(record.key(), record.value())
-                except DecodeError as unreadable:
-                    raise unreadable.at(*coordinates(record)) from unreadable
-            elif meaning_of(error) is Meaning.END:
-                return found
-            elif (raised := read_error(error, topic)) is not None:
-                raise raised
-    finally:
-        handle.close()
+        error = record.error()
+        if error is None:
+            try:
+                found.apply(record.key(), record.value())
+            except DecodeError as unreadable:
+                raise unreadable.at(*coordinates(record)) from unreadable
+        elif meaning_of(error) is Meaning.END:
+            return found
+        elif (raised := read_error(error, topic)) is not None:
+            raise raised

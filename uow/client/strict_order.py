@@ -19,7 +19,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -31,13 +31,15 @@ from uow.client.kafka_port import (
     BLOCKING_S,
     REFRESH_S,
     REFRESH_TIMEOUT_S,
+    ConsumerHandle,
     KnownTopics,
+    LogWatch,
     ProducerHandle,
     check_topic,
 )
 from uow.client.outgoing import HASHED, OutgoingRecord
 from uow.client.session_state import Life
-from uow.client.strict_log import Make, read_registry, record_of, registry_topic
+from uow.client.strict_log import read_registry, record_of, registry_topic
 from uow.errors import (
     AlreadyAttachedError,
     DestinationChangedError,
@@ -55,6 +57,8 @@ from uow.topics.strict_registry import Era, OrderGap, StrictRegistry, StrictRule
 
 log = logging.getLogger(__name__)
 
+Make = Callable[[logging.Logger], ConsumerHandle]
+"""Makes a consumer that tells the end of a partition."""
 IDS_S: Final = 1.0
 """Topic ids are asked for again before a commit, if the last answer is older: no position of ours gets into a topic that was made again (S-15)."""
 PLAIN_S: Final = 1.0
@@ -139,7 +143,7 @@ class StrictDestinations:
 
         Args:
             destination: Its name.
-            handle: Producer or consumer, which is asked for the topics.
+            handle: Producer or consumer, which is asked whether the destination has a registry; None: the answer is known to be yes.
             is_new: True to look again in any case.
 
         Raises:
@@ -169,21 +173,24 @@ class StrictDestinations:
         return self._clock() < self._absent.get(destination, 0.0)
 
     def _look(self, destination: str, handle: Any, wait_s: float) -> StrictView | None:
+        """Asks a consumer of its own for topics: the reader's may be inside a rebalance (see `ConsumerHandle.list_topics`)."""
         try:
-            check_topic(handle, registry_topic(destination), wait_s)
+            if handle is not None:
+                check_topic(handle, registry_topic(destination), wait_s)
         except DestinationUnavailableError:
             return None
-        registry = read_registry(self._make, destination, wait_s)
-        if not registry.is_strict:
-            return None
-        if registry.era is None:
-            rule = f"{registry_topic(destination)} has no era: run `uow topics create`"
-            raise OrderConfigError(f"destinations.{destination}.strict_order", True, rule)
-        view = StrictView(registry, None, self._clock() + REFRESH_S)
-        self._compare(view, handle, wait_s)
-        return view
+        with closing(self._make(LogWatch().logger)) as own:
+            registry = read_registry(own, destination, wait_s)
+            if not registry.is_strict:
+                return None
+            if registry.era is None:
+                rule = f"{registry_topic(destination)} has no era: run `uow topics create`"
+                raise OrderConfigError(f"destinations.{destination}.strict_order", True, rule)
+            view = StrictView(registry, None, self._clock() + REFRESH_S)
+            self._compare(view, own, wait_s)
+            return view
 
-    def _compare(self, view: StrictView, handle: Any, wait_s: float) -> None:
+    def _compare(self, view: StrictView, handle: ConsumerHandle, wait_s: float) -> None:
         """Compares the topics with those of the era."""
         destination = view.registry.destination
         for name, topic in view.era.topics.items():
@@ -238,7 +245,7 @@ class StrictDestinations:
         """The rules for a reader of a topic; None if it is not strict.
 
         Args:
-            handle: Its consumer.
+            handle: Its consumer, which is asked whether the destination has a registry.
             topic: What it reads.
             group: Its consumer group.
             destination: Whose topic it is, where the name does not say so.
@@ -262,7 +269,7 @@ class StrictDestinations:
         view.require_unchanged()
         if topic not in view.era.topics:
             raise _changed(name, f"topic {topic} is no part of era {view.era.number}")
-        reading = StrictReading(self, view, handle, topic, group)
+        reading = StrictReading(self, view, topic, group)
         reading.require_place()
         return reading
 
@@ -273,15 +280,14 @@ class StrictReading:
     Args:
         destinations: Those of its connection.
         view: Its destination.
-        handle: Its consumer.
         topic: What it reads.
         group: Its consumer group.
     """
 
-    def __init__(self, destinations: StrictDestinations, view: StrictView, handle: Any, topic: str, group: str) -> None:
+    def __init__(self, destinations: StrictDestinations, view: StrictView, topic: str, group: str) -> None:
         self.destination = view.registry.destination
         self.topic, self.group = topic, group
-        self._destinations, self._view, self._handle = destinations, view, handle
+        self._destinations, self._view = destinations, view
         self._look_at = 0.0
 
     @property
@@ -295,7 +301,7 @@ class StrictReading:
         Raises:
             DestinationChangedError: The topics are not those of the era, or nothing is strict any more.
         """
-        view = self._destinations.of(self.destination, self._handle, is_new)
+        view = self._destinations.of(self.destination, None, is_new)
         if view is None:
             raise _changed(self.destination, f"{registry_topic(self.destination)} says that it is strict no longer")
         if view.era.number != self._view.era.number:

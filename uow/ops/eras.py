@@ -11,15 +11,15 @@ Belongs here: writing. Does not belong here: the records (`uow.topics.strict_reg
 from __future__ import annotations
 
 import getpass
-import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from uow.client.connection import connect
-from uow.client.kafka_port import ConsumerHandle, Librdkafka, consumer_properties
+from uow.client.kafka_port import Librdkafka, LogWatch, consumer_properties
 from uow.client.references import END_EVENTS
 from uow.client.strict_log import read_registry, record_of
 from uow.config.loading import Settings
@@ -59,14 +59,11 @@ class Adopted:
 
 def registry_of(settings: Settings, destination: str) -> StrictRegistry:
     """The content of `D.registry`. Raises as `uow.client.strict_log.read_registry`."""
-    return read_registry(_consumers(settings), destination)
-
-
-def _consumers(settings: Settings) -> Callable[[logging.Logger], ConsumerHandle]:
     properties = consumer_properties(
         settings.bootstrap_servers, "uow", f"{settings.application_id}-look", {**END_EVENTS, **settings.kafka}
     )
-    return lambda logger: Librdkafka().consumer(properties, logger)
+    with closing(Librdkafka().consumer(properties, LogWatch().logger)) as consumer:
+        return read_registry(consumer, destination)
 
 
 def record_strictness(settings: Settings, client: AdminClient, destination: str) -> list[str]:
