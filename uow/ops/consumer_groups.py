@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from typing import Final
 
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from uow.client.deliveries import Steps, read_steps, write_steps
 from uow.ops.mirror import Place
@@ -22,6 +24,8 @@ from uow.topics.admin import TIMEOUT_S
 
 Offsets = Mapping[Tp, Committed]
 _ANY = 1 << 62
+SETTLED_S: Final = 70.0
+"""Longest wait for the transactions over a group's offsets: Kafka ends one that was left open after 60 s, unless its producer asked for another time."""
 
 
 def reading_groups(
@@ -36,25 +40,36 @@ def reading_groups(
         not_these: Groups that are left out.
 
     Raises:
-        KafkaException: No broker answers, or a group may not be described.
+        KafkaException: No broker answers, a group may not be described, or a transaction over its offsets does not end.
     """
     found: dict[str, Offsets] = {}
     groups = named or [each.group_id for each in client.list_consumer_groups(request_timeout=TIMEOUT_S).result().valid]
     for group in sorted(set(groups) - set(not_these)):
-        asked = [ck.ConsumerGroupTopicPartitions(group)]
-        answer = client.list_consumer_group_offsets(asked, require_stable=True, request_timeout=TIMEOUT_S)
-        rows = answer[group].result().topic_partitions
-        for row in rows:
-            if row.error is not None:
-                raise ck.KafkaException(row.error)
         offsets = {
             Tp(row.topic, row.partition): Committed(row.offset, row.metadata or "")
-            for row in rows
+            for row in _rows_of(client, group)
             if row.topic in topics and row.offset >= 0
         }
         if offsets:
             found[group] = offsets
     return found
+
+
+def _is_unsettled(failure: BaseException) -> bool:
+    return (
+        isinstance(failure, ck.KafkaException) and failure.args[0].code() == ck.KafkaError.UNSTABLE_OFFSET_COMMIT
+    )  # a transaction of a member that has just gone
+
+
+@retry(retry=retry_if_exception(_is_unsettled), stop=stop_after_delay(SETTLED_S), wait=wait_fixed(0.1), reraise=True)
+def _rows_of(client: AdminClient, group: str) -> Sequence[ck.TopicPartition]:
+    asked = [ck.ConsumerGroupTopicPartitions(group)]
+    answer = client.list_consumer_group_offsets(asked, require_stable=True, request_timeout=TIMEOUT_S)
+    rows: Sequence[ck.TopicPartition] = answer[group].result().topic_partitions
+    for row in rows:
+        if row.error is not None:
+            raise ck.KafkaException(row.error)
+    return rows
 
 
 class GroupOffsets:
