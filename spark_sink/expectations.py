@@ -24,7 +24,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
 from uow.processor.core.changes import Delivered, TakenOut, Undelivered
-from uow.processor.core.decide import pieces_given_up
 from uow.processor.core.partition_state import PartitionAddress
 from uow.processor.core.snapshot import restore, take
 from uow.schemas.records import UnitOutcome
@@ -285,11 +284,9 @@ class _PartitionTask:
                     counts[FATE_OF[effect.closed.outcome]] += len(group.held)
                     units[effect.closed.outcome.value] += 1
                     entries = self._closed(told)
-                    if due is not None:  # by the clock, after the last record: nothing else tells of its pieces
-                        taken = pieces_given_up(group, effect.closed)
-                        counts.update(FATE_OF[each.outcome] for each in taken)
-                        rows = [self._maker.taken_out(group, each) for each in taken]
-                        entries = chain(entries, map(self._refused, rows))
+                    for row in self._maker.pieces(group, effect.closed, due):
+                        counts[row.fate] += 1
+                        entries = chain(entries, [self._refused(row)])
                 case TakenOut():
                     assert group is not None
                     counts[FATE_OF[effect.outcome]] += 1

@@ -42,7 +42,7 @@ from uow.processor.core.changes import (
     TakenOut,
     Undelivered,
 )
-from uow.processor.core.decide import Situation, decide_due
+from uow.processor.core.decide import Situation, decide_due, pieces_given_up
 from uow.processor.core.gathered import NEVER
 from uow.processor.core.group import Group
 from uow.processor.core.partition import Partition
@@ -401,7 +401,8 @@ class Recomputation:
                     amended = self._amended(group, effect)
                     yield Happening(amended, None, group, amended.closed.at if by_clock else None)
                 case TakenOut():
-                    yield Happening(effect, None, group)
+                    if not by_clock:  # else a piece of a group with `due`, and is told of with it
+                        yield Happening(effect, None, group)
                 case Answered():
                     pass
                 case _:
@@ -555,6 +556,7 @@ class RowMaker:
                 row = self.group(group, effect, due)
                 yield row
                 yield from self._components(group, effect.closed, row)
+                yield from self.pieces(group, effect.closed, due)
             case TakenOut():
                 assert group is not None
                 yield self.taken_out(group, effect)
@@ -699,6 +701,11 @@ class RowMaker:
             missing=ranges_text(bounded_ranges(effect.missing)),
         )
         return self._component(shared, None, effect.body)
+
+    def pieces(self, group: Group, closed: Closed, due: int | None) -> Iterator[Row]:
+        """The pieces of a group that only the clock closes; those of any other are told of one by one (B-124)."""
+        if due is not None:
+            yield from (self.taken_out(group, each)._replace(due=due) for each in pieces_given_up(group, closed))
 
     def given_up(self, group: Group, closed: Closed, row: Row) -> Iterator[Row]:
         """The rows of the components of a group that was given up, if they go to `D.errors`."""
