@@ -71,7 +71,7 @@ class Driver(PollLoop):
         memory_limit_bytes: int,
         stop: threading.Event,
     ) -> None:
-        super().__init__("uow-driver", ports.source, ports.sink, stop)
+        super().__init__("uow-driver", ports.source, ports.sink, stop, ports.others)
         self._ports, self._runner, self._clock = ports, runner, ports.clock
         self._poll_records = poll_records
         self.memory_limit_bytes = memory_limit_bytes

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from uow.processor.engine.batch import Batch, Task
 from uow.processor.engine.hidden_headers import HiddenHeaders
+from uow.processor.engine.poll_loop import Closable
 from uow.processor.engine.ports import Blocked, Clock, Doubt, Plan, RecordSource, Sink, Tp
 from uow.processor.engine.target_topics import NO_TARGETS, TargetTopics
 
@@ -96,6 +97,7 @@ class Ports:
         upstream: The routers before the components, if there are any rules.
         rules_bytes: Returns about the memory that rows of rules take.
         targets: The target topics of rules.
+        others: Closed at the end, after source and sink.
     """
 
     source: RecordSource
@@ -108,3 +110,4 @@ class Ports:
     upstream: Upstream | None = None
     rules_bytes: Callable[[], int] = lambda: 0
     targets: TargetTopics = NO_TARGETS
+    others: Sequence[Closable] = ()

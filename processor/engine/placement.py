@@ -130,6 +130,10 @@ class Placement:
                 log.warning("waiting for the path map: %s", doubt)
                 meanwhile()
 
+    def close(self) -> None:
+        """Closes the log."""
+        self._log.close()
+
 
 class Placements:
     """The placements of all destinations of a worker that are under path routing, by name of `D.components`."""
@@ -166,3 +170,8 @@ class Placements:
             return tasks
 
         return restore_and_adopt
+
+    def close(self) -> None:
+        """Closes each."""
+        for placement in self._by_topic.values():
+            placement.close()

@@ -95,6 +95,8 @@ class Desk(Protocol):
         """These are committed."""
         ...
 
+    def close(self) -> None: ...
+
 
 @dataclass(slots=True)
 class RouterStatus:
@@ -174,7 +176,7 @@ class Router(PollLoop):
         on_finished: Callable[[BaseException | None], None] = lambda error: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__("uow-router", ports.source, ports.sink, stop, (ports.contents,))
+        super().__init__("uow-router", ports.source, ports.sink, stop, (ports.contents, ports.desk))
         self._ports, self._inputs, self._poll_records = ports, sorted(inputs), poll_records
         self._desk, self.status = ports.desk, status
         self._on_ready, self._on_finished, self._monotonic = on_ready, on_finished, monotonic

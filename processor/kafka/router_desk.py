@@ -166,6 +166,10 @@ class RouterDesk:
             elif output.topic == self._topic and output.key is not None:
                 self._written.add(output.key.decode())
 
+    def close(self) -> None:
+        """Closes the reader of `A-rules`."""
+        self._log.close()
+
 
 def _is_readable(record: RawRecord) -> bool:
     return not isinstance(record, UnreadableRecord)

@@ -30,6 +30,7 @@ from uow.processor.engine.driver_ports import Ports, TaskRunner, Upstream, Wante
 from uow.processor.engine.hidden_headers import HiddenHeaders
 from uow.processor.engine.memory_limit import remembered_limit
 from uow.processor.engine.placement import Placement, Placements
+from uow.processor.engine.poll_loop import Closable
 from uow.processor.engine.ports import Meanwhile, Tp
 from uow.processor.engine.replayable import ReplayLimits
 from uow.processor.engine.restore import restore
@@ -253,8 +254,9 @@ def kafka_ports(
     wall: Callable[[], int] = wall_ms,
     upstream: Upstream | None = None,
     rules_bytes: Callable[[], int] = lambda: 0,
+    others: Sequence[Closable] = (),
 ) -> NewPorts:
-    """The ports on librdkafka; drills pass `on_step` and `wall`, workers that have routers `upstream` and `rules_bytes`."""
+    """The ports on librdkafka; drills pass `on_step` and `wall`, workers that have routers `upstream`, `rules_bytes` and what is to be closed with them."""
 
     def new_ports(status: WorkerStatus) -> Ports:
         def on_replaced(cause: str) -> None:
@@ -292,6 +294,7 @@ def kafka_ports(
             upstream=upstream,
             rules_bytes=rules_bytes,
             targets=next((each.targets for each in contexts.values()), NO_TARGETS),
+            others=(placements, *others),
         )
 
     return new_ports

@@ -14,6 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from uow.processor.engine.context import TaskContext
+from uow.processor.engine.poll_loop import Closable
 from uow.processor.engine.ports import Meanwhile, Tp
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.contents import KafkaContents
@@ -118,15 +119,15 @@ def check_targets(settings: WorkerSettings, rules: RuleSet, partitions: Mapping[
 
 def rule_tables(
     settings: WorkerSettings, contexts: Mapping[str, TaskContext]
-) -> tuple[dict[str, TaskContext], Callable[[], int]]:
-    """The contexts of tasks with the rows of `A-rules`, all read by one reader; and about the memory that rows take, those of the router as well."""
+) -> tuple[dict[str, TaskContext], Callable[[], int], Closable]:
+    """The contexts of tasks with the rows of `A-rules`; about the memory that rows take, those of the router as well; and the one reader of all."""
     log_ = open_rule_log(settings)
     targets = kafka_targets(Clients(settings), log_.target_topics)
     with_rules = {
         topic: replace(context, rules=LoggedRules(log_, context.destination, context.policy), targets=targets)
         for topic, context in contexts.items()
     }
-    return with_rules, lambda: 2 * log_.row_bytes
+    return with_rules, lambda: 2 * log_.row_bytes, log_
 
 
 def upstream(settings: WorkerSettings, rules: RuleFollower) -> RouterPositions:

@@ -28,6 +28,7 @@ import faust
 import structlog
 from confluent_kafka.admin import AdminClient
 
+from uow.processor.engine.poll_loop import Closable
 from uow.processor.engine.restore import remedy_for_count, why_fenced
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.error_table import Meaning, meaning_of
@@ -100,19 +101,18 @@ def run_worker(
     contexts = check_settings(settings, task_contexts(settings, partitions, limits))
     new_router = new_upstream = None
     rules_bytes: Callable[[], int] = int
+    others: Sequence[Closable] = ()
     if settings.routers:  # others need not have the extra `rules`
         from uow.processor.shell.router_thread import check_targets, follow_rules, kafka_router, rule_tables, upstream
 
         rules = follow_rules(settings)
         check_targets(settings, rules.rules, partitions)
-        contexts, rules_bytes = rule_tables(settings, contexts)
-        new_router, new_upstream = (
-            kafka_router(settings, rules, limits, partitions, on_step, wall),
-            upstream(settings, rules),
-        )
-    app = create_app(
-        settings, kafka_ports(settings, contexts, on_step, wall, new_upstream, rules_bytes), web, new_router
-    )
+        contexts, rules_bytes, rule_log = rule_tables(settings, contexts)
+        new_router = kafka_router(settings, rules, limits, partitions, on_step, wall)
+        new_upstream = upstream(settings, rules)
+        others = rule_log, new_upstream
+    ports = kafka_ports(settings, contexts, on_step, wall, new_upstream, rules_bytes, others)
+    app = create_app(settings, ports, web, new_router)
     if web is not None:
         if web.note:
             log.warning("%s; the pages are on another port", web.note)

@@ -40,6 +40,8 @@ class KeyDesk:
 
     def written(self, outputs: Iterable[Output]) -> None: ...
 
+    def close(self) -> None: ...
+
 
 class RulesDesk(KeyDesk):
     """Has rules that are not in `A-rules`."""

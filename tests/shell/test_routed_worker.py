@@ -6,7 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -59,10 +59,17 @@ class MemoryUpstream:
 
 
 class RuleReader:
-    """A consumer of `A-rules`."""
+    """A consumer of `A-rules`.
+
+    Attributes:
+        opened: All that are not closed.
+    """
+
+    opened: ClassVar[set[RuleReader]] = set()
 
     def __init__(self, kafka: MemoryKafka, tp: Tp) -> None:
         self.kafka, self.tp, self.position = kafka, tp, 0
+        self.opened.add(self)
 
     def assign(self, where: Any) -> None: ...
 
@@ -76,7 +83,8 @@ class RuleReader:
         self.position = found[-1].offset() + 1
         return [FakeRecord(each.offset(), None, each.value(), each.key(), tp=self.tp) for each in found]
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self.opened.remove(self)
 
 
 def rule_log(kafka: MemoryKafka) -> KafkaRuleLog:
@@ -101,7 +109,9 @@ async def running(
 
     def new_ports(status: WorkerStatus) -> Ports:
         sink = MemorySink(kafka, configured.transactional_id, faults)
-        return Ports(MemorySource(kafka, name), sink, kafka.clock, restored, upstream=MemoryUpstream(kafka))
+        return Ports(
+            MemorySource(kafka, name), sink, kafka.clock, restored, upstream=MemoryUpstream(kafka), others=(log,)
+        )
 
     def new_router(
         status: WorkerStatus, on_ready: Callable[[], None], on_finished: Callable[[BaseException | None], None]
@@ -195,6 +205,16 @@ async def test_ten_for_france_are_a_unit_at_once_and_the_rest_waits_for_its_time
         (10, "complete", "count", "3"),
         (10, "complete", "count", "4"),
     ]
+
+
+@in_a_loop
+async def test_worker_that_stops_closes_both_readers_of_the_rules() -> None:
+    kafka = MemoryKafka()
+    send(kafka, "France", 10)
+    async with running(kafka):
+        await until(lambda: units(kafka, "orders.france"))
+        assert len([each for each in RuleReader.opened if each.kafka is kafka]) == 2
+    assert not [each for each in RuleReader.opened if each.kafka is kafka]
 
 
 @in_a_loop
