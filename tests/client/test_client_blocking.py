@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from uow.client.blocking import CAUSE_CHARS, RETRY_S, Block, blocked_again, read_block, write_block
-from uow.client.deliveries import read_steps
+from uow.client.deliveries import MAX_STEPS, Deliveries, read_steps
 from uow.client.ownership import Ownership
 
 
@@ -20,13 +20,26 @@ def test_waits_grow_with_each_failure_and_begin_anew_at_another_record() -> None
     assert blocked_again(block, 6, "boom", True, 2_000, 50.0) == Block(6, 2_000, 1, True, "boom", 51.0)
 
 
-@pytest.mark.parametrize("cause", ["", "boom", "a|b;c d%41\n\x00", "ü€😀" * 200])
-def test_text_beside_an_offset_reads_back_and_fits_the_broker(cause: str) -> None:
-    block = blocked_again(None, 17, cause, False, 1_000, 50.0)
-    text = write_block(block)
-    assert len(text) < 4_000
+@pytest.mark.parametrize("cause", ["", "boom", "a|b;c d%41\n\x00", "ü" * CAUSE_CHARS, "\n" * 2 * CAUSE_CHARS])
+def test_text_beside_an_offset_reads_back(cause: str) -> None:
+    text = write_block(blocked_again(None, 17, cause, False, 1_000, 50.0))
     assert read_block(text, 17) == Block(17, 1_000, 1, False, cause[:CAUSE_CHARS])
     assert read_block(text, 18) is None, "it was done since"
+
+
+@pytest.mark.parametrize("cause", ["\n" * CAUSE_CHARS, "€" * CAUSE_CHARS, "😀" * CAUSE_CHARS, "\ud800" * CAUSE_CHARS])
+def test_the_longest_block_beside_the_most_deliveries_fits_the_broker(cause: str) -> None:
+    far = 10**18
+    steps = tuple((far + number, 999_999_999 - number) for number in range(MAX_STEPS))
+    ownership = Ownership(
+        ("d.units", 0), far, Deliveries(steps), block=blocked_again(None, far, cause, True, 10**13, 50.0)
+    )
+    text = ownership.row(far).metadata or ""
+    assert len(text) <= 4_096, "offset.metadata.max.bytes: what is longer is refused, whenever it is tried"
+    assert len(read_steps(text, 2 * far)) == MAX_STEPS
+    block = read_block(text.partition("|")[2], far)
+    assert block is not None
+    assert block.cause[:150] == cause.replace("\ud800", "?")[:150]
 
 
 @pytest.mark.parametrize(

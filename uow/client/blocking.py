@@ -17,7 +17,9 @@ from urllib.parse import quote, unquote
 RETRY_S: Final = (1.0, 5.0, 15.0, 60.0, 300.0)
 """Wait before a record that failed is tried again, by the number of tries that failed."""
 CAUSE_CHARS: Final = 300
-"""Most that is kept of a cause: the broker takes 4096 bytes beside an offset, and a character may become twelve."""
+"""Most that is kept of a cause."""
+CAUSE_BYTES: Final = 600
+"""Most of it in the text, each as three characters at most: a broker takes 4096 beside an offset, and half are for deliveries."""
 _TEXT: Final = re.compile(r"b1;([0-9]{1,19});([0-9]{1,19});([01]);([0-9]{1,9});([A-Za-z0-9_.~%-]*)", re.ASCII)
 
 
@@ -78,7 +80,7 @@ def write_block(block: Block | None) -> str:
     """The block as text for the metadata of a committed offset; empty for none."""
     if block is None:
         return ""
-    cause = quote(block.cause, safe="")
+    cause = quote(block.cause.encode(errors="replace")[:CAUSE_BYTES], safe="")
     return f"b1;{block.position};{block.since};{int(block.is_stopped)};{block.failures};{cause}"
 
 
