@@ -14,7 +14,7 @@ from uow.processor.core.plan_size import PLAN_BYTES
 from uow.processor.engine.replayable import NO_REPLAY, ReplayLimits
 from uow.processor.engine.rule_figures import RuleFigures
 from uow.processor.engine.settings_record import RecordedSettings
-from uow.processor.engine.target_topics import NO_TARGETS, TargetTopics
+from uow.processor.engine.target_topics import TargetTopics, no_targets
 from uow.schemas.framing import single_object_header
 from uow.topics.catalogue import RECORD_LIMIT_BYTES, DestinationTopics
 from uow.topics.grouping import NoRules, RuleTable
@@ -44,7 +44,7 @@ class TaskContext:
         paths: The path map, under path routing.
         remembered_bytes: Memory that closed ids may take in a restore; a running worker keeps those of all partitions together within it.
         rules: The rows of its rules.
-        targets: Which of their target topics are away.
+        targets: Which of their target topics are away, and what is refused; one for all tasks of a worker.
         figures: Of its groups by rule that closed, for metrics.
         plan_bytes: Most bytes of the groups that one plan closes (`uow.processor.core.plan_size`).
     """
@@ -65,7 +65,7 @@ class TaskContext:
     remembered_bytes: int = sys.maxsize
     plan_bytes: int = PLAN_BYTES
     rules: RuleTable = field(default_factory=NoRules)
-    targets: TargetTopics = NO_TARGETS
+    targets: TargetTopics = field(default_factory=no_targets)
     figures: RuleFigures = field(default_factory=RuleFigures)
 
     @property

@@ -22,7 +22,7 @@ One turn of the loop:
 | a task raised | restore that partition, halve the poll until the record that raised stands alone, then block the partition at it (ER-03) |
 | `Doubt` | replace the producer, restore every owned partition, seek, read again (ER-05, ER-11) |
 | `StaleGeneration` | the same without a new producer, after the rebalance had its chance (ER-14) |
-| `Refused` | as `Doubt`; a unit by rule that is known to be the cause fails after its attempts (B-89); else one transaction per partition until the plan that cannot be written is found, and as for a task that raised |
+| `Refused` | as `Doubt`; a record that is known to be the cause is given up alone, a unit by rule after its attempts (B-89); until it is known one transaction per partition, and less at a time, as for a task that raised |
 | a partition is blocked | the others go on. It is tried again by itself, later each time; meanwhile what it holds is saved (`_maintain_blocked`) |
 | a restore would have to wait for others: the open transaction of a dead worker, a log without a leader | those that need not wait go on; it is looked at again (`Ports.ready`) |
 | `ConfigError` in a restore | the driver ends: a worker with other settings has taken over (W-68) |
@@ -189,12 +189,14 @@ class Driver(PollLoop):
         self._partitions.restore_again([batch.tp])
 
     def _on_refused(self, refused: Refused) -> None:
+        """Also where the record is known the next try is smaller: of many that are refused each costs a try, and others are to have their turns."""
         owned, tp = self._partitions, refused.tp
-        if refused.output is not None and self._ports.targets.refuse(refused.output):
-            return
+        is_known = refused.output is not None and self._ports.targets.refuse(refused.output)
         if tp is None:
             self._recovery.write_one_by_one()
-        elif tp in owned.tasks and not owned.portions.halve_again(tp, owned.tasks[tp].position, self._poll_records):
+        elif tp in owned.tasks and not (
+            owned.portions.halve_again(tp, owned.tasks[tp].position, self._poll_records) or is_known
+        ):
             cause = Blocked(f"a record made from it is refused: {refused}")
             owned.block_at(tp, cause, self._turn_batches.append_time(tp))
 

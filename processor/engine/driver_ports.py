@@ -7,14 +7,14 @@ Belongs here: Protocols, and `Ports`, which holds one of each. Does not belong h
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from uow.processor.engine.batch import Batch, Task
 from uow.processor.engine.hidden_headers import HiddenHeaders
 from uow.processor.engine.poll_loop import Closable
 from uow.processor.engine.ports import Blocked, Clock, Doubt, Plan, RecordSource, Sink, Tp
-from uow.processor.engine.target_topics import NO_TARGETS, TargetTopics
+from uow.processor.engine.target_topics import TargetTopics, no_targets
 
 Wanted = Callable[[], Collection[Tp]]
 """A `Meanwhile` that also returns the partitions that are still to be restored."""
@@ -96,7 +96,7 @@ class Ports:
         hidden: Finds records whose headers the client cannot show, if any destination reads fields off values.
         upstream: The routers before the components, if there are any rules.
         rules_bytes: Returns about the memory that rows of rules take.
-        targets: The target topics of rules.
+        targets: The target topics of rules, and what is refused: that of the tasks.
         others: Closed at the end, after source and sink.
     """
 
@@ -109,5 +109,5 @@ class Ports:
     hidden: HiddenHeaders | None = None
     upstream: Upstream | None = None
     rules_bytes: Callable[[], int] = lambda: 0
-    targets: TargetTopics = NO_TARGETS
+    targets: TargetTopics = field(default_factory=no_targets)
     others: Sequence[Closable] = ()

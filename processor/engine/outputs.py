@@ -114,6 +114,7 @@ class OutputWriter:
         self._of_rows: dict[str, UnitWriter] = {}
         self._refer = ReferenceShape(context, partition, self.maker)
         self._limit, self._input_limit = RecordLimit(context.record_limit_bytes), RecordLimit(context.input_limit_bytes)
+        self._is_given_up = context.targets.is_given_up
         self._reports_complete = context.policy.outcomes is OutcomesPolicy.ALL
 
     def write(self, outward: Outward, written: WrittenOutputs) -> None:
@@ -174,8 +175,9 @@ class OutputWriter:
         """To the right partition, once (line 6); with its new header a record at the input's limit would be refused for ever."""
         headers = [*(read_headers(record) or []), (names.REROUTED, b"1")]
         key, value = record.key(), record.value()
-        if self._input_limit.fits(key, value, headers):
-            written.outputs.append(Output(self.components, partition, key, value, headers))
+        output = Output(self.components, partition, key, value, headers)
+        if self._input_limit.fits(key, value, headers) and not self._is_given_up([output]):
+            written.outputs.append(output)
             return
         self._refuse(
             record,
@@ -190,14 +192,18 @@ class OutputWriter:
         if self.context.policy.forms_units:
             headers = names.as_origin(headers)
         output = Output(self.units, self.partition, record.key(), record.value(), headers)
-        if self._limit.fits_single(output.key, output.value, output.headers):
+        if self._limit.fits_single(output.key, output.value, output.headers) and not self._is_given_up([output]):
             if not headers and self.context.policy.field_source is FieldSource.HEADERS:  # else it was asked about
                 written.bare[len(written.outputs)] = record.offset()
             written.outputs.append(output)
             return
         self._refuse(
             record,
-            Refusal(UnitTooLargeError, "bytes", "a plain record that fits no record of the terminal topic"),
+            Refusal(
+                UnitTooLargeError,
+                "bytes",
+                "a plain record that fits no record of the terminal topic, or that a broker refuses",
+            ),
             written,
         )
         written.refused_late += 1
@@ -219,9 +225,11 @@ class OutputWriter:
         The value of `external` is read back while the plan is written (W-117).
         """
         value_bytes = 0 if external is None or external.reference is None else external.reference.length
-        if not self._limit.fits_single(output.key, output.value, output.headers, value_bytes):
+        fits = self._limit.fits_single(output.key, output.value, output.headers, value_bytes)
+        if not fits or self._is_given_up([output]):
             size = record_size(output.key, output.value, output.headers) + value_bytes
-            elsewhere = f"; {size} bytes and {len(output.headers)} headers fit no record: key, value and headers stayed at {names.SOURCE}".encode()
+            why_not = "are refused by a broker" if fits else "fit no record"
+            elsewhere = f"; {size} bytes and {len(output.headers)} headers {why_not}: key, value and headers stayed at {names.SOURCE}".encode()
             kept: Headers = [
                 (name, raw + elsewhere if name == names.ERROR_TEXT and raw is not None else raw) for name, raw in why
             ]

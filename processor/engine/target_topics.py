@@ -4,9 +4,10 @@ A record for a topic that does not exist, that may not be written to, or has too
 until it fails. So the topics are looked at from time to time; a unit for such a one waits as a row of the groups' changelog, with everything it is, while its partition goes on. Units of one
 target leave in the order in which their groups closed.
 
-A unit that its topic refuses for what it is, too large for example, does not wait: it is given up after some attempts (B-89).
+A record that its topic refuses for what it is, too large for example, does not wait: a unit by rule is given up after some attempts (B-89), any other
+at once. The plan that is made again does without it (`task`, `outputs`).
 
-Belongs here: which topics are away, when to look again, and those units. Does not belong here: asking brokers (`uow.processor.kafka`), and
+Belongs here: which topics are away, when to look again, those units, and what is refused. Does not belong here: asking brokers (`uow.processor.kafka`), and
 making plans (`task`).
 """
 
@@ -14,12 +15,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
+from hashlib import sha256
 from typing import Final
 
 from uow.processor.engine.ports import Output, Plan
 from uow.schemas.component import decode_component, encode_component
 from uow.schemas.records import ComponentRecord, Source
-from uow.topics.headers import ID, KIND, KIND_UNIT, RULE, UNIT_ID
+from uow.topics.headers import ERROR_CLASS, ID, KIND, KIND_UNIT, RULE, UNIT_ID
 
 log = logging.getLogger("uow.targets")
 
@@ -31,8 +33,8 @@ WAITING_KEY: Final = b"\x05"
 """Begins the key of a row of the changelog: a record that waits for its topic."""
 LEAVE_BYTES: Final = 8 * 1024 * 1024
 """Most that one plan writes of what has waited."""
-MOST_REFUSED: Final = 1_000
-"""Units whose refusals are counted at a time; of one more the count of the oldest begins anew."""
+MOST_REFUSED: Final = 10_000
+"""Records whose refusals are counted at a time. With one more all counts begin anew, and smaller batches are tried."""
 WAITING_ATTEMPTS: Final = 5
 """How often a unit that had waited is tried, and refused for what it is: its group is closed, and its row says no more."""
 RECORD_BYTES: Final = 1_600
@@ -61,25 +63,22 @@ class TargetTopics:
         self._known: frozenset[str] = frozenset()
         self._next_look, self._wait_ms = 0.0, FIRST_LOOK_MS
         self.away: frozenset[str] = frozenset()
-        self._refusals: dict[bytes | None, int] = {}
+        self._refusals: dict[bytes, int] = {}
 
     def refuse(self, output: Output) -> bool:
-        """A record was refused for what it is. True if it is of a unit by rule, whose attempts are counted; else somebody has to look at it."""
-        said = dict(output.headers)
-        unit_id = said.get(UNIT_ID)
-        if said.get(KIND) != KIND_UNIT or RULE not in said or unit_id is None:
-            return False
-        self._refusals[unit_id] = self._refusals.pop(unit_id, 0) + 1
-        log.warning("a unit of %r is refused by %s, attempt %d", said.get(ID), output.topic, self._refusals[unit_id])
+        """A record was refused for what it is. False if somebody has to look at it: it was given up already, and what took its place is refused."""
+        said, identity = dict(output.headers), _identity(output)
+        attempts = self._refusals[identity] = self._refusals.get(identity, 0) + 1
+        log.warning("a record of %r is refused by %s, attempt %d", said.get(ID), output.topic, attempts)
         if len(self._refusals) > MOST_REFUSED:
-            del self._refusals[next(iter(self._refusals))]
-        return True
-
-    def is_given_up(self, outputs: Collection[Output], attempts: int) -> bool:
-        """True if these are records of a unit that was refused so many times."""
-        if not self._refusals:
+            self._refusals.clear()
             return False
-        return any(self._refusals.get(dict(output.headers).get(UNIT_ID), 0) >= attempts for output in outputs)
+        return attempts == 1 or (said.get(KIND) == KIND_UNIT and RULE in said)
+
+    def is_given_up(self, outputs: Collection[Output], attempts: int = 1) -> bool:
+        """True if one of these, or of the unit that they are of, was refused so many times."""
+        refusals = self._refusals
+        return bool(refusals) and any(refusals.get(_identity(output), 0) >= attempts for output in outputs)
 
     def look(self, *, at_once: bool = False) -> None:
         """Looks, if it is time, or if a topic is new; `at_once` in any case, for a transaction has failed."""
@@ -100,8 +99,18 @@ class TargetTopics:
         self._known, self.away = wanted, away
 
 
-NO_TARGETS: Final = TargetTopics(tuple, lambda topics: {}, lambda: 0.0)
-"""Of a destination without rules."""
+def no_targets() -> TargetTopics:
+    """Those of a worker without rules."""
+    return TargetTopics(tuple, lambda topics: {}, lambda: 0.0)
+
+
+def _identity(output: Output) -> bytes:
+    """The same each time that a plan is made: the id of a unit (W-90), else the content. Of a component that is given up the value may come later (W-117)."""
+    said = dict(output.headers)
+    if said.get(KIND) == KIND_UNIT and (unit_id := said.get(UNIT_ID)) is not None:
+        return unit_id
+    content = output._replace(value=None) if ERROR_CLASS in said else output
+    return sha256(repr(content).encode()).digest()
 
 
 class WaitingRecords:

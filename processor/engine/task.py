@@ -453,14 +453,15 @@ class PartitionTask:
                 self.context.figures.add(group, one, decided.get(group, 0) or one.at)
 
     def _written(self, outward: Outward, written: WrittenOutputs) -> type[UowError] | None:
-        """Adds the records of one effect. Returns the error of a unit that fits no record, or is one by rule that cannot be encoded, or that brokers refuse (B-89).
+        """Adds the records of one effect. Returns the error of a unit that fits no record, or is one by rule that cannot be encoded, or that a broker refuses (B-89).
 
         What an encoder makes of a group does not depend on time: it is tried again at once. Any other exception blocks the partition (ER-03).
         """
         effect, _, group = outward
         ruled = group.ruled if isinstance(effect, Delivered) and group is not None else None
         before = len(written.outputs)
-        for attempt in range(1 if ruled is None else ruled.policy.delivery_attempts):
+        attempts = 1 if ruled is None else ruled.policy.delivery_attempts
+        for attempt in range(attempts):
             try:
                 self.writer.write(outward, written)
             except UnitTooLargeForRecordError:
@@ -471,12 +472,12 @@ class PartitionTask:
                 del written.outputs[before:]
                 log.warning("%s/%d: unit of %r, attempt %d: %r", *self.tp, group.id.decode(), attempt + 1, error)
             else:
-                if ruled is not None and self.context.targets.is_given_up(
-                    written.outputs[before:], ruled.policy.delivery_attempts
+                if not isinstance(effect, Delivered) or not self.context.targets.is_given_up(
+                    written.outputs[before:], attempts
                 ):
-                    del written.outputs[before:]
-                    break
-                return None
+                    return None
+                del written.outputs[before:]
+                break
         return UowError
 
     def _may_leave(self) -> bool:

@@ -34,7 +34,7 @@ from uow.processor.engine.poll_loop import Closable
 from uow.processor.engine.ports import Meanwhile, Tp
 from uow.processor.engine.replayable import ReplayLimits
 from uow.processor.engine.restore import restore
-from uow.processor.engine.target_topics import NO_TARGETS
+from uow.processor.engine.target_topics import no_targets
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.contents import KafkaContents
 from uow.processor.kafka.fast_partitioner import fastest_partition_for
@@ -227,7 +227,7 @@ def task_contexts(
     paths_bytes = (
         settings.memory_limit_bytes // 4 // max(1, sum(each.has_paths for each in settings.destinations.values()))
     )
-    contexts = {}
+    contexts, targets = {}, no_targets()
     for name, policy in settings.destinations.items():
         topics = DestinationTopics(settings.application_id, name)
         contexts[topics.components] = TaskContext(
@@ -243,6 +243,7 @@ def task_contexts(
             replay=ReplayLimits(settings.replay_limit_records, settings.replay_limit_bytes, settings.replay_limit_ms),
             paths=PathMap(partitions[topics.components], paths_bytes) if policy.has_paths else None,
             remembered_bytes=remembered_limit(settings.memory_limit_bytes),
+            targets=targets,
         )
     return contexts
 
@@ -293,7 +294,7 @@ def kafka_ports(
             hidden=HiddenHeaders(by_value, contents) if by_value else None,
             upstream=upstream,
             rules_bytes=rules_bytes,
-            targets=next((each.targets for each in contexts.values()), NO_TARGETS),
+            targets=next(iter(contexts.values())).targets,
             others=(placements, *others),
         )
 

@@ -6,8 +6,10 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -23,6 +25,7 @@ from confluent_kafka.admin import (
 
 from tests.broker.routed_places import RoutedPlace
 from tests.broker.worker_places import Destination
+from tests.conftest import QUIET
 from tests.processes import PATIENCE_S, Process, wait_for
 from uow.embedded.broker import EmbeddedBroker
 
@@ -84,10 +87,18 @@ def test_units_for_a_topic_that_may_not_be_written_to_wait_and_others_go_on_b57(
     assert worker.child.terminate(PATIENCE_S) == 0
 
 
+def limit(admin: AdminClient, *topics: str) -> None:
+    """These take records of 3,000 bytes from now on, which only the broker knows."""
+    entry = ConfigEntry("max.message.bytes", "3000", incremental_operation=AlterConfigOpType.SET)
+    for topic in topics:
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
+
+
 def test_a_unit_that_its_topic_refuses_for_its_size_fails_alone_after_its_attempts_b89(
     place: Destination,
 ) -> None:
-    """The topic's limit is lowered while the worker runs, so that only the broker knows of it."""
+    """The topic's limit is lowered while the worker runs."""
     routed, admin = RoutedPlace(place, {"events": 1}), AdminClient({"bootstrap.servers": place.bootstrap})
     rows = {
         name: {"target_topic": name.lower(), "complete_count": 2, "value_format": "json"} for name in ("UK", "Spain")
@@ -96,12 +107,7 @@ def test_a_unit_that_its_topic_refuses_for_its_size_fails_alone_after_its_attemp
     routed.create()
     worker = place.worker()
     target = routed.topic("uk")
-    resource = ConfigResource(
-        ResourceType.TOPIC,
-        target,
-        incremental_configs=[ConfigEntry("max.message.bytes", "3000", incremental_operation=AlterConfigOpType.SET)],
-    )
-    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
+    limit(admin, target)
     large, small = [json.dumps(random.Random(size).randbytes(size).hex()).encode() for size in (3_000, 30)]
     routed.send([("events", "UK", large)] * 2)
     wait_for(lambda: len(place.read(f"{place.name}.errors")) == 2)
@@ -109,4 +115,35 @@ def test_a_unit_that_its_topic_refuses_for_its_size_fails_alone_after_its_attemp
     wait_for(lambda: len(place.read(target)) == len(place.read(routed.topic("spain"))) == 1)
     assert [dict(each.headers())["uow-generation"] for each in place.read(target)] == [b"2"]
     assert {dict(each.headers())["uow-error-case"] for each in place.read(f"{place.name}.errors")} == {b"limit"}
+    assert "partition blocked" not in worker.child.output
+
+
+def test_units_plain_records_and_errors_that_the_topics_of_a_destination_refuse_fail_alone_f20(
+    place: Destination,
+) -> None:
+    """A unit of two components that are larger together, one of a component that is larger alone, a plain record, and some that fit."""
+    place.partitions = 1
+    place.create()
+    worker = place.worker()
+    limit(AdminClient({"bootstrap.servers": place.bootstrap}), place.units, f"{place.name}.errors")
+    value = {size: random.Random(size).randbytes(size) for size in (2_000, 4_000)}
+    producer = Producer({"bootstrap.servers": place.bootstrap}, logger=QUIET)
+
+    def send(key: str, size: int, **headers: str) -> None:
+        said: Any = [(f"uow-{name}", text.encode()) for name, text in headers.items()]
+        producer.produce(place.components, value.get(size, b"small"), key.encode(), headers=said, partition=0)
+
+    for number in (1, 2):
+        send("two", 2_000, id="two", seq=str(number), end=str(number == 2))
+    send("one", 4_000, id="one", seq="1", end="true")
+    send("plain", 4_000)
+    send("small", 0, id="small", seq="1", end="true")
+    send("passed", 0)
+    assert producer.flush(PATIENCE_S) == 0
+    wait_for(lambda: {each.key() for each in place.read(place.units)} == {b"small", b"passed"})
+    wait_for(lambda: len(place.read(f"{place.name}.errors")) == 3, what=lambda: worker.child.output)
+    errors = [(each.key(), each.value()) for each in place.read(f"{place.name}.errors")]
+    assert errors == [(b"two", value[2_000]), (b"two", value[2_000]), (None, None)]
+    (rejected,) = place.read(f"{place.name}.rejected")
+    assert (rejected.key(), rejected.value()) == (b"plain", value[4_000])
     assert "partition blocked" not in worker.child.output

@@ -19,6 +19,7 @@ from uow.processor.engine.restore import restore
 from uow.processor.engine.target_topics import (
     FIRST_LOOK_MS,
     LONGEST_LOOK_MS,
+    MOST_REFUSED,
     WAITING_ATTEMPTS,
     TargetTopics,
     WaitingRecords,
@@ -146,7 +147,17 @@ def test_a_unit_that_is_refused_for_what_it_is_fails_alone_after_its_attempts_b8
     last.send(r("UK", at=1))
     assert delivered(last)[1:] == [("orders.uk", b"2")]
     (other,) = [each for each in last.outputs if each.topic == "D.errors"]
-    assert not cluster.targets.refuse(other), "whatever else is refused, somebody has to look at"
+    assert cluster.targets.refuse(other)
+    assert not cluster.targets.refuse(other), "somebody has to look at what is refused again, though it was given up"
+
+
+def test_too_many_refusals_to_count_begin_anew_with_smaller_batches() -> None:
+    targets = Cluster().targets
+    assert all(targets.refuse(Output("D.units", 0, b"%d" % number, b"", [])) for number in range(MOST_REFUSED))
+    first, last = (Output("D.units", 0, b"%d" % number, b"", []) for number in (0, MOST_REFUSED))
+    assert targets.is_given_up([first])
+    assert not targets.refuse(last)
+    assert not targets.is_given_up([first, last])
 
 
 def test_a_unit_that_waited_and_is_refused_stays_and_others_pass_it_b57_b89() -> None:

@@ -126,6 +126,7 @@ def new_ports(
             clock=kafka.clock,
             restore=restored,
             rules_bytes=lambda: rules_bytes,
+            targets=contexts["D.components"].targets,
         )
 
     return make
