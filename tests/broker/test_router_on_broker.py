@@ -11,11 +11,13 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from examples.low_stock.warehouse import events
 from tests.broker.routed_places import RoutedPlace
 from tests.broker.worker_places import Destination
+from tests.conftest import QUIET
 from tests.processes import PATIENCE_S, wait_for
 from uow.cli.main import main
 from uow.schemas import codec
@@ -242,3 +244,28 @@ def test_every_event_of_the_warehouse_is_in_one_unit_of_its_own_application_with
             assert inside == {name} or name == "*"
     for worker in workers:
         assert worker.child.terminate(90) == 0
+
+
+def test_no_group_is_given_up_while_its_component_lies_in_an_open_transaction_of_an_input_b218(
+    place: Destination,
+) -> None:
+    """The transaction began before the deadline and ends long after it; the group is overdue meanwhile, as the metric says."""
+    routed = RoutedPlace(place, {"first": 1, "second": 1})
+    routed.put_rules({"UK": {"target_topic": "uk", "complete_count": 3, "age_ms": 1_000}})
+    routed.create(SHORT)
+    worker = place.worker()
+    properties = {"bootstrap.servers": place.bootstrap, "transactional.id": f"slow-{place.name}"}
+    producer = Producer(properties, logger=QUIET)
+    producer.init_transactions(PATIENCE_S)
+    producer.begin_transaction()
+    headers: Any = [("uow-destination", b"UK")]
+    producer.produce(routed.inputs["second"], document("UK", 0), headers=headers)
+    assert producer.flush(PATIENCE_S) == 0
+    routed.send([("first", "UK", document("UK", 1))])
+    series = f'uow_overdue_groups{{destination="{place.name}",rule="low-stock"}}'
+    wait_for(lambda: worker.metric(series) == 1)
+    assert units(routed, "uk") == []
+    producer.commit_transaction(PATIENCE_S)
+    wait_for(lambda: units(routed, "uk"))
+    ((size, outcome, reason, generation, inside),) = units(routed, "uk")
+    assert ((size, outcome, reason, generation), sorted(inside)) == ((2, "partial", "age", "1"), [0, 1])
