@@ -33,10 +33,11 @@ DEFINITIONS: Final[Mapping[str, tuple[str, int]]] = MappingProxyType(
         "Unit": ("unit", 1),
         "Outcome": ("outcome", 3),
         "Answer": ("answer", 1),
+        "DeadlineWarning": ("deadline_warning", 1),
         "ChangelogComponent": ("changelog_component", 1),
         "ChangelogReference": ("changelog_reference", 1),
         "ChangelogPiece": ("changelog_piece", 1),
-        "ChangelogGroup": ("changelog_group", 4),
+        "ChangelogGroup": ("changelog_group", 5),
         "ChangelogSettings": ("changelog_settings", 1),
         "Ledger": ("ledger", 3),
     }

@@ -190,6 +190,37 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadlineWarning:
+    """The lack of an open group whose time is running out, for `D.outcomes` (B-202).
+
+    Attributes:
+        id: The group id.
+        destination: Name of the destination.
+        generation: Generation of the group.
+        opened_at: Append time of its first component.
+        at: The partition's clock when it was decided.
+        deadline_at: When the group is given up.
+        reason: The reason for which it is given up then.
+        count: Components held.
+        missing: Numbers that it lacks; none where the assembler gives the numbers.
+        sources: Sources that its collection still waits for.
+        rule: `uow-rule` of its row, or None.
+    """
+
+    id: str
+    destination: str
+    generation: int
+    opened_at: int
+    at: int
+    deadline_at: int
+    reason: Reason
+    count: int
+    missing: tuple[Range, ...]
+    sources: tuple[str, ...] = ()
+    rule: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Attributes:
     """Further facts from a held component's headers, besides id, number and end; 0 means none."""
 
@@ -253,6 +284,7 @@ class GroupRow:
         waits_since: Since when it is complete and not allowed to leave.
         manifest: The manifest of the fan-out whose replies it holds; None before it comes, and for groups of other rules.
         deadlines: What each calendar of its row named when it opened.
+        warned_at: When it was told what the group lacks (B-202).
     """
 
     generation: int
@@ -265,6 +297,7 @@ class GroupRow:
     waits_since: int | None = None
     manifest: ManifestPart | None = None
     deadlines: tuple[int, ...] = ()
+    warned_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +376,9 @@ class LedgerRecord:
     commands: tuple[DecidedCommand, ...] = ()
 
 
-Record = Unit | ComponentRecord | Outcome | Answer | ChangelogRow | GroupRow | SettingsRow | LedgerRecord
+Record = (
+    Unit | ComponentRecord | Outcome | Answer | DeadlineWarning | ChangelogRow | GroupRow | SettingsRow | LedgerRecord
+)
 """Records that can be framed."""
 
 

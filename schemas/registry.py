@@ -211,9 +211,12 @@ class HttpRegistry:
         return answer
 
 
+_OF_OUTCOMES: Final = ("Outcome", "Answer", "DeadlineWarning")
+
+
 def subject_for(name: str, topic: str) -> str:
-    """The subject of a definition: `TOPIC-value`, or `TOPIC-uow.NAME` for the two that share `D.outcomes`."""
-    return f"{topic}-{framing.NAMESPACE}.{name}" if name in ("Outcome", "Answer") else f"{topic}-value"
+    """The subject of a definition: `TOPIC-value`, or `TOPIC-uow.NAME` for those that share `D.outcomes`."""
+    return f"{topic}-{framing.NAMESPACE}.{name}" if name in _OF_OUTCOMES else f"{topic}-value"
 
 
 class RegistryFramer:

@@ -29,7 +29,7 @@ from uow.processor.core.changes import Closed
 from uow.processor.core.snapshot import Snapshot
 from uow.schemas.records import Reason, UnitOutcome
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 """Version of the files; another one is not read."""
 LIMIT_BYTES: Final = 1 << 30
 """Bytes of the open groups of a partition from which no state is written: the next audit is a full one."""
@@ -95,7 +95,7 @@ _GROUP: Final = _record(
     **dict.fromkeys(
         (
             *("generation", "opened_at", "last_at", "end", "highest", "bytes", "external_bytes", "expires_at"),
-            *("deliver_at", "free_at", "declared_end", "waived_held", "extended"),
+            *("deliver_at", "free_at", "declared_end", "waived_held", "extended", "warned_at"),
         ),
         "long",
     ),

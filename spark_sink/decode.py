@@ -1,6 +1,6 @@
 """From Kafka records to rows: the table and the columns for each record of a destination's output topics.
 
-The value of a unit, an outcome or an answer says by its first bytes how it was written (`docs/wire-format.md#framing`): Avro single-object encoding
+The value of a unit or of a record of `D.outcomes` says by its first bytes how it was written (`docs/wire-format.md#framing`): Avro single-object encoding
 names its writer's schema by fingerprint, Confluent framing by a registry's id, JSON and XML begin with `{` and `<`. The XML of a unit by rule is a document
 for its receiver, and kept as it is: its headers say which unit it is. Each batch is examined once for
 the kinds that it has; one `CASE` over them decodes it in one pass, each Avro branch resolving writer to reader.
@@ -25,7 +25,7 @@ from uow.schemas.error_classes import DecodeError
 from uow.schemas.records import MAX_RANGES, Source, Unit
 from uow.spark_sink.destination_rules import NO_RULES, DestinationRules
 from uow.spark_sink.tables import ComponentsForm, Table
-from uow.spark_sink.writers import ANSWER, OUTCOME, RECORDS, UNIT, WriterOf, WriterSchema, released_writers
+from uow.spark_sink.writers import ANSWER, OUTCOME, RECORDS, UNIT, WARNING, WriterOf, WriterSchema, released_writers
 from uow.topics import headers as names
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.runs import Run, document_unit, position_of, unit_of
@@ -74,13 +74,18 @@ AND coalesce(is_valid_utf8(outcome.command_id), true) AND coalesce(is_valid_utf8
 is_valid_utf8(answer.command_id) AND is_valid_utf8(answer.verb) AND is_valid_utf8(answer.id) AND is_valid_utf8(answer.destination)
 AND is_valid_utf8(answer.text) AND is_valid_utf8(answer.why) AND coalesce(is_valid_utf8(answer.by), true) AND {_IS_TIME.format("answer.at")}
 """,
+    WARNING: f"""
+is_valid_utf8(deadlinewarning.id) AND is_valid_utf8(deadlinewarning.destination) AND is_valid_utf8(array_join(deadlinewarning.sources, ','))
+AND coalesce(is_valid_utf8(deadlinewarning.rule), true) AND {_IS_TIME.format("deadlinewarning.opened_at")}
+AND {_IS_TIME.format("deadlinewarning.at")} AND {_IS_TIME.format("deadlinewarning.deadline_at")}
+""",
 }
 """SQL that is true for a record that was decoded completely. Malformed bytes give a struct of nulls, not a null struct, so the required fields are
 checked. Avro's reader accepts any bytes as text, and times that most readers of the tables could not represent."""
 
 
 def with_frame(records: DataFrame, unit_topics: Sequence[str], outcomes_topic: str) -> DataFrame:
-    """Adds `frame`, the encoding of the value of a unit, an outcome or an answer; null for records that are none.
+    """Adds `frame`, the encoding of the value of a unit or of a record of `D.outcomes`; null for records that are none.
 
     On `D.outcomes` there is nothing else, so every record there has a frame.
     """
@@ -94,7 +99,7 @@ def frames_of(records: DataFrame) -> list[str]:
 
 
 class RecordDecoder:
-    """Decodes units, outcomes and answers by their frames.
+    """Decodes units, outcomes, answers and warnings by their frames.
 
     Args:
         spark: The session.
@@ -119,7 +124,7 @@ class RecordDecoder:
         """The frames of units in Avro by released schemas, which need neither a look at the records nor Python."""
 
     def decode(self, records: DataFrame, frames: Sequence[str]) -> DataFrame:
-        """Adds `unit`, `outcome` and `answer`, of which at most one is not null, and `problem`.
+        """Adds a column for each of `RECORDS`, of which at most one is not null, and `problem`.
 
         Args:
             records: Records with a `frame`.
@@ -164,7 +169,7 @@ class RecordDecoder:
     def _found(
         self, problem: Column, record: str = "", body: Column | None = None, writer: WriterSchema | None = None
     ) -> Column:
-        """A struct of `unit`, `outcome`, `answer` and `problem`; all but `record` are null, which is decoded from `body`."""
+        """A struct of a column for each of `RECORDS`, and `problem`; all but `record` are null, which is decoded from `body`."""
         columns = [
             sql.lit(None).cast(kind).alias(column_of(each))
             if each != record or body is None
@@ -297,16 +302,16 @@ def with_table(decoded: DataFrame, topics: DestinationTopics, unit_topics: Seque
 
     A unit of another destination that was sent on to this one has passed through (W-96): a worker renames its headers, one of an earlier version
     left them unchanged. A record that claims to be a unit and cannot be read is kept in `unreadable`, unchanged, with the reason. So is a record
-    on `D.outcomes` that is neither an outcome nor an answer of this destination, by its value: its headers prove nothing.
+    on `D.outcomes` that is neither an outcome nor an answer nor a warning of this destination, by its value: its headers prove nothing.
     """
     is_report = sql.col("topic") == topics.outcomes
-    destination = sql.coalesce("outcome.destination", "answer.destination")
+    destination = sql.coalesce("outcome.destination", "answer.destination", "deadlinewarning.destination")
     misplaced = (
-        sql.when(is_report & sql.col("unit").isNotNull(), "a unit, where only outcomes and answers belong")
+        sql.when(is_report & sql.col("unit").isNotNull(), "a unit, where only outcomes, answers and warnings belong")
         .when(
             is_report & (destination != topics.destination), sql.concat(sql.lit("is about destination "), destination)
         )
-        .when(~is_report & sql.col("unit").isNull(), "an outcome or an answer, where only units belong")
+        .when(~is_report & sql.col("unit").isNull(), "a record of an outcomes topic, where only units belong")
     )
     problem = sql.when(sql.col("frame").isNotNull(), sql.coalesce("problem", misplaced))
     chosen = (
@@ -315,6 +320,7 @@ def with_table(decoded: DataFrame, topics: DestinationTopics, unit_topics: Seque
         .when(sql.col("problem").isNotNull(), Table.UNREADABLE.value)
         .when(sql.col("outcome").isNotNull(), Table.OUTCOMES.value)
         .when(sql.col("answer").isNotNull(), Table.ANSWERS.value)
+        .when(sql.col("deadlinewarning").isNotNull(), Table.WARNINGS.value)
         .when(sql.col("unit.destination") != topics.destination, Table.PASSED.value)
         .otherwise(Table.UNITS.value)
     )
@@ -444,6 +450,19 @@ def answer_rows(routed: DataFrame, form: ComponentsForm) -> DataFrame:
     )
 
 
+def warning_rows(routed: DataFrame, form: ComponentsForm) -> DataFrame:
+    """Rows of `warnings`: what groups lacked whose time was running out, from `D.outcomes` (B-202)."""
+    return routed.where(sql.col("goes_to") == Table.WARNINGS.value).select(
+        *(
+            sql.col(f"deadlinewarning.{name}")
+            for name in ("id", "destination", "generation", "opened_at", "at", "deadline_at")
+        ),
+        sql.translate("deadlinewarning.reason", "_", "-").alias("reason"),
+        *(sql.col(f"deadlinewarning.{name}") for name in ("count", "missing", "sources", "rule")),
+        *("key", "headers", "topic", "partition", "offset", "timestamp"),
+    )
+
+
 def unreadable_rows(routed: DataFrame, form: ComponentsForm) -> DataFrame:
     """Rows of `unreadable`: records that are not what they claim or what their topic is for, unchanged, with the reason."""
     return routed.where(sql.col("goes_to") == Table.UNREADABLE.value).select(
@@ -466,6 +485,7 @@ ROWS: Final[Mapping[Table, Callable[[DataFrame, ComponentsForm], DataFrame]]] = 
     Table.REJECTED: rejected_rows,
     Table.OUTCOMES: outcome_rows,
     Table.ANSWERS: answer_rows,
+    Table.WARNINGS: warning_rows,
     Table.PASSED: passed_rows,
     Table.UNREADABLE: unreadable_rows,
 }

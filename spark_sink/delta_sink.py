@@ -329,7 +329,7 @@ class SinkBatch:
         records: Records of the destination's topics.
         number: Number of the batch.
         planned: Its offsets.
-        decoder: Decodes units, outcomes and answers.
+        decoder: Decodes what they hold.
         form: Form of the components.
         lacking: Leaves out rows that a table already has.
         known: The units in the tables.

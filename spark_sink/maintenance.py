@@ -28,6 +28,7 @@ Z_ORDER: Final[dict[str, tuple[str, ...]]] = {
     Table.UNREADABLE: ("timestamp", "id"),
     Table.OUTCOMES: ("closed_at", "id"),
     Table.ANSWERS: ("at", "id"),
+    Table.WARNINGS: ("at", "id"),
     PAYLOADS: ("timestamp", "id"),
 }
 """Columns that people filter by: a time and an id."""

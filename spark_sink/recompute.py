@@ -33,6 +33,7 @@ from typing import Final, NamedTuple
 from uow.processor.core.changes import (
     Answered,
     Closed,
+    DeadlineWarning,
     Delivered,
     Dropped,
     Effect,
@@ -403,7 +404,7 @@ class Recomputation:
                 case TakenOut():
                     if not by_clock:  # else a piece of a group with `due`, and is told of with it
                         yield Happening(effect, None, group)
-                case Answered():
+                case DeadlineWarning() | Answered():
                     pass
                 case _:
                     assert record is not None
@@ -418,7 +419,7 @@ class Recomputation:
         """Takes the last commands. Yields their effects and the groups still open; groups that time may have closed since have `due`."""
         yield from self.settle()
         for group in self._partition.groups.values():
-            due = group.due_at(self._policy)
+            due = group.closes_at(self._policy)
             if due == NEVER:
                 yield Happening(None, None, group)
                 continue

@@ -37,8 +37,8 @@ class Table(StrEnum):
 
     Every record of `D.units`, of a route's topic, of `D.rejected`, `D.errors` and `D.outcomes` is in exactly one of them (W-127, W-216);
     `components` alone are the components of the rows in `units` that are not in its column `components`. `unreadable` has records that claim to
-    be what they are not, unchanged, so that no record stops the sink. Outcomes and answers come from one topic and share hardly a column, so each has a table of its own, in which
-    every row counts (W-214, W-203).
+    be what they are not, unchanged, so that no record stops the sink. Outcomes, answers and warnings come from one topic and share hardly a column, so each
+    has a table of its own, in which every row counts (W-214, W-203, B-202).
     """
 
     UNITS = "units"
@@ -48,6 +48,7 @@ class Table(StrEnum):
     UNREADABLE = "unreadable"
     OUTCOMES = "outcomes"
     ANSWERS = "answers"
+    WARNINGS = "warnings"
 
 
 PAYLOADS: Final = "payloads"
@@ -98,6 +99,10 @@ COLUMNS: Final[dict[Table, str]] = {
     Table.ANSWERS: (
         "command_id STRING, verb STRING, id STRING, destination STRING, done BOOLEAN, text STRING, why STRING, by STRING, at TIMESTAMP, "
         f"key BINARY, headers {HEADERS}, {_OWN}"
+    ),
+    Table.WARNINGS: (
+        "id STRING, destination STRING, generation BIGINT, opened_at TIMESTAMP, at TIMESTAMP, deadline_at TIMESTAMP, reason STRING, count INT, "
+        f"missing ARRAY<STRUCT<first: INT, last: INT>>, sources ARRAY<STRING>, rule STRING, key BINARY, headers {HEADERS}, {_OWN}"
     ),
 }
 """Columns of each table, as Spark DDL. Columns are added at the end only.
@@ -274,7 +279,7 @@ class DeltaTables:
             self._make(spark, table)
 
     def _make(self, spark: SparkSession, table: Table) -> None:
-        """Writes a table's first commit as Delta's protocol has it, by Delta's own log store; by its API seven tables take ten CPU seconds.
+        """Writes a table's first commit as Delta's protocol has it, by Delta's own log store; by its API all tables take ten CPU seconds.
 
         Beside it the checksum, which Delta writes after each commit: from there it knows a table's state and makes the next checksum. Without, it
         computes the state by a job, for each table.
@@ -329,12 +334,13 @@ class DeltaTables:
         """Adds to tables of an earlier release what is new since then: columns, null on existing rows, and tables.
 
         `units` is extended last, so `unreadable` can be missing for this reason only while `units` lacks a column; the tables of `D.outcomes`,
-        only while the checkpoint has no offset of it.
+        only while the checkpoint has no offset of it. Nothing tells if `warnings` was ever there: it is made if it is missing.
         """
         checkpoint = StreamCheckpoint(self.checkpoint)
-        if (read := checkpoint.offsets(checkpoint.planned)) and outcomes_topic not in read:
-            for table in (Table.OUTCOMES, Table.ANSWERS):
+        if read := checkpoint.offsets(checkpoint.planned):
+            for table in (Table.OUTCOMES, Table.ANSWERS) if outcomes_topic not in read else ():
                 self._make(spark, table)
+            self._make(spark, Table.WARNINGS)
         for table in (Table.COMPONENTS, Table.UNITS):
             if not self.is_made(table):
                 continue

@@ -16,7 +16,8 @@ from uow.schemas.registry import connect
 UNIT: Final = "Unit"
 OUTCOME: Final = "Outcome"
 ANSWER: Final = "Answer"
-RECORDS: Final = (UNIT, OUTCOME, ANSWER)
+WARNING: Final = "DeadlineWarning"
+RECORDS: Final = (UNIT, OUTCOME, ANSWER, WARNING)
 """Names of the Avro records that the tables have rows of."""
 
 

@@ -30,6 +30,7 @@ from uow.config import settings_page
 from uow.processor.core import decide
 from uow.processor.core.changes import (
     Answered,
+    DeadlineWarning,
     Delivered,
     Dropped,
     Effect,
@@ -212,6 +213,8 @@ def _told(effect: Effect) -> str:
             return f"dropped (`{case}`)"
         case TakenOut(_, missing):
             return f"one component given up; missing {ranges_text(missing)}"
+        case DeadlineWarning(missing=missing):
+            return f"a warning: missing {ranges_text(missing)}"
         case Answered(_, done, text):
             return f"{text} ({'done' if done else 'not done'})"
         case _:

@@ -38,6 +38,7 @@ UNTIL: Final = "uow-until"
 WHY: Final = "uow-why"
 DRY_RUN: Final = "uow-dry-run"
 KIND_ANSWER: Final = b"answer"
+KIND_WARNING: Final = b"warning"
 
 DRY_RUN_WOULD: Final = "dry run, nothing is changed: "
 """Prefix of the answer to a dry run that would have changed something."""

@@ -163,6 +163,7 @@ class DestinationPolicy:
     incomplete_expiration_ms: int = NEVER_MS
     expiration_policy: ExpirationPolicy = ExpirationPolicy.DISCARD
     idle_expiration_ms: int = NEVER_MS
+    warn_at_percent: int = 0
     duplicate_policy: DuplicatePolicy = DuplicatePolicy.REJECT
     violation_policy: ViolationPolicy = ViolationPolicy.REJECT_COMPONENT
     late_policy: LatePolicy = LatePolicy.REJECT

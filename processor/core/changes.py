@@ -112,6 +112,13 @@ class Amended(NamedTuple):
     extended: int
 
 
+class Warned(NamedTuple):
+    """It was told what an open group lacks, which happens once (B-202)."""
+
+    id: bytes
+    at: int
+
+
 class Removed(NamedTuple):
     """A command took one held component out of an open group, which holds others (W-76); what the others make of the group now.
 
@@ -173,7 +180,7 @@ class Closed(NamedTuple):
     prints: bytes = b""
 
 
-Change = Opened | Held | HeldPiece | Amended | Removed | Waits | Announced | Closed
+Change = Opened | Held | HeldPiece | Amended | Warned | Removed | Waits | Announced | Closed
 
 
 class Delivered(NamedTuple):
@@ -246,6 +253,26 @@ class TakenOut(NamedTuple):
     reason: Reason = Reason.COMMAND
 
 
+class DeadlineWarning(NamedTuple):
+    """An open group has used up its share of the time that it has, and this is what it lacks (B-202).
+
+    Attributes:
+        at: The partition's clock then, epoch ms.
+        deadline_at: When it is given up, epoch ms.
+        reason: The reason for which it is given up then.
+        held: How many components it holds.
+        missing: Numbers that it lacks; none where the assembler gives the numbers.
+        sources: Sources that its collection still waits for.
+    """
+
+    at: int
+    deadline_at: int
+    reason: Reason
+    held: int
+    missing: tuple[Range, ...]
+    sources: tuple[str, ...]
+
+
 class Answered(NamedTuple):
     """A record of `D.commands` has its answer (W-203).
 
@@ -264,7 +291,7 @@ class Answered(NamedTuple):
     offset: int
 
 
-Effect = Delivered | Undelivered | TakenOut | Rejected | Passed | Rerouted | Dropped | Answered
+Effect = Delivered | Undelivered | TakenOut | DeadlineWarning | Rejected | Passed | Rerouted | Dropped | Answered
 
 
 class Decision(NamedTuple):

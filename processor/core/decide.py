@@ -9,12 +9,14 @@ Belongs here: every rule about a group. Does not belong here: changing it (`Grou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import NamedTuple
 
 from uow.processor.core.changes import (
     Amended,
     Change,
     Closed,
+    DeadlineWarning,
     Decision,
     Delivered,
     Dropped,
@@ -28,10 +30,11 @@ from uow.processor.core.changes import (
     TakenOut,
     Undelivered,
     Waits,
+    Warned,
 )
 from uow.processor.core.conditions import asked, bytes_limit, is_complete, rolls_over
 from uow.processor.core.digest_check import agrees
-from uow.processor.core.gathered import Facts
+from uow.processor.core.gathered import Facts, satisfied_at
 from uow.processor.core.group import UNKNOWN_END, Group, exceeds_limits
 from uow.processor.core.segments import FIRST_SLOT
 from uow.schemas.claim_check import has_value
@@ -644,9 +647,9 @@ def decide_due(now: Situation) -> Decision:
     group = now.group
     assert group is not None
     policy = group.policy(now.policy)
-    due = group.due_at(policy)
+    due = group.closes_at(policy)
     if due > now.clock:
-        return Decision()
+        return _warning(group, policy, now) if group.due_at(policy) <= now.clock else Decision()
     effect: Delivered | Undelivered
     if group.expires_at and due == group.expires_at + 1:
         effect = Undelivered(now.close(UnitOutcome.EXPIRED, Reason.COMPONENT_EXPIRED, due), ComponentExpiredError)
@@ -660,6 +663,21 @@ def decide_due(now: Situation) -> Decision:
     else:
         effect = _given_up(group.give_up_reason(policy), policy.expiration_policy, due, now)
     return Decision((effect.closed,), (effect,))
+
+
+def _warning(group: Group, policy: DestinationPolicy, now: Situation) -> Decision:
+    """Tells the lack of an open group while there is time left for it (B-202)."""
+    limit = min(group.limits(policy), key=_limit_at)
+    sources: tuple[str, ...] = ()
+    if (ruled := group.ruled) is not None:
+        waited_for = (each for each in ruled.policy.sources if satisfied_at(each, ruled.gathered) > now.clock)
+        sources = tuple([each.source_name for each in waited_for])
+    missing = () if group.assigns else group.missing()
+    told = DeadlineWarning(now.clock, limit.at, limit.reason, len(group.held), missing, sources)
+    return Decision((Warned(group.id, now.clock),), (told,))
+
+
+_limit_at = attrgetter("at")
 
 
 def _given_up(reason: Reason, by: ExpirationPolicy, at: int, now: Situation) -> Delivered | Undelivered:

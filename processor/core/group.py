@@ -27,6 +27,7 @@ from uow.processor.core.changes import (
     Removed,
     Tail,
     Waits,
+    Warned,
 )
 from uow.processor.core.columns import Columns
 from uow.processor.core.conditions import Holding, Standing, asked, count_of, is_complete
@@ -57,7 +58,7 @@ UNKNOWN_END = MAX_SEQ + 1
 """Above every legal number, so that one comparison serves known and unknown ends."""
 _PLAIN_FIELDS: Final = (
     *("id", "generation", "opened_at", "last_at", "end", "marked", "highest", "bytes", "external_bytes", "expires_at"),
-    *("deliver_at", "order_key", "waits", "free_at", "special", "declared_end", "waived_held", "extended"),
+    *("deliver_at", "order_key", "waits", "free_at", "special", "declared_end", "waived_held", "extended", "warned_at"),
 )
 """Fields of an open group that are kept as they are, see `Group.as_data`."""
 
@@ -88,6 +89,14 @@ def missing_numbers(held: Iterable[int], end: int) -> tuple[Range, ...]:
     return tuple(gaps)
 
 
+class Limit(NamedTuple):
+    """A limit of an open group's time: from when it counts, the moment that must not be passed, epoch ms, and the reason for closing then."""
+
+    since: int
+    at: int
+    reason: Reason
+
+
 class Group:
     """The state of one open group.
 
@@ -107,13 +116,14 @@ class Group:
         order_key: Its place in line is among groups of this key; empty for none (W-210).
         waits: True while an earlier group of its order key is open, so that it is not delivered yet.
         free_at: When the last earlier one closed, epoch ms.
-        special: True if it has seen a component without its value, one with attributes, or a command: only `decide` can judge it then, and
+        special: True if it has seen a component without its value, one with attributes, a command or a warning: only `decide` can judge it then, and
             the fast path leaves it alone.
         declared_end: The end that a command declared, 0 for none.
         waived: Numbers that a command said are not needed, also those that came all the same: one range that components split number by
             number would cost each of them all the pieces.
         waived_held: How many of these are held.
         extended: Before this moment it is not given up for age or idleness, epoch ms; 0 for none.
+        warned_at: When it was told what it lacks, epoch ms; 0: it was not (B-202).
         ruled: What it has because it is a group by rule; None for a unit of work.
         segments: Pieces of components that are not whole yet (B-124); None if there are none.
         tail: See `Tail`; None after a restore or a removal.
@@ -149,6 +159,7 @@ class Group:
         "waits",
         "waived",
         "waived_held",
+        "warned_at",
     )
 
     def __init__(self, group_id: bytes, generation: int, opened_at: int) -> None:
@@ -171,6 +182,7 @@ class Group:
         self.waived: Ranges = ()
         self.waived_held = 0
         self.extended = 0
+        self.warned_at = 0
         self.ruled: Ruled | None = None
         self.segments: Segments | None = None
         self.tail: Tail | None = None
@@ -181,7 +193,7 @@ class Group:
     def __repr__(self) -> str:
         return f"Group({self.id!r}, generation={self.generation}, held={self.held_ranges()}, end={self.end if self.end_known else None})"
 
-    def apply(self, change: Held | HeldPiece | Amended | Removed | Waits | Announced | Closed) -> None:
+    def apply(self, change: Held | HeldPiece | Amended | Warned | Removed | Waits | Announced | Closed) -> None:
         """Writes one change into the group."""
         if self.ruled is not None:
             self.ruled.counting = None
@@ -195,6 +207,8 @@ class Group:
                 self.announce(change.called)
             case Amended():
                 self._amend(change)
+            case Warned():
+                self.special, self.warned_at = True, change.at
             case Removed():
                 self._remove(change)
             case Held():
@@ -486,7 +500,40 @@ class Group:
         return UnitOutcome.COMPLETE, Reason.COMMAND if self.declared_end else Reason.COUNT
 
     def due_at(self, policy: DestinationPolicy) -> int:
-        """The earliest clock value at which this group must be looked at, epoch ms; `NEVER` if none.
+        """The earliest clock value at which this group must be looked at, epoch ms; `NEVER` if none. `policy`: as of `closes_at`."""
+        due = self.closes_at(policy)
+        return due if not policy.warn_at_percent or self.warned_at else min(due, self.warns_at(policy))
+
+    def warns_at(self, policy: DestinationPolicy) -> int:
+        """When it is told what it lacks: once the share of its time is used up that `warn_at_percent` says; `NEVER` if nothing can be named (B-202).
+
+        Each limit has a share of its own: so no component moves the moment to an earlier one.
+        """
+        if self.complete or (self.assigns and self.ruled is not None and not self.ruled.policy.sources):
+            return NEVER
+        share = policy.warn_at_percent
+        moments = [since + (at - since) * share // 100 for since, at, _ in self.limits(policy)]
+        return min(moments, default=NEVER)
+
+    def limits(self, policy: DestinationPolicy) -> list[Limit]:
+        """The limits of time of an open group that is not complete. `policy`: as of `closes_at`."""
+        found = [Limit(self.opened_at, self.expires_at, Reason.COMPONENT_EXPIRED)] if self.expires_at else []
+        if self.ruled is not None:
+            first = min(self.asked(self.ruled.policy))
+            if first.at < NEVER and not self.ruled.waits_since:
+                since = self.last_at if first.reason is Reason.IDLE else self.opened_at
+                found.append(Limit(since, first.at - 1, first.reason))
+            return found
+        ends = [
+            (self.opened_at, policy.incomplete_expiration_ms, Reason.AGE),
+            (self.last_at, policy.idle_expiration_ms, Reason.IDLE),
+        ]
+        return found + [
+            Limit(since, max(since + ms, self.extended), reason) for since, ms, reason in ends if ms != NEVER_MS
+        ]
+
+    def closes_at(self, policy: DestinationPolicy) -> int:
+        """The earliest clock value at which this group is delivered, given up, or gets more time; `NEVER` if none.
 
         A deadline is passed strictly after it, so it is due one millisecond later; `uow-deliver-at` is due when reached. Age and idle
         stop counting once every number is held, component expiry does not (W-77). What would be delivered waits until it is available, also
@@ -508,7 +555,7 @@ class Group:
 
     def deadline(self, policy: DestinationPolicy) -> int | None:
         """When the group is given up, or delivered where it only waits for `uow-deliver-at`, epoch ms; None: never."""
-        due = self.due_at(policy)
+        due = self.closes_at(policy)
         return None if due >= NEVER else due if self.complete else due - 1
 
     def _due_by_rule(self, policy: GroupPolicy) -> int:

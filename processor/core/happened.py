@@ -26,6 +26,7 @@ class Counts:
         held: Components, and pieces of those that are not whole yet.
         joined: Pieces that are in a component of which another piece counts as held (B-124).
         rerouted: Of those passed: sent on to their right partition (W-110).
+        warned: Groups of which it was told what they lack (B-202).
         mixed: Units delivered whose components are not uniform (W-133).
     """
 
@@ -41,6 +42,7 @@ class Counts:
     cancelled: int = 0
     failed: int = 0
     rerouted: int = 0
+    warned: int = 0
     mixed: int = 0
 
     @property
@@ -78,7 +80,7 @@ class Happened:
         closed: Groups closed, in order, with what is remembered of them; the group is None where nothing was held.
         not_held: Source offsets that were not held: passed, refused, dropped, rerouted.
         effects: For the world, in order.
-        amended: Groups that a command changed and left open then.
+        amended: Groups that a command or a warning changed and left open then.
         removed: Components that a command took out of groups, in order: group, number, and how many of the group were held before it came.
         pieces: Pieces of components held, in order: group and slot.
         joined: Pieces whose component is held now, in order: group and slots.

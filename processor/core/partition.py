@@ -21,6 +21,7 @@ from uow.processor.core.changes import (
     Answered,
     Change,
     Closed,
+    DeadlineWarning,
     Decision,
     Delivered,
     Dropped,
@@ -34,6 +35,7 @@ from uow.processor.core.changes import (
     TakenOut,
     Undelivered,
     Waits,
+    Warned,
 )
 from uow.processor.core.columns import (
     UNREADABLE,
@@ -319,7 +321,7 @@ class Partition(PartitionState):
             )
         group, seq = self.happened.held[-1][:2]
         text = f"takes it as number {seq} of generation {group.generation}"
-        if self._takes(group) and group.due_at(self.policy) <= now:
+        if self._takes(group) and group.closes_at(self.policy) <= now:
             self.bring(group)
             self._carry_out(decide_due(self._moment(group, now)), None)
             text += f", whose time is over: it closes with {len(group.held)} components" * (not group.is_open)
@@ -502,7 +504,7 @@ class Partition(PartitionState):
         for group in several:
             if isinstance(facts, Refusal):
                 return group  # it is refused, wherever it would go
-            if not is_alone and group.ruled is not None and group.ruled.accepts(facts, group.due_at(self.policy)):
+            if not is_alone and group.ruled is not None and group.ruled.accepts(facts, group.closes_at(self.policy)):
                 self.bring(group)
                 return group
         self.put_aside(marks.id)
@@ -567,7 +569,7 @@ class Partition(PartitionState):
             return group.assigns
         until = arrival.facts.arrival if ruled.policy.late_join is LateJoin.STRICT else 0  # of 0 it is whole already
         # what is held for a manifest is given up once `D.commands` is read to its end, and by no component (B-81)
-        while not ruled.awaits_manifest and self._takes(group) and group.due_at(self.policy) <= until:
+        while not ruled.awaits_manifest and self._takes(group) and group.closes_at(self.policy) <= until:
             self.bring(group)
             then = self._moment(group, max(self.clock, arrival.facts.arrival))
             self._carry_out(decide_due(then), None)
@@ -672,7 +674,8 @@ class Partition(PartitionState):
         while (group := self.rule_deadlines.first_due(until)) is not None:
             clock = max(self.clock, until)
             decision = decide_due(Situation(group, None, None, clock, self.position, self.policy))
-            if decision.effects and (group.id, group.generation) not in closed:
+            closes = any(isinstance(change, Closed) for change in decision.changes)
+            if closes and (group.id, group.generation) not in closed:
                 left.append(group)
                 self.rule_deadlines.drop_first()
                 continue
@@ -693,7 +696,7 @@ class Partition(PartitionState):
             group = self._apply(change)
         for effect in decision.effects:
             match effect:
-                case Delivered() | Undelivered() | TakenOut() | Answered():
+                case Delivered() | Undelivered() | TakenOut() | DeadlineWarning() | Answered():
                     self.happened.effects.append((effect, None, group))
                 case Rejected() | Passed() | Rerouted() | Dropped():
                     if record is None:
@@ -745,6 +748,8 @@ class Partition(PartitionState):
                 group = self.groups[change.id]
                 group.apply(change)
                 self.happened.amended.append(group)
+            case Warned():
+                self.warn(group := self.groups[change.id], change)
             case Removed():
                 self.remove(group := self.groups[change.id], change)
             case Announced():

@@ -24,6 +24,7 @@ from uow.processor.core.changes import (
     Opened,
     Removed,
     Waits,
+    Warned,
 )
 from uow.processor.core.closed import ClosedMemory, CommandMemory
 from uow.processor.core.columns import Caps, reader_of
@@ -395,6 +396,13 @@ class PartitionState:
         self.piece_count += 1
         self.held_bytes += len(held.body)
         self.happened.pieces.append((group, held.slot))
+
+    def warn(self, group: Group, warned: Warned) -> None:
+        """It was told what a group lacks. It gets rows then, if it has none: to the plan that is as if it closed."""
+        group.apply(warned)
+        self.counts.warned += 1
+        self.left_bytes -= group.bytes + CLOSE_BYTES * (1 + len(group.held))
+        self.happened.amended.append(group)
 
     def remove(self, group: Group, removed: Removed) -> None:
         """Takes a component out of a group, and out of what this poll held."""

@@ -137,7 +137,7 @@ def _text(condition: Condition, group: Group, ruled: Ruled, now_ms: int) -> str:
 
 def deadline_by(group: Group, policy: DestinationPolicy) -> str:
     """The setting, condition or header that the deadline of an open group comes from; empty if it has none."""
-    due, ruled = group.due_at(policy), group.ruled
+    due, ruled = group.closes_at(policy), group.ruled
     if due >= NEVER:
         return ""
     if group.expires_at and due == group.expires_at + 1:

@@ -36,6 +36,7 @@ class TaskContext:
         unit_header: Framing that goes before a unit's Avro body.
         outcome_header: The same for an `Outcome`.
         answer_header: The same for an `Answer`.
+        warning_header: The same for a `DeadlineWarning`.
         record_limit_bytes: Largest record that producer and topics take (W-114).
         input_limit_bytes: Largest record that `D.components` takes; a component that is sent on must fit it again.
         partition_for: Returns the partition of a key, of so many (line 6).
@@ -56,6 +57,7 @@ class TaskContext:
     unit_header: bytes
     outcome_header: bytes
     answer_header: bytes = single_object_header("Answer")
+    warning_header: bytes = single_object_header("DeadlineWarning")
     record_limit_bytes: int = RECORD_LIMIT_BYTES
     input_limit_bytes: int = INPUT_LIMIT_BYTES
     partition_for: Callable[[bytes, int], int] = partition_for

@@ -11,6 +11,7 @@ from typing import Any, assert_never
 from uow.processor.core.changes import (
     Answered,
     Closed,
+    DeadlineWarning,
     Delivered,
     Dropped,
     Passed,
@@ -32,7 +33,7 @@ from uow.processor.engine.shapes import (
     UnitWriter,
     unit_writer,
 )
-from uow.schemas import codec
+from uow.schemas import codec, records
 from uow.schemas.component import decode_component, outcome_body
 from uow.schemas.error_classes import MisroutedComponentError, UnitTooLargeError, UowError
 from uow.schemas.records import (
@@ -50,6 +51,7 @@ from uow.topics.commands import (
     COMMAND,
     COMMAND_ID,
     KIND_ANSWER,
+    KIND_WARNING,
     Command,
 )
 from uow.topics.grouping import GroupPolicy
@@ -135,6 +137,9 @@ class OutputWriter:
             case TakenOut(body, lacking, why, outcome, reason):
                 missing, text = ranges_text(bounded_ranges(lacking)), f"removed: {why}"
                 self._to_errors(decode_component(body), UowError, outcome, reason, text, missing, written)
+            case DeadlineWarning():
+                assert group is not None
+                self._warn(group, effect, written)
             case Answered():
                 self._answer(effect, written)
             case Rejected(refusal):
@@ -271,6 +276,22 @@ class OutputWriter:
         ]
         value = self.context.answer_header + codec.encode(answer)
         written.outputs.append(Output(self.outcomes, self.partition, group_id.encode(), value, headers))
+
+    def _warn(self, group: Group, told: DeadlineWarning, written: WrittenOutputs) -> None:
+        """To `D.outcomes`, whatever `outcomes` says: who asks for warnings wants them (B-202)."""
+        rule = None if group.ruled is None else group.ruled.policy.rule
+        warning = records.DeadlineWarning(
+            group.id.decode(), self.context.destination, group.generation, group.opened_at, *told, rule
+        )
+        headers: Headers = [
+            (names.ID, group.id),
+            (names.KIND, KIND_WARNING),
+            (names.GENERATION, b"%d" % group.generation),
+            (names.REASON, told.reason.encode()),
+            (names.MISSING, ranges_text(bounded_ranges(told.missing)).encode()),
+        ]
+        value = self.context.warning_header + codec.encode(warning)
+        written.outputs.append(Output(self.outcomes, self.partition, group.id, value, headers))
 
     def _give_up(
         self, group: Group, closed: Closed, error: type[UowError], command: Command | None, written: WrittenOutputs

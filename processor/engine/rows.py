@@ -60,8 +60,14 @@ GROUP_ROW_HEADER = single_object_header("ChangelogGroup")
 _GROUP_ROW_WITHOUT_RULE = single_object_header("ChangelogGroup", 1)
 _GROUP_ROW_WITHOUT_DEADLINES = single_object_header("ChangelogGroup", 3)
 _GROUP_ROW_WITHOUT_MANIFEST = single_object_header("ChangelogGroup", 2)
+_GROUP_ROW_WITHOUT_WARNING = single_object_header("ChangelogGroup", 4)
 LEDGER_HEADER = single_object_header("Ledger")
-_EARLIER_GROUP_ROWS = (_GROUP_ROW_WITHOUT_DEADLINES, _GROUP_ROW_WITHOUT_MANIFEST, _GROUP_ROW_WITHOUT_RULE)
+_EARLIER_GROUP_ROWS = (
+    _GROUP_ROW_WITHOUT_WARNING,
+    _GROUP_ROW_WITHOUT_DEADLINES,
+    _GROUP_ROW_WITHOUT_MANIFEST,
+    _GROUP_ROW_WITHOUT_RULE,
+)
 GROUP_ROW_KEY_END = b"\0" + GROUP_ROW.to_bytes(4, "big")
 _LEDGER_WITHOUT_COMMANDS = single_object_header("Ledger", 1)
 _LEDGER_WITHOUT_PRINTS = single_object_header("Ledger", 2)
@@ -157,6 +163,7 @@ def group_row(group: Group) -> tuple[bytes, bytes]:
             NULL if group.ruled is None or not group.ruled.waits_since else b"\x02" + moment(group.ruled.waits_since),
             NULL if group.ruled is None else _manifest(group.ruled.called),
             NULL if group.ruled is None else _deadlines(group.ruled.deadlines),
+            b"\x02" + moment(group.warned_at) if group.warned_at else NULL,
         )
     )
     return storage.row_key + _KEY_TAILS[GROUP_ROW], value
@@ -194,8 +201,10 @@ def read_group_row(value: bytes) -> GroupRow:
         row = replace(row, rule=rule, waits_since=cursor.long() if cursor.branch() else None)
     if not value.startswith((_GROUP_ROW_WITHOUT_MANIFEST, _GROUP_ROW_WITHOUT_RULE)) and cursor.branch():
         row = replace(row, manifest=ManifestPart(cursor.text(), cursor.long(), cursor.bytes()))
-    if value.startswith(GROUP_ROW_HEADER):
+    if value.startswith((GROUP_ROW_HEADER, _GROUP_ROW_WITHOUT_WARNING)):
         row = replace(row, deadlines=tuple([cursor.long() for _ in items(cursor)]))
+    if value.startswith(GROUP_ROW_HEADER) and cursor.branch():
+        row = replace(row, warned_at=cursor.long())
     if cursor.at != len(value):
         raise DecodeError("changelog", f"{len(value) - cursor.at} bytes follow the row", data=value[:64])
     return row

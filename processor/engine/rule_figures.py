@@ -182,4 +182,4 @@ def open_figures(
 
 def _is_overdue(group: Group, policy: DestinationPolicy, now_ms: int) -> bool:
     assert group.ruled is not None
-    return group.ruled.scheduled < now_ms and group.due_at(policy) < now_ms
+    return group.ruled.scheduled < now_ms and group.closes_at(policy) < now_ms

@@ -21,6 +21,7 @@ from uow.processor.core.changes import (
     Delivered,
     Undelivered,
     Waits,
+    Warned,
 )
 from uow.processor.core.gathered import NEVER, Called
 from uow.processor.core.group import Group
@@ -708,6 +709,7 @@ class PartitionTask:
             if row.waits_since is not None:
                 group.apply(Waits(group.id, group.generation, row.waits_since))
         group.apply(Amended(group_id, row.declared_end or 0, row.waived, row.extended_deadline or 0))
+        group.apply(Warned(group_id, row.warned_at or 0))
         storage = storage_of(group) or begin_rows(group)
         storage.has_group_row = True
 

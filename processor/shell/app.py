@@ -238,6 +238,7 @@ def task_contexts(
             framer.header("Unit", topics.units),
             framer.header("Outcome", topics.outcomes),
             framer.header("Answer", topics.outcomes),
+            framer.header("DeadlineWarning", topics.outcomes),
             input_limit_bytes=limits.get(topics.components, INPUT_LIMIT_BYTES),
             partition_for=partition_for,
             replay=ReplayLimits(settings.replay_limit_records, settings.replay_limit_bytes, settings.replay_limit_ms),

@@ -390,6 +390,13 @@ METRICS: tuple[MetricSpec, ...] = (
         _per_partition(lambda s, tp, task, now: task.counts.rerouted),
     ),
     MetricSpec(
+        "uow_deadline_warnings",
+        "counter",
+        "Groups of which `D.outcomes` was told what they lack, as `warn_at_percent` asks for.",
+        PARTITION,
+        _per_partition(lambda s, tp, task, now: task.counts.warned),
+    ),
+    MetricSpec(
         "uow_mixed_units",
         "counter",
         "Units delivered whose components differ in expiry, priority or delivery mode.",

@@ -84,6 +84,7 @@ def draw_policy(rnd: Random) -> DestinationPolicy:
         max_components=rnd.choice([1_000_000, 1_000_000, 4]),
         max_bytes=rnd.choice([67_108_864, 67_108_864, 400]),
         outcomes=rnd.choice(list(OutcomesPolicy)),
+        warn_at_percent=aside.choice([0, 0, 60]),
         accept_aliases=frozenset(family for family in AliasFamily if rnd.random() < 0.1),
     )
 

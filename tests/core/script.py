@@ -31,6 +31,7 @@ from uow.schemas.records import (
     MAX_SEQ,
     Answer,
     ComponentRecord,
+    DeadlineWarning,
     Outcome,
     Range,
     Source,
@@ -329,6 +330,14 @@ class Story:
             codec.decode_as(Answer, output.value or b"")
             for output in self.outputs
             if output.topic == "D.outcomes" and ("uow-kind", b"answer") in output.headers
+        ]
+
+    @property
+    def warnings(self) -> list[DeadlineWarning]:
+        return [
+            codec.decode_as(DeadlineWarning, output.value or b"")
+            for output in self.outputs
+            if output.topic == "D.outcomes" and ("uow-kind", b"warning") in output.headers
         ]
 
     @property

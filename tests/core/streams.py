@@ -74,6 +74,7 @@ def draw_policy(rnd: Random) -> DestinationPolicy:
         field_source=rnd.choice(list(FieldSource)),
         fingerprints=aside.choice(list(Fingerprints)),
         shape=aside.choice([Shape.ENVELOPE, Shape.ENVELOPE, Shape.REFERENCE]),
+        warn_at_percent=aside.choice([0, 0, 50]),
     )
 
 
@@ -272,6 +273,7 @@ def groups_of(task: PartitionTask) -> dict[bytes, Any]:
             group.waived,
             group.waived_held,
             group.extended,
+            group.warned_at,
             group.ruled and group.ruled.state,
             has_group_row(group),
             rows_of(group),

@@ -98,10 +98,12 @@ def test_a_group_by_rule_says_where_its_deadline_comes_from_b206(rows: Any, step
 
 
 def test_a_unit_of_work_says_where_its_deadline_comes_from() -> None:
-    limits = {"incomplete_expiration_ms": 9_000, "idle_expiration_ms": 5_000}
-    played = story(c(1, id="a", at=0), c(1, id="b", at=0), c(2, id="b", at=4.5), **limits)
+    limits = {"incomplete_expiration_ms": 9_000, "idle_expiration_ms": 5_000, "warn_at_percent": 99}
+    played = story(
+        c(1, id="a", at=0), c(1, id="b", at=0), c(2, id="b", at=4.5), c(1, id="c", at=0, expires_at=4.9), **limits
+    )
     found = [deadline_by(group, played.task.context.policy) for group in played.task.groups.values()]
-    assert found == ["idle_expiration_ms", "incomplete_expiration_ms"]
+    assert found == ["idle_expiration_ms", "incomplete_expiration_ms", "uow-expires-at"]
 
 
 def test_a_unit_of_work_says_what_it_waits_for_b201() -> None:

@@ -20,6 +20,7 @@ from uow.schemas.records import (
     ChangelogRow,
     ClosedGroup,
     ComponentRecord,
+    DeadlineWarning,
     DecidedCommand,
     GroupRow,
     LastArrived,
@@ -141,6 +142,19 @@ EXAMPLES: dict[tuple[str, int], Record] = {
         None,
         1_700_000_000_000,
     ),
+    ("DeadlineWarning", 1): DeadlineWarning(
+        id="low-stock/größer",
+        destination="supply",
+        generation=3,
+        opened_at=1_700_000_000_000,
+        at=1_700_000_024_000,
+        deadline_at=1_700_000_030_000,
+        reason=Reason.COMPONENT_EXPIRED,
+        count=2,
+        missing=(Range(2, 2), Range(4, MAX_SEQ)),
+        sources=("orders",),
+        rule="low-stock/größer@4",
+    ),
     ("ChangelogComponent", 1): ChangelogRow(1, 1_700_000_000_000, 41, True, Attributes(0, 5, 3), b"\x02\x00"),
     ("ChangelogReference", 1): ReferenceRow(1, 1_700_000_000_000, 41, False, None, b"\x02\x00"),
     ("ChangelogPiece", 1): PieceRow(1, 1_700_000_000_000, 41, False, None, b"\x02\x00"),
@@ -157,6 +171,7 @@ EXAMPLES: dict[tuple[str, int], Record] = {
     ("ChangelogGroup", 4): GroupRow(
         1, 1_700_000_000_000, rule="low-stock/UK@5", deadlines=(1_700_000_400_000, 1_700_003_600_000)
     ),
+    ("ChangelogGroup", 5): GroupRow(1, 1_700_000_000_000, waived=(Range(3, 4),), warned_at=1_700_000_000_750),
     ("ChangelogSettings", 1): SettingsRow((("accept_aliases", '["jms", "nifi"]'), ("expiration_policy", "redirect"))),
     ("Ledger", 1): LedgerRecord(
         layout=1,

@@ -17,7 +17,7 @@ from tests.schemas.wire_strategies import (
     outcome_records,
     ranges,
 )
-from uow.processor.core.changes import Amended, Closed
+from uow.processor.core.changes import Amended, Closed, Warned
 from uow.processor.core.gathered import Called
 from uow.processor.core.group import Group
 from uow.processor.engine import rows
@@ -157,6 +157,7 @@ def test_outcomes_by_hand_have_the_codecs_bytes(outcome: Outcome) -> None:
         ranges,
         st.none() | st.integers(1, 1 << 50),
         st.just(0),
+        warned_at=st.none() | st.integers(1, 1 << 50),
     )
 )
 def test_rows_of_groups_by_hand_have_the_codecs_bytes(row: GroupRow) -> None:
@@ -164,6 +165,7 @@ def test_rows_of_groups_by_hand_have_the_codecs_bytes(row: GroupRow) -> None:
     group = Group(b"a", row.generation, row.opened_at)
     rows.begin_rows(group)
     group.apply(Amended(b"a", row.declared_end or 0, row.waived, row.extended_deadline or 0))
+    group.apply(Warned(b"a", row.warned_at or 0))
     key, value = rows.group_row(group)
     assert (key, value) == (changelog_key(b"a", GROUP_ROW), codec.frame(row))
     assert rows.read_group_row(value) == row

@@ -118,10 +118,11 @@ def test_one_definition_has_one_id_under_many_subjects_and_each_topic_its_own_su
     assert stub.memory.subjects == {"a.units-value": [1], "b.units-value": [1]}
 
 
-def test_two_records_that_share_a_topic_have_two_subjects() -> None:
+def test_records_that_share_a_topic_have_a_subject_each() -> None:
     assert subject_for("Unit", "m.units") == "m.units-value"
     assert subject_for("Outcome", "m.outcomes") == "m.outcomes-uow.Outcome"
     assert subject_for("Answer", "m.outcomes") == "m.outcomes-uow.Answer"
+    assert subject_for("DeadlineWarning", "m.outcomes") == "m.outcomes-uow.DeadlineWarning"
 
 
 def test_user_and_password_of_the_url_are_sent_and_never_shown(stub: Stub) -> None:

@@ -10,6 +10,7 @@ from uow.schemas.records import (
     ChangelogRow,
     ClosedGroup,
     ComponentRecord,
+    DeadlineWarning,
     DecidedCommand,
     GroupRow,
     LastArrived,
@@ -84,6 +85,20 @@ outcome_records = st.builds(
     last_arrived=st.none() | st.builds(LastArrived, ints, st.none() | texts),
 )
 answers = st.builds(Answer, texts, texts, texts, texts, st.booleans(), texts, texts, st.none() | texts, longs)
+warnings = st.builds(
+    DeadlineWarning,
+    texts,
+    texts,
+    longs,
+    longs,
+    longs,
+    longs,
+    reasons,
+    ints,
+    ranges,
+    st.lists(texts, max_size=3).map(tuple),
+    st.none() | texts,
+)
 attributes = st.builds(Attributes, longs, longs, ints)
 changelog_rows = st.builds(
     ChangelogRow, longs, longs, longs, st.booleans(), st.none() | attributes, st.binary(max_size=300)
@@ -119,5 +134,14 @@ ledgers = st.builds(
 )
 
 records: st.SearchStrategy[Record] = st.one_of(
-    components, units, outcome_records, answers, changelog_rows, reference_rows, group_rows, settings_rows, ledgers
+    components,
+    units,
+    outcome_records,
+    answers,
+    warnings,
+    changelog_rows,
+    reference_rows,
+    group_rows,
+    settings_rows,
+    ledgers,
 )

@@ -713,7 +713,7 @@ def cancel_of_an_id_that_is_not_open_is_answered_and_forgotten(original: Any) ->
     return lambda *known: CommandVerdict(False, "nothing to cancel")
 
 
-@defect(Group, "due_at")
+@defect(Group, "closes_at")
 def partial_unit_comes_out_before_its_components_are_available(original: Any) -> Any:
     def wrong(self: Group, policy: Any) -> int:
         due, given_up = original(self, policy), self.give_up_at(policy)

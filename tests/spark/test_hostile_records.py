@@ -79,7 +79,7 @@ def no_units(destination: str) -> dict[str, bytes | None]:
         "neither Avro (short)": b"\xc3\x01",
         "fingerprint": b"\xc3\x01" + b"12345678" + b"unknown fingerprint",
         "no Outcome": framing.single_object_header("Outcome") + b"another record",
-        "an outcome or an answer": codec.frame(Answer("c", "cancel", "x", destination, True, "t", "w", None, 1)),
+        "a record of an outcomes topic": codec.frame(Answer("c", "cancel", "x", destination, True, "t", "w", None, 1)),
         "fingerprint (Component)": framing.single_object_header("Component") + b"another record",
         "single-object (bytes)": AVRO + b"\xff" * 40,
         "single-object (2 GB of components)": AVRO

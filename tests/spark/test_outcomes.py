@@ -25,6 +25,8 @@ from fastavro.schema import fingerprint, to_parsing_canonical_form
 from tests.kafka_broker import Kafka
 from tests.processes import Process, wait_for
 from uow.cli.main import main
+from uow.schemas import codec
+from uow.schemas.records import DeadlineWarning, Range, Reason
 from uow.spark_sink.lineage import NOTE
 
 if TYPE_CHECKING:
@@ -153,13 +155,16 @@ def play(producer: Producer, name: str) -> None:
 
 
 def put_by_hand(producer: Producer, name: str) -> None:
-    """An outcome as the first version wrote it, and one by whatever comes after this one; both without the registry."""
+    """An outcome as the first version wrote it, one by whatever comes after this one, and a warning; all without the registry."""
     mine = BY_HAND | {"destination": name}
     first = single_object(definition("released/outcome-1"), mine)
     latest = single_object(
         definition("outcome"), mine | {"id": "new", "last_arrived": {"seq": 4, "component_id": "c-4"}}
     )
-    for value in (first, latest):
+    warned = codec.frame(
+        DeadlineWarning("late", name, 1, 1, 8, 10, Reason.COMPONENT_EXPIRED, 2, (Range(2, 3),), ("orders",), "r/late@1")
+    )
+    for value in (first, latest, warned):
         producer.produce(f"{name}.outcomes", value, b"old", 0, headers=[("uow-kind", b"answer")])
     assert producer.flush(30) == 0
 
@@ -201,7 +206,9 @@ def test_counts_per_outcome_from_the_table_are_those_of_the_topic_w214(
 
     def rows(query: str) -> list[Any]:
         at = f"delta.`{tables / unique}"
-        return spark.sql(query.format(outcomes=f"{at}/outcomes`", answers=f"{at}/answers`")).collect()
+        return spark.sql(
+            query.format(outcomes=f"{at}/outcomes`", answers=f"{at}/answers`", warnings=f"{at}/warnings`")
+        ).collect()
 
     def counts_agree() -> bool:
         assert [tuple(row) for row in rows("SELECT command_id, verb, id, done, why FROM {answers}")] == [
@@ -219,8 +226,13 @@ def test_counts_per_outcome_from_the_table_are_those_of_the_topic_w214(
         "unreadable": 0,
         "outcomes": 9,
         "answers": 1,
+        "warnings": 1,
     }
     assert counts_agree()
+    told_once = "SELECT id, reason, count, missing.first, sources, rule, unix_millis(deadline_at) FROM {warnings}"
+    assert [tuple(row) for row in rows(told_once)] == [
+        ("late", "component-expired", 2, [2], ["orders"], "r/late@1", 10)
+    ]
     found = {row.id: row.asDict(recursive=True) for row in rows("SELECT * FROM {outcomes}")}
     for record in (record for name, record in told if name == "uow.Outcome"):
         same, times = (
@@ -241,7 +253,7 @@ def test_counts_per_outcome_from_the_table_are_those_of_the_topic_w214(
         (checkpoint / "offsets" / f".{batch.name}.crc").unlink()
         batch.write_text("\n".join([*head, json.dumps(read)]))
     (checkpoint / NOTE).unlink()
-    for table in ("outcomes", "answers"):
+    for table in ("outcomes", "answers", "warnings"):
         shutil.rmtree(tables / unique / table)
     assert sink().exit_code == 0, "the checkpoint is that of a release that did not carry the topic"
     assert counts_agree()

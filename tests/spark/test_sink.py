@@ -274,6 +274,7 @@ def test_a_batch_cut_off_behind_any_table_is_run_again_without_doubling(
         Table.UNREADABLE: 0,
         Table.OUTCOMES: 0,
         Table.ANSWERS: 0,
+        Table.WARNINGS: 0,
     }
     the_unit_is_one_row_and_its_components_are_rows_in_order(stage)
     assert stage.tables.form_of(stage.spark) is form

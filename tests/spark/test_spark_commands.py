@@ -64,7 +64,16 @@ def test_sink_and_audit_print_sums_and_exit_1_on_a_difference(
     assert call("sink", *payload[:1], "elsewhere=x.ddl").exit_code == 2
     result = call("sink", "--once", "--json", *files, *payload)
     assert result.exit_code == 0, result.output
-    rows = {"units": 1, "components": 2, "rejected": 1, "passed": 1, "unreadable": 0, "outcomes": 0, "answers": 0}
+    rows = {
+        "units": 1,
+        "components": 2,
+        "rejected": 1,
+        "passed": 1,
+        "unreadable": 0,
+        "outcomes": 0,
+        "answers": 0,
+        "warnings": 0,
+    }
     assert json.loads(result.stdout) == {name: rows | {"files": 1, "payloads": 2}}
     [file] = (tmp_path / "files").glob("*/*/??/*.xml")
     file.unlink()

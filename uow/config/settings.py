@@ -372,6 +372,12 @@ SETTINGS: tuple[Setting, ...] = (
         "Longest time that an open group may wait for its next component, from the last component held.",
         "as above",
     ),
+    _integer(
+        "warn_at_percent",
+        between(0, 99),
+        "Share of an open group's time after which `D.outcomes` is told once what the group lacks: numbers, or sources of its rule; 0: never.",
+        "so that a sender can repeat it before the group is given up",
+    ),
     _choice(
         "duplicate_policy",
         policies.DuplicatePolicy,

@@ -226,7 +226,7 @@ def _overdue(reader: LogReader, context: TaskContext, now_ms: int) -> list[Findi
     found = []
     for task in restored_tasks(reader, context, range(context.partitions)):
         for group in open_in(task):
-            due = group.due_at(context.policy)
+            due = group.closes_at(context.policy)
             if due < NEVER and due + OVERDUE_MS < now_ms:
                 late = f"should have closed or left {(now_ms - due) / 1000:.1f} s ago"
                 where = f"{task.tp.topic}/{task.tp.partition}"

@@ -18,16 +18,16 @@ from uow.processor.engine.group_view import arrival
 from uow.processor.engine.ports import LogReader, RawRecord, Tp
 from uow.schemas import codec
 from uow.schemas.error_classes import DecodeError
-from uow.schemas.records import Answer, ComponentRecord, Outcome, Source
+from uow.schemas.records import Answer, ComponentRecord, DeadlineWarning, Outcome, Source, ranges_text
 from uow.schemas.registry import Registry
 from uow.topics import headers as names
 from uow.topics.admin import TIMEOUT_S
-from uow.topics.commands import COMMAND_ID, Command, read_command
+from uow.topics.commands import COMMAND_ID, KIND_WARNING, Command, read_command
 from uow.topics.headers import ENDS, decimal
 
 MOST_READ: Final = 500_000
 """Offsets of one topic that are looked through for one id; of a longer one only the last ones."""
-_ORDER: Final = ("input", "component", "refused", "command", "answer", "close", "unit")
+_ORDER: Final = ("input", "component", "refused", "command", "answer", "warning", "close", "unit")
 
 
 class Event(NamedTuple):
@@ -103,6 +103,7 @@ class _Collector:
         events = [event for each in components for event in self._came(each)]
         events += self._refused()
         events += self._commands(partition, until)
+        events += self._warnings(partition)
         events += [event for event, *_ in closes]
         for target in sorted({topics.units, *self._targets()}):
             events += self._units(target)
@@ -175,6 +176,13 @@ class _Collector:
                 rule = f", rule {outcome.rule}" if outcome.rule else ""
                 text = f"generation {outcome.generation}: {outcome.outcome}, reason {outcome.reason}, {outcome.count} components{rule}"
                 yield Event(outcome.closed_at, "close", _where(record), text), outcome, record.timestamp()[1]
+
+    def _warnings(self, partition: int) -> Iterator[Event]:
+        for record, said in self._of_id(self._context.topics.outcomes, [partition]):
+            warning = self._decoded(record) if said.get(names.KIND) == KIND_WARNING else None
+            if isinstance(warning, DeadlineWarning):
+                lacks = ", ".join([*warning.sources, *filter(None, [ranges_text(warning.missing)])])
+                yield Event(warning.at, "warning", _where(record), f"generation {warning.generation}: lacks {lacks}")
 
     def _targets(self) -> set[str]:
         policies = (self._context.rules.policy(rule) for rule in self._rules)
