@@ -301,7 +301,7 @@ TABLE: tuple[TableLine, ...] = (
     TableLine(
         "5b",
         "`uow-expires-at`, `uow-deliver-at`, `uow-priority`, `uow-digest`, `uow-order-key`, `uow-segment-at` or `uow-segment-end` unreadable, or `uow-order-key` without path "
-        "routing; more or longer headers than `max_headers` and `max_header_name_bytes` allow",
+        "routing; `uow-erased`, which only workers write; more or longer headers than `max_headers` and `max_header_name_bytes` allow",
         "reject; the case is the header, or `headers`",
         HEADERS,
         (Example("`uow-priority` `high`", [c(1, priority="high")]),),

@@ -60,6 +60,7 @@ class Verb(StrEnum):
     DECLARE_END = "declare-end"
     WAIVE = "waive"
     REMOVE = "remove"
+    ERASE = "erase"
     RECYCLE = "recycle"
     MANIFEST = "manifest"
     RULE_CHANGE = "rule-change"
@@ -78,7 +79,7 @@ class Command(NamedTuple):
         group_id: The id of the group it is about.
         why: The sender's reason.
         by: `uow-user-id`, or None.
-        numbers: `uow-seq`: the end to declare, the numbers to waive, or the one to remove.
+        numbers: `uow-seq`: the end to declare, the numbers to waive, or the one to remove or to erase.
         until: `uow-until`, epoch ms; 0 where the verb needs none.
         dry_run: True to change nothing and only describe the effect.
         rule: Id of the rule whose waiting groups it is about, instead of one group (B-104); the group id is empty then. Of a manifest the name of
@@ -200,7 +201,7 @@ def _manifest(value: bytes | None) -> Manifest:
         raise _Bad(f"manifest: {error.detail}") from None
 
 
-_NEEDS_NUMBERS: Final = frozenset({Verb.DECLARE_END, Verb.WAIVE, Verb.REMOVE})
+_NEEDS_NUMBERS: Final = frozenset({Verb.DECLARE_END, Verb.WAIVE, Verb.REMOVE, Verb.ERASE})
 
 
 def _text(values: dict[str, list[bytes]], name: str, longest: int) -> bytes:
@@ -217,7 +218,7 @@ def _text(values: dict[str, list[bytes]], name: str, longest: int) -> bytes:
 
 
 def _numbers(verb: Verb, raw: bytes) -> tuple[Range, ...]:
-    """`uow-seq` of a command: one number for `declare-end` and `remove`, numbers and ranges (`3,5-7`) for `waive`."""
+    """`uow-seq` of a command: one number for `declare-end`, `remove` and `erase`, numbers and ranges (`3,5-7`) for `waive`."""
     try:
         ranges = parse_ranges(raw.decode())
     except DecodeError as error:

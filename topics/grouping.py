@@ -28,7 +28,7 @@ from uow.topics.conditions import (
     PerSource,
     Timeout,
 )
-from uow.topics.policies import DestinationPolicy
+from uow.topics.policies import DestinationPolicy, ValueFormat
 from uow.topics.rules import (
     AtMaxOpenGroups,
     AtWaitingLimit,
@@ -179,6 +179,12 @@ class GroupPolicy(DestinationPolicy):
     def deadlines(self, opened_at: int) -> tuple[int, ...]:
         """The deadline that each calendar names for a group that opened then, epoch ms."""
         return tuple([calendar.deadline(opened_at) for _, calendar in self.calendars])
+
+    @property
+    def reads_values(self) -> bool:
+        """True if a condition, an order or the document of its units needs the value of every component."""
+        is_read = self.measures or self.event_time is not None or self.rank is not None
+        return bool(is_read) or self.value_format is ValueFormat.XML
 
     @property
     def row_key(self) -> str:

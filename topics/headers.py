@@ -71,6 +71,8 @@ REASON: Final = "uow-reason"
 SIZE: Final = "uow-size"
 MISSING: Final = "uow-missing"
 POS: Final = "uow-pos"
+ERASED: Final = "uow-erased"
+"""On a unit the numbers of components whose payload was erased; on such a component the id of the command (B-216)."""
 COLLECTION: Final = "uow-collection"
 REQUEST_ID: Final = "uow-request-id"
 """Id of a request of a fan-out; its reply has it as `uow-correlation-id` (B-79)."""
@@ -101,7 +103,7 @@ FAILURE_REASON: Final = "uow-failure-reason"
 CONTENT_TYPE: Final = "uow-content-type"
 """Media type of a unit's value, where it is another document than a unit."""
 
-UNIT_ONLY: Final = frozenset({KIND, UNIT_ID, GENERATION, OUTCOME, REASON, SIZE, MISSING, POS}) | IN_RUN
+UNIT_ONLY: Final = frozenset({KIND, UNIT_ID, GENERATION, OUTCOME, REASON, SIZE, MISSING, POS, ERASED}) | IN_RUN
 """Headers that only units have, besides those with the prefix `OWN`."""
 ORIGIN: Final = "uow-origin-"
 """Replaces `uow-` in their names on a record that is not a unit of the destination (line 2 of the decision table)."""
@@ -366,6 +368,8 @@ class Reading:
         deliver_at = _moment(DELIVER_AT, values.get(DELIVER_AT))
         _check_priority(values.get(PRIORITY))
         _check_digest(values.get(DIGEST))
+        if ERASED in values:
+            raise _Refused(DecodeError, ERASED, "only a worker writes it, on what it erased")
         component_id = (values.get(COMPONENT_ID) or [None])[0]
         if component_id is not None and not is_text(component_id):
             component_id = None  # it only decides the case of a duplicate; the raw header is kept
@@ -418,6 +422,7 @@ _NATIVE: Final = UNTREATED | {
     ORDER_KEY,
     KIND,
     ORIGIN_KIND,
+    ERASED,
     REROUTED,
     RULE,
     INPUT,

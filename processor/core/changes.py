@@ -141,6 +141,20 @@ class Removed(NamedTuple):
     deliver_at: int
 
 
+class Erased(NamedTuple):
+    """A command erased the payload of one held component (B-216).
+
+    Attributes:
+        id: Of the group.
+        seq: Number of the component.
+        body: What is left of it, as an Avro body.
+    """
+
+    id: bytes
+    seq: int
+    body: bytes
+
+
 class Waits(NamedTuple):
     """A group by rule is complete, and not allowed to leave yet: its place is free for the next generation of its key (B-104)."""
 
@@ -180,7 +194,7 @@ class Closed(NamedTuple):
     prints: bytes = b""
 
 
-Change = Opened | Held | HeldPiece | Amended | Warned | Removed | Waits | Announced | Closed
+Change = Opened | Held | HeldPiece | Amended | Warned | Removed | Erased | Waits | Announced | Closed
 
 
 class Delivered(NamedTuple):

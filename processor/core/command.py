@@ -20,6 +20,7 @@ from uow.processor.core.changes import (
     Closed,
     Decision,
     Delivered,
+    Erased,
     Opened,
     Removed,
     TakenOut,
@@ -27,6 +28,7 @@ from uow.processor.core.changes import (
 )
 from uow.processor.core.conditions import asked, count_of, is_complete
 from uow.processor.core.decide import Situation, decide_released, delivered
+from uow.processor.core.erasure import is_erased, without_payload
 from uow.processor.core.gathered import NEVER, Called
 from uow.processor.core.group import UNKNOWN_END, Group, missing_numbers
 from uow.processor.core.ranges import (
@@ -35,7 +37,7 @@ from uow.processor.core.ranges import (
     union,
     without,
 )
-from uow.schemas.component import decode_component
+from uow.schemas.component import decode_component, encode_component
 from uow.schemas.error_classes import UowError
 from uow.schemas.records import (
     ComponentRecord,
@@ -45,7 +47,9 @@ from uow.schemas.records import (
     ranges_text,
 )
 from uow.topics.commands import Command, Verb
+from uow.topics.grouping import GroupPolicy
 from uow.topics.headers import (
+    ERASED,
     ID,
     SEQ,
     Marks,
@@ -254,6 +258,25 @@ def _remove(case: Case) -> CommandVerdict:
     )
 
 
+def _erase(case: Case) -> CommandVerdict:
+    """Remove the payload of one held component; its place in the unit stays (B-216)."""
+    group, seq = case.group, case.command.numbers[0].first
+    body = group.held.get(seq)
+    if body is None:
+        return _refused(f"number {seq} is not held")
+    if is_erased(body):
+        return _refused(f"number {seq} is erased already")
+    if case.policy.refers:
+        return _refused(
+            "its units refer to the records in the topic of components, where the payload stays: remove the component"
+        )
+    if isinstance(case.policy, GroupPolicy) and case.policy.reads_values:
+        return _refused("its rule reads values, so that none can be missing: remove the component")
+    left = without_payload(decode_component(body), case.command.id, Reading.of(case.policy))
+    erased = Erased(group.id, seq, encode_component(left))
+    return CommandVerdict(True, f"erases the payload of number {seq}", Decision((erased,)))
+
+
 def _without(group: Group, seq: int, reading: Reading, leaving: Container[int] = ()) -> Removed:
     """The change that takes a component out: end and deadlines follow from the other components, without those that leave too, and from commands."""
     ends = [group.declared_end] if group.declared_end else []
@@ -281,9 +304,10 @@ def _without(group: Group, seq: int, reading: Reading, leaving: Container[int] =
 
 def held_marks(group_id: bytes, component: ComponentRecord, reading: Reading) -> Marks:
     """The marks in the headers of a held component."""
-    marks = reading.read(component.headers, component.value)
+    headers = [pair for pair in component.headers if pair[0] != ERASED]
+    marks = reading.read(headers, component.value)
     if marks is None:  # they are in a value that stays in `D.components` (W-24, W-117)
-        marks = reading.read([*component.headers, (ID, group_id), (SEQ, b"%d" % component.seq)])
+        marks = reading.read([*headers, (ID, group_id), (SEQ, b"%d" % component.seq)])
     if not isinstance(marks, Marks):  # held while `accept_aliases` said more
         marks = Marks(group_id, component.seq, component.end)
     return marks
@@ -330,6 +354,7 @@ VERBS: Final[Mapping[Verb, Callable[[Case], CommandVerdict]]] = {
     Verb.DECLARE_END: _declare_end,
     Verb.WAIVE: _waive,
     Verb.REMOVE: _remove,
+    Verb.ERASE: _erase,
 }
 """The table; a manifest, which may open a group, is decided by `decide_manifest`, and `rule-change`, which is of no group, by `Partition`."""
 

@@ -22,6 +22,7 @@ from uow.processor.core.changes import (
     Announced,
     Closed,
     Delivered,
+    Erased,
     Held,
     HeldPiece,
     Removed,
@@ -193,7 +194,9 @@ class Group:
     def __repr__(self) -> str:
         return f"Group({self.id!r}, generation={self.generation}, held={self.held_ranges()}, end={self.end if self.end_known else None})"
 
-    def apply(self, change: Held | HeldPiece | Amended | Warned | Removed | Waits | Announced | Closed) -> None:
+    def apply(
+        self, change: Held | HeldPiece | Amended | Warned | Removed | Erased | Waits | Announced | Closed
+    ) -> None:
         """Writes one change into the group."""
         if self.ruled is not None:
             self.ruled.counting = None
@@ -211,6 +214,8 @@ class Group:
                 self.special, self.warned_at = True, change.at
             case Removed():
                 self._remove(change)
+            case Erased():
+                self._erase(change)
             case Held():
                 self._hold(change)
             case HeldPiece():
@@ -416,6 +421,14 @@ class Group:
         last_at = change.last_at if self.ruled is None else self.ruled.gathered.last_at
         self.last_at = last_at or self.opened_at  # a group that gathers replies may hold none any more
         self.expires_at, self.deliver_at = change.expires_at, change.deliver_at
+
+    def _erase(self, change: Erased) -> None:
+        self.special = True
+        self.bytes += len(change.body) - len(self.held[change.seq])
+        self.held[change.seq] = change.body
+        self.tail = None
+        if self.ruled is not None:
+            self.ruled.read_again(self.held.values())
 
     def forget(self) -> None:
         """Lets go of the components once nobody will ask: a closed group may stay in line for its deadline."""

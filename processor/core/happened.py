@@ -84,6 +84,7 @@ class Happened:
         removed: Components that a command took out of groups, in order: group, number, and how many of the group were held before it came.
         pieces: Pieces of components held, in order: group and slot.
         joined: Pieces whose component is held now, in order: group and slots.
+        erased: Groups of which a component lost its payload: all of their rows are written anew.
         recycled: Components without a group that joined one, or were refused: their rows go.
         commands: Ids of commands decided, with their append times: what the ledger must remember.
         credits: Rules whose next complete group need not wait (True), or of which one did not (False).
@@ -98,6 +99,7 @@ class Happened:
     removed: list[tuple[Group, int, int]] = field(default_factory=list)
     pieces: list[tuple[Group, int]] = field(default_factory=list)
     joined: list[tuple[Group, list[int]]] = field(default_factory=list)
+    erased: list[Group] = field(default_factory=list)
     recycled: list[Stray] = field(default_factory=list)
     commands: list[tuple[bytes, int]] = field(default_factory=list)
     credits: dict[str, bool] = field(default_factory=dict)

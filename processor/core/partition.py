@@ -25,6 +25,7 @@ from uow.processor.core.changes import (
     Decision,
     Delivered,
     Dropped,
+    Erased,
     Held,
     HeldPiece,
     Opened,
@@ -724,22 +725,11 @@ class Partition(PartitionState):
 
     def _apply(self, change: Change) -> Group | None:
         """Carries out one change; returns its group."""
-        group: Group | None
         match change:
             case Opened():
                 return self.open(change)
             case Closed():
-                group = self.groups.get(change.id)
-                if change.id in self.aside and (group is None or group.generation != change.generation):
-                    group = self.aside[change.id].get(change.generation)
-                    if group is not None:
-                        self.bring(group)
-                if group is not None and group.generation == change.generation:
-                    del self.groups[change.id]
-                else:  # of this generation nothing was ever held
-                    group = None
-                self.close(group, change)
-                return group
+                return self._close(change)
             case Held():
                 self.hold(group := self.groups[change.id], change)
             case HeldPiece():
@@ -748,8 +738,8 @@ class Partition(PartitionState):
                 group = self.groups[change.id]
                 group.apply(change)
                 self.happened.amended.append(group)
-            case Warned():
-                self.warn(group := self.groups[change.id], change)
+            case Warned() | Erased():
+                self.rewrite(group := self.groups[change.id], change)
             case Removed():
                 self.remove(group := self.groups[change.id], change)
             case Announced():
@@ -759,6 +749,20 @@ class Partition(PartitionState):
                 self._limit_waiting(group)
             case _:
                 assert_never(change)
+        return group
+
+    def _close(self, closed: Closed) -> Group | None:
+        """Takes the group of this close out of the open ones; None if of this generation nothing was ever held."""
+        group = self.groups.get(closed.id)
+        if closed.id in self.aside and (group is None or group.generation != closed.generation):
+            group = self.aside[closed.id].get(closed.generation)
+            if group is not None:
+                self.bring(group)
+        if group is not None and group.generation == closed.generation:
+            del self.groups[closed.id]
+        else:
+            group = None
+        self.close(group, closed)
         return group
 
     def _limit_waiting(self, group: Group) -> None:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from uow.processor.core.changes import (
     Announced,
     Closed,
+    Erased,
     Held,
     HeldPiece,
     Opened,
@@ -397,12 +398,17 @@ class PartitionState:
         self.held_bytes += len(held.body)
         self.happened.pieces.append((group, held.slot))
 
-    def warn(self, group: Group, warned: Warned) -> None:
-        """It was told what a group lacks. It gets rows then, if it has none: to the plan that is as if it closed."""
-        group.apply(warned)
-        self.counts.warned += 1
+    def rewrite(self, group: Group, change: Warned | Erased) -> None:
+        """Applies a change after which all rows of the group are written: to the plan that is as if it closed."""
         self.left_bytes -= group.bytes + CLOSE_BYTES * (1 + len(group.held))
+        before = group.bytes
+        group.apply(change)
+        self.held_bytes += group.bytes - before
         self.happened.amended.append(group)
+        if isinstance(change, Warned):
+            self.counts.warned += 1
+        else:
+            self.happened.erased.append(group)
 
     def remove(self, group: Group, removed: Removed) -> None:
         """Takes a component out of a group, and out of what this poll held."""

@@ -14,9 +14,11 @@ from uuid import UUID
 
 from uow.processor.core.changes import Closed, Tail
 from uow.processor.core.conditions import bytes_limit
+from uow.processor.core.erasure import is_erased
 from uow.processor.core.gathered import Called
 from uow.processor.core.group import Group
 from uow.processor.core.layout import unit_properties
+from uow.processor.core.ranges import as_ranges
 from uow.schemas.component import decode_component, sized, unit_body
 from uow.schemas.records import (
     ComponentRecord,
@@ -159,6 +161,9 @@ class UnitMaker:
                 made.append((names.EXPIRES_AT, b"%d" % group.expires_at))
             if mode := self._delivery_mode(group):
                 made.append((names.DELIVERY_MODE, mode))
+            erased = as_ranges(seq for seq, body in group.held.items() if is_erased(body))
+            if erased:
+                made.append((names.ERASED, ranges_text(bounded_ranges(erased)).encode()))
         if tail.properties:
             made += tail.properties
         return made

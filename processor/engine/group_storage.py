@@ -66,6 +66,15 @@ def pieces_of(group: Group) -> int:
     return 0 if storage is None else len(storage.pieces)
 
 
+def begin_anew(group: Group) -> int:
+    """The rows of its components are to be written once more, all of them. Returns how many there were."""
+    storage = storage_of(group)
+    if storage is None:
+        return 0
+    rows, storage.rows = storage.rows, 0
+    return rows
+
+
 def has_group_row(group: Group) -> bool:
     """True if the changelog says what commands changed in the group."""
     storage = storage_of(group)

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from uow.processor.core.changes import Closed, Held
+from uow.processor.core.command import held_marks
 from uow.processor.core.gathered import Called
 from uow.processor.core.group import UNKNOWN_END, Group
 from uow.processor.core.segments import FIRST_SLOT
@@ -50,6 +51,7 @@ from uow.schemas.records import (
     UnitOutcome,
     rule_changelog_key,
 )
+from uow.topics.headers import Reading
 
 ROW_HEADER = single_object_header("ChangelogComponent")
 ROW_WITHOUT_VALUE = single_object_header("ChangelogReference")
@@ -137,13 +139,24 @@ def promotion_rows(group: Group, attributes: Mapping[int, Attributes]) -> list[t
 
     Args:
         group: None of its components has a row yet.
-        attributes: Of components that came in this poll and are not plain, by number.
+        attributes: Of components that are not plain, by number.
     """
     offset_of = _offset_before_reference if group.external_bytes else _offset_of
     return [
         component_row(group, seq, _end_of(body), offset_of(body), attributes.get(seq))
         for seq, body in group.held.items()
     ]
+
+
+def attributes_in(group: Group, reading: Reading) -> dict[int, Attributes]:
+    """The part of the rows of the components held that is not in their bodies, by number, read off their headers once more; nothing of plain ones."""
+    is_counted = group.assigns or (group.ruled is not None and group.ruled.policy.gathers_replies)
+    found = {}
+    for seq, body in group.held.items():
+        marks = held_marks(group.id, decode_component(body), reading)
+        if marks.special:
+            found[seq] = Attributes(marks.expires_at, marks.deliver_at, 0 if is_counted else marks.total or 0)
+    return found
 
 
 def group_row(group: Group) -> tuple[bytes, bytes]:

@@ -25,11 +25,12 @@ from uow.processor.core.changes import (
 )
 from uow.processor.core.gathered import NEVER, Called
 from uow.processor.core.group import Group
-from uow.processor.core.happened import Counts, HeldRow, Outward
+from uow.processor.core.happened import Counts, Happened, HeldRow, Outward
 from uow.processor.core.partition import Partition
 from uow.processor.core.strays import Stray
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.group_storage import (
+    begin_anew,
     has_group_row,
     is_replayable,
     pieces_of,
@@ -48,6 +49,7 @@ from uow.processor.engine.replay import Replayed
 from uow.processor.engine.replayable import ReplayableGroups
 from uow.processor.engine.routed_units import writer_of
 from uow.processor.engine.rows import (
+    attributes_in,
     begin_rows,
     component_row,
     group_row,
@@ -367,11 +369,12 @@ class PartitionTask:
         1. Outputs first: a unit that turns out to fit no record fails, and `closed` says so before the ledger does.
         2. `removed` before the tombstones of closed groups, since these count on how many of the components held have rows.
         3. A closed group lets go of its components once nothing asks for them: its outputs and its tombstones are made.
-        4. Tombstones before rows: an id that closed and opened again has rows under the same keys. `rows` counts live rows, so each
+        4. A group of which a component was erased has its rows once more, all of them: places of rows are the order of arrival, also once they are compacted.
+        5. Tombstones before rows: an id that closed and opened again has rows under the same keys. `rows` counts live rows, so each
            tombstone is one less, and each row one more.
-        5. A group's own row after those of its components: a restore that finds it finds them.
-        6. The replay floor after promotion: it is that of the groups which are still replayable.
-        7. The ledger record last, from the position of the plan before to that of this one: together they have no gap.
+        6. A group's own row after those of its components: a restore that finds it finds them.
+        7. The replay floor after promotion: it is that of the groups which are still replayable.
+        8. The ledger record last, from the position of the plan before to that of this one: together they have no gap.
 
         Args:
             promoted: Groups that are to have rows from now on, whatever happened to them.
@@ -411,12 +414,13 @@ class PartitionTask:
                 plan.changelog += [(key, None) for key in tombstone_keys(group)]
             group.forget()
         plan.changelog += removed
+        tombstones = len(plan.changelog)
+        held = self._write_anew(happened, plan.changelog)
         in_pieces = [group for group, _ in happened.pieces]
         if happened.amended or in_pieces:
             promoted = [*promoted, *self._no_longer_replayable([*happened.amended, *in_pieces])]
-        tombstones = len(plan.changelog)
         amended = dict.fromkeys(happened.amended)
-        self._promote(happened.held, promoted, plan.changelog, amended)
+        self._promote(held, promoted, plan.changelog, amended)
         plan.changelog += [
             piece_row(group, slot)
             for group, slot in dict.fromkeys(happened.pieces)
@@ -546,6 +550,15 @@ class PartitionTask:
             if storage is not None and group.is_open:
                 tombstones += [(tombstone_key(storage, slot), None) for slot in storage.drop_pieces(slots)]
         return tombstones
+
+    def _write_anew(self, happened: Happened, rows: list[tuple[bytes, bytes | None]]) -> Sequence[HeldRow]:
+        """Adds all rows of groups of which a component was erased, once more. Returns what other groups have held since the last plan."""
+        erased = dict.fromkeys(group for group in happened.erased if group.is_open)
+        for group in erased:
+            self.rows -= begin_anew(group)
+            group.list_plain(True)
+            rows += promotion_rows(group, attributes_in(group, self.partition.reading))
+        return [row for row in happened.held if row[0] not in erased] if erased else happened.held
 
     def _no_longer_replayable(self, amended: Iterable[Group]) -> list[Group]:
         """Groups without rows that a command changed: the input alone does not tell what it said, so they get rows now (W-203)."""

@@ -146,6 +146,11 @@ TABLE: list[tuple[str, str, dict[str, Any], bool, str, list[Any]]] = [
     ("remove", "no end", {"seq": 2}, True, "missing 2-", taken_out(2, "2-")),
     ("remove", "a count", {"seq": 1}, False, "number 1 is all that is held: cancel the group", OPEN),
     ("remove", "complete, not ready", {"seq": 2}, True, "missing 2-", taken_out(2, "2-")),
+    ("erase", "never seen", {"seq": 1}, False, UNKNOWN, OPEN),
+    ("erase", "closed", {"seq": 1}, False, CLOSED_ALREADY, CLOSED),
+    ("erase", "a gap", {"seq": 2}, False, "number 2 is not held", OPEN),
+    ("erase", "a gap", {"seq": 1}, True, "erases the payload of number 1", OPEN),
+    ("erase", "complete, not ready", {"seq": 2}, True, "erases the payload of number 2", OPEN),
 ]
 
 
@@ -188,6 +193,7 @@ def test_a_repeated_command_does_nothing_more_w203(verb: Verb) -> None:
         Verb.DECLARE_END: {"seq": 4},
         Verb.WAIVE: {"seq": 2},
         Verb.REMOVE: {"seq": 1},
+        Verb.ERASE: {"seq": 1},
     }
     order = told(verb, command_id="once", **said.get(verb, {}))
     once = story(*STATES["a gap"], order, c(1, id="b"), **AGE)

@@ -280,7 +280,9 @@ def test_every_record_and_unit_by_rule_comes_out_as_the_worker_had_it_b203(
     documents = {
         dict(each.headers)[names.UNIT_ID]: sha256(each.value).digest()
         for each, _ in world.outputs
-        if names.RULE in dict(each.headers) and each.value[:1] in (b"<", b"{") and each.topic != TOPICS.rejected
+        if names.RULE in dict(each.headers)
+        and (each.value or b"")[:1] in (b"<", b"{")
+        and each.topic != TOPICS.rejected
         if dict(each.headers).get(names.KIND) == names.KIND_UNIT
     }
     assert {(row.unit_id or "").encode(): row.document for row in found if row.document} == documents

@@ -31,6 +31,7 @@ COMMANDS = {
     "declare-end": "declare which number of a group is the last",
     "waive": "declare numbers of a group that are not needed",
     "remove": "take one component out of a group",
+    "erase": "remove the payload of one component of a group",
     "adopt": "accept what has changed under strict order",
     "rejected": "refused components of a destination",
     "resubmit": "send refused components again, corrected",
@@ -47,7 +48,7 @@ COMMANDS = {
 }
 """Name and one line of help of each command, in the order of `uow --help`."""
 
-MODULES = dict.fromkeys(("release", "cancel", "expire", "extend", "declare-end", "waive", "remove"), "repair")
+MODULES = dict.fromkeys(("release", "cancel", "expire", "extend", "declare-end", "waive", "remove", "erase"), "repair")
 """Module of each command that shares one; the module keeps its commands by name in `commands`."""
 
 EXTRAS = {

@@ -1,4 +1,4 @@
-"""`uow release|cancel|expire|extend|declare-end|waive|remove D ID --why TEXT`, `uow release D --rule NAME`: commands to the workers, and their answers.
+"""`uow release|cancel|expire|extend|declare-end|waive|remove|erase D ID --why TEXT`, `uow release D --rule NAME`: commands to the workers, and their answers.
 
 Belongs here: the verbs as commands, and the choice of groups (W-76, W-203). Does not belong here: sending and waiting (`uow.ops.group_commands`).
 """
@@ -51,6 +51,7 @@ TEXTS = {
     Verb.DECLARE_END: "Declare which number is the group's last; the group may become complete by it.",
     Verb.WAIVE: "Declare numbers that the group does not need; the unit is then `partial`.",
     Verb.REMOVE: "Move one component from the group to the errors topic; its number may be sent again.",
+    Verb.ERASE: "Remove the payload of one component from the group: its value and the headers of the application. The unit says so.",
 }
 _REST = """
 
@@ -103,7 +104,10 @@ _SAYS: dict[Verb, Decorator] = {
         metavar="NUMBERS",
         help="Numbers that are not needed: 3,5-7.",
     ),
-    Verb.REMOVE: click.argument("numbers", metavar="SEQ", type=click.IntRange(1, MAX_SEQ), callback=_end),
+    **dict.fromkeys(
+        (Verb.REMOVE, Verb.ERASE),
+        click.argument("numbers", metavar="SEQ", type=click.IntRange(1, MAX_SEQ), callback=_end),
+    ),
 }
 _WHICH_ONE: tuple[Decorator, ...] = (click.argument("ids", metavar="ID", callback=_one),)
 _WHICH: tuple[Decorator, ...] = (
@@ -201,8 +205,9 @@ def _command(verb: Verb) -> click.Command:
         ]
         ask(ctx, settings, destination, commands, base, timeout / 1000, as_json)
 
-    run.__doc__ = TEXTS[verb] + _REST + ("\n" if verb is Verb.REMOVE else _MANY)
-    shared = (*(_WHICH_ONE if verb is Verb.REMOVE else _WHICH), *([_SAYS[verb]] if verb in _SAYS else ()), *_HOW)
+    is_of_one = verb in (Verb.REMOVE, Verb.ERASE)
+    run.__doc__ = TEXTS[verb] + _REST + ("\n" if is_of_one else _MANY)
+    shared = (*(_WHICH_ONE if is_of_one else _WHICH), *([_SAYS[verb]] if verb in _SAYS else ()), *_HOW)
     for decorate in reversed((click.argument("destination"), *shared)):
         run = decorate(run)
     return click.command(verb.value)(run)
