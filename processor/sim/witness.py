@@ -28,11 +28,14 @@ from uow.schemas.records import (
 )
 from uow.topics import headers as names
 from uow.topics.catalogue import DestinationTopics
-from uow.topics.policies import DestinationPolicy, ExpirationPolicy, OutcomesPolicy
+from uow.topics.commands import COMMAND, COMMAND_ID, Verb
+from uow.topics.headers import Reading
+from uow.topics.policies import AliasFamily, DestinationPolicy, ExpirationPolicy, OutcomesPolicy
 from uow.topics.runs import position_of
 
 Rows = Sequence[tuple[bytes | None, bytes | None, Headers]]
 
+_EVERY_SPELLING = Reading(AliasFamily)
 _DELIVERED = (UnitOutcome.COMPLETE, UnitOutcome.PARTIAL)
 
 
@@ -105,6 +108,24 @@ class Witness:
         topic, partition, offset = source.rsplit("/", 2)
         return self._broker.log(Tp(topic, int(partition))).everything[int(offset)]
 
+    def _left(self, source: str, where: Tp, erased: bytes | None) -> tuple[bytes | None, Headers]:
+        """Value and headers that a component must have: as it was sent, or, erased by this command, what that leaves (B-216)."""
+        sent = self._sent(source)
+        came = sent.headers() or []
+        if erased is None:
+            return sent.value(), came
+        commands = [
+            each
+            for partition in range(self._broker.settings.partitions)
+            for each in self._broker.log(Tp(self._topics.commands, partition)).everything
+        ]
+        asked = (COMMAND, Verb.ERASE.encode()), (COMMAND_ID, erased)
+        require(
+            any(all(pair in (each.headers() or []) for pair in asked) for each in commands),
+            f"{source} came out in {where} as erased by {erased!r}, which asked for nothing of the kind",
+        )
+        return None, [pair for pair in came if not _EVERY_SPELLING.is_user_header(pair[0]) and pair[0] != names.DIGEST]
+
     def _look_at_error(
         self, where: Tp, key: bytes | None, value: bytes | None, headers: Headers, policy: DestinationPolicy
     ) -> None:
@@ -123,18 +144,19 @@ class Witness:
         if b"fit no record" in (said[names.ERROR_TEXT] or b""):
             return
         sent = self._sent(source)
-        came = sent.headers() or []
+        content, came = self._left(source, where, said.get(f"{names.ORIGIN}erased"))
         require(key == sent.key(), f"{source} came out in {where} with key {key!r}, and was sent with {sent.key()!r}")
         require(headers[: len(came)] == came, f"{source} came out in {where} with {headers}, and was sent with {came}")
-        spare = {name for name, _ in headers[len(came) :]} - names.ERROR_ONLY - {names.MISSING}
+        spare = {name for name, _ in headers[len(came) :]} - names.ERROR_ONLY - {names.MISSING, f"{names.ORIGIN}erased"}
         require(not spare, f"{source} came out in {where} with {spare} besides")
         if names.ERROR_VALUE not in said:
-            require(value == sent.value(), f"{source} came out in {where} with another value")
+            require(value == content, f"{source} came out in {where} with another value")
 
     def _look_at_unit(self, where: Tp, value: bytes | None, said: Mapping[str, Any]) -> None:
         if names.POS in said:
             source = said[names.SOURCE].decode()
-            require(value == self._sent(source).value(), f"{source} came out in {where} with another value")
+            content, _ = self._left(source, where, said.get(names.OWN + names.ERASED))
+            require(value == content, f"{source} came out in {where} with another value")
             self._check_place(where, source)
             return
         for component in codec.decode_as(Unit, value or b"").components:
@@ -149,7 +171,9 @@ class Witness:
 
     def _check_component(self, where: Tp, component: ComponentRecord) -> None:
         """Key, value, headers and time as they were sent (W-95)."""
-        sent = self._sent(str(component.source))
+        sent, erased = self._sent(str(component.source)), dict(component.headers).get(names.ERASED)
+        value, headers = self._left(str(component.source), where, erased)
         one = (component.key, component.value, [*component.headers], component.timestamp)
-        other = (sent.key(), sent.value(), sent.headers() or [], sent.timestamp()[1])
+        said = [(names.ERASED, erased)] if erased is not None else []
+        other = (sent.key(), value, [*headers, *said], sent.timestamp()[1])
         require(one == other, f"{component.source} came out in {where} as {one}, and was sent as {other}")

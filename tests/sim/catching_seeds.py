@@ -66,7 +66,7 @@ CATCHING_SEEDS = {
     "commands_do_not_wait_for_what_came_before_them": 2,
     "commands_that_waited_are_kept_when_their_partition_goes": 1,
     "cancel_of_an_id_that_is_not_open_is_answered_and_forgotten": 4,
-    "partial_unit_comes_out_before_its_components_are_available": 311,
+    "partial_unit_comes_out_before_its_components_are_available": 1025,
     "release_does_not_wait_until_what_it_delivers_is_available": 238,
     "the_last_claim_counts": 53,
     "a_placement_ends_while_its_group_is_open": 11,
