@@ -41,6 +41,8 @@ from uow.topics.routes import Route
 from uow.topics.selector import Selector
 
 HUGE = 1 << 40
+_FIRST_VERBS = tuple(verb for verb in BY_HAND if verb is not Verb.ERASE)
+"""Those that were drawn before there was another."""
 ALIAS_SHARE = 0.4
 """Share of the runs in which some senders spell their headers as other systems do."""
 _ODD: Sequence[Headers] = (
@@ -151,7 +153,8 @@ class Traffic:
         self, rnd: Random, groups: int, *, ordered: bool, aside: Random, families: Sequence[AliasFamily]
     ) -> None:
         self._rnd, self._ordered, self._aside, self._families = rnd, ordered, aside, families
-        self._recycles = Random(rnd.getstate()[1][0])  # of its own, so that recorded seeds play what they played
+        # dice of their own, so that recorded seeds play what they played
+        self._recycles, self._erases = Random(rnd.getstate()[1][0]), Random(rnd.getstate()[1][1])
         self._ids = groups
         self._waiting: list[tuple[bytes, int, bool]] = []
         self._sent: list[tuple[bytes, int, bool]] = []
@@ -180,7 +183,7 @@ class Traffic:
         numbers = (Range(max(1, seq + rnd.randrange(-1, 3)), seq + 2),) if rnd.random() < 0.3 else (Range(seq, seq),)
         command = Command(
             b"c%d" % len(self._commands),
-            rnd.choice(BY_HAND),
+            rnd.choice(_FIRST_VERBS),
             group_id,
             "drawn",
             rnd.choice([None, "Jill"]),
@@ -191,6 +194,8 @@ class Traffic:
         if self._recycles.random() < 0.1:  # of a component that has its group, or had one
             at = f"D.components/{self._recycles.randrange(3)}/{self._recycles.randrange(20)}"
             command = command._replace(verb=Verb.RECYCLE, source=at)
+        elif self._erases.random() < 0.1:
+            command = command._replace(verb=Verb.ERASE)
         headers = command_headers(command)
         if rnd.random() < 0.05:
             del headers[rnd.randrange(len(headers))]
