@@ -1,25 +1,31 @@
-"""Fingerprints of a unit's components: short checksums of their ids and values, remembered after the unit's delivery (W-40).
+"""Fingerprints of a unit's components: short checksums of their ids and values, remembered after the unit's delivery (W-40, B-38).
 
 With them a component that comes after the delivery is classified as before it: `resend`, `duplicate` or `conflict`. A fingerprint is the
 CRC-32C of a value, 4 bytes little-endian, in number order; if any component has an id, as many fingerprints of ids follow, 0 for none.
+
+Where the assembler gave the numbers a copy is known by its id alone, and in whichever unit of its key it was: a zero byte, which no other fingerprints
+begin a multiple of 4 with, and 8 bytes of BLAKE2b of group id and component id for each component, little-endian and ascending.
 
 Belongs here: making and comparing them. Does not belong here: the treatment of each case (`uow.processor.core.decide`), and the ledger's bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
+from hashlib import blake2b
 from struct import Struct
 
 import google_crc32c
 
 from uow.schemas.claim_check import checksum_of
-from uow.schemas.component import component_id_of
+from uow.schemas.component import component_id_of, sized
 
 MOST = 1_000
 """Units with more components are remembered without fingerprints."""
 
+_OF_IDS = b"\0"
+_ID_BYTES = 8
 _NULL = 0xFFFF_FFFF
 """Of a null value."""
 _DIGEST_LENGTH = 64
@@ -48,6 +54,33 @@ def fingerprints(bodies: Mapping[int, bytes]) -> bytes:
     if any(ids):
         values += ids
     return _numbers(len(values)).pack(*values)
+
+
+def id_fingerprint(group_id: bytes, component_id: bytes) -> int:
+    """The fingerprint of a component of a group that the assembler numbers."""
+    digest = blake2b(sized(group_id) + component_id, digest_size=_ID_BYTES, usedforsecurity=False)
+    return int.from_bytes(digest.digest(), "little")
+
+
+def id_fingerprints(group_id: bytes, component_ids: Collection[bytes]) -> bytes:
+    """Fingerprints of all components of such a group, by their ids; empty if there are none, or more than `MOST`."""
+    if not 0 < len(component_ids) <= MOST:
+        return b""
+    return _OF_IDS + b"".join(
+        each.to_bytes(_ID_BYTES, "little") for each in sorted(id_fingerprint(group_id, each) for each in component_ids)
+    )
+
+
+def id_count(prints: bytes) -> int:
+    """How many components are known by their ids alone; 0 where fingerprints are those of values, too."""
+    return len(prints) // _ID_BYTES if len(prints) % 4 == 1 else 0
+
+
+def ids_in(prints: bytes) -> tuple[int, ...]:
+    """The same as a tuple of `id_fingerprint`."""
+    count = id_count(prints)
+    found: tuple[int, ...] = Struct(f"<{count}Q").unpack_from(prints, 1) if count else ()
+    return found
 
 
 def _alike(bodies: Sequence[bytes], at: int, values: list[int], ids: list[int]) -> bool:

@@ -323,7 +323,7 @@ class ClosedGroup:
         highest: The unit's end, or the highest number held.
         closed_before: Input position when it closed: a replay must not hold its components before that position again.
         closed_at: The partition's clock when it closed.
-        prints: Fingerprints of a complete unit's components (`uow.schemas.fingerprint`), or empty.
+        prints: Fingerprints of a unit's components (`uow.schemas.fingerprint`), or empty.
     """
 
     id: bytes

@@ -187,6 +187,11 @@ class GroupPolicy(DestinationPolicy):
         return bool(is_read) or self.value_format is ValueFormat.XML
 
     @property
+    def remembers_components(self) -> bool:
+        """True if a component is known once its unit is delivered, by its id (B-38). Where senders number them, its number tells."""
+        return self.assigns and self.tells_duplicates_apart
+
+    @property
     def row_key(self) -> str:
         """Rule and routing name, without the version."""
         return self.rule.rpartition("@")[0]

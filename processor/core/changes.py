@@ -181,7 +181,7 @@ class Closed(NamedTuple):
         highest: The unit's end, or the highest number held; 0 when nothing was held.
         before: Input position at that moment: what was held lies before it.
         at: The partition's clock at that moment, epoch ms.
-        prints: Of a complete unit that is not too large: fingerprints of its components (W-40).
+        prints: Of a unit that is not too large: fingerprints of its components. Where senders number them, of a complete one (W-40, B-38).
     """
 
     id: bytes

@@ -11,6 +11,7 @@ from heapq import heapify, heappop, heappush
 from itertools import islice
 
 from uow.processor.core.changes import Closed
+from uow.schemas.fingerprint import id_count, id_fingerprint, ids_in
 
 
 class ClosedMemory:
@@ -38,6 +39,8 @@ class ClosedMemory:
         self._first_at = 0  # when the first group closed whose time is known
         # groups by rule need not close in the order of their generations: those above every one that closed after them
         self._newer: dict[bytes, deque[Closed]] = {}
+        # fingerprints of components that the assembler numbered, and in how many of the units they are
+        self._delivered: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -48,6 +51,10 @@ class ClosedMemory:
     def get(self, group_id: bytes) -> Closed | None:
         """The last closed group of this id, or None."""
         return self.by_id.get(group_id)
+
+    def has(self, group_id: bytes, component_id: bytes) -> bool:
+        """True if a unit of this id that is remembered has the component, whose number the assembler gave (B-38)."""
+        return bool(self._delivered) and id_fingerprint(group_id, component_id) in self._delivered
 
     def newest_before(self, group_id: bytes) -> int:
         """The highest generation of this id that closed before one below it and is remembered; 0 if there is none."""
@@ -64,6 +71,8 @@ class ClosedMemory:
             newer.append(before)
         self.by_id[closed.id] = closed
         self.order.append(closed)
+        if closed.prints:
+            self._count_components(closed, 1)
 
     def replace(self, before: Closed, after: Closed) -> None:
         """Corrects what was added a moment ago; its place in line stays. Nothing happens if it is forgotten already."""
@@ -71,6 +80,8 @@ class ClosedMemory:
             return
         self._count()
         self.memory_bytes += memory_of(after) - memory_of(before)
+        self._count_components(before, -1)
+        self._count_components(after, 1)
         self.by_id[before.id] = after
         newest_first = range(len(self.order) - 1, -1, -1)
         self.order[next(index for index in newest_first if self.order[index] is before)] = after
@@ -106,6 +117,8 @@ class ClosedMemory:
     def _forget_oldest(self) -> Closed:
         oldest = self.order.popleft()
         self.memory_bytes -= memory_of(oldest)
+        if oldest.prints:
+            self._count_components(oldest, -1)
         self._counted -= 1
         if self.by_id.get(oldest.id) is oldest:
             del self.by_id[oldest.id]
@@ -116,6 +129,12 @@ class ClosedMemory:
                 del self._newer[oldest.id]
         return oldest
 
+    def _count_components(self, closed: Closed, units: int) -> None:
+        for each in ids_in(closed.prints):
+            count = self._delivered.pop(each, 0) + units
+            if count:
+                self._delivered[each] = count
+
     def _count(self) -> None:
         """Counts those that came since the last time: the fast path adds them by itself."""
         new = len(self.order) - self._counted
@@ -125,12 +144,13 @@ class ClosedMemory:
 
 
 _CLOSED_BYTES = 340
+_COMPONENT_BYTES = 100
 _COMMAND_BYTES = 190
 
 
 def memory_of(closed: Closed) -> int:
     """About what is taken to remember a closed group. `tests/engine/test_memory.py` measures it."""
-    return _CLOSED_BYTES + len(closed.id) + len(closed.prints)
+    return _CLOSED_BYTES + len(closed.id) + len(closed.prints) + _COMPONENT_BYTES * id_count(closed.prints)
 
 
 class CommandMemory:

@@ -54,7 +54,7 @@ def counted(policy: GroupPolicy, roll_over_bytes: int) -> Counting:
     if most is None or most > policy.max_components:
         most = 0
     most_bytes = min(policy.max_bytes, HELD_LIMIT_BYTES, roll_over_bytes)
-    return Counting(policy, most, min(waits or (), default=NEVER), most_bytes)
+    return Counting(policy, most, min(waits or (), default=NEVER), most_bytes, policy.remembers_components)
 
 
 def _waits(condition: Condition) -> list[int] | None:
@@ -126,6 +126,7 @@ def hold_routed_rows(partition: PartitionState, columns: Columns, on_record: Cal
                 len(body) > own.most_bytes
                 or len(partition.by_rule.get(policy.rule_id, ())) >= policy.max_open_groups
                 or partition.elsewhere(group_id) is not None
+                or (own.remembers and _is_delivered(partition, clock, group_id, component_id))
             ):
                 on_record(record, whole)
                 continue
@@ -145,6 +146,7 @@ def hold_routed_rows(partition: PartitionState, columns: Columns, on_record: Cal
                 or arrival >= ruled.scheduled
                 or component_id in ruled.component_ids
                 or group.bytes + len(body) > of_group.most_bytes
+                or (of_group.remembers and _is_delivered(partition, clock, group_id, component_id))
             ):
                 on_record(record, whole)
                 continue
@@ -153,7 +155,8 @@ def hold_routed_rows(partition: PartitionState, columns: Columns, on_record: Cal
         held, held_bytes = held + 1, held_bytes + len(body)
         note_held((group, seq, False, offset, None))
         if len(group.held) >= counting.most:
-            parts = group_id, group.generation, UnitOutcome.COMPLETE, Reason.COUNT, seq, offset + 1, clock, b""
+            prints = group.id_prints() if counting.remembers else b""
+            parts = group_id, group.generation, UnitOutcome.COMPLETE, Reason.COUNT, seq, offset + 1, clock, prints
             closed = new(Closed, parts)
             if is_bare:
                 group.keep_tail(new(Tail, (component_id, offset, (), None)))
@@ -164,6 +167,12 @@ def hold_routed_rows(partition: PartitionState, columns: Columns, on_record: Cal
             partition.rule_deadlines.put(group, arrival + counting.wait_ms + 1)
     partition.counts.held += held
     partition.held_bytes += held_bytes
+
+
+def _is_delivered(partition: PartitionState, clock: int, group_id: bytes, component_id: bytes) -> bool:
+    """True if a unit of the group's id that is remembered at this moment has the component (B-38)."""
+    partition.closed.trim(clock)
+    return partition.closed.has(group_id, component_id)
 
 
 _MANY: Final = 1_024

@@ -51,7 +51,7 @@ from uow.schemas.error_classes import (
     UnitTooLargeError,
     UowError,
 )
-from uow.schemas.fingerprint import case_of, fingerprints
+from uow.schemas.fingerprint import case_of, fingerprints, id_count
 from uow.schemas.records import Attributes, Reason, UnitOutcome
 from uow.topics.commands import Command
 from uow.topics.grouping import GroupPolicy
@@ -114,6 +114,7 @@ class Situation(NamedTuple):
         newest: The highest generation among the open groups of the id.
         credits: True if a release was asked for when none of the rule's groups waited (B-105).
         first: Of a rule that delivers in order the place of the first open group, see `place_of`; None if none is open.
+        is_known: True if a unit of the id that waits, or that was delivered and is remembered, has a component of this id (B-38).
     """
 
     group: Group | None
@@ -127,6 +128,7 @@ class Situation(NamedTuple):
     newest: int = 0
     credits: bool = False
     first: Place | None = None
+    is_known: bool = False
 
     def is_behind(self, opened_at: int, group_id: bytes, generation: int) -> bool:
         """True if a group that opened then is not the first of its rule (B-118)."""
@@ -151,7 +153,8 @@ class Situation(NamedTuple):
         """The close of the open group at this moment."""
         assert self.group is not None
         group = self.group
-        return Closed(group.id, group.generation, outcome, reason, group.highest, self.before, at)
+        prints = group.id_prints() if outcome in DELIVERED else b""
+        return Closed(group.id, group.generation, outcome, reason, group.highest, self.before, at, prints)
 
     def unopened(self, group_id: bytes, outcome: UnitOutcome, reason: Reason, at: int) -> Closed:
         """The close of an id of which nothing is held: its group, the next after the one that is remembered, never opens."""
@@ -159,6 +162,8 @@ class Situation(NamedTuple):
         return Closed(group_id, generation, outcome, reason, 0, self.before, at)
 
 
+DELIVERED = frozenset({UnitOutcome.COMPLETE, UnitOutcome.PARTIAL})
+"""How a group closes whose components become a unit."""
 _NO_ATTRIBUTES = Attributes()
 _VIOLATIONS = (
     UnitConflictError,
@@ -198,7 +203,7 @@ def _closed_complete(arrival: Arrival, now: Situation) -> Effect | None:
             arrival.marks,
         )
     case, marks = "duplicate", arrival.marks
-    if now.closed.prints:
+    if now.closed.prints and not id_count(now.closed.prints):
         case = case_of(now.closed.prints, now.closed.highest, marks.seq, marks.component_id, arrival.value)
         if case != "conflict" and now.policy.duplicate_policy is DuplicatePolicy.DROP_IDENTICAL:
             return Dropped(case)
@@ -300,11 +305,13 @@ def _wrong_end(arrival: Arrival, now: Situation) -> Effect | None:
 def _taken_already(arrival: Arrival, now: Situation) -> Effect | None:
     """Line 10 where the assembler gives the numbers: the same component id, or the same record of the router's input, once more (B-38, B-39)."""
     component_id = arrival.facts.component_id if arrival.facts is not None else None
-    if now.group is None or now.group.ruled is None or component_id not in now.group.ruled.component_ids:
+    is_held = now.group is not None and now.group.ruled is not None and component_id in now.group.ruled.component_ids
+    if not (is_held or now.is_known):
         return None
     if now.policy.duplicate_policy is DuplicatePolicy.DROP_IDENTICAL:
         return Dropped("resend")
-    return _refuse(DuplicateSequenceNumberError, "resend", "held already", arrival.marks)
+    text = "held already" if is_held else "in another unit already"
+    return _refuse(DuplicateSequenceNumberError, "resend", text, arrival.marks)
 
 
 def _too_many_groups(arrival: Arrival, now: Situation) -> Effect | None:
@@ -473,8 +480,8 @@ def pieces_given_up(group: Group, closed: Closed) -> list[TakenOut]:
     """The pieces of components that are not whole when their group closes: whatever becomes of it, they go to `D.errors` (B-124)."""
     if group.segments is None:
         return []
-    is_unit = closed.outcome in (UnitOutcome.COMPLETE, UnitOutcome.PARTIAL)
-    outcome, missing = UnitOutcome.FAILED if is_unit else closed.outcome, group.missing()
+    outcome = UnitOutcome.FAILED if closed.outcome in DELIVERED else closed.outcome
+    missing = group.missing()
     bodies = group.segments.bodies.values()
     return [TakenOut(body, missing, "its component is not whole", outcome, closed.reason) for body in bodies]
 
@@ -531,6 +538,7 @@ def _hold(arrival: Arrival, now: Situation) -> Decision:
             max(group.highest, marks.seq),
             now.before,
             now.clock,
+            group.id_prints(marks.component_id) if outcome in DELIVERED else b"",
         )
 
     spared = group.spared(group.waived, end) - group.is_waived(marks.seq) if group.waived else 0

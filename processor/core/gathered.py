@@ -177,12 +177,14 @@ class Counting(NamedTuple):
         most: Number of components at which they are full, where nothing else completes them; 0 where more is asked.
         wait_ms: How long after its first component a group is given up; `NEVER` if it is not.
         most_bytes: Of components: as long as there are no more, a group is within every limit.
+        remembers: True if components are known once their unit is delivered (B-38).
     """
 
     policy: GroupPolicy
     most: int
     wait_ms: int
     most_bytes: int
+    remembers: bool
 
 
 def satisfied_at(source: Source, gathered: Gathered) -> int:

@@ -44,7 +44,7 @@ from uow.processor.core.ranges import (
 from uow.processor.core.segments import FIRST_SLOT, Segments
 from uow.schemas.claim_check import external_bytes
 from uow.schemas.component import component_id_of, decode_component
-from uow.schemas.fingerprint import fingerprints
+from uow.schemas.fingerprint import fingerprints, id_fingerprints
 from uow.schemas.records import (
     MAX_SEQ,
     Range,
@@ -581,6 +581,12 @@ class Group:
         if policy.expiration_policy is ExpirationPolicy.DELIVER_PARTIAL and give_up.at < NEVER:
             return min(due, max(give_up.at, self.deliver_at))
         return min(due, give_up.at)
+
+    def id_prints(self, joining: bytes | None = None) -> bytes:
+        """Fingerprints of its components, which are kept once their unit is delivered, where the assembler numbers them (B-38). `joining`: id of one more."""
+        if self.ruled is None or not self.ruled.policy.remembers_components:
+            return b""
+        return id_fingerprints(self.id, self.ruled.component_ids | ({joining} if joining is not None else set()))
 
     def complete_reason(self) -> Reason:
         """Why a group by rule that waits is complete: by a condition that holds, or because the next component did not fit (B-40)."""

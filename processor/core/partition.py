@@ -532,6 +532,7 @@ class Partition(PartitionState):
             newest=max(self.newest(marks.id), self.closed.newest_before(marks.id)),
             credits=row.rule_id in self.credits,
             first=self.first_place(row),
+            is_known=self._is_known(marks.id, marks.component_id, row),
         )
         arrival = Arrival(marks, record.offset(), at, value, b"", None, 0, facts)
         if row.assigns and (early := decide_before(arrival, now, ASSIGNED_LINES)) is not None:
@@ -548,6 +549,15 @@ class Partition(PartitionState):
         arrival = arrival._replace(marks=marks, body=body, tail=tail)
         self._carry_out(decide_assigned(arrival, now) if row.assigns else decide_given(arrival, now), record)
         return None
+
+    def _is_known(self, group_id: bytes, component_id: bytes | None, row: GroupPolicy) -> bool:
+        """True if a unit that waits, or that was delivered and is remembered, has the component (B-38)."""
+        if component_id is None:
+            return False
+        if row.remembers_components and self.closed.has(group_id, component_id):
+            return True
+        several = self.generations(group_id) if group_id in self.aside else []
+        return any(component_id in each.ruled.component_ids for each in several if each.ruled is not None)
 
     def _make_room(self, row: GroupPolicy) -> None:
         """Closes the oldest open groups of a rule that has as many as it may (B-37)."""

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from tests.core.rule_script import Table, r, row, sizes, told_by
-from tests.core.script import T0, Story, c, clock, context_of, ms, policy_of, refused, story, told, unit
+from tests.core.script import (
+    T0,
+    SeenRefusal,
+    Sent,
+    Story,
+    c,
+    clock,
+    context_of,
+    ms,
+    policy_of,
+    refused,
+    story,
+    told,
+    unit,
+)
 from tests.fake_record import INPUT
 from uow.processor.core.group import Group
 from uow.processor.engine.task import PartitionTask
@@ -21,8 +36,8 @@ from uow.schemas.error_classes import (
 from uow.schemas.records import Reason
 from uow.topics.conditions import AllOf, AnyOf, Count, EndFlagWithoutGaps, Not
 from uow.topics.grouping import MAX_OPEN_GROUPS
-from uow.topics.policies import DuplicatePolicy, ExpirationPolicy, OutcomesPolicy, ViolationPolicy
-from uow.topics.rules import AtMaxOpenGroups, BelowMin, LateJoin, Numbering
+from uow.topics.policies import DuplicatePolicy, ExpirationPolicy, Fingerprints, OutcomesPolicy, ViolationPolicy
+from uow.topics.rules import AtMaxOpenGroups, BelowMin, LateJoin, Numbering, Release
 
 FRANCE = row("France", complete_count=10, age_ms=30_000)
 UK = row("UK", complete_count=5, age_ms=15_000)
@@ -238,6 +253,74 @@ def test_a_record_that_is_routed_again_is_a_resend_b38() -> None:
     assert told_by(*copies, rules=[failing]).open == {"low-stock/UK": "1"}
     dropping = row(complete_count=5, destination={"duplicate_policy": DuplicatePolicy.DROP_IDENTICAL})
     assert told_by(*copies, rules=[dropping]).seen == []
+
+
+REMEMBERED = {"fingerprints": Fingerprints.ALWAYS}
+
+
+@pytest.mark.parametrize("how", [{"complete_count": 2}, {"complete_bytes": 20}, {"age_ms": 5_000}])
+def test_a_copy_of_what_was_delivered_is_a_resend_while_its_unit_is_remembered_b38(how: dict[str, int]) -> None:
+    """Whatever completed the unit, and however many of its key came after it. Under another key the same record is another component."""
+
+    def sent(**destination: object) -> tuple[Story, Sent]:
+        table = [row(name, destination=destination, **how) for name in ("UK", "France")]
+        copies = [
+            r(name, input="stock.events/1/7", at=at) for name, at in (("UK", 0), ("UK", 20), ("France", 21), ("UK", 90))
+        ]
+        steps = [copies[0], *(r(at=number) for number in (1, 8, 9, 18)), *copies[1:]]
+        return told_by(*steps, rules=table, closed_retention_ms=60_000), copies[1]
+
+    played, copy = sent(**REMEMBERED)
+    refusals = [seen for seen in played.seen if isinstance(seen, SeenRefusal)]
+    assert refusals == [refused(copy, DuplicateSequenceNumberError, "resend")]
+    assert (played.counts.held, played.counts.duplicate) == (7, 1)
+    dropping, _ = sent(duplicate_policy=DuplicatePolicy.DROP_IDENTICAL)
+    assert (dropping.counts.held, dropping.counts.duplicate, dropping.counts.rejected) == (7, 1, 0)
+
+
+def test_a_copy_of_what_was_delivered_is_another_component_unless_copies_are_to_be_found_b38() -> None:
+    copies = [r(input="stock.events/1/7", at=at) for at in (0, 2)]
+    assert sizes(told_by(*copies, rules=[row(complete_count=1)])) == [("complete", "count", 1)] * 2
+
+
+@pytest.mark.parametrize("verb", ["cancel", "expire"])
+def test_a_copy_of_what_was_given_up_is_taken_b38(verb: str) -> None:
+    """An operator sends it again from `D.errors`."""
+    giving_up = row(complete_count=5, on_give_up=ExpirationPolicy.REDIRECT, destination=REMEMBERED)
+    copies = [r(input="stock.events/1/7", at=at) for at in (0, 2)]
+    played = told_by(copies[0], told(verb, id="low-stock/UK", at=1), copies[1], rules=[giving_up])
+    assert (played.counts.duplicate, played.open) == (0, {"low-stock/UK": "1"})
+
+
+def test_units_of_more_than_a_thousand_components_are_not_remembered_by_them_b38() -> None:
+    for size, found in ((1_000, 1), (1_001, 0)):
+        copies = [r(input="stock.events/1/7", at=at) for at in (0, 2)]
+        big = row(complete_count=size, destination=REMEMBERED)
+        played = told_by(copies[0], *(r(at=1) for _ in range(size - 1)), copies[1], rules=[big])
+        assert (len(played.units), played.counts.duplicate) == (1, found)
+
+
+def test_a_copy_of_what_waits_for_its_release_is_a_resend_b38() -> None:
+    copies = [r(input="stock.events/1/7", at=at) for at in (0, 2)]
+    held = row(complete_count=2, rule={"release": Release.HOLD_ALL})
+    assert told_by(copies[0], r(at=1), copies[1], rules=[held]).seen == [
+        refused(copies[1], DuplicateSequenceNumberError, "resend")
+    ]
+
+
+@pytest.mark.parametrize("has_ids", [True, False])
+def test_a_rule_that_no_longer_numbers_refuses_what_comes_for_the_delivered_id_b38_w40(has_ids: bool) -> None:
+    """Nobody can tell a copy of a component that a producer sent past the router, without an id."""
+    before = row(complete_count=2, destination=REMEMBERED)
+    after = row(version=2, rule={"sequence": Numbering.GIVEN}, destination=REMEMBERED)
+    late = r(version=2, seq=1, at=2)
+    sent = [
+        replace(each, headers=[pair for pair in each.headers if has_ids or pair[0] != "uow-input"])
+        for each in (r(at=0), r(at=1))
+    ]
+    assert told_by(*sent, late, rules=[before, after]).seen[1:] == [
+        refused(late, DuplicateSequenceNumberError, "duplicate")
+    ]
 
 
 def test_equal_payloads_are_different_components_b39() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.core.rule_script import Table, r, row, sizes
-from tests.core.script import TOPICS, Story, Told, c, clock, context_of, ms, policy_of, story, told
+from tests.core.script import TOPICS, Story, Told, c, clock, context_of, ms, policy_of, refused, story, told
 from tests.core.streams import groups_of as all_of
 from tests.engine.restored_logs import Logs
 from tests.engine.test_replay import WIDE, draw_limits
@@ -18,7 +18,8 @@ from uow.processor.engine.replayable import NO_REPLAY, ReplayLimits
 from uow.processor.engine.restore import restore
 from uow.processor.engine.rows import read_ledger
 from uow.processor.engine.task import PartitionTask
-from uow.schemas.error_classes import StateCorruptedError
+from uow.schemas.error_classes import DuplicateSequenceNumberError, StateCorruptedError
+from uow.topics.policies import Fingerprints
 from uow.topics.rules import BelowMin, DeliverOrder, Numbering, Release
 
 ROWS = (
@@ -28,6 +29,7 @@ ROWS = (
     row("given", age_ms=20_000, rule={"rule_id": "numbered", "sequence": Numbering.GIVEN}),
     row("bytes", complete_bytes=30, age_ms=30_000),
     row("held", complete_count=2, age_ms=30_000, rule={"rule_id": "held", "release": Release.HOLD_FIRST}),
+    row("kept", complete_count=2, destination={"fingerprints": Fingerprints.ALWAYS}),
 )
 HELD = {"rule_id": "held", "max_waiting": 1}
 POLICY = policy_of(incomplete_expiration_ms=11_000)
@@ -128,6 +130,14 @@ def write(*steps: Any, limits: ReplayLimits = NO_REPLAY, rows: Any = ROWS) -> tu
     for plan in played.plans:
         logs.add(plan)
     return logs, played
+
+
+def test_a_copy_of_what_was_delivered_before_the_restart_is_a_resend_b38() -> None:
+    copies = [r("kept", input="stock.events/0/7", at=at) for at in (0, 2)]
+    logs, _ = write(copies[0], r("kept", at=1))
+    after = Story(restored(logs), offset=2)
+    after.send(copies[1])
+    assert after.seen == [refused(copies[1], DuplicateSequenceNumberError, "resend")]
 
 
 def test_a_deadline_is_what_it_was_before_the_restart_b68() -> None:

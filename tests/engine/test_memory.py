@@ -18,6 +18,7 @@ from uow.processor.core.closed import ClosedMemory, CommandMemory, memory_of
 from uow.processor.engine.replayable import NO_REPLAY, ReplayLimits
 from uow.processor.engine.task import PartitionTask
 from uow.processor.rules.conditions import MAX_CALENDARS
+from uow.schemas.fingerprint import id_fingerprints
 from uow.schemas.records import Reason, UnitOutcome
 from uow.topics.path_map import PathMap, claim_key, claim_value
 from uow.topics.policies import ExpirationPolicy
@@ -115,18 +116,20 @@ def test_one_component_of_the_highest_number_costs_no_more_than_any_other(policy
     assert found[1] < 200_000
 
 
-def closed(number: int, long: bool, prints: int) -> Closed:
+def closed(number: int, long: bool, prints: int, components: int = 0) -> Closed:
     name = b"group-%06d" % number + b"x" * (240 * long)
-    return Closed(name, 1, UnitOutcome.COMPLETE, Reason.END, 1_000 + number, 2_000 + number, T0 + number, bytes(prints))
+    kept = id_fingerprints(name, [b"%d" % each for each in range(components)]) if components else bytes(prints)
+    return Closed(name, 1, UnitOutcome.COMPLETE, Reason.END, 1_000 + number, 2_000 + number, T0 + number, kept)
 
 
-@pytest.mark.parametrize("prints", [0, 400, 8_000])
+@pytest.mark.parametrize(("prints", "components"), [(0, 0), (400, 0), (8_000, 0), (0, 1), (0, 30)])
 @pytest.mark.parametrize("long", [False, True])
-def test_estimate_is_what_closed_ids_take(long: bool, prints: int) -> None:
+def test_estimate_is_what_closed_ids_take(long: bool, prints: int, components: int) -> None:
+    """With fingerprints of values, or of the ids of components alone, which are found in whichever unit they are (B-38)."""
     memory = ClosedMemory(3_600_000, 1_000_000)
     with traced() as found:
-        for number in range(GROUPS):
-            memory.add(closed(number, long, prints))
+        for number in range(GROUPS // max(1, components)):
+            memory.add(closed(number, long, prints, components))
         memory.trim(T0)
     assert 0.6 < found[0] / memory.memory_bytes < 1.4, f"{found[0] / GROUPS:.0f} bytes an id"
 
@@ -147,6 +150,22 @@ def test_what_closed_ids_take_is_known_whatever_becomes_of_them() -> None:
     assert memory.memory_bytes == sum(map(memory_of, memory.order))
     memory.shrink(10**9)
     assert (len(memory), memory.memory_bytes) == (0, 0)
+
+
+def test_components_are_known_as_long_as_a_unit_is_remembered_that_has_them_b38() -> None:
+    """One that fails while it is written is not delivered (W-115)."""
+    memory = ClosedMemory(1_000, 50)
+    for at in (1, 500):
+        unit = closed(1, False, 0, 2)._replace(at=at)
+        memory.add(unit)
+    known = []
+    for clock in (1_001, 1_002, 1_501):
+        memory.trim(clock)
+        known.append((memory.has(unit.id, b"0"), memory.has(unit.id, b"2"), memory.has(b"other", b"0")))
+    assert known == [(True, False, False)] * 2 + [(False, False, False)]
+    memory.add(unit)
+    memory.replace(unit, unit._replace(outcome=UnitOutcome.FAILED, prints=b""))
+    assert not memory.has(unit.id, b"0")
 
 
 @pytest.mark.parametrize("length", [10, 250])

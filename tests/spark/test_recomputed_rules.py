@@ -48,7 +48,7 @@ from uow.spark_sink.recompute import (
 from uow.topics import headers as names
 from uow.topics.commands import Command, Verb, command_headers
 from uow.topics.manifests import Manifest, ReplyContext, RequestEntry
-from uow.topics.policies import DestinationPolicy, OutcomesPolicy, ValueFormat
+from uow.topics.policies import DestinationPolicy, Fingerprints, OutcomesPolicy, ValueFormat
 from uow.topics.rules import (
     AtMaxOpenGroups,
     AtWaitingLimit,
@@ -141,7 +141,10 @@ class Life(NamedTuple):
 def lived(seed: int, *, with_commands: bool = True) -> Life:
     rnd = Random(seed)
     rows = {row.name: row for row in draw_rows(rnd)}
-    policy: DestinationPolicy = policy_of(outcomes=OutcomesPolicy.ALL, incomplete_expiration_ms=80)
+    fingerprints = [*Fingerprints][seed // 2 % 2]
+    policy: DestinationPolicy = policy_of(
+        outcomes=OutcomesPolicy.ALL, incomplete_expiration_ms=80, fingerprints=fingerprints
+    )
     task, world = new_task(policy, rules=RowTable(rows, "D", policy)), World()
     ids = [each.rule.rule_id for each in rows.values()]
     arrived, told, decided, ticks = [], [], [], []
