@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tests.fake_record import FakeRecord
+from tests.spark.delta_rows import nested_components, table_rows
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.ports import Plan, Tp
 from uow.processor.engine.task import PartitionTask
@@ -285,8 +286,9 @@ class Stage:
     def rows(self, table: Table) -> list[Any]:
         """A table, in the order of its records."""
         order = ("unit_partition", "unit_offset", "position") if table is Table.COMPONENTS else ("partition", "offset")
-        # sorted here: Spark would make two more jobs of it
-        found = self._present(table).collect()
+        found = table_rows(Path(self.tables.path(table)))
+        if table is Table.COMPONENTS:
+            found += nested_components(table_rows(Path(self.tables.path(Table.UNITS))))
         return sorted(found, key=lambda row: [(row[name] is not None, row[name] or 0) for name in order])
 
     def _present(self, table: Table) -> DataFrame:

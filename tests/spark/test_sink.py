@@ -25,7 +25,7 @@ from uow.schemas.records import Unit
 from uow.schemas.registry import Registry, RegistryFramer, connect
 from uow.spark_sink import delta_sink as sink_module
 from uow.spark_sink.kafka import Cluster
-from uow.spark_sink.tables import ComponentsForm, Table, append_once, columns
+from uow.spark_sink.tables import PLACE, ComponentsForm, Table, append_once, columns
 from uow.topics.policies import ExpirationPolicy
 from uow.topics.routes import Route
 from uow.topics.selector import Selector
@@ -147,6 +147,9 @@ def test_every_record_of_the_output_topics_becomes_rows_and_aborted_ones_never_d
     [passed] = stage.rows(Table.PASSED)
     assert (passed.key, passed.value, passed.topic) == (b"letter", b"news", stage.names.units)
     assert [(header.name, header.value) for header in passed.headers] == [("note", b"\xff\x00"), ("note", None)]
+    for table in (Table.COMPONENTS, Table.REJECTED):  # as the tests read them is as Spark reads them
+        by_spark = stage.tables.read(stage.spark, table).orderBy(*PLACE[table]).collect()
+        assert by_spark == sorted(stage.rows(table), key=lambda row: [row[name] for name in PLACE[table]])
 
 
 def the_unit_is_one_row_and_its_components_are_rows_in_order(stage: Stage) -> None:
