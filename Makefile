@@ -20,8 +20,8 @@ demo: setup ## both stories on an embedded broker; ARGS='low-stock --keep' for o
 	@$(BIN)/uow demo $(ARGS)
 	@$(if $(ARGS),,$(BIN)/uow demo low-stock)
 
-# Five processes, which share a broker, also on two cores: two have a Spark session each, the others wait more than they work. PARALLEL= for one.
-PARALLEL ?= -n 5 --no-loadscope-reorder
+# Seven processes, which share a broker, also on two cores: three have a Spark session each, the others wait more than they work. PARALLEL= for one.
+PARALLEL ?= -n 7 --no-loadscope-reorder
 # A test that fails is tried once more, and what it failed with is printed (decision 67); RERUNS=0 to see each at its first try.
 RERUNS  ?= 1
 test: setup ## every test but the docker tier and the drills; ARGS='-k name' selects
