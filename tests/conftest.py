@@ -74,7 +74,6 @@ SPARK_SESSIONS = (
 
 
 LONG_S = {
-    "test_demo_end_to_end": 190,
     "test_worker_processes": 180,
     "test_three_brokers": 140,
     "test_planted_defects": 138,
@@ -82,7 +81,7 @@ LONG_S = {
     "test_embedded_broker": 110,
     "test_router_on_broker": 88,
     "test_memory_budget": 75,
-    "test_demo": 70,
+    "test_demo": 250,
     "test_trust_on_broker": 65,
     "test_repartition": 60,
     "test_migration": 60,

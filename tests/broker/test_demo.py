@@ -1,8 +1,9 @@
-"""The Megazon story, played small and without Spark, asserted on its topics (W-128 to W-132)."""
+"""The Megazon story, played small, from Jill's order to Delta tables and a clean audit, asserted on its topics and tables (W-127 to W-132)."""
 
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -17,9 +18,10 @@ import pytest
 
 from tests.demo_run import DemoRun, Seen
 from tests.processes import PATIENCE_S, is_alive, wait_for
+from tests.spark.delta_rows import table_rows
 
 UOW = Path(sys.executable).with_name("uow")
-STORY_S = 400
+STORY_S = 900
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(STORY_S + 60)]
 
@@ -27,7 +29,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(STORY_S + 60)]
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoRun]:
     """One story for all tests of this file, still running when they look."""
-    run = DemoRun(UOW, tmp_path_factory.mktemp("demo"), ["--without-spark", "--keep", "--customers", "40"])
+    run = DemoRun(UOW, tmp_path_factory.mktemp("demo"), ["--keep", "--customers", "40"])
     try:
         run.child.wait_output("look around", STORY_S)
         yield run
@@ -169,6 +171,34 @@ def rebuilt(demo: DemoRun, status: int, *options: str) -> Any:
     done = subprocess.run(command, capture_output=True, timeout=STORY_S, check=False)
     assert done.returncode == status, done.stderr
     return json.loads(done.stdout)
+
+
+def test_the_demo_ends_with_a_clean_audit_and_tables_that_agree(demo: DemoRun) -> None:
+    """W-132, W-216: the report, the audit, the page and the tables tell the same."""
+    report = demo.report
+    assert report["good"], report["checks"]
+    assert report["audit"]["clean"]
+    assert report["audit"]["received"] == report["records"]["received"]
+
+    tables = Path(report["tables"]) / "megazon"
+    found = table_rows(tables / "units")
+    units = {row.id: row for row in found}
+    assert len(units) == report["units"] == len(found)
+    refused = Counter(row.error_class for row in table_rows(tables / "rejected") if row.topic == "megazon.rejected")
+    assert refused == {name: sum(cases.values()) for name, cases in report["rejected"].items()}
+    assert len(table_rows(tables / "passed")) == report["records"]["passed through"]
+    jill = units[report["jill"]["order"]].components
+    assert [(each.seq, each.end) for each in jill] == [(1, False), (2, False), (3, True)]
+
+    page = Path(report["page"]).read_text("utf-8")
+    assert "Units of work: megazon" in page
+    said = {name: int(figure) for figure, name in re.findall(r"<strong>(\d+)</strong><span>(.*?)</span>", page)}
+    told = {
+        "units": len(units),
+        "components refused": sum(refused.values()),
+        "groups not whole": sum(report["given_up"].values()),
+    }
+    assert said.items() >= told.items()
 
 
 def test_everything_dies_with_a_killed_demo(tmp_path: Path) -> None:
