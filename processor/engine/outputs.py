@@ -116,7 +116,7 @@ class OutputWriter:
         self._of_rows: dict[str, UnitWriter] = {}
         self._refer = ReferenceShape(context, partition, self.maker)
         self._limit, self._input_limit = RecordLimit(context.record_limit_bytes), RecordLimit(context.input_limit_bytes)
-        self._is_given_up = context.targets.is_given_up
+        self._refusals, self._is_given_up = context.targets.refusals, context.targets.is_given_up
         self._reports_complete = context.policy.outcomes is OutcomesPolicy.ALL
 
     def write(self, outward: Outward, written: WrittenOutputs) -> None:
@@ -197,7 +197,9 @@ class OutputWriter:
         if self.context.policy.forms_units:
             headers = names.as_origin(headers)
         output = Output(self.units, self.partition, record.key(), record.value(), headers)
-        if self._limit.fits_single(output.key, output.value, output.headers) and not self._is_given_up([output]):
+        if self._limit.fits_single(output.key, output.value, output.headers) and not (
+            self._refusals and self._is_given_up([output])
+        ):
             if not headers and self.context.policy.field_source is FieldSource.HEADERS:  # else it was asked about
                 written.bare[len(written.outputs)] = record.offset()
             written.outputs.append(output)

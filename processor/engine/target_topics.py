@@ -51,6 +51,7 @@ class TargetTopics:
 
     Attributes:
         away: Topics that cannot be written to, as far as they were looked at.
+        refusals: Number of refusals of a record or unit that was refused for what it is; mostly empty, which costs nothing to see.
     """
 
     def __init__(
@@ -63,21 +64,21 @@ class TargetTopics:
         self._known: frozenset[str] = frozenset()
         self._next_look, self._wait_ms = 0.0, FIRST_LOOK_MS
         self.away: frozenset[str] = frozenset()
-        self._refusals: dict[bytes, int] = {}
+        self.refusals: dict[bytes, int] = {}
 
     def refuse(self, output: Output) -> bool:
         """A record was refused for what it is. False if somebody has to look at it: it was given up already, and what took its place is refused."""
         said, identity = dict(output.headers), _identity(output)
-        attempts = self._refusals[identity] = self._refusals.get(identity, 0) + 1
+        attempts = self.refusals[identity] = self.refusals.get(identity, 0) + 1
         log.warning("a record of %r is refused by %s, attempt %d", said.get(ID), output.topic, attempts)
-        if len(self._refusals) > MOST_REFUSED:
-            self._refusals.clear()
+        if len(self.refusals) > MOST_REFUSED:
+            self.refusals.clear()
             return False
         return attempts == 1 or (said.get(KIND) == KIND_UNIT and RULE in said)
 
     def is_given_up(self, outputs: Collection[Output], attempts: int = 1) -> bool:
         """True if one of these, or of the unit that they are of, was refused so many times."""
-        refusals = self._refusals
+        refusals = self.refusals
         return bool(refusals) and any(refusals.get(_identity(output), 0) >= attempts for output in outputs)
 
     def look(self, *, at_once: bool = False) -> None:

@@ -477,8 +477,11 @@ class PartitionTask:
                 del written.outputs[before:]
                 log.warning("%s/%d: unit of %r, attempt %d: %r", *self.tp, group.id.decode(), attempt + 1, error)
             else:
-                if not isinstance(effect, Delivered) or not self.context.targets.is_given_up(
-                    written.outputs[before:], attempts
+                targets = self.context.targets
+                if not (
+                    targets.refusals
+                    and isinstance(effect, Delivered)
+                    and targets.is_given_up(written.outputs[before:], attempts)
                 ):
                     return None
                 del written.outputs[before:]
