@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,8 +37,9 @@ def forwarding(
         run.join(PATIENCE_S)
 
 
-def test_a_forwarder_is_taken_out_without_a_record_out_of_order_or_refused_s16(broker: Any) -> None:
-    """Version 1 goes in, middle, out; version 2 would leave the first stage out."""
+@pytest.mark.parametrize("count", [1, pytest.param(200, marks=pytest.mark.drill)], ids=["few", "backlog"])
+def test_a_forwarder_is_taken_out_without_a_record_out_of_order_or_refused_s16(broker: Any, count: int) -> None:
+    """Version 1 goes in, middle, out; version 2 would leave the first stage out. A drain begins with as much under way as stages are slower than senders."""
     places, name = Topics(broker.bootstrap), f"pipeline-{uuid4().hex[:8]}"
     first, middle, last = (f"{name}.{each}" for each in ("in", "middle", "out"))
     places.make(first, middle, last, partitions=2)
@@ -52,20 +54,21 @@ def test_a_forwarder_is_taken_out_without_a_record_out_of_order_or_refused_s16(b
     ):
 
         def send(version: int, to: str) -> None:
-            for key in "abcdef":
-                sender.send("none", f"{version}", to=to, key=key, headers={"uow-pipeline-version": version})
+            for number, key in itertools.product(range(count), "abcdef"):
+                sender.send("none", f"{version}/{number}", to=to, key=key, headers={"uow-pipeline-version": version})
 
         send(0, first)
-        sender.drain(first, last, 1, PATIENCE_S)
+        sender.drain(first, last, 1, PATIENCE_S * count)
         send(1, first)
-        sender.drain(first, last, 2, PATIENCE_S)
+        sender.drain(first, last, 2, PATIENCE_S * count)
         send(2, middle)
         send(3, middle)  # nobody has drained before that
         wait_for(lambda: {each.partition for each in blocked} == {0, 1}, PATIENCE_S, lambda: str(blocked))
         assert all("version 3 behind version 2" in each.cause for each in blocked)
-        taken = [next(out) for _ in range(22)]
+        taken = [next(out) for _ in range(4 + 18 * count)]
     values: dict[bytes | None, list[bytes | None]] = {}
     for message in taken:
         values.setdefault(message.key, []).append(message.value)
     assert values.pop(None) == [None] * 4, "two barriers in two partitions"
-    assert values == {key: [b"0", b"1", b"2"] for key in (b"a", b"b", b"c", b"d", b"e", b"f")}
+    expected = [b"%d/%d" % each for each in itertools.product(range(3), range(count))]
+    assert values == dict.fromkeys((b"a", b"b", b"c", b"d", b"e", b"f"), expected)
