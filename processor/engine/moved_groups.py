@@ -124,9 +124,12 @@ def carry(
     moved, plans = Moved(), []
     for number, task in tasks.items():
         share, partition = _Share(), task.partition
+        for key, value in rows[number].items():
+            if key != SETTINGS_KEY:
+                (share.uncounted if key in partition.strays else share.rows).append((key, value))
         by_group = _by_group(rows[number])
         for group in task.groups.values():
-            share.rows += _own_rows(group, by_group) or promotion_rows(group, {})
+            share.rows += [] if _own_rows(group, by_group) else promotion_rows(group, {})
             moved.groups += 1
             moved.components += len(group.held)
         share.closed = list(partition.closed)

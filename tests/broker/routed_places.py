@@ -73,13 +73,17 @@ class RoutedPlace:
         self, worker: Mapping[str, Any] | None = None, refresh_ms: int = 500, status: int = 0, **destination: Any
     ) -> None:
         """Configuration and topics; rules are put before. `status` is that of `uow topics create`."""
+        self.configure(worker, refresh_ms, **destination)
+        asked = ["topics", "create", "-c", str(self.place.config), "--partitions", str(self.place.partitions)]
+        made = CliRunner().invoke(main, asked)
+        assert made.exit_code == status, made.output
+
+    def configure(self, worker: Mapping[str, Any] | None = None, refresh_ms: int = 500, **destination: Any) -> None:
+        """Configuration."""
         self.place.configure(worker, **destination)
         lines = ["", "[rules]", f'source = "{self.rules}"', f"refresh_ms = {refresh_ms}", "[routers.stock]"]
         lines += [f"inputs = {_toml([*self.inputs.values()])}"]
         self.place.config.write_text(self.place.config.read_text() + "\n".join(lines))
-        asked = ["topics", "create", "-c", str(self.place.config), "--partitions", str(self.place.partitions)]
-        made = CliRunner().invoke(main, asked)
-        assert made.exit_code == status, made.output
 
     def send(self, rows: Iterable[tuple[str, str | None, bytes]], transactional: str = "") -> None:
         """Records (input, routing name, value), to partitions in turn; in one transaction where its id is given."""

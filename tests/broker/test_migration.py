@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.broker.routed_places import RoutedPlace
 from tests.broker.worker_places import Destination, decoded
 from tests.conftest import QUIET
 from tests.processes import PATIENCE_S, Process, wait_for
@@ -47,11 +51,18 @@ Migration(load(Path(source)), name, load(Path(target)), to, on_step=on_step).run
 @pytest.fixture
 def other(tmp_path: Path, unique: str, spawn: Callable[..., Process]) -> Iterator[Destination]:
     """A destination of another name and application on a cluster of its own, without topics."""
+    with elsewhere(f"new-{unique}", tmp_path, spawn) as made:
+        made.configure(worker={"session_timeout_ms": 2000})
+        yield made
+
+
+@contextmanager
+def elsewhere(name: str, tmp_path: Path, spawn: Callable[..., Process]) -> Iterator[Destination]:
+    """A destination of this name on a cluster of its own."""
     with EmbeddedBroker(heap="384m") as broker:
         folder = tmp_path / "other"
         folder.mkdir()
-        made = Destination(broker.bootstrap, f"new-{unique}", folder, spawn, 2)
-        made.configure(worker={"session_timeout_ms": 2000})
+        made = Destination(broker.bootstrap, name, folder, spawn, 2)
         yield made
         for worker in made.workers:
             worker.child.close()
@@ -242,7 +253,8 @@ def test_a_move_that_cannot_be_is_refused_by_name_and_one_that_began_can_be_take
     producer.produce(rules, row.encode(), row.name.encode())
     assert producer.flush(PATIENCE_S) == 0
     refused = migrate(place, other)
-    assert (refused.exit_code, "groups by rule, inputs of routers" in refused.output) == (2, True), refused.output
+    assert (refused.exit_code, "the rules say so" in refused.output) == (2, True), refused.output
+    assert "each under another name" in " ".join(refused.output.split())
     admin.delete_topics([rules])[rules].result(PATIENCE_S)
     stranger = migrate(place, other, "--group", "nobody")
     assert (stranger.exit_code, "has no committed offset" in stranger.output) == (2, True), stranger.output
@@ -267,3 +279,62 @@ def test_a_move_that_cannot_be_is_refused_by_name_and_one_that_began_can_be_take
     (unit,) = other.read(other.units)
     assert unit.partition() == 1 - home
     assert [each["seq"] for each in decoded(unit.value())["components"]] == [1, 2]
+
+
+def test_rules_move_with_open_groups_units_that_wait_and_unread_records_of_routers_inputs(
+    place: Destination, spawn: Callable[..., Process], tmp_path: Path, admin: Any
+) -> None:
+    """The input has another name there; the worker and the command are killed; a target topic is missing on both clusters for a while."""
+    place.partitions = 2
+    short = {"session_timeout_ms": 2000}
+    routed = RoutedPlace(place, {"events": 2})
+    routed.put_rules(
+        {name: {"target_topic": name.lower(), "complete_count": n} for name, n in (("UK", 3), ("Spain", 1))}
+    )
+    routed.create(short)
+    spain = routed.topic("spain")
+    admin.delete_topics([spain])[spain].result(PATIENCE_S)
+    worker = place.worker()
+    routed.send(
+        [("events", "UK", b"<Test n='%d'/>" % number) for number in range(5)] + [("events", "Spain", b"<Test/>")]
+    )
+    worker.child.wait_output("spain does not exist")
+    wait_for(lambda: routed.lag(worker) == 0 and len(place.read(routed.topic("uk"))) == 1)
+    wait_for(lambda: place.committed() >= 6)
+    worker.child.signal(signal.SIGKILL)
+    routed.send([("events", "UK", b"<Test n='5'/>")])  # the router has not read it when it moves
+    with elsewhere(place.name, tmp_path, spawn) as other:
+        there = RoutedPlace(other, {"events": 2})
+        there.rules = routed.rules
+        there.configure(short)
+        refused = migrate(place, other)
+        assert (refused.exit_code, "each under another name" in " ".join(refused.output.split())) == (2, True)
+        there = RoutedPlace(other, {"moved": 2})
+        there.rules = routed.rules
+        there.configure(short)
+        killed_at("consumers", place, other, spawn, tmp_path)
+        done = migrate(place, other, "--json")
+        assert done.exit_code == 0, done.output
+        report = json.loads(done.stdout)
+        assert report["moved"] == {"groups": 1, "components": 2, "closed": 2}
+        assert report["copied"][there.inputs["moved"]] == 1
+        assert {"group": f"A-{place.name}-router", "topic": there.inputs["moved"], "unread": 1} in report["consumers"]
+        heir = other.worker()
+        wait_for(lambda: other.read(routed.topic("uk")))
+        heir.child.wait_output("spain does not exist")
+        target = AdminClient({"bootstrap.servers": other.bootstrap})
+        target.create_topics([NewTopic(spain, 1)])[spain].result(PATIENCE_S)
+        there.send([("moved", "UK", b"<Test n='%d'/>" % number) for number in (6, 7)])
+        routed.send([("events", "UK", b"<Test n='8'/>")])  # by a producer that nobody has told
+        assert migrate(place, other).exit_code == 0
+        wait_for(lambda: len(other.read(routed.topic("uk"))) == 2 and len(other.read(spain)) == 1)
+        units = [
+            *place.read(routed.topic("uk")),
+            *other.read(routed.topic("uk")),
+        ]  # nobody read the first one: it stays
+        assert [dict(unit.headers())["uow-generation"] for unit in units] == [b"1", b"2", b"3"]
+        inside = [[int(each.get("n") or 0) for each in ET.fromstring(unit.value())] for unit in units]
+        assert (sorted(itertools.chain(*inside)), {*map(len, inside)}) == ([*range(9)], {3})
+        assert sorted(inside[2]) == [6, 7, 8]
+        assert not other.read(f"{place.name}.rejected")
+        assert heir.child.terminate() == 0

@@ -442,7 +442,8 @@ def carried(here: GrowingCluster) -> tuple[GrowingCluster, Moved]:
     """The same destination in topics of another cluster, where the mirror of its input begins at offset 10."""
     there = GrowingCluster(here.context.partitions, here.context.policy)
     recorded = RecordedSettings.of("D", there.context.policy)
-    there.context = replace(there.context, recorded_settings=recorded)
+    rules, targets = here.context.rules, here.context.targets
+    there.context = replace(there.context, recorded_settings=recorded, rules=rules, targets=targets)
     tasks, rows = here.state()
     plans, moved = carry(there.context, tasks, rows, dict.fromkeys(tasks, (10, 3)))
     for plan in plans:
@@ -503,6 +504,47 @@ def test_closed_ids_and_what_commands_said_are_carried_along() -> None:
     }
     for log in there.logs.values():
         assert mark_in(log.metadata) == there.context.recorded_settings.mark  # type: ignore[union-attr]
+
+
+def test_all_that_is_known_by_rule_is_carried_along_b13_b57_b72_b105() -> None:
+    """Open groups, some with a manifest alone, versions of rows, releases in advance, components without a group, and units that wait for their topic."""
+    away = TargetTopics(lambda: ("orders",), lambda topics: dict.fromkeys(topics, "is away"), lambda: 0.0)
+    away.look()
+    live: dict[str, Any] = {"rule": {"on_rule_change": OnRuleChange.LIVE}}
+    rows = [row("open", complete_count=3, age_ms=600_000), row("waits", complete_count=1, target_topic="orders")]
+    rows += [row("live", version, complete_count=5 - version, age_ms=600_000, **live) for version in (1, 2)]
+    rows += [row("held", complete_count=2, age_ms=600_000, rule={"release": Release.HOLD_FIRST}), gathering()]
+    here = by_rule(rows, targets=away)
+    trip = manifest(["hotel", "flight"], id="low-stock/trip/1")
+    for each in (trip, released()):
+        here.order(each, 0)
+    here.order(changed(2, name="low-stock/live"))
+    for name in ("open", "open", "waits", "waits", "live"):
+        here.send(r(name))
+    log = Tp(TOPICS.groups_changelog, 0)
+    written = here.logs[partition_for(b"low-stock/open", 2)].written
+    key, value = next((each.key_, each.value_) for each in written if b"/open\0" in (each.key_ or b""))
+    here.logs[0].append(log, (key or b"").replace(b"/open", b"/lost"), value)
+    here.start()
+    there, moved = carried(here)
+    assert (moved.groups, moved.components) == (3, 3)
+
+    def known(cluster: GrowingCluster) -> list[object]:
+        return [
+            (
+                task.rows,
+                {name: (group.opened_at, group.ruled and group.ruled.state) for name, group in task.groups.items()},
+                task.partition.credits,
+                task.partition.live,
+                task.partition.strays,
+                len(task.waiting_records),
+            )
+            for task in cluster.tasks.values()
+        ]
+
+    assert known(there) == known(here)
+    assert sum(task.orphans for task in there.tasks.values()) == 1
+    assert sum(len(task.waiting_records) for task in there.tasks.values()) == 2
 
 
 @pytest.mark.parametrize("metadata", ["", "1;F=4;R=0", "1;F=4;R=2;P=2;C=5;S=0123456789abcdef", "d1;17:2"])

@@ -14,6 +14,9 @@ the move has come, and keep workers out on both sides (`uow.processor.engine.res
    with positions at the beginning of the copied input, and without the mark: from here on workers may start there, and not before.
 6. What producers still send to the source is copied behind it, by this run or by later ones.
 
+Rules move with all of their application's: `A-rules` as the path map does, target topics as outputs, inputs of routers as outputs that `A-router` reads,
+and under other names, since a component is known by the coordinates of its input record.
+
 Belongs here: the order of these steps, and what cannot be moved. Does not belong here: copying (`uow.ops.mirror`), consumers' offsets
 (`uow.ops.consumer_groups`), what workers know (`uow.processor.engine.moved_groups`).
 """
@@ -22,7 +25,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 import confluent_kafka as ck
@@ -31,7 +34,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from uow.config.loading import Settings
 from uow.ops.consumer_groups import GroupOffsets, Offsets, reading_groups, translated, wanted
 from uow.ops.mirror import Mirror, Progress
-from uow.ops.repartition import restored
+from uow.ops.repartition import restored, rule_table
 from uow.ops.sole_member import (
     MoveError,
     alone_in_the_group,
@@ -51,8 +54,9 @@ from uow.processor.kafka.log_reader import KafkaLogReader
 from uow.processor.kafka.rule_log import open_rule_log
 from uow.schemas.error_classes import Complaint, ConfigError
 from uow.topics import admin
-from uow.topics.catalogue import DestinationTopics, TopicSpec, expected, rules_topic
+from uow.topics.catalogue import DestinationTopics, TopicSpec, expected, expected_of_routers, rules_topic
 from uow.topics.routes import unit_topics
+from uow.topics.rules import ResolvedRow
 
 STEPS = ("begun", "fenced", "copying", "outputs", "consumers", "input", "state")
 """Names of the steps, told when they are done; `copying` before each commit of copies."""
@@ -113,10 +117,22 @@ class _Side:
         self.client = admin.admin_client(settings.bootstrap_servers, settings.kafka)
         self.timed = [self.topics.components, self.topics.commands]
         self.claims = [self.topics.path_map] if self.policy.has_paths else []
-        self.inputs = [*self.timed, *self.claims]
+        self.routed: list[str] = []
+        self.targets: list[str] = []
         names = self.topics
         self.outputs = [*unit_topics(self.policy.routes, names.units), names.rejected, names.errors, names.outcomes]
         self.counts = admin.partition_counts(self.client)
+
+    @property
+    def inputs(self) -> list[str]:
+        return [*self.timed, *self.claims]
+
+    def take_rules(self, targets: Sequence[str]) -> None:
+        """Adds the topics of rules to those that move: these targets, `A-rules`, and the inputs of routers."""
+        self.claims.append(rules_topic(self.application))
+        self.routed = [topic for _, router in sorted(self.settings.routers.items()) for topic in router.inputs]
+        self.targets = [topic for topic in targets if topic not in self.outputs]
+        self.outputs += [*self.targets, *self.routed]
 
     @property
     def text(self) -> str:
@@ -129,7 +145,11 @@ class _Side:
 
     def specs(self, partitions: int, replication: int = 1) -> list[TopicSpec]:
         replay_ms = self.worker.replay_ms
-        return expected(self.application, self.destination, self.policy, partitions, replication, replay_ms)
+        targets = dict.fromkeys(self.targets, False)
+        specs = expected(self.application, self.destination, self.policy, partitions, replication, replay_ms, targets)
+        return specs + (
+            expected_of_routers(self.application, self.routed, partitions, replication) if self.routed else []
+        )
 
     def tps(self, topic: str) -> list[Tp]:
         return [Tp(topic, number) for number in range(self.counts.get(topic, 0))]
@@ -147,14 +167,13 @@ class _Side:
         with closing(KafkaLogReader(self.clients)) as reader:
             return reader.committed(self.tps(self.topics.components))
 
-    def rules(self) -> list[str]:
-        """Ids of the rules by which components of the destination were ever grouped."""
+    def rules(self) -> tuple[list[ResolvedRow], bytes | None]:
+        """Every row by which components of the application were ever grouped, and the mirror of its rules."""
         if rules_topic(self.application) not in self.counts:
-            return []
+            return [], None
         with closing(open_rule_log(self.worker)) as rule_log:
             rule_log.catch_up(lambda: None)
-            rules = [row.rule for row in rule_log.rows.values()]
-        return sorted({rule.rule_id for rule in rules if rule.destination == self.destination})
+            return [*rule_log.rows.values()], rule_log.mirror
 
     def context(self, partitions: int) -> TaskContext:
         return TaskContext(self.destination, self.topics, self.policy, partitions, b"", b"")
@@ -206,9 +225,15 @@ class Migration:
         on_step: Callable[[str], None] = lambda step: None,
     ) -> None:
         self.here, self.there = _Side(source, destination), _Side(target, to)
+        self._rules, mirror = self.here.rules()
+        self._has_rules = any(row.rule.destination == destination for row in self._rules)
+        if self._has_rules:
+            targets = {topic for row in self._rules for topic in row.targets if topic in self.here.counts}
+            self.here.take_rules(sorted(targets))
+            self.there.take_rules(sorted(targets))
         self._named, self._all, self._on_step = groups, all_outputs, on_step
         self._here_ids, self._there_ids = self.here.topic_ids(), self.there.topic_ids()
-        self._refuse_what_cannot_move()
+        self._refuse_what_cannot_move(mirror)
         self._group = f"{self.there.application}-{to}-migration"
         self._not_groups = {self.here.application, self.there.application, self._group}
         self._pairs = dict(zip(self.here.inputs, self.there.inputs, strict=True))
@@ -216,12 +241,14 @@ class Migration:
             if not self._is_same(one, other):
                 self._pairs[one] = other
         self._outputs = [name for name in self._pairs if name not in self.here.inputs]
+        self._routers, theirs = (side.worker.of_routers.application_id for side in (self.here, self.there))
+        self._there_groups = {self._routers: theirs}
 
     def _is_same(self, one: str, other: str) -> bool:
         """True if a route of both leads to one topic of one cluster: nothing moves there."""
         return one in self._here_ids and self._here_ids[one] == self._there_ids.get(other)
 
-    def _refuse_what_cannot_move(self) -> None:
+    def _refuse_what_cannot_move(self, mirror: bytes | None) -> None:
         here, there = self.here, self.there
         where = f"destinations.{there.destination}"
         complaints = [
@@ -236,12 +263,7 @@ class Migration:
         if here.policy.refers:
             rule = "units refer to offsets of D.components, which are others there: set shape = envelope, and oversize = fail, first; when consumers have read all units by reference, move"
             complaints.append(Complaint(f"{where}.shape", here.policy.shape.value, rule))
-        if rules := here.rules():
-            rule = (
-                "groups by rule, inputs of routers and target topics do not move: stop what sends to these inputs, let the groups close and the "
-                "target topics be read, and begin anew there with `uow rules put`"
-            )
-            complaints.append(Complaint(f"destination {here.destination}, rules", ", ".join(rules), rule))
+        complaints += self._wrong_rules(mirror) if self._has_rules else ()
         if here.settings.registry_url != there.settings.registry_url:
             rule = (
                 f"must be {here.settings.registry_url!r}: units that are copied carry the schema ids of that registry"
@@ -252,10 +274,38 @@ class Migration:
         if self._is_same(here.topics.components, there.topics.components):
             rule = "is the topic that the destination has now: give the other cluster, or another name (`--as`)"
             complaints.append(Complaint(f"topic {there.topics.components}", there.settings.bootstrap_servers, rule))
-        elif not missing:
+        elif not missing and len(here.outputs) == len(there.outputs):
             complaints += self._wrong_topics()
         if complaints:
             raise ConfigError.many(complaints)
+
+    def _wrong_rules(self, mirror: bytes | None) -> Iterator[Complaint]:
+        """Rules, and routers, that cannot move."""
+        from uow.processor.rules.columns import WrongRows  # these need the extra `rules`
+        from uow.processor.rules.mirror import read_mirror
+
+        here, there = self.here, self.there
+        rules = [row.rule for row in self._rules]
+        with suppress(WrongRows):  # then no router works by it
+            rules += [] if mirror is None else read_mirror(mirror).rules
+        others = sorted({rule.destination for rule in rules} - {here.destination})
+        if others:
+            rule = f"there are rules for {', '.join(others)} too, in the same topic and with the same routers, which move as a whole or not at all"
+            yield Complaint(f"destination {here.destination}, rules", here.application, rule)
+        if there.destination != here.destination:
+            yield Complaint("--as", there.destination, f"must be {here.destination}: the rules say so")
+        if not here.routed or len(here.routed) != len(there.routed) or set(here.routed) & set(there.routed):
+            rule = (
+                f"must be as many as where the destination is now, {', '.join(here.routed) or 'which are none'}, in the same order and each under another "
+                "name: a component is known by the coordinates of its input record, and those of this cluster are not those of the other one"
+            )
+            yield Complaint("routers, inputs", ", ".join(there.routed), rule)
+        for name in sorted({*here.targets} & {*here.routed}):
+            yield Complaint(f"target topic {name}", name, "is an input as well, which gets another name")
+        for name in sorted({each.source_name for row in self._rules for each in row.sources} & set(here.routed)):
+            yield Complaint(
+                f"source {name}", name, "is the name of an input, which changes: have senders set uow-source-name"
+            )
 
     def _wrong_topics(self) -> Iterator[Complaint]:
         """Topics of the target that cannot take what is to be copied."""
@@ -345,7 +395,8 @@ class Migration:
                 unread = Counter({tp.topic: 0 for tp in positions})
                 for tp, records in reader.read({tp: (at, first[tp][1]) for tp, at in positions.items()}):
                     unread[tp.topic] += len(records)
-                report.consumers += [MovedConsumer(group, self._pairs[name], n) for name, n in sorted(unread.items())]
+                there = self._there_groups.get(group, group)
+                report.consumers += [MovedConsumer(there, self._pairs[name], n) for name, n in sorted(unread.items())]
         return report
 
     def run(self, keep_on: Callable[[], bool] = lambda: False) -> MigrationReport:
@@ -369,11 +420,11 @@ class Migration:
             if not has_arrived:
                 groups = self._stopped_consumers()
                 report.unread_by_nobody = self._unread_by_nobody(groups)
+                self._use_append_times(of_the_source=True)
                 mirror.copy(self._ends(mirror, self._outputs))
                 self._on_step("outputs")
                 report.consumers = list(self._move_consumers(mirror, groups))
                 self._on_step("consumers")
-                self._use_append_times(of_the_source=True)
                 mirror.copy(self._ends(mirror, self.here.inputs))
                 self._on_step("input")
                 self._use_append_times(of_the_source=False)
@@ -496,8 +547,10 @@ class Migration:
             done.result()
 
     def _use_append_times(self, *, of_the_source: bool) -> None:
-        for topic in self.there.timed:
-            self._alter(topic, "message.timestamp.type", "CreateTime" if of_the_source else "LogAppendTime")
+        setting = "message.timestamp.type"
+        for one in (*self.here.timed, *self.here.routed):
+            own = admin.topic_settings(self.here.client, [one])[one][setting]
+            self._alter(self._pairs[one], setting, "CreateTime" if of_the_source else own)
 
     def _state(self, reader: LogReader) -> State:
         """All that workers know on the source.
@@ -505,7 +558,10 @@ class Migration:
         Raises:
             MoveError: It cannot be moved.
         """
-        state = restored(reader, self.here.context(self.here.partitions))
+        here = self.here
+        context = here.context(here.partitions)
+        with rule_table(here.worker, context, here.counts if self._has_rules else {}) as rules:
+            state = restored(reader, replace(context, rules=rules))
         if any(group.external_bytes for task in state[0].values() for group in task.groups.values()):
             raise MoveError(
                 "values of held components stay in D.components (shape = reference): wait until these groups are closed, or close them"
@@ -546,11 +602,16 @@ class Migration:
 
     def _copy_input(self, mirror: Mirror) -> None:
         """Copies all that is committed now. A command comes behind all components that were appended before it, and these behind their claims."""
-        commands, components, *claims = (
+        commands, components, *others = (
             {tp: end for tp, (_, end) in mirror.source.stable_bounds(self.here.tps(topic)).items()}
-            for topic in (self.here.topics.commands, self.here.topics.components, *self.here.claims)
+            for topic in (
+                self.here.topics.commands,
+                self.here.topics.components,
+                *self.here.claims,
+                *self.here.routed,
+            )
         )
-        for ends in (*claims, components, commands):
+        for ends in (*others, components, commands):
             mirror.copy(ends)
 
     def _first_offsets(
@@ -580,7 +641,8 @@ class Migration:
         Raises:
             ConfigError: A group was named that does not read these topics.
         """
-        found = reading_groups(self.here.client, self._outputs, self._named, self._not_groups)
+        named = [*self._named, *([self._routers] if self.here.routed else [])] if self._named else []
+        found = reading_groups(self.here.client, self._outputs, named, self._not_groups)
         if strangers := set(self._named) - set(found):
             rule = f"has no committed offset on an output of {self.here.destination}"
             raise ConfigError.many(Complaint("--group", name, rule) for name in sorted(strangers))
@@ -594,10 +656,10 @@ class Migration:
         """
         found = self._consumers()
         for group in found:
-            for side in (self.here, self.there):
-                if count := live_members(side.client, group):
+            for side, name in ((self.here, group), (self.there, self._there_groups.get(group, group))):
+                if count := live_members(side.client, name):
                     where = side.settings.bootstrap_servers
-                    raise MoveError(f"consumer group {group} has {count} members at {where}: stop them first")
+                    raise MoveError(f"consumer group {name} has {count} members at {where}: stop them first")
         return found
 
     def _unread_by_nobody(self, groups: Mapping[str, Offsets]) -> list[str]:
@@ -618,7 +680,7 @@ class Migration:
 
     def _refuse_offsets(self, groups: Mapping[str, Offsets]) -> None:
         there = [Tp(self._pairs[name], number) for name in self._outputs for number in range(self.here.counts[name])]
-        for group in groups:
+        for group in (self._there_groups.get(each, each) for each in groups):
             if GroupOffsets(self.there.worker, group).read(there):
                 raise MoveError(
                     f"consumer group {group} has read at {self.there.text} before: delete its offsets there"
@@ -647,10 +709,11 @@ class Migration:
                     )
                 asked.setdefault(tp, []).extend((at, *(wanted(offsets[tp]) if tp in offsets else ())))
         places = {tp: mirror.match(tp, found) for tp, found in asked.items()}
-        for group, offsets in groups.items():
+        for of_the_source, offsets in groups.items():
+            group = self._there_groups.get(of_the_source, of_the_source)
             self._set_offsets(group, {tp: translated(each, places[tp]) for tp, each in offsets.items()})
             unread: Counter[str] = Counter()
-            for tp, at in positions[group].items():
+            for tp, at in positions[of_the_source].items():
                 unread[tp.topic] += places[tp][at].unread
             for topic, count in sorted(unread.items()):
                 yield MovedConsumer(group, self._pairs[topic], count)

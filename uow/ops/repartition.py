@@ -99,7 +99,7 @@ def repartition(settings: Settings, destination: str, partitions: int | None, *,
     if not dry_run and recorded in (None, after):
         admin.grow(client, growing, after)
         return RepartitionReport(before, after, tuple(growing), Moved())
-    with _rules(worker, context, counts) as rules:
+    with rule_table(worker, context, counts) as rules:
         context = replace(context, rules=rules)
         if dry_run:
             with closing(KafkaLogReader(clients)) as reader:
@@ -119,7 +119,7 @@ def repartition(settings: Settings, destination: str, partitions: int | None, *,
 
 
 @contextmanager
-def _rules(worker: WorkerSettings, context: TaskContext, counts: Mapping[str, int]) -> Iterator[RuleTable]:
+def rule_table(worker: WorkerSettings, context: TaskContext, counts: Mapping[str, int]) -> Iterator[RuleTable]:
     """The rows of the destination's rules; none where no router has ever written `A-rules`."""
     if rules_topic(worker.application_id) not in counts:
         yield NoRules()
