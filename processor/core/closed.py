@@ -150,7 +150,9 @@ _COMMAND_BYTES = 190
 
 def memory_of(closed: Closed) -> int:
     """About what is taken to remember a closed group. `tests/engine/test_memory.py` measures it."""
-    return _CLOSED_BYTES + len(closed.id) + len(closed.prints) + _COMPONENT_BYTES * id_count(closed.prints)
+    prints = closed.prints
+    of_prints = len(prints) + _COMPONENT_BYTES * id_count(prints) if prints else 0
+    return _CLOSED_BYTES + len(closed.id) + of_prints
 
 
 class CommandMemory:
