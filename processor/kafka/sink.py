@@ -216,11 +216,9 @@ class KafkaSink:
 
     def _write_alone(self, handle: ck.Producer, output: Output) -> None:
         """Waits for the fate of one record: of a batch that is refused nobody knows which of its records it was."""
-        produce: Any = handle.produce
-        topic, partition, key, value, headers = output
         fates: list[ck.KafkaError | None] = []
         try:
-            produce(topic, value, key, partition, lambda error, _: fates.append(error), None, 0, headers)
+            self._insist(handle, output, lambda error, _: fates.append(error))
             self._producer.flush()
             if fates and fates[0] is not None:
                 raise ck.KafkaException(fates[0])
@@ -228,11 +226,11 @@ class KafkaSink:
             self._refused = output
             raise
 
-    def _insist(self, handle: ck.Producer, output: Output) -> None:
+    def _insist(self, handle: ck.Producer, output: Output, on_delivery: Any = None) -> None:
         """Waits for room in the send buffer, within the transaction's time (ER-19)."""
         produce: Any = handle.produce
         topic, partition, key, value, headers = output
-        hand_over = partial(produce, topic, value, key, partition, None, None, 0, headers)
+        hand_over = partial(produce, topic, value, key, partition, on_delivery, None, 0, headers)
         try:
             self._producer.produce(hand_over, self._timeout_s - self._producer.age_s)
         except BufferError as full:

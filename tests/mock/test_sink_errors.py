@@ -229,3 +229,16 @@ def test_full_send_buffer_waits_and_does_not_crash(cluster: MockCluster) -> None
         "the condition: there was no room for more than the ledger record, for which it always waits"
     )
     opened.close()
+
+
+def test_the_search_for_a_refused_record_waits_for_room_as_well(cluster: MockCluster) -> None:
+    """ER-19, F20: found by the simulator."""
+    opened = SinkBench(cluster, kafka={"queue.buffering.max.messages": "1"})
+    cluster.fail(PRODUCE, ERROR.MSG_SIZE_TOO_LARGE)
+    with pytest.raises(Refused):
+        opened.write()
+    opened.sink.replace()
+    with patch.object(opened.sink, "_write_alone", wraps=opened.sink._write_alone) as alone:
+        opened.write()
+    assert alone.call_count == 1
+    opened.close()

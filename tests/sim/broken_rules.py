@@ -71,9 +71,10 @@ def deaf_producer_is_used(original: Any) -> Any:
 def full_send_buffer_drops_the_record(original: Any) -> Any:
     """ER-19: back-pressure waits, it loses nothing."""
 
-    def wrong(self: KafkaSink, producer: Any, output: Output) -> None:
+    def wrong(self: KafkaSink, producer: Any, output: Output, on_delivery: Any = None) -> None:
+        topic, partition, key, value, headers = output
         try:
-            producer.produce(output.topic, output.value, output.key, output.partition, None, None, 0, output.headers)
+            producer.produce(topic, value, key, partition, on_delivery, None, 0, headers)
         except BufferError:
             return
 
