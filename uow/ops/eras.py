@@ -15,8 +15,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from uow.client.connection import connect
 from uow.client.kafka_port import Librdkafka, LogWatch, consumer_properties
@@ -214,6 +215,18 @@ def _present(settings: Settings, client: AdminClient, destination: str) -> dict[
     return {name: EraTopic(ids[name], ends[name]) for name in ordered}
 
 
+def _has_no_leader_yet(failure: BaseException) -> bool:
+    """True while brokers do not know yet who leads a partition of a topic that was made a moment ago."""
+    codes = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+    return isinstance(failure, KafkaException) and failure.args[0].code() in codes
+
+
+@retry(
+    retry=retry_if_exception(_has_no_leader_yet),
+    stop=stop_after_delay(admin.TIMEOUT_S),
+    wait=wait_fixed(0.1),
+    reraise=True,
+)
 def end_offsets(
     client: AdminClient, counts: dict[str, int], isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
 ) -> dict[str, tuple[int, ...]]:
