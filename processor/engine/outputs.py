@@ -22,6 +22,7 @@ from uow.processor.core.changes import (
     Undelivered,
 )
 from uow.processor.core.columns import Record, read_headers
+from uow.processor.core.decide import DELIVERED
 from uow.processor.core.gathered import NEVER
 from uow.processor.core.group import Group
 from uow.processor.core.happened import Outward
@@ -407,8 +408,7 @@ class OutputWriter:
             return None, None, (), None
         policy = group.ruled.policy
         give_up_at = group.give_up_at(policy)
-        is_unit = closed.outcome in (UnitOutcome.COMPLETE, UnitOutcome.PARTIAL)
-        target = target_of(group, self.units)[0].encode() if is_unit else None
+        target = target_of(group, self.units)[0].encode() if closed.outcome in DELIVERED else None
         sources = tuple([(each.name.encode(), each.components) for each in group.ruled.gathered.sources])
         return policy.rule.encode(), None if give_up_at >= NEVER else give_up_at - 1, sources, target
 

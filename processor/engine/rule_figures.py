@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from uow.processor.core.changes import Closed
+from uow.processor.core.decide import DELIVERED
 from uow.processor.core.gathered import NEVER
 from uow.processor.core.group import Group
 from uow.schemas.records import Reason, UnitOutcome
@@ -48,7 +49,6 @@ OVERDUE_SAMPLE: Final = 10_000
 """Open groups of a rule that are looked at for those that are overdue, the oldest first: a scrape must not take long."""
 BY_TIME: Final = frozenset({Reason.AGE, Reason.IDLE, Reason.COMPONENT_EXPIRED})
 """Reasons that a limit of time gives."""
-UNITS: Final = frozenset({UnitOutcome.COMPLETE, UnitOutcome.PARTIAL})
 
 
 class RowName(NamedTuple):
@@ -122,7 +122,7 @@ class RowFigures:
     @property
     def units(self) -> int:
         """Groups that were delivered."""
-        return sum(count for (outcome, _), count in self.closed.items() if outcome in UNITS)
+        return sum(count for (outcome, _), count in self.closed.items() if outcome in DELIVERED)
 
     @property
     def by_time(self) -> int:
@@ -149,7 +149,7 @@ class RuleFigures:
             name = OTHERS
         row = self.rows.setdefault(name, RowFigures())
         row.closed[closed.outcome, closed.reason] += 1
-        if closed.outcome in UNITS:
+        if closed.outcome in DELIVERED:
             row.components += len(group.held)
         row.waits.add(max(0, decided_at - group.opened_at) / 1000)
         if closed.reason in BY_TIME and (due := group.give_up_at(policy)) < NEVER:

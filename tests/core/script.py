@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.fake_record import T0, FakeRecord
 from uow.processor.core.happened import Counts
@@ -44,6 +44,7 @@ from uow.topics.policies import DestinationPolicy, HandlingPolicy
 from uow.topics.runs import numbers_of, position_of
 
 TOPICS = DestinationTopics("app", "D")
+_T = TypeVar("_T", Outcome, Answer, DeadlineWarning)
 
 
 def ms(seconds: float) -> int:
@@ -318,26 +319,21 @@ class Story:
 
     @property
     def outcomes(self) -> list[Outcome]:
-        return [
-            codec.decode_as(Outcome, output.value or b"")
-            for output in self.outputs
-            if output.topic == "D.outcomes" and ("uow-kind", b"outcome") in output.headers
-        ]
+        return self._reported(Outcome, b"outcome")
 
     @property
     def answers(self) -> list[Answer]:
-        return [
-            codec.decode_as(Answer, output.value or b"")
-            for output in self.outputs
-            if output.topic == "D.outcomes" and ("uow-kind", b"answer") in output.headers
-        ]
+        return self._reported(Answer, b"answer")
 
     @property
     def warnings(self) -> list[DeadlineWarning]:
+        return self._reported(DeadlineWarning, b"warning")
+
+    def _reported(self, record: type[_T], kind: bytes) -> list[_T]:
         return [
-            codec.decode_as(DeadlineWarning, output.value or b"")
+            codec.decode_as(record, output.value or b"")
             for output in self.outputs
-            if output.topic == "D.outcomes" and ("uow-kind", b"warning") in output.headers
+            if output.topic == "D.outcomes" and ("uow-kind", kind) in output.headers
         ]
 
     @property

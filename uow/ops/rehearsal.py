@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from uow.processor.core.columns import UNREADABLE
+from uow.processor.core.decide import DELIVERED
 from uow.processor.core.group import Group
 from uow.processor.core.partition import Partition
 from uow.processor.core.partition_state import PartitionAddress
@@ -34,7 +35,6 @@ from uow.topics.rules import ResolvedRow, RuleName
 _APPEND_TIME: Final = 2
 _LATER_MS: Final = 10**12
 """So long time goes on after the last record: longer than any limit of use."""
-_DELIVERED: Final = (UnitOutcome.COMPLETE, UnitOutcome.PARTIAL)
 _TAKE_EVERY: Final = 1_000
 
 
@@ -221,7 +221,7 @@ def _count(figures: Figures, partition: Partition) -> None:
         if group is None or group.ruled is None:
             continue
         row = _row(figures, group)
-        if closed.outcome not in _DELIVERED:
+        if closed.outcome not in DELIVERED:
             row.not_delivered += 1
             continue
         row.units += 1
