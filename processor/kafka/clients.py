@@ -171,14 +171,14 @@ class Clients:
         }
         return ck.Producer(properties, logger=_handle_logger("paths", self._outage))
 
-    def producer(self, on_line: Callable[[str], None]) -> ck.Producer:
-        """The transactional producer; its log lines go to `on_line` as well (ER-11)."""
+    def producer(self, on_line: Callable[[str], None], spare: int = 0) -> ck.Producer:
+        """The transactional producer; its log lines go to `on_line` as well (ER-11). With a number, of a spare id (decision 102)."""
         settings = self._settings
         properties = {
             **self._common,
             **{name: value for name, value in PRODUCER.items() if name not in settings.kafka},
             "enable.idempotence": "true",
-            "transactional.id": settings.transactional_id,
+            "transactional.id": settings.transactional_id + (f"~{spare}" if spare else ""),
             "transaction.timeout.ms": str(settings.transaction_timeout_ms),
             "socket.timeout.ms": str(
                 min(12_000, settings.transaction_timeout_ms)

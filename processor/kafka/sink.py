@@ -54,6 +54,8 @@ STEPS = ("begin", "produced", "offsets", "commit", "committed")
 ABORT_S = 2.0
 SEARCH_S = 30.0
 """So long after a refusal records are written one by one, for a quarter of a transaction's time, to find the one that is refused (B-89)."""
+SPARES = 3
+"""Transactional ids for while a topic has too few replicas for the marker of the last transaction. Each may get stuck in turn until the topic is seen to be away."""
 OFFSETS_S = 5.0
 """Longest wait for the group's coordinator to take the positions; a broken connection may cost all of it (`uow.processor.kafka.bounded`)."""
 
@@ -81,7 +83,8 @@ class KafkaSink:
     ) -> None:
         self._settings, self._on_step, self._monotonic = settings, on_step, monotonic
         self._timeout_s = settings.transaction_timeout_ms / 1000
-        self._producer = TransactionalProducer(clients.producer, self._timeout_s, on_replaced, monotonic)
+        spares = [partial(clients.producer, spare=number) for number in range(1, SPARES + 1)]
+        self._producer = TransactionalProducer(clients.producer, self._timeout_s, on_replaced, monotonic, spares)
         self._contents = contents or KafkaContents(clients, self._timeout_s / 2)
         self._was_late = False
         self._search_until = float("-inf")

@@ -1,4 +1,4 @@
-"""One transactional id and the librdkafka handle that owns it at the moment: for the worker's sink and for applications alike.
+"""A transactional id and the librdkafka handle that owns it at the moment: for the worker's sink and for applications alike.
 
 Theory of operation, **fence on doubt** (ER-11, R-75). librdkafka repeats requests by itself after a broken connection, and a frame that
 arrives late hits the *next* transaction of the same producer epoch. So there is no next transaction on a handle in doubt:
@@ -11,6 +11,9 @@ arrives late hits the *next* transaction of the same producer epoch. So there is
    alone tells its outcome.
 4. After a failure `fate_of` names the consequence for the transaction; every one but a stale generation leaves the handle in doubt.
 
+A transaction that is decided is not over before its marker is in each of its partitions. While one of them takes none, its id is *stuck*: no new epoch,
+no other transaction. `open` takes a spare id meanwhile, where there is one (decision 102), and `begin` goes back as soon as the first id is free.
+
 Belongs here: the life of a transaction, and the consequence of its failures by the error table. Does not belong here: the records, the wait for
 brokers, the errors that users meet (`uow.processor.kafka.sink`, `uow.client.transaction`).
 """
@@ -19,7 +22,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -36,6 +39,8 @@ INIT_STEP_S: Final = 1.0
 DEAF_S: Final = 0.1
 """Before another handle is tried in place of one whose connections broke as it began."""
 ROOM_STEP_S: Final = 0.02
+STUCK_S: Final = 5.0
+"""Longest wait for markers before a spare id is taken: a follower that is slow for a moment should not cost a change of ids."""
 
 OnLine = Callable[[str], None]
 Patience = Callable[[ck.KafkaException | None], object]
@@ -87,6 +92,7 @@ class TransactionalProducer(Generic[Handle]):
         timeout_s: The transaction's time-out, which is also the longest that one request of it waits.
         on_replaced: Called with the cause when a handle in doubt was replaced before a transaction.
         monotonic: Seconds, from anywhere; the simulator has its own.
+        spares: As `make`, for the ids to use while that one is stuck. Only for users whom something else fences as well (ER-02).
     """
 
     def __init__(
@@ -95,10 +101,15 @@ class TransactionalProducer(Generic[Handle]):
         timeout_s: float,
         on_replaced: Callable[[str], None] = lambda cause: None,
         monotonic: Callable[[], float] = time.monotonic,
+        spares: Sequence[Callable[[OnLine], Handle]] = (),
     ) -> None:
-        self._make, self._timeout_s = make, timeout_s
+        self._makers, self._timeout_s = [make, *spares], timeout_s
         self._on_replaced, self._monotonic = on_replaced, monotonic
         self._handle: Handle | None = None
+        self._stuck: Handle | None = None
+        """Of the first id, while a spare one is in use or looked for."""
+        self._turn = 0
+        """Which of the makers made the handle."""
         self._suspicion = Suspicion()
         self._doubt = ""
         self._began = 0.0
@@ -129,11 +140,14 @@ class TransactionalProducer(Generic[Handle]):
             KafkaException: Refused for good, or fenced. Whatever `patience` raises goes through.
         """
         self.discard()
+        self._return_to_first()
         while True:
             # each handle has its own, so that late lines of a replaced one count for nothing (ER-13)
             suspicion = self._suspicion = Suspicion()
-            handle = self._make(suspicion.on_line)
-            _initialise(handle, patience)
+            handle = self._makers[self._turn](suspicion.on_line)
+            if not self._initialise(handle, patience):
+                self._pass_on(handle)
+                continue
             serve(handle, handle.poll, 0)
             if not suspicion.is_deaf:
                 break
@@ -142,6 +156,49 @@ class TransactionalProducer(Generic[Handle]):
             serve(handle, handle.poll, DEAF_S)
         suspicion.has_begun()
         self._handle = handle
+
+    def _initialise(self, handle: Handle, patience: Patience) -> bool:
+        """In short steps: while no broker answers, the consumer group must be served (ER-17). False if the id is stuck, and there are others."""
+        since = self._monotonic()
+        while True:
+            try:
+                handle.init_transactions(INIT_STEP_S)
+                return True
+            except ck.KafkaException as failure:
+                error: ck.KafkaError = failure.args[0]
+                if not is_passing(error):
+                    if self._turn and meaning_of(error) is Meaning.NOT_AUTHORISED:
+                        log.warning("a spare transactional id is refused: %s", text_of(error))
+                        del self._makers[1:]
+                        return False
+                    raise
+                patience(failure)
+                is_stuck = error.code() == ck.KafkaError.CONCURRENT_TRANSACTIONS
+                if is_stuck and len(self._makers) > 1 and self._monotonic() - since >= STUCK_S:
+                    return False
+
+    def _pass_on(self, handle: Handle) -> None:
+        """To the next id."""
+        if self._turn == 0:
+            self._stuck = handle
+            log.warning("markers of the last transaction cannot be written: going on under a spare transactional id")
+        self._turn = (self._turn + 1) % len(self._makers)
+        if self._turn == 0:
+            self._stuck = None  # never two handles of one id: each would fence the other
+
+    def _return_to_first(self) -> bool:
+        """True if the first id was stuck, and is free. Asks without a wait: the library goes on asking the brokers."""
+        if self._stuck is None:
+            return False
+        try:
+            serve(self._stuck, self._stuck.poll, 0)
+            self._stuck.init_transactions(0)
+        except ck.KafkaException as failure:
+            if is_passing(failure.args[0]):
+                return False
+            raise
+        self._turn, self._stuck = 0, None
+        return True
 
     def suspect(self, why: str) -> None:
         """No further transaction begins on this handle."""
@@ -159,6 +216,8 @@ class TransactionalProducer(Generic[Handle]):
     def _renew_in_doubt(self, patience: Patience) -> None:
         if not self._doubt:  # a handle that is dead raises its error here
             self.serve()  # log lines arrive here
+        if self._return_to_first():
+            self.suspect("its first transactional id is free again")
         if cause := self._doubt or self._suspicion.line:
             log.info("producer replaced before the next transaction: %s", cause)
             self.open(patience)
@@ -287,18 +346,6 @@ class TransactionalProducer(Generic[Handle]):
             self._timed_out = now
             return TransactionFate.TIMED_OUT
         return TransactionFate.FENCED
-
-
-def _initialise(handle: TransactionalHandle, patience: Patience) -> None:
-    """In short steps: while no broker answers, the consumer group must be served (ER-17)."""
-    while True:
-        try:
-            handle.init_transactions(INIT_STEP_S)
-            return
-        except ck.KafkaException as failure:
-            if not is_passing(failure.args[0]):
-                raise
-            patience(failure)
 
 
 LOST_EXCEPTION = "without setting an exception"

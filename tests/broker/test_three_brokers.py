@@ -13,7 +13,8 @@ import pytest
 from confluent_kafka import ElectionType, KafkaException, Producer
 
 from tests.broker.cluster import Cluster
-from tests.broker.worker_places import Destination
+from tests.broker.routed_places import RoutedPlace
+from tests.broker.worker_places import Destination, alter_topic
 from tests.conftest import QUIET
 from tests.processes import PATIENCE_S, Process, wait_for
 
@@ -189,17 +190,28 @@ IN_TIME_MS = 3_000
 def follower(cluster: Cluster) -> Iterator[int]:
     """A node that leads nothing and has everything: stopped in order, and back. Only what is replicated waits for it, nobody's questions do."""
 
-    def is_back() -> bool:
-        topics = cluster.admin.list_topics(timeout=PATIENCE_S).topics.values()
-        return all(3 in found.isrs for topic in topics for found in topic.partitions.values())
-
-    cluster.nodes[3].stop()
-    cluster.nodes[3].start()
-    wait_for(is_back, PATIENCE_S, "everything on the node that was stopped")
+    with stopped(cluster, 3):
+        pass
     try:
         yield 3
     finally:
         cluster.admin.elect_leaders(ElectionType.PREFERRED, None).result(PATIENCE_S)
+
+
+@contextmanager
+def stopped(cluster: Cluster, number: int) -> Iterator[None]:
+    """A node is stopped in order meanwhile; afterwards it has everything again."""
+
+    def is_back() -> bool:
+        topics = cluster.admin.list_topics(timeout=PATIENCE_S).topics.values()
+        return all(number in found.isrs for topic in topics for found in topic.partitions.values())
+
+    cluster.nodes[number].stop()
+    try:
+        yield
+    finally:
+        cluster.nodes[number].start()
+        wait_for(is_back, PATIENCE_S, "everything on the node that was stopped")
 
 
 def unreplicated(place: Destination, name: str, seq: int) -> int:
@@ -223,3 +235,40 @@ def unreplicated(place: Destination, name: str, seq: int) -> int:
 def errors(place: Destination, name: str) -> bool:
     """Whether the group was given up."""
     return any(record.key() == name.encode() for record in place.read(f"{place.name}.errors"))
+
+
+def test_a_target_with_too_few_replicas_holds_up_its_own_units_alone_b57(
+    cluster: Cluster, unique: str, tmp_path: Path, spawn: Callable[..., Process]
+) -> None:
+    """The marker of a transaction needs the replicas as well: until they are back nobody gets another one under its transactional id."""
+    place = Destination(cluster.bootstrap, unique, tmp_path, spawn, partitions=2)
+    routed = RoutedPlace(place, {"events": 1})
+    routed.put_rules({name: {"target_topic": name.lower(), "complete_count": 2} for name in ("UK", "Spain")})
+    routed.create({"transaction_timeout_ms": 4_000})
+    uk, spain = routed.topic("uk"), routed.topic("spain")
+    alter_topic(cluster.admin, uk, min_insync_replicas="3")
+    worker = place.worker()
+
+    def send(name: str, units: int = 1) -> None:
+        routed.send([("events", name, b"<Test/>")] * 2 * units)
+
+    def wait_out(topic: str, count: int) -> None:
+        wait_for(lambda: len(place.read(topic)) == count, what=lambda: worker.child.output)
+
+    send("UK")
+    wait_out(uk, 1)
+    with stopped(cluster, 3):
+        send("UK", 2)
+        worker.child.wait_output("uk has 2 replicas in sync")
+        send("Spain")
+        wait_out(spain, 1)
+        worker.child.kill()
+        worker = place.worker()
+        send("Spain")
+        wait_out(spain, 2)
+        assert len(place.read(uk)) == 1
+    wait_out(uk, 3)
+    send("UK")
+    wait_out(uk, 4)
+    assert [dict(each.headers())["uow-generation"] for each in place.read(uk)] == [b"1", b"2", b"3", b"4"]
+    assert worker.child.terminate(PATIENCE_S) == 0
