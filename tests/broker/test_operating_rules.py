@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from itertools import groupby
+from random import Random
 from typing import Any
 
 import pytest
@@ -268,7 +270,10 @@ rule_id = "soon"
 destination = "{d}"
 delay_item = "path:item"
 default_group = "per_name"
-row = [{{ routing_name = "*", target_topic = "{d}.soon", age_ms = 20000 }}]
+row = [
+    {{ routing_name = "now", target_topic = "{d}.soon", complete_count = 1 }},
+    {{ routing_name = "*", target_topic = "{d}.soon", age_ms = 20000 }},
+]
 delay = [{delays}]
 """
 
@@ -285,4 +290,45 @@ def test_five_hundred_groups_close_on_time_b45(place: Destination) -> None:
     overruns = sorted(each.closed_at - (each.deadline_at or 0) for each in desk.told(Outcome))
     assert overruns[0] >= 0
     assert overruns[494] < 1500, overruns[-10:]
+    assert worker.child.terminate(90) == 0
+
+
+@pytest.mark.slow
+def test_ten_thousand_overdue_groups_close_once_in_order_and_new_input_is_served_meanwhile_b219(
+    place: Destination,
+) -> None:
+    """A worker stops, and starts when all of its groups are overdue; their limits are in no order. Fresh ones are last."""
+    overdue, place.partitions = 10_000, 1
+    limits = range(20_000, 25_000, 10)
+    delays = ", ".join(f'{{ routing_name = "*", item = "{limit}", delay_ms = {limit} }}' for limit in [1_000, *limits])
+    desk, rnd = Desk(place), Random(219)
+    desk.routed.rules.write_text(SOON.format(d=place.name, delays=delays))
+
+    def open_groups() -> int:
+        count: int = worker.partitions()["0"]["open_groups"]
+        return count
+
+    worker = place.worker()
+    desk.send(*[(f"old-{number}", json.dumps({"item": str(rnd.choice(limits))}), {}) for number in range(overdue)])
+    sent_at = time.time()
+    wait_for(lambda: open_groups() == overdue, what=lambda: str(worker.partitions()))
+    assert worker.child.terminate(90) == 0
+    assert not desk.told(Outcome)
+    wait_for(lambda: time.time() > sent_at + limits[-1] / 1000)
+
+    worker, fresh = place.worker(), 0
+    while open_groups() > fresh:
+        desk.send((f"new-{fresh}", json.dumps({"item": "1000"}), {}), ("now", "{}", {}))
+        fresh += 1
+    counted = f'uow_deadline_overrun_seconds_count{{destination="{place.name}",row="*",rule="soon"}}'
+    wait_for(lambda: worker.metric(counted) >= overdue + fresh, what=lambda: str(worker.partitions()))
+    told = desk.told(Outcome)
+    aged = [each for each in told if each.reason == "age"]
+    assert Counter(each.id for each in aged) == Counter(f"soon/old-{number}" for number in range(overdue)) + Counter(
+        f"soon/new-{number}" for number in range(fresh)
+    )
+    assert [each.deadline_at for each in aged] == sorted(each.deadline_at for each in aged)
+    assert all(each.closed_at >= each.deadline_at for each in aged)
+    parts = [len([*part]) for is_old, part in groupby("old-" in each.id for each in told) if is_old]
+    assert len(parts) > 1, "new input is served between"
     assert worker.child.terminate(90) == 0
