@@ -328,3 +328,20 @@ def test_an_exception_that_the_library_lost_is_ctrl_c_unless_the_handle_is_dead(
         connection.send("d", "x", id="a", seq=1)
     connection.send("d", "y", id="a", seq=2)
     assert len(fake.producers) == 1 + is_fatal
+
+
+def test_a_signal_that_the_library_hears_while_it_takes_headers_is_ctrl_c(
+    fake: FakeBroker, connection: uow.Connection
+) -> None:
+    """Else a program that is asked to stop ends with a `TypeError` about the name of a header."""
+    lost = TypeError("expected header key to be unicode string")
+    fake.script["produce"] = [lost, lost]
+    with pytest.raises(KeyboardInterrupt):
+        connection.send("d", "x", id="a", seq=1)
+    with pytest.raises(KeyboardInterrupt), connection.unit("d") as unit:
+        unit.send("x")
+    fake.script["produce"] = [TypeError("another one")]
+    with pytest.raises(TypeError, match="another one"):
+        connection.send("d", "y", id="a", seq=2)
+    send(connection, "b")
+    assert values(fake) == [b"b"]

@@ -32,6 +32,8 @@ from uow.schemas.error_classes import UowError
 
 log = logging.getLogger(__name__)
 
+LOST_IN_HEADERS: Final = "header key to be unicode string"
+"""In the text of the `TypeError` that comes out of `produce` in place of the exception of a signal (confluent_kafka 2.16)."""
 CLOSE_S: Final = 6.0
 """Longest that closing waits for records that are still under way."""
 
@@ -320,10 +322,15 @@ def hand_over(
 
     Raises:
         BufferError, KafkaException: As the library.
+        KeyboardInterrupt: It looks for signals as well, and says that a header's name is no text in place of the exception (confluent_kafka 2.16).
     """
     topic, key, value, headers, partition = record.topic, record.key, record.value, record.headers, record.partition
     try:
         handle.produce(topic, value, key, partition, on_delivery=on_delivery, headers=headers)
+    except TypeError as failure:
+        if LOST_IN_HEADERS not in str(failure) or not all(isinstance(name, str) for name, _ in headers):
+            raise
+        raise KeyboardInterrupt from failure
     except KafkaException as failure:
         if partition == HASHED or failure.args[0].code() != KafkaError._UNKNOWN_PARTITION:
             raise
