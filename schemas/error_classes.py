@@ -164,6 +164,7 @@ class UnitTooLargeError(UowError):
         "count": "more components than max_components",
         "bytes": "more bytes than max_bytes, or than a rule's bytes(n, strict)",
         "groups": "more open groups than max_open_groups of the rule",
+        "depth": "more levels of units inside units than 3",
     }
 
 

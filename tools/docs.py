@@ -301,10 +301,13 @@ TABLE: tuple[TableLine, ...] = (
     TableLine(
         "5b",
         "`uow-expires-at`, `uow-deliver-at`, `uow-priority`, `uow-digest`, `uow-order-key`, `uow-segment-at` or `uow-segment-end` unreadable, or `uow-order-key` without path "
-        "routing; `uow-erased`, which only workers write; more or longer headers than `max_headers` and `max_header_name_bytes` allow",
-        "reject; the case is the header, or `headers`",
+        "routing; `uow-depth` that is no number, or above 3; `uow-erased`, which only workers write; more or longer headers than `max_headers` and `max_header_name_bytes` allow",
+        "reject; the case is the header, `headers` or `depth`",
         HEADERS,
-        (Example("`uow-priority` `high`", [c(1, priority="high")]),),
+        (
+            Example("`uow-priority` `high`", [c(1, priority="high")]),
+            Example("`uow-depth` 4", [c(1, depth=4)]),
+        ),
     ),
     TableLine(
         "6",

@@ -14,6 +14,7 @@ from uow.schemas.error_classes import (
     BadUnitIdError,
     DecodeError,
     UnitConflictError,
+    UnitTooLargeError,
     UowError,
 )
 from uow.topics.fields import fields_of
@@ -46,6 +47,8 @@ HOPS: Final = "uow-hops"
 ORIGIN_TS: Final = "uow-origin-ts"
 PRODUCER_ID: Final = "uow-producer-id"
 INNER_ID: Final = "uow-inner-id"
+DEPTH: Final = "uow-depth"
+"""On a component that is a unit, and on the unit that it is in: levels of units, counted from the innermost; 1 where no header says more (B-109)."""
 PARENT_ID: Final = "uow-parent-id"
 PARENT_SEQ: Final = "uow-parent-seq"
 PARENT_END: Final = "uow-parent-end"
@@ -113,7 +116,7 @@ PARENTS: Final = (PARENT_ID, PARENT_SEQ, PARENT_END, PARENT_COUNT)
 """Headers of the component that an inner unit replaces (W-205). Each repeats once per level of nesting, the nearest level first."""
 ON_UNIT: Final = frozenset(
     {ID, KIND, UNIT_ID, GENERATION, OUTCOME, REASON, SIZE, MISSING, EXPIRES_AT, DELIVERY_MODE}
-    | {CORRELATION_ID, PRIORITY, USER_ID, TYPE, *PARENTS}
+    | {CORRELATION_ID, PRIORITY, USER_ID, TYPE, DEPTH, *PARENTS}
 )
 """`uow-*` headers that a unit may have (`docs/wire-format.md#headers-of-a-unit`): what a route's condition may test."""
 ERROR_ONLY: Final = frozenset({ERROR_CLASS, ERROR_CASE, ERROR_TEXT, ERROR_VALUE, SOURCE, FAILURE_REASON})
@@ -122,6 +125,8 @@ MAX_ID_BYTES: Final = 255
 MAX_RULE_BYTES: Final = 255
 """Longest `uow-rule`: a rule id, a routing name of 128 characters at most, and a version."""
 MAX_SEQ: Final = 2_147_483_647
+MAX_DEPTH: Final = 3
+"""Levels of units that a unit may have (B-109)."""
 ENDS: Final = {b"true": True, b"false": False}
 
 UNTREATED: Final = frozenset(
@@ -424,6 +429,7 @@ _NATIVE: Final = UNTREATED | {
     ORIGIN_KIND,
     ERASED,
     REROUTED,
+    DEPTH,
     RULE,
     INPUT,
     ARRIVED_AT,
@@ -609,6 +615,30 @@ def routed_of(headers: Sequence[tuple[str, bytes | None]]) -> Routed | Refusal:
         return _routed(values)
     except _Refused as refused:
         return refused.refusal
+
+
+def depth_of(headers: Iterable[tuple[str, bytes | None]], above: int = 0) -> int | Refusal:
+    """The depth of a unit, or that of a component, which its unit has then; or why such a component is refused (B-109).
+
+    `Reading` refuses nothing of it: a replay reads also what an earlier version held, which did not know the header.
+
+    Args:
+        headers: Of the unit, or the component.
+        above: Levels that come on top.
+    """
+    raws = [value for name, value in headers if name == DEPTH]
+    depth = 1 if not raws else decimal(raws[0] or b"") if len(set(raws)) == 1 else None
+    if not depth:
+        return Refusal(DecodeError, DEPTH, f"{DEPTH} {_shown(raws[0])} is no number of levels, or differs from another")
+    depth += above
+    if depth > MAX_DEPTH:
+        return Refusal(UnitTooLargeError, "depth", f"units in {depth} levels, {MAX_DEPTH} are allowed")
+    return depth
+
+
+def deepest(components: Iterable[Iterable[tuple[str, bytes | None]]]) -> int:
+    """The depth of a unit by the headers of its components; one that cannot be read counts as 1."""
+    return max([depth for depth in map(depth_of, components) if isinstance(depth, int)], default=1)
 
 
 def _routed(values: Values) -> Routed:

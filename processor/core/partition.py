@@ -93,6 +93,7 @@ from uow.topics.headers import (
     SEGMENT_AT,
     Marks,
     Refusal,
+    depth_of,
     without_segment,
 )
 from uow.topics.policies import HandlingPolicy
@@ -629,6 +630,8 @@ class Partition(PartitionState):
             )
         if isinstance(marks, Marks) and marks.segment is not None and (why := self._why_no_pieces(marks)):
             return Refusal(DecodeError, SEGMENT_AT, why, marks.id, marks.seq)
+        if isinstance(marks, Marks) and marks.special and isinstance(depth := depth_of(headers or ()), Refusal):
+            return depth._replace(id=marks.id, seq=marks.seq)
         return marks
 
     def _why_no_pieces(self, marks: Marks) -> str:

@@ -48,6 +48,7 @@ _OUTCOMES = {outcome: (names.OUTCOME, outcome.value.encode()) for outcome in Uni
 _REASONS = {reason: (names.REASON, reason.value.encode()) for reason in Reason}
 _PERSISTENT = b"persistent"
 _DELIVERY_MODE = names.DELIVERY_MODE.encode()
+_DEPTH = names.DEPTH.encode()
 
 
 UNIFORM = (names.EXPIRES_AT, names.PRIORITY, names.DELIVERY_MODE)
@@ -164,6 +165,9 @@ class UnitMaker:
             erased = as_ranges(seq for seq, body in group.held.items() if is_erased(body))
             if erased:
                 made.append((names.ERASED, ranges_text(bounded_ranges(erased)).encode()))
+            deep = [decode_component(body).headers for body in group.held.values() if _DEPTH in body]
+            if deep and (depth := names.deepest(deep)) > 1:
+                made.append((names.DEPTH, b"%d" % depth))
         if tail.properties:
             made += tail.properties
         return made

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from uow.processor.core.gathered import source_of
 from uow.processor.core.group import Group
@@ -90,6 +90,44 @@ class OpenGroup:
             "waits_since": self.waits_since,
             "sources": [each._asdict() for each in self.sources],
         }
+
+
+class InnerGroup(NamedTuple):
+    """An open group on its way into another one (B-109).
+
+    Attributes:
+        destination: Where it is.
+        group: The group.
+        inner: What is on its way into it.
+    """
+
+    destination: str
+    group: OpenGroup
+    inner: Inner
+
+
+class Inner(NamedTuple):
+    """Open groups on their way into another one: those whose units would come to it if they closed now.
+
+    Attributes:
+        groups: These, the oldest first.
+        more: How many further ones there are.
+        others: Open groups whose units would come to another group of its rule, or to none.
+        is_certain: False if what is still to come may change which groups these are.
+    """
+
+    groups: tuple[InnerGroup, ...] = ()
+    more: int = 0
+    others: int = 0
+    is_certain: bool = True
+
+    def row(self, now_ms: int) -> dict[str, Any]:
+        """As JSON."""
+        groups = [
+            {"destination": each.destination, **each.group.row(now_ms), "inner": each.inner.row(now_ms)}
+            for each in self.groups
+        ]
+        return {"groups": groups, "more": self.more, "others": self.others, "certain": self.is_certain}
 
 
 def risk_at(opened_at: int, deadline: int) -> float:

@@ -15,7 +15,7 @@ Belongs here: those decisions. Does not belong here: reading and writing records
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
@@ -30,10 +30,11 @@ from uow.processor.rules.xml_documents import xml_root
 from uow.schemas.error_classes import BadUnitIdError, DecodeError, RoutingError, UnitTooLargeError, UowError
 from uow.topics import headers as names
 from uow.topics.catalogue import DestinationTopics
-from uow.topics.headers import Reading
+from uow.topics.headers import Reading, Refusal
 from uow.topics.manifests import RequestId
 from uow.topics.policies import DestinationPolicy, ValueFormat
 from uow.topics.record_size import RecordLimit
+from uow.topics.routers import RouterSettings
 from uow.topics.rules import DEFAULT_ROW, DefaultGroup, KeyCase, OnNoKey, ResolvedRow, Rule, Source
 
 NAME_LIMIT_BYTES: Final = 128
@@ -47,6 +48,8 @@ _UNUSABLE: Final = " "
 """No routing name: one is never blank."""
 _FEW: Final = 100
 """So many headers, without their values, take a small part of the smallest limit."""
+
+_ORIGIN_ERASED: Final = names.ORIGIN + names.ERASED.removeprefix("uow-")
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -169,7 +172,7 @@ class RuleRouting:
             return refused(self.rule.rule_id, self.target, record, headers, error)
 
     def _routed(self, record: RawRecord, headers: Headers, view: RecordView | None, now_ms: int) -> Routed:
-        rule, value = self.rule, record.value()
+        rule, value, brought = self.rule, record.value(), headers
         kind, moment = record.timestamp()
         if rule.transform is not None:
             where = record.topic(), record.partition(), record.offset()
@@ -199,7 +202,13 @@ class RuleRouting:
             stamps += self._delay(choice, view)
         if warning:
             stamps.append((names.WARNING, warning.encode()))
-        stamped = [*self._kept(headers), *stamps]
+        if nested := _nested(brought, is_whole=value == record.value()):
+            headers = [
+                (_ORIGIN_ERASED if name == names.ERASED else name, said)
+                for name, said in headers
+                if name not in (names.INNER_ID, names.DEPTH)
+            ]
+        stamped = [*self._kept(headers), *stamps, *nested]
         return Routed(Fate.ROUTED, rule.rule_id, self._sent(key, value, headers, stamped), choice.row, bool(warning))
 
     # -- plain records, see `routed_records.py`
@@ -342,6 +351,24 @@ class RecordRouting:
         return refused("", first.target, record, headers, RoutingError("no rule accepts it", case="no-rule"))
 
 
+def routings_of(
+    rules: RuleSet, routers: Mapping[str, RouterSettings], targets: Mapping[str, RouteTarget]
+) -> dict[str, RecordRouting]:
+    """The routing of each input that has rules.
+
+    Args:
+        rules: The rules in force.
+        routers: Settings of the routers by name.
+        targets: The destinations by name; rules for others are left out.
+    """
+    found = {}
+    for router in routers.values():
+        asked = [rule for rule in rules.rules_for(router.rules) if rule.destination in targets]
+        for topic in router.inputs if asked else ():
+            found[topic] = RecordRouting([RuleRouting(rule, rules, targets[rule.destination]) for rule in asked])
+    return found
+
+
 def refused(rule_id: str, target: RouteTarget, record: RawRecord, headers: Headers, error: UowError) -> Routed:
     """The record for `D.rejected`: as it came, with the reasons. Of one that fits no record only the reasons, and where it lies."""
     where = _place(record)
@@ -376,6 +403,28 @@ def _source(record: RawRecord, headers: Headers) -> str:
 
 def _place(record: RawRecord) -> bytes:
     return b"%s/%d/%d" % (record.topic().encode(), record.partition(), record.offset())
+
+
+def _nested(headers: Headers, *, is_whole: bool) -> Headers:
+    """The headers that say that a component was a unit, and how deep it is now (B-109); none for any other record.
+
+    Args:
+        headers: Of the record of the input.
+        is_whole: True if its value is that of the component as well.
+
+    Raises:
+        UowError: It is too deep, or what it says of its depth cannot be read.
+    """
+    if (names.KIND, names.KIND_UNIT) not in headers and (names.ORIGIN_KIND, names.KIND_UNIT) not in headers:
+        return []
+    said = dict(names.from_origin(headers))
+    if names.ID not in said or names.SEQ in said:
+        return []
+    depth = names.depth_of(headers, 1)
+    if isinstance(depth, Refusal):
+        raise depth.error(detail=depth.detail, case=depth.case)
+    inner: Headers = [(names.INNER_ID, said[names.ID])] if is_whole and names.POS not in said else []
+    return [*inner, (names.DEPTH, b"%d" % depth)]
 
 
 def _usable(raw: bytes) -> tuple[str | None, str]:

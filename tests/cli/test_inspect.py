@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -72,15 +73,16 @@ class RecordInMemory:
 class LogsInMemory:
     """Topics in memory with a worker at work: each plan leaves its rows, its ledger record and a marker in both logs."""
 
-    def __init__(self, policy: DestinationPolicy) -> None:
-        self.context = TaskContext("megazon", TOPICS, policy, PARTITIONS, b"", b"")
+    def __init__(self, policy: DestinationPolicy, topics: DestinationTopics = TOPICS, **more: Any) -> None:
+        self.topics = topics
+        self.context = TaskContext(topics.destination, topics, policy, PARTITIONS, b"", b"", **more)
         self.logs: dict[Tp, list[RecordInMemory | None]] = {}
         self.tasks: dict[int, PartitionTask] = {}
         self.committed_offsets: dict[Tp, int] = {}
         self.on_bounds = lambda: None
         for partition in range(PARTITIONS):
-            self.tasks[partition] = PartitionTask(Tp(TOPICS.components, partition), self.context)
-            for topic in (TOPICS.components, TOPICS.groups_changelog, TOPICS.closed_changelog):
+            self.tasks[partition] = PartitionTask(Tp(self.topics.components, partition), self.context)
+            for topic in (self.topics.components, self.topics.groups_changelog, self.topics.closed_changelog):
                 self.logs[Tp(topic, partition)] = []
 
     def arrive(
@@ -88,7 +90,7 @@ class LogsInMemory:
     ) -> None:
         """Components come in, the last one with the end mark if told; the worker commits once."""
         partition = partition_for(id.encode(), PARTITIONS)
-        tp = Tp(TOPICS.components, partition)
+        tp = Tp(self.topics.components, partition)
         log, records = self.logs[tp], []
         for number in numbers:
             last = end and number == numbers[-1]
@@ -100,11 +102,15 @@ class LogsInMemory:
 
     def commit(self, plan: Plan | None) -> None:
         assert plan is not None
-        changelog = self.logs[Tp(TOPICS.groups_changelog, plan.tp.partition)]
+        changelog = self.logs[Tp(self.topics.groups_changelog, plan.tp.partition)]
         for key, value in plan.changelog:
-            changelog.append(RecordInMemory(Tp(TOPICS.groups_changelog, plan.tp.partition), len(changelog), key, value))
-        ledger = self.logs[Tp(TOPICS.closed_changelog, plan.tp.partition)]
-        ledger.append(RecordInMemory(Tp(TOPICS.closed_changelog, plan.tp.partition), len(ledger), None, plan.ledger))
+            changelog.append(
+                RecordInMemory(Tp(self.topics.groups_changelog, plan.tp.partition), len(changelog), key, value)
+            )
+        ledger = self.logs[Tp(self.topics.closed_changelog, plan.tp.partition)]
+        ledger.append(
+            RecordInMemory(Tp(self.topics.closed_changelog, plan.tp.partition), len(ledger), None, plan.ledger)
+        )
         changelog.append(None)
         ledger.append(None)
         self.committed_offsets[plan.tp] = plan.next_offset

@@ -89,7 +89,7 @@ def test_component_split_on_the_way_is_an_inner_unit_of_the_outer_one_w205(
     connection.forward(message(fake, connection, whole), destination="orders")
     came = fake.visible[-1]
     assert (came.key, came.marks["uow-id"], came.marks["uow-seq"]) == (b"order-1", b"order-1", b"2")
-    assert came.marks["uow-inner-id"] == shipment.encode()
+    assert (came.marks["uow-inner-id"], came.marks["uow-depth"]) == (shipment.encode(), b"2")
     assert came.marks["uow-hops"] == b"shipments.units"
     assert not {"uow-end", "uow-kind", "uow-size", *PARENTS} & came.marks.keys()
 
@@ -123,6 +123,7 @@ def test_orders_of_shipments_of_parcels_come_back_through_three_levels_w206(
 
     outer = received(fake, connection, unit)
     assert (outer.id, outer.header("uow-priority"), outer.header("customer")) == ("order-1", "7", "Jill")
+    assert outer.header("uow-depth") == "3"
     address, goods = outer.components
     assert (address.text(), goods.end) == ("invoice address", True)
     shipment = goods.unit
@@ -151,6 +152,23 @@ def test_finished_unit_may_be_sent_as_a_component_of_another_one_w206(
     again = received(fake, connection, assembled(fake, "shipments")[0])
     assert (again.components[1].inner_id, again.components[1].component_id) == ("parcel-1", parcel.unit_id)
     assert again.components[1].unit == uow.InnerUnit(parcel.record, parcel.components)
+
+
+def test_each_level_of_units_counts_and_a_fourth_is_refused_b109(fake: FakeBroker, connection: uow.Connection) -> None:
+    names = ["parcels", "shipments", "orders", "days"]
+    inner: Any = "book"
+    for name in names:
+        with connection.unit(name, f"{name}-1") as unit:
+            unit.send(inner)
+        made = assembled(fake, name)[0]
+        if name != "days":
+            inner = received(fake, connection, made)
+    assert made.name == "days.rejected"
+    assert (made.marks["uow-depth"], made.marks["uow-error-case"]) == (b"4", b"depth")
+    assert inner.header("uow-depth") == "3"
+    with connection.unit("repacked", "1") as unit:
+        unit.send(inner.components[0].unit)
+    assert received(fake, connection, assembled(fake, "repacked")[0]).header("uow-depth") == "3"
 
 
 @pytest.mark.parametrize("end", [{"uow-end": "TRUE"}, {"uow-end": "false"}, {}])

@@ -16,7 +16,7 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 from types import SimpleNamespace
 import uow.spark_sink.audit, uow.spark_sink.delta_sink, uow.spark_sink.file_sink
-from uow.ops.destination_rules import _in_force
+from uow.ops.destination_rules import rules_in_force
 from uow.processor.rules.mirror import mirrored
 from uow.processor.rules.rule_set import RuleSet, RuleTables
 from uow.processor.rules.targets import target_topics
@@ -25,7 +25,7 @@ from uow.topics.rules import Change, Row, Rule
 
 rules = RuleSet(RuleTables((Change(1, "a", "b", 0),), (Rule("r", 1, "d"),), (Row("r", "*", 1, target_topic="t"),)))
 settings = SimpleNamespace(rules=SimpleNamespace(source="sqlite:///rules.db"))
-found = _in_force(settings, mirrored(rules))
+found = rules_in_force(settings, mirrored(rules))
 print([*target_topics(found, "d", DestinationPolicy(HandlingPolicy.SINGLE_MESSAGE_DELIVERY))])
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -14,8 +15,8 @@ from uow.ops.destination_logs import log_reader, task_context
 from uow.ops.group_story import MOST_READ, Story, owner, story
 from uow.ops.inspect import ClosedGroupView, InspectedGroup, inspect_group
 from uow.processor.engine.awaited import SourceState
-from uow.processor.engine.group_view import OpenGroup, arrival
-from uow.processor.engine.ports import Tp
+from uow.processor.engine.group_view import Inner, OpenGroup, arrival
+from uow.processor.engine.ports import LogReader, Tp
 from uow.schemas.records import ComponentRecord, ranges_text
 from uow.schemas.registry import connect as connect_registry
 from uow.terminal.printing import (
@@ -60,15 +61,56 @@ def command(
         told = (
             story(reader, context, partition_counts(client), found, group_id, registry) if is_known else Story([], [])
         )
+        inner = _inner(settings, reader, group_id, now)
     worker = owner(client, settings.application_id, Tp(context.topics.components, found.partition))
     if as_json:
-        print_json(_json(found, now) | {"worker": worker, "timeline": [each._asdict() for each in told.events]})
+        more = {"worker": worker, "timeline": [each._asdict() for each in told.events], "inner": inner.row(now)}
+        print_json(_json(found, now) | more)
     else:
         _print(found, worker, now)
+        _print_inner(inner, now)
         _print_story(told)
     if not is_known:
         say(f"uow: {group_id!r} is neither open nor remembered as closed in {destination}")
         ctx.exit(FAILED)
+
+
+def _inner(settings: Settings, reader: LogReader, group_id: str, now_ms: int) -> Inner:
+    """Only where there are routers can a unit come into a group of a rule."""
+    if not settings.routers:
+        return Inner()
+    from uow.ops.inner_groups import inner_groups
+
+    return inner_groups(settings, reader, group_id, now_ms)
+
+
+def _print_inner(inner: Inner, now_ms: int) -> None:
+    unsure = [each for each in _levels(inner) if not each.is_certain]
+    if not inner.groups and not unsure:
+        return
+    click.echo()
+    columns = ("inner group", "destination", "generation", "held", "missing", "waits for", "deadline")
+    print_table(columns, _inner_rows(inner, now_ms))
+    if unsure:
+        others = sum(each.others for each in unsure)
+        click.echo(
+            f"as their units would be routed now; what is still to come may change that. Other open groups: {others}"
+        )
+
+
+def _levels(inner: Inner) -> Iterator[Inner]:
+    yield inner
+    for each in inner.groups:
+        yield from _levels(each.inner)
+
+
+def _inner_rows(inner: Inner, now_ms: int, indent: str = "") -> Iterator[tuple[object, ...]]:
+    for destination, group, deeper in inner.groups:
+        facts = ranges_text(group.missing), group.waits_for, groups.deadline_text(group, now_ms)
+        yield f"{indent}{group.id}", destination, group.generation, group.count, *facts
+        yield from _inner_rows(deeper, now_ms, f"{indent}  ")
+    if inner.more:
+        yield (f"{indent}and {inner.more} more",)
 
 
 def _print_story(told: Story) -> None:

@@ -1,7 +1,7 @@
 """Units inside units: what an inner unit stands for, and how it takes that component's place (W-205, W-206).
 
 An inner unit's components carry, beside their own id and number, those of the component that they replace (`uow-parent-*`). The inner unit has
-them from its end component. Forwarded, it becomes that component: with the outer id, number and end mark, its own id in `uow-inner-id`, and
+them from its end component. Forwarded, it becomes that component: with the outer id, number and end mark, its own id in `uow-inner-id`, one level more in `uow-depth`, and
 all of itself as value. What it stands for may itself belong to an inner unit: each level repeats the headers, the nearest first.
 
 Belongs here: headers and value on the way in and out, and the transaction that takes the position along. Does not belong here: sending
@@ -31,10 +31,12 @@ from uow.topics.headers import (
     COUNT,
     DELIVER_AT,
     DELIVERY_MODE,
+    DEPTH,
     END,
     EXPIRES_AT,
     ID,
     INNER_ID,
+    MAX_DEPTH,
     PARENT_COUNT,
     PARENT_END,
     PARENT_ID,
@@ -48,6 +50,8 @@ from uow.topics.headers import (
     USER_ID,
     Marks,
     Reading,
+    deepest,
+    depth_of,
     only_units_carry,
 )
 
@@ -98,12 +102,14 @@ def outer_headers(unit: Headers) -> Headers | None:
         headers.append((END, b"true"))
     if said[PARENT_COUNT] != b"0":
         headers.append((COUNT, said[PARENT_COUNT]))
-    headers += [(COMPONENT_ID, said[UNIT_ID]), (INNER_ID, said[ID])]
+    depth = depth_of(unit)
+    deeper = 1 + (depth if isinstance(depth, int) else MAX_DEPTH)  # its destination refuses what is too deep
+    headers += [(COMPONENT_ID, said[UNIT_ID]), (INNER_ID, said[ID]), (DEPTH, b"%d" % deeper)]
     nearest = set(PARENTS)
     for pair in unit:
         if pair[0] in nearest:
             nearest.remove(pair[0])
-        elif not only_units_carry(pair[0]) and pair[0] != ID:
+        elif not only_units_carry(pair[0]) and pair[0] not in (ID, DEPTH):
             headers.append(pair)
     return headers
 
@@ -112,7 +118,10 @@ def component_of(unit: ReceivedUnit | InnerUnit) -> Component:
     """A finished unit as a component of another one, which gives it a new outer id and number (W-96); a document as it is."""
     if isinstance(unit, ReceivedDocument):
         return Component(unit.value, component_id=unit.unit_id)
-    return Component(codec.frame(unit.record), headers={INNER_ID: unit.id}, component_id=unit.unit_id)
+    depth = 1 + deepest(each.headers for each in unit.components)
+    return Component(
+        codec.frame(unit.record), headers={INNER_ID: unit.id, DEPTH: str(depth)}, component_id=unit.unit_id
+    )
 
 
 class StandIn(OneTransaction):

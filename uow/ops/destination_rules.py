@@ -45,7 +45,7 @@ def destination_rules(settings: Settings, destinations: Collection[str]) -> dict
         return {}
     with closing(open_rule_log(settings.worker("rules"))) as rule_log:
         rule_log.catch_up(lambda: None)
-    rows, present = rule_log.rows, _in_force(settings, rule_log.mirror)
+    rows, present = rule_log.rows, rules_in_force(settings, rule_log.mirror)
     by_rule = {row.rule.rule_id: row.rule.destination for row in rows.values()}
     by_rule |= {rule.rule_id: rule.destination for rule in present.tables.rules}
     found = {}
@@ -82,8 +82,8 @@ def _routers_to(name: str, settings: Settings, by_rule: Mapping[str, str]) -> tu
     return inputs, routed
 
 
-def _in_force(settings: Settings, mirror: bytes | None) -> RuleSet:
-    """The rules in force."""
+def rules_in_force(settings: Settings, mirror: bytes | None) -> RuleSet:
+    """The rules in force: of the configured source, else of the mirror; none if neither can be read."""
     from uow.processor.rules.changes import RulesUnavailable
     from uow.processor.rules.columns import WrongRows
     from uow.processor.rules.mirror import read_mirror

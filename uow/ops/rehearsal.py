@@ -21,7 +21,7 @@ from uow.processor.core.partition import Partition
 from uow.processor.core.partition_state import PartitionAddress
 from uow.processor.engine.ports import LogReader, RawRecord, Tp
 from uow.processor.rules.conditions import group_policy
-from uow.processor.rules.routing import Fate, RecordRouting, RouteTarget, RuleRouting, Sent
+from uow.processor.rules.routing import Fate, RecordRouting, RouteTarget, Sent, routings_of
 from uow.processor.rules.rule_set import RuleSet
 from uow.schemas.error_classes import UowError
 from uow.schemas.records import Reason, UnitOutcome
@@ -170,12 +170,7 @@ def rehearsed(
         name: RouteTarget(DestinationTopics(application, name), policy, RecordLimit(INPUT_LIMIT_BYTES))
         for name, policy in destinations.items()
     }
-    routings = {
-        topic: RecordRouting([RuleRouting(rule, rules, targets[rule.destination]) for rule in asked])
-        for router in routers.values()
-        if (asked := rules.rules_for(router.rules))
-        for topic in router.inputs
-    }
+    routings = routings_of(rules, routers, targets)
     assemblers = {
         target.topics.components: _Assembler(name, application, target.policy) for name, target in targets.items()
     }
