@@ -167,9 +167,12 @@ class Driver(PollLoop):
 
     def _on_written(self, batch: Batch, plan: Plan) -> None:
         """Reads again what a cut plan left."""
+        tasks = self._partitions.tasks
+        if batch.tp in tasks and plan.awaits_rule is not None:
+            tasks[batch.tp].read_rules(batch.last_offset + 1, self._serve)
+        if batch.tp not in tasks:  # it was revoked while rules were read, for it or for another one
+            return
         self._partitions.on_progress(batch.tp)
-        if plan.awaits_rule is not None:
-            self._partitions.tasks[batch.tp].read_rules(batch.last_offset + 1, self._serve)
         if plan.is_cut:
             self._has_more = True
             if batch.work is Work.RECORDS:

@@ -31,6 +31,7 @@ from uow.processor.engine.poll_loop import PollLoop
 from uow.processor.engine.ports import (
     Contents,
     Doubt,
+    LogReader,
     Meanwhile,
     Output,
     Plan,
@@ -151,6 +152,15 @@ class RouterPorts:
     desk: Desk
 
 
+def first_positions(reader: LogReader, tps: Sequence[Tp]) -> Mapping[Tp, int]:
+    """Stable committed offsets (ER-06); the log's start where the group has none."""
+    committed = {tp: at.offset for tp, at in reader.committed(tps).items()}
+    new = [tp for tp, offset in committed.items() if offset is None]
+    return {tp: offset for tp, offset in committed.items() if offset is not None} | {
+        tp: start for tp, (start, _) in (reader.bounds(new) if new else {}).items()
+    }
+
+
 class Router(PollLoop):
     """Routes until `request_stop`, or until something cannot be repaired.
 
@@ -183,6 +193,7 @@ class Router(PollLoop):
         self._assigned: set[Tp] = set()
         self._again: set[Tp] = set()
         self._unsettled: set[Tp] = set()
+        self._revoked: set[Tp] = set()
         self._is_member = False
         self._retries: dict[Tp, tuple[float, float]] = {}
         self._one_by_one = False
@@ -202,6 +213,7 @@ class Router(PollLoop):
 
     def _on_revoke(self, tps: list[Tp]) -> list[Tp]:
         """Nothing is in flight: each turn ends with its transaction."""
+        self._revoked.update(tps)
         for tp in tps:
             for those in (self._assigned, self._again, self._unsettled):
                 those.discard(tp)
@@ -215,8 +227,10 @@ class Router(PollLoop):
         owned = self.status.owned
         new = sorted(self._assigned - owned.keys())
         if new or self._again:
+            self._revoked.clear()
             starts = self._ports.starts([*new, *sorted(self._again)], self._serve)
-            begun = {tp: starts[tp] for tp in new if tp in self._assigned}
+            # one that went and came back meanwhile may be elsewhere by now: it is asked for again
+            begun = {tp: starts[tp] for tp in new if tp in self._assigned and tp not in self._revoked}
             self._source.begin(begun)
             owned.update(begun)
             sought = {tp: starts[tp] for tp in self._again if tp in owned}
@@ -248,7 +262,10 @@ class Router(PollLoop):
     def _announce(self) -> None:
         """Makes versions of live rules known, before a record is routed by them."""
         owned = self.status.owned
-        while owned and (outputs := self._desk.announcement(self._serve)):
+        while owned:
+            outputs = self._desk.announcement(self._serve)
+            if not (outputs and owned):  # all of them may be revoked while `A-rules` is read
+                return
             token, (tp, position) = self._source.token(), next(iter(owned.items()))
             self._sink.write([RoutedPlan(tp, "", "", position, "", 0, outputs=[*outputs])], token)
             self._desk.written(outputs)

@@ -19,7 +19,7 @@ from uow.processor.engine.ports import Meanwhile, Tp
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.contents import KafkaContents
 from uow.processor.kafka.log_reader import KafkaLogReader
-from uow.processor.kafka.router import Router, RouterPorts, RouterStatus
+from uow.processor.kafka.router import Router, RouterPorts, RouterStatus, first_positions
 from uow.processor.kafka.router_desk import LoggedRules, RouterDesk, rules_of
 from uow.processor.kafka.router_positions import RouterPositions
 from uow.processor.kafka.rule_log import open_rule_log
@@ -181,13 +181,8 @@ def kafka_router(
             worker.replaced += 1
 
         def starts(tps: Sequence[Tp], meanwhile: Meanwhile) -> Mapping[Tp, int]:
-            """Stable committed offsets (ER-06); the log's start where the group has none."""
             with closing(KafkaLogReader(clients, meanwhile)) as reader:
-                committed = {tp: at.offset for tp, at in reader.committed(tps).items()}
-                new = [tp for tp, offset in committed.items() if offset is None]
-                return {tp: offset for tp, offset in committed.items() if offset is not None} | {
-                    tp: start for tp, (start, _) in (reader.bounds(new) if new else {}).items()
-                }
+                return first_positions(reader, tps)
 
         desk = RouterDesk(
             lambda: rules.rules,

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -187,6 +187,61 @@ def test_two_routers_share_the_inputs_and_one_takes_over_from_the_other_b27() ->
         send(kafka, 20, 80)
         wait_for(lambda: len(arrived(kafka)) == 100)
     check(kafka, 100)
+
+
+class OneTurn:
+    """A router of one partition that is moved by hand; also its source."""
+
+    def __init__(self, desk: KeyDesk | None = None) -> None:
+        self.begun: list[Mapping[Tp, int]] = []
+        self.tp, self.asked = Tp(INPUT, 0), 0
+        kafka, here = MemoryKafka(partitions=1), cast(Any, self)
+        ports = RouterPorts(here, RefusingSink(kafka, "r"), self.starts, MemoryContents(kafka), desk or KeyDesk())
+        self.router = Router(ports, [INPUT], 7, RouterStatus(), threading.Event())
+
+    def starts(self, tps: Sequence[Tp], meanwhile: Meanwhile) -> Mapping[Tp, int]:
+        """The first time the partition goes and comes back while it is asked for."""
+        self.asked += 1
+        if self.asked == 1:
+            self.router._on_revoke([self.tp])
+            self.router._on_assign([self.tp])
+        return {self.tp: self.asked}
+
+    def token(self) -> None:
+        """Of no group."""
+
+    def begin(self, positions: Mapping[Tp, int]) -> None:
+        self.begun.append(positions)
+
+    seek = begin
+
+
+def test_a_partition_that_went_and_came_back_while_positions_were_asked_for_is_asked_for_again_b27() -> None:
+    """Whoever had it meanwhile has routed on."""
+    world = OneTurn()
+    world.router._on_assign([world.tp])
+    world.router._begin_assigned()
+    assert (world.begun[0], world.router.status.owned) == ({}, {})
+    world.router._begin_assigned()
+    assert world.router.status.owned == {world.tp: 2}
+
+
+def check_nothing_is_announced_without_partitions() -> None:
+    class Revoking(RulesDesk):
+        def announcement(self, meanwhile: Any) -> Sequence[Output]:
+            world.router._on_revoke([world.tp])
+            return self.unwritten(())
+
+    world = OneTurn(Revoking())
+    world.router.status.owned[world.tp] = 0
+    try:
+        world.router._announce()
+    except StopIteration as error:
+        raise AssertionError("the router ends") from error
+
+
+def test_rows_wait_where_all_partitions_are_revoked_while_the_log_of_rows_is_read_b13() -> None:
+    check_nothing_is_announced_without_partitions()
 
 
 def test_a_partition_whose_record_is_refused_is_blocked_and_the_others_go_on() -> None:
