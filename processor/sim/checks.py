@@ -36,8 +36,11 @@ from uow.processor.engine.replayable import NO_REPLAY, ReplayLimits
 from uow.processor.engine.restore import restore
 from uow.processor.engine.rows import read_ledger
 from uow.processor.engine.task import PartitionTask
+from uow.processor.sim.router_checks import RouterChecks
+from uow.processor.sim.router_traffic import INPUT
 from uow.processor.sim.rule_traffic import SimRules
 from uow.processor.sim.simulated_kafka import Broker, Phase, SimulatedTransaction, State, StoredRecord
+from uow.processor.sim.simulated_routers import SimRows
 from uow.processor.sim.traffic import LANES, lane_of, order_key_of
 from uow.processor.sim.witness import Violation, Witness, require
 from uow.schemas import codec
@@ -52,6 +55,7 @@ from uow.schemas.records import (
 )
 from uow.topics import headers as names
 from uow.topics.commands import KIND_ANSWER, Verb
+from uow.topics.grouping import RuleTable
 from uow.topics.partitioner import partition_for
 from uow.topics.path_map import PARTITION, PathMap
 from uow.topics.policies import NEVER_MS, DestinationPolicy, LatePolicy
@@ -191,7 +195,8 @@ class _Planned(NamedTuple):
         latest: The latest append time that the worker believed.
         is_paused: True if its partition is paused because memory is short, so that commands do not wait.
         limits: The replay bounds of the worker.
-        settled: Of a tick: the moment to which groups by rule were looked at.
+        asked_at: Of a tick: the time that it was for.
+        settled: The same: the moment to which groups by rule were looked at.
         awaits_rule: True if it ends before a record whose row was not known.
     """
 
@@ -203,6 +208,7 @@ class _Planned(NamedTuple):
     latest: int
     is_paused: bool
     limits: ReplayLimits
+    asked_at: int = 0
     settled: int | None = None
     awaits_rule: bool = False
 
@@ -249,10 +255,15 @@ class Checker:
         self._cancelled: set[str] = set()
         self._delivered: set[tuple[bytes, bytes]] = set()
         self._sources: Counter[bytes] = Counter()
-        self._obeyed: set[str] = set()
+        self._obeyed: set[tuple[str, int | None]] = set()
         self._answered: Counter[Tp] = Counter()
         self.commands = 0
         self._opened_last: dict[tuple[Tp, bytes], int] = {}
+        self.routers: RouterChecks | None = None
+
+    def route(self, routers: RouterChecks, rules: RuleTable) -> None:
+        """There are routers in the run, whose rows are these."""
+        self.routers, self.context = routers, replace(self.context, rules=rules)
 
     def task(self, tp: Tp) -> PartitionTask:
         """The oracle's task of a partition."""
@@ -262,7 +273,7 @@ class Checker:
 
     def _judging(self, context: TaskContext) -> TaskContext:
         """The context under which the oracle judges a worker with this context."""
-        rules = context.rules.whole() if isinstance(context.rules, SimRules) else context.rules
+        rules = context.rules.whole() if isinstance(context.rules, SimRules | SimRows) else context.rules
         return replace(context, replay=NO_REPLAY, rules=rules, paths=None if context.paths is None else self.recorded)
 
     def on_asked(self, tp: Tp, asked_at: int) -> None:
@@ -270,11 +281,18 @@ class Checker:
         self._asked.setdefault((tp, asked_at), self.broker.scheduler.now)
 
     def on_plan(
-        self, plan: Plan, context: TaskContext, latest: int, *, is_paused: bool, settled: int | None = None
+        self,
+        plan: Plan,
+        context: TaskContext,
+        latest: int,
+        *,
+        is_paused: bool,
+        asked_at: int = 0,
+        settled: int | None = None,
     ) -> None:
         """A worker has made a plan under this context, and has believed no append time after `latest`; perhaps for a paused partition.
 
-        `settled` is that of a tick (`Batch.settled`).
+        `asked_at` and `settled` are those of a tick (`Batch`).
         """
         if plan.ledger is not None:
             paths = context.paths
@@ -288,6 +306,7 @@ class Checker:
                 latest,
                 is_paused,
                 context.replay,
+                asked_at,
                 settled,
                 plan.awaits_rule is not None,
             )
@@ -313,8 +332,14 @@ class Checker:
     # -- a commit is decided
 
     def on_commit(self, transaction: SimulatedTransaction) -> None:
-        """Judges one transaction of a worker."""
+        """Judges one transaction of a worker, or a router."""
         self.commits += 1
+        if self.routers is not None and any(tp.topic == INPUT for tp in transaction.offsets):
+            self.routers.on_commit(transaction)
+        else:
+            self._on_commit_of_worker(transaction)
+
+    def _on_commit_of_worker(self, transaction: SimulatedTransaction) -> None:
         ledgers: list[tuple[Tp, bytes]] = []
         actual: dict[Tp, list[Any]] = {}
         internal = (self.topics.groups_changelog, self.topics.closed_changelog)
@@ -358,6 +383,9 @@ class Checker:
             said, closed = read_ledger(value)
             self._witness.count(tp, closed, actual, self._policy(tp))
             self._witness.bound(tp, said, self._planned[id(value)].limits)
+            is_tick = self._planned[id(value)].settled is not None and said.from_offset == said.to_offset
+            if self.routers is not None and is_tick and self._strict_order and self._latest_ms is not None:
+                self.routers.on_given_up(tp, said.to_offset, closed)
 
     def _policy(self, where: Tp) -> DestinationPolicy:
         """The policy of the worker that owns the partition of that number."""
@@ -484,7 +512,8 @@ class Checker:
             said.clock <= each.timestamp()[1] <= planned.latest for each in coming
         ):
             asked = [then for (each, at), then in self._asked.items() if each == tp and at >= said.clock]
-            self._check_tick(tp, task, said, max((then for then in asked if then <= planned.at), default=None))
+            last = max((then for then in asked if then <= planned.at), default=None)
+            self._check_tick(tp, task, said, self._asked.get((tp, planned.asked_at), last))
         if task.partition.advance(said.clock) and not records and not commands:
             settled = said.clock if planned.settled is None else min(planned.settled, said.clock)
             task.partition.advance_rules(settled)
@@ -596,8 +625,10 @@ class Checker:
         self.commands += 1
         self._answered[self._commands(where)] += 1
         if answer.done and not self._forgetful:
-            require(answer.command_id not in self._obeyed, f"command {answer.command_id} was done twice")
-            self._obeyed.add(answer.command_id)
+            everywhere = answer.verb == Verb.RULE_CHANGE  # one to every partition
+            obeyed = answer.command_id, where.partition if everywhere else None
+            require(obeyed not in self._obeyed, f"command {answer.command_id} was done twice")
+            self._obeyed.add(obeyed)
         if answer.verb == Verb.CANCEL:
             excused = any(why in answer.text for why in _NOT_CANCELLED)
             require(answer.done or excused, f"a cancel of {answer.id} is lost: {answer.text} (W-62)")
@@ -691,6 +722,8 @@ class Checker:
             counted = self._received[tp] + self.task(tp).counts.received
             require(counted == received, f"{tp.partition}: received {counted} of {received}")
         self.compare_restored()
+        if self.routers is not None:
+            self.routers.at_the_end()
         for where in self.broker.logs:
             if where.topic in self._units:
                 self._check_runs(where)

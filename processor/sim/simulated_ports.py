@@ -586,15 +586,15 @@ PASSING = "the answer to a question was an error, which may pass"
 
 
 class SimLogReader:
-    """Port `LogReader`."""
+    """Port `LogReader`. One that insists asks again where the answer is an error that passes."""
 
-    def __init__(self, process: Process, meanwhile: Meanwhile) -> None:
-        self.process, self.broker, self._meanwhile = process, process.broker, meanwhile
+    def __init__(self, process: Process, meanwhile: Meanwhile, *, insists: bool = False) -> None:
+        self.process, self.broker, self._meanwhile, self._insists = process, process.broker, meanwhile, insists
 
     def _wait(self, until: Callable[[], bool]) -> None:
         """Waits as long as it takes; the group is served meanwhile."""
         self._meanwhile()
-        if self.process.happens(self.process.trouble.unread):
+        if not self._insists and self.process.happens(self.process.trouble.unread):
             self.process.say("restore: the answer is an error")
             raise Blocked(PASSING)
         while not until():

@@ -44,6 +44,9 @@ from uow.processor.kafka.worker_settings import CLOCK_LEAD_MS, WorkerSettings
 from uow.processor.sim.call_traffic import CallTraffic
 from uow.processor.sim.checks import Checker
 from uow.processor.sim.losses import Losses
+from uow.processor.sim.processes import Lived, Processes
+from uow.processor.sim.router_checks import RouterChecks
+from uow.processor.sim.router_traffic import RouterTraffic
 from uow.processor.sim.rule_traffic import RuleTraffic
 from uow.processor.sim.schedule import Actor, Crash, Scheduler
 from uow.processor.sim.simulated_kafka import (
@@ -65,6 +68,7 @@ from uow.processor.sim.simulated_ports import (
     SimSource,
     Trouble,
 )
+from uow.processor.sim.simulated_routers import SimRouters, SimUpstream
 from uow.processor.sim.traffic import (
     HUGE,
     Traffic,
@@ -121,6 +125,7 @@ class SimulationReport:
         cuts: Number of deletions by retention.
         losses: Partitions destroyed.
         leaps: Records appended by a broker whose clock had leapt.
+        routed: Records of inputs that routers dealt with.
     """
 
     seed: int
@@ -138,6 +143,7 @@ class SimulationReport:
     cuts: int = 0
     losses: int = 0
     leaps: int = 0
+    routed: int = 0
 
 
 class TransientError(Exception):
@@ -190,11 +196,15 @@ class Life:
             actor, run.broker, run.rnd, run.aside, run.trouble, run.draw_skew(), run.checker.on_asked
         )
         process.on_read = run.on_read
+        upstream = None
+        if run.routers is not None:
+            self.context = replace(self.context, rules=run.routers.rules_of(process, self.context.policy))
+            upstream = SimUpstream(process)
         settings = self.settings
         sink = KafkaSink(
             cast(Any, SimClients(process, settings.transactional_id)),
             settings,
-            on_step=self._on_step,
+            on_step=lambda step: run.at_step(self, step),
             monotonic=lambda: run.scheduler.now / 1000,
             contents=SimContents(process),
         )
@@ -206,21 +216,17 @@ class Life:
         if paths is not None:
             path_log = SimPathLog(process, PATHS, paths)
             placements = Placements({TOPICS.components: Placement(paths, path_log, Reading.of(self.context.policy))})
-        ports = Ports(SimSource(process), sink, process.clock, placements.restoring(restored), placements or None)
+        ports = Ports(
+            SimSource(process),
+            sink,
+            process.clock,
+            placements.restoring(restored),
+            placements or None,
+            upstream=upstream,
+        )
         limit = self.memory_limit if run.faults else HUGE
         self.driver = Driver(ports, self, {TOPICS.components: TOPICS.commands}, self.poll_records, limit, self.stop)
         self.driver.run()
-
-    def _on_step(self, step: str) -> None:
-        run = self.run
-        if run.faults and run.rnd.random() < run.step_crash:
-            run.scheduler.say(f"killed at step {step}")
-            run.report.crashes += 1
-            self.actor.kill()
-            raise Crash
-        if run.faults and run.rnd.random() < run.step_pause:
-            run.pause(self, f" at step {step}")
-        self.actor.wait()
 
     # -- TaskRunner
 
@@ -251,7 +257,12 @@ class Life:
             if isinstance(batch.outcome, Plan):
                 is_paused = batch.tp in self.paused_tps
                 run.checker.on_plan(
-                    batch.outcome, self.context, batch.latest, is_paused=is_paused, settled=batch.settled
+                    batch.outcome,
+                    self.context,
+                    batch.latest,
+                    is_paused=is_paused,
+                    asked_at=batch.asked_at,
+                    settled=batch.settled,
                 )
                 what = "tick" if batch.work is Work.TICK else f"to {batch.outcome.next_offset}"
                 run.scheduler.say(f"plan for {batch.tp.partition}: {what}, {len(batch.outcome.outputs)} outputs")
@@ -372,18 +383,31 @@ class Simulation:
         )
         self._records = rnd.choice([40, 120])
         self._loss_at = rnd.randrange(self._records) if rnd.random() < 0.25 and not self._changing else -1
-        self._all_down = False
+        self.is_down = False
         self._commanding = rnd.choice([0, 0.05, 0.2, 0.4])
         self.rules = RuleTraffic(Random(f"{seed} rules"), is_on=self.context.paths is None)
         self.calls = CallTraffic(seed, self.rules.rows, is_on=self.context.paths is None)
         self.checker.context = replace(self.checker.context, rules=self.rules.table(policy, is_whole=True))
-        self._worker_names = [str(number) for number in range(rnd.randint(1, 3))]
-        self._lives: list[Life] = []
-        self._started = 0
+        self._workers = Processes(
+            self, [str(number) for number in range(rnd.randint(1, 3))], "w", lambda *named: Life(self, *named)
+        )
+        self.routers: SimRouters | None = None
+        self._add_routers(RouterTraffic(seed))
         self._violation: Violation | None = None
         self.scheduler.say(f"seed {seed}: {settings}", "run")
         self.scheduler.say(f"{policy}", "run")
         self.scheduler.say(f"{self.trouble}, skewed clocks: {self._skewed}", "run")
+
+    def _add_routers(self, traffic: RouterTraffic) -> None:
+        """In their share of the runs: in place of components by rule that nobody routed, and without losses."""
+        if not traffic.is_on or self.context.paths is not None:
+            return
+        self.routers = SimRouters(self, traffic)
+        self.rules = RuleTraffic(Random(), is_on=False)
+        self.calls = CallTraffic(0, [], is_on=False)
+        self._loss_at = -1
+        whole = self.routers.all_rules(self.context.policy)
+        self.checker.route(RouterChecks(self.broker, TOPICS, traffic), whole)
 
     def play(self) -> SimulationReport:
         """Plays it to the end; failures of workers are in the report."""
@@ -395,11 +419,13 @@ class Simulation:
             self.scheduler.say(f"VIOLATION: {violation}", "check")
         checker = self.checker
         report.commits, report.units, report.commands = checker.commits, checker.units, checker.commands
+        report.routed = 0 if checker.routers is None else checker.routers.routed
         return report
 
     def _plot(self) -> Iterator[None]:
-        for worker_name in self._worker_names:
-            self._start(worker_name)
+        self._workers.start_all()
+        if self.routers is not None:
+            self.routers.lives.start_all()
         yield from self._stormy()
         yield from self._become_quiet()
         self.judged(self.checker.at_the_end)
@@ -465,18 +491,19 @@ class Simulation:
         rnd = self.rnd
         often = 6 if self._respelling else 1
         faults: list[tuple[float, Callable[[], None]]] = [
-            (0.004 * often, self._kill),
-            (0.004, self._pause),
-            (0.010, self._wake),
-            (0.010 * often, self._restart),
-            (0.002, self._start_twice),
-            (0.002, self._stop),
+            (0.004 * often, self._workers.kill),
+            (0.004, self._workers.pause),
+            (0.010, self._workers.wake),
+            (0.010 * often, self._workers.restart),
+            (0.002, self._workers.start_twice),
+            (0.002, self._workers.stop),
             (0.003, self._shake),
             (0.010, self._compact),
             (0.004, self._move),
             (0.008, self._cut),
             (0.004, self._leap),
             (0.004 * often, self._check_restore),
+            *(self.routers.faults() if self.routers is not None else ()),
         ]
         sent = 0
         while sent < self._records:
@@ -494,6 +521,8 @@ class Simulation:
     def _send(self) -> None:
         """Sends one record of a producer or an operator; some of their transactions stay open for a while, some abort."""
         rnd, broker = self.rnd, self.broker
+        if self.routers is not None and self.routers.send():
+            return
         topic, draw = TOPICS.components, self._traffic.next
         if rnd.random() < self._commanding:
             topic, draw = TOPICS.commands, self._traffic.command
@@ -564,63 +593,23 @@ class Simulation:
         skew = self.rnd.choice([0, -400, 5_000]) if self._skewed else 0.0
         return self._clock_dice.choice([skew, 400_000]) if self._skewed and self._jumping else skew
 
-    def _start(self, worker_name: str) -> None:
-        self._started += 1
-        self._lives.append(Life(self, worker_name, f"w{worker_name}.{self._started}"))
-
-    def _living(self) -> list[Life]:
-        self._lives = [life for life in self._lives if life.actor.alive]
-        return self._lives
-
-    def _some(self) -> Life | None:
-        living = self._living()
-        return self.rnd.choice(living) if living else None
-
-    def _kill(self) -> None:
-        life = self._some()
-        if life is not None:
-            self.scheduler.say(f"kill -9 {life.actor.name}", "fault")
-            self.report.crashes += 1
-            life.actor.kill()
-
-    def _pause(self) -> None:
-        life = self._some()
-        if life is not None and life.actor.paused_at is None:
-            self.pause(life)
-
-    def pause(self, life: Life, where: str = "") -> None:
+    def pause(self, actor: Actor, where: str = "") -> None:
         """Stops a process, often for longer than its session, sometimes for longer than its transaction may be open."""
-        self.scheduler.say(f"SIGSTOP {life.actor.name}{where}", "fault")
-        life.actor.paused_at = self.scheduler.now
+        self.scheduler.say(f"SIGSTOP {actor.name}{where}", "fault")
+        actor.paused_at = self.scheduler.now
         if self.rnd.random() < 0.6:
             self.scheduler.now += self.rnd.choice([3_000, 6_100, 6_500, 11_000])
 
-    def _wake(self) -> None:
-        for life in self._living():
-            if life.actor.paused_at is not None:
-                self.scheduler.say(f"SIGCONT {life.actor.name}", "fault")
-                self.report.zombies += 1
-                life.actor.paused_at = None
-                return
-
-    def _restart(self) -> None:
-        if self._all_down:
-            return
-        running = {life.worker_name for life in self._living()}
-        for worker_name in self._worker_names:
-            if worker_name not in running:
-                self._start(worker_name)
-                return
-
-    def _start_twice(self) -> None:
-        if len(self._living()) < 5 and not self._all_down:
-            self._start(self.rnd.choice(self._worker_names))
-
-    def _stop(self) -> None:
-        life = self._some()
-        if life is not None:
-            self.scheduler.say(f"SIGTERM {life.actor.name}", "fault")
-            life.stop.set()
+    def at_step(self, life: Lived, step: str) -> None:
+        """A process is at a named commit step: it may be killed or stopped there."""
+        if self.faults and self.rnd.random() < self.step_crash:
+            self.scheduler.say(f"killed at step {step}")
+            self.report.crashes += 1
+            life.actor.kill()
+            raise Crash
+        if self.faults and self.rnd.random() < self.step_pause:
+            self.pause(life.actor, f" at step {step}")
+        life.actor.wait()
 
     def _shake(self) -> None:
         self.scheduler.say("the group is shaken", "fault")
@@ -641,7 +630,7 @@ class Simulation:
 
     def _reading(self) -> list[Life]:
         """The processes that read logs now."""
-        return [life for life in self._living() if life.actor in self.broker.readers]
+        return [life for life in self._workers.living() if life.actor in self.broker.readers]
 
     def _bury(self) -> bool:
         """True if compaction takes tombstones. A reader may then believe in a row that was deleted, and must read once more."""
@@ -675,14 +664,14 @@ class Simulation:
     def _lose(self) -> None:
         """While all workers are down, destroys something that a restore needs, or resets an offset (ER-20)."""
         broker = self.broker
-        if not self._all_down:
+        if not self.is_down:
             self.scheduler.say("all workers are killed, and stay down", "fault")
-            self._all_down = True
-            for life in self._living():
+            self.is_down = True
+            for life in self._workers.living():
                 life.actor.kill()
         if broker.markers or broker.late or any(log.open for log in broker.logs.values()):
             return
-        self._all_down, self._loss_at = False, -1
+        self.is_down, self._loss_at = False, -1
         losses = Losses(broker, self.checker, self.rnd)
         drawn = losses.draw(self._inputs())
         if drawn is not None:
@@ -699,7 +688,7 @@ class Simulation:
 
     def _set_a_clock(self) -> None:
         """Sets a worker's wall clock, forward, back or right."""
-        life = self._clock_dice.choice(self._living() or [None])
+        life = self._clock_dice.choice(self._workers.living() or [None])
         if life is not None and life.port is not None:
             life.port.skew_ms = self._clock_dice.choice([0, 0, 700, -700, 20_000, -20_000, 400_000, -400_000])
             self.scheduler.say(f"the wall clock of {life.actor.name} is off by {life.port.skew_ms:.0f} ms", "fault")
@@ -710,12 +699,12 @@ class Simulation:
     # -- quiet
 
     def _become_quiet(self) -> Iterator[None]:
-        self.faults = self._all_down = False
+        self.faults = self.is_down = False
         delayed = self.trouble.delayed if self._is_network_bad else 0
         self.trouble.stop()
         self.trouble.delayed = delayed
         self.broker.away.clear()
-        for life in self._living():
+        for life in self._workers.living():
             if life.driver is not None:
                 life.driver.memory_limit_bytes = HUGE
             if self._jumping and life.port is not None:
@@ -723,8 +712,9 @@ class Simulation:
         self.scheduler.say("faults stop", "run")
         until = 0.0
         for _ in range(QUIET_STEPS):
-            self._wake()
-            self._restart()
+            for processes in self._all_processes():
+                processes.wake()
+                processes.restart()
             yield from self._step()
             if not self._has_settled():
                 continue
@@ -744,10 +734,15 @@ class Simulation:
         lag = {tp: self.checker.lag(tp) for tp in [*self._inputs(), *self._commands()]}
         self.failed(f"never quiet: records waiting {lag}, groups overdue {self._overdue()}")
 
+    def _all_processes(self) -> Sequence[Processes[Any]]:
+        return [self._workers] if self.routers is None else [self._workers, self.routers.lives]
+
     def _overdue(self) -> int:
         """The number of open groups past their deadline, by their worker's policy, and of partitions with a replayable group beyond its age."""
         now = min(self.broker.now_ms(), int(self.scheduler.now) + EPOCH_MS)
-        tasks = [(cast(PartitionTask, task), life.context) for life in self._living() for task in life.tasks.values()]
+        tasks = [
+            (cast(PartitionTask, task), life.context) for life in self._workers.living() for task in life.tasks.values()
+        ]
         late = sum(group.due_at(each.policy) < now for task, each in tasks for group in task.groups.values())
         oldest = [
             (next((group for group in task.groups.values() if is_replayable(group)), None), each.replay.age_ms)
@@ -769,6 +764,7 @@ class Simulation:
             and broker.preparing_since is None
             and not any(log.open for log in broker.logs.values())
             and not any(map(self.checker.lag, [*self._inputs(), *self._commands()]))
+            and not (self.checker.routers is not None and self.checker.routers.lag())
         )
 
 

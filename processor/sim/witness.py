@@ -145,6 +145,8 @@ class Witness:
             return
         sent = self._sent(source)
         content, came = self._left(source, where, said.get(f"{names.ORIGIN}erased"))
+        if where.topic == self._topics.errors:
+            came = names.as_origin(came)
         require(key == sent.key(), f"{source} came out in {where} with key {key!r}, and was sent with {sent.key()!r}")
         require(headers[: len(came)] == came, f"{source} came out in {where} with {headers}, and was sent with {came}")
         spare = {name for name, _ in headers[len(came) :]} - names.ERROR_ONLY - {names.MISSING, f"{names.ORIGIN}erased"}

@@ -105,6 +105,10 @@ CATCHING_SEEDS = {
     "component_ids_are_forgotten_in_a_restore": 0,
     "manifest_is_not_written": 36,
     "group_without_a_reply_is_lost_in_a_restore": 36,
+    "router_writes_without_a_transaction": 35,
+    "rows_are_not_written_beside_their_components": 35,
+    "routers_are_not_waited_for": 104,
+    "router_reads_on_after_a_doubt": 104,
 }
 
 

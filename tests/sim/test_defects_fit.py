@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim import broken_rules
+from tests.sim import broken_routers, broken_rules
 from tests.sim.defects import DEFECTS, planted
 
 
-@pytest.mark.parametrize("name", sorted(DEFECTS.keys() | broken_rules.NAMES))
+@pytest.mark.parametrize("name", sorted(DEFECTS.keys() | broken_rules.NAMES | broken_routers.NAMES))
 def test_planted_defect_replaces_something(name: str) -> None:
     owner, attribute, _ = DEFECTS[name][0]
     before = getattr(owner, attribute)

@@ -9,8 +9,9 @@ import pytest
 
 from tests.core import test_commands, test_ordered_units
 from tests.core.script import c, told
-from tests.engine import test_commands_restored
-from tests.sim import broken_rules
+from tests.engine import test_commands_restored, test_taken_while_rules_are_read
+from tests.rules import test_router
+from tests.sim import broken_routers, broken_rules
 from tests.sim.catching_seeds import CATCHING_SEEDS
 from tests.sim.defects import DEFECTS, planted
 from tests.topics import test_paths
@@ -38,6 +39,10 @@ RARE: Mapping[str, Callable[[], None]] = {
     "group_row_stays_where_all_other_rows_went_before": lambda: (
         test_commands_restored.test_rows_go_with_their_group_and_no_others_w203([[c(3)], told("waive", seq=2)])
     ),
+    "partition_that_goes_while_rules_are_read_ends_the_worker": (
+        test_taken_while_rules_are_read.check_rules_are_read_of_what_is_left
+    ),
+    "router_without_partitions_announces_a_row": test_router.check_nothing_is_announced_without_partitions,
     "commands_are_forgotten_by_the_newest_append_time_ever_seen": lambda: (
         test_commands.test_what_is_remembered_of_commands_depends_on_those_since_the_first_remembered_alone_w124_w203(1)
     ),
@@ -84,5 +89,5 @@ def test_seeds_are_recorded_for_defects_that_are_searched() -> None:
 
 def test_there_are_enough_of_them() -> None:
     assert len(broken_rules.NAMES) >= 18
-    assert DEFECTS.keys() >= broken_rules.NAMES
+    assert DEFECTS.keys() >= broken_rules.NAMES | broken_routers.NAMES
     assert len(DEFECTS) >= 80

@@ -7,6 +7,7 @@ from functools import cache
 import pytest
 
 from uow.processor.sim.__main__ import main
+from uow.processor.sim.router_traffic import RouterTraffic
 from uow.processor.sim.simulation import SimulationReport, play
 
 pytestmark = pytest.mark.slow
@@ -29,6 +30,15 @@ def test_nothing_that_must_never_happen_happens(first: int) -> None:
         report = played(seed) if seed < LOOKED_AT else play(seed)
         tail = "\n".join(report.script[-40:])
         assert report.violation is None, f"python -m uow.processor.sim --seed {seed} -v\n{tail}"
+
+
+@pytest.mark.parametrize("begin", range(RUNS, 2 * RUNS, PORTION))
+def test_routers_lose_and_double_nothing_and_nobody_gives_up_before_them_b220(begin: int) -> None:
+    """B-218. Those of the next runs that have routers."""
+    seeds = [seed for seed in range(begin, begin + PORTION) if RouterTraffic(seed).is_on]
+    reports = [play(seed) for seed in seeds]
+    assert {report.seed: report.violation for report in reports if report.violation} == {}
+    assert sum(report.routed for report in reports) > PORTION / 2
 
 
 @pytest.mark.parametrize("seed", [54982, 68005, 114074])
