@@ -108,8 +108,13 @@ class Witness:
         topic, partition, offset = source.rsplit("/", 2)
         return self._broker.log(Tp(topic, int(partition))).everything[int(offset)]
 
-    def _left(self, source: str, where: Tp, erased: bytes | None) -> tuple[bytes | None, Headers]:
-        """Value and headers that a component must have: as it was sent, or, erased by this command, what that leaves (B-216)."""
+    def _left(
+        self, source: str, where: Tp, erased: bytes | None, out: Sequence[tuple[str, bytes | None]] = ()
+    ) -> tuple[bytes | None, Headers]:
+        """Value and headers that a component must have: as it was sent, or, erased by this command, what that leaves (B-216).
+
+        The headers of another system, of those that came out, stay if its spelling was accepted when it was erased.
+        """
         sent = self._sent(source)
         came = sent.headers() or []
         if erased is None:
@@ -124,7 +129,8 @@ class Witness:
             any(all(pair in (each.headers() or []) for pair in asked) for each in commands),
             f"{source} came out in {where} as erased by {erased!r}, which asked for nothing of the kind",
         )
-        return None, [pair for pair in came if not _EVERY_SPELLING.is_user_header(pair[0]) and pair[0] != names.DIGEST]
+        known = [pair for pair in came if not _EVERY_SPELLING.is_user_header(pair[0]) and pair[0] != names.DIGEST]
+        return None, [pair for pair in known if pair[0].startswith(("uow-", "uoo-")) or pair in out]
 
     def _look_at_error(
         self, where: Tp, key: bytes | None, value: bytes | None, headers: Headers, policy: DestinationPolicy
@@ -144,7 +150,7 @@ class Witness:
         if b"fit no record" in (said[names.ERROR_TEXT] or b""):
             return
         sent = self._sent(source)
-        content, came = self._left(source, where, said.get(f"{names.ORIGIN}erased"))
+        content, came = self._left(source, where, said.get(f"{names.ORIGIN}erased"), headers)
         if where.topic == self._topics.errors:
             came = names.as_origin(came)
         require(key == sent.key(), f"{source} came out in {where} with key {key!r}, and was sent with {sent.key()!r}")
@@ -174,7 +180,7 @@ class Witness:
     def _check_component(self, where: Tp, component: ComponentRecord) -> None:
         """Key, value, headers and time as they were sent (W-95)."""
         sent, erased = self._sent(str(component.source)), dict(component.headers).get(names.ERASED)
-        value, headers = self._left(str(component.source), where, erased)
+        value, headers = self._left(str(component.source), where, erased, component.headers)
         one = (component.key, component.value, [*component.headers], component.timestamp)
         said = [(names.ERASED, erased)] if erased is not None else []
         other = (sent.key(), value, [*headers, *said], sent.timestamp()[1])

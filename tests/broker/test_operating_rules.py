@@ -191,6 +191,7 @@ def check_shown(desk: Desk) -> None:
     assert 3_600_000 < group["deadline"] - group["opened_at"] <= 7_800_000
     assert group["components"][-1]["source_name"] == "order"
     assert place.name in shown["worker"]
+    assert shown["inner"] == {"groups": [], "more": 0, "others": 0, "certain": True}, "no router reads units (B-109)"
     kinds = [each["what"] for each in shown["timeline"]]
     assert sorted(kinds[:4]) == ["component", "component", "input", "input"]
     assert kinds[4:] == ["command", "answer"]
