@@ -44,9 +44,11 @@ class PerSource:
 class Manifest:
     """Every reply that the manifest lists is held, or `k` of them (B-77, B-209). Text: `manifest`, `manifest(k)`, `manifest(k of n)`. Reason `manifest`.
 
+    A reply counts as much as its request weighs, which is 1 unless the manifest says more.
+
     Attributes:
-        k: How many replies are enough; None: all.
-        n: How many requests a manifest has; one with another number is refused. None: any number.
+        k: How many replies are enough, by weight; None: all.
+        n: How many requests a manifest has, by weight; one with another sum is refused. None: any.
     """
 
     k: int | None = None

@@ -130,11 +130,13 @@ class GroupPolicy(DestinationPolicy):
         rank: Order inside a unit; None: by number.
         by_source: True if components of a unit are in order of their sources' names.
         gathers_replies: True if its groups hold the replies to the requests of a manifest (B-77).
-        requests: How many requests a manifest must have; None: any number.
+        quorum: Weight of the replies that are enough, the smallest if there are several; 0: all are needed (B-209).
+        weight: What the weights of a manifest's requests must add up to; None: any sum.
         age_from_manifest: True if arrivals of replies do not count for the age.
         delivery_attempts: How often writing a unit is tried that cannot be encoded, until its group fails (B-89).
         reply_hold_ms: How long replies are held before their manifest comes; None: for ever (B-81).
         reply_topics: Topics that a manifest may ask for beside its own (B-91).
+        notice_topics: Topics that a manifest may name for its cancel notices (B-209).
     """
 
     rule: str = ""
@@ -166,11 +168,13 @@ class GroupPolicy(DestinationPolicy):
     at_max_open_groups: AtMaxOpenGroups = AtMaxOpenGroups.REJECT
     name_template: str | None = None
     gathers_replies: bool = False
-    requests: int | None = None
+    quorum: int = 0
+    weight: int | None = None
     age_from_manifest: bool = False
     delivery_attempts: int = 5
     reply_hold_ms: int | None = None
     reply_topics: tuple[str, ...] = ()
+    notice_topics: tuple[str, ...] = ()
 
     def may_reply_to(self, topic: str) -> bool:
         """True if a manifest may ask for this topic: the row's own, or one that the rules name."""
@@ -296,11 +300,13 @@ def policy_of(
         at_max_open_groups=rule.at_max_open_groups,
         name_template=rule.name_template,
         gathers_replies=bool(manifests),
-        requests=next((each.n for each in manifests if each.n is not None), None),
+        quorum=min((each.k or 0 for each in manifests), default=0),
+        weight=next((each.n for each in manifests if each.n is not None), None),
         age_from_manifest=own.age_from == "manifest",
         delivery_attempts=min(MAX_ATTEMPTS, max(1, int(row.parameter("delivery_attempts") or 1))),
         reply_hold_ms=int(row.parameter("reply_hold_ms")) if row.parameter("reply_hold_ms") else None,
         reply_topics=row.reply_topics,
+        notice_topics=row.notice_topics,
     )
     return replace(policy, max_bytes=min(policy.max_bytes, HELD_LIMIT_BYTES)) if policy.fits_one_record else policy
 

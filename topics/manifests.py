@@ -1,12 +1,13 @@
 """The manifest of a fan-out: the requests whose replies make one unit, as the value of a command (aggregation, 6.9). Pure.
 
     {"name": "trip", "timeout_ms": 5000,
-     "requests": [{"number": 1, "folder": "hotel", "topic": "hotels"}, {"number": 2, "folder": "flight", "topic": "flights"}],
+     "requests": [{"number": 1, "folder": "hotel", "topic": "hotels", "weight": 2, "notice_topic": "hotels.cancelled"},
+                  {"number": 2, "folder": "flight", "topic": "flights"}],
      "reply": {"topic": "trips.done", "key": "17", "correlation_id": "q-17", "headers": [["x", "1"]]}}
 
 The id of the group is `<rule id>/<name>/<text of the caller's>`, that of a request `<group id>.<number>`; a reply brings it back.
 
-Belongs here: that text, its limits, and ids of requests. Does not belong here: its effect on a group (`uow.processor.core`), sending it
+Belongs here: that text, its limits, ids of requests, and the text of a cancel notice. Does not belong here: its effect on a group (`uow.processor.core`), sending it
 (`uow.client.fan_out`).
 """
 
@@ -25,15 +26,37 @@ MAX_NAME_BYTES: Final = 128
 """Longest name, and longest folder."""
 MAX_REQUESTS: Final = MAX_MANIFEST_BYTES
 """Above every number that a manifest can have."""
+MAX_WEIGHT: Final = 1_000_000
+"""Of one request."""
+KIND_NOTICE: Final = b"notice"
+"""`uow-kind` of a cancel notice."""
 _MAX_TOPIC: Final = 249
 _MAX_TIMEOUT_MS: Final = 2**53
 
 
 class RequestEntry(NamedTuple):
-    """A request as the manifest lists it; its number is its place, from 1. Folders may repeat."""
+    """A request as the manifest lists it; its number is its place, from 1. Folders may repeat.
+
+    Attributes:
+        folder: Name of its reply in the unit.
+        topic: Where it was sent, for people.
+        weight: What its reply counts for a quorum (B-209).
+        notice_topic: Where it is told that the reply is needed no longer; None: nowhere. The rules' parameter `notice_topics` says which ones may be.
+    """
 
     folder: str
     topic: str
+    weight: int = 1
+    notice_topic: str | None = None
+
+    def encode(self, number: int) -> dict[str, Any]:
+        """Its part of the text."""
+        told: dict[str, Any] = {"number": number, "folder": self.folder, "topic": self.topic}
+        if self.weight != 1:
+            told["weight"] = self.weight
+        if self.notice_topic is not None:
+            told["notice_topic"] = self.notice_topic
+        return told
 
 
 class ReplyContext(NamedTuple):
@@ -72,15 +95,17 @@ class Manifest(NamedTuple):
         """The folder of each request, by number."""
         return [each.folder for each in self.requests]
 
+    @property
+    def weight(self) -> int:
+        """Of all requests."""
+        return sum(each.weight for each in self.requests)
+
     def encode(self) -> bytes:
         """Its text, as JSON in UTF-8."""
         told: dict[str, Any] = {"name": self.name}
         if self.timeout_ms is not None:
             told["timeout_ms"] = self.timeout_ms
-        told["requests"] = [
-            {"number": number, "folder": each.folder, "topic": each.topic}
-            for number, each in enumerate(self.requests, 1)
-        ]
+        told["requests"] = [each.encode(number) for number, each in enumerate(self.requests, 1)]
         reply = {name: value for name, value in self.reply._asdict().items() if value}
         if reply:
             told["reply"] = reply
@@ -113,10 +138,15 @@ def read_manifest(text: bytes | None) -> Manifest:
         request = _object(f"request {number}", each)
         if request.get("number") != number:
             raise _wrong(f"the number of request {number} is not {number}")
+        weight, notice_topic = request.get("weight", 1), request.get("notice_topic")
+        if not (_is_integer(weight) and 1 <= weight <= MAX_WEIGHT):
+            raise _wrong(f"weight of request {number} is no whole number from 1 to {MAX_WEIGHT}")
         requests.append(
             RequestEntry(
                 _text(f"folder of request {number}", request.get("folder"), MAX_NAME_BYTES),
                 _text(f"topic of request {number}", request.get("topic"), _MAX_TOPIC),
+                weight,
+                None if notice_topic is None else _text(f"notice_topic of request {number}", notice_topic, _MAX_TOPIC),
             )
         )
     name = _text("name", told.get("name"), MAX_NAME_BYTES)
@@ -197,6 +227,18 @@ class RequestId(NamedTuple):
 def request_id(group_id: str, number: int) -> str:
     """The id of a request of a group."""
     return f"{group_id}.{number}"
+
+
+def cancel_notice(request_id: str, request: RequestEntry, outcome: str, reason: str) -> bytes:
+    """Value of a cancel notice, as JSON in UTF-8: the request whose reply is needed no longer, and how its group closed (B-209)."""
+    told = {
+        "request_id": request_id,
+        "folder": request.folder,
+        "topic": request.topic,
+        "outcome": outcome,
+        "reason": reason,
+    }
+    return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def by_folder(folders: Sequence[str], numbers: Iterable[int]) -> dict[str, list[int]]:

@@ -16,3 +16,9 @@ class Output(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
+
+
+class CancelNotice(Output):
+    """A cancel notice (B-209). Anybody may send a record with the headers of one, so they do not tell."""
+
+    __slots__ = ()

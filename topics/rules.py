@@ -238,11 +238,12 @@ class Parameter:
 PARAMETERS: Final = {
     "reply_hold_ms": 60_000,
     "reply_topics": None,
+    "notice_topics": None,
     "delivery_attempts": 5,
     "stranded_after_ms": None,
     "audit_every_ms": None,
 }
-"""Names of parameters, and their defaults; None is off. `reply_topics` is a list of topics with commas."""
+"""Names of parameters, and their defaults; None is off. `reply_topics` and `notice_topics` are lists of topics with commas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,13 +282,26 @@ class ResolvedRow:
     @property
     def reply_topics(self) -> tuple[str, ...]:
         """Topics that a manifest may ask for beside the row's own (B-91). They are named one by one, so that workers can look if they are there (B-57)."""
-        return tuple([each.strip() for each in self.parameter("reply_topics").split(",") if each.strip()])
+        return self._topics("reply_topics")
+
+    @property
+    def notice_topics(self) -> tuple[str, ...]:
+        """Topics that a manifest may name for its cancel notices (B-209)."""
+        return self._topics("notice_topics")
+
+    def _topics(self, parameter: str) -> tuple[str, ...]:
+        return tuple([each.strip() for each in self.parameter(parameter).split(",") if each.strip()])
 
     @property
     def targets(self) -> tuple[str, ...]:
         """Topics that its units may go to beside `D.units`: its own, and those that a call may ask for."""
         own = (self.row.target_topic,) if self.row.target_topic else ()
         return own + self.reply_topics if self.rule.gathers_replies else own
+
+    @property
+    def written_topics(self) -> tuple[str, ...]:
+        """All topics beside `D`'s own that its groups may write to: workers look if they can be written to (B-57)."""
+        return self.targets + self.notice_topics if self.rule.gathers_replies else self.targets
 
     def encode(self) -> bytes:
         """JSON; the same bytes for the same row, whoever writes it."""

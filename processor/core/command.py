@@ -322,7 +322,7 @@ def _completed_by(case: Case, text: str, amended: Decision, end: int, waived: Ra
     """A group that is complete by what a command said is delivered, unless it waits for `uow-deliver-at`."""
     group = case.group
     spared = group.spared(waived, end)
-    if not _is_complete(group, spared, end):
+    if not _is_complete(group, spared, end, waived):
         return CommandVerdict(True, text, amended)
     if group.waits:
         return CommandVerdict(True, f"{text}; complete, waits for its turn", amended)
@@ -336,11 +336,11 @@ def _completed_by(case: Case, text: str, amended: Decision, end: int, waived: Ra
     return CommandVerdict(True, text, Decision(changes, (effect,)))
 
 
-def _is_complete(group: Group, spared: int, end: int) -> bool:
-    """True if the group would be complete with this end and so many numbers spared."""
+def _is_complete(group: Group, spared: int, end: int, waived: Ranges) -> bool:
+    """True if the group would be complete with this end and these numbers waived, of which so many are spared."""
     if group.ruled is None:
         return is_complete(len(group.held), spared, end)
-    standing = group.standing()._replace(spared=spared, end=end, end_reason=Reason.COMMAND)
+    standing = group.standing()._replace(spared=spared, end=end, end_reason=Reason.COMMAND, weight=group.weight(waived))
     return asked(group.ruled.policy.complete_when, standing, group.ruled.policy).at == 0
 
 
@@ -406,7 +406,7 @@ def decide_manifest(command: Command, at: int, now: Situation) -> CommandVerdict
     if why := _unfit(command, manifest, now):
         return _refused(why)
     assert row is not None
-    called = Called(command.id, at, manifest.timeout_ms, len(manifest.requests), manifest.encode())
+    called = Called.of(command.id, at, manifest, manifest.encode())
     text = f"awaits {called.requests} replies"
     if group is None:
         opened = Opened(command.group_id, now.newest + 1, at, policy=row)
@@ -422,7 +422,7 @@ def decide_manifest(command: Command, at: int, now: Situation) -> CommandVerdict
 
 def _unfit(command: Command, manifest: Manifest, now: Situation) -> str:
     """Why a manifest is not taken; empty: it is."""
-    row, group, count = now.row, now.group, len(manifest.requests)
+    row, group = now.row, now.group
     if group is not None and (group.ruled is None or not command.rule.startswith(f"{group.ruled.policy.rule_id}/")):
         return "the open group of this id is of another rule"
     if row is None or not row.gathers_replies:
@@ -435,14 +435,27 @@ def _unfit(command: Command, manifest: Manifest, now: Situation) -> str:
         return f"the group is closed already: {now.closed.outcome}, reason {now.closed.reason}"
     if now.home is not None:
         return f"the id belongs to partition {now.home}: the key of a command is the group id"
-    if count > row.max_components:
-        return f"{count} requests; a unit has {row.max_components} components at most"
-    if row.requests not in (None, count):
-        return f"{count} requests; the rule is for {row.requests}"
-    topic, most = manifest.reply.topic, row.max_open_groups
-    if topic is not None and not row.may_reply_to(topic):
-        return f"reply topic {topic!r} is neither that of the row nor among the rules' reply_topics"
+    if why := _disallowed(manifest, row):
+        return why
+    most = row.max_open_groups
     is_full = group is None and now.open_groups >= most
     if is_full and row.at_max_open_groups is AtMaxOpenGroups.REJECT:
         return f"rule {row.rule_id} has {now.open_groups} open groups here, and may have {most}"
+    return ""
+
+
+def _disallowed(manifest: Manifest, row: GroupPolicy) -> str:
+    """Why a row does not allow such a manifest; empty: it does."""
+    count, weight, topic = len(manifest.requests), manifest.weight, manifest.reply.topic
+    if count > row.max_components:
+        return f"{count} requests; a unit has {row.max_components} components at most"
+    if row.weight not in (None, weight):
+        return f"its requests weigh {weight} in all; the rule is for {row.weight}"
+    if weight < row.quorum:
+        return f"its requests weigh {weight} in all; the rule needs replies of {row.quorum}"
+    if topic is not None and not row.may_reply_to(topic):
+        return f"reply topic {topic!r} is neither that of the row nor among the rules' reply_topics"
+    for number, request in enumerate(manifest.requests, 1):
+        if request.notice_topic not in (None, *row.notice_topics):
+            return f"notice topic {request.notice_topic!r} of request {number} is not among the rules' notice_topics"
     return ""

@@ -58,6 +58,7 @@ class Standing(NamedTuple):
         gathered: What its components brought.
         called: The manifest of the replies that it holds, if one has come.
         deadlines: The deadline that each calendar of its row named when it opened, epoch ms.
+        weight: Of the requests of a manifest with weights that are answered, or need not be.
     """
 
     size: int
@@ -67,6 +68,7 @@ class Standing(NamedTuple):
     gathered: Gathered
     called: Called | None = None
     deadlines: tuple[int, ...] = ()
+    weight: int = 0
 
     @property
     def first_at(self) -> int:
@@ -118,12 +120,19 @@ def asked(condition: Condition, of: Standing, policy: GroupPolicy) -> Holding:
         case PerSource():
             return Holding(all_satisfied_at(policy.sources, gathered), Reason.SOURCES)
         case Manifest(k):
-            is_whole = of.called is not None and of.size + of.spared >= min(k or of.called.requests, of.called.requests)
-            return Holding(0 if is_whole else NEVER, Reason.MANIFEST)
+            return Holding(0 if _is_answered(k, of) else NEVER, Reason.MANIFEST)
         case ByCommand():
             return _NOT_YET
         case _:
             assert_never(condition)
+
+
+def _is_answered(quorum: int | None, of: Standing) -> bool:
+    """True if replies of this weight are held, or all of them; earlier releases took calls that weigh less than the quorum."""
+    if of.called is None:
+        return False
+    whole = of.called.weight
+    return (of.weight if of.called.weights else of.size + of.spared) >= min(quorum or whole, whole)
 
 
 def _by_time(

@@ -30,7 +30,7 @@ _LEFT_OUT: Final = frozenset(
     {
         *("rule", "rule_id", "complete_when", "give_up_when", "target_topic", "min_count", "below_min", "age_ms"),
         *("max_open_groups", "at_max_open_groups", "name_template", "rank", "by_source", "delivery_attempts"),
-        *("reply_hold_ms", "reply_topics"),
+        *("reply_hold_ms", "reply_topics", "notice_topics"),
     }
 )
 """Settings of a row that are looked at here, or play no part in holding a component."""

@@ -579,7 +579,7 @@ def _completed_by_rule(
     assert row is not None
     assert facts is not None
     by_end = Reason.END if marks.end or group.marked else Reason.COMMAND if group.declared_end else Reason.COUNT
-    found = asked(row.complete_when, group.standing_with(end, by_end, spared, facts), row)
+    found = asked(row.complete_when, group.standing_with(marks.seq, end, by_end, spared, facts), row)
     if found.at > 0:
         return None
     if must_wait(row, max(group.deliver_at, marks.deliver_at), now, place_of(group)):

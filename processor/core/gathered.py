@@ -15,7 +15,7 @@ from uow.schemas.error_classes import DecodeError
 from uow.schemas.records import ComponentRecord
 from uow.topics.grouping import GroupPolicy, Headers, Tally
 from uow.topics.headers import INPUT, SOURCE_NAME, Refusal, Routed, routed_of
-from uow.topics.manifests import read_manifest
+from uow.topics.manifests import Manifest, read_manifest
 from uow.topics.rules import Release, Source, WaitFrom
 
 NEVER: Final = 1 << 62
@@ -198,6 +198,10 @@ def satisfied_at(source: Source, gathered: Gathered) -> int:
     return since + source.wait_ms + 1
 
 
+WEIGHT_BYTES: Final = 36
+"""Memory of the weight of a request: a number, and its place."""
+
+
 class Called(NamedTuple):
     """The manifest of the fan-out whose replies a group holds (B-78).
 
@@ -207,6 +211,8 @@ class Called(NamedTuple):
         timeout_ms: The timeout of the call; 0: for ever; None: as the row says.
         requests: How many there are; their numbers begin with 1.
         text: All of it, as it came (`uow.topics.manifests`).
+        weights: Of the requests, by number; empty: each weighs 1.
+        has_notices: True if a request has a topic for its cancel notice (B-209).
     """
 
     command_id: bytes
@@ -214,12 +220,37 @@ class Called(NamedTuple):
     timeout_ms: int | None
     requests: int
     text: bytes
+    weights: tuple[int, ...] = ()
+    has_notices: bool = False
+
+    @classmethod
+    def of(cls, command_id: bytes, at: int, manifest: Manifest, text: bytes) -> Called:
+        """The same of a manifest and its text."""
+        weights = tuple([each.weight for each in manifest.requests])
+        return cls(
+            command_id,
+            at,
+            manifest.timeout_ms,
+            len(weights),
+            text,
+            () if max(weights) == 1 else weights,
+            any(each.notice_topic is not None for each in manifest.requests),
+        )
 
     @classmethod
     def read(cls, command_id: bytes, at: int, text: bytes) -> Called:
         """One that a group kept. Raises `DecodeError` if that cannot be read."""
-        manifest = read_manifest(text)
-        return cls(command_id, at, manifest.timeout_ms, len(manifest.requests), text)
+        return cls.of(command_id, at, read_manifest(text), text)
+
+    @property
+    def weight(self) -> int:
+        """Of all requests."""
+        return sum(self.weights) if self.weights else self.requests
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what it takes."""
+        return len(self.text) + WEIGHT_BYTES * len(self.weights)
 
 
 class Ruled:

@@ -14,7 +14,7 @@ Belongs here: the state of a group and what can be read off it. Does not belong 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple, assert_never
 
 from uow.processor.core.changes import (
@@ -484,17 +484,28 @@ class Group:
         """How a group by rule stands."""
         assert self.ruled is not None
         spared = self.spared(self.waived, self.end) if self.waived else 0
-        ruled = self.ruled
+        ruled, weight = self.ruled, self.weight(self.waived)
         return Standing(
-            len(self.held), spared, self.end, self.closing()[1], ruled.gathered, ruled.called, ruled.deadlines
+            len(self.held), spared, self.end, self.closing()[1], ruled.gathered, ruled.called, ruled.deadlines, weight
         )
 
-    def standing_with(self, end: int, reason: Reason, spared: int, facts: Facts) -> Standing:
+    def standing_with(self, seq: int, end: int, reason: Reason, spared: int, facts: Facts) -> Standing:
         """The same with one component more; with the end and the spared numbers that the group has then."""
         assert self.ruled is not None
-        ruled = self.ruled
+        ruled, weight = self.ruled, self.weight(self.waived, {seq})
         gathered = ruled.gathered.plus(facts)
-        return Standing(len(self.held) + 1, spared, end, reason, gathered, ruled.called, ruled.deadlines)
+        return Standing(len(self.held) + 1, spared, end, reason, gathered, ruled.called, ruled.deadlines, weight)
+
+    def weight(self, waived: Ranges, joining: Collection[int] = ()) -> int:
+        """Weight of the requests that are answered, by what is held and what joins, or need not be, if `waived` are waived; 0 without weights (B-209)."""
+        weights = self.ruled.called.weights if self.ruled is not None and self.ruled.called is not None else ()
+        answered = {*self.held, *joining, *those_in(waived, range(1, len(weights) + 1))} if weights else ()
+        return sum(weights[number - 1] for number in answered)
+
+    def unanswered(self) -> list[int]:
+        """Numbers of the requests of its manifest without a reply."""
+        called = self.ruled.called if self.ruled is not None else None
+        return [] if called is None else [each for each in range(1, called.requests + 1) if each not in self.held]
 
     def is_waived(self, seq: int) -> bool:
         """True if a command said that the number is not needed."""

@@ -28,6 +28,8 @@ class Counts:
         rerouted: Of those passed: sent on to their right partition (W-110).
         warned: Groups of which it was told what they lack (B-202).
         mixed: Units delivered whose components are not uniform (W-133).
+        notices: Cancel notices made (B-209).
+        dropped_notices: Those that were not written: their topic refuses them, or too many wait for it.
     """
 
     received: int = 0
@@ -44,6 +46,8 @@ class Counts:
     rerouted: int = 0
     warned: int = 0
     mixed: int = 0
+    notices: int = 0
+    dropped_notices: int = 0
 
     @property
     def open(self) -> int:

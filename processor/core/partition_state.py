@@ -110,7 +110,7 @@ class PartitionState:
         command_position: Next offset of `D.commands`.
         held_bytes: Sum over the open groups, without what stays in `D.components`.
         piece_count: Pieces of components that are held.
-        manifest_bytes: Sum of the manifests of the open groups.
+        manifest_bytes: Memory of the manifests of the open groups.
         fed_bytes: Bytes of plain components fed so far, and of values that stay where they are.
         unit_deadlines: The line of deadlines of units of work.
         rule_deadlines: The line of deadlines of groups by rule, which only the end of the partition and of the routers' inputs moves (B-218).
@@ -373,7 +373,7 @@ class PartitionState:
     def announce(self, group: Group, announced: Announced) -> None:
         """The manifest of a group has come."""
         group.apply(announced)
-        self.manifest_bytes += len(announced.called.text)
+        self.manifest_bytes += announced.called.memory_bytes
         self.happened.amended.append(group)
 
     def hold(self, group: Group, held: Held) -> None:
@@ -456,7 +456,9 @@ class PartitionState:
     def _leave_rule(self, group: Group, ruled: Ruled, outcome: UnitOutcome) -> None:
         rule_id = ruled.policy.rule_id
         if ruled.called is not None:
-            self.manifest_bytes -= len(ruled.called.text)
+            self.manifest_bytes -= ruled.called.memory_bytes
+            if ruled.called.has_notices:
+                self.left_bytes -= CLOSE_BYTES * len(group.unanswered())
         if rule_id in self.credits and not ruled.waits_since and outcome is UnitOutcome.COMPLETE:
             self.credits.discard(rule_id)
             self.happened.credits[rule_id] = False

@@ -34,7 +34,7 @@ from uow.topics.conditions import (
     Urgent,
     alternatives,
 )
-from uow.topics.manifests import read_manifest
+from uow.topics.manifests import RequestEntry, read_manifest
 from uow.topics.policies import DestinationPolicy
 from uow.topics.rules import Release
 
@@ -123,8 +123,8 @@ def _text(condition: Condition, group: Group, ruled: Ruled, now_ms: int) -> str:
             return _numbers(group)
         case Predicate() | Urgent():
             return condition.name
-        case Manifest():
-            return _replies(group, ruled)
+        case Manifest(k):
+            return _replies(k, group, ruled)
         case ByCommand():
             return "a command"
         case Not():
@@ -175,13 +175,18 @@ def _name(limit: Condition) -> str:
             return "give_up_when"
 
 
-def _replies(group: Group, ruled: Ruled) -> str:
+def _replies(quorum: int | None, group: Group, ruled: Ruled) -> str:
     if ruled.called is None:
         return "its manifest"
-    requests = read_manifest(ruled.called.text).requests
-    lacking = [f"{number} ({each.folder})" for number, each in enumerate(requests, 1) if number not in group.held]
+    requests, lacking = read_manifest(ruled.called.text).requests, group.unanswered()
+    named = [f"{number} ({_request(requests[number - 1])})" for number in lacking[:MOST_REPLIES]]
     more = f" and {len(lacking) - MOST_REPLIES} more" * (len(lacking) > MOST_REPLIES)
-    return f"replies to requests {', '.join(lacking[:MOST_REPLIES])}{more}"
+    enough = f"; a weight of {quorum - group.weight(group.waived)} is enough" if quorum and ruled.called.weights else ""
+    return f"replies to requests {', '.join(named)}{more}{enough}"
+
+
+def _request(request: RequestEntry) -> str:
+    return request.folder if request.weight == 1 else f"{request.folder}, weight {request.weight}"
 
 
 def _parts(conditions: Sequence[Condition], group: Group, ruled: Ruled, now_ms: int) -> list[str]:

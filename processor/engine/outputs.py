@@ -57,6 +57,8 @@ from uow.topics.commands import (
 )
 from uow.topics.grouping import GroupPolicy
 from uow.topics.headers import Reading, Refusal
+from uow.topics.manifests import KIND_NOTICE, cancel_notice, read_manifest, request_id
+from uow.topics.output import CancelNotice
 from uow.topics.policies import ExpirationPolicy, FieldSource, OutcomesPolicy
 from uow.topics.record_size import RecordLimit, record_size
 
@@ -77,6 +79,8 @@ class WrittenOutputs:
     Attributes:
         mixed: How many units have components that are not uniform (W-133).
         refused_late: How many records were to be passed or sent on and are too large for it.
+        notices: How many cancel notices were made.
+        dropped_notices: How many were not, since their topic refuses them.
         too_large: Ids of commands whose unit fits no record.
         external: By index in `outputs`: the component whose value is to be read back for it (W-117).
         bare: By index in `outputs`: the source offset of what passes without headers.
@@ -86,6 +90,8 @@ class WrittenOutputs:
     log_lines: list[dict[str, Any]] = field(default_factory=list)
     refused_late: int = 0
     mixed: int = 0
+    notices: int = 0
+    dropped_notices: int = 0
     too_large: set[bytes] = field(default_factory=set)
     external: dict[int, ComponentRecord] = field(default_factory=dict)
     bare: dict[int, int] = field(default_factory=dict)
@@ -167,6 +173,31 @@ class OutputWriter:
             written.mixed += 1
         if self._reports_complete or closed.outcome is not UnitOutcome.COMPLETE:
             self._outcome(group, closed, written, command, decided_at)
+
+    def notify(self, group: Group, closed: Closed, written: WrittenOutputs) -> None:
+        """Adds the cancel notices of a group that closes: who was asked and has not replied need not (B-209). Those that their topic refuses are left out: they decide nothing."""
+        called = group.ruled.called if group.ruled is not None else None
+        if called is None or not called.has_notices:
+            return
+        requests = read_manifest(called.text).requests
+        for number in group.unanswered():
+            request = requests[number - 1]
+            if request.notice_topic is None:
+                continue
+            asked = request_id(group.id.decode(), number)
+            headers: Headers = [
+                (names.KIND, KIND_NOTICE),
+                (names.REQUEST_ID, asked.encode()),
+                (names.OUTCOME, closed.outcome.encode()),
+                (names.REASON, closed.reason.encode()),
+            ]
+            value = cancel_notice(asked, request, closed.outcome, closed.reason)
+            notice = CancelNotice(request.notice_topic, -1, asked.encode(), value, headers)
+            if self.context.targets.takes_notices(request.notice_topic):
+                written.outputs.append(notice)
+                written.notices += 1
+            else:
+                written.dropped_notices += 1
 
     def _row_writer(self, row: GroupPolicy) -> UnitWriter:
         """Who writes the units of this row; made once for each row in use."""

@@ -1,8 +1,8 @@
-"""Target topics of rules that cannot be written to now, and the units that wait for them (B-57).
+"""Topics that rules name and that cannot be written to now, and the units and cancel notices that wait for them (B-57, B-209).
 
 A record for a topic that does not exist, that may not be written to, or has too few replicas in sync would hold up the transaction of all partitions
 until it fails. So the topics are looked at from time to time; a unit for such a one waits as a row of the groups' changelog, with everything it is, while its partition goes on. Units of one
-target leave in the order in which their groups closed.
+target leave in the order in which their groups closed. Cancel notices wait as well, up to a number: what they tell is of less use every minute.
 
 A record that its topic refuses for what it is, too large for example, does not wait: a unit by rule is given up after some attempts (B-89), any other
 at once. The plan that is made again does without it (`task`, `outputs`).
@@ -14,14 +14,18 @@ making plans (`task`).
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from hashlib import sha256
 from typing import Final
 
+from uow.processor.core.happened import Counts
 from uow.processor.engine.ports import Output, Plan
 from uow.schemas.component import decode_component, encode_component
 from uow.schemas.records import ComponentRecord, Source
 from uow.topics.headers import ERROR_CLASS, ID, KIND, KIND_UNIT, RULE, UNIT_ID
+from uow.topics.manifests import KIND_NOTICE
+from uow.topics.output import CancelNotice
 
 log = logging.getLogger("uow.targets")
 
@@ -37,6 +41,10 @@ MOST_REFUSED: Final = 10_000
 """Records whose refusals are counted at a time. With one more all counts begin anew, and smaller batches are tried."""
 WAITING_ATTEMPTS: Final = 5
 """How often a unit that had waited is tried, and refused for what it is: its group is closed, and its row says no more."""
+SILENCE_MS: Final = 600_000
+"""For so long a topic that refused a cancel notice for what it is gets none: the next would be refused as well, and each costs a transaction."""
+MOST_NOTICES: Final = 1_000
+"""Cancel notices of a partition that wait at a time; further ones are dropped."""
 RECORD_BYTES: Final = 1_600
 """Memory of such a record beside its value: its headers, mostly."""
 
@@ -65,9 +73,14 @@ class TargetTopics:
         self._next_look, self._wait_ms = 0.0, FIRST_LOOK_MS
         self.away: frozenset[str] = frozenset()
         self.refusals: dict[bytes, int] = {}
+        self._silent_until: dict[str, float] = {}
 
     def refuse(self, output: Output) -> bool:
         """A record was refused for what it is. False if somebody has to look at it: it was given up already, and what took its place is refused."""
+        if isinstance(output, CancelNotice):
+            self._silent_until[output.topic] = self._monotonic_ms() + SILENCE_MS
+            log.warning("%s refuses cancel notices: it gets none for %d s", output.topic, SILENCE_MS // 1000)
+            return True
         said, identity = dict(output.headers), _identity(output)
         attempts = self.refusals[identity] = self.refusals.get(identity, 0) + 1
         log.warning("a record of %r is refused by %s, attempt %d", said.get(ID), output.topic, attempts)
@@ -80,6 +93,10 @@ class TargetTopics:
         """True if one of these, or of the unit that they are of, was refused so many times."""
         refusals = self.refusals
         return bool(refusals) and any(refusals.get(_identity(output), 0) >= attempts for output in outputs)
+
+    def takes_notices(self, topic: str) -> bool:
+        """False for a while after a cancel notice was refused there for what it is."""
+        return self._monotonic_ms() >= self._silent_until.get(topic, -math.inf)
 
     def look(self, *, at_once: bool = False) -> None:
         """Looks, if it is time, or if a topic is new; `at_once` in any case, for a transaction has failed."""
@@ -94,9 +111,9 @@ class TargetTopics:
         self._wait_ms = min(LONGEST_LOOK_MS, 2 * self._wait_ms) if away and away <= self.away else FIRST_LOOK_MS
         self._next_look = self._monotonic_ms() + (self._wait_ms if away else LONGEST_LOOK_MS)
         for topic in sorted(away - self.away):
-            log.warning("target topic %s %s; its units wait", topic, obstacles[topic])
+            log.warning("target topic %s %s; its records wait", topic, obstacles[topic])
         for topic in sorted(self.away - away):
-            log.warning("target topic %s can be written to: units that waited for it go", topic)
+            log.warning("target topic %s can be written to: records that waited for it go", topic)
         self._known, self.away = wanted, away
 
 
@@ -123,7 +140,7 @@ class WaitingRecords:
 
     def __init__(self) -> None:
         self._records: dict[bytes, Output] = {}
-        self._serial = 0
+        self._serial = self._notices = 0
         self.memory_bytes = 0
 
     def __len__(self) -> int:
@@ -140,17 +157,22 @@ class WaitingRecords:
         for key in sorted(rows):
             component = decode_component(rows[key])
             source = component.source
-            self._add(key, Output(source.topic, source.partition, component.key, component.value, [*component.headers]))
+            kind = CancelNotice if (KIND, KIND_NOTICE) in component.headers else Output  # units alone wait beside them
+            self._add(key, kind(source.topic, source.partition, component.key, component.value, [*component.headers]))
         self._serial = max(map(serial_of, rows), default=0)
 
     def _add(self, key: bytes, output: Output) -> None:
         self._records[key] = output
-        self.memory_bytes += RECORD_BYTES + len(output.value or b"")
+        self._account(output, 1)
 
-    def exchange(self, plan: Plan, targets: TargetTopics) -> int:
+    def _account(self, output: Output, sign: int) -> None:
+        self.memory_bytes += sign * (RECORD_BYTES + len(output.value or b""))
+        self._notices += sign * isinstance(output, CancelNotice)
+
+    def exchange(self, plan: Plan, targets: TargetTopics, counts: Counts) -> int:
         """Takes the records of a plan out that must wait, and puts those in before the others that need not wait any longer.
 
-        One that its topic refuses for what it is stays until the next start, and others pass it.
+        One that its topic refuses for what it is stays until the next start, a notice for `SILENCE_MS`, and others pass it. Cancel notices that are too many are dropped, and counted.
 
         Returns:
             By how many rows the changelog grows.
@@ -161,14 +183,16 @@ class WaitingRecords:
         leaving = [*self._leaving(targets)]
         for key, output in leaving:
             del self._records[key]
-            self.memory_bytes -= RECORD_BYTES + len(output.value or b"")
+            self._account(output, -1)
         plan.is_cut |= self.may_leave(targets)
         held_back = {output.topic for output in self._records.values() if not _stays(output, targets)} | away
         outputs = [output for _, output in leaving]
         places: dict[int, int] = {}
         added = 0
         for index, output in enumerate(plan.outputs):
-            if output.topic in held_back:
+            if output.topic in held_back and self._notices >= MOST_NOTICES and isinstance(output, CancelNotice):
+                counts.dropped_notices += 1
+            elif output.topic in held_back:
                 self._serial += 1
                 key = waiting_key(self._serial)
                 self._add(key, output)
@@ -192,6 +216,8 @@ class WaitingRecords:
 
 
 def _stays(output: Output, targets: TargetTopics) -> bool:
+    if isinstance(output, CancelNotice):
+        return not targets.takes_notices(output.topic)
     return targets.is_given_up([output], WAITING_ATTEMPTS)
 
 

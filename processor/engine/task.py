@@ -406,7 +406,7 @@ class PartitionTask:
             partition.counts.rejected += written.refused_late
         removed = self._removed_rows(happened.removed) if happened.removed else []
         removed += self._joined_rows(happened.joined)
-        self._count(happened.effects, closed)
+        self._close_ruled(happened.effects, closed, written)
         for group, _ in closed:
             if group is None:
                 continue
@@ -436,7 +436,7 @@ class PartitionTask:
         plan.changelog[:0] = [(stray.row_key, None) for stray in happened.recycled]  # `rows` never counted them
         if self._leave_due() <= partition.clock:
             plan.outputs += self._leave()
-        self.rows += self.waiting_records.exchange(plan, context.targets)
+        self.rows += self.waiting_records.exchange(plan, context.targets, partition.counts)
         floor = self.replayable.floor(partition.position)
         plan.metadata = offset_metadata(floor, self.rows, partition.clock, context)
         if self._unrecorded is not None:
@@ -446,8 +446,10 @@ class PartitionTask:
         self._planned = partition.position
         return plan
 
-    def _count(self, effects: Iterable[Outward], closed: Iterable[tuple[Group | None, Closed]]) -> None:
-        """Adds the groups by rule that closed to the figures, as long as they have their components."""
+    def _close_ruled(
+        self, effects: Iterable[Outward], closed: Iterable[tuple[Group | None, Closed]], written: WrittenOutputs
+    ) -> None:
+        """Adds the groups by rule that closed to the figures, as long as they have their components, and the cancel notices of calls."""
         if isinstance(self.context.rules, NoRules):
             return
         decided = {
@@ -456,6 +458,9 @@ class PartitionTask:
         for group, one in closed:
             if group is not None and group.ruled is not None:
                 self.context.figures.add(group, one, decided.get(group, 0) or one.at)
+                self.writer.notify(group, one, written)
+        self.partition.counts.notices += written.notices
+        self.partition.counts.dropped_notices += written.dropped_notices
 
     def _written(self, outward: Outward, written: WrittenOutputs) -> type[UowError] | None:
         """Adds the records of one effect. Returns the error of a unit that fits no record, or is one by rule that cannot be encoded, or that a broker refuses (B-89).
@@ -753,7 +758,11 @@ class PartitionTask:
         partition.held_bytes = sum([group.bytes - group.external_bytes + group.bytes_in_pieces() for group in groups])
         partition.piece_count = sum([group.record_count - len(group.held) for group in groups])
         partition.manifest_bytes = sum(
-            [len(each.ruled.called.text) for each in groups if each.ruled is not None and each.ruled.called is not None]
+            [
+                each.ruled.called.memory_bytes
+                for each in groups
+                if each.ruled is not None and each.ruled.called is not None
+            ]
         )
         partition.counts.held = partition.counts.received = sum([group.record_count for group in groups])
         partition.closed.trim(partition.clock)

@@ -131,10 +131,10 @@ class KafkaRuleLog:
             self.row_bytes += ROW_SHARE * len(value or b"")
 
     def target_topics(self) -> frozenset[str]:
-        """The target topics of these rows, those that calls may ask for included."""
+        """The topics that these rows may write to: targets, and what calls may ask for."""
         if len(self.rows) != self._counted:
             self._counted = len(self.rows)
-            self._targets = frozenset(topic for row in self.rows.values() for topic in row.targets)
+            self._targets = frozenset(topic for row in self.rows.values() for topic in row.written_topics)
         return self._targets
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ from uow.processor.kafka.clients import Clients
 
 ANSWER_S: Final = 1.0
 """Longest wait for an answer: partitions with other work wait meanwhile."""
-MISSING: Final = "does not exist: `uow topics create` makes it"
+MISSING: Final = "does not exist"
 
 
 def kafka_targets(clients: Clients, wanted: Callable[[], Collection[str]]) -> TargetTopics:

@@ -290,12 +290,17 @@ def _about_parameter(parameter: Parameter, rules: RuleSet, taken: Mapping[str, s
     value = parameter.value
     if parameter.name not in PARAMETERS:
         yield _complaint(parameter, "name", f"no such parameter; there are {', '.join(PARAMETERS)}")
-    elif parameter.name == "reply_topics":
+    elif parameter.name in ("reply_topics", "notice_topics"):
         topics = [each.strip() for each in value.split(",") if value]
         if not all(map(_TOPIC.fullmatch, topics)):
             yield _complaint(parameter, "value", "must be names of topics with commas")
         for topic in taken.keys() & topics:
             yield _complaint(parameter, "value", f"{topic} is a topic of {taken[topic]}, which has its own writer")
+        of_units = {
+            topic for each in rules.row_versions() if each.resolved is not None for topic in each.resolved.targets
+        }
+        for topic in sorted(of_units.intersection(topics)) if parameter.name == "notice_topics" else ():
+            yield _complaint(parameter, "value", f"{topic} is a topic of units, and a notice is none")
     elif value and not (value.isascii() and value.isdigit() and len(value) < 19):
         yield _complaint(parameter, "value", "must be a whole number, or empty for off")
     elif parameter.name == "delivery_attempts" and not 1 <= int(value or 0) <= MAX_ATTEMPTS:

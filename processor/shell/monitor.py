@@ -404,6 +404,20 @@ METRICS: tuple[MetricSpec, ...] = (
         _per_partition(lambda s, tp, task, now: task.counts.mixed),
     ),
     MetricSpec(
+        "uow_cancel_notices",
+        "counter",
+        "Cancel notices made for requests whose reply is needed no longer, those that wait for their topic included.",
+        PARTITION,
+        _per_partition(lambda s, tp, task, now: task.counts.notices),
+    ),
+    MetricSpec(
+        "uow_cancel_notices_dropped",
+        "counter",
+        "Cancel notices that were not written: their topic refuses them, or 1,000 of the partition wait for topics that cannot be written to.",
+        PARTITION,
+        _per_partition(lambda s, tp, task, now: task.counts.dropped_notices),
+    ),
+    MetricSpec(
         "uow_last_stable_offset_lag",
         "gauge",
         "Records of D.components after the start of the oldest open transaction: no consumer sees them until it ends.",

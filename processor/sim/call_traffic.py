@@ -19,6 +19,8 @@ SHARE = 0.1
 SALT = "calls 21"
 """Of their dice: none of the seeds that are recorded for planted defects has calls."""
 RECORDS_A_CALL = 4
+NOTICES = "services.cancelled"
+"""Topic of the cancel notices: services with the folder `b` want them."""
 
 
 class CallTraffic:
@@ -32,6 +34,7 @@ class CallTraffic:
 
     def __init__(self, seed: int, rows: list[ResolvedRow], *, is_on: bool) -> None:
         self._rnd = rnd = Random(f"{seed} {SALT}")
+        self._entries = Random(f"{seed} entries of calls")
         self._is_on = rnd.random() < SHARE and is_on
         self._rows = rows
         self._records = 0
@@ -43,7 +46,7 @@ class CallTraffic:
         row = RuleRow(
             "calls", "*", 1, complete_when=rnd.choice(["manifest", "manifest(2)"]), age_ms=rnd.choice([None, 900])
         )
-        self._row = ResolvedRow(rule, row, (), (hold,))
+        self._row = ResolvedRow(rule, row, (), (hold, Parameter("notice_topics", 1, NOTICES)))
 
     def next(self, topic: str) -> Row | None:
         """A manifest where `topic` is that of commands, else a reply; None where another sender's turn is."""
@@ -58,7 +61,7 @@ class CallTraffic:
             folders = rnd.choice([("a",), ("a", "b"), ("a", "b", "b")])
             manifest = Manifest(
                 "c",
-                tuple([RequestEntry(folder, "t") for folder in folders]),
+                tuple(map(self._entry, folders)),
                 rnd.choice([None, 0, 300, 2_000]),
                 ReplyContext(headers=(("x", "1"),)) if rnd.random() < 0.3 else ReplyContext(),
             )
@@ -82,3 +85,7 @@ class CallTraffic:
         if rnd.random() < 0.2:
             headers.append(("uow-end", b"true"))
         return (group_id, rnd.choice([b"x", b"y"]), headers)
+
+    def _entry(self, folder: str) -> RequestEntry:
+        weight = self._entries.choice([1, 1, 2])
+        return RequestEntry(folder, "t", weight, NOTICES if folder == "b" else None)

@@ -14,6 +14,7 @@ Belongs here: the checks. Does not belong here: faults, and the workers that are
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -36,6 +37,7 @@ from uow.processor.engine.replayable import NO_REPLAY, ReplayLimits
 from uow.processor.engine.restore import restore
 from uow.processor.engine.rows import read_ledger
 from uow.processor.engine.task import PartitionTask
+from uow.processor.sim.call_traffic import NOTICES
 from uow.processor.sim.router_checks import RouterChecks
 from uow.processor.sim.router_traffic import INPUT
 from uow.processor.sim.rule_traffic import SimRules
@@ -257,7 +259,7 @@ class Checker:
         self._sources: Counter[bytes] = Counter()
         self._obeyed: set[tuple[str, int | None]] = set()
         self._answered: Counter[Tp] = Counter()
-        self.commands = 0
+        self.commands = self.notices = 0
         self._opened_last: dict[tuple[Tp, bytes], int] = {}
         self.routers: RouterChecks | None = None
 
@@ -372,9 +374,28 @@ class Checker:
         for where, rows in actual.items():
             for key, value, headers in rows:
                 self._look_at(where, key, value, dict(headers))
+        self._check_notices(actual)
         self._hear_witness(ledgers, actual)
         if self.context.paths is not None:
             self._check_placements()
+
+    def _check_notices(self, actual: Mapping[Tp, list[Any]]) -> None:
+        """With the unit of a call, and once, those services hear of it that are named `b` and are not in it (B-209)."""
+        told = Counter(key for where, rows in actual.items() if where.topic == NOTICES for key, _, _ in rows)
+        units = [
+            (key, value, folders)
+            for where, rows in actual.items()
+            if where.topic == self.topics.units
+            for key, value, headers in rows
+            if (folders := dict(headers).get(names.FOLDERS)) is not None
+        ]
+        for key, value, folders in units:
+            held = {component.seq for component in codec.decode_as(Unit, value).components}
+            lacking = [at for at, name in enumerate(json.loads(folders), 1) if name == "b" and at not in held]
+            expected = Counter(b"%b.%d" % (key, number) for number in lacking)
+            found = Counter({each: count for each, count in told.items() if each.startswith(b"%b." % key)})
+            require(found == expected, f"{key!r} without {lacking}: the notices are {found}")
+        self.notices += told.total()
 
     def _hear_witness(self, ledgers: Sequence[tuple[Tp, bytes]], actual: Mapping[Tp, list[Any]]) -> None:
         for where, rows in actual.items():
@@ -537,6 +558,7 @@ class Checker:
         if where.topic in (
             self.topics.rejected,
             self.topics.components,
+            NOTICES,
         ):  # several partitions write here: no order among them
             actual, expected = sorted(actual, key=repr), sorted(expected, key=repr)
         if actual == expected:

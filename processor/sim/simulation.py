@@ -118,7 +118,7 @@ class SimulationReport:
         seed: The run's seed.
         violation: The promise that was broken; None if none was.
         script: The events, line by line.
-        steps, commits, units, commands: Their numbers.
+        steps, commits, units, commands, notices: Their numbers.
         crashes, zombies, doubts: Their numbers.
         pauses: Number of partitions paused because memory was short.
         moves: Number of moves of leaders and coordinators.
@@ -135,6 +135,7 @@ class SimulationReport:
     commits: int = 0
     units: int = 0
     commands: int = 0
+    notices: int = 0
     crashes: int = 0
     zombies: int = 0
     doubts: int = 0
@@ -418,7 +419,8 @@ class Simulation:
             report.violation = str(violation)
             self.scheduler.say(f"VIOLATION: {violation}", "check")
         checker = self.checker
-        report.commits, report.units, report.commands = checker.commits, checker.units, checker.commands
+        report.commits, report.units = checker.commits, checker.units
+        report.commands, report.notices = checker.commands, checker.notices
         report.routed = 0 if checker.routers is None else checker.routers.routed
         return report
 

@@ -69,7 +69,7 @@ def test_units_for_a_topic_that_may_not_be_written_to_wait_and_others_go_on_b57(
     for made in admin.create_acls(allowed).values():
         made.result(PATIENCE_S)
     routed.send([("events", "UK", b"<Test/>")] * 4)
-    worker.child.wait_output("uk may not be written to by this worker; its units wait")
+    worker.child.wait_output("uk may not be written to by this worker; its records wait")
     routed.send([("events", "Spain", b"<Test/>")] * 2)
     wait_for(lambda: len(place.read(routed.topic("spain"))) == 1)
     assert len(place.read(routed.topic("uk"))) == 1

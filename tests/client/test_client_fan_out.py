@@ -32,7 +32,10 @@ REQUESTS = [
 def rules(*rules: Rule, rows: tuple[Row, ...] = (ROW, NAMED), topics: str = "trips.mine") -> bytes:
     """All rules as a router keeps them."""
     tables = RuleTables(
-        (Change(1, "a test", "to see", T0),), rules or (RULE,), rows, parameters=(Parameter("reply_topics", 1, topics),)
+        (Change(1, "a test", "to see", T0),),
+        rules or (RULE,),
+        rows,
+        parameters=(Parameter("reply_topics", 1, topics), Parameter("notice_topics", 1, "hotels.cancelled")),
     )
     return mirrored(RuleSet(tables))
 
@@ -97,6 +100,35 @@ def test_a_call_may_ask_for_a_topic_that_the_rules_name_b91(fake: FakeBroker, co
     assert command.manifest.reply == context
 
 
+def test_requests_have_weights_and_topics_for_notices_that_the_rules_name_b209(
+    fake: FakeBroker, connection: uow.Connection
+) -> None:
+    requests = [uow.Request("hotels", weight=3, notice_topic="hotels.cancelled"), uow.Request("flights")]
+    connection.fan_out("supply", "trip", requests)
+    command = read_command(fake.visible[1].headers, fake.visible[1].value)
+    assert isinstance(command, Command)
+    assert command.manifest is not None
+    assert command.manifest.requests == (
+        uow.RequestEntry("hotels", "hotels", 3, "hotels.cancelled"),
+        uow.RequestEntry("flights", "flights", 1, None),
+    )
+
+
+def test_a_service_sees_which_request_a_notice_cancels_b209(fake: FakeBroker, connection: uow.Connection) -> None:
+    mark = ("uow-request-id", b"trips/trip/1.2")
+    said: list[Any] = [
+        [("uow-kind", b"notice"), mark],
+        [mark],
+        [("uow-kind", b"notice")],
+        [("uow-kind", b"unit"), mark],
+    ]
+    for offset, headers in enumerate(said):
+        fake.records.append(consumed(b"{}", topic="hotels.cancelled", offset=offset, headers=headers))
+    with connection.messages("hotels.cancelled", group="hotels") as reader:
+        found = [reader.receive(5) for _ in said]
+    assert [each and each.cancels for each in found] == ["trips/trip/1.2", None, None, None]
+
+
 @pytest.mark.parametrize(
     ("about", "error"),
     [
@@ -104,6 +136,10 @@ def test_a_call_may_ask_for_a_topic_that_the_rules_name_b91(fake: FakeBroker, co
         ({"reply": uow.ReplyContext(headers=(("uow-id", "x"),))}, DecodeError),
         ({"requests": []}, DecodeError),
         ({"requests": [uow.Request("t", folder=" ")]}, DecodeError),
+        ({"requests": [uow.Request("t", weight=0)]}, DecodeError),
+        ({"requests": [uow.Request("t", weight=1.5)]}, DecodeError),  # type: ignore[arg-type]
+        ({"requests": [uow.Request("t", notice_topic=" ")]}, DecodeError),
+        ({"requests": [uow.Request("t", notice_topic="flights.cancelled")]}, ConfigError),
         ({"requests": [uow.Request("t")] * 3_000}, DecodeError),
         ({"name": " "}, DecodeError),
         ({"timeout_ms": -1}, DecodeError),

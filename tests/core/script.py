@@ -471,7 +471,7 @@ def see(output: Output) -> Seen | None:
         )
     if output.topic == TOPICS.components:
         return SeenReroute(output.partition, output.value)
-    if output.topic == TOPICS.outcomes:
+    if output.topic == TOPICS.outcomes or said.get("uow-kind") == b"notice":
         return None
     if "uow-unit-id" not in said:
         assert output.topic == TOPICS.units
@@ -490,7 +490,7 @@ def see(output: Output) -> Seen | None:
 def story(*steps: Step | list[Sent], poll: int = MAX_SEQ, whole_table: bool = False, **settings: Any) -> Story:
     """Plays a script once. `settings` are those of the destination."""
     partition, partitions = settings.pop("partition", 0), settings.pop("partitions", 1)
-    more = {name: settings.pop(name) for name in ("record_limit_bytes", "rules") if name in settings}
+    more = {name: settings.pop(name) for name in ("record_limit_bytes", "plan_bytes", "rules") if name in settings}
     task = PartitionTask(Tp(TOPICS.components, partition), context_of(policy_of(**settings), partitions, **more))
     played = Story(row_by_row(task) if whole_table else task)
     played.send(*steps, poll=poll)

@@ -41,7 +41,7 @@ def gathering(
 
 
 def manifest(
-    folders: Sequence[str] = FOLDERS,
+    folders: Sequence[str | RequestEntry] = FOLDERS,
     timeout: float | None = None,
     at: float | None = None,
     id: str = TRIP,
@@ -52,7 +52,7 @@ def manifest(
     dry_run: bool = False,
 ) -> Told:
     """A manifest on `D.commands`; `timeout` in seconds."""
-    listed = tuple(RequestEntry(folder, f"{folder}s") for folder in folders)
+    listed = tuple(each if isinstance(each, RequestEntry) else RequestEntry(each, f"{each}s") for each in folders)
     timeout_ms = None if timeout is None else round(timeout * 1000)
     said = Manifest("trip", listed, timeout_ms, reply)
     command = Command(
@@ -355,6 +355,20 @@ def test_one_violation_does_not_fail_what_others_replied_unless_the_destination_
         (b'{"name":"n","requests":[{"number":2,"folder":"f","topic":"t"}]}', "is not 1"),
         (b'{"name":"n","requests":[{"number":1,"folder":" ","topic":"t"}]}', "folder"),
         (b'{"name":"n","requests":[{"number":1,"folder":"\\ud800","topic":"t"}]}', "UTF-8"),
+        *(
+            (
+                b'{"name":"n","requests":[{"number":1,"folder":"f","topic":"t","weight":%b}]}' % weight,
+                "weight of request 1",
+            )
+            for weight in (b"0", b"-1", b"1000001", b"1e999", b"1.0", b"true", b'"2"', b"null", b"[]", b"9" * 4_000)
+        ),
+        *(
+            (
+                b'{"name":"n","requests":[{"number":1,"folder":"f","topic":"t","notice_topic":%b}]}' % topic,
+                "notice_topic",
+            )
+            for topic in (b'" "', b"7", b'"%b"' % (b"t" * 250))
+        ),
         (b'{"name":"n","timeout_ms":-1,"requests":[{"number":1,"folder":"f","topic":"t"}]}', "timeout_ms"),
         (b'{"name":"n","timeout_ms":1e999,"requests":[{"number":1,"folder":"f","topic":"t"}]}', "timeout_ms"),
         (

@@ -11,6 +11,7 @@ from tests.core.rule_script import r, row, told_by
 from tests.core.script import Story, c, ms, policy_of, story, told
 from tests.core.test_by_rule_release import holding, twice
 from tests.core.test_fan_in import gathering, manifest, reply
+from tests.core.test_quorum import asked
 from tests.core.test_segments import piece
 from uow.processor.engine.awaited import deadline_by
 from uow.processor.engine.group_view import seen
@@ -59,6 +60,11 @@ SOURCES = (Source("low-stock", "invoice", 1, quantity=2), Source("low-stock", "o
         ),
         ([gathering()], [reply(2, at=0)], "its manifest"),
         ([gathering()], [manifest(at=0), reply(2, at=1)], "replies to requests 1 (hotel), 3 (flight)"),
+        (
+            [gathering(4)],
+            [manifest(asked(1, 3, 2, topic=None), at=0), reply(1, at=1)],
+            "replies to requests 2 (b, weight 3), 3 (c, weight 2); a weight of 3 is enough",
+        ),
         ([gathering()], [manifest(["f"] * 23, at=0)], f"{', '.join(f'{n} (f)' for n in range(1, 21))} and 3 more"),
         ([row(rule={"sequence": Numbering.GIVEN})], [r(at=0, seq=3)], "numbers 1-2,4-"),
         ([row(rule={"sequence": Numbering.GIVEN})], [r(at=0, seq=1)], "its end"),

@@ -12,6 +12,8 @@ import pytest
 
 from tests.core.rule_script import Table, row
 from tests.core.script import T0, Story, c, context_of, policy_of
+from tests.core.test_fan_in import gathering, manifest
+from tests.core.test_quorum import asked
 from tests.fake_record import INPUT, FakeRecord
 from uow.processor.core.changes import Closed
 from uow.processor.core.closed import ClosedMemory, CommandMemory, memory_of
@@ -20,6 +22,7 @@ from uow.processor.engine.task import PartitionTask
 from uow.processor.rules.conditions import MAX_CALENDARS
 from uow.schemas.fingerprint import id_fingerprints
 from uow.schemas.records import Reason, UnitOutcome
+from uow.topics.manifests import MAX_WEIGHT
 from uow.topics.path_map import PathMap, claim_key, claim_value
 from uow.topics.policies import ExpirationPolicy
 
@@ -102,6 +105,19 @@ def test_estimate_is_what_groups_by_rule_take(components: int, calendars: int) -
             task.process([FakeRecord(first + n, each, b"v" * 20, key, T0, INPUT) for n, each in enumerate(said)])
     assert len(task.groups) == groups
     assert 0.6 < found[0] / task.memory_bytes < 1.4, f"{found[0] / groups:.0f} bytes a group"
+
+
+@pytest.mark.parametrize("weight", [1, MAX_WEIGHT])
+def test_estimate_is_what_manifests_take_b209(weight: int) -> None:
+    """Each of 500 requests: their text, and their weights where they have any."""
+    story = Story(PartitionTask(INPUT, context_of(policy_of(), rules=Table(gathering()))))
+    with traced() as found:
+        for number in range(40):
+            story.task.process(
+                [], [story.command(manifest(asked(*[weight] * 500, topic=None), at=0, id=f"low-stock/trip/{number}"))]
+            )
+    assert len(story.task.groups) == 40
+    assert 0.6 < found[0] / story.task.memory_bytes < 1.4, f"{found[0] / 20_000:.0f} bytes a request"
 
 
 @pytest.mark.parametrize("policy", [ExpirationPolicy.REDIRECT, ExpirationPolicy.DELIVER_PARTIAL])

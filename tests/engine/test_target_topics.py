@@ -11,15 +11,19 @@ from itertools import pairwise
 import pytest
 
 from tests.core.rule_script import Table, r, row
-from tests.core.script import Story, clock, context_of, policy_of
+from tests.core.script import Step, Story, clock, context_of, policy_of
+from tests.core.test_fan_in import gathering, manifest, reply
+from tests.core.test_quorum import STOP, asked
 from tests.engine.restored_logs import Logs
 from tests.fake_record import INPUT
+from uow.processor.engine import target_topics
 from uow.processor.engine.ports import Output
 from uow.processor.engine.restore import restore
 from uow.processor.engine.target_topics import (
     FIRST_LOOK_MS,
     LONGEST_LOOK_MS,
     MOST_REFUSED,
+    SILENCE_MS,
     WAITING_ATTEMPTS,
     TargetTopics,
     WaitingRecords,
@@ -104,7 +108,7 @@ def test_topics_are_looked_at_with_back_off_and_told_once_b57(caplog: pytest.Log
     gaps = [int(later - earlier) for earlier, later in pairwise(looks)]
     assert gaps[:5] == [FIRST_LOOK_MS * 2**n for n in range(5)]
     assert max(gaps) == LONGEST_LOOK_MS
-    assert [record.getMessage() for record in caplog.records] == ["target topic orders.uk cannot be; its units wait"]
+    assert [record.getMessage() for record in caplog.records] == ["target topic orders.uk cannot be; its records wait"]
     cluster.is_silent = True
     cluster.targets.look(at_once=True)
     assert cluster.targets.away == {"orders.uk"}, "brokers that do not answer say nothing of topics"
@@ -181,3 +185,106 @@ def test_a_unit_that_waited_and_is_refused_stays_and_others_pass_it_b57_b89() ->
     cluster.targets = TargetTopics(lambda: ("orders.uk",), cluster.obstacles, lambda: cluster.now)
     played.task.context = replace(played.task.context, targets=cluster.targets)
     assert len(leaves()) == 2, "after the next start it is tried again"
+
+
+def noticed(cluster: Cluster) -> Story:
+    """A row whose first reply wins, on a cluster where workers look at the topic of notices as well."""
+    rule = gathering(1, target_topic="orders.uk", parameters={"notice_topics": STOP})
+    cluster.targets = TargetTopics(lambda: ("orders.uk", STOP), cluster.obstacles, lambda: cluster.now)
+    cluster.targets.look()
+    context = context_of(policy_of(), rules=Table(rule), targets=cluster.targets)
+    return Story(PartitionTask(INPUT, context))
+
+
+def call(number: int) -> list[Step]:
+    """A call of two requests, and the first reply."""
+    trip = f"low-stock/trip/{number}"
+    return [manifest(asked(1, 1), at=number, id=trip), reply(1, at=number, id=trip)]
+
+
+def at_topic(played: Story, topic: str) -> list[bytes | None]:
+    return [each.key for each in played.outputs if each.topic == topic]
+
+
+def test_notices_for_a_missing_topic_wait_over_a_restart_and_their_units_do_not_b209_b57() -> None:
+    cluster, logs = Cluster("orders.uk"), Logs(INPUT)
+    played = noticed(cluster)
+    played.send(*call(1), *call(2))
+    assert at_topic(played, "orders.uk") == [b"low-stock/trip/1", b"low-stock/trip/2"]
+    assert (at_topic(played, STOP), played.open, played.counts.notices) == ([], {}, 2)
+    for plan in played.plans:
+        logs.add(plan)
+    logs.compact()
+    played.task = restore(logs, {INPUT.topic: played.task.context}, [INPUT])[INPUT]
+    assert len(played.task.waiting_records) == 2
+    cluster.topics.add(STOP)
+    cluster.targets.look(at_once=True)
+    played.send(clock(10))
+    assert at_topic(played, STOP) == [b"low-stock/trip/1.2", b"low-stock/trip/2.2"]
+    assert (played.task.rows, played.task.memory_bytes, played.task.counts.dropped_notices) == (0, 0, 0)
+
+
+def test_no_more_notices_than_a_thousand_wait_and_units_go_on_b209_er19(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target_topics, "MOST_NOTICES", 3)
+    cluster = Cluster("orders.uk")
+    played = noticed(cluster)
+    for number in range(5):
+        played.send(*call(number))
+    assert len(at_topic(played, "orders.uk")) == 5
+    assert (len(played.task.waiting_records), played.counts.notices, played.counts.dropped_notices) == (3, 5, 2)
+    cluster.topics.discard("orders.uk")
+    cluster.targets.look(at_once=True)
+    played.send(*call(5))
+    assert (len(played.task.waiting_records), played.counts.dropped_notices) == (4, 3), "units have no such limit"
+    cluster.topics |= {STOP, "orders.uk"}
+    cluster.targets.look(at_once=True)
+    played.send(*call(6))
+    assert at_topic(played, STOP) == [b"low-stock/trip/%d.2" % number for number in (0, 1, 2, 6)]
+    assert played.task.memory_bytes == 0
+
+
+def test_notices_that_their_topic_refuses_are_dropped_for_a_while_and_their_units_go_b209_b89() -> None:
+    cluster = Cluster("orders.uk", STOP)
+    first = noticed(cluster)
+    first.send(*call(1))
+    (notice,) = [each for each in first.outputs if each.topic == STOP]
+    assert cluster.targets.refuse(notice), "the plan is made again, without it"
+    again = Story(PartitionTask(INPUT, first.task.context))
+    again.send(*call(1), *call(2))
+    assert at_topic(again, "orders.uk") == [b"low-stock/trip/1", b"low-stock/trip/2"]
+    assert (at_topic(again, STOP), again.counts.notices, again.counts.dropped_notices) == ([], 0, 2)
+    assert cluster.targets.takes_notices("orders.uk")
+    cluster.now += SILENCE_MS
+    again.send(*call(3))
+    assert at_topic(again, STOP) == [b"low-stock/trip/3.2"]
+
+
+def test_a_record_that_only_looks_like_a_notice_is_treated_as_what_it_is_b209() -> None:
+    """Anybody may send one; refused twice, somebody has to look at it, and its topic goes on getting notices."""
+    targets = Cluster(STOP).targets
+    forged = Output(STOP, -1, b"low-stock/trip/1.2", b"{}", [("uow-kind", b"notice"), ("uow-request-id", b"x")])
+    assert targets.refuse(forged)
+    assert not targets.refuse(forged)
+    assert targets.takes_notices(STOP)
+
+
+def test_a_notice_that_waited_and_is_refused_stays_and_holds_up_nothing_b209_b89() -> None:
+    cluster, logs = Cluster("orders.uk"), Logs(INPUT)
+    played = noticed(cluster)
+    played.send(*call(1))
+    for plan in played.plans:
+        logs.add(plan)
+    cluster.topics.add(STOP)
+    cluster.targets.look(at_once=True)
+
+    def leaves() -> list[Output]:
+        again = Story(restore(logs, {INPUT.topic: played.task.context}, [INPUT])[INPUT], offset=1, command_offset=1)
+        again.send(*call(2))
+        assert at_topic(again, "orders.uk") == [b"low-stock/trip/2"]
+        return [each for each in again.outputs if each.topic == STOP]
+
+    first, _ = leaves()
+    assert cluster.targets.refuse(first)
+    assert leaves() == []
+    cluster.now += SILENCE_MS
+    assert [each.key for each in leaves()] == [b"low-stock/trip/1.2", b"low-stock/trip/2.2"]

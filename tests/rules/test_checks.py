@@ -226,6 +226,15 @@ def test_reply_topics_are_names_of_topics_b91(value: str) -> None:
     assert complaints(gathering(parameters=(Parameter("reply_topics", 1, value),)))
 
 
+@pytest.mark.parametrize("value", ["a b", "a,,b", "supply.commands", "france", "trips.mine"])
+def test_notice_topics_are_names_of_topics_to_which_no_unit_goes_b209(value: str) -> None:
+    given = [Parameter("reply_topics", 1, "trips.mine"), Parameter("notice_topics", 1, "hotels.cancelled, flights")]
+    rows = {"target_topic": "france"}
+    assert complaints(gathering(parameters=tuple(given), **rows)) == []
+    given[1] = replace(given[1], value=value)
+    assert set(complaints(gathering(parameters=tuple(given), **rows))) == {"rule_parameter/notice_topics.value"}
+
+
 def test_units_in_order_of_arrival_need_an_age_b118() -> None:
     rule = replace(RULE, deliver_order=DeliverOrder.FIRST_ARRIVAL)
     assert complaints(replace(TABLES, rules=(rule,))) == []

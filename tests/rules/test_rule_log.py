@@ -24,7 +24,7 @@ from uow.topics.commands import Command, read_command
 from uow.topics.policies import DestinationPolicy, HandlingPolicy
 from uow.topics.record_size import RecordLimit
 from uow.topics.routers import RouterSettings
-from uow.topics.rules import REFRESH_KEY, RULES_KEY, OnRuleChange, ResolvedRow
+from uow.topics.rules import REFRESH_KEY, RULES_KEY, OnRuleChange, Parameter, ResolvedRow
 
 PLACE = Tp("shop-rules", 0)
 UK = ResolvedRow(RULE, ROWS[1])
@@ -58,6 +58,19 @@ class Log:
 
 def reader(log: Log, on_refresh: Any = lambda: None) -> KafkaRuleLog:
     return KafkaRuleLog(PLACE.topic, lambda: log, lambda meanwhile: len(log.records), on_refresh, lambda: log.time)
+
+
+def test_workers_look_at_all_topics_that_rows_may_write_to_and_sinks_read_those_of_units_b57_b91_b209() -> None:
+    log = Log()
+    rows = reader(log)
+    asks = (Parameter("reply_topics", 1, "trips.mine"), Parameter("notice_topics", 1, "hotels.cancelled"))
+    calls = ResolvedRow(replace(RULE, group_key="request"), ROWS[0], (), asks)
+    counts = replace(UK, parameters=asks)
+    for each in (calls, counts):
+        log.append(each.name.encode(), each.encode())
+    rows.follow()
+    assert rows.target_topics() == {"orders.france", "orders.uk", "trips.mine", "hotels.cancelled"}
+    assert (calls.targets, counts.targets) == (("orders.france", "trips.mine"), ("orders.uk",))
 
 
 def test_a_row_is_found_once_it_was_read_and_other_destinations_have_none() -> None:

@@ -109,6 +109,8 @@ CATCHING_SEEDS = {
     "rows_are_not_written_beside_their_components": 35,
     "routers_are_not_waited_for": 104,
     "router_reads_on_after_a_doubt": 104,
+    "weights_of_replies_are_forgotten_in_a_restore": 36,
+    "who_has_replied_is_told_to_stop": 123,
 }
 
 

@@ -23,7 +23,7 @@ import uow.processor.engine.task as running
 from uow.processor.core.changes import Closed
 from uow.processor.core.closed import CommandMemory
 from uow.processor.core.command import CommandVerdict
-from uow.processor.core.gathered import Ruled
+from uow.processor.core.gathered import Called, Ruled
 from uow.processor.core.group import Group
 from uow.processor.core.happened import Outward
 from uow.processor.core.partition_state import PartitionState
@@ -660,6 +660,18 @@ def manifest_is_not_written(original: Any) -> Any:
 def group_without_a_reply_is_lost_in_a_restore(original: Any) -> Any:
     """B-84: its manifest is all that there is of it."""
     return lambda self, key, group, row: None if group is None else original(self, key, group, row)
+
+
+@defect(Called, "read")
+def weights_of_replies_are_forgotten_in_a_restore(original: Any) -> Any:
+    """B-209: the quorum would be another one."""
+    return staticmethod(lambda command_id, at, text: original(command_id, at, text)._replace(weights=()))
+
+
+@defect(Group, "unanswered")
+def who_has_replied_is_told_to_stop(original: Any) -> Any:
+    """B-209: a cancel notice for each request that has one."""
+    return lambda self: [] if self.ruled.called is None else list(range(1, self.ruled.called.requests + 1))
 
 
 @defect(PartitionTask, "restore_live")

@@ -6,6 +6,7 @@ from functools import cache
 
 import pytest
 
+from uow.processor.sim import call_traffic
 from uow.processor.sim.__main__ import main
 from uow.processor.sim.router_traffic import RouterTraffic
 from uow.processor.sim.simulation import SimulationReport, play
@@ -49,6 +50,14 @@ def test_equal_plans_of_two_workers_are_distinguished(seed: int) -> None:
 
 def test_values_that_a_slow_worker_had_no_time_to_read_back_may_be_missing_w117() -> None:
     assert play(112119).violation is None
+
+
+def test_calls_tell_services_once_that_their_replies_are_needed_no_longer_b209(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of these runs have calls, with weights and notices; the check is that of every run."""
+    monkeypatch.setattr(call_traffic, "SHARE", 1)
+    reports = [play(seed) for seed in range(25)]
+    assert [report.seed for report in reports if report.violation] == []
+    assert sum(report.notices for report in reports) > 10
 
 
 def test_runs_have_what_they_are_for() -> None:

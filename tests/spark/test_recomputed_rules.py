@@ -121,7 +121,11 @@ def draw_rows(rnd: Random) -> list[ResolvedRow]:
             calls,
             row,
             (),
-            (Parameter("reply_hold_ms", 1, rnd.choice(["0", "40"])), Parameter("reply_topics", 1, "answers")),
+            (
+                Parameter("reply_hold_ms", 1, rnd.choice(["0", "40"])),
+                Parameter("reply_topics", 1, "answers"),
+                Parameter("notice_topics", 1, "stop"),
+            ),
         )
     )
     return found
@@ -252,7 +256,8 @@ def some_commands(rnd: Random, task: PartitionTask, rules: Iterable[str], offset
         found.append(FakeRecord(offset + len(found), command_headers(release), None, b"", now, where))
     if rnd.random() < 0.5:
         key = b"calls/x/%d" % (task.position // 25)
-        listed = tuple([RequestEntry("f", "t")] * rnd.randrange(1, 4))
+        weights = Random(offset).choices([1, 1, 2], k=rnd.randrange(1, 4))
+        listed = tuple([RequestEntry("f", "t", weight, "stop") for weight in weights])
         context = rnd.choice([ReplyContext(), ReplyContext("answers", "place", "mark", (("user", "said"),))])
         manifest = Manifest("x", listed, rnd.choice([None, 0, 50]), context)
         called = Command(b"m%d" % offset, Verb.MANIFEST, key, "call", rule="calls/x@1", manifest=manifest)

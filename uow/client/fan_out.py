@@ -59,6 +59,8 @@ class Request:
         key: Kafka key; the id of the request without it.
         headers: Further headers. The service needs `uow-request-id`, which is set.
         reply_to: `uow-reply-to`: the topic for the reply, an input of the router.
+        weight: What the reply counts for a quorum, 1 to 1,000,000 (B-209).
+        notice_topic: Where the service hears that its reply is needed no longer; one of the rules' `notice_topics`. None: it does not.
     """
 
     topic: str
@@ -67,6 +69,12 @@ class Request:
     key: str | bytes | None = None
     headers: HeaderPairs = None
     reply_to: str | None = None
+    weight: int = 1
+    notice_topic: str | None = None
+
+    def entry(self) -> RequestEntry:
+        """It, as the manifest lists it."""
+        return RequestEntry(self.folder or self.topic, self.topic, self.weight, self.notice_topic)
 
 
 class FanOut:
@@ -191,11 +199,14 @@ class CallRules:
         if row is None:
             raise RoutingError(f"rule {rule.rule_id}, routing name {name!r}", case="no-rule")
         group_id = f"{rule.rule_id}/{name}/{uuid4().hex}"
-        listed = tuple([RequestEntry(each.folder or each.topic, each.topic) for each in requests])
+        listed = tuple([each.entry() for each in requests])
         manifest = read_manifest(Manifest(name, listed, timeout_ms, reply).encode())
         topic = row.row.target_topic or units
         if reply.topic not in (None, topic, *row.reply_topics):
             raise ConfigError("reply.topic", reply.topic, "neither the row's target nor among the rules' reply_topics")
+        for each in listed:
+            if each.notice_topic not in (None, *row.notice_topics):
+                raise ConfigError("notice_topic", each.notice_topic, "is not among the rules' notice_topics")
         command = Command(
             f"fan-out {group_id}".encode(),
             Verb.MANIFEST,

@@ -28,10 +28,13 @@ from uow.topics.headers import (
     FOLDERS,
     ID,
     INNER_ID,
+    KIND,
     POS,
+    REQUEST_ID,
     from_origin,
     is_unit,
 )
+from uow.topics.manifests import KIND_NOTICE
 from uow.topics.pipeline import barrier_in
 
 log = logging.getLogger(__name__)
@@ -329,6 +332,11 @@ class AnyMessage(Received):
     @property
     def component_id(self) -> str | None:
         return self.header(COMPONENT_ID)
+
+    @property
+    def cancels(self) -> str | None:
+        """Id of the request whose reply is needed no longer, of a cancel notice; None for any other record (B-209). Its value says why, in JSON."""
+        return self.header(REQUEST_ID) if (KIND, KIND_NOTICE) in self.headers else None
 
     def text(self) -> str:
         """The value as UTF-8 text; a null value is the empty text."""
