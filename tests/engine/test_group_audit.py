@@ -27,6 +27,8 @@ from uow.ops import group_audit
 from uow.ops.group_audit import Finding, Kind, Report, group_findings, lost_inputs
 from uow.ops.inspect import open_groups
 from uow.processor.engine.ports import Stretch, Tp
+from uow.processor.engine.target_topics import WAITING_KEY
+from uow.processor.engine.task import CREDIT_KEY, LIVE_KEY
 from uow.schemas.records import changelog_key, rule_changelog_key
 from uow.topics.rules import Release
 
@@ -45,6 +47,15 @@ def next_offset(logs: Logs) -> int:
 def test_nothing_is_found_where_nothing_is_wrong_b69() -> None:
     logs, _ = write(r(at=0), c(1, id="a", at=1), c(2, id="a", at=2), r(at=3), clock(4), rows=[UK])
     assert found(logs) == []
+
+
+def test_rows_of_no_open_group_are_none_of_its_faults_b69() -> None:
+    """A live rule, a release in advance, a unit that waits for its topic."""
+    logs, _ = write(r(at=0), rows=[UK])
+    for first in (LIVE_KEY, CREDIT_KEY, WAITING_KEY):
+        logs.append(CHANGELOG, first + b"low-stock/UK\0\0\0\0\1", b"value")
+    findings = group_findings(logs, new_task(table=Table(UK)).context, ms(10))
+    assert [each for each in findings if each.where.startswith(f"{TOPICS.groups_changelog}/")] == []
 
 
 def test_a_manifest_alone_is_a_group_b69() -> None:

@@ -27,7 +27,7 @@ from uow.processor.engine.rows import RULED_KEY, read_group_row, read_ledger, re
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.log_reader import KafkaLogReader
 from uow.schemas.error_classes import DecodeError, StateCorruptedError
-from uow.schemas.records import GROUP_ROW, SETTINGS_KEY
+from uow.schemas.records import GROUP_ROW
 from uow.topics.admin import admin_client, partition_counts
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.headers import ARRIVED_AT, INPUT, decimal
@@ -39,7 +39,7 @@ MOST_INPUT: Final = 2_000_000
 """Offsets of all inputs that are looked at; more are left out, and it is said."""
 _GROUP_ROW_TAIL: Final = GROUP_ROW.to_bytes(4, "big")
 _RULED: Final = bytes([RULED_KEY])
-_CREDIT: Final = b"\3"
+_UNRULED: Final = b"\1"
 
 
 class Kind(StrEnum):
@@ -183,7 +183,7 @@ def _id_in(key: bytes) -> bytes:
 
 
 def _is_of_group(key: bytes) -> bool:
-    return key != SETTINGS_KEY and key[:1] != _CREDIT
+    return key[:1] in (_UNRULED, _RULED)
 
 
 def _of_group_row(
