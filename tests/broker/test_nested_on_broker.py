@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.broker.routed_places import RoutedPlace
 from tests.broker.test_operating_rules import Desk
 from tests.broker.worker_places import Destination
-from tests.processes import wait_for
+from tests.processes import PATIENCE_S, wait_for
 from uow.schemas import codec
 from uow.schemas.records import Unit
 
@@ -34,13 +35,20 @@ row = [{{ routing_name = "*", target_topic = "{d}.inner", complete_count = 2 }}]
 """
 
 
+BETWEEN = {"message.timestamp.type": "LogAppendTime", "max.message.bytes": "10485760"}
+"""Settings of a topic that is a target and an input."""
+
+
 class NestingDesk(Desk):
     """Events become units, and these units of units."""
 
     def __init__(self, place: Destination) -> None:
         self.place = place
         self.routed = RoutedPlace(place, {"events": 1})
-        self.routed.inputs["inner"] = f"{place.name}.inner"  # made as the target that it is
+        between = NewTopic(self.routed.topic("inner"), 1, 1, config=BETWEEN)
+        admin = AdminClient({"bootstrap.servers": place.bootstrap})
+        admin.create_topics([between])[between.topic].result(PATIENCE_S)
+        self.routed.inputs["inner"] = between.topic
         self.routed.rules.write_text(RULES.format(d=place.name))
         self.routed.create({"session_timeout_ms": 2000})
         place.is_created = False  # its conservation check knows of no router
