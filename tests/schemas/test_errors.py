@@ -119,7 +119,7 @@ def test_every_case_of_the_contract_has_a_sentence() -> None:
     assert {*OutOfSequenceRangeError.CASES} == {"a", "b"}
     assert {*DuplicateSequenceNumberError.CASES} == {"duplicate", "resend", "conflict"}
     assert {*UnitClosedError.CASES} == {"partial", "expired", "cancelled", "failed"}
-    assert {*UnitTooLargeError.CASES} == {"count", "bytes", "groups"}
+    assert {*UnitTooLargeError.CASES} == {"count", "bytes", "groups", "depth"}
 
 
 def test_a_record_can_name_exactly_the_classes_that_concern_records() -> None:
