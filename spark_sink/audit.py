@@ -60,6 +60,7 @@ from uow.spark_sink.prints import content
 from uow.spark_sink.recompute import Fate
 from uow.spark_sink.routed_inputs import RoutedInputs, RoutedMark
 from uow.spark_sink.routed_places import Wrong
+from uow.spark_sink.superseded import FORMER
 from uow.spark_sink.tables import PLACE, DeltaTables, PresentRows, Table, with_nested
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.headers import INPUT
@@ -544,8 +545,13 @@ class _Run:
                 counts.setdefault(int(partition), {})[Fate(of)] = row.number
         policy = self.audit.policy
         if policy.routes and policy.route_matching is RouteMatching.ALL:
+            corrected = tables[Table.UNITS].where(sql.expr(FORMER).isNotNull()).select("unit_id").distinct()
             query = compare(
-                self.spark, comparison.DELIVERED, bounds=self._bounds(), components=tables[Table.COMPONENTS]
+                self.spark,
+                comparison.DELIVERED,
+                bounds=self._bounds(),
+                components=tables[Table.COMPONENTS],
+                corrected=corrected,
             )
             found[Fate.DELIVERED] = query.collect()[0].n
         lost = [(p, of[Fate.UNACCOUNTED]) for p, of in sorted(counts.items()) if Fate.UNACCOUNTED in of]

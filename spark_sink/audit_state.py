@@ -29,7 +29,7 @@ from uow.processor.core.changes import Closed
 from uow.processor.core.snapshot import Snapshot
 from uow.schemas.records import Reason, UnitOutcome
 
-FORMAT: Final = 5
+FORMAT: Final = 6
 """Version of the files; another one is not read."""
 LIMIT_BYTES: Final = 1 << 30
 """Bytes of the open groups of a partition from which no state is written: the next audit is a full one."""
@@ -91,7 +91,7 @@ _MAYBE_LONG: Final = ["null", "long"]
 _GROUP: Final = _record(
     "Group",
     **dict.fromkeys(("id", "order_key"), "bytes"),
-    **dict.fromkeys(("marked", "waits", "special"), "boolean"),
+    **dict.fromkeys(("marked", "waits", "special", "is_kept"), "boolean"),
     **dict.fromkeys(
         (
             *("generation", "opened_at", "last_at", "end", "highest", "bytes", "external_bytes", "expires_at"),
@@ -172,10 +172,16 @@ def _records(mark: PartitionMark) -> Iterator[tuple[str, dict[str, Any]]]:
         },
     )
     for group in snapshot.groups:
-        lists = {"held": _named(group["held"], "seq", "body"), "waived": _named(group["waived"], "first", "last")}
-        yield "Group", {**group, **lists}
+        yield "Group", _as_lists(group)
+    for group in snapshot.kept:
+        yield "Group", _as_lists(group) | {"is_kept": True}
     for closed in snapshot.closed:
         yield "Closed", closed._asdict()
+
+
+def _as_lists(group: Mapping[str, Any]) -> dict[str, Any]:
+    lists = {"held": _named(group["held"], "seq", "body"), "waived": _named(group["waived"], "first", "last")}
+    return {**group, **lists, "is_kept": False}
 
 
 def _named(rows: Sequence[Sequence[Any]], *names: str) -> list[dict[str, Any]]:
@@ -185,6 +191,7 @@ def _named(rows: Sequence[Sequence[Any]], *names: str) -> list[dict[str, Any]]:
 def read_mark(path: Path) -> PartitionMark:
     """The state of a partition as `write_mark` wrote it."""
     groups: list[dict[str, Any]] = []
+    kept: list[dict[str, Any]] = []
     closed: list[Closed] = []
     with path.open("rb") as file:
         records: Iterator[Any] = iter(fastavro.reader(file, return_record_name=True))
@@ -196,7 +203,7 @@ def read_mark(path: Path) -> PartitionMark:
             else:
                 record["held"] = _rows(record["held"])
                 record["waived"] = _rows(record["waived"])
-                groups.append(record)
+                (kept if record.pop("is_kept") else groups).append(record)
     snapshot = Snapshot(
         head["position"],
         head["clock"],
@@ -206,6 +213,7 @@ def read_mark(path: Path) -> PartitionMark:
         closed,
         _rows(head["commands"]),
         head["credits"],
+        kept,
     )
     journal = JournalMark(
         head["ledger"],

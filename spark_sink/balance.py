@@ -23,6 +23,7 @@ from uow.spark_sink import expectations, prints
 from uow.spark_sink.audit_keys import NO_KEYS, AuditKeys
 from uow.spark_sink.kafka import OffsetSpan
 from uow.spark_sink.recompute import Fate
+from uow.spark_sink.superseded import FORMER
 from uow.spark_sink.tables import Table
 from uow.topics.catalogue import DestinationTopics
 
@@ -232,6 +233,7 @@ def _found(sides: Sides) -> list[DataFrame]:
     keys = sides.keys
     has_id = sql.col("id").isNotNull() & ~keys.by_rule()
     outside = _outside(span)
+    is_corrected = sql.expr(FORMER).isNotNull()  # all of its components but one are in the former unit as well
     stays = is_before(sides.reach)
     stays_component = is_before(sides.reach, ("unit_topic", "unit_partition", "unit_offset"))
     return [
@@ -242,9 +244,9 @@ def _found(sides: Sides) -> list[DataFrame]:
             stays,
             prints.unit(keys.is_free()),
             _document_outside(sides),
-            sql.when(sql.expr(IS_DOCUMENT), sql.lit(Fate.DELIVERED)),
+            sql.when(sql.expr(IS_DOCUMENT) | is_corrected, sql.lit(Fate.DELIVERED)),
             sql.when(is_unit, sql.col("offset")),
-            sql.when(sql.expr(IS_DOCUMENT), sql.col("count")).otherwise(1),
+            sql.when(sql.expr(IS_DOCUMENT), sql.col("count")).when(is_corrected, 1 - sql.col("count")).otherwise(1),
         ),
         _entry(
             tables[Table.COMPONENTS],

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as sql
 
-from uow.spark_sink.superseded import hash_of, hashes_of_text
+from uow.spark_sink.superseded import hashes_of, hashes_of_text
 
 WAIT_S: Final = 30.0
 """Time that Spark gets to deliver what it observed; it does so in the background."""
@@ -32,7 +32,7 @@ class LookFound:
         encoded: Number of records with a frame that is decoded at once.
         plain: Number of plain units among these.
         closed_at: Latest closing of these, epoch seconds; None without one.
-        hashes: A hash of each plain unit.
+        hashes: Hashes of each plain unit.
         frames: The frames of all other records.
     """
 
@@ -55,14 +55,15 @@ class BatchLook:
     Args:
         records: Records with the columns `frame` and `is_plain`.
         frames: The frames that are decoded at once.
+        topics: All topics of units.
 
     Attributes:
         records: The same records; an action on them is looked at.
     """
 
-    def __init__(self, records: DataFrame, frames: Sequence[str]) -> None:
+    def __init__(self, records: DataFrame, frames: Sequence[str], topics: Sequence[str]) -> None:
         self._observation = Observation()
-        of_plain = sql.collect_list(sql.when(sql.col("is_plain"), hash_of("unit.unit_id")))
+        of_plain = sql.flatten(sql.collect_list(sql.when(sql.col("is_plain"), hashes_of(topics, "unit."))))
         of_others = sql.collect_set(sql.when(~sql.col("is_plain"), sql.col("frame")))
         self.records = records.observe(
             self._observation,

@@ -223,11 +223,15 @@ FROM {groups} WHERE due IS NOT NULL AND recorded_at < due
 DELIVERED: Final = """
 SELECT coalesce(sum(n), 0) AS n FROM (
   SELECT max(n) AS n FROM (
-    SELECT source_partition, source_offset, unit_topic, count(*) AS n FROM {components} c JOIN {bounds} b ON b.partition = c.source_partition
-    WHERE c.source_offset >= b.start AND c.source_offset < b.stop GROUP BY source_partition, source_offset, unit_topic
+    SELECT source_partition, source_offset, unit_topic, count(*) AS n FROM (
+      SELECT c.*, f.unit_id IS NULL OR source_offset = max(source_offset) OVER (PARTITION BY c.unit_id, unit_topic) AS counts
+      FROM {components} c LEFT JOIN {corrected} f ON f.unit_id = c.unit_id
+    ) c JOIN {bounds} b ON b.partition = c.source_partition
+    WHERE counts AND c.source_offset >= b.start AND c.source_offset < b.stop GROUP BY source_partition, source_offset, unit_topic
   ) GROUP BY source_partition, source_offset)
 """
-"""Number of delivered records in the tables. A record that routes send to several topics counts once; one that is twice in one topic counts twice."""
+"""Number of delivered records in the tables. A record that routes send to several topics counts once; one that is twice in one topic counts twice. Of a
+corrected unit the component that came last counts alone."""
 
 
 def compare(spark: SparkSession, query: str, **inputs: DataFrame | str | bool) -> DataFrame:

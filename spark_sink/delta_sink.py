@@ -55,7 +55,7 @@ from uow.spark_sink.kafka_security import jvm_properties
 from uow.spark_sink.lineage import Lineage
 from uow.spark_sink.monitor import QUERY
 from uow.spark_sink.overlap import Overlap
-from uow.spark_sink.superseded import KnownUnits, hash_of, hashes, known_units, mark
+from uow.spark_sink.superseded import KnownUnits, hashes, hashes_of, known_units, mark
 from uow.spark_sink.tables import ComponentsForm, DeltaTables, Table, append_once, writer_name
 from uow.spark_sink.writers import writer_of
 from uow.topics.catalogue import DestinationTopics
@@ -268,7 +268,7 @@ class DeltaSink:
         lineage = Lineage(self.spark, self.cluster, self.tables, topics)
         lineage.check()
         overlap = Overlap.of(self.spark, self.cluster, self.tables, topics)
-        known = known_units(self.spark, self.tables)
+        known = known_units(self.spark, self.tables, self.unit_topics)
         self.tables.make(self.spark)
         lineage.save()
         form = self.tables.form_of(self.spark)
@@ -362,7 +362,7 @@ class SinkBatch:
         routed = self._routed(self.decoder.decode(framed, self.decoder.plain)).withColumn(
             "is_plain", sql.expr(IS_PLAIN)
         )
-        look = BatchLook(routed, self.decoder.plain)
+        look = BatchLook(routed, self.decoder.plain, self.sink.unit_topics)
         # Spark copies a row at each step, and the value of a unit in Avro is no document
         bare = look.records.where("is_plain").withColumn("value", sql.lit(None).cast("binary"))
         units = self._rows(Table.UNITS, bare)
@@ -372,7 +372,7 @@ class SinkBatch:
         found = None if self.planned.is_repeated else look.get()
         plain = routed.where("is_plain")
         if found is None:
-            if self.known.add(hashes(plain.select(hash_of("unit.unit_id")))):
+            if self.known.add(hashes(plain.select(sql.explode(hashes_of(self.sink.unit_topics, "unit."))))):
                 self._mark(plain)
             return routed.where("NOT is_plain").select(*framed.columns), None, Written(plain.count())
         if self.known.add(found.hashes):
@@ -408,7 +408,7 @@ class SinkBatch:
                 counts, _, closed_at = _counts(routed)
             for table in tables_of(counts):
                 self._append(table, self._rows(table, routed), "/rest")
-            units = self._rows(Table.UNITS, routed).select(hash_of())
+            units = self._rows(Table.UNITS, routed).select(sql.explode(hashes_of(self.sink.unit_topics)))
             if Table.UNITS in counts and self.known.add(hashes(units)):
                 self._mark(routed)
             return Written(sum(counts.values()), closed_at)

@@ -24,6 +24,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
 from uow.processor.core.changes import Delivered, TakenOut, Undelivered
+from uow.processor.core.group import Group
 from uow.processor.core.partition_state import PartitionAddress
 from uow.processor.core.snapshot import restore, take
 from uow.schemas.records import UnitOutcome
@@ -59,6 +60,8 @@ UNREADABLE: Final = "unreadable"
 COUNT: Final = "count"
 """A number of records or of groups: the key is `record` or `group`, partition, and fate or outcome; `unread` for records after the range."""
 UNREAD: Final = "unread"
+CORRECTED: Final = "corrected"
+"""In place of the outcome of a unit that takes the place of another one, which is counted by its own."""
 
 ENTRIES: Final = "kind STRING, key STRING, a BIGINT, b BIGINT, expected BIGINT, outside BIGINT, turn BIGINT, partition INT, fate STRING, n BIGINT, stays BOOLEAN"
 """Columns of entries; `outside` is 1 for an id that cannot be judged. `turn` is the number of a unit in `D.units` among those of its partition, in the
@@ -247,7 +250,7 @@ class _PartitionTask:
     def _leave(self, journal: Journal) -> None:
         """Writes the state, if it is wanted and not too large; all fates before were told."""
         folder, state = self._wanted.leave, self._state
-        if folder is None or state.held_bytes > LIMIT_BYTES:
+        if folder is None or state.held_bytes + state.kept_bytes > LIMIT_BYTES:
             return
         state.position = max(state.position, self._end)
         path = mark_file(folder, self._partition)
@@ -281,8 +284,8 @@ class _PartitionTask:
                         counts[Fate.OPEN] += group.record_count
                         units["open"] += 1
                         continue
-                    counts[FATE_OF[effect.closed.outcome]] += len(group.held)
-                    units[effect.closed.outcome.value] += 1
+                    counts[FATE_OF[effect.closed.outcome]] += fresh_in(group)
+                    units[CORRECTED if group.supersedes else effect.closed.outcome.value] += 1
                     entries = self._closed(told)
                     for row in self._maker.pieces(group, effect.closed, due):
                         counts[row.fate] += 1
@@ -362,7 +365,7 @@ class _PartitionTask:
             count = len(bodies)
             halves = prints.halves(both)
             rows = 1 + (count if row.is_listed else 0)
-            yield Entry(OF_ID, key, *halves, rows, 0, turn, self._partition, Fate.DELIVERED, count)
+            yield Entry(OF_ID, key, *halves, rows, 0, turn, self._partition, Fate.DELIVERED, fresh_in(group))
         for part in self._maker.given_up(group, effect.closed, row):
             yield self._refused(part)
 
@@ -401,6 +404,11 @@ class _PartitionTask:
         return self._keys.of_group(group_id, group.generation) in keys or (
             is_given_up and self._keys.is_by_rule(group_id)
         )
+
+
+def fresh_in(group: Group) -> int:
+    """How many components of a closed group are in no unit before: of a corrected unit the one that came late (B-205)."""
+    return 1 if group.supersedes else len(group.held)
 
 
 def _rerouted(records: Iterable[Arrived]) -> Iterator[str]:

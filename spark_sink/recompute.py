@@ -436,7 +436,7 @@ class Recomputation:
         if isinstance(effect, Undelivered) or shape_of(self._maker, policy, group, effect.closed) is not None:
             return effect
         failed = effect.closed._replace(outcome=UnitOutcome.FAILED, reason=Reason.LIMIT)
-        self._partition.amend(effect.closed, failed, len(group.held))
+        self._partition.fail_written(group, effect.closed, failed)
         return Undelivered(failed, UnitTooLargeError)
 
 

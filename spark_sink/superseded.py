@@ -1,9 +1,12 @@
-"""Marking the rows of a unit that was written to its topic more than once: the latest one is current (W-127).
+"""Marking the rows of units that others take the place of: the same unit, written to its topic once more (W-127), or a corrected one (B-205).
 
 The same `uow-unit-id` twice in one topic is the same unit, emitted again: because its components were sent again after its id was forgotten,
 because a worker's state was deleted and the input was read again, or by `uow rebuild` into a topic of a route. Every such record keeps its row.
 The latest, by Kafka's timestamp, is *current*: its `superseded_by` is null; each of the others names the next one. Topics of routes are
 independent: a copy in another topic supersedes nothing.
+
+A corrected unit names the one that it takes the place of (`uow-supersedes`). It is the next one of the latest record of that unit, whichever topic routes
+send it to.
 
 The units in a table are known by eight bytes each, in memory and beyond a bound in files, so that a batch without a repeated unit, which is
 almost every batch, needs no query of the table. The marks follow from the table alone and may be made again at any time.
@@ -16,7 +19,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -26,8 +29,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from uow.spark_sink.tables import DeltaTables, Table, despite_others
+from uow.topics.headers import SUPERSEDES
 
-UNIT: Final = ("unit_id", "topic")
+FORMER: Final = f"IF(generation > 1, CAST(get(filter(headers, h -> h.name = '{SUPERSEDES}'), 0).value AS STRING), CAST(NULL AS STRING))"
+"""SQL for the unit that a corrected unit takes the place of; null for any other."""
 
 IN_MEMORY: Final = 4_000_000
 FILES: Final = 256
@@ -102,9 +107,16 @@ def _contains(there: Any, found: Any) -> bool:
     return bool((there[np.minimum(places, len(there) - 1)] == found).any())
 
 
-def hash_of(unit_id: str = "unit_id") -> Column:
-    """The hash of a unit in a topic."""
-    return sql.xxhash64(unit_id, "topic")
+def hashes_of(topics: Sequence[str], of: str = "") -> Column:
+    """The hash of a unit in its topic; and of a corrected unit those of the former one, in each of these topics.
+
+    Args:
+        topics: All topics of units.
+        of: Prefix of the unit's own columns.
+    """
+    own, former = sql.xxhash64(f"{of}unit_id", "topic"), sql.expr(FORMER.replace("generation", f"{of}generation"))
+    both = sql.array(own, *(sql.xxhash64(former, sql.lit(topic)) for topic in topics))
+    return sql.when(former.isNotNull(), both).otherwise(sql.array(own))
 
 
 def hashes(hashed: DataFrame) -> Any:
@@ -117,12 +129,12 @@ def hashes_of_text(text: str | None) -> Any:
     return np.array(text.split(",") if text else [], np.int64)
 
 
-def known_units(spark: SparkSession, tables: DeltaTables) -> KnownUnits:
-    """The units in a destination's tables, which are read piece by piece. Marks that are missing because of a crash are made."""
+def known_units(spark: SparkSession, tables: DeltaTables, topics: Sequence[str]) -> KnownUnits:
+    """The units in a destination's tables, which are read piece by piece; `topics` as of `hashes_of`. Marks that are missing because of a crash are made."""
     known = KnownUnits()
     if not tables.is_empty(Table.UNITS):
         current = tables.present(spark, Table.UNITS).rows.where("superseded_by IS NULL")
-        hashed = current.select(hash_of().alias("hash"))
+        hashed = current.select(sql.explode(hashes_of(topics)).alias("hash"))
         repeated = [known.add(piece) for piece in _pieces(hashed, tables.count(spark, Table.UNITS) // PIECE + 1)]
         if any(repeated):
             mark(spark, tables, current)
@@ -142,12 +154,18 @@ def _pieces(hashed: DataFrame, count: int) -> Iterator[Any]:
 _REPEATED: Final = """
 SELECT * FROM (
   SELECT unit_id, topic, partition, offset, superseded_by,
-    lead(concat_ws('/', topic, partition, offset)) OVER (PARTITION BY unit_id, topic ORDER BY timestamp, partition, offset) AS by,
+    coalesce(lead(concat_ws('/', topic, partition, offset)) OVER (PARTITION BY unit_id, topic ORDER BY timestamp, partition, offset), c.by) AS by,
     lead(offset) OVER (PARTITION BY unit_id, topic, partition ORDER BY offset) AS until
-  FROM {rows}
+  FROM {rows} LEFT JOIN {corrections} c ON c.former = unit_id
 ) WHERE by IS NOT NULL AND superseded_by IS NULL
 """
 """Rows of `units` to mark, with the record that each is superseded by; in shape `consecutive` a unit's records end before `until`."""
+
+_CORRECTIONS: Final = """
+SELECT former, min_by(concat_ws('/', topic, partition, offset), struct(timestamp, partition, offset)) AS by
+FROM (SELECT *, {former} AS former FROM {rows}) WHERE former IS NOT NULL GROUP BY former
+"""
+"""The first record of each unit's correction."""
 
 _MARK_COMPONENTS: Final = """
 MERGE INTO {table} AS t USING {repeated} AS r
@@ -168,11 +186,14 @@ def mark(spark: SparkSession, tables: DeltaTables, units: DataFrame) -> None:
     Args:
         spark: The session.
         tables: The tables.
-        units: The units, with the columns `UNIT`.
+        units: The units, as rows of their table.
     """
-    wanted = units.select(*UNIT).distinct()
-    rows = tables.read(spark, Table.UNITS).join(wanted, [*UNIT], "left_semi")
-    repeated = spark.sql(_REPEATED, rows=rows).persist()
+    former = sql.expr(FORMER)
+    named = units.select("unit_id").unionAll(units.where(former.isNotNull()).select(former.alias("unit_id")))
+    every = tables.read(spark, Table.UNITS)
+    rows = every.join(named.distinct(), "unit_id", "left_semi")
+    corrections = spark.sql(_CORRECTIONS.replace("{former}", FORMER), rows=every)
+    repeated = spark.sql(_REPEATED, rows=rows, corrections=corrections).persist()
     try:
         if not repeated.isEmpty():
             for table, statement in ((Table.COMPONENTS, _MARK_COMPONENTS), (Table.UNITS, _MARK_UNITS)):

@@ -107,7 +107,7 @@ COLUMNS: Final[dict[Table, str]] = {
 }
 """Columns of each table, as Spark DDL. Columns are added at the end only.
 
-`superseded_by` is the place (`topic/partition/offset`) of a later record with the same unit; it is null on the current row of the unit. `rule` is the row
+`superseded_by` is the place (`topic/partition/offset`) of a later record with the same unit, or of a unit that corrects it; it is null on the current row of the unit. `rule` is the row
 of a unit by rule, the text of `uow-rule`; `document` its value as it is, where that is XML or JSON. The components of one in XML are in no table: their
 documents stand in this one, and their records in `D.components`.
 """

@@ -114,13 +114,16 @@ SELECT error_class, producer, count(*) AS records FROM refusals GROUP BY error_c
     View(
         "incomplete_groups",
         "Which groups did not become whole, and which of their numbers were missing?",
-        "a group that expired, was cancelled or failed, or was delivered in part",
+        "a group that expired, was cancelled or failed, or was delivered in part and not corrected",
         """\
 WITH told AS (
   SELECT destination, id, generation, outcome, reason, opened_at, closed_at, count AS held, {missing} AS missing, timestamp AS written_at
   FROM (
     SELECT *, row_number() OVER (PARTITION BY destination, unit_id ORDER BY timestamp DESC, partition, offset DESC) AS nth
-    FROM outcomes WHERE outcome <> 'complete'
+    FROM outcomes LEFT ANTI JOIN (
+      SELECT unit_id FROM units WHERE outcome = 'partial' GROUP BY unit_id HAVING count_if(superseded_by IS NULL) = 0
+    ) AS corrected ON corrected.unit_id = outcomes.unit_id
+    WHERE outcome <> 'complete'
   )
   WHERE nth = 1
 )
@@ -153,8 +156,8 @@ SELECT * FROM hourly_volume ORDER BY hour DESC, destination LIMIT 24""",
     ),
     View(
         "emitted_again",
-        "Which units were written to their topic more than once?",
-        "a record of a unit that a later record with the same unit id supersedes",
+        "Which units were written to their topic more than once, or corrected?",
+        "a record of a unit that a later record with the same unit id supersedes, or a corrected unit",
         """\
 SELECT destination, unit_id, id, outcome, concat_ws('/', topic, partition, offset) AS place, superseded_by, timestamp AS written_at
 FROM units

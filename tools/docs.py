@@ -339,7 +339,7 @@ TABLE: tuple[TableLine, ...] = (
     TableLine(
         "9",
         "id closed otherwise",
-        'reject, or a new group by `late_policy = "reopen"`',
+        'reject; or a new group by `late_policy = "reopen"`; by `"amend"` a corrected unit, if it was delivered in part and lines 10 to 15 do not refuse the component',
         JUDGE["9"],
         (
             Example("1; an hour later 2", [c(1), Clock(3601), c(2, at=3602)], AN_HOUR),
@@ -347,6 +347,11 @@ TABLE: tuple[TableLine, ...] = (
                 "the same with `reopen`",
                 [c(1), Clock(3601), c(2, at=3602)],
                 AN_HOUR | {"late_policy": LatePolicy.REOPEN},
+            ),
+            Example(
+                "1 delivered in part; later 2 with end mark, under `amend`",
+                [c(1), Clock(3601), c(2, end=True, at=3602)],
+                AN_HOUR | {"late_policy": LatePolicy.AMEND, "expiration_policy": ExpirationPolicy.DELIVER_PARTIAL},
             ),
         ),
     ),

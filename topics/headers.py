@@ -76,6 +76,8 @@ MISSING: Final = "uow-missing"
 POS: Final = "uow-pos"
 ERASED: Final = "uow-erased"
 """On a unit the numbers of components whose payload was erased; on such a component the id of the command (B-216)."""
+SUPERSEDES: Final = "uow-supersedes"
+"""On a corrected unit: `uow-unit-id` of the one that it takes the place of (B-205)."""
 COLLECTION: Final = "uow-collection"
 REQUEST_ID: Final = "uow-request-id"
 """Id of a request of a fan-out; its reply has it as `uow-correlation-id` (B-79)."""
@@ -106,7 +108,9 @@ FAILURE_REASON: Final = "uow-failure-reason"
 CONTENT_TYPE: Final = "uow-content-type"
 """Media type of a unit's value, where it is another document than a unit."""
 
-UNIT_ONLY: Final = frozenset({KIND, UNIT_ID, GENERATION, OUTCOME, REASON, SIZE, MISSING, POS, ERASED}) | IN_RUN
+UNIT_ONLY: Final = (
+    frozenset({KIND, UNIT_ID, GENERATION, OUTCOME, REASON, SIZE, MISSING, POS, ERASED, SUPERSEDES}) | IN_RUN
+)
 """Headers that only units have, besides those with the prefix `OWN`."""
 ORIGIN: Final = "uow-origin-"
 """Replaces `uow-` in their names on a record that is not a unit of the destination (line 2 of the decision table)."""
@@ -115,7 +119,7 @@ ORIGIN_KIND: Final = "uow-origin-kind"
 PARENTS: Final = (PARENT_ID, PARENT_SEQ, PARENT_END, PARENT_COUNT)
 """Headers of the component that an inner unit replaces (W-205). Each repeats once per level of nesting, the nearest level first."""
 ON_UNIT: Final = frozenset(
-    {ID, KIND, UNIT_ID, GENERATION, OUTCOME, REASON, SIZE, MISSING, EXPIRES_AT, DELIVERY_MODE}
+    {ID, KIND, UNIT_ID, GENERATION, OUTCOME, REASON, SIZE, MISSING, SUPERSEDES, EXPIRES_AT, DELIVERY_MODE}
     | {CORRELATION_ID, PRIORITY, USER_ID, TYPE, DEPTH, *PARENTS}
 )
 """`uow-*` headers that a unit may have (`docs/wire-format.md#headers-of-a-unit`): what a route's condition may test."""

@@ -66,6 +66,8 @@ class LatePolicy(StrEnum):
 
     REJECT = "reject"
     REOPEN = "reopen"
+    AMEND = "amend"
+    """It makes the unit once more, if that was delivered in part (B-205)."""
 
 
 class Oversize(StrEnum):
@@ -167,6 +169,7 @@ class DestinationPolicy:
     duplicate_policy: DuplicatePolicy = DuplicatePolicy.REJECT
     violation_policy: ViolationPolicy = ViolationPolicy.REJECT_COMPONENT
     late_policy: LatePolicy = LatePolicy.REJECT
+    amend_max_bytes: int = 16_777_216
     closed_retention_ms: int = 3_600_000
     closed_max_groups: int = 1_000_000
     max_components: int = 1_000_000

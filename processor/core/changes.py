@@ -50,6 +50,13 @@ class Opened(NamedTuple):
     policy: GroupPolicy | None = None
 
 
+class Corrected(NamedTuple):
+    """The components of a unit that was delivered in part are a group once more, of this generation, for one that came late (B-205)."""
+
+    id: bytes
+    generation: int
+
+
 class Held(NamedTuple):
     """A component was held (line 15).
 
@@ -194,7 +201,7 @@ class Closed(NamedTuple):
     prints: bytes = b""
 
 
-Change = Opened | Held | HeldPiece | Amended | Warned | Removed | Erased | Waits | Announced | Closed
+Change = Opened | Corrected | Held | HeldPiece | Amended | Warned | Removed | Erased | Waits | Announced | Closed
 
 
 class Delivered(NamedTuple):

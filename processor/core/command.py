@@ -386,7 +386,7 @@ def decide_command(command: Command, at: int, now: Situation) -> CommandVerdict:
 def _cancelled_unopened(command: Command, at: int, now: Situation) -> CommandVerdict:
     """A cancel is not lost because it comes before the components: the id is remembered like that of any closed group (W-62)."""
     end = now.unopened(command.group_id, UnitOutcome.CANCELLED, Reason.COMMAND, at)
-    late = "is refused as late" if now.policy.late_policy is LatePolicy.REJECT else "opens a new group (late_policy)"
+    late = "opens a new group (late_policy)" if now.policy.late_policy is LatePolicy.REOPEN else "is refused as late"
     text = f"closes the id as {end.outcome}: nothing of it is held; a component that comes after this {late}"
     return CommandVerdict(True, text, Decision((end,), (Undelivered(end, UowError, command),)))
 

@@ -16,6 +16,7 @@ from uow.processor.core.changes import (
     Amended,
     Change,
     Closed,
+    Corrected,
     DeadlineWarning,
     Decision,
     Delivered,
@@ -115,6 +116,7 @@ class Situation(NamedTuple):
         credits: True if a release was asked for when none of the rule's groups waited (B-105).
         first: Of a rule that delivers in order the place of the first open group, see `place_of`; None if none is open.
         is_known: True if a unit of the id that waits, or that was delivered and is remembered, has a component of this id (B-38).
+        kept: The components of the closed group, if its unit may still be corrected; asked only where no group is open (B-205).
     """
 
     group: Group | None
@@ -129,6 +131,7 @@ class Situation(NamedTuple):
     credits: bool = False
     first: Place | None = None
     is_known: bool = False
+    kept: Group | None = None
 
     def is_behind(self, opened_at: int, group_id: bytes, generation: int) -> bool:
         """True if a group that opened then is not the first of its rule (B-118)."""
@@ -211,14 +214,14 @@ def _closed_complete(arrival: Arrival, now: Situation) -> Effect | None:
 
 
 def _closed_otherwise(arrival: Arrival, now: Situation) -> Effect | None:
-    """Line 9; `late_policy = "reopen"` lets a new group open instead (W-85)."""
+    """Line 9; `late_policy = "reopen"` lets a new group open instead (W-85), and under `amend` the unit may be corrected (`_corrected`)."""
     if now.group is not None or now.closed is None or now.policy.late_policy is LatePolicy.REOPEN:
         return None
     return _late(now.closed, arrival.marks)
 
 
-def _late(closed: Closed, marks: Marks) -> Rejected:
-    return _refuse(UnitClosedError, closed.outcome.value, f"reason {closed.reason.value}", marks)
+def _late(closed: Closed, marks: Marks, why: str = "") -> Rejected:
+    return _refuse(UnitClosedError, closed.outcome.value, f"reason {closed.reason.value}{why}", marks)
 
 
 def _piece_held_already(arrival: Arrival, now: Situation) -> Effect | None:
@@ -357,6 +360,8 @@ LINES: tuple[Line, ...] = (
     Line("11", _above_end),
     Line("12", _wrong_end),
 )
+LATE_LINES: tuple[Line, ...] = tuple([line for line in LINES if line.number not in ("8", "9")])
+"""Asked of a component that may correct a unit: of the components that the unit has (B-205)."""
 PIECE_LINES: tuple[Line, ...] = (
     Line("6", _misrouted),
     Line("8", _closed_complete),
@@ -377,7 +382,36 @@ ASSIGNED_LINES: tuple[Line, ...] = (Line("6", _misrouted), Line("10", _taken_alr
 
 def decide_arrival(arrival: Arrival, now: Situation) -> Decision:
     """Lines 6 to 15 for one component."""
+    if now.kept is not None:
+        return _corrected(arrival, now, now.kept)
     return decide_before(arrival, now, LINES) or _hold(arrival, now)
+
+
+def _corrected(arrival: Arrival, now: Situation, kept: Group) -> Decision:
+    """A late component makes the unit once more, at once; where no unit can be made, it is refused as late (B-205)."""
+    marks, again = arrival.marks, now._replace(group=kept)
+    assert now.closed is not None
+    for line in LATE_LINES:
+        effect = line.judge(arrival, again)
+        if isinstance(effect, Rejected):
+            return decide_refusal(effect.refusal, now)
+        if effect is not None:
+            return Decision((), (effect,))
+    decision = _hold(arrival, again)
+    effect = decision.effects[0] if decision.effects else None
+    why = ""
+    if isinstance(effect, Undelivered):
+        why = f"; with this component the group would have failed: {effect.closed.reason.value}"
+    elif max(kept.deliver_at, marks.deliver_at) > now.clock:
+        why = "; its time of delivery is not reached"
+    if why:
+        return Decision((), (_late(now.closed, marks, why),))
+    closed = again.close(UnitOutcome.PARTIAL, now.closed.reason, now.clock)
+    if isinstance(effect, Delivered):
+        closed = effect.closed
+    generation = kept.generation + 1
+    closed = closed._replace(generation=generation, highest=max(kept.highest, marks.seq))
+    return Decision((Corrected(marks.id, generation), decision.changes[0], closed), (Delivered(closed),))
 
 
 def decide_before(arrival: Arrival, now: Situation, lines: Iterable[Line]) -> Decision | None:
@@ -451,7 +485,7 @@ def decide_refusal(refusal: Refusal, now: Situation) -> Decision:
         and refusal.id is not None
         and now.home is None
     )
-    if not fails or (group is None and closed is not None and policy.late_policy is LatePolicy.REJECT):
+    if not fails or (group is None and closed is not None and policy.late_policy is not LatePolicy.REOPEN):
         return Decision((), (rejected,))
     if group is None:
         if closed is not None and closed.outcome is UnitOutcome.COMPLETE:

@@ -119,6 +119,7 @@ class Group:
         free_at: When the last earlier one closed, epoch ms.
         special: True if it has seen a component without its value, one with attributes, a command or a warning: only `decide` can judge it then, and
             the fast path leaves it alone.
+        supersedes: `uow-unit-id` of the unit that its own corrects; empty for none (B-205).
         declared_end: The end that a command declared, 0 for none.
         waived: Numbers that a command said are not needed, also those that came all the same: one range that components split number by
             number would cost each of them all the pieces.
@@ -156,6 +157,7 @@ class Group:
         "ruled",
         "segments",
         "special",
+        "supersedes",
         "tail",
         "waits",
         "waived",
@@ -179,6 +181,7 @@ class Group:
         self.waits = False
         self.free_at = 0
         self.special = False
+        self.supersedes = b""
         self.declared_end = 0
         self.waived: Ranges = ()
         self.waived_held = 0
@@ -315,6 +318,31 @@ class Group:
     def close(self) -> None:
         """It is open no longer."""
         self.is_open = False
+
+    def again(self, generation: int) -> Group:
+        """An open group of this generation with the same components, which stands in no line (B-205)."""
+        group = Group(self.id, generation, self.opened_at)
+        for name in _PLAIN_FIELDS[2:]:
+            setattr(group, name, getattr(self, name))
+        group.line_up(b"", waits=False)
+        group.held, group.waived = dict(self.held), self.waived
+        return group
+
+    def supersede(self, unit_id: bytes) -> None:
+        """Sets `supersedes`."""
+        self.supersedes = unit_id
+
+    def leave_delivered(self) -> None:
+        """Its unit, which was to correct another one, is not delivered: only the component that came late is its own."""
+        if self.supersedes:
+            self.supersedes = b""
+            seq, body = next(reversed(self.held.items()))
+            self.held, self.highest, self.bytes, self.waived_held = (
+                {seq: body},
+                seq,
+                len(body),
+                int(self.is_waived(seq)),
+            )
 
     def list_plain(self, wanted: bool) -> None:
         """Sets `lists_plain`."""

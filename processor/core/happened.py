@@ -30,6 +30,7 @@ class Counts:
         mixed: Units delivered whose components are not uniform (W-133).
         notices: Cancel notices made (B-209).
         dropped_notices: Those that were not written: their topic refuses them, or too many wait for it.
+        corrected: Units made once more with a component that came late (B-205); of those delivered, that component alone.
     """
 
     received: int = 0
@@ -48,6 +49,7 @@ class Counts:
     mixed: int = 0
     notices: int = 0
     dropped_notices: int = 0
+    corrected: int = 0
 
     @property
     def open(self) -> int:
@@ -91,6 +93,8 @@ class Happened:
         erased: Groups of which a component lost its payload: all of their rows are written anew.
         recycled: Components without a group that joined one, or were refused: their rows go.
         commands: Ids of commands decided, with their append times: what the ledger must remember.
+        kept: Groups whose components are kept for corrections of their units from now on (B-205).
+        let_go: Groups whose components are kept no longer.
         credits: Rules whose next complete group need not wait (True), or of which one did not (False).
         live: Rows that open groups have taken, by rule and routing name.
     """
@@ -106,5 +110,7 @@ class Happened:
     erased: list[Group] = field(default_factory=list)
     recycled: list[Stray] = field(default_factory=list)
     commands: list[tuple[bytes, int]] = field(default_factory=list)
+    kept: list[Group] = field(default_factory=list)
+    let_go: list[Group] = field(default_factory=list)
     credits: dict[str, bool] = field(default_factory=dict)
     live: dict[str, str] = field(default_factory=dict)

@@ -21,6 +21,7 @@ from uow.processor.core.changes import (
     Answered,
     Change,
     Closed,
+    Corrected,
     DeadlineWarning,
     Decision,
     Delivered,
@@ -612,7 +613,8 @@ class Partition(PartitionState):
         if group_id is None:
             return Situation(None, None, None, self.clock, before, self.policy)
         home = self.elsewhere(group_id) if group is None else None
-        return Situation(group, self.closed.get(group_id), home, self.clock, before, self.policy)
+        now = Situation(group, self.closed.get(group_id), home, self.clock, before, self.policy)
+        return now._replace(kept=self.kept_of(group_id)) if group is None and self.kept else now
 
     def _marks(self, record: Record) -> Marks | Refusal | None:
         try:
@@ -741,6 +743,8 @@ class Partition(PartitionState):
         match change:
             case Opened():
                 return self.open(change)
+            case Corrected():
+                return self.correct(change)
             case Closed():
                 return self._close(change)
             case Held():

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from uow.processor.core.changes import (
     Announced,
     Closed,
+    Corrected,
     Erased,
     Held,
     HeldPiece,
@@ -42,6 +43,7 @@ from uow.processor.core.plan_size import (
     UNBOUNDED,
 )
 from uow.processor.core.strays import Stray
+from uow.processor.core.virtual_message import UnitMaker
 from uow.schemas.component import decode_component
 from uow.schemas.error_classes import DecodeError
 from uow.schemas.records import UnitOutcome
@@ -49,7 +51,11 @@ from uow.topics.catalogue import HELD_LIMIT_BYTES
 from uow.topics.grouping import GroupPolicy, NoRules, RuleTable
 from uow.topics.headers import MAX_ID_BYTES, Reading
 from uow.topics.partitioner import partition_for
-from uow.topics.policies import NEVER_MS, DestinationPolicy
+from uow.topics.policies import NEVER_MS, DestinationPolicy, LatePolicy
+
+GROUP_BYTES = 800
+COMPONENT_BYTES = 100
+"""Memory of a group and of a component beside their bytes: objects, table entries, deadlines. `tests/engine/test_memory.py` measures it."""
 
 
 class PartitionAddress(NamedTuple):
@@ -68,6 +74,17 @@ class PartitionAddress(NamedTuple):
     partition: int
     partitions: int
     partition_for: Callable[[bytes, int], int] = partition_for
+
+
+class Kept(NamedTuple):
+    """The components of a unit that was delivered in part, for a component that comes late (B-205), and what is remembered of its group."""
+
+    group: Group
+    closed: Closed
+
+    @property
+    def memory_bytes(self) -> int:
+        return GROUP_BYTES + COMPONENT_BYTES * len(self.group.held) + self.group.bytes
 
 
 _GENERATION = attrgetter("generation")
@@ -103,6 +120,8 @@ class PartitionState:
         groups: Open groups by id.
         closed: Memory of closed ones.
         commands: Memory of commands.
+        kept: By id, oldest first, the components of units that a late component may correct (B-205).
+        kept_bytes: About the memory that they take.
         clock: Epoch ms; never goes backwards.
         latest: An append time after this is not believed: it does not move the clock (decision 17).
         disbelieved: How many there were.
@@ -148,10 +167,13 @@ class PartitionState:
         self.rules: RuleTable = rules or NoRules()
         self.roll_over_bytes = roll_over_bytes
         self.reading = Reading.of(policy)
+        self._maker = UnitMaker(place.destination, place.topic, place.partition, self.reading)
         self.reader = reader_of(policy)(place.topic, place.partition, self.reading, Caps.of(policy))
         self.groups: dict[bytes, Group] = {}
         self.closed = ClosedMemory(policy.closed_retention_ms, policy.closed_max_groups)
         self.commands = CommandMemory(policy.closed_retention_ms, policy.closed_max_groups)
+        self.kept: dict[bytes, Kept] = {}
+        self.kept_bytes = 0
         self.counts = Counts()
         self.clock = 0
         self.latest = NEVER
@@ -427,6 +449,8 @@ class PartitionState:
 
     def close(self, group: Group | None, closed: Closed) -> None:
         """Applies a close, and accounts for the components that leave."""
+        if closed.id in self.kept:  # of a time before the id was forgotten
+            self.let_go(closed.id)
         self.closed.add(closed)
         self.happened.closed.append((group, closed))
         self.left_bytes -= LEDGER_SHARE * (ENTRY_BYTES + len(closed.prints)) + CLOSE_BYTES
@@ -442,6 +466,76 @@ class PartitionState:
             self._give_up_pieces(group, closed)
         self.held_bytes -= group.bytes - group.external_bytes
         self.counts.count_closed(closed.outcome, len(group.held))
+        if closed.outcome is UnitOutcome.PARTIAL and self.policy.late_policy is LatePolicy.AMEND:
+            self._keep(group, closed)
+
+    # -- units that a late component may correct (B-205) -----------------------------------------------------------------
+
+    def _keep(self, group: Group, closed: Closed) -> None:
+        """Keeps the components of a unit of work; beyond `amend_max_bytes` those that were kept first are let go."""
+        if group.ruled is not None or group.external_bytes:
+            return
+        kept = Kept(group.again(group.generation), closed)
+        self.kept[group.id] = kept
+        self.kept_bytes += kept.memory_bytes
+        self.happened.kept.append(kept.group)
+        self.left_bytes -= group.bytes + CLOSE_BYTES * len(group.held)
+        while self.kept_bytes > self.policy.amend_max_bytes:
+            self.let_go(next(iter(self.kept)))
+
+    def keeps(self, group: Group) -> bool:
+        """True if this is what is kept of its id."""
+        kept = self.kept.get(group.id)
+        return kept is not None and kept.group is group
+
+    def kept_of(self, group_id: bytes) -> Group | None:
+        """The components of the last unit of this id, if it may still be corrected."""
+        kept = self.kept.get(group_id)
+        if kept is None or self.closed.get(group_id) is not kept.closed:
+            return None
+        return kept.group if kept.closed.at >= self.clock - self.policy.closed_retention_ms else None
+
+    def correct(self, corrected: Corrected) -> Group:
+        """The group of a unit that is made once more. Its components were counted as delivered, and are open until it closes."""
+        kept = self.kept[corrected.id].group
+        self.let_go(corrected.id)
+        group = self.groups[corrected.id] = kept.again(corrected.generation)
+        group.supersede(self._maker.unit_id(kept.id, kept.generation, self._maker.tail(kept)))
+        self.counts.delivered -= len(kept.held)
+        self.counts.corrected += 1
+        self.held_bytes += kept.bytes
+        return group
+
+    def let_go(self, group_id: bytes) -> None:
+        """The unit of this id cannot be corrected any more."""
+        kept = self.kept.pop(group_id)
+        self.kept_bytes -= kept.memory_bytes
+        self.happened.let_go.append(kept.group)
+
+    def let_go_due(self) -> int:
+        """The earliest clock value at which components are kept for too long; `NEVER` if there are none."""
+        oldest = next(iter(self.kept.values()), None)
+        return NEVER if oldest is None else oldest.closed.at + self.policy.closed_retention_ms + 1
+
+    def let_go_old(self) -> None:
+        """Lets go of what is kept for too long, or of ids that are forgotten, as far as the plan has room."""
+        while self.kept and not self.is_full():
+            group, closed = next(iter(self.kept.values()))
+            if self.let_go_due() > self.clock and self.closed.get(group.id) is closed:
+                return
+            self.left_bytes -= CLOSE_BYTES * len(group.held)
+            self.let_go(group.id)
+
+    def restore_kept(self, groups: Iterable[Group]) -> None:
+        """Takes what was kept when this was stored, once the closed groups are known; what cannot be corrected any more is let go."""
+        found = {group.id: group for group in groups}
+        is_wanted = self.policy.late_policy is LatePolicy.AMEND
+        for closed in self.closed.order:
+            group = found.get(closed.id) if is_wanted and self.closed.get(closed.id) is closed else None
+            if group is not None and (group.generation, UnitOutcome.PARTIAL) == (closed.generation, closed.outcome):
+                self.kept[closed.id] = kept = Kept(found.pop(closed.id), closed)
+                self.kept_bytes += kept.memory_bytes
+        self.happened.let_go += found.values()
 
     def _give_up_pieces(self, group: Group, closed: Closed) -> None:
         """Of components that never were whole what came goes to `D.errors`, whatever becomes of the group (B-124)."""
@@ -470,9 +564,14 @@ class PartitionState:
         if rule_id in self.arrivals:
             self._free_first(rule_id)
 
-    def amend(self, before: Closed, after: Closed, count: int) -> None:
-        """A unit of `count` components that was to be delivered failed while it was written (W-115)."""
+    def fail_written(self, group: Group, before: Closed, after: Closed) -> None:
+        """A unit that was to be delivered failed while it was written (W-115)."""
         self.closed.replace(before, after)
+        if group.id in self.kept:
+            self.let_go(group.id)
+        self.counts.corrected -= bool(group.supersedes)
+        group.leave_delivered()
+        count = len(group.held)
         self.counts.delivered -= count
         self.counts.failed += count
 
@@ -559,10 +658,12 @@ class PartitionState:
 
     def take_happened(self) -> Happened:
         """Hands out `happened`, once, and begins the next plan: with all of `plan_bytes`, without old closed groups and stale deadlines."""
+        self.closed.trim(self.clock)
+        if self.kept:
+            self.let_go_old()
         happened, self.happened = self.happened, Happened()
         self.left_bytes, self.is_cut = self.plan_bytes, False
         self.awaits_rule = None
-        self.closed.trim(self.clock)
         if self.deadlines > 2 * len(self.groups) + 1024:
             self.reschedule(self.groups.values())
         return happened

@@ -33,6 +33,7 @@ class Snapshot:
         lines: Ids of the open groups of each order key, in the order of their line.
         closed: The memory of closed groups, oldest first.
         commands: The memory of commands: id and append time, in order.
+        kept: What is kept for corrections of units, as data of groups.
     """
 
     position: int
@@ -43,6 +44,7 @@ class Snapshot:
     closed: Iterable[Closed]
     commands: Sequence[tuple[bytes, int]]
     credits: Sequence[str] = ()
+    kept: Iterable[Mapping[str, Any]] = ()
 
 
 def take(partition: Partition) -> Snapshot:
@@ -56,6 +58,7 @@ def take(partition: Partition) -> Snapshot:
         partition.closed.order,
         [*partition.commands.at_by_id.items()],
         sorted(partition.credits),
+        (kept.group.as_data() for kept in partition.kept.values()),
     )
 
 
@@ -81,6 +84,7 @@ def restore(partition: Partition, snapshot: Snapshot) -> None:
     for closed in snapshot.closed:
         partition.closed.add(closed)
     partition.closed.trim(partition.clock)
+    partition.restore_kept([Group.from_data(data) for data in snapshot.kept])
     for command_id, at in snapshot.commands:
         partition.commands.add(command_id, at)
     partition.reschedule(groups.values())

@@ -155,6 +155,8 @@ class UnitMaker:
         ]
         if closed.outcome is UnitOutcome.PARTIAL:
             made.append((names.MISSING, ranges_text(bounded_ranges(missing)).encode()))
+        if group.supersedes:
+            made.append((names.SUPERSEDES, group.supersedes))
         if group.ruled is not None:
             made += self._by_rule(group, closed)
         if not group.is_uniform:

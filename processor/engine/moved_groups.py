@@ -32,7 +32,7 @@ from uow.processor.core.plan_size import ENTRY_BYTES
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.group_storage import storage_of
 from uow.processor.engine.ports import Output, Plan, Tp
-from uow.processor.engine.rows import GROUP_ROW_KEY_END, ledger_value, promotion_rows
+from uow.processor.engine.rows import GROUP_ROW_KEY_END, KEPT_KEY, ledger_value, promotion_rows
 from uow.processor.engine.target_topics import WAITING_KEY, serial_of, waiting_key
 from uow.processor.engine.task import LIVE_KEY, PartitionTask, offset_metadata
 from uow.schemas.component import decode_component
@@ -97,6 +97,7 @@ def move(
                 shares[home].closed.append(closed)
                 shares[home].clocks.append(task.partition.clock)
                 moved.closed += 1
+    _share_kept(context, rows, shares)
     _share_waiting(context, rows, shares)
     _share_live(context, tasks, shares)
     commands = [each for task in tasks.values() for each in task.partition.commands.at_by_id.items()]
@@ -191,6 +192,16 @@ def _share_strays(
         if home != number:
             shares[home].uncounted.append((key, rows[key]))
             shares[number].uncounted.append((key, None))
+
+
+def _share_kept(context: TaskContext, rows: Mapping[int, Rows], shares: Mapping[int, _Share]) -> None:
+    """Components that are kept for corrections (B-205) go where the closed id goes."""
+    for number, found in rows.items():
+        for key in [key for key in found if key[:1] == KEPT_KEY]:
+            home = context.partition_for(key[1:-5], context.partitions)
+            if home != number:
+                shares[home].rows.append((key, found[key]))
+                shares[number].gone.append((key, None))
 
 
 def _share_waiting(context: TaskContext, rows: Mapping[int, Rows], shares: Mapping[int, _Share]) -> None:

@@ -171,7 +171,7 @@ class OutputWriter:
             (self._refer if group.external_bytes else self._deliver)(group, closed, written.outputs)
         if not group.is_uniform and self.maker.is_mixed(group):
             written.mixed += 1
-        if self._reports_complete or closed.outcome is not UnitOutcome.COMPLETE:
+        if self._reports_complete or closed.outcome is not UnitOutcome.COMPLETE or group.supersedes:
             self._outcome(group, closed, written, command, decided_at)
 
     def notify(self, group: Group, closed: Closed, written: WrittenOutputs) -> None:
@@ -413,6 +413,7 @@ class OutputWriter:
             None if command is None else command.id,
             group.last_arrived() if group is not None else None,
             *self._told_by_rule(group, closed),
+            (group.supersedes if group is not None else b"") or None,
         )
         headers: Headers = [
             (names.ID, closed.id),

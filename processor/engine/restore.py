@@ -27,7 +27,7 @@ from uow.processor.engine.ports import (
     Tp,
 )
 from uow.processor.engine.replay import Window
-from uow.processor.engine.rows import read_group_row, read_ledger, take_rows, take_strays
+from uow.processor.engine.rows import KEPT_KEY, read_group_row, read_ledger, take_rows, take_strays
 from uow.processor.engine.settings_record import mark_in
 from uow.processor.engine.target_topics import WAITING_KEY
 from uow.processor.engine.task import CREDIT_KEY, LIVE_KEY, PartitionTask
@@ -291,6 +291,7 @@ def _fill(
         task.restore_credits(kept)
         task.restore_strays(strays)
         task.waiting_records.restore({key: found.rows.pop(key) for key in [*found.rows] if key[:1] == WAITING_KEY})
+        task.restore_kept({key: found.rows.pop(key) for key in [*found.rows] if key[:1] == KEPT_KEY})
         task.restore_live({key: found.rows.pop(key) for key in [*found.rows] if key[:1] == LIVE_KEY})
         for key, group, row in take_rows(found.rows, task.restore_group):
             task.restore_group_row(key, group, read_group_row(row))

@@ -76,6 +76,8 @@ _LEDGER_WITHOUT_PRINTS = single_object_header("Ledger", 2)
 _KEY_TAILS = [number.to_bytes(4, "big") for number in range(4096)]
 _SEQS = {tail: number for number, tail in enumerate(_KEY_TAILS)}
 _PLAIN = {end: mark + NULL for end, mark in END_CHUNKS.items()}
+KEPT_KEY = b"\x06"
+"""Begins the keys of rows of a unit that a late component may correct (B-205); they are like those of an open group otherwise."""
 RULED_KEY = 2
 """First byte of the keys of rows of groups by rule."""
 _USUAL_HEAD_BYTES = len(ROW_HEADER) + 1 + 6
@@ -245,6 +247,38 @@ def _offset_of(body: bytes) -> int:
 def _offset_before_reference(body: bytes) -> int:
     """The same where a reference may follow."""
     return decode_component(body).source.offset
+
+
+def kept_rows(group: Group, attributes: Mapping[int, Attributes]) -> list[tuple[bytes, bytes | None]]:
+    """All rows of a unit that a late component may correct. Arguments as of `promotion_rows`."""
+    begin_rows(group).row_key = KEPT_KEY + group.id + b"\0"
+    return [*promotion_rows(group, attributes), group_row(group)]
+
+
+def take_kept_rows(rows: Mapping[bytes, bytes]) -> list[tuple[Group, GroupRow]]:
+    """The groups that such rows tell of, each with its own row.
+
+    Raises:
+        DecodeError: A row is none, or of a version this worker does not know; or a group lacks its own row or its components.
+    """
+    found: set[Group] = set()
+
+    def restore_group(group_id: bytes, generation: int, opened_at: int) -> Group:
+        group = Group(group_id, generation, opened_at)
+        found.add(group)
+        return group
+
+    made = []
+    for key, group, value in take_rows({b"\1" + key[1:]: value for key, value in rows.items()}, restore_group):
+        if group is None:
+            raise DecodeError("changelog", f"a row of the unit of {key[1:-5]!r}, and no component of it")
+        group.attachment.row_key = KEPT_KEY + group.attachment.row_key[1:]
+        group.attachment.has_group_row = True
+        found.remove(group)
+        made.append((group, read_group_row(value)))
+    if found:
+        raise DecodeError("changelog", f"components of the unit of {found.pop().id!r}, and no row of it")
+    return made
 
 
 def begin_rows(group: Group) -> GroupStorage:

@@ -27,6 +27,7 @@ from uow.processor.core.gathered import NEVER, Called
 from uow.processor.core.group import Group
 from uow.processor.core.happened import Counts, Happened, HeldRow, Outward
 from uow.processor.core.partition import Partition
+from uow.processor.core.partition_state import COMPONENT_BYTES, GROUP_BYTES
 from uow.processor.core.strays import Stray
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.group_storage import (
@@ -53,9 +54,11 @@ from uow.processor.engine.rows import (
     begin_rows,
     component_row,
     group_row,
+    kept_rows,
     ledger_value,
     piece_row,
     promotion_rows,
+    take_kept_rows,
     tombstone_key,
     tombstone_keys,
 )
@@ -77,9 +80,6 @@ from uow.topics.policies import HandlingPolicy
 
 log = logging.getLogger("uow.partition")
 
-GROUP_BYTES = 800
-COMPONENT_BYTES = 100
-"""Memory of an open group and of a held component beside their bytes: objects, table entries, deadlines. `tests/engine/test_memory.py` measures it."""
 PIECE_BYTES = 350
 """Memory of a held piece of a component beyond that: its slot, its place, and the bytes that it gives."""
 RULED_BYTES = 500
@@ -140,7 +140,7 @@ class PartitionTask:
         self.rows = 0
         self.forgets_until = 0
         self.forgotten = 0
-        self._has_warned = False
+        self._has_warned = self._has_let_go = False
         self._unrecorded = context.recorded_settings
         self._leave_at = 0
         self._credit_rows: set[bytes] = set()
@@ -187,6 +187,11 @@ class PartitionTask:
         return len(self.partition.closed)
 
     @property
+    def correctable_units(self) -> int:
+        """Units whose components are kept for a late one (B-205)."""
+        return len(self.partition.kept)
+
+    @property
     def orphans(self) -> int:
         """Components without a group that its restore found."""
         return len(self.partition.strays)
@@ -231,12 +236,28 @@ class PartitionTask:
 
     @property
     def remembered_bytes(self) -> int:
-        """About the memory that closed ids take, their fingerprints, and commands."""
-        return self.partition.closed.memory_bytes + self.partition.commands.memory_bytes
+        """About the memory that closed ids take, their fingerprints, components kept for corrections, and commands."""
+        partition = self.partition
+        return partition.closed.memory_bytes + partition.kept_bytes + partition.commands.memory_bytes
 
     def forget(self, spare_bytes: int) -> None:
-        """Forgets the oldest of what is remembered, before its time, until so many bytes are spared; logs once what follows from it."""
+        """Forgets the oldest of what is remembered, before its time, until so many bytes are spared; logs once what follows from it.
+
+        First goes what is kept for corrections: a late component is refused then.
+        """
         partition = self.partition
+        until = partition.kept_bytes - spare_bytes
+        if partition.kept:
+            while partition.kept and partition.kept_bytes > until:
+                partition.let_go(next(iter(partition.kept)))
+            if not self._has_let_go:
+                self._has_let_go = True
+                log.warning(
+                    "%s/%d: what is remembered takes more than its share of memory_limit_bytes, so components of units delivered in part are let go "
+                    "before closed_retention_ms: a late component of one is refused",
+                    *self.tp,
+                )
+            return
         before = len(partition.closed.order)
         youngest = partition.closed.shrink(spare_bytes)
         self.forgotten += before - len(partition.closed.order)
@@ -254,9 +275,16 @@ class PartitionTask:
 
     def next_deadline(self) -> int | None:
         """The wall clock must be strictly after this (epoch ms) before a tick can do anything; None: no deadline."""
-        if self._unrecorded is not None or self._may_leave():
+        partition = self.partition
+        if self._unrecorded is not None or self._may_leave() or partition.happened.let_go:
             return 0
-        due = min(self.partition.due, self.partition.rule_deadlines.due, self.replayable.due_at(), self._leave_due())
+        due = min(
+            partition.due,
+            partition.rule_deadlines.due,
+            partition.let_go_due(),
+            self.replayable.due_at(),
+            self._leave_due(),
+        )
         return None if due == NEVER else due - 1
 
     @property
@@ -343,11 +371,12 @@ class PartitionTask:
         reached = max(now_ms, partition.clock)
         settled = reached if settled_ms is None else min(settled_ms, reached)
         by_rule = partition.rule_deadlines.first_due(settled) is not None
-        due = partition.first_due(now_ms) is not None or self._leave_due() <= now_ms or by_rule
+        upkeep = min(self._leave_due(), partition.let_go_due())
+        due = partition.first_due(now_ms) is not None or upkeep <= now_ms or by_rule
         if due:
             partition.is_cut = not (partition.advance(now_ms) and partition.advance_rules(settled))
         aged = list(self.replayable.overdue(partition.position, partition.fed_bytes, now_ms))
-        has_more = self._unrecorded is not None or self._may_leave()
+        has_more = self._unrecorded is not None or self._may_leave() or bool(partition.happened.let_go)
         return self._plan(aged) if due or aged or has_more else None
 
     def drain(self) -> Plan | None:
@@ -414,6 +443,7 @@ class PartitionTask:
                 plan.changelog += [(key, None) for key in tombstone_keys(group)]
             group.forget()
         plan.changelog += removed
+        plan.changelog += [(key, None) for group in happened.let_go for key in tombstone_keys(group)]
         tombstones = len(plan.changelog)
         held = self._write_anew(happened, plan.changelog)
         in_pieces = [group for group, _ in happened.pieces]
@@ -426,6 +456,7 @@ class PartitionTask:
             for group, slot in dict.fromkeys(happened.pieces)
             if group.segments is not None and slot in group.segments.bodies
         ]
+        self._write_kept(happened.kept, plan.changelog)
         self.rows += len(plan.changelog) - 2 * tombstones
         for group in amended:
             if group.is_open:
@@ -531,6 +562,12 @@ class PartitionTask:
                 rows.append((key, b"\1" if is_kept else None))
                 (self._credit_rows.add if is_kept else self._credit_rows.discard)(key)
                 self.rows += 1 if is_kept else -1
+
+    def _write_kept(self, groups: Iterable[Group], rows: list[tuple[bytes, bytes | None]]) -> None:
+        """Rows of what is kept for corrections (B-205), unless it was let go since."""
+        for group in groups:
+            if self.partition.keeps(group):
+                rows += kept_rows(group, attributes_in(group, self.partition.reading))
 
     def _write_live(self, changed: Mapping[str, str], rows: list[tuple[bytes, bytes | None]]) -> None:
         """The rows that open groups have taken."""
@@ -641,7 +678,7 @@ class PartitionTask:
         assert isinstance(effect, Delivered)
         assert group is not None
         failed = too_large(effect.closed)
-        self.partition.amend(effect.closed, failed, len(group.held))
+        self.partition.fail_written(group, effect.closed, failed)
         if effect.command is not None:
             written.too_large.add(effect.command.id)
         self.writer.write((Undelivered(failed, error, effect.command), None, group), written)
@@ -699,6 +736,13 @@ class PartitionTask:
             if row is None:
                 raise DecodeError(RULE, f"open groups have taken the row {name}, which is not in the rules")
             self.partition.live[row.row_key] = row
+
+    def restore_kept(self, rows: Mapping[bytes, bytes]) -> None:
+        """Takes what is kept for corrections (B-205), by key of the changelog; the closed groups must be known. Raises `DecodeError`."""
+        found = take_kept_rows(rows)
+        for group, row in found:
+            group.apply(Amended(group.id, row.declared_end or 0, row.waived, row.extended_deadline or 0))
+        self.partition.restore_kept([group for group, _ in found])
 
     def restore_group(self, group_id: bytes, generation: int, opened_at: int) -> Group:
         """An open group whose components follow from the changelog."""

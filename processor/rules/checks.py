@@ -20,7 +20,7 @@ from uow.schemas.error_classes import Complaint
 from uow.topics.catalogue import expected, rules_topic
 from uow.topics.conditions import Age, At, Behind, Count, Manifest, Urgent, alternatives
 from uow.topics.grouping import MAX_ATTEMPTS, NEVER_HOLDS, parts_of
-from uow.topics.policies import DestinationPolicy, Shape
+from uow.topics.policies import DestinationPolicy, LatePolicy, Shape
 from uow.topics.rules import (
     PARAMETERS,
     REQUEST,
@@ -140,6 +140,10 @@ def _about_rule(rule: Rule, rows: list[Row], sources: tuple[Source, ...]) -> Ite
     yield from _unreadable(rule, "order_by", conditions.read_order_by)
     if not rows:
         yield _complaint(rule, "row", "a rule needs a row that is enabled")
+    if rule.late_policy is LatePolicy.AMEND:
+        yield _complaint(
+            rule, "late_policy", f"amend {_NOT_BUILT} for rules: only a destination's own setting may say so"
+        )
     if rule.name_template is not None and (rule.name_template.count("*") != 1 or len(rule.name_template) > 256):
         yield _complaint(rule, "name_template", "must have one *, and at most 256 characters")
     if sources and rule.on_no_key is OnNoKey.DEFAULT:

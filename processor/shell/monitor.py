@@ -418,6 +418,20 @@ METRICS: tuple[MetricSpec, ...] = (
         _per_partition(lambda s, tp, task, now: task.counts.dropped_notices),
     ),
     MetricSpec(
+        "uow_corrected_units",
+        "counter",
+        'Units made once more with a component that came late, under `late_policy = "amend"`.',
+        PARTITION,
+        _per_partition(lambda s, tp, task, now: task.counts.corrected),
+    ),
+    MetricSpec(
+        "uow_correctable_units",
+        "gauge",
+        "Units delivered in part whose components are kept, so that a late one corrects them.",
+        PARTITION,
+        _per_partition(lambda s, tp, task, now: task.correctable_units),
+    ),
+    MetricSpec(
         "uow_last_stable_offset_lag",
         "gauge",
         "Records of D.components after the start of the oldest open transaction: no consumer sees them until it ends.",

@@ -78,6 +78,9 @@ def state_of(task: PartitionTask, *, by_idle: bool) -> dict[str, Any]:
         "held bytes": partition.held_bytes,
         "manifest bytes": partition.manifest_bytes,
         "closed": dict(partition.closed.by_id),
+        "kept": [
+            (one.group.held, one.group.end, one.closed) for key, one in partition.kept.items() if partition.kept_of(key)
+        ],
         "credits": set(partition.credits),
         "live": {key: row.rule for key, row in partition.live.items()},
         "waiting": {rule: [(one.id, one.generation) for one in some] for rule, some in partition.waiting.items()},
@@ -249,6 +252,7 @@ class Checker:
         self.lost: dict[Tp, str] = {}
         self.commits = 0
         self.units = 0
+        self.corrections = 0
         self._strict_clocks, self._strict_order, self._latest_ms = strict_clocks, strict_order, latest_ms
         self._asked: dict[tuple[Tp, int], float] = {}
         self._planned: dict[int, _Planned] = {}
@@ -257,6 +261,7 @@ class Checker:
         self._cancelled: set[str] = set()
         self._delivered: set[tuple[bytes, bytes]] = set()
         self._sources: Counter[bytes] = Counter()
+        self._partial: dict[bytes, set[bytes]] = {}
         self._obeyed: set[tuple[str, int | None]] = set()
         self._answered: Counter[Tp] = Counter()
         self.commands = self.notices = 0
@@ -371,9 +376,13 @@ class Checker:
             if is_slow and where.topic == self.topics.errors:
                 wanted = [late if (late := _without_value(row)) in found else row for row in wanted]
             self._compare(where, found, wanted)
-        for where, rows in actual.items():
-            for key, value, headers in rows:
-                self._look_at(where, key, value, dict(headers))
+        rows = [
+            (where, key, value, dict(headers)) for where, several in actual.items() for key, value, headers in several
+        ]
+        for row in sorted(
+            rows, key=lambda row: int(row[3][names.GENERATION] or 0) if names.SUPERSEDES in row[3] else 0
+        ):
+            self._look_at(*row)  # routes may send a corrected unit elsewhere than the former one
         self._check_notices(actual)
         self._hear_witness(ledgers, actual)
         if self.context.paths is not None:
@@ -474,6 +483,11 @@ class Checker:
             if self.context.paths is not None:  # perhaps nothing was due but the end of a placement
                 task.partition.advance(said.clock)
             plan = task.process([]) if self.context.paths is not None else task.tick(said.clock, planned.settled)
+            if (
+                plan is None and task.partition.policy.late_policy is LatePolicy.AMEND
+            ):  # the worker let go of what it kept
+                task.partition.advance(said.clock)
+                plan = task.process([])
             require(plan is not None, f"{tp.partition}: a tick at {said.clock}, where nothing was due")
         require(task.command_position == next_command, f"{tp.partition}: commands from {next_command} on are lost")
         if plan is None:
@@ -576,9 +590,10 @@ class Checker:
         elif where.topic in self._units and headers.get(names.KIND) == names.KIND_UNIT and names.UNIT_ID in headers:
             self._check_lane(where, headers)
             if names.POS in headers:
-                self._seen(headers[names.SOURCE])
+                self._in_unit(headers, [headers[names.SOURCE]])
             else:
                 unit = codec.decode_as(Unit, value or b"")
+                self._in_unit(headers, [str(component.source).encode() for component in unit.components])
                 self._look_at_components(unit, is_ruled=names.RULE in headers)
                 if names.RULE not in headers and self.context.paths is not None and self._strict_clocks:
                     self._check_line(where, unit)
@@ -602,10 +617,28 @@ class Checker:
             require(numbers == list(range(1, len(numbers) + 1)), f"a unit of {numbers}")
         require(numbers == sorted(set(numbers)), f"a unit in the order {numbers}")
         for component in unit.components:
-            self._seen(str(component.source).encode())
             available = int(dict(component.headers).get(names.DELIVER_AT) or 0)
             if self._strict_order and self._latest_ms is not None:  # else some clock was ahead
                 require(available <= self.broker.now_ms(), f"{component.source} came out before its time (W-08)")
+
+    def _in_unit(self, headers: dict[str, Any], sources: list[bytes]) -> None:
+        """A source is in one unit; or in a partial one, and in each that corrects it, which has one more (B-205)."""
+        former = headers.get(names.SUPERSEDES)
+        require(former is None or former in self._partial, f"{former!r} is corrected, and was not delivered in part")
+        earlier = self._partial[former] if former is not None else set()
+        own = self._partial.setdefault(headers[names.UNIT_ID], set())
+        for source in sources:
+            if source not in earlier or source in own:
+                self._seen(source)
+            own.add(source)
+        if len(own) == int(headers[names.SIZE]):
+            is_one_more = earlier < own and len(own) == len(earlier) + 1
+            require(former is None or is_one_more, f"{headers[names.UNIT_ID]!r} has {own}, and corrects {earlier}")
+            if headers[names.OUTCOME] != b"partial":
+                del self._partial[headers[names.UNIT_ID]]
+            if former is not None:
+                self.corrections += 1
+                del self._partial[former]
 
     def _check_line(self, where: Tp, unit: Unit) -> None:
         """Groups of one order key are delivered in the order in which they opened (W-210)."""

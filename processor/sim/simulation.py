@@ -73,6 +73,7 @@ from uow.processor.sim.traffic import (
     HUGE,
     Traffic,
     draw_families,
+    draw_late,
     draw_limits,
     draw_policy,
     draw_record_limit,
@@ -118,7 +119,7 @@ class SimulationReport:
         seed: The run's seed.
         violation: The promise that was broken; None if none was.
         script: The events, line by line.
-        steps, commits, units, commands, notices: Their numbers.
+        steps, commits, units, corrections, commands, notices: Their numbers.
         crashes, zombies, doubts: Their numbers.
         pauses: Number of partitions paused because memory was short.
         moves: Number of moves of leaders and coordinators.
@@ -134,6 +135,7 @@ class SimulationReport:
     steps: int = 0
     commits: int = 0
     units: int = 0
+    corrections: int = 0
     commands: int = 0
     notices: int = 0
     crashes: int = 0
@@ -332,6 +334,7 @@ class Simulation:
         self.report.script = self.scheduler.script
         settings = BrokerSettings(rnd.randint(1, 3), rnd.random() < 0.4)
         self.broker = Broker(self.scheduler, settings)
+        self._late = Random(f"{seed} late")
         self._families = draw_families(self.aside)
         policy = self._draw_policy()
         self.context = TaskContext(
@@ -347,6 +350,8 @@ class Simulation:
         self._senders_at = 0
         if Random(f"{seed} has paths").random() < PATH_SHARE:  # dice of its own: other runs stay as they were
             self.context = replace(self.context, policy=replace(policy, routing=Routing.PATH), paths=self._senders)
+        else:
+            self.context = replace(self.context, policy=draw_late(policy, self._late))
         self._clock_dice = Random(f"{seed} has clocks that jump")
         self._jumping = self._clock_dice.random() < CLOCK_SHARE
         self._leaping = self._clock_dice.random() < CLOCK_SHARE
@@ -422,6 +427,7 @@ class Simulation:
         report.commits, report.units = checker.commits, checker.units
         report.commands, report.notices = checker.commands, checker.notices
         report.routed = 0 if checker.routers is None else checker.routers.routed
+        report.corrections = checker.corrections
         return report
 
     def _plot(self) -> Iterator[None]:
@@ -580,6 +586,8 @@ class Simulation:
         if not self._changing:
             return self.context
         policy = replace(self._draw_policy(), routing=self.context.policy.routing)
+        if not policy.has_paths:
+            policy = draw_late(policy, self._late)
         if self._respelling:
             policy = replace(self.context.policy, accept_aliases=policy.accept_aliases)
         self.scheduler.say(f"{policy}", "run")

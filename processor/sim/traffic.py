@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from random import Random
 
 from uow.processor.engine.ports import Headers
@@ -80,7 +81,7 @@ def draw_policy(rnd: Random) -> DestinationPolicy:
         expiration_policy=rnd.choice(list(ExpirationPolicy)),
         duplicate_policy=rnd.choice(list(DuplicatePolicy)),
         violation_policy=rnd.choice([ViolationPolicy.REJECT_COMPONENT, *ViolationPolicy]),
-        late_policy=rnd.choice(list(LatePolicy)),
+        late_policy=rnd.choice([LatePolicy.REJECT, LatePolicy.REOPEN]),
         closed_retention_ms=rnd.choice([3_600_000, 3_600_000, 3_000]),
         closed_max_groups=rnd.choice([1_000_000, 1_000_000, 3]),
         max_components=rnd.choice([1_000_000, 1_000_000, 4]),
@@ -88,6 +89,20 @@ def draw_policy(rnd: Random) -> DestinationPolicy:
         outcomes=rnd.choice(list(OutcomesPolicy)),
         warn_at_percent=aside.choice([0, 0, 60]),
         accept_aliases=frozenset(family for family in AliasFamily if rnd.random() < 0.1),
+    )
+
+
+def draw_late(policy: DestinationPolicy, late: Random) -> DestinationPolicy:
+    """In some runs units that are delivered in part are corrected."""
+    is_wanted, most = late.random() < 0.25, late.choice([16_777_216, 16_777_216, 3_000])
+    if not is_wanted or policy.may_refer:
+        return policy
+    return replace(
+        policy,
+        late_policy=LatePolicy.AMEND,
+        amend_max_bytes=most,
+        expiration_policy=ExpirationPolicy.DELIVER_PARTIAL,
+        incomplete_expiration_ms=300,
     )
 
 

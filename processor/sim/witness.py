@@ -79,6 +79,11 @@ class Witness:
             and names.UNIT_ID in said
             and (position_of(headers) or (1, 1))[0] == 1
         )
+        corrected = {
+            (said[names.ID], int(said[names.GENERATION] or 0))
+            for said in (dict(headers) for _, _, headers in there)
+            if names.SUPERSEDES in said
+        }
         delivered = Counter((one.id, one.generation) for one in closed if one.outcome in _DELIVERED)
         require(units == delivered, f"{tp.partition}: units {units}, and the ledger says {delivered}")
         reported = Counter(
@@ -91,7 +96,10 @@ class Witness:
             (one.id, one.generation, one.outcome, one.reason)
             for one in closed
             if policy.outcomes is OutcomesPolicy.ALL
-            or (policy.outcomes is OutcomesPolicy.EXCEPTIONS and one.outcome is not UnitOutcome.COMPLETE)
+            or (
+                policy.outcomes is OutcomesPolicy.EXCEPTIONS
+                and (one.outcome is not UnitOutcome.COMPLETE or (one.id, one.generation) in corrected)
+            )
         )
         require(reported == due, f"{tp.partition}: outcomes {reported}, and the ledger says {due} (W-214)")
 

@@ -233,3 +233,36 @@ def test_refused_and_given_up_components_are_corrected_and_sent_again_w202_w80(p
     assert way["uow-hops"].decode() == f"{place.name}.rejected"
     kept = {each["name"]: each["value"] for each in units["brief"]["components"][0]["headers"]}
     assert (kept["user"], "uow-expires-at" in kept, "uow-error-class" in kept) == (b"said", False, False)
+
+
+def test_a_unit_is_corrected_by_the_worker_after_the_one_that_was_killed_b205(place: Destination) -> None:
+    place.create(late_policy="amend")
+    worker = place.worker()
+    place.send([("order", 1, False), ("order", 2, False)])
+    wait_for(lambda: open_groups(place) == {"order"})
+    assert repair(place, "release", "order").exit_code == 0
+
+    def correctable() -> float:
+        told = [line for line in worker.metrics().splitlines() if line.startswith("uow_correctable_units{")]
+        return sum(float(line.rpartition(" ")[2]) for line in told)
+
+    wait_for(lambda: correctable() == 1)
+    worker.child.kill()
+
+    worker = place.worker()
+    worker.wait_owns(3)
+    place.send([("order", 3, True), ("order", 2, False)])
+    wait_for(lambda: len(place.read(f"{place.name}.units")) == 2 and place.read(f"{place.name}.rejected"))
+    former, corrected = (dict(record.headers()) for record in place.read(f"{place.name}.units"))
+    assert (former["uow-outcome"], former["uow-size"]) == (b"partial", b"2")
+    assert (corrected["uow-outcome"], corrected["uow-size"], corrected["uow-generation"]) == (b"complete", b"3", b"2")
+    assert corrected["uow-supersedes"] == former["uow-unit-id"]
+    with connect(place.bootstrap) as connection:
+        units = connection.units(place.name, group="readers")
+        assert [next(units).supersedes for _ in range(2)] == [None, former["uow-unit-id"].decode()]
+    told = [each for each in outcomes(place) if isinstance(each, Outcome)]
+    assert [each.supersedes for each in told] == [None, former["uow-unit-id"].decode()]
+    shown = run(place, "show", place.name, "order").output
+    assert f"generation 2: complete, 3 components, corrects unit {told[0].unit_id}" in shown
+    assert correctable() == 0
+    assert worker.child.terminate() == 0

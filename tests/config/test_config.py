@@ -147,6 +147,11 @@ ROWS = [
     ("[worker]\npoll_records = 1.5", "worker.poll_records", "must be an integer"),
     ("[worker]\nweb = 6066", "worker.web", "must be a text"),
     (d("strict_order = 'perhaps'"), "destinations.d.strict_order", "must be true or false"),
+    (d("late_policy = 'amend'", "strict_order = true"), "destinations.d.late_policy", "strict_order = true"),  # B-205
+    (d("late_policy = 'amend'", "routing = 'path'"), "destinations.d.late_policy", 'routing = "path"'),
+    (d("late_policy = 'amend'", "shape = 'reference'"), "destinations.d.late_policy", 'shape = "reference"'),
+    (d("late_policy = 'amend'", "oversize = 'reference'"), "destinations.d.late_policy", 'oversize = "reference"'),
+    (d("amend_max_bytes = 0"), "destinations.d.amend_max_bytes", "at least 1"),
     (d("accept_aliases = 3"), "destinations.d.accept_aliases", "must be a list"),
     (d("accept_aliases = ['jsm']"), "destinations.d.accept_aliases", "did you mean jms?"),
     (

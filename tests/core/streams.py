@@ -61,7 +61,7 @@ def draw_policy(rnd: Random) -> DestinationPolicy:
         expiration_policy=rnd.choice(list(ExpirationPolicy)),
         duplicate_policy=rnd.choice(list(DuplicatePolicy)),
         violation_policy=rnd.choice([ViolationPolicy.REJECT_COMPONENT, *ViolationPolicy]),
-        late_policy=rnd.choice(list(LatePolicy)),
+        late_policy=rnd.choice([LatePolicy.REJECT, LatePolicy.REOPEN]),
         closed_retention_ms=rnd.choice([3_600_000, 3_600_000, 100, 20]),
         closed_max_groups=rnd.choice([1_000_000, 1_000_000, 3, 1]),
         max_components=rnd.choice([1_000_000, 1_000_000, 1_000_000, 4, 2]),

@@ -27,6 +27,7 @@ from uow.ops import group_audit
 from uow.ops.group_audit import Finding, Kind, Report, group_findings, lost_inputs
 from uow.ops.inspect import open_groups
 from uow.processor.engine.ports import Stretch, Tp
+from uow.processor.engine.rows import KEPT_KEY
 from uow.processor.engine.target_topics import WAITING_KEY
 from uow.processor.engine.task import CREDIT_KEY, LIVE_KEY
 from uow.schemas.records import changelog_key, rule_changelog_key
@@ -50,9 +51,9 @@ def test_nothing_is_found_where_nothing_is_wrong_b69() -> None:
 
 
 def test_rows_of_no_open_group_are_none_of_its_faults_b69() -> None:
-    """A live rule, a release in advance, a unit that waits for its topic."""
+    """A unit that may be corrected, a live rule, a release in advance, a unit that waits for its topic."""
     logs, _ = write(r(at=0), rows=[UK])
-    for first in (LIVE_KEY, CREDIT_KEY, WAITING_KEY):
+    for first in (KEPT_KEY, LIVE_KEY, CREDIT_KEY, WAITING_KEY):
         logs.append(CHANGELOG, first + b"low-stock/UK\0\0\0\0\1", b"value")
     findings = group_findings(logs, new_task(table=Table(UK)).context, ms(10))
     assert [each for each in findings if each.where.startswith(f"{TOPICS.groups_changelog}/")] == []

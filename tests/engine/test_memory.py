@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from tests.core.rule_script import Table, row
-from tests.core.script import T0, Story, c, context_of, policy_of
+from tests.core.script import T0, Story, c, context_of, policy_of, told
 from tests.core.test_fan_in import gathering, manifest
 from tests.core.test_quorum import asked
 from tests.fake_record import INPUT, FakeRecord
@@ -24,7 +24,7 @@ from uow.schemas.fingerprint import id_fingerprints
 from uow.schemas.records import Reason, UnitOutcome
 from uow.topics.manifests import MAX_WEIGHT
 from uow.topics.path_map import PathMap, claim_key, claim_value
-from uow.topics.policies import ExpirationPolicy
+from uow.topics.policies import ExpirationPolicy, LatePolicy
 
 GROUPS = 2_000
 
@@ -118,6 +118,19 @@ def test_estimate_is_what_manifests_take_b209(weight: int) -> None:
             )
     assert len(story.task.groups) == 40
     assert 0.6 < found[0] / story.task.memory_bytes < 1.4, f"{found[0] / 20_000:.0f} bytes a request"
+
+
+@pytest.mark.parametrize("components", [1, 20])
+def test_estimate_is_what_units_take_that_may_be_corrected_b205(components: int) -> None:
+    story = Story(PartitionTask(INPUT, context_of(policy_of(late_policy=LatePolicy.AMEND))))
+    with traced() as found:
+        for group in range(GROUPS // components):
+            story.send([c(seq + 1, id=f"group-{group:06}", value="v" * 20) for seq in range(components)])
+            story.send(told("release", id=f"group-{group:06}"))
+            story.plans.clear()
+            story.lying.clear()
+    assert story.task.correctable_units == GROUPS // components
+    assert 0.6 < found[0] / story.task.remembered_bytes < 1.4, f"{found[0] / GROUPS * components:.0f} bytes a unit"
 
 
 @pytest.mark.parametrize("policy", [ExpirationPolicy.REDIRECT, ExpirationPolicy.DELIVER_PARTIAL])

@@ -10,7 +10,7 @@ import pytest
 from tests.rules.low_stock import ROWS, RULE, TABLES
 from uow.processor.rules.checks import complaints_about
 from uow.processor.rules.rule_set import RuleSet, RuleTables
-from uow.topics.policies import DestinationPolicy, HandlingPolicy, Routing, Shape
+from uow.topics.policies import DestinationPolicy, HandlingPolicy, LatePolicy, Routing, Shape
 from uow.topics.rules import (
     BelowMin,
     Cardinality,
@@ -119,6 +119,7 @@ def test_any_condition_that_closes_is_enough_b35(changes: dict[str, Any]) -> Non
         ({"max_open_groups": 0}, "max_open_groups"),
         ({"priority": 2**31}, "priority"),
         ({"name_template": "orders"}, "name_template"),
+        ({"late_policy": LatePolicy.AMEND}, "late_policy"),
     ],
 )
 def test_a_rule_that_cannot_be(changes: dict[str, Any], column: str) -> None:

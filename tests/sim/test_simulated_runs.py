@@ -66,6 +66,7 @@ def test_runs_have_what_they_are_for() -> None:
         assert sum(getattr(report, what) for report in reports) > LOOKED_AT / 2, what
     assert sum(report.pauses for report in reports) > 3
     assert sum(report.losses for report in reports) > 1
+    assert sum(report.corrections for report in reports) > 1
 
 
 def test_seed_plays_the_same_run_every_time() -> None:

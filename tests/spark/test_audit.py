@@ -24,7 +24,7 @@ from uow.spark_sink.comparison import DifferenceKind
 from uow.spark_sink.recompute import Fate
 from uow.spark_sink.tables import Table
 from uow.topics.commands import Command, Verb
-from uow.topics.policies import ExpirationPolicy, HandlingPolicy, Routing
+from uow.topics.policies import ExpirationPolicy, HandlingPolicy, LatePolicy, Routing
 from uow.topics.routes import Route, RouteMatching
 from uow.topics.selector import Selector
 
@@ -361,10 +361,15 @@ def test_units_count_once_in_whichever_topics_their_routes_say_w100(make_stage: 
     group expired of which only the ledger tells."""
     urgent, books = (f"{uuid.uuid4().hex}.{lane}" for lane in ("urgent", "books"))
     routes = Route(Selector("uow-priority > 4"), urgent), Route(Selector("kind = 'book'"), books)
-    stage = make_stage(route_matching=RouteMatching.ALL, routes=routes, incomplete_expiration_ms=1000)
+    stage = make_stage(
+        route_matching=RouteMatching.ALL, routes=routes, incomplete_expiration_ms=1000, late_policy=LatePolicy.AMEND
+    )
     stage.send([plain("letter"), c("low", 1, end=True), c("high", 1), c("high", 2, end=True, uow_priority="9")])
     stage.send([c("both", 1, end=True, uow_priority="9", kind="book"), c("book", 1, end=True, kind="book")])
-    stage.send([c("expires", 1), c("expires", 3, end=True)])
+    stage.send([c("fixed", 1), c("fixed", 2, uow_priority="9", kind="book")])
+    stage.work()
+    stage.command(Command(b"1", Verb.RELEASE, b"fixed", "because"))
+    stage.send([c("expires", 1), c("expires", 3, end=True), c("fixed", 3, end=True, uow_priority="9")])
     stage.work()
     stage.tick()
     stage.send([c("open yet", 1)])
@@ -373,10 +378,15 @@ def test_units_count_once_in_whichever_topics_their_routes_say_w100(make_stage: 
     assert sorted((row.topic.rpartition(".")[2], row.id) for row in stage.rows(Table.UNITS)) == [
         ("books", "book"),
         ("books", "both"),
+        ("books", "fixed"),
         ("units", "low"),
         ("urgent", "both"),
+        ("urgent", "fixed"),
+        ("urgent", "fixed"),
         ("urgent", "high"),
     ]
+    current = [row for row in stage.rows(Table.UNITS) if row.id == "fixed" and row.superseded_by is None]
+    assert [(row.topic, row.outcome) for row in current] == [(urgent, "complete")]
 
     def misplace(rows: list[dict[str, Any]]) -> None:
         row(rows, id="both", topic=books)["topic"] = stage.names.units
@@ -389,7 +399,7 @@ def test_units_count_once_in_whichever_topics_their_routes_say_w100(make_stage: 
         (DifferenceKind.UNEXPECTED, "units", "both", "units"),
         (DifferenceKind.DOUBLED, "units", "high", "urgent"),
     }
-    assert report.count(Fate.DELIVERED) == report.found[Fate.DELIVERED] == 5
+    assert report.count(Fate.DELIVERED) == report.found[Fate.DELIVERED] == 8
     assert (report.count(Fate.EXPIRED), report.count(Fate.OPEN)) == (2, 1)
 
 

@@ -199,7 +199,12 @@ def test_outcomes_tell_more_than_the_components_of_a_group(spark: SparkSession, 
         unit("lost", 9, unit_id="u-lost", outcome="expired", reason="age", count=2, missing=[(1, 1)], offset=1),
         unit("part", 9, unit_id="u-part", outcome="partial", reason="age", missing=[(7, 7)]),
         unit("1", 9, unit_id="u-1"),
+        unit("late", 9, unit_id="u-late", outcome="partial", missing=[(3, 3)]),
     ]
+    corrected = unit("late", 9, unit_id="u-late", outcome="partial", missing=[(3, 3)], superseded_by="a.units/0/9")
+    write(
+        spark, DeltaTables(tmp_path, "a"), Table.UNITS, [corrected, unit("late", 12, unit_id="u-again", generation=2)]
+    )
     write(spark, DeltaTables(tmp_path, "a"), Table.OUTCOMES, told)
     views.register(spark, tmp_path)
     rows = spark.sql("SELECT id, generation, missing FROM incomplete_groups").collect()

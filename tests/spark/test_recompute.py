@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,20 +14,27 @@ from hypothesis import strategies as st
 from tests.engine.test_hostile import policies as hostile_policies
 from tests.engine.test_hostile import records as hostile_records
 from uow.processor.core.partition_state import PartitionAddress
+from uow.processor.core.snapshot import restore, take
+from uow.spark_sink.audit_state import JournalMark, PartitionMark, read_mark, write_mark
 from uow.spark_sink.recompute import (
     COLUMNS,
     GROUP,
     RECORD,
     Arrived,
     Fate,
+    Happening,
+    Recomputation,
     Row,
+    RowMaker,
     digest,
+    empty_partition,
     recompute,
 )
 from uow.topics.policies import (
     DestinationPolicy,
     ExpirationPolicy,
     HandlingPolicy,
+    LatePolicy,
     Oversize,
     Shape,
     ValueFormat,
@@ -63,6 +73,34 @@ def rows(*records: Arrived, **policy: Any) -> list[Row]:
 def fates(found: list[Row]) -> dict[int | None, str]:
     assert len({row.offset for row in found if row.kind == RECORD}) == sum(row.kind == RECORD for row in found)
     return {row.offset: row.fate for row in found if row.kind == RECORD}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_corrected_units_are_computed_again_also_from_a_file_b205(seed: int, tmp_path: Path) -> None:
+    rnd = Random(seed)
+    policy = DestinationPolicy(
+        handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY,
+        late_policy=LatePolicy.AMEND,
+        expiration_policy=ExpirationPolicy.DELIVER_PARTIAL,
+        incomplete_expiration_ms=100,
+        closed_retention_ms=rnd.choice([400, 100_000]),
+    )
+    records = [arrived(n, rnd.choice("abc"), rnd.randint(1, 5), end=rnd.random() < 0.1, at=30 * n) for n in range(80)]
+    whole = [*recompute(PLACE, policy, [records])]
+    assert any(row.headers and "uow-supersedes" in dict(row.headers) for row in whole)
+
+    def made(happenings: Iterable[Happening]) -> list[Row]:
+        return [row for each in happenings for row in RowMaker(PLACE, policy).rows(each)]
+
+    cut = rnd.randrange(80)
+    first = Recomputation(PLACE, policy)
+    rows = made(first.on_records(records[:cut]))
+    write_mark(tmp_path / "0.avro", PartitionMark(take(first.partition), JournalMark(), 0, 0))
+    state = empty_partition(PLACE, policy)
+    restore(state, read_mark(tmp_path / "0.avro").snapshot)
+    second = Recomputation(PLACE, policy, (), state)
+    rows += made(second.on_records(records[cut:])) + made(second.finish())
+    assert sorted(rows, key=str) == sorted(whole, key=str)
 
 
 def in_pieces(offset: int, seq: int, at: int, value: bytes, last: bool = False) -> Arrived:

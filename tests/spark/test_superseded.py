@@ -14,8 +14,9 @@ from uow.spark_sink import delta_sink as sink_module
 from uow.spark_sink import superseded
 from uow.spark_sink.comparison import DifferenceKind
 from uow.spark_sink.lineage import NOTE
+from uow.spark_sink.recompute import Fate
 from uow.spark_sink.tables import Table
-from uow.topics.policies import ExpirationPolicy, Shape
+from uow.topics.policies import ExpirationPolicy, LatePolicy, Shape
 from uow.topics.routes import Route, RouteMatching
 from uow.topics.selector import Selector
 
@@ -158,3 +159,56 @@ def test_a_copy_supersedes_in_its_own_topic_alone_and_is_doubled_w216(
     assert [by is None for (topic, _), by in sorted(rows.items()) if topic == lanes[0]] == [False, True]
     assert {by for (topic, _), by in rows.items() if topic == lanes[1]} == {None}
     assert stage.audit().totals == {DifferenceKind.DOUBLED: 2}
+
+
+@pytest.mark.parametrize("shape", [Shape.ENVELOPE, Shape.CONSECUTIVE])
+def test_a_chain_of_corrected_units_is_one_current_row_and_counts_once_b205(
+    make_stage: Callable[..., Stage], shape: Shape
+) -> None:
+    """Each correction in a batch of its own, and two in one; the audit begins anew, goes on, and names a former unit that is lost."""
+    stage = make_stage(
+        shape=shape,
+        late_policy=LatePolicy.AMEND,
+        incomplete_expiration_ms=MINUTE_MS,
+        expiration_policy=ExpirationPolicy.DELIVER_PARTIAL,
+    )
+    both = ("jill", "bob")
+    stage.send([c(name, n) for name in both for n in (1, 2)] + [c("whole", 1, end=True)])
+    stage.work()
+    stage.tick(STARTED_MS + 2 * MINUTE_MS)
+    stage.send([plain(f"{key}") for key in range(8)], at=2 * MINUTE_MS)
+    stage.work()
+    stage.sink()
+    assert (report := stage.audit()).examples == ()
+    assert report.units == {"complete": 1, "partial": 2}
+    stage.send([c("jill", 4, end=True)], at=3 * MINUTE_MS)
+    stage.work()
+    stage.sink()
+    assert (since := stage.audit(incremental=True)).examples == ()
+    assert (since.units, since.count(Fate.DELIVERED), since.found[Fate.DELIVERED]) == ({"corrected": 1}, 1, 1)
+    stage.send([c("jill", 3), c("bob", 3), c("bob", 4, end=True), c("bob", 2)], at=4 * MINUTE_MS)
+    stage.work()
+    stage.sink()
+    for table, of in ((Table.UNITS, "offset"), (Table.COMPONENTS, "unit_offset")):
+        rows = [row for row in stage.rows(table) if row.id in both]
+        current = [row for row in rows if row.superseded_by is None]
+        assert {(row.id, row.generation) for row in current} == {("jill", 3), ("bob", 3)}
+        assert len(current) == (2 if table is Table.UNITS else 8)
+        first = {(row.id, row.generation): min(each[of] for each in rows if each[:3] == row[:3]) for row in rows}
+        for row in rows:
+            if row.superseded_by is not None:
+                assert row.superseded_by.endswith(f"/{first[row.id, row.generation + 1]}")
+    report = stage.audit()
+    assert report.examples == ()
+    assert report.units == {"complete": 1, "partial": 2, "corrected": 4}
+    assert (report.count(Fate.DELIVERED), report.found[Fate.DELIVERED]) == (9, 9)
+    assert (since := stage.audit(incremental=True)).is_clean
+    [former] = [row.unit_id for row in stage.rows(Table.UNITS) if (row.id, row.generation) == ("jill", 1)]
+
+    def lose(rows: list[dict[str, Any]]) -> None:
+        rows[:] = [row for row in rows if row["unit_id"] != former]
+
+    stage.tamper(Table.UNITS, lose)
+    assert {(each.what, each.source, each.place) for each in stage.audit().examples} == {
+        (DifferenceKind.MISSING, "units", former)
+    }

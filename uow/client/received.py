@@ -31,6 +31,7 @@ from uow.topics.headers import (
     KIND,
     POS,
     REQUEST_ID,
+    SUPERSEDES,
     from_origin,
     is_unit,
 )
@@ -234,6 +235,11 @@ class AnyUnit(_UnitProperties, Received):
 
     record: Unit
     delivery_count: int
+
+    @property
+    def supersedes(self) -> str | None:
+        """`unit_id` of the unit that this one corrects; None for any other (B-205)."""
+        return self.header(SUPERSEDES)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

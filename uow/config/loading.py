@@ -36,7 +36,16 @@ from uow.config.settings import (
 from uow.config.value_types import WrongValue, parsed, unknown
 from uow.schemas.error_classes import Complaint, ConfigError
 from uow.topics.catalogue import DestinationTopics
-from uow.topics.policies import NEVER_MS, DestinationPolicy, ExceptionDestination, HandlingPolicy
+from uow.topics.policies import (
+    NEVER_MS,
+    DestinationPolicy,
+    ExceptionDestination,
+    HandlingPolicy,
+    LatePolicy,
+    Oversize,
+    Routing,
+    Shape,
+)
 from uow.topics.routers import RouterSettings, RulesSettings
 from uow.topics.strict_order import (
     ONE_AT_A_TIME,
@@ -398,6 +407,7 @@ class _Reading:
                 inherited.add(str(template.value))
                 given = self._template(section, template) | given
             found = self._in_order(name, self._section(section, DESTINATION, given))
+            self._check_corrections({each.name.rpartition(".")[2]: each for each in found})
             effective.update((each.name, each) for each in found)
             destinations[name] = DestinationPolicy(**{each.name.rpartition(".")[2]: each.value for each in found})
         for name in sorted({*self._names("templates")} - inherited):  # not yet checked as part of a destination
@@ -435,6 +445,20 @@ class _Reading:
             origin = f"strict_order, in place of {_plain(each.requested)} from {given[each.key].origin}"
             given[each.key] = Effective(given[each.key].name, each.effective, origin)
         return [*given.values()]
+
+    def _check_corrections(self, given: Mapping[str, Effective]) -> None:
+        """A corrected unit comes out of turn, and is made of components that the worker has (B-205)."""
+        late = given["late_policy"]
+        if late.value is not LatePolicy.AMEND:
+            return
+        for key, value, text in (
+            ("strict_order", True, "strict_order = true"),
+            ("routing", Routing.PATH, 'routing = "path"'),
+            ("shape", Shape.REFERENCE, 'shape = "reference"'),
+            ("oversize", Oversize.REFERENCE, 'oversize = "reference"'),
+        ):
+            if given[key].value == value:
+                self.complain(late.name, late.value, f"units cannot be corrected with {text}", late.origin)
 
     def _template(self, section: str, template: GivenValue) -> dict[str, GivenValue]:
         """The values that a destination inherits, by key (W-67)."""

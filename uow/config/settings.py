@@ -402,7 +402,17 @@ SETTINGS: tuple[Setting, ...] = (
     _choice(
         "late_policy",
         policies.LatePolicy,
-        "The treatment of a component whose group closed incomplete: refuse it, or open a new group.",
+        "The treatment of a component whose group closed incomplete: refuse it, open a new group, or, if the group was delivered in part, deliver a "
+        "corrected unit, which names the former one in `uow-supersedes`. Under `amend` a component of a group that gave no unit is refused.",
+        reason='`amend` keeps the components of units delivered in part; it does not go with strict_order, `routing = "path"` or units that refer to the '
+        "records of their components",
+    ),
+    _integer(
+        "amend_max_bytes",
+        at_least(1),
+        'Under `late_policy = "amend"`, most memory for the components of units that may be corrected, per partition; beyond it the oldest are let go, and '
+        "a component that comes late for one is refused.",
+        "they are kept for `closed_retention_ms`, in the worker's memory and in the changelog",
     ),
     _integer(
         "closed_retention_ms",

@@ -175,6 +175,8 @@ class _Collector:
             if isinstance(outcome, Outcome):
                 rule = f", rule {outcome.rule}" if outcome.rule else ""
                 text = f"generation {outcome.generation}: {outcome.outcome}, reason {outcome.reason}, {outcome.count} components{rule}"
+                if outcome.supersedes:
+                    text += f", corrects unit {outcome.supersedes}"
                 yield Event(outcome.closed_at, "close", _where(record), text), outcome, record.timestamp()[1]
 
     def _warnings(self, partition: int) -> Iterator[Event]:
@@ -192,6 +194,8 @@ class _Collector:
         for record, said in self._of_id(target, range(self._counts.get(target, 0))):
             if names.UNIT_ID in said and _text(said, names.POS) in ("", "1"):
                 size = f", {_text(said, names.SIZE)} components"
+                if names.SUPERSEDES in said:
+                    size += f", corrects unit {_text(said, names.SUPERSEDES)}"
                 yield _event(
                     record, "unit", f"generation {_text(said, names.GENERATION)}: {_text(said, names.OUTCOME)}{size}"
                 )
