@@ -61,10 +61,18 @@ class PollLoop(threading.Thread):
         self._finished(error)
 
     def _guarded(self, step: Callable[[], None]) -> None:
+        """Starts over as often as it takes: the way back may meet a doubt too, where a partition cannot be set back for example."""
         try:
-            step()
+            return step()
         except Doubt as doubt:
-            self._start_over(doubt)
+            cause = doubt
+        while True:
+            try:
+                return self._start_over(cause)
+            except Doubt as doubt:
+                if self._stopping.is_set():
+                    raise
+                cause = doubt
 
     def _check_stop(self) -> None:
         """A `Meanwhile` for waiting before the group is joined."""

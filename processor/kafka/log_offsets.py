@@ -7,7 +7,8 @@ question with `FENCED_LEADER_EPOCH`, and librdkafka (2.16) goes on asking with t
 look first.
 
 librdkafka's `query_watermark_offsets` asks for both sides and, when the broker refuses one of the two, may take what came for both (2.16):
-a log whose leader has just moved looks empty. A restore would find no state there, and a first start begin at the end.
+a log whose leader has just moved looks empty. A restore would find no state there, and a first start begin at the end. Its `list_offsets` asks several leaders
+at once, and where one of them does not answer in time returns -1001 for its partitions, without an error: that is an error here.
 """
 
 from __future__ import annotations
@@ -102,13 +103,28 @@ class LogOffsets:
                 self._refused.discard(topic)
         wanted = {ck.TopicPartition(*tp): side for tp in tps}
         found = self._handle.list_offsets(wanted, isolation_level=isolation, request_timeout=timeout)
+        answers: Answers = {Tp(asked.topic, asked.partition): Future() for asked in found}
         for asked, answer in found.items():
-            answer.add_done_callback(partial(_heed, self._refused, asked.topic))
-        return {Tp(asked.topic, asked.partition): answer for asked, answer in found.items()}
+            told = answers[Tp(asked.topic, asked.partition)]
+            answer.add_done_callback(partial(_tell, self._refused, asked.topic, told))
+        return answers
 
 
-def _heed(refused: set[str], topic: str, answer: Future[Any]) -> None:
+def _tell(refused: set[str], topic: str, told: Future[Any], answer: Future[Any]) -> None:
     """In a thread of the library, where no handle may end: so this holds none."""
-    failure = answer.exception()
-    if isinstance(failure, ck.KafkaException) and failure.args[0].code() in OLD_LEADERS:
-        refused.add(topic)
+    try:
+        offset_of(topic, answer)
+        told.set_result(answer.result())
+    except Exception as failure:  # noqa: BLE001 - whatever it is, it is for who asked
+        if isinstance(failure, ck.KafkaException) and failure.args[0].code() in OLD_LEADERS:
+            refused.add(topic)
+        told.set_exception(failure)
+
+
+def offset_of(topic: str, answer: Future[Any]) -> int:
+    """The offset in an answer of `list_offsets`. Raises `KafkaException`, also where the leader did not answer."""
+    offset = int(answer.result().offset)
+    if offset == ck.OFFSET_INVALID:
+        text = f"{topic}: the leader does not tell its offsets"
+        raise ck.KafkaException(ck.KafkaError(ck.KafkaError._TIMED_OUT, text, retriable=True))
+    return offset

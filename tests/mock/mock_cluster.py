@@ -61,14 +61,20 @@ def _library() -> ctypes.CDLL:
 
 
 class MockCluster:
-    """One broker in this process; a context manager."""
+    """Brokers in this process; a context manager. With several, all but `lead` concerns the first one.
 
-    def __init__(self, *topics: str, partitions: int = 2) -> None:
+    Args:
+        topics: To create.
+        partitions: Of each topic.
+        brokers: How many.
+    """
+
+    def __init__(self, *topics: str, partitions: int = 2, brokers: int = 1) -> None:
         self._library = _library()
         reason = ctypes.create_string_buffer(512)
         self._handle = self._library.rd_kafka_new(_PRODUCER, self._library.rd_kafka_conf_new(), reason, 512)
         assert self._handle, reason.value
-        self._cluster = self._library.rd_kafka_mock_cluster_new(self._handle, 1)
+        self._cluster = self._library.rd_kafka_mock_cluster_new(self._handle, brokers)
         self.bootstrap = self._library.rd_kafka_mock_cluster_bootstraps(self._cluster).decode()
         for topic in topics:
             self._library.rd_kafka_mock_topic_create(self._cluster, topic.encode(), partitions, 1)

@@ -14,7 +14,7 @@ from tests.processes import PATIENCE_S, wait_for
 from uow.processor.engine.ports import Committed, Tp
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.log_offsets import LogOffsets
-from uow.processor.kafka.log_reader import KafkaLogReader, Readiness
+from uow.processor.kafka.log_reader import REQUEST_S, KafkaLogReader, Readiness
 from uow.processor.kafka.worker_settings import WorkerSettings
 
 FETCH, LIST_OFFSETS, OFFSET_FETCH = 1, 2, 9
@@ -88,6 +88,18 @@ def test_question_that_is_refused_by_an_old_epoch_of_the_leader_is_answered_the_
     for broker in (-1, 1):
         cluster.lead(LOG.topic, 0, broker=broker)
     assert [ask(), ask()] == ["FENCED_LEADER_EPOCH", 3]
+
+
+def test_a_leader_that_does_not_answer_in_time_makes_no_log_look_empty() -> None:
+    """librdkafka returned -1001 for its partitions, without an error, if another leader was asked by the same question."""
+    with MockCluster(LOG.topic, brokers=2) as cluster:
+        for partition in (0, 1):
+            cluster.lead(LOG.topic, partition, broker=partition + 1)
+        other = Tp(LOG.topic, 1)
+        with closing(KafkaLogReader(Clients(WorkerSettings("A", cluster.bootstrap, "0")))) as reader:
+            assert reader.bounds([LOG, other]) == {LOG: (0, 0), other: (0, 0)}
+            cluster.late(LIST_OFFSETS, 2 * int(1000 * REQUEST_S))
+            assert reader.bounds([LOG, other]) == {LOG: (0, 0), other: (0, 0)}
 
 
 def test_a_question_under_way_keeps_no_handle_alive(cluster: MockCluster, clients: Clients) -> None:

@@ -25,6 +25,7 @@ from uow.client.references import END_EVENTS
 from uow.client.strict_log import read_registry, record_of
 from uow.config.loading import Settings
 from uow.errors import OrderConfigError
+from uow.processor.kafka.log_offsets import offset_of
 from uow.schemas.error_classes import ConfigError
 from uow.terminal.printing import wall_clock_ms
 from uow.topics import admin
@@ -237,7 +238,7 @@ def end_offsets(
         for number in range(count)
     }
     answers = client.list_offsets(asked, isolation_level=isolation, request_timeout=admin.TIMEOUT_S)
-    found = {(row.topic, row.partition): int(answer.result().offset) for row, answer in answers.items()}
+    found = {(row.topic, row.partition): offset_of(row.topic, answer) for row, answer in answers.items()}
     return {name: tuple(found[name, number] for number in range(count)) for name, count in counts.items()}
 
 

@@ -1,0 +1,63 @@
+"""The loop of a driver or a router, without what they do in a turn."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from uow.processor.engine.poll_loop import PollLoop
+from uow.processor.engine.ports import Doubt
+
+
+class Nothing:
+    """Stands for a port."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *given: None
+
+
+class Loop(PollLoop):
+    """The first turn, and some ways back, meet a doubt."""
+
+    def __init__(self, ways_back: int, stops: bool) -> None:
+        super().__init__("loop", cast(Any, Nothing()), cast(Any, Nothing()), threading.Event())
+        self.ways_back, self.stops = ways_back, stops
+        self.turns = self.backs = 0
+        self.ended: list[BaseException | None] = []
+
+    def _topics(self) -> list[str]:
+        return []
+
+    def _turn(self) -> None:
+        self.turns += 1
+        if self.turns == 1:
+            raise Doubt("a turn")
+        self.request_stop()
+
+    def _start_over(self, doubt: Doubt) -> None:
+        self.backs += 1
+        if self.stops:
+            self.request_stop()
+        if self.backs <= self.ways_back:
+            raise Doubt("a way back")
+
+    def _finished(self, error: BaseException | None) -> None:
+        self.ended.append(error)
+
+
+@pytest.mark.parametrize("ways_back", [0, 1, 3])
+def test_a_doubt_on_the_way_back_starts_over_again(ways_back: int) -> None:
+    """A partition could not be set back while its leader was silent: the worker ended with it."""
+    loop = Loop(ways_back, stops=False)
+    loop.run()
+    assert (loop.turns, loop.backs, loop.ended) == (2, ways_back + 1, [None])
+
+
+def test_a_worker_that_is_to_stop_does_not_try_for_ever() -> None:
+    loop = Loop(9, stops=True)
+    loop.run()
+    assert loop.backs == 1
+    assert isinstance(loop.ended[0], Doubt)
