@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient
 from tests.conftest import QUIET
 from tests.processes import PATIENCE_S, wait_for
 from uow.embedded.broker import CLUSTER_ID, HOST, EmbeddedBroker
+from uow.prove.frames import Proxy
 
 SETTINGS = {
     "default.replication.factor": "3",
@@ -39,10 +40,11 @@ class Node(EmbeddedBroker):
     Args:
         number: Its `node.id`.
         first: The node that is the controller; None: this one.
+        advertised: As that of `EmbeddedBroker`.
     """
 
-    def __init__(self, number: int, first: Node | None = None) -> None:
-        super().__init__(heap="256m", settings=SETTINGS)
+    def __init__(self, number: int, first: Node | None = None, advertised: int | None = None) -> None:
+        super().__init__(heap="256m", settings=SETTINGS, advertised=advertised)
         self.number, self.first = number, first
         self.controller = 0
 
@@ -51,7 +53,7 @@ class Node(EmbeddedBroker):
         if self.first is None:
             self.controller = controller
             return settings
-        settings["listeners"] = f"PLAINTEXT://{HOST}:{self.port}"
+        settings["listeners"] = settings["listeners"].replace(f",CONTROLLER://{HOST}:{controller}", "")
         settings["controller.quorum.voters"] = f"1@{HOST}:{self.first.controller}"
         return settings | {"process.roles": "broker", "node.id": str(self.number)}
 
@@ -72,17 +74,25 @@ class Node(EmbeddedBroker):
 
 
 class Cluster:
-    """Three nodes; a context manager."""
+    """Three nodes; a context manager.
 
-    def __init__(self) -> None:
-        first = Node(1)
-        self.nodes = {1: first, 2: Node(2, first), 3: Node(3, first)}
+    Args:
+        proxies: One before each node, started already: who begins at `behind` meets the nodes through them alone. The nodes meet each other directly.
+    """
+
+    def __init__(self, proxies: Sequence[Proxy] = ()) -> None:
+        ports = [proxy.port for proxy in proxies] or [None] * 3
+        first = Node(1, None, ports[0])
+        self.nodes = {1: first, 2: Node(2, first, ports[1]), 3: Node(3, first, ports[2])}
+        self.proxies = dict(zip(self.nodes, proxies, strict=False))
 
     def __enter__(self) -> Self:
         try:
             self.nodes[1].start()
             with ThreadPoolExecutor() as pool:
                 list(pool.map(lambda number: self.nodes[number].start(), (2, 3)))
+            for number, proxy in self.proxies.items():
+                proxy.upstream = self.nodes[number].behind
             self.admin = AdminClient({"bootstrap.servers": self.bootstrap}, logger=QUIET)
             wait_for(lambda: len(self.admin.list_topics(timeout=PATIENCE_S).brokers) == 3, PATIENCE_S, "three brokers")
             return self
@@ -103,6 +113,11 @@ class Cluster:
     def bootstrap(self) -> str:
         """All three."""
         return ",".join(node.bootstrap for node in self.nodes.values())
+
+    @property
+    def behind(self) -> str:
+        """All three, through their proxies."""
+        return ",".join(proxy.address for proxy in self.proxies.values())
 
     def leader(self, topic: str, partition: int) -> int:
         """Number of the node that leads a partition; -1 while there is none."""

@@ -6,7 +6,10 @@ import itertools
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,12 +17,16 @@ from strict_places import StrictPlace
 
 import uow
 from tests.broker.client_places import Topics
+from tests.broker.cluster import Cluster
 from tests.drill import order_programs
-from tests.kafka_broker import Kafka
+from tests.kafka_broker import Given, Kafka
 from tests.processes import PATIENCE_S, Process, wait_for
 from uow import errors
 from uow.embedded.broker import EmbeddedBroker
+from uow.prove.frames import Proxy, Way
 
+CUT_S = 12
+"""Longer than the sessions of a worker and of the readers."""
 RECORDS = int(os.environ.get("UOW_DRILL_RECORDS", "100000"))
 
 
@@ -132,6 +139,32 @@ def test_order_holds_over_kills_of_brokers_too(
     """The same with 100,000 records, and ten kills of the broker, the reader and the forwarder."""
     chain = Chain(own_broker, unique, tmp_path, spawn)
     run(chain, RECORDS, [chain.kill_broker, chain.kill_reader, chain.kill_forwarder] * 10)
+
+
+@pytest.fixture
+def behind_proxies() -> Iterator[Cluster]:
+    """Three brokers, each behind a proxy."""
+    with ExitStack() as stack:
+        yield stack.enter_context(Cluster([stack.enter_context(Proxy()) for _ in range(3)]))
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(900)
+def test_order_holds_while_one_of_three_brokers_hears_or_is_heard_only(
+    behind_proxies: Cluster, unique: str, tmp_path: Path, spawn: Callable[..., Process]
+) -> None:
+    """One-way cuts between a broker and all of its clients, longer than sessions last: of the leader of the input, then of the others."""
+    cluster = behind_proxies
+    chain = Chain(Given(cluster.behind), unique, tmp_path, spawn)
+    leader = cluster.leader(chain.place.components, 0)
+    others = sorted(cluster.proxies.keys() - {leader})
+
+    def cut(number: int, way: Way) -> None:
+        cluster.proxies[number].block(way)
+        time.sleep(CUT_S)
+        cluster.proxies[number].unblock()
+
+    run(chain, 3_000, [partial(cut, number, way) for number in (leader, *others) for way in Way])
 
 
 @pytest.mark.parametrize("seen", [[1, 3], [1, 2, 1, 3], [1, 2, 4, 3], [2], [1, 2]])

@@ -8,7 +8,19 @@ from collections.abc import Iterator
 import pytest
 
 from tests.frames.fake_broker import Client, FakeBroker, request
-from uow.prove.frames import Api, Fences, FrameFault, FrameRule, ProducerEpoch, Proxy, Request, parse, producer_of
+from tests.processes import wait_for
+from uow.prove.frames import (
+    Api,
+    Fences,
+    FrameFault,
+    FrameRule,
+    ProducerEpoch,
+    Proxy,
+    Request,
+    Way,
+    parse,
+    producer_of,
+)
 
 ADD, END, FETCH = Api.ADD_PARTITIONS_TO_TXN, Api.END_TXN, Api.FETCH
 
@@ -53,6 +65,25 @@ def test_held_request_arrives_late_and_its_answer_reaches_nobody(proxy: Proxy, b
         assert behind.came[-1] == request(END, 2)
         assert proxy.held == 0
         assert second.ask(request(FETCH, 4)) == 4
+
+
+@pytest.mark.parametrize("way", Way)
+def test_a_blocked_way_lets_the_other_pass_and_what_waited_arrives_late(
+    proxy: Proxy, behind: FakeBroker, way: Way
+) -> None:
+    with Client(proxy.address) as client:
+        assert client.ask(request(FETCH, 1)) == 1
+        proxy.block(way)
+        client.send(request(END, 2))
+        wait_for(lambda: way is Way.REQUESTS or len(behind.came) == 2)
+        assert client.hears_nothing()
+        assert len(behind.came) == (1 if way is Way.REQUESTS else 2)
+        proxy.unblock()
+        assert client.answer() == 2
+        proxy.block(way)
+        client.send(request(END, 3))
+    proxy.unblock()
+    wait_for(lambda: len(behind.came) == 3)
 
 
 def test_hole_swallows_both_ways_until_the_rules_are_cleared(proxy: Proxy, behind: FakeBroker) -> None:

@@ -87,6 +87,13 @@ class FrameFault(Enum):
     """The request passes, but only after all held requests have arrived."""
 
 
+class Way(Enum):
+    """A direction of traffic."""
+
+    REQUESTS = "requests"
+    ANSWERS = "answers"
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """The header of a request."""
@@ -236,6 +243,7 @@ class Proxy:
         self.counts: Counter[int] = Counter()
         """Number of requests received, by API key."""
         self.fences = Fences()
+        self.open_ways = {way: asyncio.Event() for way in Way}
         self._dice = random.Random(seed)
         self._rules: list[FrameRule] = []
         self._held: list[_Held] = []
@@ -256,6 +264,8 @@ class Proxy:
 
     def start(self) -> Self:
         """Starts listening."""
+        for way in self.open_ways.values():
+            way.set()
         self._thread.start()
         self._server = self._do(asyncio.start_server(self._accept, HOST, self.port, limit=LIMIT))
         self.port = self._server.sockets[0].getsockname()[1]
@@ -298,6 +308,15 @@ class Proxy:
                 link.cut()
 
         self._run(cut)
+
+    def block(self, way: Way) -> None:
+        """Nothing goes this way any more; the other one is open. As in a network, a client notices by its time-outs only."""
+        self._run(self.open_ways[way].clear)
+
+    def unblock(self) -> None:
+        """Both ways are open. What waited arrives late, requests also of connections that the client has closed since: TCP had kept them."""
+        for way in self.open_ways.values():
+            self._run(way.set)
 
     def release(self, wait_s: float = ARRIVAL_S) -> int:
         """Delivers the held frames in their order, and waits for the broker's answers, which are dropped.
@@ -399,6 +418,7 @@ class _Link:
         try:
             while True:
                 frame = await _frame(self._from_client)
+                await self._proxy.open_ways[Way.REQUESTS].wait()
                 if self.is_hole:
                     continue
                 request = parse(frame)
@@ -429,6 +449,7 @@ class _Link:
         try:
             while True:
                 frame = await _frame(self._from_broker)
+                await self._proxy.open_ways[Way.ANSWERS].wait()
                 (correlation,) = struct.unpack_from(">i", frame)
                 if correlation in self._lost:
                     break
