@@ -140,12 +140,14 @@ for module in pkgutil.walk_packages(uow.__path__, "uow.", onerror=lambda name: N
 
 RULES = (
     "uow.cli.rules_command",
+    "uow.ops.inner_groups",
     "uow.ops.rehearsal",
     "uow.ops.rules",
     "uow.processor.kafka.router",
     "uow.processor.kafka.rule_desk",
     "uow.processor.rules.",
     "uow.processor.shell.router_thread",
+    "uow.processor.sim.",
     "uow.testing",
 )
 """Modules of the extra `rules`."""
