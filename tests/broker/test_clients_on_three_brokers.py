@@ -40,7 +40,7 @@ def cluster() -> Iterator[Cluster]:
 def test_nothing_is_lost_doubled_or_overtaken_while_leaders_and_coordinators_move(
     cluster: Cluster, tmp_path: Path, number: int, seed: int
 ) -> None:
-    """F1, F7 to F12, F15, R-01, R-57: one of three brokers fails again and again, and so do producers, forwarders and readers."""
+    """F1, F7 to F12, F15, R-01, R-16, R-57: one of three brokers fails again and again, and so do producers, forwarders and readers."""
     running = RoundCluster(cluster.bootstrap, broker=cluster.nodes[number])
     result = play(running, tmp_path / "round", seed, [*PROGRAMS, *BROKERS], 24, math.inf)
     assert not result.findings.anomalies, result.findings.texts

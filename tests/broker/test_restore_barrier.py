@@ -1,4 +1,4 @@
-"""The restore barrier on a real broker, with a transaction open (ER-06): each question is asked while its answer would be wrong to a hasty reader.
+"""The restore barrier on a real broker, with a transaction open (ER-06, S-08): each question is asked while its answer would be wrong to a hasty reader.
 
 And the proof that these tests can fail: the reader with its isolation levels exchanged, and one that takes the last record for the end.
 """

@@ -34,7 +34,7 @@ def test_units_come_out_whole_and_a_stop_drains_and_exits_zero(place: Destinatio
 
 
 def test_killed_worker_loses_and_doubles_nothing_and_open_groups_survive(place: Destination) -> None:
-    """W-124, ER-09: a worker of the same name goes on where the last transaction ended."""
+    """W-124, ER-09, R-70: a worker of the same name goes on where the last transaction ended."""
     place.create(SHORT)
     place.send([("survivor", 1, False), ("survivor", 2, False)])
     place.send_units(2000)

@@ -1,4 +1,4 @@
-"""Every client sends a key to the same partition (W-109): what Java, Go, JavaScript and Python clients answered, held against ours."""
+"""Every client sends a key to the same partition (W-109, S-20): what Java, Go, JavaScript and Python clients answered, held against ours."""
 
 from __future__ import annotations
 

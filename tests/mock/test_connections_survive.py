@@ -60,7 +60,7 @@ def later(what: Any, seconds: float) -> threading.Timer:
 
 
 def test_all_brokers_gone_for_a_while_is_waited_out_by_the_same_objects_r02_r06_r11_r27(cluster: MockCluster) -> None:
-    """Default settings. The reader ends, and says why; one that asks for `all` goes on."""
+    """Default settings. The reader ends, and says why; one that asks for `all` goes on, and `receive_nowait` waits for nothing (R-45)."""
     heard: list[Any] = []
     with (
         uow.connect(cluster.bootstrap, listener=heard.append) as connection,

@@ -1,4 +1,4 @@
-"""What a broker answers while it mends itself keeps no partition from being restored (ER-06, R-34)."""
+"""What a broker answers while it mends itself keeps no partition from being restored (ER-06, R-34, R-74)."""
 
 from __future__ import annotations
 

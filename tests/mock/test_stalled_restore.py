@@ -1,4 +1,4 @@
-"""A restore whose position does not move: what explains it, and what does not (ER-10, `restore_stall_ms`)."""
+"""A restore whose position does not move: what explains it, and what does not (ER-10, R-74, `restore_stall_ms`)."""
 
 from __future__ import annotations
 
