@@ -7,7 +7,7 @@ BIN     = $(VENV)/bin
 export VENV
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-docker test-clients bench bench-audit bench-spark drill sim ci lint format types arch mutants docs lock clean distclean
+.PHONY: help setup demo test test-spark test-docker test-clients bench bench-audit bench-spark drill sim ci lint format types arch mutants docs lock clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,8 +24,13 @@ demo: setup ## both stories on an embedded broker; ARGS='low-stock --keep' for o
 PARALLEL ?= -n 7 --no-loadscope-reorder
 # A test that fails is tried once more, and what it failed with is printed (decision 67); RERUNS=0 to see each at its first try.
 RERUNS  ?= 1
-test: setup ## every test but the docker tier and the drills; ARGS='-k name' selects
-	@$(BIN)/python -m pytest $(PARALLEL) --reruns $(RERUNS) $(ARGS)
+# Tests with a Spark session, one in a hundred, take as long as all others together (decision 103): `make ci` has them, and is one run of both.
+TIERS   ?= -m 'not spark and not docker and not drill and not clients'
+test: setup ## every test but those with a Spark session, the docker tier and the drills; ARGS='-k name' selects
+	@$(BIN)/python -m pytest $(PARALLEL) --reruns $(RERUNS) $(TIERS) $(ARGS)
+
+test-spark: setup ## the tests with a Spark session
+	@$(BIN)/python -m pytest $(PARALLEL) --reruns $(RERUNS) -m 'spark and not docker and not drill' $(ARGS)
 
 test-docker: setup ## the docker tier: compose and testcontainers; skips where no engine answers
 	@UOW_TEST_BROKER=docker $(BIN)/python -m pytest -m docker $(ARGS)
@@ -43,7 +48,7 @@ bench: setup ## cost per component against the two comparison loops
 bench-audit: setup ## time and CPU of an audit beside those of the sink, of the same components
 	@$(BIN)/python -m bench.audit $(ARGS)
 
-bench-spark: setup ## rows a second and CPU of the sink against a plain Kafka-to-Parquet query
+bench-spark: setup ## rows a second and CPU of the sink against queries that copy, and that decode, the same topic
 	@$(BIN)/python -m bench.spark $(ARGS)
 
 MINUTES ?= 20
@@ -55,7 +60,8 @@ drill: setup ## uow prove, the long version; MINUTES= SEED= TIMES= ARGS='--worke
 sim: setup ## simulated clusters under faults: SEEDS=0..9999, ARGS='-j 2'
 	@$(BIN)/python -m uow.processor.sim --seeds $(or $(SEEDS),0..9999) $(ARGS)
 
-ci: lint types arch test-clients test ## what CI runs
+ci: TIERS =
+ci: lint types arch test-clients test ## what CI runs: `make test` with the tests of Spark, lint, types and import contracts
 
 lint: setup ## ruff: rules and formatting
 	@$(BIN)/ruff check .
