@@ -1,4 +1,5 @@
-"""`python -m bench.spark`: the sink and a plain Kafka-to-Parquet query drain the same preloaded `D.units`, by turns.
+"""`python -m bench.spark`: the sink, a plain Kafka-to-Parquet query, and one that decodes units into a Delta table and does nothing else, drain the same
+preloaded `D.units`, by turns.
 
 Each is a process with a JVM of its own, started by the same function. Units per second count from the moment when its checkpoint has the first batch
 planned to the end of the process, CPU over the whole process; the CPU from that moment on is beside it.
@@ -16,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from uuid import uuid4
 
 import psutil
 import pyarrow.dataset as arrow
@@ -51,6 +53,10 @@ class Load:
     whole_s: float
     whole_cpu_s: float
     peak_mb: float
+
+    def compared_to(self, other: Load) -> dict[str, float]:
+        """Ratios of speed and of CPU."""
+        return {"speed": self.per_s / other.per_s, "whole_cpu": self.whole_cpu_s / other.whole_cpu_s}
 
 
 class Tree:
@@ -123,7 +129,18 @@ class SparkBench:
 
     def plain(self, destination: str, folder: Path) -> Load:
         """The plain query; its rows are counted."""
-        command = [sys.executable, "-m", "bench.plain_query", self.place.bootstrap, f"{destination}.units", str(folder)]
+        return self._query("bench.plain_query", destination, folder)
+
+    def decoded(self, destination: str, folder: Path) -> Load:
+        """The query that decodes units into a Delta table, and does nothing else; its rows are counted."""
+        return self._query("bench.decoded_query", destination, folder)
+
+    def tuned(self, destination: str, folder: Path) -> Load:
+        """The same with the sink's properties of Spark, of Parquet and of the JVM."""
+        return self._query("bench.decoded_query", destination, folder, "tuned")
+
+    def _query(self, module: str, destination: str, folder: Path, *options: str) -> Load:
+        command = [sys.executable, "-m", module, self.place.bootstrap, f"{destination}.units", str(folder), *options]
         done = measure(folder / "log", command, folder / "checkpoint" / "offsets" / "0", self.units)
         self.check(folder / "table")
         return done
@@ -166,8 +183,8 @@ class GroupingBench:
     units: int
 
     def preload(self) -> str:
-        """Fills `D.components` of a new destination; its name."""
-        destination = self.place.destination("grouping")
+        """Fills `D.components` of a new destination; its name, another one each time."""
+        destination = self.place.destination(f"grouping-{uuid4().hex[:6]}")
         topics = self.place.create(self.place.application(), destination)
         produce(self.place.bootstrap, topics.components, replace(WORKLOADS["w5"], duplicates=0.0, units=self.units))
         return destination
@@ -204,24 +221,29 @@ def run(place: BenchBroker, units: int, rounds: int, say: Say) -> Results:
     say("preloading")
     destination = bench.preload()
     for number in range(rounds):
-        turns: dict[str, Callable[[str, Path], Load]] = {"plain query": bench.plain, "sink": bench.sink}
+        turns: dict[str, Callable[[str, Path], Load]] = {
+            "plain query": bench.plain,
+            "decoded query": bench.decoded,
+            "decoded query, tuned": bench.tuned,
+            "sink": bench.sink,
+        }
         done: dict[str, Load] = {}
         for name in turns if number % 2 == 0 else reversed(turns):
             folder = place.folder / f"{name}-{number}"
             folder.mkdir()
             done[name] = turns[name](destination, folder)
             shutil.rmtree(folder)
-        plain, sink = done["plain query"], done["sink"]
-        ratios = {
-            "speed": sink.per_s / plain.per_s,
-            "whole_cpu": sink.whole_cpu_s / plain.whole_cpu_s,
-            "cpu": sink.cpu_s / plain.cpu_s,
-        }
-        results.add("plain query", asdict(plain))
-        results.add("sink", asdict(sink) | ratios)
+        plain, by_hand = done["plain query"], done["decoded query"]
+        for name, load in done.items():
+            to_plain = {} if load is plain else load.compared_to(plain)
+            to_query = (
+                {f"{ratio}_by_hand": of for ratio, of in load.compared_to(by_hand).items()} if name == "sink" else {}
+            )
+            results.add(name, asdict(load) | to_plain | to_query)
+        ratios = done["sink"].compared_to(by_hand)
         say(
-            f"round {number + 1}: plain query {plain.per_s:,.0f} units/s, sink {sink.per_s:,.0f} units/s: "
-            f"{ratios['speed']:.2f} x its rows per second, {ratios['whole_cpu']:.2f} x its CPU"
+            f"round {number + 1}: sink {done['sink'].per_s:,.0f} units/s: {ratios['speed']:.2f} x the rows per second "
+            f"of the decoded query, {ratios['whole_cpu']:.2f} x its CPU"
         )
     return results
 
@@ -247,8 +269,9 @@ COLUMNS = (
     ("speed", "x the rows/s", "{:.2f}"),
     ("whole_cpu_s", "CPU s", "{:.1f}"),
     ("whole_cpu", "x the CPU", "{:.2f}"),
+    ("speed_by_hand", "x the rows/s of the decoded query", "{:.2f}"),
+    ("whole_cpu_by_hand", "x its CPU", "{:.2f}"),
     ("cpu_s", "CPU s from the first batch on", "{:.1f}"),
-    ("cpu", "x of it", "{:.2f}"),
     ("whole_s", "s with start", "{:.1f}"),
     ("peak_mb", "peak MB", "{:.0f}"),
 )

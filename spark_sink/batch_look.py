@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as sql
 
-from uow.spark_sink.superseded import hashes_of, hashes_of_text
+from uow.spark_sink.superseded import former_hashes, hashes_of_text, own_hash
 
 WAIT_S: Final = 30.0
 """Time that Spark gets to deliver what it observed; it does so in the background."""
@@ -63,7 +64,9 @@ class BatchLook:
 
     def __init__(self, records: DataFrame, frames: Sequence[str], topics: Sequence[str]) -> None:
         self._observation = Observation()
-        of_plain = sql.flatten(sql.collect_list(sql.when(sql.col("is_plain"), hashes_of(topics, "unit."))))
+        of_plain = sql.collect_list(sql.when(sql.col("is_plain"), own_hash("unit.")))
+        # hardly any, and an array for each unit would be dear
+        of_former = sql.flatten(sql.collect_list(sql.when(sql.col("is_plain"), former_hashes(topics, "unit."))))
         of_others = sql.collect_set(sql.when(~sql.col("is_plain"), sql.col("frame")))
         self.records = records.observe(
             self._observation,
@@ -72,6 +75,7 @@ class BatchLook:
             sql.count_if(sql.col("is_plain")).alias("plain"),
             sql.max(sql.when(sql.col("is_plain"), sql.expr(CLOSED_AT))).alias("closed_at"),
             sql.array_join(of_plain, ",").alias("hashes"),
+            sql.array_join(of_former, ",").alias("former"),
             sql.array_join(of_others, ",").alias("frames"),
         )
 
@@ -89,6 +93,6 @@ class BatchLook:
             found["encoded"],
             found["plain"],
             found["closed_at"],
-            hashes_of_text(found["hashes"]),
+            np.concatenate([hashes_of_text(found["hashes"]), hashes_of_text(found["former"])]),
             sorted(filter(None, found["frames"].split(","))),
         )

@@ -53,13 +53,14 @@ CASE WHEN array_contains(headers.name, '{names.POS}')
 _IS_UNIT = f"""
 array_contains(headers, named_struct('name', '{names.KIND}', 'value', CAST('unit' AS BINARY))) AND NOT array_contains(headers.name, '{names.SEQ}')
 """
-_IS_TIME = "{} BETWEEN TIMESTAMP'0001-01-02 00:00:00Z' AND TIMESTAMP'9999-12-31 23:59:59.999Z'"
+_EARLIEST, _LATEST = "TIMESTAMP'0001-01-02 00:00:00Z'", "TIMESTAMP'9999-12-31 23:59:59.999Z'"
+_IS_TIME = f"{{}} BETWEEN {_EARLIEST} AND {_LATEST}"
 _IS_WHOLE_UNIT = f"""
 is_valid_utf8(unit.id) AND is_valid_utf8(unit.unit_id) AND is_valid_utf8(unit.destination)
 AND {_IS_TIME.format("unit.opened_at")} AND {_IS_TIME.format("unit.closed_at")} AND coalesce({_IS_TIME.format("unit.expires_at")}, true)
 AND is_valid_utf8(array_join(unit.components.source.topic, ',')) AND is_valid_utf8(array_join(unit.components.component_id, ','))
 AND is_valid_utf8(array_join(flatten(unit.components.headers).name, ','))
-AND coalesce({_IS_TIME.format("array_min(unit.components.timestamp)")} AND {_IS_TIME.format("array_max(unit.components.timestamp)")}, true)
+AND coalesce(array_min(unit.components.timestamp) >= {_EARLIEST} AND array_max(unit.components.timestamp) <= {_LATEST}, true)
 """
 """Of all components at once: Spark interprets functions with a lambda (`forall`), which took a tenth of a load. Texts with a comma between them are valid
 together only if each is."""
@@ -89,8 +90,12 @@ def with_frame(records: DataFrame, unit_topics: Sequence[str], outcomes_topic: s
 
     On `D.outcomes` there is nothing else, so every record there has a frame.
     """
+    return records.withColumn("frame", _frame(unit_topics, outcomes_topic))
+
+
+def _frame(unit_topics: Sequence[str], outcomes_topic: str) -> Column:
     is_unit = sql.col("topic").isin(*unit_topics) & sql.expr(_IS_UNIT)
-    return records.withColumn("frame", sql.when(is_unit | (sql.col("topic") == outcomes_topic), sql.expr(_FRAME)))
+    return sql.when(is_unit | (sql.col("topic") == outcomes_topic), sql.expr(_FRAME))
 
 
 def frames_of(records: DataFrame) -> list[str]:
@@ -122,6 +127,20 @@ class RecordDecoder:
             f"{SINGLE_OBJECT}:{header}" for header, schema in self._writers.items() if schema.record == UNIT
         )
         """The frames of units in Avro by released schemas, which need neither a look at the records nor Python."""
+
+    def with_plain_units(self, records: DataFrame, topics: DestinationTopics, unit_topics: Sequence[str]) -> DataFrame:
+        """Adds `frame`, `unit`, and `is_plain`, which is true for a unit that is a row as it was decoded: nothing has to be fetched.
+
+        Says of these what `decode` and `with_table` say, in two steps: Spark copies the whole row at each.
+        """
+        frame, body, none = _frame(unit_topics, topics.outcomes), sql.expr("substring(value, 11)"), sql.lit(None)
+        unit = none.cast(self._kinds[UNIT])
+        for name in self.plain:
+            decoded = self._from_avro(body, UNIT, self._writers[name.partition(":")[2]])
+            unit = sql.when(frame == name, decoded).otherwise(unit)
+        is_ours = (sql.col("topic") != topics.outcomes) & (sql.col("unit.destination") == topics.destination)
+        is_plain = sql.expr(f"coalesce({_IS_WHOLE[UNIT]}, false)") & is_ours & ~sql.expr(REFERS)
+        return records.select("*", frame.alias("frame"), unit.alias("unit")).withColumn("is_plain", is_plain)
 
     def decode(self, records: DataFrame, frames: Sequence[str]) -> DataFrame:
         """Adds a column for each of `RECORDS`, of which at most one is not null, and `problem`.
@@ -259,8 +278,13 @@ REFERS: Final = "array_max(unit.components.reference.length) IS NOT NULL"
 """SQL that is true for a unit with components left in `D.components` (W-117)."""
 
 
-IS_PLAIN: Final = f"goes_to = '{Table.UNITS}' AND NOT {REFERS}"
-"""SQL that is true for a unit that is a row as it was decoded: nothing has to be fetched."""
+def plain_units(decoded: DataFrame) -> DataFrame:
+    """The plain units of `RecordDecoder.with_plain_units`, as `with_table` gives them.
+
+    Their values are no documents, and need not be copied. Where a constant decides a branch, Spark leaves it out.
+    """
+    constants = {"frame": sql.lit(SINGLE_OBJECT), "goes_to": sql.lit(Table.UNITS.value)}
+    return decoded.where("is_plain").withColumns({**constants, "value": sql.lit(None).cast("binary")})
 
 
 def with_components(decoded: DataFrame, fetch: Callable[[DataFrame], DataFrame]) -> DataFrame:

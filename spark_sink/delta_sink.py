@@ -31,11 +31,11 @@ from uow.schemas.error_classes import StateCorruptedError, UowError
 from uow.spark_sink.batch_look import CLOSED_AT, BatchLook, is_encoded
 from uow.spark_sink.checkpoint import PlannedBatch, StreamCheckpoint
 from uow.spark_sink.decode import (
-    IS_PLAIN,
     REFERS,
     ROWS,
     RecordDecoder,
     frames_of,
+    plain_units,
     tables_of,
     with_components,
     with_frame,
@@ -359,22 +359,16 @@ class SinkBatch:
         framed = with_frame(self.records, topics if self.sink.forms_units else (), self.sink.names.outcomes)
         if not topics or not self.sink.forms_units:
             return framed, None, Written(0)
-        routed = self._routed(self.decoder.decode(framed, self.decoder.plain)).withColumn(
-            "is_plain", sql.expr(IS_PLAIN)
-        )
-        look = BatchLook(routed, self.decoder.plain, self.sink.unit_topics)
-        # Spark copies a row at each step, and the value of a unit in Avro is no document
-        bare = look.records.where("is_plain").withColumn("value", sql.lit(None).cast("binary"))
-        units = self._rows(Table.UNITS, bare)
-        self._append(Table.UNITS, units)
+        decoded = self.decoder.with_plain_units(self.records, self.sink.names, topics)
+        look, plain = BatchLook(decoded, self.decoder.plain, self.sink.unit_topics), plain_units(decoded)
+        self._append(Table.UNITS, self._rows(Table.UNITS, plain_units(look.records)))
         if self.form is ComponentsForm.TABLE:
-            self._append(Table.COMPONENTS, self._rows(Table.COMPONENTS, routed.where("is_plain")))
+            self._append(Table.COMPONENTS, self._rows(Table.COMPONENTS, plain))
         found = None if self.planned.is_repeated else look.get()
-        plain = routed.where("is_plain")
         if found is None:
             if self.known.add(hashes(plain.select(sql.explode(hashes_of(self.sink.unit_topics, "unit."))))):
                 self._mark(plain)
-            return routed.where("NOT is_plain").select(*framed.columns), None, Written(plain.count())
+            return decoded.where("NOT is_plain").select(*framed.columns), None, Written(plain.count())
         if self.known.add(found.hashes):
             self._mark(plain)
         written = Written(found.plain, found.closed_at)
@@ -382,7 +376,7 @@ class SinkBatch:
             return None, None, written
         if found.plain == found.encoded:
             return framed.where(~is_encoded(self.decoder.plain)), found.frames, written
-        return routed.where("NOT is_plain").select(*framed.columns), found.frames, written
+        return decoded.where("NOT is_plain").select(*framed.columns), found.frames, written
 
     def _rest(self, others: DataFrame, frames: Sequence[str] | None) -> Written:
         """Writes other records than plain units.

@@ -114,9 +114,20 @@ def hashes_of(topics: Sequence[str], of: str = "") -> Column:
         topics: All topics of units.
         of: Prefix of the unit's own columns.
     """
-    own, former = sql.xxhash64(f"{of}unit_id", "topic"), sql.expr(FORMER.replace("generation", f"{of}generation"))
-    both = sql.array(own, *(sql.xxhash64(former, sql.lit(topic)) for topic in topics))
-    return sql.when(former.isNotNull(), both).otherwise(sql.array(own))
+    former = former_hashes(topics, of)
+    own = sql.array(own_hash(of))
+    return sql.when(former.isNotNull(), sql.concat(own, former)).otherwise(own)
+
+
+def own_hash(of: str = "") -> Column:
+    """The hash of a unit in its topic; `of` as of `hashes_of`."""
+    return sql.xxhash64(f"{of}unit_id", "topic")
+
+
+def former_hashes(topics: Sequence[str], of: str = "") -> Column:
+    """The hashes of the unit that a corrected one takes the place of; null for any other. Arguments as of `hashes_of`."""
+    former = sql.expr(FORMER.replace("generation", f"{of}generation"))
+    return sql.when(former.isNotNull(), sql.array(*(sql.xxhash64(former, sql.lit(topic)) for topic in topics)))
 
 
 def hashes(hashed: DataFrame) -> Any:
