@@ -320,14 +320,18 @@ class _Run:
         audit, span, state = self.audit, self.span, self.state
         ledgers = begins(audit.cluster, self.names.closed_changelog) if state is None else {}
         cut = frozenset(partition for partition, start in ledgers.items() if start)
-        wanted = Expectations(audit.cluster, self.names, audit.policy, span, self.begin, self.leave, cut, audit.rules)
         stored = self._stored()
-        tables = self._rows(stored)
+        own = self._rows(stored)
+        tables = own | {Table.COMPONENTS: with_nested(self.spark, own[Table.COMPONENTS], own[Table.UNITS])}
+        is_nested = "components" in own[Table.UNITS].columns
+        wanted = Expectations(
+            audit.cluster, self.names, audit.policy, span, self.begin, self.leave, cut, audit.rules, is_nested
+        )
         partitions = self.spark.range(0, len(span.end), 1, len(span.end))
         expected = partitions.mapInArrow(wanted.entries(), expectations.ENTRIES)
         passed = {} if state is None else state.passed
         keys = balance.balance(
-            Sides(expected, tables, self.names, span, self.reach, passed, self._residue(), self.keys)
+            Sides(expected, own, self.names, span, self.reach, passed, self._residue(), self.keys)
         ).persist()
         try:
             balanced = self._balanced(keys, tables)
@@ -385,7 +389,7 @@ class _Run:
         }
 
     def _rows(self, stored: Stored) -> dict[Table, DataFrame]:
-        """The rows that count: of an incremental audit those from where the last one had come."""
+        """The rows of each table that count: of an incremental audit those from where the last one had come."""
         # Spark knows that nothing is false; an empty table it would read
         count = {table: found.rows.where("false") if found.is_empty else found.rows for table, found in stored.items()}
         if self.state is not None:
@@ -397,7 +401,7 @@ class _Run:
         is_routers = (sql.col("source_topic") != self.names.components) & sql.expr(_HAS_INPUT)
         count[Table.REJECTED] = count[Table.REJECTED].where(~sql.coalesce(is_routers, sql.lit(False)))
         count[Table.PASSED] = count[Table.PASSED].where(~self.keys.is_free())
-        return count | {Table.COMPONENTS: with_nested(self.spark, count[Table.COMPONENTS], count[Table.UNITS])}
+        return count
 
     def _residue(self) -> DataFrame | None:
         """The residue that the last audit left; None if it left none."""

@@ -63,7 +63,7 @@ class Sides:
 
     Attributes:
         expected: Columns `uow.spark_sink.expectations.ENTRIES`.
-        tables: Rows of the tables that count.
+        tables: Rows of the tables that count; components that are in rows of `units` are not among those of `components`.
         topics: Names of the topics.
         span: Range of the input; of an incremental audit with those before it.
         reach: Rows of records from these offsets on are looked at once more by the next incremental audit.
@@ -232,8 +232,16 @@ def _found(sides: Sides) -> list[DataFrame]:
     of_id, place = sql.lit(expectations.OF_ID), sql.expr("concat_ws('/', source_partition, source_offset)")
     keys = sides.keys
     has_id = sql.col("id").isNotNull() & ~keys.by_rule()
-    outside = _outside(span)
-    is_corrected = sql.expr(FORMER).isNotNull()  # all of its components but one are in the former unit as well
+    outside = _outside(span, sql.col("source_partition"), sql.col("source_offset"))
+    outside_document = _document_outside(sides)
+    is_nested = "components" in tables[Table.UNITS].columns
+    within = outside_within = sql.lit(0)
+    if is_nested:
+        places = sql.filter("components.source", lambda at: _outside(span, at["partition"], at["offset"]) > 0)
+        within, outside_within = (sql.coalesce(sql.size(each), within) for each in ("components.seq", places))
+    is_document, is_corrected = sql.expr(IS_DOCUMENT), sql.expr(FORMER).isNotNull()
+    # of a corrected unit all components but one are in the former unit as well
+    before = sql.when(is_corrected, sql.col("count") - 1).otherwise(0)
     stays = is_before(sides.reach)
     stays_component = is_before(sides.reach, ("unit_topic", "unit_partition", "unit_offset"))
     return [
@@ -242,11 +250,14 @@ def _found(sides: Sides) -> list[DataFrame]:
             of_id,
             keys.group(),
             stays,
-            prints.unit(keys.is_free()),
-            _document_outside(sides),
-            sql.when(sql.expr(IS_DOCUMENT) | is_corrected, sql.lit(Fate.DELIVERED)),
+            prints.unit(keys.is_free(), is_nested=is_nested),
+            outside_document + outside_within,
+            sql.when(is_document | is_corrected | (within > 0), sql.lit(Fate.DELIVERED)),
             sql.when(is_unit, sql.col("offset")),
-            sql.when(sql.expr(IS_DOCUMENT), sql.col("count")).when(is_corrected, 1 - sql.col("count")).otherwise(1),
+            sql.when(is_document, (1 - outside_document) * sql.col("count")).otherwise(
+                within - outside_within - before
+            ),
+            1 + within,
         ),
         _entry(
             tables[Table.COMPONENTS],
@@ -295,14 +306,12 @@ def _plain(plain: DataFrame, stays: Column, sides: Sides) -> list[DataFrame]:
     return found
 
 
-def _outside(span: OffsetSpan) -> Column:
-    """1 for a row whose record is not in the range, else 0."""
-    offset = sql.col("source_offset")
+def _outside(span: OffsetSpan, source: Column, offset: Column) -> Column:
+    """1 for a record of partition `source` that is not in the range, else 0."""
     is_inside = sql.lit(False)
     for partition, end in span.end.items():
-        here = (sql.col("source_partition") == partition) & (offset >= span.start[partition]) & (offset < end)
-        is_inside = is_inside | here
-    is_outside = offset.isNotNull() & sql.col("source_partition").isin(*span.end) & ~is_inside
+        is_inside = is_inside | ((source == partition) & (offset >= span.start[partition]) & (offset < end))
+    is_outside = offset.isNotNull() & source.isin(*span.end) & ~is_inside
     return sql.when(is_outside, 1).otherwise(0)
 
 
@@ -329,11 +338,12 @@ def _entry(
     outside: Column | None = None,
     fate: Column | None = None,
     offset: Column | None = None,
-    count: Column | None = None,
+    here: Column | None = None,
+    found: Column | int = 1,
 ) -> DataFrame:
     a, b = (sql.lit(0), sql.lit(0)) if data is None else prints.columns(data)
     outside = (sql.lit(0) if outside is None else outside).cast("bigint")
-    here = (1 - outside) * (sql.lit(1) if count is None else count)
+    here = (1 - outside if here is None else here).cast("bigint")
     return rows.select(
         kind.alias("kind"),
         key.alias("key"),
@@ -347,7 +357,7 @@ def _entry(
         here.alias("n"),
         here.alias("here"),
         stays.alias("stays"),
-        sql.lit(1).alias("found"),
+        sql.lit(found).alias("found"),
         (sql.lit(None) if offset is None else offset).cast("bigint").alias("offset"),
         sql.lit(0).alias("left_side"),
     )

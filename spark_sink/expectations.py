@@ -114,6 +114,7 @@ class Expectations:
         leave: Folder for the state at the end of the range; None for none.
         cut_ledgers: Partitions of which retention has deleted the beginning of the ledger, as far as nothing before the range was read of it.
         rules: Rules of the destination.
+        is_nested: True if the components are in the rows of `units`.
     """
 
     cluster: Cluster
@@ -124,6 +125,7 @@ class Expectations:
     leave: Path | None = None
     cut_ledgers: frozenset[int] = frozenset()
     rules: DestinationRules = NO_RULES
+    is_nested: bool = False
 
     @property
     def keys(self) -> AuditKeys:
@@ -356,8 +358,11 @@ class _PartitionTask:
             yield Entry(OF_ID, key, 1)  # no table has this: it makes the id differ
         for topic in row.topics or ():
             bodies = group.in_order()
-            both = prints.of_components(row, topic, bodies) if row.is_listed else 0
-            both ^= prints.of_unit(row, self._wanted.topics.destination, topic, is_free=topic in self._keys.free_topics)
+            is_nested = self._wanted.is_nested and row.is_listed and not row.is_run
+            within, is_free = bodies if is_nested else None, topic in self._keys.free_topics
+            both = prints.of_unit(row, self._wanted.topics.destination, topic, within, is_free=is_free)
+            if row.is_listed and not is_nested:
+                both ^= prints.of_components(row, topic, bodies)
             turn = None
             is_early = group.ruled is not None and effect.closed.outcome is not UnitOutcome.COMPLETE
             if due is None and topic == self._wanted.topics.units and not is_early:

@@ -19,6 +19,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.avro.functions import to_avro
 
 from uow.schemas import framing
+from uow.schemas.component import long
 from uow.spark_sink.recompute import Row
 from uow.topics import headers as names
 
@@ -36,19 +37,34 @@ def halves(both: int) -> tuple[int, int]:
     return both >> _BITS, both & (1 << _BITS) - 1
 
 
-def of_unit(group: Row, destination: str, topic: str, *, is_free: bool = False) -> int:
-    """The fingerprint of the row in `units` of a recomputed group; `is_free` if its topic has partitions of its own."""
+def of_unit(
+    group: Row, destination: str, topic: str, bodies: Sequence[bytes] | None = None, *, is_free: bool = False
+) -> int:
+    """The fingerprint of the row in `units` of a recomputed group.
+
+    Args:
+        group: The row of the group.
+        destination: Its destination.
+        topic: Topic of the unit.
+        bodies: Avro bodies of the components in the row, in number order; None if they are no part of it.
+        is_free: True if the topic has partitions of its own.
+    """
     headers = ",".join(
         f"{name.encode().hex()}={'-' if raw is None else raw.hex()}" for name, raw in group.headers or ()
-    )
+    ).upper()
     expires = "-" if group.expires_at is None else group.expires_at
     partition = "-" if is_free else group.partition
     document = "-" if group.document is None else group.document.hex()
     text = (
         f"{group.unit_id}/{topic}/{destination}/{group.generation}/{group.outcome}/{group.reason}/{group.opened_at}/{group.closed_at}/"
-        f"{expires}/{group.size}/{group.held_bytes}/{group.missing}/{partition}/{(group.key or b'').hex()}/{headers}/{document}"
+        f"{expires}/{group.size}/{group.held_bytes}/{group.missing}/{partition}/{(group.key or b'').hex().upper()}/{headers}/{document}"
     )
-    return of_bytes(text.encode())
+    return of_bytes(text.encode() if bodies is None else b"%b%b" % (text.encode(), array(bodies)))
+
+
+def array(bodies: Sequence[bytes]) -> bytes:
+    """An Avro array of these items, in one block as Avro's writer makes it."""
+    return b"%b%b\0" % (long(len(bodies)), b"".join(bodies)) if bodies else b"\0"
 
 
 def of_components(group: Row, topic: str, bodies: Sequence[bytes]) -> int:
@@ -107,16 +123,30 @@ array_join(transform(missing, r -> CASE WHEN r.first = r.last THEN CAST(r.first 
 """
 """SQL for the missing numbers of a row in `units`, as text."""
 
-_HEADERS: Final = (
-    "array_join(transform(headers, h -> concat(lower(hex(h.name)), '=', coalesce(lower(hex(h.value)), '-'))), ',')"
-)
+_HEADERS: Final = "array_join(transform(headers, h -> concat(hex(h.name), '=', coalesce(hex(h.value), '-'))), ',')"
+"""In capitals: Spark's `lower` asks a library for all languages, which takes a second to load."""
 
 
-def unit(is_free: Column) -> Column:
-    """The text of a row in `units`; `is_free` as in `of_unit`."""
+def unit(is_free: Column, *, is_nested: bool = False) -> Column:
+    """The bytes of a row in `units`: text, then its components, if they are in it; `is_free` as in `of_unit`."""
     partition = sql.when(~is_free, sql.col("partition").cast("string"))
-    before, after = _text(*_UNIT), _text("lower(hex(key))", _HEADERS, "sha2(document, 256)")
-    return sql.concat_ws("/", before, sql.coalesce(partition, sql.lit("-")), after)
+    before, after = _text(*_UNIT), _text("hex(key)", _HEADERS, "sha2(document, 256)")
+    text = sql.concat_ws("/", before, sql.coalesce(partition, sql.lit("-")), after).cast("binary")
+    if not is_nested:
+        return text
+    parts = to_avro(sql.expr(_COMPONENTS), f'{{"type": "array", "items": {framing.definition_text("Component")}}}')
+    held = sql.when(sql.expr(_IS_SOUND), parts).otherwise(sql.lit(b"?"))
+    return sql.when(sql.col("components").isNull(), text).otherwise(sql.concat(text, held))
+
+
+_IS_SOUND: Final = """coalesce(forall(components, c -> c.seq IS NOT NULL AND c.end IS NOT NULL AND c.timestamp IS NOT NULL AND c.source.topic IS NOT NULL
+  AND c.source.partition IS NOT NULL AND c.source.offset IS NOT NULL AND c.headers IS NOT NULL AND forall(c.headers, h -> h.name IS NOT NULL)), false)"""
+"""SQL that is true for components with everything that Avro needs, as each has that the sink wrote."""
+
+_COMPONENTS: Final = """IF(array_max(components.reference.length) IS NULL, components, transform(components, c -> named_struct('seq', c.seq, 'end', c.end,
+  'component_id', c.component_id, 'key', c.key, 'value', c.value, 'headers', c.headers, 'timestamp', c.timestamp, 'source', c.source,
+  'reference', CAST(NULL AS STRUCT<length: BIGINT, crc32c: BIGINT>))))"""
+"""The components as the worker held them: whole, also where the unit's record refers to them."""
 
 
 _UNIT: Final = (

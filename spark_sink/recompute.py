@@ -150,6 +150,7 @@ class Row(NamedTuple):
         topics: Topics that the unit goes to by its routes, or the target of its rule; for a component those of its unit.
         document: Digest of the unit's value, where its rule makes a document of it.
         is_listed: False for a component that is in no table beside the unit: its unit is a document in XML.
+        is_run: True for a unit of shape `consecutive`, whose components are rows of their own in either form of the tables.
     """
 
     kind: str
@@ -184,13 +185,14 @@ class Row(NamedTuple):
     topics: list[str] | None = None
     document: bytes | None = None
     is_listed: bool = True
+    is_run: bool = False
 
 
 COLUMNS: Final = (
     "kind STRING, fate STRING, partition INT, offset BIGINT, id STRING, generation BIGINT, unit_id STRING, position INT, seq INT, "
     "`end` BOOLEAN, component_id STRING, at BIGINT, content BINARY, content_before BINARY, header_count INT, error_class STRING, error_case STRING, to_errors BOOLEAN, "
     "due BIGINT, outcome STRING, reason STRING, opened_at BIGINT, closed_at BIGINT, expires_at BIGINT, size INT, held_bytes BIGINT, "
-    "missing STRING, key BINARY, headers ARRAY<STRUCT<name: STRING, value: BINARY>>, topics ARRAY<STRING>, document BINARY, is_listed BOOLEAN"
+    "missing STRING, key BINARY, headers ARRAY<STRUCT<name: STRING, value: BINARY>>, topics ARRAY<STRING>, document BINARY, is_listed BOOLEAN, is_run BOOLEAN"
 )
 """The fields of `Row` as Spark DDL."""
 
@@ -626,7 +628,7 @@ class RowMaker:
         headers: Headers | None = None
         key, topics = group.id, list[str]()
         document: bytes | None = None
-        is_listed = True
+        is_listed, is_run = True, False
         policy = group.policy(self._policy)
         if is_unit:
             headers = self._maker.headers(group, closed, unit_id, tail, missing)
@@ -635,7 +637,8 @@ class RowMaker:
                 topic, key = target_of(group, self._units)
                 topics = [topic]
             shape = shape_of(self._maker, policy, group, closed)
-            if shape is Shape.CONSECUTIVE:
+            is_run = shape is Shape.CONSECUTIVE
+            if is_run:
                 _, headers = next(_run(self._maker, group, closed))
             else:
                 bodies = group.in_order()
@@ -669,6 +672,7 @@ class RowMaker:
             topics=topics or None,
             document=document,
             is_listed=is_listed,
+            is_run=is_run,
         )
 
     def _components(self, group: Group, closed: Closed, row: Row) -> Iterator[Row]:
@@ -683,9 +687,7 @@ class RowMaker:
             is_listed=row.is_listed,
         )
         made = (self._component(shared, position, body) for position, body in enumerate(group.in_order(), 1))
-        policy = group.policy(self._policy)
-        is_run = row.topics is not None and shape_of(self._maker, policy, group, closed) is Shape.CONSECUTIVE
-        if not is_run:
+        if not row.is_run:
             yield from made
             return
         for part, (component, _) in zip(made, _run(self._maker, group, closed), strict=True):
