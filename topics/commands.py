@@ -64,9 +64,10 @@ class Verb(StrEnum):
     RECYCLE = "recycle"
     MANIFEST = "manifest"
     RULE_CHANGE = "rule-change"
+    FAIL = "fail"
 
 
-BY_HAND: Final = tuple(verb for verb in Verb if verb not in (Verb.MANIFEST, Verb.RECYCLE, Verb.RULE_CHANGE))
+BY_HAND: Final = tuple(verb for verb in Verb if verb not in (Verb.MANIFEST, Verb.RECYCLE, Verb.RULE_CHANGE, Verb.FAIL))
 """Verbs that repair an open group."""
 
 

@@ -162,6 +162,13 @@ def _cancel(case: Case) -> CommandVerdict:
     return _given_up(case, UnitOutcome.CANCELLED, "to the errors topic")
 
 
+def _fail(case: Case) -> CommandVerdict:
+    """Close as `failed`: a router could not transform a record that was for it (B-26). A group that waits for its release lacks none."""
+    if case.group.ruled is not None and case.group.ruled.waits_since:
+        return _refused("the group is complete, and waits for its release")
+    return _given_up(case, UnitOutcome.FAILED, "to the errors topic")
+
+
 _NOT_ITS_TURN: Final = "an earlier group of its order key is open and must be delivered first"
 
 _NUMBERED_HERE: Final = (
@@ -355,6 +362,7 @@ VERBS: Final[Mapping[Verb, Callable[[Case], CommandVerdict]]] = {
     Verb.WAIVE: _waive,
     Verb.REMOVE: _remove,
     Verb.ERASE: _erase,
+    Verb.FAIL: _fail,
 }
 """The table; a manifest, which may open a group, is decided by `decide_manifest`, and `rule-change`, which is of no group, by `Partition`."""
 

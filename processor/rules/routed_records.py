@@ -47,6 +47,8 @@ class RoutedRecords:
         """Takes the result for one record."""
         topic, key, value, headers = routed.sent
         self.outputs.append(Output(topic, -1, key, value, headers))
+        if routed.command is not None:
+            self.outputs.append(Output(routed.command.topic, -1, *routed.command[1:]))
         self.counts[routed.rule_id, routed.fate] += 1
         if routed.has_warning:
             self.warnings[routed.rule_id] += 1

@@ -21,21 +21,22 @@ from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
 from uow.processor.rules.expressions import Expression
-from uow.processor.rules.group_keys import GroupKey, matching
+from uow.processor.rules.group_keys import JOINED_BY, GroupKey, matching
 from uow.processor.rules.paths import Place
 from uow.processor.rules.record_view import RecordView
 from uow.processor.rules.rule_set import RuleSet
-from uow.processor.rules.transforms import InputRecord, transformed
+from uow.processor.rules.transforms import RESERVED, InputRecord, transformed
 from uow.processor.rules.xml_documents import xml_root
 from uow.schemas.error_classes import BadUnitIdError, DecodeError, RoutingError, UnitTooLargeError, UowError
 from uow.topics import headers as names
 from uow.topics.catalogue import DestinationTopics
+from uow.topics.commands import Command, Verb, command_headers
 from uow.topics.headers import Reading, Refusal
 from uow.topics.manifests import RequestId
-from uow.topics.policies import DestinationPolicy, ValueFormat
+from uow.topics.policies import DestinationPolicy, ValueFormat, ViolationPolicy
 from uow.topics.record_size import RecordLimit
 from uow.topics.routers import RouterSettings
-from uow.topics.rules import DEFAULT_ROW, DefaultGroup, KeyCase, OnNoKey, ResolvedRow, Rule, Source
+from uow.topics.rules import DEFAULT_ROW, REQUEST, DefaultGroup, KeyCase, OnNoKey, ResolvedRow, Rule, Source
 
 NAME_LIMIT_BYTES: Final = 128
 """Longest routing name (B-24)."""
@@ -80,6 +81,7 @@ class Routed(NamedTuple):
         sent: The record to write.
         row: The row that a component is stamped with.
         has_warning: Its routing name could not be used, or was given more than once.
+        command: What is written with it: the command that fails its group, where the policy is so (B-26).
     """
 
     fate: Fate
@@ -87,6 +89,7 @@ class Routed(NamedTuple):
     sent: Sent
     row: ResolvedRow | None = None
     has_warning: bool = False
+    command: Sent | None = None
 
 
 class RawRecord(Protocol):
@@ -160,6 +163,11 @@ class RuleRouting:
             for source in rule_set.sources_of(rule)
             if source.correlation_path is not None
         }
+        decisive = self._correlation_ids if rule.group_key == REQUEST else self._name_headers
+        is_constant = kind == "constant" and JOINED_BY not in rule.group_key
+        self._is_key_certain = not self._correlations and (
+            is_constant or (bool(decisive) and all(name.startswith(RESERVED) for name in decisive))
+        )
         self.small_bytes = target.limit.limit_bytes // 8
         self._looks_inside = bool(self._correlations) or not self._name_headers or self._delay_item is not None
         self._choices: dict[str, Choice] = {}
@@ -169,7 +177,40 @@ class RuleRouting:
         try:
             return self._routed(record, headers, view, now_ms)
         except UowError as error:
-            return refused(self.rule.rule_id, self.target, record, headers, error)
+            fails = isinstance(error, RoutingError) and error.case == "transform"
+            command = None
+            if fails and self.target.policy.violation_policy is ViolationPolicy.FAIL_GROUP:
+                command = self._failing(record, headers, now_ms)
+                if command is None:
+                    error = RoutingError(
+                        f"{error.detail}; its group is not known without it, and goes on", case=error.case
+                    )
+            return refused(self.rule.rule_id, self.target, record, headers, error)._replace(command=command)
+
+    def _failing(self, record: RawRecord, headers: Headers, now_ms: int) -> Sent | None:
+        """The command that fails the group of a record whose transform failed; None where a transform has a say in the group, or the record has none.
+
+        Its id is made of the record's place: routed once more, it is the same command.
+        """
+        if not self._is_key_certain:
+            return None
+        view, key = RecordView(record.key(), record.value(), headers), None
+        kind, moment = record.timestamp()
+        try:
+            if self._group_key.is_request:
+                request = self._request(headers, view)
+                key = request.group_id if request is not None else None
+            else:
+                name, _ = self._routing_name(record, headers, view)
+                if name is not None or self.rule.on_no_key in (OnNoKey.DEFAULT, OnNoKey.UNNAMED):
+                    key = self._choice(name, moment if kind == APPEND_TIME else now_ms).key
+        except UowError:  # it would have been refused for this as well
+            return None
+        if key is None:
+            return None
+        why = f"a record of its input could not be transformed: {_place(record).decode()}"
+        command = Command(b"fail:" + _place(record), Verb.FAIL, key, why)
+        return Sent(self.target.topics.commands, key, None, command_headers(command))
 
     def _routed(self, record: RawRecord, headers: Headers, view: RecordView | None, now_ms: int) -> Routed:
         rule, value, brought = self.rule, record.value(), headers

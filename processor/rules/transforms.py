@@ -25,7 +25,8 @@ from typing import Any, Final, NamedTuple
 from uow.schemas.error_classes import RoutingError
 
 GROUP: Final = "uow.transforms"
-_RESERVED: Final = ("uow-", "uoo-")
+RESERVED: Final = ("uow-", "uoo-")
+"""How the names of headers begin that no transform adds."""
 _TEXT: Final = 200
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -110,7 +111,7 @@ def _is_header(pair: Any) -> bool:
     match pair:
         case (str() as name, bytes() | None):
             return (
-                bool(name) and name.isprintable() and not name.startswith(_RESERVED)
+                bool(name) and name.isprintable() and not name.startswith(RESERVED)
             )  # no header name has half a character, or a NUL
     return False
 

@@ -110,6 +110,10 @@ TABLE: list[tuple[str, str, dict[str, Any], bool, str, list[Any]]] = [
     ("cancel", "no end", {}, True, "to the errors topic", errors("cancelled", 1, 2, missing="3-")),
     ("cancel", "a count", {}, True, "cancelled: 1 component to", errors("cancelled", 1, missing="2-3")),
     ("cancel", "complete, not ready", {}, True, "cancelled: 2", errors("cancelled", 1, 2)),
+    ("fail", "never seen", {}, False, UNKNOWN, OPEN),
+    ("fail", "closed", {}, False, CLOSED_ALREADY, CLOSED),
+    ("fail", "a gap", {}, True, "failed: 2 components", errors("failed", 1, 3, missing="2,4-")),
+    ("fail", "complete, not ready", {}, True, "failed: 2", errors("failed", 1, 2)),
     ("expire", "a gap", {}, True, "expired: 2 components", errors("expired", 1, 3, missing="2,4-")),
     ("expire", "complete, not ready", {}, True, "expired: 2", errors("expired", 1, 2)),
     ("extend", "a gap", {"until": 500}, True, f"age deadline from {ms(100)} to {ms(500)}", OPEN),
@@ -183,7 +187,9 @@ def test_a_dry_run_says_the_same_and_changes_nothing_w203(row: Any) -> None:
 
 
 def test_the_table_of_verbs_is_whole() -> None:
-    assert set(VERBS) == set(BY_HAND) == {verb for verb, *_ in TABLE}, "recycle and manifest are about no open group"
+    assert set(VERBS) == {*BY_HAND, Verb.FAIL} == {verb for verb, *_ in TABLE}, (
+        "recycle and manifest are about no open group"
+    )
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -13,7 +13,8 @@ from uow.processor.rules.routing import NAME_LIMIT_BYTES, Fate, RecordRouting, R
 from uow.processor.rules.rule_set import RuleSet, RuleTables
 from uow.processor.rules.transforms import installed
 from uow.topics.catalogue import DestinationTopics
-from uow.topics.policies import AliasFamily, DestinationPolicy, HandlingPolicy, ValueFormat
+from uow.topics.commands import Command, read_command
+from uow.topics.policies import AliasFamily, DestinationPolicy, HandlingPolicy, ValueFormat, ViolationPolicy
 from uow.topics.record_size import INPUT_LIMIT_BYTES, RecordLimit
 from uow.topics.rules import DEFAULT_ROW, Change, DefaultGroup, Delay, KeyCase, Numbering, OnNoKey, Row, Rule, Source
 
@@ -322,6 +323,43 @@ def test_a_failing_transform_concerns_its_own_record_only_b26() -> None:
     assert headers["uow-input"] == headers["uow-source"] == b"stock.events/2/3"
     assert (headers["uow-error-class"], headers["uow-error-case"]) == (b"RoutingError", b"transform")
     assert b"KeyError: 'no price'" in (headers["uow-error-text"] or b"")
+
+
+@pytest.mark.usefixtures("transforms")
+@pytest.mark.parametrize(
+    ("key", "header", "group"),
+    [
+        ("header:uow-destination", None, b"low-stock/France"),
+        ("constant:all", None, b"low-stock/*"),
+        ("request", ("uow-correlation-id", b"low-stock/trip/00000000000000000000000000000007.2"), None),
+        ("header:region", ("region", b"France"), b""),
+        ("path:customer", None, b""),
+        ("request", None, b""),
+    ],
+)
+def test_under_fail_group_a_failing_transform_fails_the_group_if_it_is_known_b26(
+    key: str, header: tuple[str, bytes] | None, group: bytes | None
+) -> None:
+    """Each time by the same command, so that a second one does nothing more."""
+    policy = replace(POLICY, violation_policy=ViolationPolicy.FAIL_GROUP)
+    given = record(b"France", offset=3)
+    given.headers_ += [header] if header is not None else []
+    rule = replace(LOW_STOCK, transform="every_fourth_fails", group_key=key)
+    routed, again = (route(router(rule, policy=policy), given) for _ in range(2))
+    assert routed == again
+    assert (routed.fate, said(routed)["uow-error-case"]) == (Fate.REJECTED, b"transform")
+    assert (b"not known" in (said(routed)["uow-error-text"] or b"")) == (group == b"")
+    assert route(router(rule), given).command is None
+    if group == b"":
+        assert routed.command is None
+        return
+    assert routed.command is not None
+    topic, where, value, headers = routed.command
+    command = read_command(headers)
+    assert isinstance(command, Command)
+    assert (topic, value, command.verb, command.id) == ("supply.commands", None, "fail", b"fail:stock.events/2/3")
+    assert where == command.group_id == (group or b"low-stock/trip/00000000000000000000000000000007")
+    assert "stock.events/2/3" in command.why
 
 
 @pytest.mark.usefixtures("transforms")

@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 from xml.etree import ElementTree as ET
 
@@ -13,6 +14,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from tests.fake_record import FakeRecord
+from tests.rules.installed_transforms import install
 from tests.rules.low_stock import ROWS, RULE, TABLES, changed
 from tests.shell.memory_kafka import Faults, MemoryContents, MemoryKafka, MemoryLogReader, MemorySink, MemorySource
 from tests.shell.whole_worker import in_a_loop, settings, until
@@ -30,7 +32,7 @@ from uow.processor.shell.monitor import WorkerStatus
 from uow.processor.shell.router_thread import check_targets
 from uow.schemas.error_classes import ConfigError
 from uow.topics.catalogue import DestinationTopics, rules_topic
-from uow.topics.policies import Shape
+from uow.topics.policies import Shape, ViolationPolicy
 from uow.topics.record_size import RecordLimit
 from uow.topics.routers import RouterSettings
 from uow.topics.rules import OnRuleChange
@@ -94,10 +96,16 @@ def rule_log(kafka: MemoryKafka) -> KafkaRuleLog:
 
 @asynccontextmanager
 async def running(
-    kafka: MemoryKafka, tables: RuleTables = TO_D, routes: bool = True, name: str = "0", faults: Faults | None = None
+    kafka: MemoryKafka,
+    tables: RuleTables = TO_D,
+    routes: bool = True,
+    name: str = "0",
+    faults: Faults | None = None,
+    **policy: Any,
 ) -> AsyncIterator[UowApp]:
-    """A worker of this name; with `routes` it has a router as well."""
+    """A worker of this name, whose destination has this policy; with `routes` it has a router as well."""
     configured = replace(settings(name), routers=ROUTERS)
+    configured = replace(configured, destinations={"D": replace(configured.destinations["D"], **policy)})
     log, rules = rule_log(kafka), RuleSet(tables)
     contexts = {
         topic: replace(context, rules=LoggedRules(log, "D", context.policy))
@@ -205,6 +213,33 @@ async def test_ten_for_france_are_a_unit_at_once_and_the_rest_waits_for_its_time
         (10, "complete", "count", "3"),
         (10, "complete", "count", "4"),
     ]
+
+
+@pytest.fixture
+def transforms(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Those that are installed for tests."""
+    install(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("transforms")
+@in_a_loop
+async def test_a_group_fails_with_a_record_of_it_that_cannot_be_transformed_b26() -> None:
+    """The fourth record fails; those before it are given up together, those behind it make the next group."""
+    tables = replace(TO_D, rules=(replace(TO_D.rules[0], transform="every_fourth_fails"),))
+    kafka = MemoryKafka(partitions=1)
+    send(kafka, "France", 3)
+    async with running(kafka, tables, violation_policy=ViolationPolicy.FAIL_GROUP) as app:
+        await until(lambda: held(app) == 3)
+        send(kafka, "France", 1, 3)
+        await until(lambda: len(kafka.topic("D.errors")) == 3)
+        send(kafka, "France", 3, 4)
+        await until(lambda: held(app) == 3)
+    told = [dict(record.headers() or []) for record in kafka.topic("D.errors")]
+    assert {each["uow-failure-reason"] for each in told} == {b"failed"}
+    assert [each["uow-input"] for each in told] == [b"stock.events/0/%d" % offset for offset in range(3)]
+    (rejected,) = [dict(record.headers() or []) for record in kafka.topic("D.rejected")]
+    assert (rejected["uow-error-case"], rejected["uow-input"]) == (b"transform", b"stock.events/0/3")
 
 
 @in_a_loop

@@ -397,7 +397,7 @@ SETTINGS: tuple[Setting, ...] = (
         policies.ViolationPolicy,
         "The consequence when components contradict each other: the later component is refused, or the whole group fails.",
         reason="under `reject_component` the first of two contradicting components counts: 1, 2 with the end mark and 3 give a unit of two when 2 "
-        "comes before 3, else a group that stays open without an end; under `fail_group` they give no unit, unless it was complete before",
+        "comes before 3, else a group that stays open without an end; under `fail_group` they give no unit, unless it was complete before. A record that a router cannot transform fails its open group likewise",
     ),
     _choice(
         "late_policy",
