@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections import Counter
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -17,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from examples.low_stock.warehouse import events
 from tests.broker.routed_places import RoutedPlace, now_ms
-from tests.broker.worker_places import Destination
+from tests.broker.worker_places import Destination, Worker
 from tests.conftest import QUIET
 from tests.processes import PATIENCE_S, wait_for
 from uow.cli.main import main
@@ -163,6 +164,36 @@ def test_groups_outlive_every_kind_of_end_and_start_of_their_worker_b66(place: D
     check_deadlines(routed, ages)
     series = f'uow_deadline_overrun_seconds_sum{{destination="{place.name}",row="Down",rule="low-stock"}}'
     assert sum(heir.metric(series) for heir in heirs) > 1
+
+
+@pytest.mark.drill
+def test_a_hundred_thousand_open_groups_are_there_after_a_restart_b37(place: Destination) -> None:
+    """A group for each made-up name; `pytest -m drill -s` shows what they take."""
+    routed, count = RoutedPlace(place, {"events": 4}), 100_000
+    routed.put_rules({"*": {"complete_count": 2, "age_ms": 86_400_000}}, default_group="per_name")
+    routed.create()
+    worker = place.worker()
+    began = time.monotonic()
+    routed.send(("events", f"name-{number}", document("x", number)) for number in range(count))
+    wait_for(lambda: summed(worker, "uow_open_groups") == count, 300)
+    took = time.monotonic() - began
+    for how, stop in {"stop": signal.SIGTERM, "kill": signal.SIGKILL}.items():
+        worker.child.signal(stop)
+        assert worker.child.wait(90) == (0 if how == "stop" else 128 + stop)
+        began = time.monotonic()
+        worker = place.worker()
+        ready = time.monotonic() - began
+        assert summed(worker, "uow_open_groups") == count
+        memory = summed(worker, "uow_memory_bytes")
+        print(f"opened in {took:.1f} s; {how}: ready after {ready:.1f} s, uow_memory_bytes {memory:,.0f}")
+    routed.send([("events", f"name-{number}", document("x", number)) for number in range(0, count, 1_000)])
+    wait_for(lambda: len(units(routed, "other")) == count // 1_000)
+    assert summed(worker, "uow_open_groups") == count - count // 1_000
+
+
+def summed(worker: Worker, name: str) -> float:
+    """A metric over all partitions."""
+    return sum(float(line.rpartition(" ")[2]) for line in worker.metrics().splitlines() if line.startswith(name + "{"))
 
 
 def units(routed: RoutedPlace, target: str) -> list[tuple[int, str, str, str, list[int]]]:
