@@ -30,7 +30,7 @@ from uow.processor.engine.ports import Stretch, Tp
 from uow.processor.engine.rows import KEPT_KEY
 from uow.processor.engine.target_topics import WAITING_KEY
 from uow.processor.engine.task import CREDIT_KEY, LIVE_KEY
-from uow.schemas.records import changelog_key, rule_changelog_key
+from uow.schemas.records import SETTINGS_KEY, changelog_key, rule_changelog_key
 from uow.topics.rules import Release
 
 KEY = b"low-stock/UK"
@@ -51,10 +51,11 @@ def test_nothing_is_found_where_nothing_is_wrong_b69() -> None:
 
 
 def test_rows_of_no_open_group_are_none_of_its_faults_b69() -> None:
-    """A unit that may be corrected, a live rule, a release in advance, a unit that waits for its topic."""
+    """A unit that may be corrected, a live rule, a release in advance, a unit that waits for its topic, settings."""
     logs, _ = write(r(at=0), rows=[UK])
     for first in (KEPT_KEY, LIVE_KEY, CREDIT_KEY, WAITING_KEY):
         logs.append(CHANGELOG, first + b"low-stock/UK\0\0\0\0\1", b"value")
+    logs.append(CHANGELOG, SETTINGS_KEY, b"value")
     findings = group_findings(logs, new_task(table=Table(UK)).context, ms(10))
     assert [each for each in findings if each.where.startswith(f"{TOPICS.groups_changelog}/")] == []
 

@@ -27,7 +27,7 @@ from uow.processor.engine.rows import RULED_KEY, read_group_row, read_ledger, re
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.log_reader import KafkaLogReader
 from uow.schemas.error_classes import DecodeError, StateCorruptedError
-from uow.schemas.records import GROUP_ROW
+from uow.schemas.records import GROUP_ROW, SETTINGS_KEY
 from uow.topics.admin import admin_client, partition_counts
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.headers import ARRIVED_AT, INPUT, decimal
@@ -183,7 +183,7 @@ def _id_in(key: bytes) -> bytes:
 
 
 def _is_of_group(key: bytes) -> bool:
-    return key[:1] in (_UNRULED, _RULED)
+    return key != SETTINGS_KEY and key[:1] in (_UNRULED, _RULED)
 
 
 def _of_group_row(
