@@ -28,6 +28,8 @@ MAX_REQUESTS: Final = MAX_MANIFEST_BYTES
 """Above every number that a manifest can have."""
 MAX_WEIGHT: Final = 1_000_000
 """Of one request."""
+MAX_WEIGHED: Final = 1_000
+"""Most requests of a manifest with weights: each reply looks at all of them."""
 KIND_NOTICE: Final = b"notice"
 """`uow-kind` of a cancel notice."""
 _MAX_TOPIC: Final = 249
@@ -149,6 +151,8 @@ def read_manifest(text: bytes | None) -> Manifest:
                 None if notice_topic is None else _text(f"notice_topic of request {number}", notice_topic, _MAX_TOPIC),
             )
         )
+    if len(requests) > MAX_WEIGHED and any(each.weight != 1 for each in requests):
+        raise _wrong(f"weights among {len(requests)} requests; {MAX_WEIGHED} may have them")
     name = _text("name", told.get("name"), MAX_NAME_BYTES)
     return Manifest(name, tuple(requests), timeout_ms, _reply(told.get("reply") or {}))
 

@@ -15,8 +15,8 @@ from tests.engine.test_by_rule_restored import restored, write
 from uow.processor.core.plan_size import CLOSE_BYTES
 from uow.processor.engine.ports import Output
 from uow.processor.rules.conditions import group_policy
-from uow.schemas.error_classes import OutOfSequenceRangeError, UnitClosedError
-from uow.topics.manifests import MAX_WEIGHT, Manifest, RequestEntry, read_manifest
+from uow.schemas.error_classes import DecodeError, OutOfSequenceRangeError, UnitClosedError
+from uow.topics.manifests import MAX_WEIGHED, MAX_WEIGHT, Manifest, RequestEntry, read_manifest
 from uow.topics.policies import ExpirationPolicy, Oversize, ValueFormat
 from uow.topics.rules import Numbering, Parameter, Release, ResolvedRow, Row, Rule
 
@@ -117,6 +117,17 @@ def test_a_call_that_cannot_reach_the_quorum_is_refused_b209() -> None:
         assert (played.answers[0].done, played.open) == (False, {})
         assert "needs replies of 3" in played.answers[0].text
     assert told_by(manifest(asked(MAX_WEIGHT, topic=None), at=0), rules=[gathering(3)]).answers[0].done
+
+
+def test_weights_are_for_calls_of_up_to_a_thousand_requests_b209() -> None:
+    for count, is_taken in ((MAX_WEIGHED, True), (MAX_WEIGHED + 1, False)):
+        text = Manifest("trip", tuple(RequestEntry("f", "t", 1 + (n == 7)) for n in range(count))).encode()
+        if is_taken:
+            assert read_manifest(text).weight == count + 1
+        else:
+            with pytest.raises(DecodeError, match="weights among 1001 requests; 1000 may have them"):
+                read_manifest(text)
+    read_manifest(Manifest("trip", tuple([RequestEntry("f", "t")] * (MAX_WEIGHED + 1))).encode())
 
 
 def test_no_call_has_notices_sent_to_a_topic_that_the_rules_do_not_name_b209() -> None:

@@ -59,7 +59,7 @@ class Request:
         key: Kafka key; the id of the request without it.
         headers: Further headers. The service needs `uow-request-id`, which is set.
         reply_to: `uow-reply-to`: the topic for the reply, an input of the router.
-        weight: What the reply counts for a quorum, 1 to 1,000,000 (B-209).
+        weight: What the reply counts for a quorum, 1 to 1,000,000, in calls of up to 1,000 requests (B-209).
         notice_topic: Where the service hears that its reply is needed no longer; one of the rules' `notice_topics`. None: it does not.
     """
 
