@@ -20,8 +20,9 @@ demo: setup ## both stories on an embedded broker; ARGS='low-stock --keep' for o
 	@$(BIN)/uow demo $(ARGS)
 	@$(if $(ARGS),,$(BIN)/uow demo low-stock)
 
-# Seven processes, which share a broker, also on two cores: three have a Spark session each, the others wait more than they work. PARALLEL= for one.
-PARALLEL ?= -n 7 --no-loadscope-reorder
+# Nine processes, which share a broker, also on two cores: they wait more than they work. With Spark's tests seven, of which three have a session each. PARALLEL= for one.
+PARALLEL ?= -n 9 --no-loadscope-reorder
+WITH_SPARK = -n 7 --no-loadscope-reorder
 # A test that fails is tried once more, and what it failed with is printed (decision 67); RERUNS=0 to see each at its first try.
 RERUNS  ?= 1
 # Tests with a Spark session, one in a hundred, take as long as all others together (decision 103): `make ci` has them, and is one run of both.
@@ -30,7 +31,7 @@ test: setup ## every test but those with a Spark session, the docker tier and th
 	@$(BIN)/python -m pytest $(PARALLEL) --reruns $(RERUNS) $(TIERS) $(ARGS)
 
 test-spark: setup ## the tests with a Spark session
-	@$(BIN)/python -m pytest $(PARALLEL) --reruns $(RERUNS) -m 'spark and not docker and not drill' $(ARGS)
+	@$(BIN)/python -m pytest $(WITH_SPARK) --reruns $(RERUNS) -m 'spark and not docker and not drill' $(ARGS)
 
 test-docker: setup ## the docker tier: compose and testcontainers; skips where no engine answers
 	@UOW_TEST_BROKER=docker $(BIN)/python -m pytest -m docker $(ARGS)
@@ -61,6 +62,7 @@ sim: setup ## simulated clusters under faults: SEEDS=0..9999, ARGS='-j 2'
 	@$(BIN)/python -m uow.processor.sim --seeds $(or $(SEEDS),0..9999) $(ARGS)
 
 ci: TIERS =
+ci: PARALLEL = $(WITH_SPARK)
 ci: lint types arch test-clients test ## what CI runs: `make test` with the tests of Spark, lint, types and import contracts
 
 lint: setup ## ruff: rules and formatting
