@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = Path("docs") / "requirements"
 PAGE = Path("docs") / "requirements.md"
 TIERS = ("core", "broker", "spark")
+WITH_SPARK = frozenset({"broker/test_demo.py"})
+"""Files of other folders whose tests run sink, audit and report, as processes of the demo."""
 SHOWN = 3
 """Tests named per clause; more are counted."""
 
@@ -96,9 +98,9 @@ def _clauses(rows: Iterable[Mapping[str, Any]]) -> list[Clause]:
 
 
 def tier_of(test: str) -> str:
-    """The tier of a test by its folder."""
+    """The tier of a test by its folder, or by its file."""
     folder = test.partition("/")[0]
-    return folder if folder in TIERS else "core"
+    return "spark" if test.partition("::")[0] in WITH_SPARK else folder if folder in TIERS else "core"
 
 
 def all_tests() -> Mapping[str, str]:
