@@ -391,12 +391,8 @@ def _corrected(arrival: Arrival, now: Situation, kept: Group) -> Decision:
     """A late component makes the unit once more, at once; where no unit can be made, it is refused as late (B-205)."""
     marks, again = arrival.marks, now._replace(group=kept)
     assert now.closed is not None
-    for line in LATE_LINES:
-        effect = line.judge(arrival, again)
-        if isinstance(effect, Rejected):
-            return decide_refusal(effect.refusal, now)
-        if effect is not None:
-            return Decision((), (effect,))
+    if refused := decide_before(arrival, now, LATE_LINES, again):
+        return refused
     decision = _hold(arrival, again)
     effect = decision.effects[0] if decision.effects else None
     why = ""
@@ -414,10 +410,19 @@ def _corrected(arrival: Arrival, now: Situation, kept: Group) -> Decision:
     return Decision((Corrected(marks.id, generation), decision.changes[0], closed), (Delivered(closed),))
 
 
-def decide_before(arrival: Arrival, now: Situation, lines: Iterable[Line]) -> Decision | None:
-    """The decision of the first of these lines that answers."""
+def decide_before(
+    arrival: Arrival, now: Situation, lines: Iterable[Line], looked_at: Situation | None = None
+) -> Decision | None:
+    """The decision of the first of these lines that answers.
+
+    Args:
+        arrival: The component.
+        now: The state that it meets, from which follows what a refusal means.
+        lines: In their order.
+        looked_at: The state that the lines see, if it is another.
+    """
     for line in lines:
-        effect = line.judge(arrival, now)
+        effect = line.judge(arrival, looked_at or now)
         if isinstance(effect, Rejected):
             return decide_refusal(effect.refusal, now)
         if effect is not None:
