@@ -105,8 +105,8 @@ def hold_routed_rows(partition: PartitionState, columns: Columns, on_record: Cal
     new = tuple.__new__  # a named tuple's own is a Python function
     held = held_bytes = 0
     named = own = None
-    for record, offset, whole in zip(columns.records, columns.offsets, columns.bodies, strict=True):
-        row = routed.get(offset)
+    rows = zip(columns.records, map(routed.get, columns.offsets), columns.offsets, columns.bodies, strict=True)
+    for record, row, offset, whole in rows:
         if row is None or partition.left_bytes < 0 or partition.is_cut:
             on_record(record, whole)
             continue

@@ -52,6 +52,15 @@ class Deadlines:
             group.ruled.scheduled = NEVER
         self.due = self._line[0][0] if self._line else NEVER
 
+    def drop_stale(self) -> None:
+        """Keeps of each open group its earliest entry."""
+        earliest: dict[Group, tuple[int, bytes, int, int, Group]] = {}
+        for entry in sorted(self._line):
+            if entry[-1].is_open:
+                earliest.setdefault(entry[-1], entry)
+        self._line = list(earliest.values())
+        self.due = self._line[0][0] if self._line else NEVER
+
     def schedule(self, group: Group) -> int:
         """Puts a group's next moment of interest in line, unless one that is not later stands there for it already. Returns `due`."""
         return self.put(group, group.due_at(self._policy))

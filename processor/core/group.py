@@ -260,8 +260,8 @@ class Group:
         self.special, self.ruled = True, Ruled(policy, deadlines or policy.deadlines(self.opened_at))
         if policy.assigns:
             self.end = count_of(policy.complete_when) or UNKNOWN_END
-        self.ruled.read_again(self.held.values())
         if self.held:
+            self.ruled.read_again(self.held.values())
             self.last_at = max(self.last_at, self.ruled.gathered.last_at)
 
     def announce(self, called: Called) -> None:

@@ -665,7 +665,8 @@ class PartitionState:
         self.left_bytes, self.is_cut = self.plan_bytes, False
         self.awaits_rule = None
         if self.deadlines > 2 * len(self.groups) + 1024:
-            self.reschedule(self.groups.values())
+            self.unit_deadlines.drop_stale()
+            self.rule_deadlines.drop_stale()
         return happened
 
     def reschedule(self, groups: Iterable[Group]) -> None:

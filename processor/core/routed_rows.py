@@ -19,7 +19,8 @@ from uow.schemas.component import NULL, long, longs, optional, sized
 from uow.topics import headers as names
 from uow.topics.headers import Reading
 
-_COORDINATES: Final = re.compile(rb"[A-Za-z0-9._-]{1,249}/[0-9]{1,10}/[0-9]{1,19}")
+_COORDINATES: Final = re.compile(rb"(?:[A-Za-z0-9._-]{1,249}+/[0-9]{1,10}+/[0-9]{1,19}+\n)*+")
+"""Of any number of records, a line each."""
 _DIGITS: Final = 14
 """Most digits of a moment in epoch ms, of which the year is surely one that can be."""
 _TREATED: Final = frozenset({names.SEQ, names.END, names.COMPONENT_ID})
@@ -76,15 +77,18 @@ class RoutedLayout:
         ids, inputs = columns[self._id], columns[self._input]
         rules = _rules(columns[self._rule])
         arrivals = raw.times if self._arrived_at is None else _arrivals(columns[self._arrived_at], raw.times)
-        if rules is None or arrivals is None or not are_ids(ids) or None in inputs:
+        if rules is None or arrivals is None or not are_ids(ids) or not _are_coordinates(inputs):
             return None
-        if not all(map(_COORDINATES.fullmatch, inputs)):  # type: ignore[arg-type]
-            return None
-        chunks = [_chunks(column) for column in columns]
-        keys = chunks[self._id] if raw.keys == list(ids) else _chunks(raw.keys)
-        parts: list[Iterable[bytes]] = [chunks[self._input], keys, *optionals(raw.values)]
-        for before, chunk in zip(self._before, chunks, strict=True):
-            parts += (repeat(before), chunk)
+        ids_as_avro, inputs_as_avro = _optional(ids), _optional(inputs)
+        keys = ids_as_avro if raw.keys == list(ids) else _optional(raw.keys)
+        parts: list[Iterable[bytes]] = [inputs_as_avro, keys, *optionals(raw.values)]
+        for at, (before, column) in enumerate(zip(self._before, columns, strict=True)):
+            if at == self._id:
+                parts += (repeat(before), ids_as_avro)
+            elif at == self._input:
+                parts += (repeat(before), inputs_as_avro)
+            else:
+                parts += _headers(before, column)
         known = {at: NULL + long(at) + self._source for at in set(raw.times)}
         parts += (map(known.__getitem__, raw.times), longs(raw.offsets), repeat(NULL))
         rests = map(b"".join, zip(*parts, strict=False))
@@ -93,14 +97,27 @@ class RoutedLayout:
         return dict(zip(raw.offsets, rows, strict=True))
 
 
-def _chunks(column: Sequence[bytes | None]) -> list[bytes]:
-    """`optional` of each: of values that come again and again it is made once."""
+def _optional(column: Sequence[bytes | None]) -> list[bytes]:
+    """`optional` of each."""
+    pieces = optionals(column)
+    return list(map(add, *pieces) if len(pieces) == 2 else pieces[0])
+
+
+def _headers(before: bytes, column: Sequence[bytes | None]) -> tuple[Iterable[bytes], ...]:
+    """A header of each record in pieces: what stands before its value, and `optional` of it. Values that come again and again are encoded once."""
     distinct = set(column)
     if 2 * len(distinct) > len(column):
-        pieces = optionals(column)
-        return list(map(add, *pieces) if len(pieces) == 2 else pieces[0])
-    known = {raw: optional(raw) for raw in distinct}
-    return list(map(known.__getitem__, column))
+        return repeat(before), _optional(column)
+    known = {raw: before + optional(raw) for raw in distinct}
+    return (map(known.__getitem__, column),)
+
+
+def _are_coordinates(raws: Sequence[bytes | None]) -> bool:
+    """True if each names a record: `topic/partition/offset`. All are looked at at once; one with a line break in it makes a line too many."""
+    if None in raws:
+        return False
+    lines = b"\n".join((*raws, b""))  # type: ignore[arg-type]
+    return lines.count(b"\n") == len(raws) and _COORDINATES.fullmatch(lines) is not None
 
 
 def _rules(raws: Sequence[bytes | None]) -> list[str] | None:
@@ -115,6 +132,9 @@ def _rules(raws: Sequence[bytes | None]) -> list[str] | None:
 
 def _arrivals(raws: Sequence[bytes | None], times: Sequence[int]) -> list[int] | None:
     """The arrivals, none after its append time; None if one cannot be read."""
-    if not all(raw is not None and raw.isdigit() and len(raw) <= _DIGITS for raw in raws):
-        return None
-    return list(map(min, map(int, raws), times))  # type: ignore[arg-type]
+    known: dict[bytes | None, int] = {}
+    for raw in set(raws):
+        if raw is None or not raw.isdigit() or len(raw) > _DIGITS:
+            return None
+        known[raw] = int(raw)
+    return list(map(min, map(known.__getitem__, raws), times))

@@ -147,7 +147,9 @@ class RuleFigures:
         name = row_name(policy)
         if name not in self.rows and len(self.rows) >= MOST_ROWS:
             name = OTHERS
-        row = self.rows.setdefault(name, RowFigures())
+        row = self.rows.get(name)
+        if row is None:
+            row = self.rows[name] = RowFigures()
         row.closed[closed.outcome, closed.reason] += 1
         if closed.outcome in DELIVERED:
             row.components += len(group.held)

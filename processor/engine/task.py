@@ -633,10 +633,10 @@ class PartitionTask:
                 continue
             storage = group.attachment
             if (storage is not None and (storage.rows or storage.pieces)) or not (
-                allow_replay or group in whole or is_replayable(group)
+                (allow_replay and group.ruled is None) or group in whole or is_replayable(group)
             ):
                 rows.append(component_row(group, seq, end, offset, attributes))
-                if group.ruled is not None and not has_group_row(group):
+                if group.ruled is not None and not group.attachment.has_group_row:
                     rows.append(group_row(group))
             elif attributes is None and group.generation == 1 and group.ruled is None and group not in whole:
                 replayable.add(group, offset, partition.fed_bytes)
