@@ -298,10 +298,15 @@ def test_five_hundred_groups_close_on_time_b45(place: Destination) -> None:
 def test_ten_thousand_overdue_groups_close_once_in_order_and_new_input_is_served_meanwhile_b219(
     place: Destination,
 ) -> None:
-    """A worker stops, and starts when all of its groups are overdue; their limits are in no order. Fresh ones are last."""
+    """A worker stops, and starts when all of its groups are overdue; their limits are in no order. Fresh ones are last.
+
+    One that opens meanwhile, and whose limit ends when the worker has caught up, is given up in time (B-45).
+    """
     overdue, place.partitions = 10_000, 1
     limits = range(20_000, 25_000, 10)
-    delays = ", ".join(f'{{ routing_name = "*", item = "{limit}", delay_ms = {limit} }}' for limit in [1_000, *limits])
+    delays = ", ".join(
+        f'{{ routing_name = "*", item = "{limit}", delay_ms = {limit} }}' for limit in [1_000, 10_000, *limits]
+    )
     desk, rnd = Desk(place), Random(219)
     desk.routed.rules.write_text(SOON.format(d=place.name, delays=delays))
 
@@ -318,13 +323,16 @@ def test_ten_thousand_overdue_groups_close_once_in_order_and_new_input_is_served
     wait_for(lambda: time.time() > sent_at + limits[-1] / 1000)
 
     worker, fresh = place.worker(), 0
-    while open_groups() > fresh:
+    desk.send(("later", json.dumps({"item": "10000"}), {}))
+    while open_groups() > fresh + 1:
         desk.send((f"new-{fresh}", json.dumps({"item": "1000"}), {}), ("now", "{}", {}))
         fresh += 1
     counted = f'uow_deadline_overrun_seconds_count{{destination="{place.name}",row="*",rule="soon"}}'
-    wait_for(lambda: worker.metric(counted) >= overdue + fresh, what=lambda: str(worker.partitions()))
+    wait_for(lambda: worker.metric(counted) >= overdue + fresh + 1, what=lambda: str(worker.partitions()))
     told = desk.told(Outcome)
-    aged = [each for each in told if each.reason == "age"]
+    *aged, later = [each for each in told if each.reason == "age"]
+    assert later.id == "soon/later"
+    assert 0 <= later.closed_at - later.deadline_at < 1_500
     assert Counter(each.id for each in aged) == Counter(f"soon/old-{number}" for number in range(overdue)) + Counter(
         f"soon/new-{number}" for number in range(fresh)
     )
