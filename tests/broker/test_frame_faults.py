@@ -264,6 +264,21 @@ def test_late_send_of_an_application_that_was_restarted_never_comes_behind_its_s
     assert [record.key() for record in topics.read(f"{unique}.components")] == [b"new", b"newer", b"newest"]
 
 
+@pytest.mark.parametrize("fault", [FrameFault.LOSE_ANSWER, FrameFault.CUT, FrameFault.HOLD], ids=lambda each: each.name)
+def test_a_send_whose_answer_is_lost_is_written_once_r37(proxied: Proxied, unique: str, fault: FrameFault) -> None:
+    """F5: the request, its answer or the connection is lost; the library sends again, by the same producer to the same partition."""
+    topics = Topics(proxied.broker.bootstrap)
+    topics.make(f"{unique}.components", partitions=1)
+    with uow.connect(proxied.proxy.address) as connection:
+        connection.send(unique, "before", id="a", seq=1)
+        rule = proxied.proxy.add(FrameRule(fault, {Api.PRODUCE}, times=1))
+        assert connection.send(unique, "once", id="a", seq=2).offset == 1
+        assert rule.hits == 1
+        proxied.proxy.release()  # also the first request comes now, if it was held
+        assert connection.send(unique, "after", id="a", seq=3).offset == 2
+    assert [record.value() for record in topics.read(f"{unique}.components")] == [b"before", b"once", b"after"]
+
+
 class LateEnds(NamedTuple):
     """What came of pairs of transactions where the end of the first arrives within the second."""
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 import uow
-from tests.mock.mock_cluster import MockCluster
+from tests.mock.mock_cluster import PRODUCE, MockCluster
 from tests.processes import PATIENCE_S
 from uow import errors
 from uow.client.kafka_port import Librdkafka, ProducerHandle
@@ -79,3 +79,16 @@ def test_plain_send_to_a_partition_without_leader_is_not_given_up_by_time_w108(
     connection._session.life.waits = Waits(blocking_ms=30_000)
     assert connection.send("shop", component, id=UNIT_ID, seq=1).partition == HOME
     assert ends(cluster) == {HOME: 1, 1 - HOME: 0}
+
+
+def test_a_record_without_a_key_is_nowhere_twice_when_its_partition_loses_its_leader_r37(
+    cluster: MockCluster, connection: uow.Connection
+) -> None:
+    """The library may choose any partition for it, once: whatever the brokers say then, it goes to that one."""
+    sent = []
+    for number in range(16):
+        cluster.fail(PRODUCE, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION)
+        sent.append(connection.send("shop", b"%d" % number, to=TOPIC))
+    found = ends(cluster)
+    assert min(found.values()) > 0, "both partitions were chosen"
+    assert sum(found.values()) == len({(each.partition, each.offset) for each in sent}) == len(sent)
