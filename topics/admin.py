@@ -19,6 +19,7 @@ from uow.topics.catalogue import TopicSpec, durability
 
 TIMEOUT_S = 15.0
 MAX_REPLICATION = 3
+MISSING = "missing"
 
 _log = logging.getLogger(__name__)
 
@@ -153,7 +154,7 @@ def check(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[Deviation]:
     found = []
     for spec in specs:
         if spec.name not in counts:
-            found.append(Deviation(spec.name, "topic", "there", "missing", "create it with `uow topics create`"))
+            found.append(Deviation(spec.name, "topic", "there", MISSING, "create it with `uow topics create`"))
             continue
         exceeds = spec.may_exceed and counts[spec.name] > count
         if spec.counted and counts[spec.name] != count and not exceeds:

@@ -27,6 +27,7 @@ import confluent_kafka as ck
 import faust
 import structlog
 from confluent_kafka.admin import AdminClient
+from tenacity import Retrying, retry_if_exception, retry_if_result, stop_after_delay, wait_fixed
 
 from uow.processor.engine.poll_loop import Closable
 from uow.processor.engine.restore import remedy_for_count, why_fenced
@@ -56,6 +57,8 @@ FAILED = 1
 BROKER_STEP_S = 1.0
 SAY_AFTER_S = 5.0
 RETRY_S = 0.05
+NEW_TOPIC_S = 5.0
+LOOK_AGAIN_S = 0.25
 _REMEDIES = {"topic": "run `uow topics create`", "partitions": "run `uow topics repartition`"}
 
 
@@ -95,9 +98,8 @@ def run_worker(
     if not settings.destinations:
         raise ConfigError("destinations", "", "a worker needs at least one [destinations.NAME]")
     _warn(settings)
-    partitions = check_topics(settings)
+    partitions, limits = known_topics(settings)
     web = web_address(settings.web)
-    limits = input_limits(settings)
     contexts = check_settings(settings, task_contexts(settings, partitions, limits))
     new_router = new_upstream = None
     rules_bytes: Callable[[], int] = int
@@ -208,6 +210,29 @@ class UowWorker(faust.Worker):
                     yield HeldGroup(task.context.destination, group.id, group.generation)
 
 
+def known_topics(settings: WorkerSettings) -> tuple[dict[str, int], dict[str, int]]:
+    """Partition counts by topic (`check_topics`), and record limits by `D.components` (`input_limits`).
+
+    A missing topic is looked for again for `NEW_TOPIC_S`: one broker may know a new topic later than the others.
+
+    Raises:
+        ConfigError: Every topic that is missing or not as it must be.
+    """
+    look = Retrying(
+        stop=stop_after_delay(NEW_TOPIC_S),
+        wait=wait_fixed(LOOK_AGAIN_S),
+        retry=retry_if_exception(_is_unknown_topic) | retry_if_result(lambda found: 0 in found[0].values()),
+        reraise=True,
+    )
+    return look(lambda: (check_topics(settings), input_limits(settings)))
+
+
+def _is_unknown_topic(error: BaseException) -> bool:
+    if isinstance(error, ConfigError):
+        return any(each.value == admin.MISSING for each in error.complaints)
+    return isinstance(error, ck.KafkaException) and error.args[0].code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART
+
+
 def check_topics(settings: WorkerSettings) -> dict[str, int]:
     """Partition counts by topic; waits for a broker first.
 
@@ -216,12 +241,12 @@ def check_topics(settings: WorkerSettings) -> dict[str, int]:
     """
     client = Clients(settings).admin()
     partitions = _insist(settings, partial(_partitions, client))
-    complaints = []
+    complaints, warnings = [], []
 
     def check(specs: Sequence[TopicSpec]) -> None:
         for each in _insist(settings, partial(admin.check, client, specs)):
             if each.advised:
-                log.warning("%s", each)
+                warnings.append(each)
                 continue
             remedy = _REMEDIES.get(each.what, "`uow topics check` lists all that must be changed")
             rule = f"must be {each.expected}: {each.reason}; {remedy}"
@@ -248,6 +273,8 @@ def check_topics(settings: WorkerSettings) -> dict[str, int]:
                     complaints.append(Complaint(f"topic {topic}, partitions", partitions[topic], rule))
     if complaints:
         raise ConfigError.many(complaints)
+    for each in warnings:
+        log.warning("%s", each)
     return partitions
 
 

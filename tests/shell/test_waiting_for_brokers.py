@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import confluent_kafka as ck
 import pytest
 
 from uow.processor.kafka.worker_settings import WorkerSettings
-from uow.processor.shell.worker import _insist
+from uow.processor.shell import worker
+from uow.processor.shell.worker import _insist, known_topics
+from uow.schemas.error_classes import Complaint, ConfigError
 
 
 class Brokers:
@@ -51,3 +55,57 @@ def test_waiting_ends_where_it_is_limited() -> None:
     brokers = Brokers(*[ck.KafkaError._TRANSPORT] * 1_000_000)
     with pytest.raises(ck.KafkaException):
         _insist(settings(broker_wait_ms=0), brokers)
+
+
+UNKNOWN = ck.KafkaException(ck.KafkaError(ck.KafkaError.UNKNOWN_TOPIC_OR_PART))
+MISSING = ConfigError.many(
+    [
+        Complaint("topic D.units, retention.ms", "1", "must be 2"),
+        Complaint("topic D.rules, topic", "missing", "must be there"),
+    ]
+)
+WRONG = ConfigError.many([Complaint("topic D.units, retention.ms", "1", "must be 2")])
+
+
+def answering(*answers: dict[str, int] | Exception) -> Callable[[WorkerSettings], dict[str, int]]:
+    """Answers in this order, the last one for ever."""
+    left = [*answers]
+
+    def check(_: WorkerSettings) -> dict[str, int]:
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return check
+
+
+@pytest.fixture
+def topics(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, int]]:
+    """Counts that a worker starts with if brokers answer like this."""
+
+    def known(*answers: dict[str, int] | Exception) -> dict[str, int]:
+        monkeypatch.setattr(worker, "check_topics", answering(*answers))
+        return known_topics(settings())[0]
+
+    monkeypatch.setattr(worker, "input_limits", lambda _: {})
+    monkeypatch.setattr(worker, "LOOK_AGAIN_S", 0)
+    return known
+
+
+def test_new_topic_that_one_broker_does_not_know_yet_is_looked_for_again(topics: Callable[..., dict[str, int]]) -> None:
+    assert topics(MISSING, {"D.components": 0}, UNKNOWN, {"D.components": 8}) == {"D.components": 8}
+
+
+@pytest.mark.parametrize("answer", [MISSING, UNKNOWN])
+def test_topic_that_stays_missing_is_told(
+    topics: Callable[..., dict[str, int]], answer: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "NEW_TOPIC_S", 0.05)
+    with pytest.raises(type(answer)):
+        topics(answer)
+
+
+def test_topic_that_is_not_as_it_must_be_is_told_at_once(topics: Callable[..., dict[str, int]]) -> None:
+    with pytest.raises(ConfigError):
+        topics(WRONG, {"D.components": 8})
