@@ -16,7 +16,11 @@ import pytest
 from client_places import Topics, headers_of
 
 import uow
+from tests.broker.worker_places import Destination
+from tests.processes import wait_for
 from uow import errors
+from uow.schemas import codec
+from uow.schemas.records import Outcome
 from uow.topics.headers import (
     COMPONENT_ID,
     CORRELATION_ID,
@@ -323,3 +327,32 @@ def test_the_examples_run(places: Topics, destination: str) -> None:
     under_asyncio = sent_by("asyncio_producer.py")
     assert sum(headers_of(record).get("uow-end") == b"true" for record in under_asyncio) == 3
     assert len(under_asyncio) == 6
+
+
+def test_a_long_unit_left_by_an_exception_is_cancelled_b120(place: Destination, places: Topics) -> None:
+    """Three components are out already, so leaving the block must take them back."""
+    place.create(outcomes="all")
+    place.is_created = False  # its account knows what it sent itself
+    application = f"A-{place.name}"
+    places.make(f"{application}-senders")
+    worker = place.worker()
+
+    def export(connection: uow.Connection) -> None:
+        with connection.unit(place.name, id="export", resume=True) as unit:
+            for value in ("1", "2", "3", "4"):
+                unit.send(value)
+            assert unit.save() == 3
+            raise LookupError
+
+    with uow.connect(places.bootstrap, application=application) as connection, pytest.raises(LookupError):
+        export(connection)
+
+    def outcomes() -> list[Outcome]:
+        told = [codec.decode(record.value() or b"") for record in places.read(f"{place.name}.outcomes")]
+        return [each for each in told if isinstance(each, Outcome)]  # the command's answer lies there, too
+
+    wait_for(outcomes, what=lambda: worker.child.output)
+    (told,) = outcomes()
+    assert (told.id, told.outcome, told.count) == ("export", "cancelled", 3)
+    assert places.read(place.units) == []
+    assert worker.child.terminate() == 0
