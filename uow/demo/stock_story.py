@@ -314,7 +314,7 @@ class StockStory:
             delivered=sum(len(unit.inputs) for unit in seen.units),
             rejected=dict(Counter(seen.rejected.values())),
             suppliers=reports.map_of_suppliers(seen, self.limits),
-            files=self.files,
+            files=dict(self.files) if self.files is not None else None,
             folder=str(self.environment.folder),
             seconds=round(time.monotonic() - self._begin, 1),
             checks=(*self.checks, *reports.conservation_checks(seen, self.limits)),
