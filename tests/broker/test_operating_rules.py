@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 import time
+import urllib.request
 from collections import Counter
 from itertools import groupby
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -22,6 +26,8 @@ from uow.schemas.component import encode_component
 from uow.schemas.framing import single_object_header
 from uow.schemas.records import Answer, ChangelogRow, ComponentRecord, Outcome, Source, rule_changelog_key
 from uow.topics.partitioner import partition_for
+
+UOW = Path(sys.executable).with_name("uow")
 
 pytestmark = pytest.mark.timeout(300)
 RULES = """
@@ -87,6 +93,10 @@ class Desk:
             producer.produce(self.routed.inputs["events"], value.encode(), headers=headers)
         assert not producer.flush(PATIENCE_S)
 
+    def counted(self) -> int:
+        """Components of nine in each unit of `other`, and those in open groups."""
+        return 9 * len(self.topic("other")) + sum(self.open().values())
+
     def open(self) -> dict[str, int]:
         return {each["id"]: each["count"] for each in self.json("groups", self.place.name)}
 
@@ -149,6 +159,36 @@ def test_operators_look_act_flush_release_and_bring_back_what_is_stranded(place:
     check_outcomes(desk, outcomes)
     check_metrics(desk, worker, outcomes)
     assert desk.json("groups", place.name, "--audit") == {"findings": [], "left_out": []}
+    assert worker.child.terminate(90) == 0
+
+
+def test_a_repeated_audit_finds_nothing_while_orders_come_and_workers_are_killed_b71(place: Destination) -> None:
+    desk = Desk(place)
+    desk.routed.rules.write_text(RULES.format(d=place.name).replace("[parameter]", "[parameter]\naudit_every_ms = 100"))
+    worker, sent = place.worker(), 0
+    asked = ["groups", place.name, "--audit", "--repeat", "--json", "--metrics-port", "0", "-c", place.config]
+    auditor = place.spawn(UOW, *asked)
+
+    def reports() -> list[str]:
+        return [line for line in auditor.output.splitlines() if line.startswith("{")]
+
+    for _ in range(3):
+        seen = len(reports())
+        while len(reports()) < seen + 2:
+            desk.send(*[(f"item-{number % 40}", "bolt", {}) for number in range(sent, sent + 30)])
+            sent += 30
+            time.sleep(0.2)
+        worker.child.kill()
+        worker = place.worker()
+    wait_for(lambda: desk.counted() == sent, what=lambda: f"{desk.counted()} of {sent}")
+    seen = len(reports())
+    wait_for(lambda: len(reports()) > seen + 1, what=lambda: auditor.output)
+    page = auditor.output.partition("metrics on ")[2].split()[0]
+    with urllib.request.urlopen(page, timeout=PATIENCE_S) as answer:
+        assert f'uow_orphans{{destination="{place.name}"}} 0.0' in answer.read().decode()
+    auditor.signal(signal.SIGINT)
+    assert auditor.wait() == 0, auditor.output
+    assert {*reports()} == {'{"findings": [], "left_out": []}'}
     assert worker.child.terminate(90) == 0
 
 
