@@ -11,11 +11,10 @@ from uuid import uuid4
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from strict_places import StrictPlace, numbers
 
 import uow
-from tests.broker.worker_places import Worker
+from tests.broker.worker_places import Worker, alter_topic
 from tests.kafka_broker import Kafka
 from tests.processes import PATIENCE_S, Process, wait_for
 from uow import errors
@@ -94,12 +93,7 @@ def test_a_transaction_that_hangs_is_found_with_the_command_that_ends_it(place: 
 def test_topics_of_a_strict_destination_are_checked_and_strangers_named(place: StrictPlace) -> None:
     """S-22: a warning in profile `test`, wrong otherwise; retention that takes what is not read is an alarm."""
     place.create(strict_block_limit_ms=3_600_000)
-    names = ConfigResource(ResourceType.TOPIC, place.units)
-    names.add_incremental_config(ConfigEntry("retention.ms", "1000000", incremental_operation=AlterConfigOpType.SET))
-    names.add_incremental_config(
-        ConfigEntry("unclean.leader.election.enable", "true", incremental_operation=AlterConfigOpType.SET)
-    )
-    place.places.admin.incremental_alter_configs([names])[names].result(PATIENCE_S)
+    alter_topic(place.places.admin, place.units, retention_ms="1000000", unclean_leader_election_enable="true")
     found = said(place)
     for what in (
         "replication is 1, should be at least 3",

@@ -16,15 +16,12 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     ResourcePatternType,
     ResourceType,
 )
 
 from tests.broker.routed_places import RoutedPlace
-from tests.broker.worker_places import Destination
+from tests.broker.worker_places import Destination, alter_topic
 from tests.conftest import QUIET
 from tests.processes import PATIENCE_S, Process, wait_for
 from uow.embedded.broker import EmbeddedBroker
@@ -89,10 +86,8 @@ def test_units_for_a_topic_that_may_not_be_written_to_wait_and_others_go_on_b57(
 
 def limit(admin: AdminClient, *topics: str) -> None:
     """These take records of 3,000 bytes from now on, which only the broker knows."""
-    entry = ConfigEntry("max.message.bytes", "3000", incremental_operation=AlterConfigOpType.SET)
     for topic in topics:
-        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-        admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
+        alter_topic(admin, topic, max_message_bytes="3000")
 
 
 def test_a_unit_that_its_topic_refuses_for_its_size_fails_alone_after_its_attempts_b89(
