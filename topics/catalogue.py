@@ -6,10 +6,12 @@ talking to a broker (`uow.topics.admin`) and the settings of destinations (`uow.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Final
 
 from uow.topics.policies import NEVER_MS, DestinationPolicy, HandlingPolicy
 from uow.topics.routes import unit_topics
@@ -42,6 +44,15 @@ READER_LAG_MS = _DAY_MS
 """Time that a reader of units of shape `reference` may be behind, as their components must still exist (W-117)."""
 
 _FOR_EVER = -1
+
+TOPIC_NAME: Final = "letters, digits, '.', '_' and '-', 1 to 249"
+"""The legal names of a topic, for people."""
+_TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}", re.ASCII)
+
+
+def is_topic_name(name: str) -> bool:
+    """True if a topic may have this name."""
+    return _TOPIC_NAME.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)

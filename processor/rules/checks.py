@@ -17,7 +17,7 @@ from uow.processor.rules.group_keys import GroupKey, matching
 from uow.processor.rules.paths import ExpressionError, Place
 from uow.processor.rules.rule_set import RuleSet
 from uow.schemas.error_classes import Complaint
-from uow.topics.catalogue import expected, rules_topic
+from uow.topics.catalogue import TOPIC_NAME, expected, is_topic_name, rules_topic
 from uow.topics.conditions import Age, At, Behind, Count, Manifest, Urgent, alternatives
 from uow.topics.grouping import MAX_ATTEMPTS, NEVER_HOLDS, parts_of
 from uow.topics.policies import DestinationPolicy, LatePolicy, Shape
@@ -40,7 +40,6 @@ from uow.topics.rules import (
 MAX_NAME_BYTES: Final = 128
 """Longest routing name."""
 _RULE_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
-_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 _LEAST: Final[Mapping[str, int]] = {
     "release_every_ms": 1_000,
     "max_waiting": 1,
@@ -178,8 +177,8 @@ def _about_row(rule: Rule, row: Row, has_sources: bool, taken: Mapping[str, str]
     if row.valid_from_ms is not None and row.valid_to_ms is not None and row.valid_from_ms >= row.valid_to_ms:
         yield _complaint(row, "valid_to_ms", "must be after valid_from_ms")
     if row.target_topic is not None:
-        if not _TOPIC.fullmatch(row.target_topic) or row.target_topic in (".", ".."):
-            yield _complaint(row, "target_topic", "must be a topic's name: letters, digits, '.', '_' and '-', 1 to 249")
+        if not is_topic_name(row.target_topic):
+            yield _complaint(row, "target_topic", f"must be a topic's name: {TOPIC_NAME}")
         elif row.target_topic in taken and row.target_topic != f"{rule.destination}.units":
             yield _complaint(row, "target_topic", f"is a topic of {taken[row.target_topic]}, which has its own writer")
     yield from _about_closing(rule, row, has_sources)
@@ -296,7 +295,7 @@ def _about_parameter(parameter: Parameter, rules: RuleSet, taken: Mapping[str, s
         yield _complaint(parameter, "name", f"no such parameter; there are {', '.join(PARAMETERS)}")
     elif parameter.name in ("reply_topics", "notice_topics"):
         topics = [each.strip() for each in value.split(",") if value]
-        if not all(map(_TOPIC.fullmatch, topics)):
+        if not all(map(is_topic_name, topics)):
             yield _complaint(parameter, "value", "must be names of topics with commas")
         for topic in taken.keys() & topics:
             yield _complaint(parameter, "value", f"{topic} is a topic of {taken[topic]}, which has its own writer")

@@ -78,3 +78,23 @@ def test_errors_that_are_nobodys_stay_bare() -> None:
         raise RuntimeError("a bug")
 
     assert isinstance(CliRunner().invoke(group, ["config"]).exception, RuntimeError)
+
+
+def test_an_argument_that_is_not_utf8_is_told_in_words() -> None:
+    """The command line passes the bytes on as surrogates."""
+
+    @click.group(cls=cli.LazyGroup)
+    def group() -> None:
+        "\udcff".encode()
+
+    result = CliRunner().invoke(group, ["config"])
+    assert (result.exit_code, result.stderr) == (cli.WRONG_USAGE, "uow: '\\udcff' is not UTF-8\n")
+
+
+def test_what_the_terminal_cannot_encode_is_written_as_an_escape() -> None:
+    @click.group(cls=cli.LazyGroup)
+    def group() -> None:
+        click.echo("Zoë ✓")
+
+    result = CliRunner(charset="latin-1").invoke(group, ["config"])
+    assert result.stdout_bytes.startswith("Zoë \\u2713\n".encode("latin-1")), result.exception

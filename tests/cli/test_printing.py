@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from uow.cli.main import main
 from uow.cli.read_command import value_text
 from uow.terminal.printing import (
+    moment_text,
     print_json,
     print_json_line,
     print_table,
@@ -81,3 +82,23 @@ def test_table_in_a_pipe_is_one_row_a_line(capsys: pytest.CaptureFixture[str]) -
 )
 def test_value_is_shown_on_one_line(value: bytes | None, text: str) -> None:
     assert value_text(value) == text
+
+
+def test_one_long_cell_leaves_room_for_the_others_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A foreign client's header may have a megabyte."""
+    rows = [("x" * 1_000_000, "reason")]
+    print_table(("id", "text"), rows)
+    assert len(capsys.readouterr().out) > 1_000_000, "in a pipe nothing is left out"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    print_table(("id", "text"), rows)
+    shown = capsys.readouterr().out
+    assert "reason" in shown
+    assert len(shown) < 5_000
+    assert "1,000,000" in shown
+
+
+@pytest.mark.parametrize("ms", [2**62, -(2**62), 253_402_300_800_000])
+def test_a_moment_that_no_calendar_has_is_a_number(ms: int) -> None:
+    assert moment_text(ms) == f"{ms} ms"

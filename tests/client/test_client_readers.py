@@ -499,3 +499,26 @@ def test_closing_the_connection_closes_its_readers(fake: FakeBroker) -> None:
         connection.units("megazon", group="a")
         connection.units("megazon", group=None)
     assert all(consumer.closed for consumer in fake.consumers)
+
+
+@pytest.mark.parametrize("name", ["", " ", "\0", "a\0b", "\udcff", "x" * 32_768], ids=lambda name: repr(name[:3]))
+def test_a_name_that_would_end_the_process_is_told(fake: FakeBroker, connection: uow.Connection, name: str) -> None:
+    """librdkafka aborts where a consumer group has no name, and to it such a text is none."""
+    with pytest.raises(errors.ConfigError, match="not blank"):
+        connection.units("megazon", group=name)
+    for setting in ("client_id", "transactional_id"):
+        if name:  # an empty one is none at all
+            with pytest.raises(errors.ConfigError, match=setting):
+                uow.connect("localhost:9092", kafka_port=fake, **{setting: name})  # type: ignore[arg-type]
+    deliver(fake, 1)
+    with connection.units("megazon", group="Zoë ✓") as reader:
+        assert reader.receive(0) is not None
+
+
+@pytest.mark.parametrize("topic", ["..", "a\0b", "x" * 250, "a b", "\udcff", "a/b"], ids=lambda name: repr(name[:3]))
+def test_what_can_be_no_topic_is_told_as_one_that_is_not_there(connection: uow.Connection, topic: str) -> None:
+    """The library's errors about it are of kinds of their own."""
+    with pytest.raises(errors.DestinationUnavailableError, match="no topic may be called"):
+        connection.messages(topic, group="g")
+    with pytest.raises(errors.DestinationUnavailableError, match="no topic may be called"):
+        connection.send("megazon", {}, to=topic)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from io import TextIOWrapper
 
 import click
 
@@ -94,8 +95,9 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         """Runs a command; an error of this project is printed as its message, without a traceback.
 
-        Exit status 2 where the configuration is wrong, else 1.
+        Exit status 2 where the configuration or an argument is wrong, else 1. A character that standard output cannot encode is written as an escape.
         """
+        _escape_what_cannot_be_encoded()
         try:
             return super().invoke(ctx)
         except ConfigError as error:
@@ -105,6 +107,11 @@ class LazyGroup(click.Group):
         except UowError as error:
             say(f"uow: {type(error).__name__}: {error}")
             ctx.exit(FAILED)
+        except UnicodeEncodeError as error:
+            if error.encoding != "utf-8":
+                raise
+            say(f"uow: {error.object!r} is not UTF-8")
+            ctx.exit(WRONG_USAGE)
         except ModuleNotFoundError as error:
             extra = EXTRAS.get((error.name or "").partition(".")[0])
             if extra is None:
@@ -114,11 +121,17 @@ class LazyGroup(click.Group):
         except Exception as error:
             if _is_missing_part(error):
                 say(f"uow: {error}")
-                ctx.exit(FAILED)
-            if not _is_kafka_error(error):
+            elif _is_kafka_error(error):
+                say(f"uow: Kafka: {_kafka_text(error)}")
+            else:
                 raise
-            say(f"uow: Kafka: {_kafka_text(error)}")
             ctx.exit(FAILED)
+
+
+def _escape_what_cannot_be_encoded() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _is_missing_part(error: Exception) -> bool:

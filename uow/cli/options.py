@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from functools import wraps
 from pathlib import Path
@@ -105,7 +106,10 @@ def destinations_option(default: str) -> Callable[[Callable[..., Any]], Callable
     return click.option("--destination", "chosen", multiple=True, metavar="D", help=text)
 
 
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|h|d)")
+_SPAN = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*(ms|s|min|h|d)")
+_EPOCH_MS = re.compile(r"[0-9]{11,15}")
+_LAST_MOMENT = 253_402_300_799_999
+"""The year 9999: the largest timestamp that a table, or a command, can hold."""
 _MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -132,11 +136,16 @@ class TimeType(click.ParamType):
         if isinstance(value, int):
             return value
         text = value.strip()
+        moment = -1
         if text.startswith("+"):
-            return wall_clock_ms() + DurationType().convert(text[1:], param, ctx)
-        if text.isdigit() and len(text) > 10:
-            return int(text)
-        try:
-            return round(datetime.fromisoformat(text).timestamp() * 1000)
-        except ValueError:
-            self.fail(f"{value!r} is not a moment: ISO 8601, epoch milliseconds, or +SPAN", param, ctx)
+            moment = wall_clock_ms() + DurationType().convert(text[1:], param, ctx)
+        elif _EPOCH_MS.fullmatch(text):
+            moment = int(text)
+        else:
+            with suppress(ValueError, OverflowError):
+                moment = round(datetime.fromisoformat(text).timestamp() * 1000)
+        if not 0 <= moment <= _LAST_MOMENT:
+            self.fail(
+                f"{value!r} is not a moment from 1970 to 9999: ISO 8601, epoch milliseconds, or +SPAN", param, ctx
+            )
+        return moment

@@ -34,6 +34,7 @@ from uow.client.kafka_port import (
     Headers,
     KafkaPort,
     Librdkafka,
+    check_name,
     check_properties,
     reconnect_properties,
 )
@@ -180,6 +181,8 @@ class Factory:
         self._policy = policy_of(reconnect_policy)
         self._waits = Waits.checked(reconnect_blocking_ms, reconnect_total_ms, transaction_timeout_ms)
         given = reconnect_properties(self._waits) | check_properties(kafka or {})
+        check_name("client_id", client_id or None)
+        check_name("transactional_id", transactional_id or None)
         port = kafka_port or Librdkafka()
         self._handles = Handles(servers, client_id, given, port, transaction_timeout_ms, self._linger_ms)
         self._registry = registry.connect(registry_url) if registry_url else None
@@ -972,6 +975,7 @@ class Connection:
             begin = Start(start) if start is not None else Start.EARLIEST if group is not None else Start.LATEST
         except ValueError:
             raise ConfigError("start", start, f"one of {', '.join(Start)}") from None
+        check_name("group", group)
         session = self._session
         session.close_abandoned(topic, group)
         with session.instance_of(group) as instance:

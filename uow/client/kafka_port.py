@@ -24,7 +24,7 @@ from uow.processor.kafka.header_lookup import HeaderLookup
 from uow.processor.kafka.outage import Outage
 from uow.processor.kafka.transactional_producer import TransactionalHandle
 from uow.schemas.error_classes import Complaint, ConfigError, DecodeError
-from uow.topics.catalogue import RECORD_LIMIT_BYTES
+from uow.topics.catalogue import RECORD_LIMIT_BYTES, TOPIC_NAME, is_topic_name
 from uow.topics.temporary import is_temporary
 
 __all__ = ["ConsumedRecord", "ConsumerHandle", "HeaderLookupHandle", "KafkaPort", "ProducerHandle"]
@@ -44,6 +44,7 @@ REFRESH_S: Final = 30.0
 TEMPORARY_S: Final = 1.0
 """The same of a temporary destination: the library would try on for half a minute where that is gone."""
 REFRESH_TIMEOUT_S: Final = 1.0
+_MAX_NAME_BYTES: Final = 32_767
 TRANSACTION_TIMEOUT_MS: Final = 10_000
 """Bounds how long the transaction of a dead sender holds back readers (W-50)."""
 
@@ -183,6 +184,20 @@ def check_properties(kafka: Mapping[str, Any]) -> dict[str, Any]:
     if complaints:
         raise ConfigError.many(complaints)
     return dict(kafka)
+
+
+def check_name(setting: str, name: str | None) -> None:
+    """Refuses a name with which the library would end the process, or wait for ever.
+
+    Raises:
+        ConfigError: It is blank, or a text that Kafka's protocol cannot carry.
+    """
+    text = str(name or "").encode(errors="replace")
+    is_sound = name is None or (text.strip() != b"" and b"\0" not in text and text.decode() == name)
+    if not is_sound or len(text) > _MAX_NAME_BYTES:
+        raise ConfigError(
+            setting, name, f"must be a text that is not blank, without NUL, up to {_MAX_NAME_BYTES:,} bytes"
+        )
 
 
 def reconnect_properties(waits: Waits) -> dict[str, Any]:
@@ -331,6 +346,8 @@ def check_topic(
         DestinationUnavailableError: There is no such topic, or none of its partitions is known.
         ReconnectTimeoutError: No broker answered in time.
     """
+    if not is_topic_name(topic):  # the library would raise errors of its own kinds
+        raise DestinationUnavailableError(f"no topic may be called {topic!r}: {TOPIC_NAME}")
     patience = None if life is None else Patience(life)
     until = time.monotonic() + wait_s
     found = None

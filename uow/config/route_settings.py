@@ -7,17 +7,14 @@ its condition (`uow.topics.selector`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from uow.topics import headers as names
-from uow.topics.catalogue import DestinationTopics, expected
+from uow.topics.catalogue import TOPIC_NAME, DestinationTopics, expected, is_topic_name
 from uow.topics.headers import Reading
 from uow.topics.policies import DestinationPolicy
 from uow.topics.routes import Route
 from uow.topics.selector import Selector, SelectorError
-
-_MAX_TOPIC_CHARS: Final = 249
-_TOPIC_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
 def read_routes(value: Any) -> tuple[list[Route], list[str]]:
@@ -42,10 +39,8 @@ def _route(table: dict[str, Any]) -> Route:
     if {*table} != {"when", "to"} or not all(isinstance(text, str) for text in table.values()):
         raise ValueError("must have two settings, both texts: when and to")
     to = table["to"]
-    if not 1 <= len(to) <= _MAX_TOPIC_CHARS or not _TOPIC_CHARACTERS.issuperset(to) or to in (".", ".."):
-        raise ValueError(
-            f"to = {to!r} is not a legal topic name: letters, digits, '.', '_' and '-', 1 to {_MAX_TOPIC_CHARS}"
-        )
+    if not is_topic_name(to):
+        raise ValueError(f"to = {to!r} is not a legal topic name: {TOPIC_NAME}")
     try:
         return Route(Selector(table["when"]), to)
     except SelectorError as error:

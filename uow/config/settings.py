@@ -20,6 +20,7 @@ from uow.config.value_types import (
     never_or,
 )
 from uow.topics import policies
+from uow.topics.catalogue import is_topic_name
 from uow.topics.policies import DestinationPolicy
 from uow.topics.routes import RouteMatching
 
@@ -30,17 +31,11 @@ ROUTER = "routers.NAME"
 
 
 LEGAL_NAME = "letters, digits, '.', '_' and '-', 1 to 100 characters"
-_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
 def is_legal_name(name: str) -> bool:
     """True if a name can be part of topic names: Kafka's alphabet, and so short that two names and a suffix stay below 249 characters."""
-    return 1 <= len(name) <= 100 and _NAME_CHARACTERS.issuperset(name) and name not in (".", "..")
-
-
-def is_topic_name(name: str) -> bool:
-    """True if a topic may have this name."""
-    return 1 <= len(name) <= 249 and _NAME_CHARACTERS.issuperset(name) and name not in (".", "..")
+    return len(name) <= 100 and is_topic_name(name)
 
 
 def _is_servers(text: str) -> bool:

@@ -10,9 +10,12 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import click
+
+CELL_CHARS: Final = 500
+"""Longest cell of a table on a terminal."""
 
 
 def print_json(value: Any) -> None:
@@ -40,7 +43,7 @@ def say(text: str) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Prints a table on a terminal; in a pipe the same cells, separated by tabs, none shortened."""
+    """Prints a table on a terminal, with the beginning of a long cell; in a pipe the same cells, separated by tabs, none shortened."""
     cells = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         for row in [columns, *cells]:
@@ -52,8 +55,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
     table = Table(*columns, box=None, header_style="bold", pad_edge=False)
     for row in cells:
-        table.add_row(*(Text(cell, overflow="fold") for cell in row))
+        table.add_row(*(Text(_beginning(cell), overflow="fold") for cell in row))
     Console().print(table)
+
+
+def _beginning(cell: str) -> str:
+    """The cell, or as much of it as leaves room for the others: a header of a refused record may have a megabyte."""
+    return cell if len(cell) <= CELL_CHARS else f"{cell[:CELL_CHARS]}... ({len(cell):,} characters)"
 
 
 def printable(text: str) -> str:
@@ -67,8 +75,11 @@ def wall_clock_ms() -> int:
 
 
 def moment_text(ms: int) -> str:
-    """A moment in local time, to the millisecond."""
-    return datetime.fromtimestamp(ms / 1000, UTC).astimezone().isoformat(sep=" ", timespec="milliseconds")
+    """A moment in local time, to the millisecond; one that no calendar has, as a record of somebody else may have it, in epoch ms."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).astimezone().isoformat(sep=" ", timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"
 
 
 def span_text(ms: int) -> str:
