@@ -37,6 +37,8 @@ def test_calls_come_back_whole_whatever_came_first_and_whoever_was_killed_b81_b8
     routed, prefix = RoutedPlace(place, {trip.REPLIES: 2}), f"{place.name}."
     row = {"complete_when": "manifest", "age_ms": 600_000, "value_format": "json", "target_topic": "trips"}
     routed.put_rules({"*": row}, group_key="request", sequence="given")
+    with routed.rules.open("a") as rules:
+        rules.write(f'\n[parameter]\nnotice_topics = "{prefix}{trip.CANCELLED}"\n')
     routed.create({"session_timeout_ms": 2000})
     hotels, flights = (prefix + service for service in trip.SERVICES)
     admin = AdminClient({"bootstrap.servers": place.bootstrap})  # kept: its calls go on in its own thread

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from uow.errors import ConfigError
 from uow.testing import ScenarioError, play
 
 RULES = """
@@ -150,3 +151,56 @@ def test_waiting_groups_are_released_by_a_line_b215() -> None:
         rules,
         "at 0s send UK x10\nat 1s expect nothing\nat 2s restart\nat 3s release low-stock\nat 3s expect complete 5, complete 5",
     )
+
+
+TRIPS = """
+version = 1
+author = "travel"
+why = "two of three"
+[parameter]
+notice_topics = "travel.cancelled"
+[[rule]]
+rule_id = "trips"
+destination = "travel"
+group_key = "request"
+sequence = "given"
+row = [{ routing_name = "*", target_topic = "trips.ready", complete_when = "manifest(3)", age_ms = 60000 }]
+"""
+
+
+def test_a_call_may_say_weights_and_where_its_services_are_told_b209_b215() -> None:
+    play(
+        TRIPS,
+        """
+        at 0s  call trip c1 hotel*2 flight car notice=travel.cancelled
+        at 1s  reply c1 2
+        at 1s  expect nothing
+        at 2s  reply c1 1
+        at 2s  expect complete 2 by manifest, notices 1
+        at 3s  call trip c2 hotel flight car timeout=5s notice=travel.cancelled
+        at 8s  expect partial 0 by age, notices 3
+        at 9s  call trip c3 hotel*3 flight
+        at 9s  reply c3 1
+        at 9s  expect complete 1 by manifest
+    """,
+    )
+    with pytest.raises(ScenarioError, match="notices 2"):
+        play(
+            TRIPS,
+            "at 0s call trip c1 hotel*2 car timeout=5s notice=travel.cancelled\nat 5s expect partial 0, notices 1",
+        )
+
+
+@pytest.mark.parametrize(
+    ("rules", "complaint"),
+    [
+        ("version = ", "is not TOML"),
+        (RULES.replace("complete_count = 10", "complete_cuont = 10"), "complete_cuont.*no such column"),
+        (RULES.replace("age_ms = 15000", 'complete_when = "age(x"'), "complete_when"),
+        (RULES + "[parameter]\nreply_hold_ms = 'soon'\n", "reply_hold_ms"),
+        (RULES.replace("complete_count = 10, age_ms = 30000, ", ""), "to close by"),
+    ],
+)
+def test_rules_that_no_worker_would_take_are_not_played_b15_b215(rules: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        play(rules, "at 0s send UK")

@@ -9,7 +9,8 @@
 | `at 15s expect rejected 2` | so many records were refused, by router or assembler |
 | `at 20s restart` | the worker ends without a word, and another one restores its state |
 | `at 20s release RULE` | the waiting groups of a rule are released |
-| `at 0s call trip c1 hotel flight` | a call `c1` with the routing name `trip` asks a service for each of these folders; `timeout=5s` is its own |
+| `at 15s expect notices 1` | so many cancel notices went out |
+| `at 0s call trip c1 hotel flight` | a call `c1` with the routing name `trip` asks a service for each of these folders; `timeout=5s` is its own; `flight*2`: that reply weighs 2; `notice=TOPIC`: its services are told there |
 | `at 1s reply c1 2` | the reply to the second of them arrives; the rest of the line behind `value` is its value |
 | `start 2026-03-27T16:58:00+01:00` | the first line: what moment 0 is by the calendar, without it 2023-11-14T22:14:00Z |
 | `# text` | a remark |
@@ -32,20 +33,22 @@ from uow.processor.engine.context import TaskContext
 from uow.processor.engine.ports import Committed, Output, Plan, Stretch, Tp
 from uow.processor.engine.restore import restore
 from uow.processor.engine.task import PartitionTask
+from uow.processor.rules.checks import complaints_about
+from uow.processor.rules.columns import WrongRows
 from uow.processor.rules.conditions import group_policy
 from uow.processor.rules.group_keys import GroupKey
 from uow.processor.rules.routing import Fate, RecordRouting, RouteTarget, RuleRouting
 from uow.processor.rules.rule_file import read_rules
 from uow.processor.rules.rule_set import RuleSet
 from uow.schemas import codec
-from uow.schemas.error_classes import UowError
+from uow.schemas.error_classes import ConfigError, UowError
 from uow.schemas.framing import single_object_header
 from uow.schemas.records import Outcome, UnitOutcome
 from uow.topics import headers as names
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.commands import Command, Verb, command_headers, command_value
 from uow.topics.grouping import GroupPolicy
-from uow.topics.manifests import Manifest, RequestEntry, request_id
+from uow.topics.manifests import KIND_NOTICE, Manifest, RequestEntry, request_id
 from uow.topics.policies import DestinationPolicy, HandlingPolicy, OutcomesPolicy
 from uow.topics.record_size import INPUT_LIMIT_BYTES, RecordLimit
 from uow.topics.rules import ResolvedRow
@@ -54,8 +57,10 @@ START_MS: Final = 1_700_000_040_000
 """Moment 0 of a scenario that does not say, a full minute in epoch milliseconds."""
 _INPUT: Final = "input"
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
-_LINE: Final = re.compile(r"at\s+([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)\s+(\w+)\s*(.*)", re.ASCII)
-_LIMIT: Final = re.compile(r"timeout=([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)", re.ASCII)
+_SPAN: Final = r"([0-9]{1,12}(?:\.[0-9]{1,12})?)(ms|s|m|h)"
+_LINE: Final = re.compile(rf"at\s+{_SPAN}\s+(\w+)\s*(.*)", re.ASCII)
+_LIMIT: Final = re.compile(rf"timeout={_SPAN}", re.ASCII)
+_REQUEST: Final = re.compile(r"(.+?)(?:\*([0-9]{1,7}))?")
 _OUTCOMES: Final = ("complete", "partial", "expired", "cancelled", "failed")
 
 
@@ -224,7 +229,7 @@ class _Play:
         self._routing = RecordRouting([RuleRouting(each, rules, targets[each.destination]) for each in asked])
         self._by_topic = {worker.topics.components: worker for worker in self.workers.values()}
         self._rules, self._calls = rules, dict[str, str]()
-        self._offset = self._rejected = 0
+        self._offset = self._rejected = self.notices = 0
         self._seen: dict[str, int] = dict.fromkeys(found, 0)
         self.units: list[Output] = []
 
@@ -258,19 +263,21 @@ class _Play:
     def call(self, rest: str, at: int, where: str) -> None:
         """A line `call`."""
         name, mark, *words = rest.split() if len(rest.split()) > 1 else ("", "")
-        folders = [word for word in words if not word.startswith("timeout=")]
-        limits = [_LIMIT.fullmatch(word) for word in words if word not in folders]
+        limits = [_LIMIT.fullmatch(word) for word in words if word.startswith("timeout=")]
+        notices = [word.removeprefix("notice=") for word in words if word.startswith("notice=")]
+        folders = [word for word in words if not word.startswith(("timeout=", "notice="))]
         asking = [rule for rule in self._rules.rules if GroupKey(rule.group_key).is_request]
         row = self._rules.resolve(asking[0], name, at) if asking and name else None
         if row is None or not mark or not folders or None in limits:
             raise ScenarioError(
-                f"{where} is not `call NAME MARK FOLDER ... [timeout=5s]`, or no rule gathers its replies"
+                f"{where} is not `call NAME MARK FOLDER[*WEIGHT] ... [timeout=5s] [notice=TOPIC]`, or no rule gathers its replies"
             )
         timeout_ms = next((_ms(limit[1], limit[2]) for limit in limits if limit is not None), None)
         group_id = f"{row.rule.rule_id}/{name}/{mark}"
         self._calls[mark] = group_id
-        listed = tuple([RequestEntry(folder, folder) for folder in folders])
-        manifest = Manifest(name, listed, timeout_ms)
+        requests = [match for match in map(_REQUEST.fullmatch, folders) if match is not None]
+        listed = [RequestEntry(each[1], each[1], int(each[2] or 1), next(iter(notices), None)) for each in requests]
+        manifest = Manifest(name, tuple(listed), timeout_ms)
         command = Command(mark.encode(), Verb.MANIFEST, group_id.encode(), "scenario", rule=row.name, manifest=manifest)
         self.workers[row.rule.destination].call(command, row, at)
 
@@ -278,20 +285,22 @@ class _Play:
         """A line `reply`."""
         before, _, value = rest.partition(" value ")
         mark, _, number = before.strip().partition(" ")
-        if mark not in self._calls or not number.strip().isdigit():
+        if mark not in self._calls or not number.strip().isdecimal():
             raise ScenarioError(f"{where} is not `reply MARK NUMBER [value ...]` of a call before it")
         said = f"header:{names.CORRELATION_ID}={request_id(self._calls[mark], int(number))} "
         self.send(f"{said} value {value}" if value else said, at)
 
     def came(self, at: int) -> tuple[list[Came], int]:
-        """All that came out since the last call, and how many records were refused."""
+        """All that came out since the last call, and how many records were refused; `notices` counts the cancel notices."""
         found: list[Came] = []
+        self.notices = 0
         rejected, self._rejected = self._rejected, 0
         for name, worker in self.workers.items():
             worker.look(at)
             outputs = [output for plan in worker.plans[self._seen[name] :] for output in plan.outputs]
             self._seen[name] = len(worker.plans)
             rejected += sum(output.topic == worker.topics.rejected for output in outputs)
+            self.notices += sum((names.KIND, KIND_NOTICE) in output.headers for output in outputs)
             for output in outputs:
                 said = {each: (raw or b"").decode() for each, raw in output.headers}
                 is_unit = said.get(names.KIND) == "unit" and names.UNIT_ID in said
@@ -325,7 +334,7 @@ def play(rules: str, lines: str) -> Played:
         ScenarioError: A line cannot be read, or something else came out than it says.
         ConfigError: The rules are not valid.
     """
-    played = _Play(RuleSet(read_rules(rules, START_MS)))
+    played = _Play(_valid(rules))
     start, now = START_MS, 0
     for number, line in enumerate(map(str.strip, lines.splitlines()), 1):
         if not line or line.startswith("#"):
@@ -348,6 +357,16 @@ def play(rules: str, lines: str) -> Played:
     for group in groups:
         left[group.id.decode()] = left.get(group.id.decode(), 0) + len(group.held)
     return Played(played.units, left)
+
+
+def _valid(text: str) -> RuleSet:
+    try:
+        rules = RuleSet(read_rules(text, START_MS))
+    except WrongRows as error:
+        raise ConfigError.many(error.complaints) from None
+    if found := complaints_about(rules):
+        raise ConfigError.many(found)
+    return rules
 
 
 def _do(played: _Play, verb: str, rest: str, now: int, where: str) -> None:
@@ -388,14 +407,18 @@ def _ms(number: str, unit: str) -> int:
 def _expect(played: _Play, rest: str, now: int, where: str) -> None:
     came, rejected = played.came(now + 1)
     wanted = [] if rest == "nothing" else [each.split() for each in rest.split(",")]
-    refused = sum(int(words[1]) for words in wanted if words[0] == "rejected" and words[1:])
-    units = [words for words in wanted if words[0] != "rejected"]
-    for words in units:
-        if len(words) < 2 or words[0] not in _OUTCOMES or not words[1].isdigit() or len(words) % 2:
+    for words in wanted:
+        is_count = words[:1] in (["rejected"], ["notices"]) and len(words) == 2
+        is_unit = words[:1] and words[0] in _OUTCOMES and len(words) % 2 == 0
+        if not (is_count or is_unit) or not words[1].isdecimal():
             raise ScenarioError(f"{where}: {' '.join(words)!r} is not `OUTCOME SIZE [by REASON] [on TOPIC]`")
-    is_so = len(units) == len(came) and all(map(_is, units, came)) and refused == rejected
+    counts = {"rejected": rejected, "notices": played.notices}
+    units = [words for words in wanted if words[0] not in counts]
+    is_so = len(units) == len(came) and all(map(_is, units, came))
+    for what, count in counts.items():
+        is_so = is_so and count == sum(int(words[1]) for words in wanted if words[0] == what)
     if not is_so:
-        told = [*map(str, came), *([f"rejected {rejected}"] if rejected else [])]
+        told = [*map(str, came), *(f"{what} {count}" for what, count in counts.items() if count)]
         raise ScenarioError(f"{where}: came {', '.join(told) or 'nothing'}")
 
 
