@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import json
+import resource
 import sys
 import time
+from collections.abc import Sequence
 
 from bench.drain import POLICY, BenchBroker
 from bench.programs import Program
@@ -34,12 +36,20 @@ def main(bootstrap: str, application: str, destination: str) -> None:
     gc.collect()  # as in a worker, which is frozen before it restores
     gc.freeze()
     gc.disable()
-    wall, cpu = time.perf_counter(), time.process_time()
+    idle_bytes, wall, cpu = peak_bytes(), time.perf_counter(), time.process_time()
     tasks = restore(reader, {topics.components: context}, tps)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     reader.close()
     held = sum(len(group.held) for task in tasks.values() for group in task.groups.values())
-    print(json.dumps({"held": held, "rows": rows, "seconds": wall, "cpu_us": cpu / max(1, held) * 1e6}), flush=True)
+    estimate = sum(task.memory_bytes for task in tasks.values())
+    took = {"seconds": wall, "cpu_us": cpu / max(1, held) * 1e6}
+    memory = {"estimate_mb": estimate / 1e6, "peak_mb": (peak_bytes() - idle_bytes) / 1e6}
+    print(json.dumps({"held": held, "rows": rows, **took, **memory}), flush=True)
+
+
+def peak_bytes() -> int:
+    """Most resident memory of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 class Restores:
@@ -49,15 +59,16 @@ class Restores:
     Args:
         place: The broker.
         records: Components to hold.
+        cases: Which of them.
     """
 
     CASES = ("changelog", "uncompacted", "input")
 
-    def __init__(self, place: BenchBroker, records: int) -> None:
+    def __init__(self, place: BenchBroker, records: int, cases: Sequence[str] = CASES) -> None:
         self._place = place
         self._applications: dict[str, str] = {}
         held = WORKLOADS["held"].of(records)
-        for case in self.CASES:
+        for case in cases:
             application = self._applications[case] = place.application()
             topics = place.create(application, place.destination(case))
             if case == "uncompacted":

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from uow.processor.engine.batch import Batch, Task
 from uow.processor.engine.hidden_headers import HiddenHeaders
+from uow.processor.engine.memory_limit import RestoreRoom
 from uow.processor.engine.poll_loop import Closable
 from uow.processor.engine.ports import Blocked, Clock, Doubt, Plan, RecordSource, Sink, Tp
 from uow.processor.engine.target_topics import TargetTopics, no_targets
@@ -97,6 +98,7 @@ class Ports:
         upstream: The routers before the components, if there are any rules.
         rules_bytes: Returns about the memory that rows of rules take.
         targets: The target topics of rules, and what is refused: that of the tasks.
+        room: The memory that `restore` may take.
         others: Closed at the end, after source and sink.
     """
 
@@ -110,4 +112,5 @@ class Ports:
     upstream: Upstream | None = None
     rules_bytes: Callable[[], int] = lambda: 0
     targets: TargetTopics = field(default_factory=no_targets)
+    room: RestoreRoom = field(default_factory=RestoreRoom)
     others: Sequence[Closable] = ()

@@ -7,16 +7,21 @@ Held components shrink only by more input, when a group completes, or by time, w
   revoked partition or a larger limit helps, and the worker says so instead of dying.
 - One partition is paused in a turn, the fullest first. All are resumed together once the total is below `RESUME_SHARE`.
 
+A restore takes what a worker with this limit may have held when it ended, and no more (R-73): what several workers held, or one with a larger
+limit, would take all memory there is. The partition is blocked, and says how much it needs.
+
 Belongs here: which partition, and how much. Does not belong here: pausing itself (`uow.processor.engine.owned_partitions`).
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from uow.processor.engine.ports import Tp
+from uow.processor.core.partition_state import COMPONENT_BYTES, GROUP_BYTES
+from uow.processor.engine.ports import Blocked, Tp
 
 RESUME_SHARE = 0.9
 STOP_SHARE = 1.25
@@ -25,6 +30,8 @@ LIGHT_SHARE = 0.25
 REMEMBERED_SHARE = 0.25
 """Share of the limit for closed ids and commands of all partitions together; above it the oldest are forgotten."""
 LEAST_REMEMBERED_BYTES = 4_194_304
+POLL_BYTES = 67_108_864
+"""Most that one poll may add to a worker that is within its limit."""
 OTHER_SHARE = 0.5
 """Most of the limit that is charged for memory which no pause reduces: closed ids, path maps, tables."""
 
@@ -68,6 +75,45 @@ def decide_pause(
     elif paused and total < limit_bytes * RESUME_SHARE:
         return PauseDecision(resume_all=True)
     return PauseDecision()
+
+
+@dataclass(slots=True)
+class RestoreRoom:
+    """The memory that the restores of one worker may take (R-73).
+
+    Attributes:
+        limit_bytes: `memory_limit_bytes`.
+        held: Bytes that the open groups of each partition take which is restored already.
+    """
+
+    limit_bytes: int = sys.maxsize
+    held: dict[Tp, int] = field(default_factory=dict)
+
+    def bytes_for(self, tps: Collection[Tp]) -> int:
+        """Bytes that the open groups of these partitions may take together."""
+        others = sum(size for tp, size in self.held.items() if tp not in tps)
+        return int(self.limit_bytes * (STOP_SHARE + LIGHT_SHARE)) + POLL_BYTES - others
+
+    def too_small(self, tps: Collection[Tp], needed_bytes: int, rows: int) -> Blocked:
+        """Why these are not restored.
+
+        Args:
+            tps: The partitions.
+            needed_bytes: What their open groups need together, about.
+            rows: How many rows their changelogs have.
+        """
+        others = sum(size for tp, size in self.held.items() if tp not in tps)
+        enough = int((needed_bytes + others) / RESUME_SHARE)
+        return Blocked(
+            f"not restored: its groups' changelog has {rows:,} rows, which need about {needed_bytes:,} bytes; other partitions of this worker hold "
+            f"{others:,}, and memory_limit_bytes is {self.limit_bytes:,}: start another worker, or raise it to {enough:,}"
+        )
+
+
+def memory_of_rows(rows: Mapping[bytes, bytes]) -> int:
+    """About the memory that groups take which come from these rows of a groups' changelog; their last four bytes tell rows of a group apart."""
+    groups = len({key[:-4] for key in rows})
+    return sum(map(len, rows.values())) + COMPONENT_BYTES * len(rows) + GROUP_BYTES * groups
 
 
 class Remembers(Protocol):

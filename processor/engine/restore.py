@@ -18,8 +18,10 @@ from typing import Any, NamedTuple
 from uow.processor.core.changes import Closed
 from uow.processor.core.closed import ClosedMemory, memory_of
 from uow.processor.core.columns import reader_of
+from uow.processor.core.partition_state import COMPONENT_BYTES, GROUP_BYTES
 from uow.processor.core.strays import Stray
 from uow.processor.engine.context import TaskContext
+from uow.processor.engine.memory_limit import RestoreRoom, memory_of_rows
 from uow.processor.engine.ports import (
     Committed,
     LogReader,
@@ -90,6 +92,7 @@ def restore(
     contexts: Mapping[str, TaskContext],
     tps: Collection[Tp],
     wanted: Callable[[], Collection[Tp]] | None = None,
+    room: RestoreRoom | None = None,
 ) -> dict[Tp, PartitionTask]:
     """State of the partitions as of their committed offsets; reads only, so people who look use it as well.
 
@@ -98,12 +101,14 @@ def restore(
         contexts: By name of `D.components`.
         tps: Partitions of `D.components`.
         wanted: Which of them are still to be restored; asked before anything is read again.
+        room: The memory that they may take; None: any.
 
     Returns:
         A task for each; its `position` is where reading goes on. A task is `blocked` when its input is gone already (W-120).
 
     Raises:
         StateCorruptedError: Offsets and logs do not agree, or a row cannot be read.
+        Blocked: There is no room for them.
         ConfigError: A worker with other settings has taken over since this one began (W-68).
     """
     _check_counts(contexts, tps)
@@ -114,7 +119,7 @@ def restore(
         inputs = [*tps, *commands.values()]
         committed = reader.committed(inputs)
         try:
-            return _restore(reader, contexts, commands, committed)
+            return _restore(reader, contexts, commands, committed, room or RestoreRoom())
         except StateCorruptedError:
             if reader.committed(inputs) == committed:
                 raise  # else the owner has committed meanwhile: whoever looks, or was thrown out of the group, reads once more
@@ -136,16 +141,22 @@ def remedy_for_count(destination: str) -> str:
 
 
 def _restore(
-    reader: LogReader, contexts: Mapping[str, TaskContext], commands: Mapping[Tp, Tp], committed: Mapping[Tp, Committed]
+    reader: LogReader,
+    contexts: Mapping[str, TaskContext],
+    commands: Mapping[Tp, Tp],
+    committed: Mapping[Tp, Committed],
+    room: RestoreRoom,
 ) -> dict[Tp, PartitionTask]:
     tps = list(commands)
     changelogs = {Tp(contexts[tp.topic].topics.groups_changelog, tp.partition): tp for tp in tps}
     ledgers = {Tp(contexts[tp.topic].topics.closed_changelog, tp.partition): tp for tp in tps}
     bounds = reader.bounds([*tps, *commands.values(), *changelogs, *ledgers])
     found = {tp: _Found(Window(*tp), bounds[ledger]) for ledger, tp in ledgers.items()}
+    admission = _Admission(room, found, {tp: hints(committed[tp]).rows for tp in tps})
     for log, records in reader.read({log: bounds[log] for log in (*changelogs, *ledgers)}):
         if log in changelogs:
             _replace_rows(found[changelogs[log]].rows, log, records)
+            admission.check(records)
         else:
             tp = ledgers[log]
             for record in records:
@@ -160,6 +171,40 @@ def _restore(
     for task in tasks.values():
         task.restored()
     return tasks
+
+
+class _Admission:
+    """Ends a restore early for which there is no room (R-73).
+
+    Args:
+        room: See there.
+        found: What is read, by partition.
+        rows: How many rows the changelog of each must have; None where nobody said.
+    """
+
+    def __init__(self, room: RestoreRoom, found: Mapping[Tp, _Found], rows: Mapping[Tp, int | None]) -> None:
+        self._room, self._found, self._rows = room, found, rows
+        self._most_bytes, self._room_bytes = 0, room.bytes_for(found)
+
+    def check(self, records: Sequence[RawRecord]) -> None:
+        """Takes note of records of a changelog: counts each as a group, and what is left of all once that is too much.
+
+        A log that is not compacted yet tells first what was open long ago, which is no reason: there are fewer rows now.
+
+        Raises:
+            Blocked: There is no room for what is open.
+        """
+        kind: Any = type(records[0])
+        values = filter(None, map(kind.value, records))
+        self._most_bytes += sum(map(len, values)) + (COMPONENT_BYTES + GROUP_BYTES) * len(records)
+        if self._most_bytes <= self._room_bytes:
+            return
+        size = sum(memory_of_rows(each.rows) for each in self._found.values())
+        read = sum(len(each.rows) for each in self._found.values())
+        rows = sum(len(each.rows) if (told := self._rows[tp]) is None else told for tp, each in self._found.items())
+        if size > self._room_bytes and read <= rows:
+            raise self._room.too_small(self._found, size * rows // read, rows)
+        self._most_bytes = min(size, self._room_bytes // 2)  # of what is left soon, half is looked at again in any case
 
 
 def _replay(

@@ -28,7 +28,7 @@ from uow.processor.engine.context import TaskContext
 from uow.processor.engine.driver import Driver
 from uow.processor.engine.driver_ports import Ports, TaskRunner, Upstream, Wanted
 from uow.processor.engine.hidden_headers import HiddenHeaders
-from uow.processor.engine.memory_limit import remembered_limit
+from uow.processor.engine.memory_limit import RestoreRoom, remembered_limit
 from uow.processor.engine.placement import Placement, Placements
 from uow.processor.engine.poll_loop import Closable
 from uow.processor.engine.ports import Meanwhile, Tp
@@ -268,9 +268,11 @@ def kafka_ports(
         placements = _placements(clients, contexts)
         status.paths = {each.destination: each.paths for each in contexts.values() if each.paths is not None}
 
+        room = RestoreRoom(settings.memory_limit_bytes)
+
         def restored(tps: Sequence[Tp], wanted: Wanted) -> Mapping[Tp, Task]:
             with closing(KafkaLogReader(clients, wanted, settings.restore_stall_ms)) as reader:
-                return restore(reader, contexts, tps, wanted)
+                return restore(reader, contexts, tps, wanted, room)
 
         source = KafkaSource(clients, settings, clock)
         contents = KafkaContents(clients, settings.transaction_timeout_ms / 2000)
@@ -296,6 +298,7 @@ def kafka_ports(
             upstream=upstream,
             rules_bytes=rules_bytes,
             targets=next(iter(contexts.values())).targets,
+            room=room,
             others=(placements, *others),
         )
 

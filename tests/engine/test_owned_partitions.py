@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from tests.core.streams import context_of, policy_of
+from tests.fake_record import FakeRecord
 from uow.processor.engine.assignment import LOOK_AGAIN_MS
 from uow.processor.engine.batch import Task
 from uow.processor.engine.driver_ports import Ports
 from uow.processor.engine.input_topics import InputTopics
-from uow.processor.engine.memory_limit import PauseDecision
+from uow.processor.engine.memory_limit import PauseDecision, RestoreRoom
 from uow.processor.engine.owned_partitions import OwnedPartitions
 from uow.processor.engine.ports import Blocked, Tp
 from uow.processor.engine.quarantine import RETRY_MS
@@ -34,16 +35,20 @@ class OwningWorker:
     broken: set[Tp] = field(default_factory=set)
     unready: set[Tp] = field(default_factory=set)
     fetched_in_restore: set[Tp] = field(default_factory=set)
+    room: RestoreRoom = field(default_factory=RestoreRoom)
+    held_in_restore: list[dict[Tp, int]] = field(default_factory=list)
     now: int = 0
 
     def __post_init__(self) -> None:
         this: Any = self
-        ports = Ports(this, this, this, self.restore, ready=lambda tps: [tp for tp in tps if tp not in self.unready])
+        ready = lambda tps: [tp for tp in tps if tp not in self.unready]  # noqa: E731
+        ports = Ports(this, this, this, self.restore, ready=ready, room=self.room)
         self.owned = OwnedPartitions(ports, this, InputTopics({"D.components": "D.commands"}), lambda: None)
 
     def restore(self, tps: Sequence[Tp], wanted: Any) -> Mapping[Tp, Task]:
         self.restored.append([tp.partition for tp in tps])
         self.fetched_in_restore |= self.fetched
+        self.held_in_restore.append(dict(self.room.held))
         if self.broken.intersection(wanted()):
             raise LookupError("the disk")
         tasks = {tp: PartitionTask(tp, context_of(policy_of())) for tp in tps}
@@ -188,3 +193,18 @@ def test_a_partition_that_cannot_be_restored_is_blocked_and_restored_anew_later(
     worker.owned.restore_assigned()
     assert worker.take_heard() == [("assigned", [1]), ("unblocked", 1)]
     assert worker.fetched == {P0, P1, C0, C1}
+
+
+def test_each_restore_knows_what_other_partitions_hold_r73(worker: OwningWorker) -> None:
+    """Also when each is restored by itself, since together they failed; one that went holds nothing."""
+    worker.owned.tasks[P0].process([FakeRecord(7, [("uow-id", b"a"), ("uow-seq", b"1")], b"v" * 1_000, b"a")])
+    holds = worker.owned.tasks[P0].memory_bytes
+    assert holds > 1_000
+    worker.owned.restore_again([P1])
+    assert worker.held_in_restore[-1] == {P0: holds, P1: 0}
+    worker.owned.revoke([P0, P1])
+    worker.held_in_restore.clear()
+    worker.broken = {P1}
+    worker.owned.assign([P0, P1])
+    worker.owned.restore_assigned()
+    assert worker.held_in_restore == [{}, {}, {P0: 0}]
