@@ -128,7 +128,7 @@ class KafkaLogReader:
             consumer.close()
 
     def _read(self, consumer: ck.Consumer, ends: dict[tuple[str, int], int]) -> Iterator[Stretch]:
-        moved = said = time.monotonic()
+        moved = said = told = time.monotonic()
         while ends:
             messages: list[Any] = consumer.consume(1, RETRY_S)
             if messages:
@@ -144,9 +144,12 @@ class KafkaLogReader:
                     stretch = [record for record in stretch if record.offset() < end]
                 if stretch:
                     yield tp, stretch
-            self._strike_off(consumer, ends, reached)
+            left = self._strike_off(consumer, ends, reached)
             self._meanwhile()
             now = time.monotonic()
+            if ends and now - told > SAY_AFTER_S:
+                told = now
+                log.info("restore: %s offsets of %d partitions are still to be read", f"{left:,}", len(ends))
             if ends and now - said > min(SAY_AFTER_S, self._stall_s):
                 said = now
                 if (why := self._reason(ends)) is not None:
@@ -174,16 +177,19 @@ class KafkaLogReader:
         consumer: ck.Consumer,
         ends: dict[tuple[str, int], int],
         reached: Mapping[tuple[str, int], int],
-    ) -> None:
-        """Partitions whose position has reached their end are done: not fetched any further."""
-        done = []
+    ) -> int:
+        """Partitions whose position has reached their end are done: not fetched any further. Returns how many offsets of the others are left."""
+        done, left = [], 0
         for at in consumer.position([ck.TopicPartition(*tp) for tp in ends]):
             tp = (at.topic, at.partition)
             if max(at.offset, reached.get(tp, -1)) >= ends[tp]:
                 done.append(ck.TopicPartition(*tp))
                 del ends[tp]
+            else:
+                left += ends[tp] - max(at.offset, 0)
         if done and ends:
             consumer.pause(done)
+        return left
 
     @staticmethod
     def _on_error(message: Any, error: ck.KafkaError, reached: dict[tuple[str, int], int]) -> None:

@@ -16,9 +16,9 @@ RECORDS, PAUSE_S = 20, 0.25
 
 
 def slowed(original: Any) -> Any:
-    def strike_off(*args: Any) -> None:
+    def strike_off(*args: Any) -> Any:
         time.sleep(PAUSE_S)
-        original(*args)
+        return original(*args)
 
     return staticmethod(strike_off)
 

@@ -12,6 +12,7 @@ import pytest
 from tests.mock.mock_cluster import MockCluster
 from tests.processes import PATIENCE_S, wait_for
 from uow.processor.engine.ports import Committed, Tp
+from uow.processor.kafka import log_reader
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.log_offsets import LogOffsets
 from uow.processor.kafka.log_reader import REQUEST_S, KafkaLogReader, Readiness
@@ -112,3 +113,14 @@ def test_a_question_under_way_keeps_no_handle_alive(cluster: MockCluster, client
     assert asking() is None
     assert not answers[LOG].done()
     cluster.up()
+
+
+def test_a_long_restore_says_how_much_is_left_r73(
+    clients: Clients, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_reader, "SAY_AFTER_S", 0.0)
+    monkeypatch.setattr(log_reader, "CHUNK", 1)
+    with closing(KafkaLogReader(clients)) as reader, caplog.at_level("INFO", "uow.reader"):
+        assert sum(len(records) for _, records in reader.read({LOG: (0, 3)})) == 3
+    said = [record.getMessage() for record in caplog.records if "still to be read" in record.getMessage()]
+    assert "restore: 1 offsets of 1 partitions are still to be read" in said
