@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import Consumer, TopicPartition
 from strict_places import StrictPlace, numbers
 
 import uow
+from tests.drill import order_programs
 from tests.kafka_broker import Kafka
-from tests.processes import PATIENCE_S, wait_for
+from tests.processes import PATIENCE_S, Process, wait_for
 from uow import errors
 from uow.cli.main import main
 from uow.client import strict_order
@@ -190,6 +193,85 @@ def attached(connection: uow.Connection, place: StrictPlace) -> bool:
             return [*numbers(reader, 1)] == [4]
     except errors.AlreadyAttachedError:
         return False
+
+
+def test_a_spare_gets_nothing_until_the_reader_is_killed_and_then_all_in_time_s03_r54(
+    place: StrictPlace, tmp_path: Path, spawn: Callable[..., Process]
+) -> None:
+    """In time: the session time-out of the one that was killed, and ten seconds."""
+    place.create()
+    seen = tmp_path / "seen"
+    seen.touch()
+    first = spawn(sys.executable, order_programs.__file__, "read", place.bootstrap, place.name, str(seen))
+    place.deliver(1)
+    wait_for(lambda: seen.read_text() == "u1\n", what="the first one reads")
+    with uow.connect(place.bootstrap) as connection:
+        spare = connection.units(place.name, group="reader", kafka=order_programs.SHORT)
+        assert spare.receive(3) is None
+        place.deliver(*range(2, 20))
+        wait_for(lambda: seen.read_text().endswith("u19\n"), what="the first one reads on")
+        assert spare.receive(1) is None
+        first.kill()
+        killed = time.monotonic()
+        place.deliver(20, 21)
+        assert [*numbers(spare, 2)] == [20, 21]
+        assert time.monotonic() - killed < order_programs.SHORT["session.timeout.ms"] / 1000 + 10
+
+
+def test_of_two_that_attach_at_once_one_is_refused_and_the_other_one_is_not_disturbed_s03(place: StrictPlace) -> None:
+    """`fail`; whoever has the partition hears of no loss, and gets every unit once."""
+    place.create(strict_attach="fail")
+    together = threading.Barrier(2)
+    heard: list[object] = []
+    got: list[list[int]] = []
+    refused: list[str] = []
+
+    def attach() -> None:
+        with uow.connect(place.bootstrap, listener=heard.append) as connection:
+            together.wait(PATIENCE_S)
+            try:
+                reader = connection.units(place.name, group="g")
+                got.append([*numbers(reader, 5)])
+            except errors.AlreadyAttachedError as refusal:
+                refused.append(str(refusal))
+                place.deliver(1, 2, 3, 4, 5)
+
+    threads = [threading.Thread(target=attach) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert len(refused) == 1
+    assert got == [[1, 2, 3, 4, 5]]
+    assert heard == []
+
+
+def test_what_was_appended_first_comes_first_whoever_commits_first_s25(place: StrictPlace) -> None:
+    """Between producers there is no order but that of the log; the first one's open transaction holds back the second one's records."""
+    place.create()
+    plain = Consumer({"bootstrap.servers": place.bootstrap, "group.id": "test", "isolation.level": "read_committed"})
+    plain.assign([TopicPartition(place.components, 0, 0)])
+
+    def values() -> list[bytes | None]:
+        return [each.value() for each in plain.consume(10, 2.0) if each.error() is None]
+
+    with uow.connect(place.bootstrap) as one, uow.connect(place.bootstrap) as two:
+        reader = one.messages(place.components, group="g")
+        with one.session(transacted=True) as first, two.session(transacted=True) as second:
+            first.producer(place.name).send("first", id="a", seq=1)
+            wait_for(lambda: len(place.places.read(place.components, "read_uncommitted")) == 1, what="it is appended")
+            second.producer(place.name).send("second", id="b", seq=1)
+            second.commit()
+            assert values() == []
+            assert reader.receive(3) is None
+            first.commit()
+        for expected in (b"first", b"second"):
+            message = reader.receive(PATIENCE_S)
+            assert message is not None
+            assert message.value == expected
+            message.acknowledge()
+    assert values() == [b"first", b"second"]
+    plain.close()
 
 
 def test_one_output_of_a_strict_destination_has_one_sink(place: StrictPlace) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.broker.worker_places import Destination
+from tests.broker.worker_places import Destination, Worker
 from tests.processes import PATIENCE_S, wait_for
 
 SLOW = 90.0
@@ -49,6 +49,42 @@ def test_killed_worker_loses_and_doubles_nothing_and_open_groups_survive(place: 
     place.wait_delivered(2051)
     assert worker.child.terminate(90) == 0
     place.verify()
+
+
+def test_a_worker_keeps_no_files_and_another_host_has_the_same_state_from_the_logs_alone_r70(
+    place: Destination, tmp_path: Path
+) -> None:
+    """F22: each host has empty folders; what is open there, and what becomes of it, is the same."""
+    place.create(SHORT)
+    place.send((f"open-{number}", seq, False) for number in range(300) for seq in (1, 2))
+
+    def state(worker: Worker) -> dict[str, tuple[float, ...]]:
+        names = ("uow_open_groups", "uow_open_components", "uow_held_bytes", "uow_memory_bytes")
+        labels = [f'{{destination="{place.name}",partition="{number}"}}' for number in range(place.partitions)]
+        return {each: tuple(worker.metric(f"{name}{each}") for name in names) for each in labels}
+
+    def host(name: str) -> Worker:
+        folder = tmp_path / name
+        folder.mkdir()
+        command = (Path(sys.executable).with_name("uow"), "worker", "-c", place.config, "--name", "0")
+        child = place.spawn(*command, env={"HOME": str(folder), "TMPDIR": str(folder)}, cwd=folder)
+        place.workers.append(Worker(child, "0"))
+        child.wait_output("worker 0 ready", 90)
+        return place.workers[-1]
+
+    lost = host("lost")
+    wait_for(lambda: place.committed() >= 600, SLOW)
+    before = state(lost)
+    assert sum(numbers[0] for numbers in before.values()) == 300
+    lost.child.kill()
+    heir = host("heir")
+    heir.wait_owns(place.partitions)
+    wait_for(lambda: state(heir) == before, SLOW, lambda: f"{state(heir)} is {before}")
+    place.send((f"open-{number}", 3, True) for number in range(300))
+    place.wait_delivered(300)
+    assert heir.child.terminate(90) == 0
+    place.verify()
+    assert [*(tmp_path / "lost").iterdir(), *(tmp_path / "heir").iterdir()] == []
 
 
 def test_kill_at_each_commit_step_leaves_all_of_a_transaction_or_nothing(place: Destination) -> None:
