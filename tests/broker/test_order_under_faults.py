@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,20 +12,20 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from strict_places import StrictPlace
+from strict_chains import COMMITTED, ROLLED_BACK, Chain, TransactedChain, UnitChain
 
-import uow
 from tests.broker.client_places import Topics
 from tests.broker.cluster import Cluster
-from tests.drill import order_programs
 from tests.kafka_broker import Given, Kafka
 from tests.processes import PATIENCE_S, Process, wait_for
 from uow import errors
 from uow.embedded.broker import EmbeddedBroker
-from uow.prove.frames import Proxy, Way
+from uow.prove.frames import Api, FrameFault, FrameRule, Proxy, Way
 
 CUT_S = 12
 """Longer than the sessions of a worker and of the readers."""
+DEAF_S = 45
+"""Longer than a commit is asked for: its outcome is unknown then (R-71)."""
 RECORDS = int(os.environ.get("UOW_DRILL_RECORDS", "100000"))
 
 
@@ -35,53 +34,6 @@ def own_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     """A broker that may be killed."""
     with EmbeddedBroker(tmp_path / "kafka", heap="384m") as broker:
         yield broker
-
-
-class Chain:
-    """A producer, a worker, a reader and a forwarder of one strict destination."""
-
-    def __init__(self, broker: Kafka, name: str, folder: Path, spawn: Callable[..., Process]) -> None:
-        self.broker, self.spawn, self.onward = broker, spawn, f"{name}-onward"
-        self.place = StrictPlace(broker.bootstrap, name, folder)
-        self.place.create(strict_producers="plain", handling_policy="pass_through")
-        Topics(broker.bootstrap).make(self.onward, partitions=1)
-        self.seen = folder / "seen"
-        self.seen.touch()
-        worker = spawn("uow", "worker", "-c", self.place.file, "--name", "0", env={"UOW_WORKER__WEB": "off"})
-        worker.wait_output("worker 0 ready")
-        self.reader, self.forwarder = self.program("read", str(self.seen)), self.program("forward", self.onward)
-
-    def program(self, what: str, out: str) -> Process:
-        return self.spawn(sys.executable, order_programs.__file__, what, self.broker.bootstrap, self.place.name, out)
-
-    def send(self, count: int, progress: Callable[[int], None] = lambda number: None) -> None:
-        """Numbers from 1, one after the other; a send that was not answered is waited for with the same component."""
-        with uow.connect(self.broker.bootstrap) as connection:
-            for number in range(1, count + 1):
-                component = uow.Component(str(number))
-                while True:
-                    try:
-                        connection.send(self.place.name, component)
-                        break
-                    except errors.ReconnectTimeoutError:
-                        continue
-                progress(number)
-
-    def numbers(self) -> list[int]:
-        return [int(line) for line in self.seen.read_text().splitlines() if line]
-
-    def kill_reader(self) -> None:
-        self.reader.kill()
-        self.reader = self.program("read", str(self.seen))
-
-    def kill_forwarder(self) -> None:
-        self.forwarder.kill()
-        self.forwarder = self.program("forward", self.onward)
-
-    def kill_broker(self) -> None:
-        assert isinstance(self.broker, EmbeddedBroker)
-        self.broker.kill()
-        self.broker.start()
 
 
 def check_goes_back_only(seen: Sequence[int], count: int) -> None:
@@ -114,7 +66,8 @@ def run(chain: Chain, count: int, breaks: Sequence[Callable[[], None]]) -> None:
     check_goes_back_only(chain.numbers(), count)
     catches_up(lambda: places.end(chain.onward) // 2, count, chain.forwarder)  # a marker behind each record
     catches_up(lambda: len(places.read(chain.onward)), count, chain.forwarder)
-    assert [int(record.value() or b"0") for record in places.read(chain.onward)] == [*range(1, count + 1)]
+    assert [chain.number(record) for record in places.read(chain.onward)] == [*range(1, count + 1)]
+    chain.check_sent()
 
 
 def catches_up(done: Callable[[], int], count: int, program: Process) -> None:
@@ -148,23 +101,67 @@ def behind_proxies() -> Iterator[Cluster]:
         yield stack.enter_context(Cluster([stack.enter_context(Proxy()) for _ in range(3)]))
 
 
+def cut(proxy: Proxy, way: Way) -> None:
+    """One broker hears, or is heard, no more for a while."""
+    proxy.block(way)
+    time.sleep(CUT_S)
+    proxy.unblock()
+
+
+def cut_commit(cluster: Cluster, client: str, fault: FrameFault) -> None:
+    """The next end of a transaction of a client meets a fault, and no broker is heard any more until its outcome is unknown."""
+    proxies = cluster.proxies.values()
+    rules = [proxy.add(FrameRule(fault, {Api.END_TXN}, client, times=1)) for proxy in proxies]
+    while not any(rule.hits for rule in rules):
+        time.sleep(0.002)  # before the client asks again
+    for proxy in proxies:
+        proxy.block(Way.ANSWERS)
+    time.sleep(DEAF_S)
+    for proxy in proxies:
+        proxy.clear()
+        proxy.unblock()
+
+
+def one_way_cuts(cluster: Cluster, topic: str) -> list[Callable[[], None]]:
+    """Between a broker and all of its clients, longer than sessions last: of the topic's leader, then of the others."""
+    leader = cluster.leader(topic, 0)
+    numbers = [leader, *sorted(cluster.proxies.keys() - {leader})]
+    return [partial(cut, cluster.proxies[number], way) for number in numbers for way in Way]
+
+
 @pytest.mark.drill
 @pytest.mark.timeout(900)
 def test_order_holds_while_one_of_three_brokers_hears_or_is_heard_only(
     behind_proxies: Cluster, unique: str, tmp_path: Path, spawn: Callable[..., Process]
 ) -> None:
-    """One-way cuts between a broker and all of its clients, longer than sessions last: of the leader of the input, then of the others."""
-    cluster = behind_proxies
-    chain = Chain(Given(cluster.behind), unique, tmp_path, spawn)
-    leader = cluster.leader(chain.place.components, 0)
-    others = sorted(cluster.proxies.keys() - {leader})
+    chain = Chain(Given(behind_proxies.behind), unique, tmp_path, spawn)
+    run(chain, 3_000, one_way_cuts(behind_proxies, chain.place.components))
 
-    def cut(number: int, way: Way) -> None:
-        cluster.proxies[number].block(way)
-        time.sleep(CUT_S)
-        cluster.proxies[number].unblock()
 
-    run(chain, 3_000, [partial(cut, number, way) for number in (leader, *others) for way in Way])
+@pytest.mark.drill
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(("kind", "count"), [(TransactedChain, 3_000), (UnitChain, 1_000)], ids=["transacted", "units"])
+def test_what_transactions_say_holds_while_one_of_three_brokers_hears_or_is_heard_only(
+    behind_proxies: Cluster,
+    unique: str,
+    tmp_path: Path,
+    spawn: Callable[..., Process],
+    kind: type[TransactedChain],
+    count: int,
+) -> None:
+    """Each is there, once and in order, or not, as the client said: at once, or asked by `commit()` or `recover` (R-30, R-62, R-71).
+
+    Then two commits meet a fault, and no broker is heard: of one the request is lost, of the other one the answer. Both doubts are told.
+    """
+    chain = kind(Given(behind_proxies.behind), unique, tmp_path, spawn)
+    cuts = one_way_cuts(behind_proxies, chain.place.components)
+    cuts += [
+        partial(cut_commit, behind_proxies, chain.client_id, fault)
+        for fault in (FrameFault.HOLE, FrameFault.LOSE_ANSWER)
+    ]
+    run(chain, count, cuts)
+    told = {each.fate for each in chain.attempts if errors.CommitOutcomeUnknownError.__name__ in each.doubts}
+    assert told == {COMMITTED, ROLLED_BACK}
 
 
 @pytest.mark.parametrize("seen", [[1, 3], [1, 2, 1, 3], [1, 2, 4, 3], [2], [1, 2]])

@@ -16,13 +16,13 @@ SHORT = {"session.timeout.ms": 1500, "heartbeat.interval.ms": 300}
 
 
 def read(connection: uow.Connection, destination: str, out: str) -> None:
-    """Writes the number of each record to a file before it is acknowledged."""
+    """Writes the number of each record, or the id of each unit, to a file before it is acknowledged."""
     with Path(out).open("ab", buffering=0) as file:
         reader = connection.units(destination, group="reader", include_plain=True, kafka=SHORT)
 
         def handle(message: uow.Message | uow.ReceivedUnit) -> None:
-            assert isinstance(message, uow.Message)
-            file.write((message.value or b"") + b"\n")
+            number = message.id.encode() if isinstance(message, uow.ReceivedUnit) else message.value or b""
+            file.write(number + b"\n")
             time.sleep(random.random() / 500)
 
         reader.run(handle)
