@@ -24,6 +24,7 @@ class FakeRecord:
         at: Its append time.
         is_hidden: It has headers that the Kafka client does not show.
         error_: It is no record, but what the client says of one.
+        epoch: Of the leader that wrote it.
     """
 
     offset_: int
@@ -34,6 +35,7 @@ class FakeRecord:
     tp: Tp = INPUT
     is_hidden: bool = False
     error_: KafkaError | None = None
+    epoch: int | None = None
 
     def topic(self) -> str:
         return self.tp.topic
@@ -54,6 +56,9 @@ class FakeRecord:
         if isinstance(self.headers_, Exception):
             raise self.headers_
         return self.headers_
+
+    def leader_epoch(self) -> int | None:
+        return self.epoch
 
     def timestamp(self) -> tuple[int, int]:
         return 2, self.at

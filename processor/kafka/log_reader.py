@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import closing
 from typing import Any
 
 import confluent_kafka as ck
@@ -25,6 +26,7 @@ from uow.processor.engine.restore import Hints, hints
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.consumed import apart, by_partition
 from uow.processor.kafka.error_table import Meaning, is_passing, meaning_of
+from uow.processor.kafka.leader_epochs import UNKNOWN, LeaderEpochs, was_cut
 from uow.processor.kafka.log_offsets import Answers, LogOffsets
 
 log = logging.getLogger("uow.reader")
@@ -47,10 +49,18 @@ class KafkaLogReader:
         clients: Makes handles.
         meanwhile: Called between any two requests, and while brokers do not answer or a transaction stays open.
         stall_ms: A position that does not move this long, though brokers answer and no transaction is open, is an error.
+        epochs: Are told those beside committed offsets.
     """
 
-    def __init__(self, clients: Clients, meanwhile: Meanwhile = lambda: None, stall_ms: int = 60_000) -> None:
+    def __init__(
+        self,
+        clients: Clients,
+        meanwhile: Meanwhile = lambda: None,
+        stall_ms: int = 60_000,
+        epochs: LeaderEpochs | None = None,
+    ) -> None:
         self._clients, self._meanwhile, self._stall_s = clients, meanwhile, stall_ms / 1000
+        self._epochs = epochs or LeaderEpochs()
         self._asking: dict[str, ck.Consumer] = {}
         self._offsets = LogOffsets(clients)
 
@@ -64,10 +74,9 @@ class KafkaLogReader:
             for row in rows:
                 if row.error is not None:
                     raise ck.KafkaException(row.error)
-                offset = row.offset if row.offset >= 0 else None
-                answers[Tp(row.topic, row.partition)] = Committed(
-                    offset, row.metadata or "" if offset is not None else ""
-                )
+                tp, offset = Tp(row.topic, row.partition), row.offset if row.offset >= 0 else None
+                answers[tp] = Committed(offset, row.metadata or "" if offset is not None else "")
+                self._epochs.committed(tp, row.offset, row.leader_epoch)
             return True
 
         if asked:
@@ -225,6 +234,14 @@ class KafkaLogReader:
                 said = True
                 log.warning("still waiting for %s: %s", what, trouble)
             time.sleep(RETRY_S)
+
+    def was_cut(self, tp: Tp) -> bool:
+        """True if the log was cut off before the committed offset (`uow.processor.kafka.leader_epochs`)."""
+        position = self.committed([tp])[tp].offset
+        if position is None or (epoch := self._epochs.before(tp, position)) == UNKNOWN:
+            return False
+        with closing(self._clients.log_consumer("read_committed")) as consumer:
+            return was_cut(consumer, tp, position, epoch)
 
     def close(self) -> None:
         """Closes the handles that asked."""

@@ -38,6 +38,7 @@ from uow.processor.engine.ports import (
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.contents import KafkaContents
 from uow.processor.kafka.error_table import Meaning, meaning_of
+from uow.processor.kafka.leader_epochs import LeaderEpochs
 from uow.processor.kafka.transactional_producer import Patience, TransactionalProducer, TransactionFate, text_of
 from uow.processor.kafka.worker_settings import WorkerSettings
 from uow.schemas.error_classes import FencedError
@@ -70,6 +71,7 @@ class KafkaSink:
         on_replaced: Called with the cause whenever the producer was replaced.
         monotonic: Seconds, from anywhere; the simulator has its own.
         contents: Reads values back (W-117); likewise.
+        epochs: Are committed beside the positions.
     """
 
     def __init__(
@@ -80,12 +82,14 @@ class KafkaSink:
         on_replaced: Callable[[str], None] = lambda cause: None,
         monotonic: Callable[[], float] = time.monotonic,
         contents: Contents | None = None,
+        epochs: LeaderEpochs | None = None,
     ) -> None:
         self._settings, self._on_step, self._monotonic = settings, on_step, monotonic
         self._timeout_s = settings.transaction_timeout_ms / 1000
         spares = [partial(clients.producer, spare=number) for number in range(1, SPARES + 1)]
         self._producer = TransactionalProducer(clients.producer, self._timeout_s, on_replaced, monotonic, spares)
         self._contents = contents or KafkaContents(clients, self._timeout_s / 2)
+        self._epochs = epochs or LeaderEpochs()
         self._was_late = False
         self._search_until = float("-inf")
         self._refused: Output | None = None
@@ -113,7 +117,7 @@ class KafkaSink:
         """One transaction: rows, ledger, outputs, positions; committed on return."""
         self._fill(plans)
         try:
-            self._producer.send_offsets(_offsets(plans), token, OFFSETS_S)
+            self._producer.send_offsets(self._offsets(plans), token, OFFSETS_S)
             self._on_step("offsets")
             self._on_step("commit")
             self._producer.commit()
@@ -136,7 +140,7 @@ class KafkaSink:
         self._fill(plans)
         try:
             self._producer.flush()
-            offsets = _offsets([plan for plan in plans if plan.tp.partition < partitions])
+            offsets = self._offsets([plan for plan in plans if plan.tp.partition < partitions])
             self._producer.send_offsets(offsets, token, OFFSETS_S)
             self._producer.abort(self._timeout_s)
         except ck.KafkaException as failure:
@@ -285,10 +289,5 @@ class KafkaSink:
         name = self._settings.worker_name
         return FencedError(f"the worker name {name!r} was taken over by another worker ({text_of(error)})")
 
-
-def _offsets(plans: Sequence[Plan]) -> list[ck.TopicPartition]:
-    return [
-        ck.TopicPartition(tp.topic, tp.partition, offset, metadata)
-        for plan in plans
-        for tp, offset, metadata in plan.positions()
-    ]
+    def _offsets(self, plans: Sequence[Plan]) -> list[ck.TopicPartition]:
+        return [self._epochs.place(tp, offset, metadata) for plan in plans for tp, offset, metadata in plan.positions()]

@@ -13,7 +13,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import confluent_kafka as ck
 
@@ -30,6 +30,7 @@ from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.consumed import apart, by_partition
 from uow.processor.kafka.coordinator_liveness import CoordinatorLiveness
 from uow.processor.kafka.error_table import Meaning, meaning_of
+from uow.processor.kafka.leader_epochs import CUT_OFF, TRUNCATED, LeaderEpochs, known, was_cut
 from uow.processor.kafka.log_offsets import LogOffsets
 from uow.processor.kafka.outage import Outage
 from uow.processor.kafka.replicated_ends import Ends
@@ -44,6 +45,8 @@ GRACE_S = 0.002
 
 SEEK_S = 5.0
 
+_GUIDE = "See the operations guide, section 'A partition is blocked'"
+
 
 class KafkaSource:
     """Port `Source`. Every call from one thread; callbacks run inside `control`, `read` and `close`.
@@ -52,6 +55,7 @@ class KafkaSource:
         clients: Makes the handles.
         settings: The group, and the interval to fill a poll.
         clock: Is shown what is read, and says when an end offset is asked for.
+        epochs: Are shown what is read, and know what was committed.
 
     Attributes:
         stable_lags: How far the last stable offset is behind the end offset, by partition, as of the last statistics (W-50).
@@ -60,8 +64,12 @@ class KafkaSource:
         ends: End offset by partition, as of the same.
     """
 
-    def __init__(self, clients: Clients, settings: WorkerSettings, clock: WorkerClock) -> None:
+    def __init__(
+        self, clients: Clients, settings: WorkerSettings, clock: WorkerClock, epochs: LeaderEpochs | None = None
+    ) -> None:
         self._clients, self._clock = clients, clock
+        self._epochs = epochs or LeaderEpochs()
+        self._same_log: set[Tp] = set()
         self.stable_lags: Mapping[Tp, int] = {}
         self.held_back: dict[Tp, tuple[int, int]] = {}
         self.ends: Mapping[Tp, int] = {}
@@ -135,7 +143,7 @@ class KafkaSource:
         self._owned.update(positions)
         for tp, offset in positions.items():
             self._forget(tp, offset)
-        assigned = [ck.TopicPartition(tp.topic, tp.partition, offset) for tp, offset in positions.items()]
+        assigned = [self._epochs.place(tp, offset) for tp, offset in positions.items()]
         self._group.incremental_assign(assigned)
         if assigned:
             self._group.resume(assigned)
@@ -173,12 +181,37 @@ class KafkaSource:
         for tp, stretch in by_partition(found):
             if tp in self._owned:
                 records.setdefault(tp, []).extend(stretch)
+        for tp in records.keys() - self._same_log:
+            self._compare(tp, records, trouble)
         for tp, rows in records.items():
-            self._delivered[tp] = rows[-1].offset() + 1
-            self._clock.see(tp, rows[-1].timestamp()[1])
+            last: Any = rows[-1]
+            self._delivered[tp] = last.offset() + 1
+            self._epochs.see(tp, last.offset(), last.leader_epoch())
+            self._clock.see(tp, last.timestamp()[1])
         if not records and not trouble:
             return None
         return Poll(records, self._group.consumer_group_metadata(), trouble)
+
+    def _compare(self, tp: Tp, records: dict[Tp, list[RawRecord]], trouble: dict[Tp, Blocked]) -> None:
+        """At the first records of a partition, where the leader was another one when its position was committed (`leader_epochs`)."""
+        position, first = self._delivered.get(tp, 0), cast(Any, records[tp][0])
+        before = self._epochs.before(tp, position)
+        if 0 <= before < known(first.leader_epoch()):
+            consumer = self._clients.log_consumer("read_committed")
+            try:
+                if was_cut(consumer, tp, position, before):
+                    trouble[tp] = Blocked(f"{tp.topic}/{tp.partition}: {CUT_OFF.format(position)}. {_GUIDE}")
+            except ck.KafkaException as failure:
+                text = failure.args[0].str()
+                trouble[tp] = Blocked(
+                    f"{tp.topic}/{tp.partition}: what lies before the committed position cannot be read: {text}"
+                )
+            finally:
+                consumer.close()
+        if tp in trouble:
+            del records[tp]
+        else:
+            self._same_log.add(tp)
 
     @property
     def complaint(self) -> str | None:
@@ -201,6 +234,11 @@ class KafkaSource:
             tp = Tp(message.topic(), message.partition())
             if tp in self._owned:
                 self._reached[tp] = message.offset()
+        elif meaning is Meaning.OUT_OF_RANGE and TRUNCATED in error.str():
+            tp = Tp(message.topic(), message.partition())
+            trouble[tp] = Blocked(
+                f"{tp.topic}/{tp.partition}: {CUT_OFF.format(self._delivered.get(tp, -1))} ({error.str()}). {_GUIDE}"
+            )
         elif meaning is Meaning.OUT_OF_RANGE:
             tp = Tp(message.topic(), message.partition())
             at = self._delivered.get(tp, -1)
@@ -260,7 +298,7 @@ class KafkaSource:
         """
         for tp, offset in positions.items():
             self._forget(tp, offset)
-            self._seek(ck.TopicPartition(tp.topic, tp.partition, offset))
+            self._seek(self._epochs.place(tp, offset))
 
     def _seek(self, to: ck.TopicPartition) -> None:
         until = time.monotonic() + SEEK_S
@@ -276,6 +314,7 @@ class KafkaSource:
     def _forget(self, tp: Tp, position: int) -> None:
         """Forgets everything that was read of a partition."""
         self._reached.pop(tp, None)
+        self._same_log.discard(tp)
         if position >= 0:
             self._delivered[tp] = position
         else:

@@ -38,6 +38,7 @@ from uow.processor.engine.target_topics import no_targets
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.contents import KafkaContents
 from uow.processor.kafka.fast_partitioner import fastest_partition_for
+from uow.processor.kafka.leader_epochs import LeaderEpochs
 from uow.processor.kafka.log_reader import KafkaLogReader, Readiness
 from uow.processor.kafka.path_log import KafkaPathLog
 from uow.processor.kafka.sink import KafkaSink
@@ -268,13 +269,13 @@ def kafka_ports(
         placements = _placements(clients, contexts)
         status.paths = {each.destination: each.paths for each in contexts.values() if each.paths is not None}
 
-        room = RestoreRoom(settings.memory_limit_bytes)
+        room, epochs = RestoreRoom(settings.memory_limit_bytes), LeaderEpochs()
 
         def restored(tps: Sequence[Tp], wanted: Wanted) -> Mapping[Tp, Task]:
-            with closing(KafkaLogReader(clients, wanted, settings.restore_stall_ms)) as reader:
+            with closing(KafkaLogReader(clients, wanted, settings.restore_stall_ms, epochs)) as reader:
                 return restore(reader, contexts, tps, wanted, room)
 
-        source = KafkaSource(clients, settings, clock)
+        source = KafkaSource(clients, settings, clock, epochs)
         contents = KafkaContents(clients, settings.transaction_timeout_ms / 2000)
         by_value = [topic for topic, each in contexts.items() if each.policy.field_source is FieldSource.VALUE]
         status.rules_bytes = rules_bytes
@@ -289,7 +290,7 @@ def kafka_ports(
 
         return Ports(
             source=source,
-            sink=KafkaSink(clients, settings, on_step, on_replaced, contents=contents),
+            sink=KafkaSink(clients, settings, on_step, on_replaced, contents=contents, epochs=epochs),
             clock=clock,
             restore=placements.restoring(restored),
             placement=placements or None,

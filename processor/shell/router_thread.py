@@ -18,6 +18,7 @@ from uow.processor.engine.poll_loop import Closable
 from uow.processor.engine.ports import Meanwhile, Tp
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.contents import KafkaContents
+from uow.processor.kafka.leader_epochs import LeaderEpochs
 from uow.processor.kafka.log_reader import KafkaLogReader
 from uow.processor.kafka.router import Router, RouterPorts, RouterStatus, first_positions
 from uow.processor.kafka.router_desk import LoggedRules, RouterDesk, rules_of
@@ -175,13 +176,14 @@ def kafka_router(
         worker: WorkerStatus, on_ready: Callable[[], None], on_finished: Callable[[BaseException | None], None]
     ) -> Router:
         clients, clock = Clients(routers), WorkerClock(wall, lead_ms=settings.clock_lead_ms)
-        source = KafkaSource(clients, routers, clock)
+        epochs = LeaderEpochs()
+        source = KafkaSource(clients, routers, clock, epochs)
 
         def on_replaced(cause: str) -> None:
             worker.replaced += 1
 
         def starts(tps: Sequence[Tp], meanwhile: Meanwhile) -> Mapping[Tp, int]:
-            with closing(KafkaLogReader(clients, meanwhile)) as reader:
+            with closing(KafkaLogReader(clients, meanwhile, epochs=epochs)) as reader:
                 return first_positions(reader, tps)
 
         desk = RouterDesk(
@@ -192,7 +194,7 @@ def kafka_router(
             rules_topic(settings.application_id),
             wall,
         )
-        sink = KafkaSink(clients, routers, lambda step: on_step(f"router-{step}"), on_replaced)
+        sink = KafkaSink(clients, routers, lambda step: on_step(f"router-{step}"), on_replaced, epochs=epochs)
         contents = KafkaContents(clients, settings.transaction_timeout_ms / 2000)
         ports = RouterPorts(source, sink, starts, contents, desk)
         status = worker.router = RouterStatus(

@@ -133,6 +133,9 @@ class StoredRecord:
     def headers(self) -> Headers | None:
         return list(self._headers) or None
 
+    def leader_epoch(self) -> int | None:
+        return None
+
     def timestamp(self) -> tuple[int, int]:
         return self._timestamp
 

@@ -60,9 +60,13 @@ class StrictPlace:
 
     def metadata(self, group: str) -> str:
         """The text beside the group's committed offset."""
+        return self.row(group).metadata or ""
+
+    def row(self, group: str) -> TopicPartition:
+        """The group's committed offset, with all that is beside it."""
         asked = ConsumerGroupTopicPartitions(group, [TopicPartition(self.units, 0)])
         (row,) = self.places.admin.list_consumer_group_offsets([asked])[group].result(PATIENCE_S).topic_partitions
-        return row.metadata or ""
+        return row
 
 
 def _toml(value: Any) -> str:

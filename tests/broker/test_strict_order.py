@@ -145,7 +145,9 @@ def test_going_forward_needs_a_reason_that_is_recorded(connection: uow.Connectio
         assert place.committed("g") == 1
         with pytest.raises(errors.OrderConfigError, match="break_order"):
             reader.seek(place.units, 0, 2)
+        assert place.row("g").leader_epoch is not None
         reader.seek(place.units, 0, 2, break_order="it is no unit")
+        assert place.row("g").leader_epoch is None, "that of the record before is not known"
         assert [*numbers(reader, 1)] == [3]
     (gap,) = place.registry().gaps.values()
     assert (gap.whose, gap.topic, gap.first, gap.last, gap.cause) == ("g", place.units, 1, 1, "it is no unit")

@@ -55,6 +55,7 @@ from uow.processor.engine.ports import StaleGeneration
 from uow.processor.kafka.bounded import Call, returns
 from uow.processor.kafka.coordinator_liveness import CoordinatorLiveness
 from uow.processor.kafka.error_table import Meaning, meaning_of
+from uow.processor.kafka.leader_epochs import CUT_OFF, UNKNOWN, known, was_cut
 from uow.processor.kafka.transactional_producer import LOST_EXCEPTION
 from uow.schemas.error_classes import FencedError, UowError
 from uow.topics.temporary import is_temporary
@@ -368,7 +369,9 @@ class Consumption:
             before.unknown_until = None  # others may have had it meanwhile
         if steps:
             before.last = max(before.last, steps[-1][0])
-        self._owned[tp] = Ownership(tp, row.offset, Deliveries(steps), kept, next=row.offset, before=before)
+        found = Ownership(tp, row.offset, Deliveries(steps), kept, next=row.offset, before=before)
+        found.see_epoch(row.leader_epoch)
+        self._owned[tp] = found
 
     def _end_of(self, row: TopicPartition) -> int:
         """The end offset; without an answer, one that none reaches."""
@@ -506,6 +509,10 @@ class Consumption:
             self._stand_still(ownership, offset)
             return None
         ownership.is_at_end = False
+        epoch = record.leader_epoch()
+        if not ownership.is_same_log:
+            self._compare(ownership, known(epoch))
+        ownership.see_epoch(epoch)
         if ownership.before.unknown_until is None:
             ownership.before.unknown_until = self._end_of(TopicPartition(topic, partition))
         if ownership.gap is not None:
@@ -515,6 +522,35 @@ class Consumption:
             ownership.acknowledged = offset
         ownership.next = offset + 1
         return record, ownership
+
+    def _compare(self, ownership: Ownership, epoch: int) -> None:
+        """At the first record of an assignment, where the leader was another one when its position was committed.
+
+        Raises:
+            SubscriptionExpiredError: The log was cut off before that position.
+            ReconnectTimeoutError: No broker tells.
+        """
+        if 0 <= ownership.epoch < epoch:
+            topic, partition = ownership.tp
+            handle = self._make(LogWatch().logger)
+            try:
+                is_cut = was_cut(handle, ownership.tp, ownership.acknowledged, ownership.epoch)
+            except KafkaException as failure:
+                ownership.go_back(ownership.acknowledged)
+                raise ReconnectTimeoutError(f"{topic}/{partition}: {failure.args[0].str()}") from failure
+            finally:
+                handle.close()
+            if is_cut:
+                raise self._failed(
+                    SubscriptionExpiredError(f"{topic}/{partition}: {CUT_OFF.format(ownership.acknowledged)}")
+                )
+        ownership.is_same_log = True
+
+    def _failed(self, failure: UowError) -> UowError:
+        """An error behind which nothing is read, for reading past it would skip records: every further call says so."""
+        self._failure = failure
+        self.life.tell(failure)
+        return failure
 
     def _look_for_topic(self) -> None:
         """Asks for a temporary destination now and then: the library says nothing of one that is gone, and would wait for it (R-10).
@@ -626,6 +662,7 @@ class Consumption:
 
     def pass_over(self, ownership: Ownership, position: int, records: Sequence[OutgoingRecord]) -> None:
         """Goes forward past what is not acknowledged; the records that say so are written in the same transaction."""
+        ownership.epoch, ownership.is_same_log = UNKNOWN, True  # nobody knows that of the record before
         self.move(records, [ownership.row(position)], self.token())
         ownership.mark_acknowledged(position)
         ownership.kept = (position, "")
@@ -699,8 +736,7 @@ class Consumption:
             self._is_broken = True
             return
         elif raised is not None and not isinstance(raised, DestinationUnavailableError):
-            self._failure = raised  # reading past it would skip records: every further call says so
-            self.life.tell(raised)
+            self._failed(raised)
         if raised is not None:
             raise raised
         log.info("%s: %s", self.topic, error.str())
@@ -739,7 +775,7 @@ class Consumption:
 
     def _seek(self, ownership: Ownership, offset: int) -> None:
         try:
-            self._handle.seek(TopicPartition(*ownership.tp, offset))
+            self._handle.seek(ownership.place(offset))
         except KafkaException as failure:
             raise ReconnectGivenUpError(
                 f"cannot read {ownership.tp} from {offset} again: {failure.args[0].str()}"

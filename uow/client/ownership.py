@@ -22,6 +22,7 @@ from uow.client.open_runs import OpenRun
 from uow.client.outgoing import OutgoingRecord
 from uow.client.redelivery import HandedOut
 from uow.client.unfetchable import Gap
+from uow.processor.kafka.leader_epochs import UNKNOWN, known
 
 Tp = tuple[str, int]
 
@@ -82,6 +83,8 @@ class Ownership:
         gap: The gap there that cannot be fetched.
         block: The record at which the partition stands, if it failed (S-14).
         before: What was handed out before this assignment.
+        epoch: The latest leader epoch of records read so far, or beside the committed offset; -1: unknown (`uow.processor.kafka.leader_epochs`).
+        is_same_log: True once it is known that the log was not cut off before the committed offset.
     """
 
     tp: Tp
@@ -100,6 +103,8 @@ class Ownership:
     gap: Gap | None = None
     block: Block | None = None
     before: HandedOut = field(default_factory=HandedOut)
+    epoch: int = UNKNOWN
+    is_same_log: bool = False
 
     def hand_out(self, offset: int) -> bool | None:
         """Notes that the unit or message at `offset` is handed out; its mark of redelivery (R-35)."""
@@ -157,6 +162,8 @@ class Ownership:
             self.acknowledged,
             block=self.block,
             before=self.before,
+            epoch=self.epoch,
+            is_same_log=self.is_same_log,
         )
 
     def add_dead_letter(self, records: Sequence[OutgoingRecord], first: int, last: int) -> None:
@@ -208,7 +215,15 @@ class Ownership:
         """The committed offset, and beside it the counts of deliveries of units behind it, and the block it stands at."""
         block = write_block(self.block if self.block is not None and self.block.position >= position else None)
         steps = write_steps(self._steps(position))
-        return TopicPartition(*self.tp, position, f"{steps}|{block}" if block else steps)
+        return TopicPartition(*self.tp, position, f"{steps}|{block}" if block else steps, self.epoch)
+
+    def see_epoch(self, epoch: int | None) -> None:
+        """Notes the leader epoch of a record, or beside a committed offset."""
+        self.epoch = max(self.epoch, known(epoch))
+
+    def place(self, offset: int) -> TopicPartition:
+        """Where reading goes on."""
+        return TopicPartition(*self.tp, offset, leader_epoch=self.epoch if offset <= self.next else UNKNOWN)
 
     def committed(self, row: TopicPartition) -> None:
         """The broker has it: everything before it is done with."""

@@ -31,6 +31,8 @@ from uow.processor.engine.settings_record import (
     recorded,
 )
 from uow.processor.engine.task import PartitionTask
+from uow.processor.kafka.leader_epochs import CUT_OFF
+from uow.processor.kafka.log_reader import KafkaLogReader
 from uow.processor.kafka.worker_settings import CLOCK_LEAD_MS
 from uow.schemas.error_classes import UowError
 from uow.schemas.registry import connect
@@ -178,6 +180,7 @@ def _state(settings: Settings, name: str) -> Iterator[Finding]:
         context = task_context(settings, name)
         with log_reader(settings) as reader:
             yield from _partitions(reader, name, context)
+            yield from _cut_off(reader, context)
             yield from settings_differences(reader, context)
     except (UowError, KafkaException) as error:
         yield Finding(
@@ -185,6 +188,14 @@ def _state(settings: Settings, name: str) -> Iterator[Finding]:
             f"{name}: its state cannot be read: {error}",
             BLOCKED_GUIDE,
         )
+
+
+def _cut_off(reader: KafkaLogReader, context: TaskContext) -> Iterator[Finding]:
+    for number in range(context.partitions):
+        tp = Tp(context.topics.components, number)
+        if reader.was_cut(tp):
+            what = CUT_OFF.format(reader.committed([tp])[tp].offset)
+            yield Finding(CheckResult.WRONG, f"{tp.topic}/{number}: {what}", BLOCKED_GUIDE)
 
 
 def _order(settings: Settings, client: AdminClient, name: str) -> Iterator[Finding]:
