@@ -145,6 +145,16 @@ def test_marks_tell_what_was_handed_out_before_and_what_others_may_have_had_r35(
         assert next(reader).redelivered is False
 
 
+def test_a_unit_that_comes_to_a_reader_which_waits_at_the_end_is_surely_new_r35_r58(fake: FakeBroker) -> None:
+    """Also the first that it gets at all: nobody else can have had it."""
+    fake.records = [record_of(a_unit("a"), 0)]
+    fake.committed["megazon.units", 0] = (1, "")
+    with fake.connect() as connection, connection.units("megazon", group="g") as reader:
+        assert reader.receive(0.1) is None
+        fake.records.append(record_of(a_unit("b"), 1))
+        assert next(reader).redelivered is False
+
+
 def test_marks_of_a_reader_alone_depend_on_nobody_else_r35(fake: FakeBroker) -> None:
     three(fake)
     with fake.connect() as connection, connection.messages("t", group=None, start="earliest") as reader:

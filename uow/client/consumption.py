@@ -724,6 +724,8 @@ class Consumption:
             ownership = self._owned.get((record.topic() or "", record.partition() or 0))
             if ownership is not None:
                 ownership.is_at_end = True
+                if ownership.before.unknown_until is None:  # what comes from here on was not there yet
+                    ownership.before.unknown_until = record.offset()
             return
         if meaning is Meaning.UNFETCHABLE:
             self._on_unfetchable(error, record)
