@@ -687,6 +687,7 @@ class _Run:
             found = reduce(
                 DataFrame.unionAll, (compare(self.spark, query, content=text, **of) for query, text, of in queries)
             )
+            found = compare(self.spark, comparison.REFUSED_BY_BROKER, found=found, **inputs)
             if self.state is not None:
                 found = found.unionAll(self.spark.sql(_OWED, wrong=wrong))
             totals, examples = _summary(found)

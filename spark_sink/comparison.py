@@ -28,6 +28,7 @@ class DifferenceKind(StrEnum):
     UNACCOUNTED = "unaccounted"
     CLOSING = "unlawful closing"
     UNREADABLE = "unreadable"
+    REFUSED = "refused"
 
 
 SETTLED: Final = """
@@ -171,6 +172,23 @@ SELECT CASE WHEN actual_topic IS NULL THEN 'missing' WHEN expected_offset IS NUL
     WHEN n > 1 THEN concat(n, ' rows from ', topic) ELSE wrong END AS detail
 FROM joined WHERE actual_topic IS NULL OR expected_offset IS NULL OR n > 1 OR wrong <> ''
 """.replace("{stripped}", _STRIPPED).replace("{sourceless}", _SOURCELESS)
+
+REFUSED_BY_BROKER: Final = """
+WITH units AS (
+  SELECT DISTINCT f.unit_id FROM {fates} f JOIN {rejected} x
+  ON x.topic = {errors_topic} AND x.source_topic = {topic} AND x.source_partition = f.partition AND x.source_offset = f.offset
+  LEFT ANTI JOIN {units} u ON u.unit_id = f.unit_id
+  WHERE f.fate = 'delivered' AND x.failure_reason = 'failed' AND x.error_class = 'UnitTooLargeError'
+),
+places AS (
+  SELECT unit_id AS place FROM units
+  UNION SELECT concat_ws('/', {topic}, f.partition, f.offset) FROM {fates} f JOIN units ON units.unit_id = f.unit_id
+)
+SELECT IF(p.place IS NULL, d.what, 'refused') AS what, d.source, d.id, d.place,
+  IF(p.place IS NULL, d.detail, concat(d.detail, ': a broker refused the unit, which is in ', {errors_topic})) AS detail
+FROM {found} d LEFT JOIN places p ON p.place = d.place
+"""
+"""The differences once more, with those named that are of a unit which a broker refused for what it is: the log does not tell that (decision 94)."""
 
 PASSED: Final = """
 WITH actual AS (

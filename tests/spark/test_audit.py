@@ -157,7 +157,7 @@ def wrong_units_of_the_worker(stage: Stage) -> None:
 
 def units_to_damage(stage: Stage) -> None:
     """Among them a unit that is reported as expired although it was delivered, and a report that comes out of nowhere."""
-    for name in UNITS:
+    for name in (*UNITS, "refused"):
         stage.send(
             [c(name, 1, value=f"value of {name}/1".encode()), plain("letter", f"about {name}".encode())], partition=None
         )
@@ -165,14 +165,25 @@ def units_to_damage(stage: Stage) -> None:
     stage.send([c("swapped", 4, end=True)])
     stage.work()
     stage.work()
-    [both] = [
-        f"{record.topic()}/{record.partition()}/{record.offset()}"
+    came = {
+        (headers["uow-id"], headers["uow-seq"]): f"{record.topic()}/{record.partition()}/{record.offset()}".encode()
         for record in stage.read(stage.names.components)
-        if {("uow-id", b"both"), ("uow-seq", b"1")} <= {*record.headers()}
-    ]
-    said = [("uow-id", b"both"), ("uow-error-class", b"UowError"), ("uow-error-case", b"age"), ("uow-error-text", b"-")]
-    source, why = ("uow-source", both.encode()), ("uow-failure-reason", b"expired")
-    stage.put(stage.names.errors, b"both", b"value of both/1", [*said, source, why, ("uow-missing", b"")])
+        if (headers := dict(record.headers())).keys() >= {"uow-id", "uow-seq"}
+    }
+    for name, number, why, error in (
+        ("both", b"1", b"expired", b"UowError"),
+        ("refused", b"1", b"failed", b"UnitTooLargeError"),
+        ("refused", b"2", b"failed", b"UnitTooLargeError"),
+    ):
+        group_id = name.encode()
+        said = [("uow-id", group_id), ("uow-error-class", error), ("uow-error-case", b"age"), ("uow-error-text", b"-")]
+        source = ("uow-source", came[group_id, number])
+        stage.put(
+            stage.names.errors,
+            group_id,
+            b"value of %s/%s" % (group_id, number),
+            [*said, source, ("uow-failure-reason", why), ("uow-missing", b"")],
+        )
     forged = [("uow-id", b"forged"), ("uow-error-class", b"UowError"), ("uow-source", b"nowhere")]
     stage.put(stage.names.rejected, b"x", b"v", forged)
 
@@ -197,6 +208,7 @@ def sharing(rows: Rows) -> Rows:
 def change_units(rows: Rows) -> None:
     rows.remove(row(rows, id="short"))
     rows.remove(row(rows, id="removed"))
+    rows.remove(row(rows, id="refused"))
     rows.append(row(rows, id="doubled") | {"offset": 1_000})
     rows.append(row(rows, id="many-1"))
     early, late = sharing(rows)
@@ -207,7 +219,7 @@ def change_units(rows: Rows) -> None:
 
 
 def change_components(rows: Rows) -> None:
-    rows[:] = [row for row in rows if row["id"] != "removed"]
+    rows[:] = [row for row in rows if row["id"] not in ("removed", "refused")]
     rows += [row | {"unit_offset": 1_000} for row in rows if row["id"] == "doubled"]
     rows.remove(row(rows, id="lost", seq=1))
     rows.append(row(rows, id="many-6", seq=2))
@@ -288,13 +300,17 @@ def test_each_planted_damage_is_found_and_named_and_nothing_else_is(story: Story
         ("missing", "components", "lost", places["lost", 1]),
         ("unexpected", "rejected", "both", places["both", 1]),
     }
+    assert found(report, "refused") == {
+        ("refused", "units", "refused", unit_ids["refused"]),
+        *(("refused", table, "refused", places["refused", n]) for table in ("components", "rejected") for n in (1, 2)),
+    }
     assert {each[:2] for each in found(report, *UNITS[7:])} == {("wrong order", "units")}
     for each in (story.since, report):
         assert [one.source for one in each.examples if one.id is None and one.what is DifferenceKind.ORDER] == [
             "passed",
             "passed",
         ]
-    others = {"short", "in-time", "too-soon", "forged"}
+    others = {"refused", "short", "in-time", "too-soon", "forged"}
     assert {each.id for each in report.examples if not is_early(each.id)} <= {*UNITS, *others} - {"right"}
     assert all(each.place and each.detail for each in report.examples)
     assert sum(report.totals.values()) == len(report.examples)
@@ -337,7 +353,7 @@ def test_what_commands_did_is_computed_again_and_what_can_no_longer_be_is_left_o
     assert found(story.report, *ids) == {("missing", "units", "short", story.unit_ids["short"])}
     assert story.since.left_out == story.report.left_out == 1
     # by the log alone `forgotten` has expired; the ledger says otherwise, so it is not judged
-    assert story.report.units == {"complete": 37, "partial": 1, "cancelled": 1, "expired": 5, "open": 1}
+    assert story.report.units == {"complete": 38, "partial": 1, "cancelled": 1, "expired": 5, "open": 1}
 
 
 def test_time_alone_closes_lawfully_only_behind_the_deadline(story: Story) -> None:
