@@ -83,15 +83,15 @@ class RestoreRoom:
 
     Attributes:
         limit_bytes: `memory_limit_bytes`.
-        held: Bytes that the open groups of each partition take which is restored already.
+        taken: Bytes that the open groups of each partition take which is restored already.
     """
 
     limit_bytes: int = sys.maxsize
-    held: dict[Tp, int] = field(default_factory=dict)
+    taken: dict[Tp, int] = field(default_factory=dict)
 
     def bytes_for(self, tps: Collection[Tp]) -> int:
         """Bytes that the open groups of these partitions may take together."""
-        others = sum(size for tp, size in self.held.items() if tp not in tps)
+        others = sum(size for tp, size in self.taken.items() if tp not in tps)
         return int(self.limit_bytes * (STOP_SHARE + LIGHT_SHARE)) + POLL_BYTES - others
 
     def too_small(self, tps: Collection[Tp], needed_bytes: int, rows: int) -> Blocked:
@@ -102,7 +102,7 @@ class RestoreRoom:
             needed_bytes: What their open groups need together, about.
             rows: How many rows their changelogs have.
         """
-        others = sum(size for tp, size in self.held.items() if tp not in tps)
+        others = sum(size for tp, size in self.taken.items() if tp not in tps)
         enough = int((needed_bytes + others) / RESUME_SHARE)
         return Blocked(
             f"not restored: its groups' changelog has {rows:,} rows, which need about {needed_bytes:,} bytes; other partitions of this worker hold "

@@ -122,11 +122,11 @@ class OwnedPartitions:
         self.waiting.forget(tps)
         self._source.pause(self._running())
         tasks: dict[Tp, Task] = {}
-        held = self._ports.room.held = {tp: task.memory_bytes for tp, task in self.tasks.items()}
+        taken = self._ports.room.taken = {tp: task.memory_bytes for tp, task in self.tasks.items()}
         for tp, restored in restore_isolated(self._ports.restore, tps, self._still_wanted):
             if not isinstance(restored, Blocked):
                 tasks[tp] = restored
-                held[tp] = restored.memory_bytes
+                taken[tp] = restored.memory_bytes
             elif tp not in self._assignment.revoked:
                 self._block_without_state(tp, restored)
         tasks = {tp: tasks[tp] for tp in self._assignment.wanted(tasks)}

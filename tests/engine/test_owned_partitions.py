@@ -48,7 +48,7 @@ class OwningWorker:
     def restore(self, tps: Sequence[Tp], wanted: Any) -> Mapping[Tp, Task]:
         self.restored.append([tp.partition for tp in tps])
         self.fetched_in_restore |= self.fetched
-        self.held_in_restore.append(dict(self.room.held))
+        self.held_in_restore.append(dict(self.room.taken))
         if self.broken.intersection(wanted()):
             raise LookupError("the disk")
         tasks = {tp: PartitionTask(tp, context_of(policy_of())) for tp in tps}

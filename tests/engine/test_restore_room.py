@@ -39,7 +39,7 @@ def filled(groups: int, size: int = 200, closed: int = 0) -> tuple[Logs, Partiti
 def room(limit_bytes: int) -> RestoreRoom:
     """So many bytes are left."""
     found = RestoreRoom(1_000_000)
-    found.held[OTHER] = found.bytes_for([INPUT]) - limit_bytes
+    found.taken[OTHER] = found.bytes_for([INPUT]) - limit_bytes
     return found
 
 
@@ -100,5 +100,5 @@ def test_rows_of_groups_that_have_closed_count_as_nothing() -> None:
 def test_a_partition_that_is_restored_anew_is_not_counted_twice() -> None:
     logs, task = filled(30)
     small = room(task.memory_bytes * 11 // 10)
-    small.held[INPUT] = task.memory_bytes
+    small.taken[INPUT] = task.memory_bytes
     assert restored(logs, small).memory_bytes == task.memory_bytes
