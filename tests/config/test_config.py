@@ -235,6 +235,7 @@ ROWS = [
     ("[kafka]\n'debug' = ['a']", "kafka.debug", "must be a text or a number"),
     # no TOML
     ("[worker", "file", "is not TOML"),
+    pytest.param("x = " + "[" * 5_000, "file", "is not TOML", id="nested 5,000 deep"),
 ]
 
 

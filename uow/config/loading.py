@@ -284,7 +284,7 @@ class _Reading:
             document = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             self.complain("file", str(path), error.strerror or "cannot be read")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             self.complain("file", str(path), f"is not TOML: {error}")
         else:
             for section, body in document.items():
