@@ -322,7 +322,6 @@ class _Run:
         cut = frozenset(partition for partition, start in ledgers.items() if start)
         stored = self._stored()
         own = self._rows(stored)
-        tables = own | {Table.COMPONENTS: with_nested(self.spark, own[Table.COMPONENTS], own[Table.UNITS])}
         is_nested = "components" in own[Table.UNITS].columns
         wanted = Expectations(
             audit.cluster, self.names, audit.policy, span, self.begin, self.leave, cut, audit.rules, is_nested
@@ -331,10 +330,13 @@ class _Run:
         expected = partitions.mapInArrow(wanted.entries(), expectations.ENTRIES)
         passed = {} if state is None else state.passed
         keys = balance.balance(
-            Sides(expected, own, self.names, span, self.reach, passed, self._residue(), self.keys)
+            Sides(
+                *(expected, own, self.names, span, self.reach, passed, self._residue(), self.keys),
+                empty={table for table, found in stored.items() if found.is_empty},
+            )
         ).persist()
         try:
-            balanced = self._balanced(keys, tables)
+            balanced = self._balanced(keys, own)
             report = balanced.report
             bad = {balance.DIFFERENT} if report.unread else {balance.DIFFERENT, balance.LATER}
             kinds = {kind for verdict, kind in balanced.keys if verdict in bad}
@@ -346,7 +348,7 @@ class _Run:
                 if sum(balanced.keys.get((verdict, expectations.OF_ID), 0) for verdict in bad) <= _MOST_IDS:
                     ids = frozenset(row.key for row in wrong.where(sql.col("kind") == expectations.OF_ID).collect())
                 rows = partitions.mapInArrow(replace(wanted, leave=None).rows(ids), expectations.ROWS)
-                report = self._compared(report, rows, wrong, kinds, tables)
+                report = self._compared(report, rows, wrong, kinds, self._with_components(own))
             report, routed = self._with_inputs(report)
             return report, self._ending(keys, balanced, report, stored, is_accepted, routed)
         finally:
@@ -402,6 +404,11 @@ class _Run:
         count[Table.REJECTED] = count[Table.REJECTED].where(~sql.coalesce(is_routers, sql.lit(False)))
         count[Table.PASSED] = count[Table.PASSED].where(~self.keys.is_free())
         return count
+
+    def _with_components(self, own: Mapping[Table, DataFrame]) -> dict[Table, DataFrame]:
+        """These rows, with the components that are in rows of `units` among those of `components`."""
+        components = with_nested(self.spark, own[Table.COMPONENTS], own[Table.UNITS])
+        return {**own, Table.COMPONENTS: components}
 
     def _residue(self) -> DataFrame | None:
         """The residue that the last audit left; None if it left none."""
@@ -517,7 +524,7 @@ class _Run:
             found[row.table].append(row.file.rpartition("/")[2])
         return found
 
-    def _balanced(self, keys: DataFrame, tables: Mapping[Table, DataFrame]) -> _Balanced:
+    def _balanced(self, keys: DataFrame, own: Mapping[Table, DataFrame]) -> _Balanced:
         counts: dict[int, dict[Fate, int]] = {}
         units: dict[str, int] = {}
         found = dict.fromkeys(balance.FATES, 0)
@@ -549,12 +556,12 @@ class _Run:
                 counts.setdefault(int(partition), {})[Fate(of)] = row.number
         policy = self.audit.policy
         if policy.routes and policy.route_matching is RouteMatching.ALL:
-            corrected = tables[Table.UNITS].where(sql.expr(FORMER).isNotNull()).select("unit_id").distinct()
+            corrected = own[Table.UNITS].where(sql.expr(FORMER).isNotNull()).select("unit_id").distinct()
             query = compare(
                 self.spark,
                 comparison.DELIVERED,
                 bounds=self._bounds(),
-                components=tables[Table.COMPONENTS],
+                components=self._with_components(own)[Table.COMPONENTS],
                 corrected=corrected,
             )
             found[Fate.DELIVERED] = query.collect()[0].n

@@ -29,7 +29,7 @@ from uow.processor.core.changes import Closed
 from uow.processor.core.snapshot import Snapshot
 from uow.schemas.records import Reason, UnitOutcome
 
-FORMAT: Final = 6
+FORMAT: Final = 7
 """Version of the files; another one is not read."""
 LIMIT_BYTES: Final = 1 << 30
 """Bytes of the open groups of a partition from which no state is written: the next audit is a full one."""

@@ -11,7 +11,7 @@ Belongs here: entries of the tables, the verdict on each key, and the residue. D
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
@@ -70,6 +70,7 @@ class Sides:
         passed: Number of rows of `passed` before those that count, by partition.
         residue: What the last audit left; None for nothing.
         keys: Of ids.
+        empty: Tables that have no rows, of which nothing has to be planned.
     """
 
     expected: DataFrame
@@ -80,6 +81,7 @@ class Sides:
     passed: Mapping[int, int]
     residue: DataFrame | None = None
     keys: AuditKeys = NO_KEYS
+    empty: Collection[Table] = ()
 
 
 def balance(sides: Sides) -> DataFrame:
@@ -90,50 +92,54 @@ def balance(sides: Sides) -> DataFrame:
         `FATES` the number of records in the range that the tables have; `is_owed` if the last audit left an expectation whose row it did not count,
         `is_early` if it left rows that were not expected yet; `lacking`, the number of expected rows less that of rows; and columns for `residue_of`.
     """
-    nothing = (sql.lit(0).alias("found"), sql.lit(None).cast("bigint").alias("offset"))
-    ours = _with_numbers(sides.expected).select("*", *nothing, sql.lit(0).alias("left_side"))
+    ours = sides.expected.selectExpr(
+        *(
+            "kind",
+            "key",
+            "a",
+            "b",
+            "expected",
+            "outside",
+            "turn",
+            "partition",
+            "fate",
+            "-n AS n",
+            "0L AS here",
+            "stays",
+        ),
+        *("0 AS found", "CAST(NULL AS BIGINT) AS offset", "0 AS left_side"),
+    )
     entries = reduce(DataFrame.unionByName, _found(sides), ours)
     if sides.residue is not None:
         entries = entries.unionByName(sides.residue.select(*entries.columns))
-    stays = sql.col("stays")
-    sums = [sql.sum(sql.when(sql.col("fate") == fate, sql.col("here")).otherwise(0)).alias(fate) for fate in FATES]
-    later = [
-        sql.sum(sql.when(stays & (sql.col("fate") == fate), sql.col("n")).otherwise(0)).alias(f"left_{fate}")
-        for fate in FATES
-    ]
-    whole = entries.groupBy("kind", "key").agg(
-        sql.bit_xor("a").alias("a"),
-        sql.bit_xor("b").alias("b"),
-        sql.sum("expected").alias("expected"),
-        sql.sum("found").alias("found"),
-        sql.sum("outside").alias("outside"),
-        *(sql.min(name).alias(name) for name in ("turn", "partition", "offset")),
-        *sums,
-        (sql.max("left_side") > 0).alias("is_owed"),
-        (sql.min("left_side") < 0).alias("is_early"),
-        sql.bit_xor(sql.when(stays, sql.col("a")).otherwise(0)).alias("left_a"),
-        sql.bit_xor(sql.when(stays, sql.col("b")).otherwise(0)).alias("left_b"),
-        sql.sum(sql.when(stays, sql.col("expected") - sql.col("found")).otherwise(0)).alias("left"),
-        sql.sum(sql.when(stays, sql.col("found")).otherwise(0)).alias("judged"),
-        sql.sum(sql.when(stays, sql.col("outside")).otherwise(0)).alias("left_outside"),
-        *later,
-    )
-    kind = sql.col("kind")
-    verdict = (
-        sql.when(kind == expectations.COUNT, expectations.COUNT)
-        .when(sql.col("outside") > 0, LEFT_OUT)
-        .when(kind == expectations.UNREADABLE, DIFFERENT)
-        .when((kind == expectations.PLAIN) & (sql.col("expected") == 0), LATER)
-        .when(kind.isin(expectations.SOME_PLAIN, expectations.REROUTED), _if(sql.col("expected") > sql.col("found")))
-        .otherwise(_if(sql.expr("a <> 0 OR b <> 0 OR expected <> found")))
-    )
-    lacking = (sql.col("expected") - sql.col("found")).alias("lacking")
-    return whole.select("*", verdict.alias("verdict"), lacking).drop("a", "b", "found", "outside")
+    whole = entries.groupBy("kind", "key").agg(*map(sql.expr, _SUMS))
+    return whole.selectExpr(*_KEPT, f"{_VERDICT} AS verdict", "expected - found AS lacking")
 
 
-def _with_numbers(expected: DataFrame) -> DataFrame:
-    """Entries with the numbers of their fates on the side of the tables: nothing now, and so many fewer later."""
-    return expected.withColumn("n", -sql.col("n")).withColumn("here", sql.lit(0).cast("bigint"))
+_SUMS: Final = (
+    *(f"bit_xor({name}) AS {name}" for name in ("a", "b")),
+    *(f"sum({name}) AS {name}" for name in ("expected", "found", "outside")),
+    *(f"min({name}) AS {name}" for name in ("turn", "partition", "offset")),
+    *(f"sum(IF(fate = '{fate}', here, 0)) AS {fate}" for fate in FATES),
+    *("max(left_side) > 0 AS is_owed", "min(left_side) < 0 AS is_early"),
+    *(f"bit_xor(IF(stays, {name}, 0)) AS left_{name}" for name in ("a", "b")),
+    *("sum(IF(stays, expected - found, 0)) AS left", "sum(IF(stays, found, 0)) AS judged"),
+    "sum(IF(stays, outside, 0)) AS left_outside",
+    *(f"sum(IF(stays AND fate = '{fate}', n, 0)) AS left_{fate}" for fate in FATES),
+)
+"""The sums for each key, as text: Spark parses a text at once, and a function of its API for each part takes three calls into the JVM."""
+
+_KEPT: Final = (
+    *("kind", "key", "expected", "turn", "partition", "offset", *FATES, "is_owed", "is_early"),
+    *("left_a", "left_b", "left", "judged", "left_outside", *(f"left_{fate}" for fate in FATES)),
+)
+
+_VERDICT: Final = f"""CASE WHEN kind = '{expectations.COUNT}' THEN '{expectations.COUNT}'
+  WHEN outside > 0 THEN '{LEFT_OUT}'
+  WHEN kind = '{expectations.UNREADABLE}' THEN '{DIFFERENT}'
+  WHEN kind = '{expectations.PLAIN}' AND expected = 0 THEN '{LATER}'
+  WHEN kind IN ('{expectations.SOME_PLAIN}', '{expectations.REROUTED}') THEN IF(expected > found, '{DIFFERENT}', '{SAME}')
+  ELSE IF(a <> 0 OR b <> 0 OR expected <> found, '{DIFFERENT}', '{SAME}') END"""
 
 
 _EXACT: Final = (expectations.OF_ID, expectations.OF_PLACE, expectations.PLAIN)
@@ -207,81 +213,84 @@ def overtaken(keys: DataFrame) -> DataFrame:
     return late.select("key", "partition", "offset", "before").orderBy("partition", "offset")
 
 
-def _if(differs: Column) -> Column:
-    return sql.when(differs, DIFFERENT).otherwise(SAME)
-
-
 def _found(sides: Sides) -> list[DataFrame]:
     """The tables' rows as entries."""
-    tables, topics, span = sides.tables, sides.topics, sides.span
-    rejected = tables[Table.REJECTED]
-    is_unit = sql.col("topic") == topics.units
-    is_rest_of_unit = (sql.col("topic") == topics.errors) & sql.expr("exists(headers, h -> h.name = 'uow-unit-id')")
-    refused = rejected.where(~is_unit & ~is_rest_of_unit)
-    first_release = rejected.where(is_unit)
-    plain = (
-        tables[Table.PASSED]
-        .select("topic", "partition", "offset", "key", "value", "headers")
-        .unionByName(first_release.select("topic", "partition", "offset", "key", "value", "headers"))
-    )
-    unreadable = (
-        tables[Table.UNREADABLE]
-        .select("topic", "partition", "offset")
-        .unionByName(first_release.select("topic", "partition", "offset"))
-    )
-    of_id, place = sql.lit(expectations.OF_ID), sql.expr("concat_ws('/', source_partition, source_offset)")
-    keys = sides.keys
-    has_id = sql.col("id").isNotNull() & ~keys.by_rule()
-    outside = _outside(span, sql.col("source_partition"), sql.col("source_offset"))
+    of = {table: rows for table, rows in sides.tables.items() if table not in sides.empty}
+    plain, unreadable = ([of[table]] if table in of else [] for table in (Table.PASSED, Table.UNREADABLE))
+    stays = is_before(sides.reach)
+    found = []
+    if Table.UNITS in of:
+        found.append(_units(of[Table.UNITS], stays, sides))
+    if Table.COMPONENTS in of:
+        found.append(_components(of[Table.COMPONENTS], sides))
+    if (rejected := of.get(Table.REJECTED)) is not None:
+        found.append(_refused(rejected, stays, sides))
+        first_release = rejected.where(sql.col("topic") == sides.topics.units)
+        plain, unreadable = [*plain, first_release], [*unreadable, first_release]
+    if plain:
+        found += _plain(_together(plain, *_PLAIN), stays, sides)
+    if unreadable:
+        kind, key = sql.lit(expectations.UNREADABLE), sql.expr("concat_ws('/', topic, partition, offset)")
+        found.append(_entry(_together(unreadable, *_PLAIN[:3]), kind, key, stays))
+    return found
+
+
+_PLAIN: Final = ("topic", "partition", "offset", "key", "value", "headers")
+
+
+def _together(frames: Sequence[DataFrame], *names: str) -> DataFrame:
+    return reduce(DataFrame.unionAll, (frame.select(*names) for frame in frames))
+
+
+def _units(units: DataFrame, stays: Column, sides: Sides) -> DataFrame:
     outside_document = _document_outside(sides)
-    is_nested = "components" in tables[Table.UNITS].columns
+    is_nested = "components" in units.columns
     within = outside_within = sql.lit(0)
     if is_nested:
-        places = sql.filter("components.source", lambda at: _outside(span, at["partition"], at["offset"]) > 0)
-        within, outside_within = (sql.coalesce(sql.size(each), within) for each in ("components.seq", places))
+        within, outside_within = sql.coalesce(sql.size("components.seq"), within), components_outside(sides.span)
     is_document, is_corrected = sql.expr(IS_DOCUMENT), sql.expr(FORMER).isNotNull()
     # of a corrected unit all components but one are in the former unit as well
     before = sql.when(is_corrected, sql.col("count") - 1).otherwise(0)
-    stays = is_before(sides.reach)
-    stays_component = is_before(sides.reach, ("unit_topic", "unit_partition", "unit_offset"))
-    return [
-        _entry(
-            tables[Table.UNITS],
-            of_id,
-            keys.group(),
-            stays,
-            prints.unit(keys.is_free(), is_nested=is_nested),
-            outside_document + outside_within,
-            sql.when(is_document | is_corrected | (within > 0), sql.lit(Fate.DELIVERED)),
-            sql.when(is_unit, sql.col("offset")),
-            sql.when(is_document, (1 - outside_document) * sql.col("count")).otherwise(
-                within - outside_within - before
-            ),
-            1 + within,
-        ),
-        _entry(
-            tables[Table.COMPONENTS],
-            of_id,
-            keys.group(),
-            stays_component,
-            prints.component(),
-            outside,
-            sql.lit(Fate.DELIVERED),
-        ),
-        _entry(
-            refused,
-            sql.when(has_id, of_id).otherwise(expectations.OF_PLACE),
-            sql.when(has_id, sql.col("id")).otherwise(place),
-            stays,
-            prints.refused(topics.errors),
-            outside,
-            sql.coalesce("failure_reason", sql.lit(Fate.REJECTED)),
-        ),
-        *_plain(plain, stays, sides),
-        _entry(
-            unreadable, sql.lit(expectations.UNREADABLE), sql.expr("concat_ws('/', topic, partition, offset)"), stays
-        ),
-    ]
+    return _entry(
+        units,
+        sql.lit(expectations.OF_ID),
+        sides.keys.group(),
+        stays,
+        prints.unit(sides.keys.is_free(), is_nested=is_nested),
+        outside_document + outside_within,
+        sql.when(is_document | is_corrected | (within > 0), sql.lit(Fate.DELIVERED)),
+        sql.when(sql.col("topic") == sides.topics.units, sql.col("offset")),
+        sql.when(is_document, (1 - outside_document) * sql.col("count")).otherwise(within - outside_within - before),
+        1 + within,
+    )
+
+
+def _components(components: DataFrame, sides: Sides) -> DataFrame:
+    return _entry(
+        components,
+        sql.lit(expectations.OF_ID),
+        sides.keys.group(),
+        is_before(sides.reach, ("unit_topic", "unit_partition", "unit_offset")),
+        prints.component(),
+        _outside(sides.span, sql.col("source_partition"), sql.col("source_offset")),
+        sql.lit(Fate.DELIVERED),
+    )
+
+
+def _refused(rejected: DataFrame, stays: Column, sides: Sides) -> DataFrame:
+    topics = sides.topics
+    is_rest_of_unit = (sql.col("topic") == topics.errors) & sql.expr("exists(headers, h -> h.name = 'uow-unit-id')")
+    has_id = sql.col("id").isNotNull() & ~sides.keys.by_rule()
+    place = sql.expr("concat_ws('/', source_partition, source_offset)")
+    return _entry(
+        rejected.where((sql.col("topic") != topics.units) & ~is_rest_of_unit),
+        sql.when(has_id, sql.lit(expectations.OF_ID)).otherwise(expectations.OF_PLACE),
+        sql.when(has_id, sql.col("id")).otherwise(place),
+        stays,
+        prints.refused(topics.errors),
+        _outside(sides.span, sql.col("source_partition"), sql.col("source_offset")),
+        sql.coalesce("failure_reason", sql.lit(Fate.REJECTED)),
+    )
 
 
 def _plain(plain: DataFrame, stays: Column, sides: Sides) -> list[DataFrame]:
@@ -313,6 +322,21 @@ def _outside(span: OffsetSpan, source: Column, offset: Column) -> Column:
         is_inside = is_inside | ((source == partition) & (offset >= span.start[partition]) & (offset < end))
     is_outside = offset.isNotNull() & source.isin(*span.end) & ~is_inside
     return sql.when(is_outside, 1).otherwise(0)
+
+
+def components_outside(span: OffsetSpan) -> Column:
+    """Number of components of a row of `units` that are not in the range. Mostly all are of one partition: the first and the last offset tell."""
+    source = sql.col("components.source")
+    partitions, offsets = source["partition"], source["offset"]
+    partition = sql.array_min(partitions)
+    start, end = (
+        sql.get(sql.array(*(sql.lit(of[p]) for p in range(len(of)))), partition) for of in (span.start, span.end)
+    )
+    is_inside = (
+        (partition == sql.array_max(partitions)) & (sql.array_min(offsets) >= start) & (sql.array_max(offsets) < end)
+    )
+    places = sql.filter(source, lambda at: _outside(span, at["partition"], at["offset"]) > 0)
+    return sql.when(is_inside, 0).otherwise(sql.coalesce(sql.size(places), sql.lit(0)))
 
 
 IS_DOCUMENT: Final = "coalesce(startswith(document, X'3C'), false)"

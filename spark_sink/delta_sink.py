@@ -97,10 +97,10 @@ _QUICK_SPARK: Final = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.files.minPartitionNum": "1",
     "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
-"""Settings that turn off optimisations which do not pay in a short run. They save half the CPU of a first batch, and of an audit. The last one: no place in
-Python is recorded for each expression, which costs more than making it."""
+"""Settings that turn off optimisations which do not pay in a short run. They save half the CPU of a first batch, and of an audit."""
+_NO_PLACES: Final = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
+"""No place in Python is recorded for each expression, which costs more than making it."""
 
 
 _LOAD_JVM: Final = (
@@ -149,6 +149,7 @@ def settings(*, is_short: bool, kafka: Mapping[str, str] | None = None, one_comp
         ),
         "spark.executor.extraJavaOptions": " ".join(both),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
+        **_NO_PLACES,
         **_PARQUET,
         **(_QUICK_SPARK if is_short else _LOAD_SPARK),
     }

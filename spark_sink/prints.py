@@ -1,4 +1,4 @@
-"""Fingerprints of expected rows and of the rows in a table: two numbers of 60 bits of a SHA-256, combined by exclusive or over all rows of an id.
+"""Fingerprints of expected rows and of the rows in a table: two numbers of 60 bits of an MD5, combined by exclusive or over all rows of an id.
 
 Equal fingerprints mean equal content, save for a chance of one in 2^120; they are made against accidents, not against somebody who constructs rows to
 deceive. Different ones mean that the rows of the id must be compared in detail (`uow.spark_sink.comparison`), which may find no difference, as where
@@ -11,7 +11,7 @@ Belongs here: fingerprints in Python, of expected rows, and the same in SQL, of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hashlib import sha256
+from hashlib import md5
 from typing import Final
 
 from pyspark.sql import Column
@@ -29,7 +29,7 @@ _DIGITS: Final = _BITS // 4
 
 def of_bytes(data: bytes) -> int:
     """The fingerprint of some bytes, as one number of 120 bits."""
-    return int.from_bytes(sha256(data).digest()[:15])
+    return int.from_bytes(md5(data, usedforsecurity=False).digest()[:15])
 
 
 def halves(both: int) -> tuple[int, int]:
@@ -78,7 +78,7 @@ def of_components(group: Row, topic: str, bodies: Sequence[bytes]) -> int:
     combined = 0
     end = f"/{group.generation}/{group.unit_id}/{topic}".encode()
     for position, body in enumerate(bodies, 1):
-        combined ^= int.from_bytes(sha256(b"%b%d%b" % (body, position, end)).digest()[:15])
+        combined ^= of_bytes(b"%b%d%b" % (body, position, end))
     return combined
 
 
@@ -139,9 +139,12 @@ def unit(is_free: Column, *, is_nested: bool = False) -> Column:
     return sql.when(sql.col("components").isNull(), text).otherwise(sql.concat(text, held))
 
 
-_IS_SOUND: Final = """coalesce(forall(components, c -> c.seq IS NOT NULL AND c.end IS NOT NULL AND c.timestamp IS NOT NULL AND c.source.topic IS NOT NULL
-  AND c.source.partition IS NOT NULL AND c.source.offset IS NOT NULL AND c.headers IS NOT NULL AND forall(c.headers, h -> h.name IS NOT NULL)), false)"""
-"""SQL that is true for components with everything that Avro needs, as each has that the sink wrote."""
+_IS_SOUND: Final = """coalesce(NOT (array_contains(components.seq, -1) OR array_contains(CAST(components.end AS ARRAY<INT>), -1)
+  OR array_contains(components.timestamp, TIMESTAMP'0001-01-01 00:00:00Z') OR array_contains(components.source.topic, '')
+  OR array_contains(components.source.partition, -1) OR array_contains(components.source.offset, -1)
+  OR array_contains(flatten(components.headers).name, '\\0')), false)"""
+"""SQL that is true for components with everything that Avro needs, as each has that the sink wrote. Of an array with a null nothing says if it contains what
+no component has; a function with a lambda (`forall`) would be interpreted."""
 
 _COMPONENTS: Final = """IF(array_max(components.reference.length) IS NULL, components, transform(components, c -> named_struct('seq', c.seq, 'end', c.end,
   'component_id', c.component_id, 'key', c.key, 'value', c.value, 'headers', c.headers, 'timestamp', c.timestamp, 'source', c.source,
@@ -197,7 +200,7 @@ def columns(data: Column) -> tuple[Column, Column]:
     Args:
         data: Text or bytes.
     """
-    digest = sql.sha2(data, 256)
+    digest = sql.md5(data)
     half = (sql.substring(digest, 1, _DIGITS), sql.substring(digest, 1 + _DIGITS, _DIGITS))
     a, b = (sql.conv(each, 16, 10).cast("bigint") for each in half)
     return a.alias("a"), b.alias("b")

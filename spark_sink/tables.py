@@ -384,8 +384,8 @@ class DeltaTables:
         if left:
             rows = spark.read.schema(kind).parquet(*left)
         else:
-            nothing = (sql.lit(None).cast(field.dataType).alias(field.name) for field in kind.fields)
-            rows = spark.range(0).select(*nothing).where("false")
+            nothing = (f"CAST(NULL AS {field.dataType.simpleString()}) AS `{field.name}`" for field in kind.fields)
+            rows = spark.range(0).selectExpr(*nothing).where("false")
         names = (file.rpartition("/")[2] for file in files)
         return PresentRows(rows, tuple(name for name in names if name in done), is_empty=not left)
 
