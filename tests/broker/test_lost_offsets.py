@@ -99,6 +99,20 @@ def test_lost_offsets_are_no_first_start_and_the_remedies_work(place: Destinatio
     goes_on(place, "second", UNITS + 1)
 
 
+def test_an_input_that_was_made_again_is_no_first_start_f24(place: Destination, admin: Any) -> None:
+    """The broker forgets the offsets of a topic that is deleted; the ledger does not, and the new topic is longer than the former one."""
+    place.create()
+    position = stopped_after(place, *(f"u{number}" for number in range(UNITS)))
+    place.is_damaged = True
+    admin.delete_topics([place.components])[place.components].result(PATIENCE_S)
+    wait_for(lambda: place.components not in admin.list_topics(timeout=PATIENCE_S).topics)
+    place.create()
+    place.send([(f"new-{number}", 1, True) for number in range(2 * UNITS)])
+    worker = place.worker()
+    assert f"no committed offset, but its ledger ends at {position}" in cause(worker)
+    assert worker.child.terminate(SLOW) == 0
+
+
 def test_ids_forgotten_with_the_ledger_are_told_of(
     place: Destination, admin: Any, spawn: Callable[..., Process]
 ) -> None:
