@@ -268,7 +268,8 @@ class SubscriptionExpiredError(UowError):
 class DestinationChangedError(UowError):
     """A strict destination has other topics, or another partition count, than its era: its order would begin anew (S-15, S-21).
 
-    The operator decides: `uow adopt D --why ...` begins a new era. Or a temporary destination that is read is gone (R-10), for good.
+    The operator decides: `uow adopt D --why ...` begins a new era. Or the topic that is read was deleted and made again (F24): a new reader goes on at
+    the group's offset there. Or a temporary destination that is read is gone (R-10), for good.
     """
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, cast
 
 import confluent_kafka as ck
@@ -34,6 +34,7 @@ from uow.processor.kafka.leader_epochs import CUT_OFF, TRUNCATED, LeaderEpochs, 
 from uow.processor.kafka.log_offsets import LogOffsets
 from uow.processor.kafka.outage import Outage
 from uow.processor.kafka.replicated_ends import Ends
+from uow.processor.kafka.topic_ids import MADE_AGAIN, TopicIds
 from uow.processor.kafka.worker_clock import WorkerClock
 from uow.processor.kafka.worker_settings import WorkerSettings
 from uow.schemas.error_classes import FencedError
@@ -56,6 +57,7 @@ class KafkaSource:
         settings: The group, and the interval to fill a poll.
         clock: Is shown what is read, and says when an end offset is asked for.
         epochs: Are shown what is read, and know what was committed.
+        ids: Of the topics; None: nobody asks for them.
 
     Attributes:
         stable_lags: How far the last stable offset is behind the end offset, by partition, as of the last statistics (W-50).
@@ -65,9 +67,14 @@ class KafkaSource:
     """
 
     def __init__(
-        self, clients: Clients, settings: WorkerSettings, clock: WorkerClock, epochs: LeaderEpochs | None = None
+        self,
+        clients: Clients,
+        settings: WorkerSettings,
+        clock: WorkerClock,
+        epochs: LeaderEpochs | None = None,
+        ids: TopicIds | None = None,
     ) -> None:
-        self._clients, self._clock = clients, clock
+        self._clients, self._clock, self._ids = clients, clock, ids
         self._epochs = epochs or LeaderEpochs()
         self._same_log: set[Tp] = set()
         self.stable_lags: Mapping[Tp, int] = {}
@@ -81,6 +88,7 @@ class KafkaSource:
         self._ends = Ends(LogOffsets(clients))
         self._stash: list[Any] = []
         self._was_full = False
+        self._topics: list[str] = []
         self._owned: set[Tp] = set()
         self._delivered: dict[Tp, int] = {}
         self._reached: dict[Tp, int] = {}
@@ -93,6 +101,7 @@ class KafkaSource:
         on_lost: Released,
     ) -> None:
         """Joins the group."""
+        self._topics = list(topics)
         consumer = self._consumer = self._clients.group_consumer(self._on_statistics)
 
         def assign(_: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
@@ -109,7 +118,7 @@ class KafkaSource:
             consumer.incremental_unassign([ck.TopicPartition(*tp) for tp in ours])
 
         consumer.subscribe(
-            list(topics),
+            self._topics,
             on_assign=assign,
             on_revoke=lambda _, partitions: release(on_revoke, partitions),
             on_lost=lambda _, partitions: release(on_lost, partitions),
@@ -159,6 +168,8 @@ class KafkaSource:
         if self._is_cut_off():
             self.control(timeout)
             return None
+        if self._ids is not None:
+            self._ids.look(self._topics)
         messages, self._stash = self._stash, []
         consumer = self._group
         if not messages:
@@ -183,6 +194,8 @@ class KafkaSource:
                 records.setdefault(tp, []).extend(stretch)
         for tp in records.keys() - self._same_log:
             self._compare(tp, records, trouble)
+        if self._ids is not None and self._ids.changed:
+            self._refuse_new_topics(self._ids.changed, records, trouble)
         for tp, rows in records.items():
             last: Any = rows[-1]
             self._delivered[tp] = last.offset() + 1
@@ -212,6 +225,14 @@ class KafkaSource:
             del records[tp]
         else:
             self._same_log.add(tp)
+
+    @staticmethod
+    def _refuse_new_topics(
+        changed: Collection[str], records: dict[Tp, list[RawRecord]], trouble: dict[Tp, Blocked]
+    ) -> None:
+        for tp in [tp for tp in records if tp.topic in changed]:
+            del records[tp]
+            trouble[tp] = Blocked(f"{tp.topic}/{tp.partition}: {MADE_AGAIN}. {_GUIDE}")
 
     @property
     def complaint(self) -> str | None:

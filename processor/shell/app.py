@@ -43,6 +43,7 @@ from uow.processor.kafka.log_reader import KafkaLogReader, Readiness
 from uow.processor.kafka.path_log import KafkaPathLog
 from uow.processor.kafka.sink import KafkaSink
 from uow.processor.kafka.source import KafkaSource
+from uow.processor.kafka.topic_ids import TopicIds
 from uow.processor.kafka.worker_clock import WorkerClock, wall_ms
 from uow.processor.kafka.worker_settings import WorkerSettings
 from uow.processor.shell.monitor import WorkerStatus
@@ -275,7 +276,7 @@ def kafka_ports(
             with closing(KafkaLogReader(clients, wanted, settings.restore_stall_ms, epochs)) as reader:
                 return restore(reader, contexts, tps, wanted, room)
 
-        source = KafkaSource(clients, settings, clock, epochs)
+        source = KafkaSource(clients, settings, clock, epochs, TopicIds(clients.admin))
         contents = KafkaContents(clients, settings.transaction_timeout_ms / 2000)
         by_value = [topic for topic, each in contexts.items() if each.policy.field_source is FieldSource.VALUE]
         status.rules_bytes = rules_bytes

@@ -27,6 +27,7 @@ from uow.processor.kafka.rule_log import open_rule_log
 from uow.processor.kafka.sink import KafkaSink
 from uow.processor.kafka.source import KafkaSource
 from uow.processor.kafka.target_topics import kafka_targets
+from uow.processor.kafka.topic_ids import TopicIds
 from uow.processor.kafka.worker_clock import WorkerClock, wall_ms
 from uow.processor.kafka.worker_settings import WorkerSettings
 from uow.processor.rules.checks import complaints_about
@@ -177,7 +178,7 @@ def kafka_router(
     ) -> Router:
         clients, clock = Clients(routers), WorkerClock(wall, lead_ms=settings.clock_lead_ms)
         epochs = LeaderEpochs()
-        source = KafkaSource(clients, routers, clock, epochs)
+        source = KafkaSource(clients, routers, clock, epochs, TopicIds(clients.admin))
 
         def on_replaced(cause: str) -> None:
             worker.replaced += 1

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_END, ConsumerGroupTopicPartitions, TopicPartition
 
+import uow
 from tests.broker.worker_places import Destination, Worker
 from tests.processes import PATIENCE_S, Process, wait_for
+from uow import errors
 
 SLOW = 90.0
 UNITS = 50
@@ -111,6 +113,49 @@ def test_an_input_that_was_made_again_is_no_first_start_f24(place: Destination, 
     worker = place.worker()
     assert f"no committed offset, but its ledger ends at {position}" in cause(worker)
     assert worker.child.terminate(SLOW) == 0
+
+
+def test_an_input_that_is_made_again_while_it_is_read_stops_and_says_so_f24(place: Destination, admin: Any) -> None:
+    """The library goes on in the new topic at the offset where it stood, 0 here, which is never out of range; nothing else would tell."""
+    place.create()
+    worker = place.worker()
+    worker.wait_owns(1)
+    place.is_damaged = True
+    admin.delete_topics([place.components])[place.components].result(PATIENCE_S)
+    wait_for(lambda: place.components not in admin.list_topics(timeout=PATIENCE_S).topics)
+    place.create()
+
+    def is_told() -> bool:
+        place.send([(f"new-{len(place.sent)}", 1, True)])
+        return bool(worker.partitions()["0"]["blocked"])
+
+    wait_for(is_told, SLOW)
+    assert "was deleted and made again while it was read" in cause(worker)
+    assert worker.child.terminate(SLOW) == 0
+
+
+def test_a_topic_that_is_made_again_while_a_client_reads_it_ends_the_reader_f24(place: Destination, admin: Any) -> None:
+    place.create()
+    place.is_damaged = True
+
+    def is_told() -> bool:
+        place.send([(f"new-{len(place.sent)}", 1, True)])
+        try:
+            message = reader.receive(1)
+        except errors.DestinationChangedError:
+            return True
+        if message is not None:
+            message.acknowledge()
+        return False
+
+    with uow.connect(place.bootstrap) as connection, connection.messages(place.components, group="g") as reader:
+        assert reader.receive(5) is None
+        admin.delete_topics([place.components])[place.components].result(PATIENCE_S)
+        wait_for(lambda: place.components not in admin.list_topics(timeout=PATIENCE_S).topics)
+        place.create()
+        wait_for(is_told, SLOW)
+        with pytest.raises(errors.DestinationChangedError, match="was deleted and made again while it was read"):
+            reader.receive(1)
 
 
 def test_ids_forgotten_with_the_ledger_are_told_of(

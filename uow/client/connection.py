@@ -92,6 +92,7 @@ from uow.client.unshown_headers import UnshownHeaders
 from uow.client.verdict import GivenUp, Unreadable
 from uow.config.loading import load
 from uow.errors import AmbiguousSendError, CommitOutcomeUnknownError, IncompleteUnitError, Suspect
+from uow.processor.kafka.topic_ids import TopicIds
 from uow.schemas import registry
 from uow.schemas.codec import SchemaSource
 from uow.schemas.error_classes import BadUnitIdError, ConfigError
@@ -992,6 +993,7 @@ class Connection:
                 life=session.life,
                 scope=scope,
                 instance=instance,
+                ids=TopicIds(session.strict.admin) if session.strict.has_admin else None,
             )
             reader = make(consumption)
             session.adopt(consumption, reader)

@@ -56,6 +56,7 @@ from uow.processor.kafka.bounded import Call, returns
 from uow.processor.kafka.coordinator_liveness import CoordinatorLiveness
 from uow.processor.kafka.error_table import Meaning, meaning_of
 from uow.processor.kafka.leader_epochs import CUT_OFF, UNKNOWN, known, was_cut
+from uow.processor.kafka.topic_ids import MADE_AGAIN, TopicIds
 from uow.processor.kafka.transactional_producer import LOST_EXCEPTION
 from uow.schemas.error_classes import FencedError, UowError
 from uow.topics.temporary import is_temporary
@@ -159,9 +160,10 @@ class Consumption:
         life: Life,
         scope: Scope = Scope.READER,
         instance: str = "",
+        ids: TopicIds | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.life, self.scope, self.instance, self._liveness = life, scope, instance, liveness
+        self.life, self.scope, self.instance, self._liveness, self._ids = life, scope, instance, liveness, ids
         self._stands_still = False
         self.topic = topic
         self._is_temporary, self._look_at = is_temporary(topic), 0.0
@@ -598,8 +600,10 @@ class Consumption:
     # -- strict order, and what stands still -------------------------------------------------------------------------------
 
     def _keep_order(self) -> None:
-        """Looks after strict order, and lets partitions go on whose record is to be tried again."""
-        if self.strict is not None:
+        """Looks after strict order, else if it is still the same topic, and lets partitions go on whose record is to be tried again."""
+        if self.strict is None:
+            self._require_same_topic()
+        else:
             if not self._owned:
                 self.strict.require_place()
             try:
@@ -611,6 +615,14 @@ class Consumption:
         for ownership in self._owned.values():
             if ownership.block is not None and ownership.block.retry_at <= now:
                 self.let_go(ownership.tp)
+
+    def _require_same_topic(self) -> None:
+        if self._ids is None or self._is_temporary:
+            return
+        self._ids.look([self.topic])
+        if self._ids.changed:
+            self._failure = DestinationChangedError(f"{self.topic}: {MADE_AGAIN}")
+            raise self._failure
 
     def before_commit(self) -> None:
         """Under strict order no position is committed to a topic that was made again. Raises DestinationChangedError."""
