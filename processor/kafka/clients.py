@@ -187,7 +187,7 @@ class Clients:
         return BoundedProducer(properties, logger=_handle_logger("sink", self._outage, on_line))
 
     def admin(self) -> AdminClient:
-        """For checks at start."""
+        """For questions about topics."""
         return AdminClient(dict(self._common), logger=_handle_logger("admin", self._outage))
 
     def _consumer(self, name: str, properties: dict[str, Any]) -> ck.Consumer:
