@@ -14,6 +14,8 @@ Belongs here: keeping epochs, and that look. Does not belong here: what follows 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import closing
 from typing import Any, Final
 
 import confluent_kafka as ck
@@ -34,11 +36,11 @@ TRUNCATED: Final = ck.KafkaError(ck.KafkaError._LOG_TRUNCATION).str()
 """In the text of an error with another code."""
 
 
-def was_cut(consumer: Any, place: tuple[str, int], position: int, epoch: int) -> bool:
+def was_cut(make: Callable[[], Any], place: tuple[str, int], position: int, epoch: int) -> bool:
     """True if the last record before a position was written by a later leader than any that had written there when it was read.
 
     Args:
-        consumer: Assigned to nothing, and told of the ends of partitions; it is not closed.
+        make: Makes the consumer that looks, which is told of the ends of partitions.
         place: Topic and partition.
         position: The committed offset.
         epoch: Committed with it.
@@ -46,18 +48,19 @@ def was_cut(consumer: Any, place: tuple[str, int], position: int, epoch: int) ->
     Raises:
         KafkaException: No answer.
     """
-    start, _ = consumer.get_watermark_offsets(ck.TopicPartition(*place), PATIENCE_S)
-    consumer.assign([ck.TopicPartition(*place, max(start, position - LOOK_BACK, 0))])
-    last, until = UNKNOWN, time.monotonic() + PATIENCE_S
-    while time.monotonic() < until:
-        record = consumer.poll(STEP_S)
-        if record is None:
-            continue
-        error = record.error()
-        if error is None and record.offset() < position:
-            last = known(record.leader_epoch())
-        elif error is None or not is_passing(error):  # its end, or records that nobody can read
-            return last > epoch
+    with closing(make()) as consumer:
+        start, _ = consumer.get_watermark_offsets(ck.TopicPartition(*place), PATIENCE_S)
+        consumer.assign([ck.TopicPartition(*place, max(start, position - LOOK_BACK, 0))])
+        last, until = UNKNOWN, time.monotonic() + PATIENCE_S
+        while time.monotonic() < until:
+            record = consumer.poll(STEP_S)
+            if record is None:
+                continue
+            error = record.error()
+            if error is None and record.offset() < position:
+                last = known(record.leader_epoch())
+            elif error is None or not is_passing(error):  # its end, or records that nobody can read
+                return last > epoch
     raise ck.KafkaException(ck.KafkaError(ck.KafkaError._TIMED_OUT, f"{place} is not read up to {position}"))
 
 

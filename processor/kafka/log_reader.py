@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import closing
+from functools import partial
 from typing import Any
 
 import confluent_kafka as ck
@@ -235,13 +235,12 @@ class KafkaLogReader:
                 log.warning("still waiting for %s: %s", what, trouble)
             time.sleep(RETRY_S)
 
-    def was_cut(self, tp: Tp) -> bool:
-        """True if the log was cut off before the committed offset (`uow.processor.kafka.leader_epochs`)."""
-        position = self.committed([tp])[tp].offset
-        if position is None or (epoch := self._epochs.before(tp, position)) == UNKNOWN:
-            return False
-        with closing(self._clients.log_consumer("read_committed")) as consumer:
-            return was_cut(consumer, tp, position, epoch)
+    def cut_off(self, tps: Sequence[Tp]) -> dict[Tp, int]:
+        """Committed offsets of those of the logs that were cut off before them (`uow.processor.kafka.leader_epochs`)."""
+        make = partial(self._clients.log_consumer, "read_committed")
+        known = [(tp, each.offset) for tp, each in self.committed(tps).items() if each.offset is not None]
+        epochs = [(tp, offset, self._epochs.before(tp, offset)) for tp, offset in known]
+        return {tp: offset for tp, offset, epoch in epochs if epoch != UNKNOWN and was_cut(make, tp, offset, epoch)}
 
     def close(self) -> None:
         """Closes the handles that asked."""

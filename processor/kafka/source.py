@@ -13,6 +13,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import confluent_kafka as ck
@@ -210,17 +211,14 @@ class KafkaSource:
         position, first = self._delivered.get(tp, 0), cast(Any, records[tp][0])
         before = self._epochs.before(tp, position)
         if 0 <= before < known(first.leader_epoch()):
-            consumer = self._clients.log_consumer("read_committed")
             try:
-                if was_cut(consumer, tp, position, before):
+                if was_cut(partial(self._clients.log_consumer, "read_committed"), tp, position, before):
                     trouble[tp] = Blocked(f"{tp.topic}/{tp.partition}: {CUT_OFF.format(position)}. {_GUIDE}")
             except ck.KafkaException as failure:
                 text = failure.args[0].str()
                 trouble[tp] = Blocked(
                     f"{tp.topic}/{tp.partition}: what lies before the committed position cannot be read: {text}"
                 )
-            finally:
-                consumer.close()
         if tp in trouble:
             del records[tp]
         else:
@@ -265,13 +263,12 @@ class KafkaSource:
             at = self._delivered.get(tp, -1)
             trouble[tp] = Blocked(
                 f"{tp.topic}/{tp.partition}: the committed position {at} is no longer in the log ({error.str()}): retention overtook it, and the "
-                "records up to the log's start are lost. Nothing was skipped. See the operations guide, section 'A partition is blocked'"
+                f"records up to the log's start are lost. Nothing was skipped. {_GUIDE}"
             )
         elif meaning is Meaning.UNFETCHABLE:
             tp = Tp(message.topic(), message.partition())
             trouble[tp] = Blocked(
-                f"{tp.topic}/{tp.partition}: the records at offset {self._delivered.get(tp, -1)} cannot be fetched ({error.str()}). See the "
-                "operations guide, section 'A partition is blocked'"
+                f"{tp.topic}/{tp.partition}: the records at offset {self._delivered.get(tp, -1)} cannot be fetched ({error.str()}). {_GUIDE}"
             )
         elif error.fatal():
             raise FencedError(f"the consumer cannot go on: {error.name()}: {error.str()}")

@@ -19,7 +19,7 @@ class Log:
     def __init__(self, start: int, end: int, records: Sequence[tuple[int, int]], *, error: int | None = None) -> None:
         self.start, self.end, self.records, self.error = start, end, records, error
         self.waiting: list[FakeRecord] = []
-        self.begun = -1
+        self.begun, self.is_closed = -1, False
 
     def get_watermark_offsets(self, tp: ck.TopicPartition, timeout: float) -> tuple[int, int]:
         return self.start, self.end
@@ -37,6 +37,9 @@ class Log:
     def poll(self, timeout: float) -> FakeRecord | None:
         return self.waiting.pop(0) if self.waiting else None
 
+    def close(self) -> None:
+        self.is_closed = True
+
 
 @pytest.mark.parametrize(
     ("log", "cut"),
@@ -52,16 +55,17 @@ class Log:
     ],
 )
 def test_the_record_before_the_position_tells(log: Log, cut: bool) -> None:
-    assert was_cut(log, INPUT, 10, epoch=3) is cut
+    assert was_cut(lambda: log, INPUT, 10, epoch=3) is cut
+    assert log.is_closed
 
 
 def test_it_looks_at_few_offsets_and_says_so_where_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log(0, 1_000, [])
-    assert not was_cut(log, INPUT, 1_000, 0)
+    assert not was_cut(lambda: log, INPUT, 1_000, 0)
     assert log.begun == 1_000 - LOOK_BACK
     monkeypatch.setattr(leader_epochs, "PATIENCE_S", 0.0)
     with pytest.raises(ck.KafkaException):
-        was_cut(log, INPUT, 1_000, 0)
+        was_cut(lambda: log, INPUT, 1_000, 0)
 
 
 def test_the_latest_counts_up_to_where_it_was_read_until_the_broker_is_asked() -> None:

@@ -534,14 +534,12 @@ class Consumption:
         """
         if 0 <= ownership.epoch < epoch:
             topic, partition = ownership.tp
-            handle = self._make(LogWatch().logger)
+            make = partial(self._make, LogWatch().logger)
             try:
-                is_cut = was_cut(handle, ownership.tp, ownership.acknowledged, ownership.epoch)
+                is_cut = was_cut(make, ownership.tp, ownership.acknowledged, ownership.epoch)
             except KafkaException as failure:
                 ownership.go_back(ownership.acknowledged)
                 raise ReconnectTimeoutError(f"{topic}/{partition}: {failure.args[0].str()}") from failure
-            finally:
-                handle.close()
             if is_cut:
                 raise self._failed(
                     SubscriptionExpiredError(f"{topic}/{partition}: {CUT_OFF.format(ownership.acknowledged)}")

@@ -191,11 +191,9 @@ def _state(settings: Settings, name: str) -> Iterator[Finding]:
 
 
 def _cut_off(reader: KafkaLogReader, context: TaskContext) -> Iterator[Finding]:
-    for number in range(context.partitions):
-        tp = Tp(context.topics.components, number)
-        if reader.was_cut(tp):
-            what = CUT_OFF.format(reader.committed([tp])[tp].offset)
-            yield Finding(CheckResult.WRONG, f"{tp.topic}/{number}: {what}", BLOCKED_GUIDE)
+    tps = [Tp(context.topics.components, number) for number in range(context.partitions)]
+    for tp, position in reader.cut_off(tps).items():
+        yield Finding(CheckResult.WRONG, f"{tp.topic}/{tp.partition}: {CUT_OFF.format(position)}", BLOCKED_GUIDE)
 
 
 def _order(settings: Settings, client: AdminClient, name: str) -> Iterator[Finding]:
