@@ -27,7 +27,7 @@ import confluent_kafka as ck
 import faust
 import structlog
 from confluent_kafka.admin import AdminClient
-from tenacity import Retrying, retry_if_exception, retry_if_result, stop_after_delay, wait_fixed
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from uow.processor.engine.poll_loop import Closable
 from uow.processor.engine.restore import remedy_for_count, why_fenced
@@ -221,10 +221,18 @@ def known_topics(settings: WorkerSettings) -> tuple[dict[str, int], dict[str, in
     look = Retrying(
         stop=stop_after_delay(NEW_TOPIC_S),
         wait=wait_fixed(LOOK_AGAIN_S),
-        retry=retry_if_exception(_is_unknown_topic) | retry_if_result(lambda found: 0 in found[0].values()),
+        retry=retry_if_exception(_is_unknown_topic),
         reraise=True,
     )
-    return look(lambda: (check_topics(settings), input_limits(settings)))
+    return look(_look_for_topics, settings)
+
+
+def _look_for_topics(settings: WorkerSettings) -> tuple[dict[str, int], dict[str, int]]:
+    partitions, limits = check_topics(settings), input_limits(settings)
+    for name in limits:
+        if not partitions[name]:  # of two brokers one knew it
+            raise ConfigError(f"topic {name}, topic", admin.MISSING, "must be there, for every broker")
+    return partitions, limits
 
 
 def _is_unknown_topic(error: BaseException) -> bool:

@@ -88,7 +88,7 @@ def topics(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, int]]:
         monkeypatch.setattr(worker, "check_topics", answering(*answers))
         return known_topics(settings())[0]
 
-    monkeypatch.setattr(worker, "input_limits", lambda _: {})
+    monkeypatch.setattr(worker, "input_limits", lambda _: {"D.components": 1_000})
     monkeypatch.setattr(worker, "LOOK_AGAIN_S", 0)
     return known
 
@@ -97,13 +97,19 @@ def test_new_topic_that_one_broker_does_not_know_yet_is_looked_for_again(topics:
     assert topics(MISSING, {"D.components": 0}, UNKNOWN, {"D.components": 8}) == {"D.components": 8}
 
 
-@pytest.mark.parametrize("answer", [MISSING, UNKNOWN])
+@pytest.mark.parametrize("answer", [MISSING, UNKNOWN, {"D.components": 0}])
 def test_topic_that_stays_missing_is_told(
-    topics: Callable[..., dict[str, int]], answer: Exception, monkeypatch: pytest.MonkeyPatch
+    topics: Callable[..., dict[str, int]], answer: Exception | dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "NEW_TOPIC_S", 0.05)
-    with pytest.raises(type(answer)):
+    with pytest.raises(type(answer) if isinstance(answer, Exception) else ConfigError):
         topics(answer)
+
+
+def test_topic_of_others_without_partitions_is_no_matter(topics: Callable[..., dict[str, int]]) -> None:
+    """One that is being deleted, for example."""
+    found = {"D.components": 8, "others": 0}
+    assert topics(found, {}) == found
 
 
 def test_topic_that_is_not_as_it_must_be_is_told_at_once(topics: Callable[..., dict[str, int]]) -> None:
