@@ -619,8 +619,7 @@ class Consumption:
             return
         self._ids.look([self.topic])
         if self._ids.changed:
-            self._failure = DestinationChangedError(f"{self.topic}: {MADE_AGAIN}")
-            raise self._failure
+            raise self._failed(DestinationChangedError(f"{self.topic}: {MADE_AGAIN}"))
 
     def before_commit(self) -> None:
         """Under strict order no position is committed to a topic that was made again. Raises DestinationChangedError."""
