@@ -52,6 +52,14 @@ def put_back(place: Destination, admin: Any, offset: int) -> None:
         future.result(PATIENCE_S)
 
 
+def make_again(place: Destination, admin: Any, *topics: str) -> None:
+    """Deletes topics, and creates them as they were."""
+    for future in admin.delete_topics([*topics]).values():
+        future.result(PATIENCE_S)
+    wait_for(lambda: not {*topics} & admin.list_topics(timeout=PATIENCE_S).topics.keys())
+    place.create()
+
+
 def cause(worker: Worker) -> str:
     """Why its partition is blocked."""
     wait_for(lambda: worker.partitions()["0"]["blocked"], SLOW)
@@ -93,10 +101,7 @@ def test_lost_offsets_are_no_first_start_and_the_remedies_work(place: Destinatio
     assert "make them again (`uow topics create`), and set the group's offsets" in cause(worker)
     worker.child.terminate(SLOW)
     logs = [f"A-{place.name}-{place.name}-{each}-changelog" for each in ("closed", "groups")]
-    for future in admin.delete_topics(logs).values():
-        future.result(PATIENCE_S)
-    wait_for(lambda: not {*logs} & admin.list_topics(timeout=PATIENCE_S).topics.keys())
-    place.create()
+    make_again(place, admin, *logs)
     put_back(place, admin, position)
     goes_on(place, "second", UNITS + 1)
 
@@ -106,9 +111,7 @@ def test_an_input_that_was_made_again_is_no_first_start_f24(place: Destination, 
     place.create()
     position = stopped_after(place, *(f"u{number}" for number in range(UNITS)))
     place.is_damaged = True
-    admin.delete_topics([place.components])[place.components].result(PATIENCE_S)
-    wait_for(lambda: place.components not in admin.list_topics(timeout=PATIENCE_S).topics)
-    place.create()
+    make_again(place, admin, place.components)
     place.send([(f"new-{number}", 1, True) for number in range(2 * UNITS)])
     worker = place.worker()
     assert f"no committed offset, but its ledger ends at {position}" in cause(worker)
@@ -121,9 +124,7 @@ def test_an_input_that_is_made_again_while_it_is_read_stops_and_says_so_f24(plac
     worker = place.worker()
     worker.wait_owns(1)
     place.is_damaged = True
-    admin.delete_topics([place.components])[place.components].result(PATIENCE_S)
-    wait_for(lambda: place.components not in admin.list_topics(timeout=PATIENCE_S).topics)
-    place.create()
+    make_again(place, admin, place.components)
 
     def is_told() -> bool:
         place.send([(f"new-{len(place.sent)}", 1, True)])
@@ -150,9 +151,7 @@ def test_a_topic_that_is_made_again_while_a_client_reads_it_ends_the_reader_f24(
 
     with uow.connect(place.bootstrap) as connection, connection.messages(place.components, group="g") as reader:
         assert reader.receive(5) is None
-        admin.delete_topics([place.components])[place.components].result(PATIENCE_S)
-        wait_for(lambda: place.components not in admin.list_topics(timeout=PATIENCE_S).topics)
-        place.create()
+        make_again(place, admin, place.components)
         wait_for(is_told, SLOW)
         with pytest.raises(errors.DestinationChangedError, match="was deleted and made again while it was read"):
             reader.receive(1)
