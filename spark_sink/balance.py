@@ -93,21 +93,8 @@ def balance(sides: Sides) -> DataFrame:
         `is_early` if it left rows that were not expected yet; `lacking`, the number of expected rows less that of rows; and columns for `residue_of`.
     """
     ours = sides.expected.selectExpr(
-        *(
-            "kind",
-            "key",
-            "a",
-            "b",
-            "expected",
-            "outside",
-            "turn",
-            "partition",
-            "fate",
-            "-n AS n",
-            "0L AS here",
-            "stays",
-        ),
-        *("0 AS found", "CAST(NULL AS BIGINT) AS offset", "0 AS left_side"),
+        *("kind", "key", "a", "b", "expected", "outside", "turn", "partition", "fate", "stays"),
+        *("-n AS n", "0L AS here", "0 AS found", "CAST(NULL AS BIGINT) AS offset", "0 AS left_side"),
     )
     entries = reduce(DataFrame.unionByName, _found(sides), ours)
     if sides.residue is not None:
