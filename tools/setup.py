@@ -116,7 +116,7 @@ def python_packages() -> None:
     if not PYTHON.exists():
         say(f"Python {sys.version.split()[0]} environment in {VENV.relative_to(ROOT)}")
         venv.EnvBuilder(with_pip=True, clear=VENV.exists(), symlinks=os.name != "nt").create(VENV)
-    locked = ("--require-hashes", "--only-binary", ":all:")
+    locked = ("--require-hashes", "--no-deps", "--only-binary", ":all:")
     stage("build", digest(BUILD), "build tools", *locked, "-r", BUILD)
     stage(
         "packages",
