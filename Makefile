@@ -5,9 +5,11 @@ endif
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 export VENV
+# where `make ci-tools` puts a Go that is new enough
+export PATH := $(CURDIR)/.tools/go/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-spark test-docker test-clients bench bench-audit bench-spark drill sim ci lint format types arch mutants docs lock clean distclean
+.PHONY: help setup demo test test-spark test-docker test-clients producers bench bench-audit bench-spark drill sim nightly ci ci-tools lint format types arch mutants docs lock clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,7 +30,7 @@ RERUNS  ?= 1
 # Tests with a Spark session, one in a hundred, take as long as all others together (decision 103): `make ci` has them, and is one run of both.
 TIERS   ?= -m 'not spark and not docker and not drill and not clients'
 test: setup ## every test but those with a Spark session, the docker tier and the drills; ARGS='-k name' selects
-	@$(BIN)/python -m pytest $(PARALLEL) --reruns $(RERUNS) $(TIERS) $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) --reruns $(RERUNS) $(TIERS) $(SKIPS) $(ARGS)
 
 test-spark: setup ## the tests with a Spark session
 	@$(BIN)/python -m pytest $(WITH_SPARK) --reruns $(RERUNS) -m 'spark and not docker and not drill' $(ARGS)
@@ -38,10 +40,12 @@ test-docker: setup ## the docker tier: compose and testcontainers; skips where n
 
 # Fetched once, by their locks; where a tool is missing, or its registry cannot be reached, the test of that language is skipped and says so.
 PRODUCERS = examples/producers
-test-clients: setup ## the example programs in Java, Go and Node, through a broker and a worker
+test-clients: setup producers ## the example programs in Java, Go and Node, through a broker and a worker
+	@$(BIN)/python -m pytest -m clients $(ARGS)
+
+producers:
 	@if command -v npm >/dev/null && [ ! -d $(PRODUCERS)/node/node_modules ]; then npm ci --no-audit --no-fund --prefix $(PRODUCERS)/node || true; fi
 	@if command -v go >/dev/null; then cd $(PRODUCERS)/go/kafka && GOFLAGS=-mod=readonly go mod download || true; fi
-	@$(BIN)/python -m pytest -m clients $(ARGS)
 
 bench: setup ## cost per component against the two comparison loops
 	@$(BIN)/python -m bench $(ARGS)
@@ -61,9 +65,13 @@ drill: setup ## uow prove, the long version; MINUTES= SEED= TIMES= ARGS='--worke
 sim: setup ## simulated clusters under faults: SEEDS=0..9999, ARGS='-j 2'
 	@$(BIN)/python -m uow.processor.sim --seeds $(or $(SEEDS),0..9999) $(ARGS)
 
-ci: TIERS =
+ci: TIERS = -m 'not docker and not drill'
 ci: PARALLEL = $(WITH_SPARK)
-ci: lint types arch test-clients test ## what CI runs: `make test` with the tests of Spark, lint, types and import contracts
+ci: SKIPS = --no-skips
+ci: lint types arch producers test ## what CI runs: `make test` with the tests of Spark and of other languages, lint, types and import contracts
+
+ci-tools: setup ## what CI installs first: javac, Node, Go and Chromium, where they are missing
+	@$(BIN)/python tools/ci_tools.py
 
 lint: setup ## ruff: rules and formatting
 	@$(BIN)/ruff check .
@@ -89,6 +97,8 @@ docs: setup ## write the generated pages again
 lock: setup ## maintainers: make the locks again from pyproject.toml, build.in and jars.toml
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-header --no-annotate --no-emit-index-url \
 		requirements/build.in -o requirements/build.lock
+	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-header --no-annotate --no-emit-index-url \
+		requirements/go.in -o requirements/go.lock
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-header --no-emit-index-url --all-extras \
 		-c requirements/build.lock pyproject.toml -o requirements/all.lock
 	for image in 'worker --extra rules --extra postgresql' 'spark --extra java'; do uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-header \

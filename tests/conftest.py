@@ -21,6 +21,8 @@ from tests.forked_worker import ForkedWorker
 from tests.kafka_broker import Given, Kafka, docker_answers, origin, running_broker
 from tests.processes import PATIENCE_S, Process, wait_for
 
+pytest_plugins = ["tests.skipped_tests"]
+
 # librdkafka writes to standard error by itself, reconnects after a broker's end included
 QUIET = logging.getLogger("tests.librdkafka")
 QUIET.addHandler(logging.NullHandler())

@@ -101,7 +101,7 @@ def _go(module: Path, package: str, program: Path) -> ForeignProgram:
 
 _MISSING = {
     "module lookup disabled": "franz-go is not there: `make test-clients` fetches it",
-    "(running go ": "franz-go needs a newer Go",
+    "(running go ": "no Go that is new enough for franz-go on the path",
 }
 """What Go says where a client cannot be built here, and what that means."""
 
