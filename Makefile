@@ -65,6 +65,10 @@ drill: setup ## uow prove, the long version; MINUTES= SEED= TIMES= ARGS='--worke
 sim: setup ## simulated clusters under faults: SEEDS=0..9999, ARGS='-j 2'
 	@$(BIN)/python -m uow.processor.sim --seeds $(or $(SEEDS),0..9999) $(ARGS)
 
+HOURS ?= 6
+nightly: setup producers ## what `make ci` leaves out, bounded in time: HOURS=6 STEPS='sim drills' (docs/nightly.md)
+	@$(BIN)/python -m tools.nightly --hours $(HOURS) $(STEPS)
+
 ci: TIERS = -m 'not docker and not drill'
 ci: PARALLEL = $(WITH_SPARK)
 ci: SKIPS = --no-skips

@@ -8,6 +8,7 @@
 | docs/requirements.md | `tools.requirements` |
 | docs/questions.md | `tools.questions`, from `uow.spark_sink.views` |
 | tables in docs/guarantees.md and docs/prove.md | `tools.measured` |
+| docs/nightly.md | `tools.nightly` |
 
 Belongs here: the list of pages, the text around the generated parts, and examples for each line of the decision table. Does not
 belong here: any setting, metric or rule.
@@ -25,7 +26,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, assert_never
 
-from tools import measured, questions, requirements
+from tools import measured, nightly, questions, requirements
 from uow.config import settings_page
 from uow.processor.core import decide
 from uow.processor.core.changes import (
@@ -531,6 +532,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     questions.PAGE: questions.page,
     measured.GUARANTEES: measured.guarantees_page,
     measured.PROVE: measured.prove_page,
+    nightly.PAGE: nightly.page,
 }
 """Each generated page, with the function that makes its text."""
 
