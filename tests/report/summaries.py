@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Final
 
 from uow.processor.engine.group_view import OpenGroup
@@ -22,7 +23,9 @@ NOW: Final = 1_760_180_000_000
 HOUR: Final = 3_600_000
 STARTS: Final = tuple(NOW - NOW % HOUR - HOUR * back for back in (3, 2, 1))
 MS: Final = tuple(
-    {0.5: 1_000, 0.9: 5_000, 0.99: 40_000, 1.0: 120_000}.get(each, round(each * 1_000)) for each in QUANTILES
+    accumulate(
+        ({0.5: 1_000, 0.9: 5_000, 0.99: 40_000, 1.0: 120_000}.get(each, round(each * 1_000)) for each in QUANTILES), max
+    )
 )
 
 ORDINARY: Final = Summary(
