@@ -97,14 +97,17 @@ def install_go() -> str:
 def main() -> int:
     """Look for each tool, install what is missing, and look again."""
     missing = [tool for tool in TOOLS if not tool.is_there()]
-    reason = install(missing) if missing else ""
-    go_reason = "" if has_go() else install_go()
-    for tool in TOOLS:
-        if not tool.is_there():
+    if missing:
+        reason = install(missing)
+        missing = [tool for tool in missing if not tool.is_there()]
+        for tool in missing:
             say(f"{tool.commands[0]} is missing (Debian's package {tool.package}): {reason}")
     if not has_go():
-        say(f"go {'.'.join(map(str, go_needed()))} or newer is missing: {go_reason}")
-    return 0 if has_go() and all(tool.is_there() for tool in TOOLS) else 1
+        reason = install_go()
+        if not has_go():
+            say(f"go {'.'.join(map(str, go_needed()))} or newer is missing: {reason}")
+            return 1
+    return 1 if missing else 0
 
 
 if __name__ == "__main__":
