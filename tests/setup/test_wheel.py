@@ -19,7 +19,7 @@ import pytest
 import uow
 from tests.kafka_broker import Kafka
 from tests.processes import Process
-from tests.setup.wheels import ROOT, Environment, build
+from tests.setup.wheels import ROOT, Environment, build, tracked_files
 from uow import embedded, errors
 from uow.jvm import jars
 
@@ -72,11 +72,11 @@ def test_the_wheel_installs_one_name(names: list[str]) -> None:
 
 
 def test_the_wheel_has_every_file_of_the_packages_once(names: list[str]) -> None:
-    """Modules, and the schemas, locks and settings that they read."""
+    """Modules, and the schemas, locks and settings that they read. What git does not know is no part of it."""
+    tracked = tracked_files()
 
     def files(folder: str) -> set[str]:
-        found = (path for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix != ".pyc")
-        return {str(path.relative_to(ROOT)) for path in found}  # rglob follows no links
+        return {name for name in tracked if name.startswith(f"{folder}/") and not (ROOT / name).is_symlink()}
 
     here = files("uow") | {f"uow/{name}" for room in ROOMS for name in files(room)}
     assert sorted(name for name in names if name.startswith("uow/") and not name.startswith(PROGRAMS)) == sorted(here)
