@@ -148,7 +148,7 @@ def test_without_an_address_no_link_is_shown_that_leads_nowhere(checkout: Path, 
     ("written", "with_address", "without"),
     [
         ("[rules](docs/rules.md)", "[rules](A/blob/v1/docs/rules.md)", "rules (`docs/rules.md`)"),
-        ("[on call](docs/o.md#x)", "[on call](A/blob/v1/docs/o.md#x)", "on call (`docs/o.md`)"),
+        ("[a](docs/rules.md#not-built-yet)", "[a](A/blob/v1/docs/rules.md#not-built-yet)", "a (`docs/rules.md`)"),
         ("[docs/rules.md](docs/rules.md)", "[docs/rules.md](A/blob/v1/docs/rules.md)", "docs/rules.md"),
         ("[a](#b)", "[a](A/blob/v1/README.md#b)", "a"),
         ("[e](examples/)", "[e](A/tree/v1/examples/)", "e (`examples/`)"),
