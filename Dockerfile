@@ -22,6 +22,7 @@ RUN pip wheel --quiet --require-hashes --only-binary :all: --no-binary pyspark -
         --wheel-dir /wheels -r requirements/spark.lock \
     && pip --python /opt/uow/bin/python install --quiet --no-index --no-deps /wheels/*.whl && rm -r /wheels
 COPY uow/__init__.py uow/
+COPY uow/extras.py uow/
 COPY uow/jvm uow/jvm
 ENV UOW_JARS=/opt/uow/jars
 # the second line prepares what a read-only image cannot make when it runs

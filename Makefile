@@ -97,6 +97,14 @@ mutants: setup ## small faults in processor/core, and which of them no test noti
 docs: setup ## write the generated pages again
 	@$(BIN)/python -m tools.docs $(ARGS)
 
+# The repository does not say where it is published: the one who releases it does (decision 111).
+.PHONY: dist
+dist: setup ## a release's sdist and wheel, in dist/: PROJECT_URL=https://... is the address of the repository
+	@test -n "$(PROJECT_URL)" || { echo 'dist: PROJECT_URL=https://... is missing: the address of the repository, which the links of the package and of README lead to' >&2; exit 1; }
+	@git diff --quiet HEAD || { echo 'dist: there are changes that are not committed (git status)' >&2; exit 1; }
+	@rm -rf dist
+	@UOW_PROJECT_URL='$(PROJECT_URL)' $(BIN)/python -m hatchling build -t sdist -t wheel
+
 # The locks name hashes, and no index. Needs uv on the path; jars are resolved by jgo into a scratch folder.
 lock: setup ## maintainers: make the locks again from pyproject.toml, build.in and jars.toml
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-header --no-annotate --no-emit-index-url \

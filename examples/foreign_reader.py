@@ -1,7 +1,6 @@
 """Units read without the `uow` library: with a Kafka client, an Avro library, and the published definition.
 
-    pip install confluent-kafka avro
-    python examples/foreign_reader.py schemas/definitions/unit.avsc
+    python examples/foreign_reader.py schemas/definitions/unit.avsc      # needs the packages confluent-kafka and avro
 
 Prints COUNT units (default 10), a line of JSON each, and stops. It must read `read_committed`, so that it sees no record of an aborted transaction.
 """

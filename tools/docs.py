@@ -7,7 +7,7 @@
 | docs/decision-table.md | the decision table's lines below, each played through `uow.processor.core` |
 | docs/requirements.md | `tools.requirements` |
 | docs/questions.md | `tools.questions`, from `uow.spark_sink.views` |
-| tables in docs/guarantees.md and docs/prove.md | `tools.measured` |
+| tables in docs/guarantees.md and docs/prove.md, costs in README.md | `tools.measured` |
 | docs/nightly.md | `tools.nightly` |
 
 Belongs here: the list of pages, the text around the generated parts, and examples for each line of the decision table. Does not
@@ -532,6 +532,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     questions.PAGE: questions.page,
     measured.GUARANTEES: measured.guarantees_page,
     measured.PROVE: measured.prove_page,
+    measured.README: measured.readme,
     nightly.PAGE: nightly.page,
 }
 """Each generated page, with the function that makes its text."""

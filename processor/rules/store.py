@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
 
+from uow.extras import advice
 from uow.processor.rules.changes import CannotChange, RulesUnavailable
 from uow.processor.rules.columns import NAMES, TABLES, WrongRows, columns, tables_of
 from uow.processor.rules.rule_file import MAX_BYTES, read_rules
@@ -143,7 +144,7 @@ class RuleDatabase:
         try:
             self._engine = sa.create_engine(self._url, connect_args=options, pool_size=1, max_overflow=1)
         except ImportError:
-            raise ValueError("needs the extra uow[postgresql]") from None
+            raise ValueError(advice("postgresql")) from None
         if on_query is not None:
             sa.event.listen(
                 self._engine, "before_cursor_execute", lambda connection, cursor, text, *rest: on_query(text)

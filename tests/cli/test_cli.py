@@ -45,7 +45,7 @@ def test_unknown_command_is_wrong_usage() -> None:
     [
         (ConfigError("worker.web", "x", "must be nice"), 2, "uow: worker.web = 'x': must be nice"),
         (DecodeError("uow-priority", "no number"), 1, "uow: DecodeError: uow-priority: no number"),
-        (ModuleNotFoundError("No module named 'pyspark'", name="pyspark.sql"), 1, "pip install 'uow[spark]'"),
+        (ModuleNotFoundError("No module named 'pyspark'", name="pyspark.sql"), 1, "(extra 'spark'): run `make setup`"),
     ],
 )
 def test_errors_of_ours_are_told_in_words_without_traceback(error: Exception, status: int, text: str) -> None:

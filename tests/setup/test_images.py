@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.kafka_broker import IMAGE
-from tests.setup.wheels import ROOT, build, needed
+from tests.setup.wheels import ROOT, build, needed, tracked_files
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 COMPOSE = (ROOT / "compose.yaml").read_text()
@@ -38,8 +38,10 @@ def sent_paths() -> list[Path]:
         name = str(path.relative_to(ROOT))
         return next((sent for rule, sent in reversed(rules) if rule.fullmatch(name)), True)
 
-    below = (path for name in kept for path in [ROOT / name, *(ROOT / name).rglob("*")])
-    return [path for path in below if (path.is_file() or path.is_symlink()) and is_sent(path)]
+    tracked = (
+        ROOT / name for name in tracked_files() if name.split("/")[0] in kept
+    )  # a wheel of the checkout has no others
+    return [path for path in tracked if is_sent(path)]
 
 
 @pytest.fixture(scope="module")

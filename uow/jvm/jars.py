@@ -23,6 +23,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from uow.extras import advice
+
 __all__ = ["ChecksumMismatch", "Jar", "JarsMissing", "class_path", "ensure", "folder", "locked", "version"]
 
 HERE = Path(__file__).resolve().parent
@@ -32,8 +34,7 @@ ON_REQUEST = frozenset({"s3"})
 """Sets that are fetched only by name: most runs do without them."""
 _CHECKOUT = HERE.parents[1]
 _IS_CHECKOUT = (_CHECKOUT / "Makefile").is_file()
-_INSTALL = "`pip install 'uow[java]'`"
-_REMEDY = "Run `make setup`." if _IS_CHECKOUT else f"Run {_INSTALL}, then `python -m uow.jvm.jars`, which fetches them."
+_REMEDY = "Run `make setup`." if _IS_CHECKOUT else "Run `python -m uow.jvm.jars`, which fetches them."
 
 
 class JarsMissing(RuntimeError):
@@ -97,7 +98,7 @@ class Jar:
 
 
 def locked(sets: Iterable[str] = (), lock: Path = LOCK) -> list[Jar]:
-    """The jars of the lock, of some sets (`broker`, `spark`, `s3`) or of all but `ON_REQUEST`, in the order of the lock."""
+    """The jars of the lock, of some sets (`broker`, `spark`, `tools`, `s3`) or of all but `ON_REQUEST`, in the order of the lock."""
     rows = (line.split() for line in lock.read_text().splitlines() if line and not line.startswith("#"))
     jars = [Jar(kind, coordinate, int(size), sha256) for kind, coordinate, size, sha256 in rows]
     wanted = set(sets)
@@ -256,13 +257,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m uow.jvm.jars", description="Fetch and verify the locked jars.")
     parser.add_argument("--into", type=Path, help="folder (default: UOW_JARS, .jars of the checkout, or the cache)")
     parser.add_argument("--quick", action="store_true", help="do not hash jars again that were verified before")
-    parser.add_argument("sets", nargs="*", help="broker, spark, s3 (default: broker and spark)")
+    parser.add_argument("sets", nargs="*", help="broker, spark, tools, s3 (default: all but s3)")
     given = parser.parse_args(arguments)
     into = given.into or folder()
     try:
         fetched = ensure(into, given.sets, quick=given.quick)
     except ModuleNotFoundError as error:
-        print(f"jars: {error.name} is not installed: {_INSTALL}", file=sys.stderr)
+        print(f"jars: {advice('java')} ({error.name} was looked for)", file=sys.stderr)
         return 1
     except (OSError, ValueError, ChecksumMismatch) as error:  # requests' errors are OSErrors
         print(

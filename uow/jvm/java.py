@@ -12,6 +12,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from uow.extras import advice
 from uow.jvm import jars
 
 __all__ = ["Java", "JavaMissing", "find", "spark_home"]
@@ -41,8 +42,8 @@ class JavaMissing(RuntimeError):
     def __init__(self, looked: list[str]) -> None:
         self.looked = looked
         super().__init__(
-            f"no Java {OLDEST} or newer: {'; '.join(looked)}. "
-            "Install the extra `uow[java]`, or let UOW_JAVA_HOME name a JDK."
+            f"no Java {OLDEST} or newer: {'; '.join(looked)}. Let UOW_JAVA_HOME name a JDK, or add the one of the extra: "
+            f"{advice('java')}"
         )
 
 

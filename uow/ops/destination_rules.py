@@ -16,6 +16,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from uow.config.loading import Settings
+from uow.extras import advice, extra_of
 from uow.processor.kafka.rule_log import open_rule_log
 from uow.schemas.error_classes import ConfigError
 from uow.spark_sink.destination_rules import DestinationRules
@@ -98,7 +99,10 @@ def rules_in_force(settings: Settings, mirror: bytes | None) -> RuleSet:
     except (RulesUnavailable, ConfigError) as error:
         log.warning("rules: the mirror serves, since they cannot be read: %s", error)
     except ModuleNotFoundError as error:
-        log.warning("rules: the mirror serves; their source needs the extra uow[rules]: %s", error)
+        log.warning(
+            "rules: the mirror serves, since their source cannot be read: %s",
+            advice(extra_of(error.name or "") or "rules"),
+        )
     try:
         if mirror is not None:
             return RuleSet(read_mirror(mirror))
