@@ -9,7 +9,7 @@ export VENV
 export PATH := $(CURDIR)/.tools/go/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-spark test-docker test-clients producers bench bench-audit bench-spark drill sim nightly ci ci-tools lint format types arch mutants docs lock clean distclean
+.PHONY: help setup demo test test-spark test-docker test-clients producers bench gate bench-audit bench-spark drill sim nightly ci ci-tools lint format types arch mutants docs lock clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ producers:
 bench: setup ## cost per component against the two comparison loops
 	@$(BIN)/python -m bench $(ARGS)
 
+gate: setup ## this tree by turns with the reference (bench/reference.md): fails when it is 15 % slower three times in a row
+	@$(BIN)/python -m bench.gate $(ARGS)
+
 bench-audit: setup ## time and CPU of an audit beside those of the sink, of the same components
 	@$(BIN)/python -m bench.audit $(ARGS)
 
@@ -72,7 +75,7 @@ nightly: setup producers ## what `make ci` leaves out, bounded in time: HOURS=6 
 ci: TIERS = -m 'not docker and not drill'
 ci: PARALLEL = $(WITH_SPARK)
 ci: SKIPS = --no-skips
-ci: lint types arch producers test ## what CI runs: `make test` with the tests of Spark and of other languages, lint, types and import contracts
+ci: lint types arch gate producers test ## what CI runs: `make test` with the tests of Spark and of other languages, lint, types, import contracts and the gate
 
 ci-tools: setup ## what CI installs first: javac, Node, Go and Chromium, where they are missing
 	@$(BIN)/python tools/ci_tools.py

@@ -68,10 +68,13 @@ class BenchBroker:
         bootstrap: Where it is.
         folder: For configurations and logs.
         data: Where the broker keeps its partitions, if that is on this machine.
+        env: Environment of `uow worker`, if not that of the bench.
     """
 
-    def __init__(self, bootstrap: str, folder: Path, data: Path | None = None) -> None:
-        self.bootstrap, self.folder, self.data = bootstrap, folder, data
+    def __init__(
+        self, bootstrap: str, folder: Path, data: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.bootstrap, self.folder, self.data, self.env = bootstrap, folder, data, env
         self.admin = admin.admin_client(bootstrap, {})
         self._mark = uuid4().hex[:6]
         self._runs = 0
@@ -148,7 +151,7 @@ class BenchBroker:
             "-c",
             str(self.config(application, destination, worker)),
         ]
-        return Program(self.folder / f"{application}.log", *command, "--name", "bench", env=env)
+        return Program(self.folder / f"{application}.log", *command, "--name", "bench", env=env or self.env)
 
     def changelog(self, application: str, destination: str) -> Program:
         """The same without replay: every component that survives its poll is written at once."""

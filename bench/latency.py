@@ -12,7 +12,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import confluent_kafka as ck
 
@@ -34,18 +37,17 @@ WARM = 0.5
 SILENCE_S = 20.0
 
 
-def workload(records: int) -> Workload:
-    """W5 with fewer groups open, so that units come all the time, and every group completes."""
-    base = WORKLOADS["w5"].of(records)
-    return Workload(base.name, base.components, base.size, 200, base.units, base.duplicates)
+def workload(records: int, seed: int = 1) -> Workload:
+    """W5 with fewer groups open, so that units come all the time, and every group completes; another seed gives other groups."""
+    return replace(WORKLOADS["w5"].of(records), open_groups=200, seed=seed)
 
 
-def send(bootstrap: str, topic: str, records: int, rate: int) -> None:
+def send(bootstrap: str, topic: str, load: Workload, rate: int) -> dict[str, float]:
     """Sends a few records every step, by the clock."""
     producer: Any = ck.Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True}, logger=QUIET)
     producer.list_topics(topic, timeout=10)
     begin, sent = time.monotonic(), 0
-    for record in workload(records).records():
+    for record in load.records():
         while sent >= (time.monotonic() - begin) * rate:
             producer.poll(0)
             time.sleep(STEP_S)
@@ -53,11 +55,11 @@ def send(bootstrap: str, topic: str, records: int, rate: int) -> None:
         sent += 1
     producer.flush(60)
     seconds = time.monotonic() - begin
-    print(json.dumps({"sent": sent, "per_s": sent / seconds}), flush=True)
+    return {"sent": sent, "per_s": sent / seconds}
 
 
 def read(bootstrap: str, topic: str, units: int) -> None:
-    """Notes when each unit is seen; looks into them afterwards."""
+    """Notes when each unit is seen; looks into them afterwards. Prints latencies in the order in which units came."""
     properties: dict[str, Any] = {
         "bootstrap.servers": bootstrap,
         "group.id": "bench-latency",
@@ -79,38 +81,56 @@ def read(bootstrap: str, topic: str, units: int) -> None:
             last = time.monotonic()
     reader.close()
     latencies = []
-    for at, value in seen[int(WARM * len(seen)) :]:
+    for at, value in seen:
         unit = codec.decode(value)
         assert isinstance(unit, Unit)
         latencies.append(at - max(each.timestamp for each in unit.components))
-    print(json.dumps({"units": len(seen), "latencies": sorted(latencies)}), flush=True)
+    print(json.dumps({"units": len(seen), "latencies": latencies}), flush=True)
+
+
+class Watched(NamedTuple):
+    """A worker, a reader of its units, and the topic that it reads."""
+
+    worker: Program
+    reader: Program
+    topic: str
+
+    def latencies(self, units: int) -> list[float]:
+        """In the order in which the units came, when all of them have."""
+        seen = json.loads(self.reader.wait_end(60).splitlines()[-1])
+        if seen["units"] != units:
+            raise RuntimeError(f"{seen['units']} of {units} units were seen")
+        return list(seen["latencies"])
+
+
+@contextmanager
+def watched(place: BenchBroker, units: int) -> Iterator[Watched]:
+    """On topics of their own; the reader ends after so many units."""
+    application = place.application()
+    destination = f"{application}-latency"
+    topics = place.create(application, destination)
+    command = [sys.executable, "-m", "bench.latency", "read", place.bootstrap, topics.units, str(units)]
+    with place.worker(application, destination) as worker:
+        worker.wait_output("ready")
+        with Program(place.folder / f"{application}-reader.log", *command) as reader:
+            reader.wait_output("reading")
+            yield Watched(worker, reader, topics.components)
 
 
 def measure(place: BenchBroker, seconds: float, rate: int) -> dict[str, float]:
     """p50 and p99 in milliseconds."""
     records = int(seconds * rate)
-    load = workload(records)
-    application = place.application()
-    destination = f"{application}-latency"
-    topics = place.create(application, destination)
-    me = [sys.executable, "-m", "bench.latency"]
-    folder = place.folder
-    with place.worker(application, destination) as worker:
-        worker.wait_output("ready")
-        read_command = [*me, "read", place.bootstrap, topics.units, str(load.units)]
-        send_command = [*me, "send", place.bootstrap, topics.components, str(records), str(rate)]
-        with Program(folder / f"{application}-reader.log", *read_command) as reader:
-            reader.wait_output("reading")
-            with Program(folder / f"{application}-sender.log", *send_command) as sender:
-                before = worker.usage()
-                sent = json.loads(sender.wait_end(seconds * 3 + 60))
-                after = worker.usage()
-            seen = json.loads(reader.wait_end(seconds + 60).splitlines()[-1])
-    if seen["units"] != load.units:
-        raise RuntimeError(f"{seen['units']} of {load.units} units were seen")
-    latencies = seen["latencies"]
+    units = workload(records).units
+    with watched(place, units) as it:
+        command = [sys.executable, "-m", "bench.latency", "send", place.bootstrap, it.topic, str(records), str(rate)]
+        with Program(it.reader.log.with_suffix(".sender"), *command) as sender:
+            before = it.worker.usage()
+            sent = json.loads(sender.wait_end(seconds * 3 + 60))
+            after = it.worker.usage()
+        seen = it.latencies(units)
+    latencies = sorted(seen[int(WARM * units) :])
     return {
-        "units": seen["units"],
+        "units": units,
         "per_s": sent["per_s"],
         "p50_ms": latencies[len(latencies) // 2],
         "p99_ms": latencies[int(len(latencies) * 0.99)],
@@ -119,9 +139,29 @@ def measure(place: BenchBroker, seconds: float, rate: int) -> dict[str, float]:
     }
 
 
+def by_turns(places: Sequence[BenchBroker], turns: int, seconds: float, rate: int) -> list[list[list[float]]]:
+    """Workers of all these places run at once, and one of them has something to do at a time, for some seconds.
+
+    So each pair of turns meets the same machine, and no start of a process lies between them.
+
+    Returns:
+        For each place, the sorted latencies of each of its turns. One more, the first, is warming up and does not count.
+    """
+    records = int(seconds * rate)
+    units = workload(records).units
+    with ExitStack() as stack:
+        all_watched = [stack.enter_context(watched(place, units * (turns + 1))) for place in places]
+        for number in range(turns + 1):
+            for place, each in list(zip(places, all_watched, strict=True))[:: 1 if number % 2 else -1]:
+                send(place.bootstrap, each.topic, workload(records, seed=number), rate)
+        seen = [each.latencies(units * (turns + 1)) for each in all_watched]
+    return [[sorted(each[at : at + units]) for at in range(units, len(each), units)] for each in seen]
+
+
 if __name__ == "__main__":
     what, bootstrap, topic, *numbers = sys.argv[1:]
+    count, *rates = map(int, numbers)
     if what == "send":
-        send(bootstrap, topic, *map(int, numbers))
+        print(json.dumps(send(bootstrap, topic, workload(count), *rates)), flush=True)
     else:
-        read(bootstrap, topic, *map(int, numbers))
+        read(bootstrap, topic, count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from bench import by_rule, client_asyncio, client_reads, client_sends, hot, late
 from bench.__main__ import BenchOptions, Results, drains, main, restores, table
 from bench.drain import BenchBroker
 from bench.finished_units import FinishedUnits
+from bench.gate import PRODUCT, ROOT, Gate
 from bench.restore_times import Restores
 from bench.workloads import WORKLOADS, produce
 from tests.kafka_broker import Kafka
@@ -99,6 +101,25 @@ def test_latency_is_measured_on_every_unit(place: BenchBroker) -> None:
     done = latency.measure(place, seconds=8, rate=200)
     assert done["units"] == latency.workload(1600).units
     assert 0 < done["p50_ms"] <= done["p99_ms"] <= done["max_ms"]
+
+
+def test_the_gate_runs_the_code_of_each_tree_and_measures_both(broker: Kafka, tmp_path: Path) -> None:
+    """Programs of a copy say something that those of this tree do not."""
+    reference = tmp_path / "reference"
+    for name in PRODUCT:
+        shutil.copytree(ROOT / name, reference / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    with (reference / "processor" / "core" / "fast_path.py").open("a") as module:
+        module.write('print("code of the reference", flush=True)\n')
+    gate = Gate(broker.bootstrap, tmp_path, ROOT, reference, lambda line: None)
+    played = gate.drains(gate.trees, WORKLOADS["w5"].of(RECORDS))
+    assert all(figure > 0 for tree in gate.trees for figure in played[tree].values())
+    these, those = latency.by_turns(list(gate.places.values()), turns=2, seconds=1, rate=400)
+    assert [len(turn) for turn in (*these, *those)] == [latency.workload(400).units] * 4
+    assert min(map(min, these + those)) > 0
+    for tree, place in gate.places.items():
+        logs = [log.read_text() for log in tmp_path.glob(place.destination("*[0-9].log"))]
+        assert len(logs) == (2 if tree == reference else 3), "two workers; and the bare loop, of this tree"
+        assert sum("code of the reference" in log for log in logs) == (2 if tree == reference else 0)
 
 
 def test_router_and_bare_loop_are_measured(place: BenchBroker) -> None:
