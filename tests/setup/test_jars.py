@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -10,6 +12,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import requests
 
 from uow.jvm import jars
 
@@ -148,3 +151,38 @@ def test_the_lock_names_no_jar_twice_and_keeps_versions_in_step() -> None:
     assert len({jar.name for jar in rows}) == len(rows)
     assert jars.version("broker", "kafka-clients") == jars.version("broker", "kafka_2.13")
     assert jars.version("spark", "spark-avro_2.13") == jars.version("spark", "spark-sql-kafka-0-10_2.13")
+
+
+@pytest.mark.parametrize(
+    ("error", "goes_on"),
+    [
+        (jars.ChecksumMismatch("org.example:beta:1.0", "1", "2"), False),
+        (requests.exceptions.SSLError("certificate"), False),
+        (requests.HTTPError("404"), False),
+        (requests.ConnectionError("refused"), True),
+        (requests.Timeout("late"), True),
+        (OSError(errno.ENOSPC, "No space left on device"), True),
+        (PermissionError(errno.EACCES, "Permission denied"), False),
+    ],
+)
+def test_to_run_it_again_is_advised_only_where_that_goes_on(
+    error: Exception, goes_on: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(jars, "ensure", fails)
+    assert jars.main(["--into", str(tmp_path)]) == 1
+    assert ("run again to continue" in capsys.readouterr().err) == goes_on
+
+
+def test_jars_that_were_installed_with_the_environment_are_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`make install` puts them there, so that any user of the environment has them."""
+    monkeypatch.delenv("UOW_JARS", raising=False)
+    monkeypatch.setattr(jars, "_CHECKOUT", tmp_path)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "uow"))
+    assert jars.folder() != tmp_path / "uow" / "jars"
+    (tmp_path / "uow" / "jars").mkdir(parents=True)
+    assert jars.folder() == tmp_path / "uow" / "jars"

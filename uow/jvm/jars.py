@@ -8,11 +8,12 @@ the lock are deleted. The lock itself is written by `tools/lock_jars.py`.
 
 Without a set it fetches all but those that few need (`ON_REQUEST`).
 
-Settings of the environment: `UOW_JARS` (the folder; default `.jars` in a checkout, else the user's cache folder) and
-`UOW_MAVEN_REPOSITORY` (a mirror; default: the one the `jgo` package names).
+Settings of the environment: `UOW_JARS` (the folder; default `.jars` in a checkout, else `jars` in the Python environment, where `make install` puts
+them, else the user's cache folder) and `UOW_MAVEN_REPOSITORY` (a mirror; default: the one the `jgo` package names).
 """
 
 import argparse
+import errno
 import hashlib
 import os
 import sys
@@ -109,12 +110,15 @@ def locked(sets: Iterable[str] = (), lock: Path = LOCK) -> list[Jar]:
 
 
 def folder() -> Path:
-    """The folder of the jars: `UOW_JARS`, else `.jars` of the checkout, else the user's cache folder."""
+    """The folder of the jars: `UOW_JARS`, else `.jars` of the checkout, else that of the Python environment, else the user's cache folder."""
     given = os.environ.get("UOW_JARS")
     if given:
         return Path(given).expanduser().resolve()
     if (_CHECKOUT / "pyproject.toml").is_file():
         return _CHECKOUT / ".jars"
+    installed = Path(sys.prefix) / "jars"
+    if installed.is_dir():
+        return installed
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "uow" / "jars"
 
@@ -252,10 +256,32 @@ def _fetch_all(jars: list[Jar], into: Path) -> None:
                 print(line, end="\r" if terminal and n < len(jobs) else "\n", file=sys.stderr, flush=True)
 
 
+def _advice(error: Exception) -> str:
+    """The remedy for a failed download."""
+    import requests
+
+    mirror = "if you use a mirror, set UOW_MAVEN_REPOSITORY to its URL"
+    if isinstance(error, ChecksumMismatch):
+        return f"the repository hands out another file than the lock names; running again does not help while that is so: {mirror}."
+    if isinstance(error, requests.exceptions.SSLError):
+        return "the certificate of the repository is not trusted here: name the file of your certificate authorities in REQUESTS_CA_BUNDLE."
+    if isinstance(error, requests.HTTPError):
+        return f"the repository refuses or lacks this file: {mirror}."
+    if isinstance(error, requests.RequestException):
+        return f"look at the network, or {mirror}. Then run again to continue: complete jars are kept."
+    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return "the disk is full: free some space, then run again to continue: complete jars are kept."
+    return "running again does not help before this is mended."
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Command line: fetch and verify."""
     parser = argparse.ArgumentParser(prog="python -m uow.jvm.jars", description="Fetch and verify the locked jars.")
-    parser.add_argument("--into", type=Path, help="folder (default: UOW_JARS, .jars of the checkout, or the cache)")
+    parser.add_argument(
+        "--into",
+        type=Path,
+        help="folder (default: UOW_JARS, .jars of the checkout, jars of the environment, or the cache)",
+    )
     parser.add_argument("--quick", action="store_true", help="do not hash jars again that were verified before")
     parser.add_argument("sets", nargs="*", help="broker, spark, tools, s3 (default: all but s3)")
     given = parser.parse_args(arguments)
@@ -266,11 +292,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"jars: {advice('java')} ({error.name} was looked for)", file=sys.stderr)
         return 1
     except (OSError, ValueError, ChecksumMismatch) as error:  # requests' errors are OSErrors
-        print(
-            f"jars: {error}\njars: if you use a mirror, set UOW_MAVEN_REPOSITORY to its URL. Run again to continue: "
-            "complete jars are kept.",
-            file=sys.stderr,
-        )
+        print(f"jars: {error}\njars: {_advice(error)}", file=sys.stderr)
         return 1
     if fetched or not given.quick:
         print(f"jars: {len(locked(given.sets))} in {into}, {len(fetched)} fetched")
