@@ -9,14 +9,18 @@ export VENV
 export PATH := $(CURDIR)/.tools/go/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-spark test-docker test-clients producers bench gate bench-audit bench-spark drill sim nightly ci ci-tools lint format types arch mutants docs lock clean distclean
+.PHONY: help setup install demo test test-spark test-docker test-clients producers bench gate bench-audit bench-spark drill sim nightly ci ci-tools lint format types arch mutants docs lock clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## .venv and jars by their locks; does nothing when both are up to date
 	@test -n "$(PYTHON)" || { echo 'Python 3.11 or 3.12 is needed (PYTHON=/path/to/python3.11 make ...)' >&2; exit 1; }
-	@$(PYTHON) tools/setup.py
+	@$(PYTHON) -m tools.setup
+
+install: ## for production, by its lock: PART=client|worker|sink|all VENV=/opt/uow
+	@test -n "$(PYTHON)" || { echo 'Python 3.11 or 3.12 is needed (PYTHON=/path/to/python3.11 make ...)' >&2; exit 1; }
+	@$(PYTHON) -m tools.setup $(or $(PART),$(error PART=client|worker|sink|all says what to install, VENV=/opt/uow where))
 
 demo: setup ## both stories on an embedded broker; ARGS='low-stock --keep' for one
 	@$(BIN)/uow demo $(ARGS)
@@ -116,8 +120,12 @@ lock: setup ## maintainers: make the locks again from pyproject.toml, build.in a
 		requirements/go.in -o requirements/go.lock
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-header --no-emit-index-url --all-extras \
 		-c requirements/build.lock pyproject.toml -o requirements/all.lock
-	for image in 'worker --extra rules --extra postgresql' 'spark --extra java'; do uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-header \
-		--no-annotate --no-emit-index-url --extra $$image -c requirements/all.lock pyproject.toml -o requirements/$${image%% *}.lock; done
+	for part in 'client' 'worker --extra worker --extra rules --extra postgresql' 'spark --extra spark --extra java' \
+		'production --extra worker --extra rules --extra postgresql --extra spark --extra java'; do set -- $$part; name=$$1; shift; \
+		uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-header \
+		--no-annotate --no-emit-index-url "$$@" -c requirements/all.lock pyproject.toml -o requirements/$$name.lock; done
+	for pip in oldest newest; do uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-header --no-annotate --no-emit-index-url \
+		$$(test $$pip = oldest || echo -U) requirements/pip-$$pip.in -o requirements/pip-$$pip.lock; done
 	$(BIN)/python tools/lock_jars.py
 
 clean: ## caches and reports

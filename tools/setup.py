@@ -1,41 +1,56 @@
-"""Make `.venv` and fetch the jars; called by `make setup`, needs nothing but Python's standard library.
+"""Make the environment and fetch the jars; called by `make setup` and `make install`, needs nothing but Python's standard library.
 
-Stages, each done once per state of the files it depends on:
+    python -m tools.setup           the environment of a checkout, `.venv`
+    python -m tools.setup PART      an environment for production (`VENV`): client, worker, sink or all
+
+A checkout's stages, each done once per state of the files it depends on:
 
 1. build tools with hashes: pyspark has no wheel, and pip's isolated build environment knows no lock;
 2. every package from `requirements/all.lock`, hashes required, built with the tools of stage 1;
-3. the project itself, editable;
-4. the jars of `uow/jvm/jars.lock` (`python -m uow.jvm.jars`);
-5. archives of the classes of Kafka and Spark, with which they start faster (`python -m tools.class_archive`).
+3. the project itself, editable, and a look whether the set is complete;
+4. two pips that a test sets up with;
+5. the jars of `uow/jvm/jars.lock` (`python -m uow.jvm.jars`);
+6. archives of the classes of Kafka and Spark, with which they start faster (`python -m tools.class_archive`).
 
-Belongs here: the order, the stamps, the lock against two setups at once, and the progress lines. When all
-stages are up to date this starts no pip and touches no network.
+pip resolves nothing: the locks are the whole set (decision 106). Belongs here: the order, the stamps, and the lock against two setups at once. When all
+stages are up to date this starts no pip and touches no network. Does not belong here: how pip is run (`tools/pip_runs.py`).
 """
 
 import hashlib
+import importlib.util
 import os
-import re
 import subprocess
 import sys
-import time
+import tempfile
 import venv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tools.pip_runs import AGAIN, Pip, packages_folder, python_of, say, watch
+
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / os.environ.get("VENV", ".venv")
-PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+PYTHON = python_of(VENV)
 STAGES = VENV / ".stages"
 OK = VENV / ".ok"
 BUILD, ALL, PROJECT = "requirements/build.lock", "requirements/all.lock", "pyproject.toml"
 TESTED = ((3, 11), (3, 12))
 LINKED = ("processor", "schemas", "spark_sink", "topics")
-
-
-def say(text: str) -> None:
-    """Print one line of progress."""
-    print(f"setup: {text}", flush=True)
+PIPS = ("oldest", "newest")
+LOCKED = ("--no-deps", "--require-hashes", "--only-binary", ":all:")
+FROM_SOURCE = ("--no-binary", "pyspark", "--no-build-isolation")
+# the lock, the extras and the sets of jars of an environment for production
+PARTS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    "client": ("requirements/client.lock", (), ()),
+    "worker": ("requirements/worker.lock", ("worker", "rules", "postgresql"), ()),
+    "sink": ("requirements/spark.lock", ("spark", "java"), ("spark",)),
+    "all": (
+        "requirements/production.lock",
+        ("worker", "rules", "postgresql", "spark", "java"),
+        ("broker", "spark"),
+    ),
+}
 
 
 @contextmanager
@@ -63,35 +78,6 @@ def digest(*names: str) -> str:
     return seen.hexdigest()
 
 
-def pip(*arguments: str) -> None:
-    """Run pip in the environment; show what it collects, and its whole output if it fails."""
-    command = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "--no-input", "install", *arguments]
-    # a user's own constraints or target folder must not leak into the environment of the project
-    environment = {
-        k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "PIP_TARGET", "PIP_USER", "PIP_PREFIX"}
-    }
-    said: list[str] = []
-    began, collected, shown = time.monotonic(), 0, time.monotonic()
-    with subprocess.Popen(
-        command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            said.append(line)
-            found = re.match(r"Collecting (\S+?)(==| |$)", line)
-            collected += found is not None
-            now = time.monotonic()
-            if (found and now - shown > 3) or line.startswith("Installing collected"):
-                shown = now
-                what = (
-                    f"{collected} packages, at {found[1]}" if found else f"{collected} packages collected, installing"
-                )
-                say(f"  {now - began:3.0f} s  {what}")
-    if process.returncode:
-        sys.stderr.write("".join(said[-40:]))
-        sys.exit(f"setup: pip failed with status {process.returncode}; run `make setup` again to go on")
-
-
 def done() -> dict[str, str]:
     """The stages that were completed, with the digest each was completed for."""
     if not STAGES.exists() or not PYTHON.exists():
@@ -99,32 +85,134 @@ def done() -> dict[str, str]:
     return dict(line.split(" ", 1) for line in STAGES.read_text().splitlines())
 
 
-def stage(name: str, state: str, text: str, *arguments: str) -> None:
-    """Run pip once per `state`; a stage is recorded as completed only if pip succeeded."""
+def stage(name: str, state: str, text: str, work: Callable[[], None]) -> None:
+    """Do something once per `state`; it is recorded as completed only if it ended well."""
     completed = done()
     if completed.get(name) == state:
         return
     OK.unlink(missing_ok=True)
     say(text)
-    pip(*arguments)
+    work()
     completed[name] = state
     STAGES.write_text("".join(f"{k} {v}\n" for k, v in completed.items()))
 
 
+def pip_of(folder: Path) -> Pip:
+    """The pip of an environment."""
+    return Pip(folder, ROOT, ", ".join(f"{major}.{minor}" for major, minor in TESTED))
+
+
+def make_environment(folder: Path) -> None:
+    """Make a virtual environment with pip, unless a whole one is there."""
+    # pip's list of its own files is written last
+    if python_of(folder).exists() and any(packages_folder(folder).glob("pip-*.dist-info/RECORD")):
+        return
+    if folder.exists() and any(folder.iterdir()) and not (folder / "pyvenv.cfg").exists():
+        sys.exit(f"setup: {folder} has other things in it than a Python environment. Name a new folder with VENV.")
+    if importlib.util.find_spec("ensurepip") is None:
+        minor = f"{sys.version_info.major}.{sys.version_info.minor}"
+        sys.exit(
+            f"setup: {sys.executable} cannot make environments: its module ensurepip is missing. On Debian and Ubuntu, "
+            f"`apt install python{minor}-venv` as root brings it. Elsewhere, use another Python {minor} (PYTHON=/path/to/python{minor} make ...)."
+        )
+    say(f"Python {sys.version.split()[0]} environment in {os.path.relpath(folder, ROOT)}")
+    try:
+        venv.EnvBuilder(with_pip=True, clear=folder.exists(), symlinks=os.name != "nt").create(folder)
+    except subprocess.CalledProcessError as error:
+        sys.exit(
+            f"setup: the environment in {folder} could not be made:\n{(error.output or b'').decode(errors='replace')}"
+        )
+    except OSError as error:
+        sys.exit(f"setup: the environment in {folder} could not be made: {error}. {AGAIN}")
+
+
+def check_set(python: Path, packages: Path, locks: tuple[str, ...], *roots: str) -> None:
+    """Stop where a package is needed that no lock has."""
+    command = [str(python), "-m", "tools.complete_set", str(packages), ",".join(locks), *roots]
+    if subprocess.run(command, cwd=ROOT, check=False).returncode:
+        sys.exit(
+            "setup: the set of packages is not complete. That is a fault of the lock, not of this machine, and running it again does not help: a "
+            "maintainer makes the locks again with `make lock`."
+        )
+
+
+def of_project() -> tuple[list[str], list[str]]:
+    """Requirements of the build of the project, and the names of its extras."""
+    import tomllib
+
+    told = tomllib.loads((ROOT / PROJECT).read_text())
+    return told["build-system"]["requires"], list(told["project"].get("optional-dependencies", {}))
+
+
 def python_packages() -> None:
-    """Stages 1 to 3."""
-    if not PYTHON.exists():
-        say(f"Python {sys.version.split()[0]} environment in {VENV.relative_to(ROOT)}")
-        venv.EnvBuilder(with_pip=True, clear=VENV.exists(), symlinks=os.name != "nt").create(VENV)
-    locked = ("--require-hashes", "--no-deps", "--only-binary", ":all:")
-    stage("build", digest(BUILD), "build tools", *locked, "-r", BUILD)
+    """Stages 1 to 4, the environment of a checkout."""
+    make_environment(VENV)
+    pip = pip_of(VENV)
+    tools, extras = of_project()
+    here = packages_folder(VENV)
+
+    def build_tools() -> None:
+        pip("install", *LOCKED, "-r", BUILD, lock=BUILD)
+        check_set(PYTHON, here, (BUILD,), *tools)
+
+    def project() -> None:
+        pip("install", "--no-deps", "--no-build-isolation", "-e", ".")
+        check_set(PYTHON, here, (BUILD, ALL), f"uow[{','.join(extras)}]")
+
+    def pips() -> None:
+        for which in PIPS:
+            lock = f"requirements/pip-{which}.lock"
+            pip("download", *LOCKED, "--dest", VENV / "pips" / which, "-r", lock, lock=lock)
+
+    stage("build", digest(BUILD), "build tools", build_tools)
     stage(
         "packages",
         digest(BUILD, ALL),
         "Python packages by requirements/all.lock, about 0.5 GB (one to two minutes, once)",
-        *locked, "--no-binary", "pyspark", "--no-build-isolation", "-r", ALL,
-    )  # fmt: skip
-    stage("project", digest(PROJECT), "the project, editable", "--no-deps", "--no-build-isolation", "-e", ".")
+        lambda: pip("install", *LOCKED, *FROM_SOURCE, "-r", ALL, lock=ALL),
+    )
+    stage("project", digest(PROJECT, BUILD, ALL), "the project, editable", project)
+    stage("pips", digest(*(f"requirements/pip-{which}.lock" for which in PIPS)), "pips for a test", pips)
+
+
+def install(part: str) -> None:
+    """Make an environment for production: the packages of one lock, and the project as a wheel. The build tools stay outside of it."""
+    lock, extras, jar_sets = PARTS[part]
+    if VENV == ROOT / ".venv":
+        sys.exit(f"setup: VENV names the folder to install into: make install PART={part} VENV=/opt/uow")
+    make_environment(VENV)
+    here = packages_folder(VENV)
+    if here.parent.name not in {f"python{sys.version_info.major}.{sys.version_info.minor}", "Lib"}:
+        sys.exit(
+            f"setup: {VENV} has {here.parent.name}, this is {sys.version.split()[0]}: name that Python with PYTHON, or another folder with VENV."
+        )
+    pip = pip_of(VENV)
+    with tempfile.TemporaryDirectory(dir=VENV, prefix=".build-") as scratch:
+        builder = Path(scratch, "venv")
+        make_environment(builder)
+        build = pip_of(builder)
+        say("build tools")
+        build("install", *LOCKED, "-r", BUILD, lock=BUILD)
+        say("the project, as a wheel")
+        build("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", Path(scratch, "project"), ".")
+        say(f"Python packages by {lock}")
+        build("wheel", *LOCKED, *FROM_SOURCE, "--wheel-dir", Path(scratch, "wheels"), "-r", lock, lock=lock)
+        pip("install", "--no-index", "--no-deps", *Path(scratch, "wheels").glob("*.whl"))
+        # the same version may have other content
+        pip("install", "--no-index", "--no-deps", "--force-reinstall", *Path(scratch, "project").glob("*.whl"))
+        check_set(python_of(builder), here, (lock,), f"uow[{','.join(extras)}]" if extras else "uow")
+    if jar_sets:
+        (VENV / "jars").mkdir(exist_ok=True)
+        fetch_jars(VENV, "-I", "-m", "uow.jvm.jars", *jar_sets)
+        subprocess.run([PYTHON, "-I", "-c", "from uow.jvm import java; java.spark_home()"], cwd=VENV, check=True)
+    say(f"ready: {VENV / 'bin' / 'uow'}")
+
+
+def fetch_jars(folder: Path, *command: str) -> None:
+    """Fetch the locked jars; the program says itself what failed."""
+    status = subprocess.run([PYTHON, *command], cwd=folder, check=False).returncode
+    if status:
+        sys.exit(status)
 
 
 def check_links() -> None:
@@ -137,20 +225,24 @@ def check_links() -> None:
 
 
 def main() -> None:
-    """Bring the environment and the jars to the state that the locks describe."""
+    """Bring the environment and the jars to the state that the locks describe, or make one for production."""
     if sys.version_info < (3, 11):  # noqa: UP036 - this very script is started with the Python of the machine
         sys.exit("setup: Python 3.11 or newer is needed (PYTHON=/path/to/python3.11 make ...)")
     if sys.version_info[:2] not in TESTED:
         say(f"note: tested with Python 3.11 and 3.12, this is {sys.version.split()[0]}")
     check_links()
+    part = sys.argv[1] if len(sys.argv) > 1 else None
+    if part not in {None, *PARTS}:
+        sys.exit(f"setup: there is no part {part}: make install PART={'|'.join(PARTS)} VENV=/opt/uow")
     with alone():
+        if part:
+            install(part)
+            return
         python_packages()
-        fetched = subprocess.run([str(PYTHON), "-m", "uow.jvm.jars", "--quick"], cwd=ROOT, check=False)
-        if fetched.returncode:
-            sys.exit(fetched.returncode)
+        fetch_jars(ROOT, "-m", "uow.jvm.jars", "--quick")
         if not OK.exists():
-            subprocess.run([str(PYTHON), "-m", "tools.class_archive"], cwd=ROOT, check=False)
-        if not OK.exists():
+            archives = [str(PYTHON), "-m", "tools.class_archive"]
+            watch(archives, lambda: "the classes are being loaded and written", sys.stdout.write, folder=ROOT)
             OK.touch()
             say("ready")
 
