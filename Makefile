@@ -1,7 +1,11 @@
 # Two commands: `make demo` and `make test`. What they need is fetched on the first run; later runs need no network.
+
+# The versions that are tested; the first that is found makes the environment, or any newer `python3`.
+PYTHONS = 3.11 3.12 3.13
 ifndef PYTHON
-PYTHON := $(firstword $(foreach p,python3.11 python3.12 python3,$(shell $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $(p))))
+PYTHON := $(firstword $(foreach p,$(PYTHONS:%=python%) python3,$(shell $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $(p))))
 endif
+NO_PYTHON = One of Python $(PYTHONS) is needed (PYTHON=/path/to/python3.11 make ...)
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 export VENV
@@ -9,17 +13,17 @@ export VENV
 export PATH := $(CURDIR)/.tools/go/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup install demo test test-spark test-docker test-clients producers bench gate bench-audit bench-spark drill sim nightly ci ci-tools lint format types arch mutants docs lock clean distclean
+.PHONY: help setup install demo test test-spark test-docker test-clients test-pythons producers bench gate bench-audit bench-spark drill sim nightly ci ci-tools lint format types arch mutants docs lock clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## .venv and jars by their locks; does nothing when both are up to date
-	@test -n "$(PYTHON)" || { echo 'Python 3.11 or 3.12 is needed (PYTHON=/path/to/python3.11 make ...)' >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo '$(NO_PYTHON)' >&2; exit 1; }
 	@$(PYTHON) -m tools.setup
 
 install: ## for production, by its lock: PART=client|worker|sink|all VENV=/opt/uow
-	@test -n "$(PYTHON)" || { echo 'Python 3.11 or 3.12 is needed (PYTHON=/path/to/python3.11 make ...)' >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo '$(NO_PYTHON)' >&2; exit 1; }
 	@$(PYTHON) -m tools.setup $(or $(PART),$(error PART=client|worker|sink|all says what to install, VENV=/opt/uow where))
 
 demo: setup ## both stories on an embedded broker; ARGS='low-stock --keep' for one
@@ -51,6 +55,9 @@ producers:
 	@if command -v npm >/dev/null && [ ! -d $(PRODUCERS)/node/node_modules ]; then npm ci --no-audit --no-fund --prefix $(PRODUCERS)/node || true; fi
 	@if command -v go >/dev/null; then cd $(PRODUCERS)/go/kafka && GOFLAGS=-mod=readonly go mod download || true; fi
 
+test-pythons: setup ## two minutes of tests and a demo on each other tested Python of this machine (.venvs); ARGS=3.13 for one
+	@$(BIN)/python -m tools.pythons $(ARGS)
+
 bench: setup ## cost per component against the two comparison loops
 	@$(BIN)/python -m bench $(ARGS)
 
@@ -79,7 +86,7 @@ nightly: setup producers ## what `make ci` leaves out, bounded in time: HOURS=6 
 ci: TIERS = -m 'not docker and not drill'
 ci: PARALLEL = $(WITH_SPARK)
 ci: SKIPS = --no-skips
-ci: lint types arch gate producers test ## what CI runs: `make test` with the tests of Spark and of other languages, lint, types, import contracts and the gate
+ci: lint types arch gate producers test-pythons test ## what CI runs: `make test` with the tests of Spark and of other languages and Pythons, lint, types, import contracts and the gate
 
 ci-tools: setup ## what CI installs first: javac, Node, Go and Chromium, where they are missing
 	@$(BIN)/python tools/ci_tools.py
@@ -132,4 +139,4 @@ clean: ## caches and reports
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage htmlcov build dist
 
 distclean: clean ## also the environment and the jars
-	rm -rf $(VENV) .jars .setup.lock
+	rm -rf $(VENV) .venvs .jars .setup.lock

@@ -35,7 +35,7 @@ PYTHON = python_of(VENV)
 STAGES = VENV / ".stages"
 OK = VENV / ".ok"
 BUILD, ALL, PROJECT = "requirements/build.lock", "requirements/all.lock", "pyproject.toml"
-TESTED = ((3, 11), (3, 12))
+TESTED = ((3, 11), (3, 12), (3, 13))
 LINKED = ("processor", "schemas", "spark_sink", "topics")
 PIPS = ("oldest", "newest")
 LOCKED = ("--no-deps", "--require-hashes", "--only-binary", ":all:")
@@ -229,7 +229,8 @@ def main() -> None:
     if sys.version_info < (3, 11):  # noqa: UP036 - this very script is started with the Python of the machine
         sys.exit("setup: Python 3.11 or newer is needed (PYTHON=/path/to/python3.11 make ...)")
     if sys.version_info[:2] not in TESTED:
-        say(f"note: tested with Python 3.11 and 3.12, this is {sys.version.split()[0]}")
+        oldest, newest = (".".join(map(str, each)) for each in (TESTED[0], TESTED[-1]))
+        say(f"note: tested with Python {oldest} to {newest}, this is {sys.version.split()[0]}")
     check_links()
     part = sys.argv[1] if len(sys.argv) > 1 else None
     if part not in {None, *PARTS}:
