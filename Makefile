@@ -120,19 +120,15 @@ dist: setup ## a release's sdist and wheel, in dist/: PROJECT_URL=https://... is
 	@UOW_PROJECT_URL='$(PROJECT_URL)' $(BIN)/python -m hatchling build -t sdist -t wheel
 
 # The locks name hashes, and no index. Needs uv on the path; jars are resolved by jgo into a scratch folder.
-lock: setup ## maintainers: make the locks again from pyproject.toml, build.in and jars.toml
-	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-header --no-annotate --no-emit-index-url \
-		requirements/build.in -o requirements/build.lock
-	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-header --no-annotate --no-emit-index-url \
-		requirements/go.in -o requirements/go.lock
-	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-header --no-emit-index-url --all-extras \
-		-c requirements/build.lock pyproject.toml -o requirements/all.lock
-	for part in 'client' 'worker --extra worker --extra rules --extra postgresql' 'spark --extra spark --extra java' \
-		'production --extra worker --extra rules --extra postgresql --extra spark --extra java'; do set -- $$part; name=$$1; shift; \
-		uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-header \
-		--no-annotate --no-emit-index-url "$$@" -c requirements/all.lock pyproject.toml -o requirements/$$name.lock; done
-	for pip in oldest newest; do uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-header --no-annotate --no-emit-index-url \
-		$$(test $$pip = oldest || echo -U) requirements/pip-$$pip.in -o requirements/pip-$$pip.lock; done
+RENEW ?= --upgrade
+COMPILE = uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-header --no-emit-index-url
+FOR_WORKER = --extra worker --extra rules --extra postgresql
+FOR_SINK = --extra spark --extra java
+lock: setup ## maintainers: the newest set within pyproject.toml, *.in and jars.toml (docs/versions.md); RENEW= keeps what fits
+	for name in build go pip-oldest pip-newest; do $(COMPILE) $(RENEW) --no-annotate requirements/$$name.in -o requirements/$$name.lock; done
+	$(COMPILE) $(RENEW) --all-extras -c requirements/build.lock -c requirements/jars.in pyproject.toml -o requirements/all.lock
+	for part in client 'worker $(FOR_WORKER)' 'spark $(FOR_SINK)' 'production $(FOR_WORKER) $(FOR_SINK)'; do set -- $$part; name=$$1; shift; \
+		$(COMPILE) --no-annotate "$$@" -c requirements/all.lock pyproject.toml -o requirements/$$name.lock; done
 	$(BIN)/python tools/lock_jars.py
 
 clean: ## caches and reports
