@@ -25,6 +25,7 @@ from uow.embedded.broker import EmbeddedBroker, Tier
 Numbers = Mapping[str, float]
 
 FAUST_RECORDS = 60_000
+DRAINED = ("w5", "w5-absent", "w100", "w10k", "w1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +72,7 @@ Say = Callable[[str], None]
 
 def drains(place: BenchBroker, asked: BenchOptions, results: Results, say: Say) -> None:
     """Comparison loops and worker by turns; ratios are between neighbours, so that both met the same machine."""
-    for name in ("w5", "w100", "w10k", "w1"):
-        if name not in asked.what:
-            continue
+    for name in (each for each in DRAINED if each in asked.what):
         workload = WORKLOADS[name] if asked.records is None else WORKLOADS[name].of(asked.records)
         say(f"{name}: preloading")
         place.preload(workload)
@@ -172,7 +171,7 @@ def reads(place: BenchBroker, asked: BenchOptions, results: Results, say: Say) -
 
 
 def hot_path(asked: BenchOptions, results: Results, say: Say) -> None:
-    for name in ("w5", "w100", "w10k", "w1"):
+    for name in DRAINED:
         done = hot.measure(min(asked.records or 50_000, 50_000), 2 + 2 * asked.rounds, name)
         results.add(f"hot {name}", done)
         say(f"hot {name}: {done['process']:.2f} µs a component, {done['ratio']:.2f} x a dictionary loop")
@@ -208,7 +207,7 @@ ON_BROKER: dict[str, Callable[[BenchBroker, BenchOptions, Results, Say], None]] 
     "router": routers,
 }
 IN_MEMORY = ("hot", "count10", "ages")
-WHAT = (*IN_MEMORY, "w5", "w100", "w10k", "w1", *ON_BROKER)
+WHAT = (*IN_MEMORY, *DRAINED, *ON_BROKER)
 
 
 def run(asked: BenchOptions, say: Say, heap: str = "1g", tier: Tier = Tier.FULL) -> Results:

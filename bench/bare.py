@@ -39,7 +39,7 @@ class Assembly:
             if message.error() is not None:
                 continue
             positions[message.partition()] = message.offset() + 1
-            (_, group), (_, seq), (_, end) = message.headers()
+            (_, group), (_, seq), *ends = message.headers()
             if group in closed:
                 continue
             held = groups.get(group)
@@ -49,7 +49,7 @@ class Assembly:
             if number in held:
                 continue
             held[number] = message.value()
-            if end == b"true":
+            if ends and ends[0][1] == b"true":
                 held[0] = number
             if held.get(0) == len(held) - 1:
                 del groups[group]

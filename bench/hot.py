@@ -73,7 +73,7 @@ def _dictionary(records: Sequence[Fake], took: dict[str, float]) -> None:
     closed: set[bytes] = set()
     out = []
     for record in records:
-        (_, group), (_, seq), (_, end) = record.headers()
+        (_, group), (_, seq), *ends = record.headers()
         assert group is not None
         if group in closed:
             continue
@@ -84,7 +84,7 @@ def _dictionary(records: Sequence[Fake], took: dict[str, float]) -> None:
         if number in held:
             continue
         held[number] = record.value()
-        if end == b"true":
+        if ends and ends[0][1] == b"true":
             held[0] = number
         if held.get(0) == len(held) - 1:
             del groups[group]

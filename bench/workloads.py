@@ -21,6 +21,9 @@ PARTITIONS = 4
 DUPLICATES_BACK = 20_000
 """A duplicate repeats one of this many records before it: some of their groups are still open, some are closed."""
 
+ABSENT = "-absent"
+"""Ends the name of a workload with the same records, but `uow-end` on the last component of a unit only, as a foreign producer may send them."""
+
 QUIET = logging.getLogger("bench.librdkafka")
 QUIET.addHandler(logging.NullHandler())
 QUIET.propagate = False
@@ -31,11 +34,13 @@ class Record(NamedTuple):
     seq: int
     end: bool
     value: bytes
+    says_false: bool = True
 
     @property
     def headers(self) -> list[tuple[str, bytes]]:
-        """The three headers of a component."""
-        return [(ID, self.id), (SEQ, b"%d" % self.seq), (END, b"true" if self.end else b"false")]
+        """The headers of a component: three, or two where only the last component of a unit has an end mark."""
+        head = [(ID, self.id), (SEQ, b"%d" % self.seq)]
+        return [*head, (END, b"true" if self.end else b"false")] if self.end or self.says_false else head
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,7 @@ class Workload:
         units: Number of units, unless the command line gives another.
         duplicates: Share of records that repeat an earlier one, headers and value alike.
         missing: Number of components at the end of each group that are never sent, so that no group completes.
+        says_false: `uow-end` is `false` on all components but the last; else absent there.
     """
 
     name: str
@@ -59,6 +65,7 @@ class Workload:
     units: int
     duplicates: float = 0.01
     missing: int = 0
+    says_false: bool = True
     seed: int = 1
 
     def of(self, records: int) -> Workload:
@@ -67,7 +74,7 @@ class Workload:
 
     def records(self) -> Iterator[Record]:
         """In the order they are sent."""
-        rnd = random.Random(f"{self.name}/{self.seed}")
+        rnd = random.Random(f"{self.name.removesuffix(ABSENT)}/{self.seed}")
         noise = rnd.randbytes(self.size + 4096)
         pool: list[tuple[bytes, list[int]]] = []
         recent: list[Record] = []
@@ -88,7 +95,7 @@ class Workload:
                 pool[at] = pool[-1]
                 pool.pop()
             begin = int(rnd.random() * 4096)
-            record = Record(group, seq, seq == whole, noise[begin : begin + self.size])
+            record = Record(group, seq, seq == whole, noise[begin : begin + self.size], self.says_false)
             yield record
             if self.duplicates:
                 if len(recent) < DUPLICATES_BACK:
@@ -104,13 +111,14 @@ WORKLOADS = {
     each.name: each
     for each in (
         Workload("w5", 5, 200, 10_000, 100_000),
+        Workload("w5" + ABSENT, 5, 200, 10_000, 100_000, says_false=False),
         Workload("w100", 100, 1_000, 500, 1_500),
         Workload("w10k", 10_000, 200, 8, 40),
         Workload("w1", 1, 200, 1, 400_000),
         Workload("held", 6, 200, 10_000, 20_000, duplicates=0.0, missing=1),
     )
 }
-"""w5 is the one that is compared. held leaves 100,000 components in 20,000 open groups."""
+"""w5 is the one that is compared, w5-absent the same without `uow-end: false`. held leaves 100,000 components in 20,000 open groups."""
 
 
 def produce(bootstrap: str, topic: str, workload: Workload) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import marshal
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import chain, compress, repeat
 from typing import Any, Final, NamedTuple, Protocol
 
 from uow.processor.core.changes import Tail
@@ -18,7 +19,10 @@ from uow.processor.core.layout import (
     Layout,
     Pairs,
     Raw,
+    Rows,
+    apart,
     by_header,
+    picker,
 )
 from uow.processor.core.routed_rows import RoutedLayout, RoutedRow
 from uow.schemas.claim_check import encode_without_value
@@ -240,6 +244,21 @@ class Columns:
         self.routed: dict[int, RoutedRow] = {}
         self.header_count = 0
 
+    def put_together(self, found: Sequence[Rows], order: Sequence[int]) -> None:
+        """Takes rows that were read apart; `order` has the place of each. All others are odd."""
+        count = len(self.records)
+        places = range(len(order), len(order) + count)  # of the odd rows that stand behind those found
+        at = list(places)
+        for place, row in enumerate(order):
+            at[row] = place
+        pick = picker(at)
+        self.ids = pick([*chain(*[rows.ids for rows in found]), *repeat(None, len(at))])
+        self.seqs = pick([*chain(*[rows.seqs for rows in found]), *repeat(0, len(at))])
+        self.ends = pick([*chain(*[rows.ends for rows in found]), *repeat(False, len(at))])
+        self.bodies = pick([*chain(*[rows.bodies for rows in found]), *repeat(b"", len(at))])
+        for rows in found:
+            self.tails |= rows.tails
+
     def be_odd(self) -> None:
         """Makes all rows odd."""
         count = len(self.records)
@@ -304,28 +323,23 @@ class ColumnReader:
 
     def _read_apart(self, headers: Sequence[Pairs | None], raw: Raw, columns: Columns) -> None:
         """The same for records of several layouts, or with odd rows among them."""
-        apart: dict[tuple[str, ...], list[int]] = {}
-        for row, pairs in enumerate(headers):
-            if pairs:
-                apart.setdefault(tuple([name for name, _ in pairs]), []).append(row)
-        count = len(headers)
-        ids: list[bytes | None] = [None] * count
-        seqs, ends, bodies, tails = [0] * count, [False] * count, [b""] * count, columns.tails
-        for names_of_all, at in apart.items():
-            layout = self._layout(names_of_all)
+        order: list[int] = []
+        found: list[Rows] = []
+        for at, heads, values in apart(headers):
+            layout = self._layout(heads)
             if isinstance(layout, RoutedLayout):
                 columns.routed |= _routed(layout, headers, raw, at)
             if not isinstance(layout, Layout):
                 continue
-            at = [row for row in at if layout.is_plain([value for _, value in headers[row] or ()])]
-            turned = by_header([headers[row] for row in at])
-            rows = layout.read(raw.of(at), turned[1]) if turned is not None else None
-            if rows is None:  # none of them is plain
-                continue
-            for row, group_id, seq, end, body in zip(at, rows.ids, rows.seqs, rows.ends, rows.bodies, strict=True):
-                ids[row], seqs[row], ends[row], bodies[row] = group_id, seq, end, body
-            tails |= rows.tails
-        columns.ids, columns.seqs, columns.ends, columns.bodies = ids, seqs, ends, bodies
+            rows = layout.read(raw.of(at), values)
+            if rows is None:  # one of them is not plain
+                plain = list(map(layout.is_plain, zip(*values, strict=True)))
+                at = list(compress(at, plain))
+                rows = layout.read(raw.of(at), [list(compress(column, plain)) for column in values]) if at else None
+            if rows is not None:
+                order += at
+                found.append(rows)
+        columns.put_together(found, order)
 
     def _layout(self, heads: tuple[str, ...]) -> Layout | RoutedLayout | None:
         if heads in self._layouts:

@@ -8,10 +8,11 @@ Belongs here: what makes a row plain, and its bytes. Does not belong here: which
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
-from operator import add
-from typing import Any, Final, NamedTuple
+from operator import add, itemgetter
+from typing import Any, Final, NamedTuple, TypeVar
 
 from uow.processor.core.changes import Tail
 from uow.schemas.component import (
@@ -28,12 +29,22 @@ from uow.topics import headers as names
 from uow.topics.catalogue import HELD_LIMIT_BYTES
 from uow.topics.headers import Reading, decimal, is_text
 
+T = TypeVar("T")
+
 Pairs = Sequence[tuple[str, bytes | None]]
 
 PROPERTIES: Final = frozenset({names.CORRELATION_ID, names.PRIORITY, names.USER_ID, names.TYPE})
 """`uow-*` headers that a unit takes over from its end component (W-90, W-97)."""
 _REPEATED: Final = frozenset(names.PARENTS)
 """Those that it takes over with all their repeats (W-205)."""
+
+
+def picker(rows: Sequence[int]) -> Callable[[Sequence[T]], list[T]]:
+    """Takes these rows of a column, in this order: by one call of the library where there are several."""
+    if len(rows) < 2:
+        return lambda column: [column[row] for row in rows]
+    pick = itemgetter(*rows)
+    return lambda column: list(pick(column))
 
 
 class Raw(NamedTuple):
@@ -46,12 +57,8 @@ class Raw(NamedTuple):
 
     def of(self, rows: Sequence[int]) -> Raw:
         """Some of them."""
-        return Raw(
-            [self.offsets[row] for row in rows],
-            [self.times[row] for row in rows],
-            [self.keys[row] for row in rows],
-            [self.values[row] for row in rows],
-        )
+        pick = picker(rows)
+        return Raw(pick(self.offsets), pick(self.times), pick(self.keys), pick(self.values))
 
 
 class Rows(NamedTuple):
@@ -81,15 +88,37 @@ def by_header(headers: Sequence[Pairs | None]) -> tuple[tuple[str, ...], list[Se
     return (tuple(heads), columns) if heads else None
 
 
+def apart(headers: Sequence[Pairs | None]) -> Iterator[tuple[list[int], tuple[str, ...], list[Sequence[bytes | None]]]]:
+    """The rows of each layout, and the layout as `by_header` gives it. Rows without headers are left out.
+
+    Layouts mostly differ in how many headers they have, as those of a unit's last component and the others do where only the last one has
+    an end mark: the names of each record are looked at only where they do not.
+    """
+    by_length: defaultdict[int, list[int]] = defaultdict(list)
+    for row, pairs in enumerate(headers):
+        if pairs:
+            by_length[len(pairs)].append(row)
+    for at in by_length.values():
+        turned = by_header(picker(at)(headers))
+        if turned is not None:
+            yield at, *turned
+            continue
+        by_names: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
+        for row in at:
+            by_names[tuple([name for name, _ in headers[row] or ()])].append(row)
+        for heads, some in by_names.items():
+            yield some, heads, list(zip(*[[value for _, value in headers[row] or ()] for row in some], strict=True))
+
+
 class _Mark(NamedTuple):
-    """A pair of raw number and raw end mark, read once: what they mean, and the Avro that depends on them alone.
+    """A raw number with its raw end mark, if it has one, read once: what they mean, and the Avro that depends on them alone.
 
     Attributes:
         seq: The number.
         end: The mark.
         head: Number and mark, as a component begins.
         simple: The same, and no component id.
-        headers: The two headers, number first.
+        headers: The two headers, number first; the number alone where the mark is absent.
     """
 
     seq: int
@@ -108,13 +137,8 @@ class _Marks(dict[tuple[bytes | None, bytes | None], _Mark | None]):
 
     def __missing__(self, raws: tuple[bytes | None, bytes | None]) -> _Mark | None:
         raw_seq, raw_end = raws
-        seq = decimal(raw_seq) if raw_seq else None
         end = names.ENDS.get(raw_end.lower()) if raw_end is not None else None
-        mark = None
-        if seq is not None and end is not None and 1 <= seq <= names.MAX_SEQ:
-            head = long(seq) + END_CHUNKS[end]
-            headers = _SEQ_CHUNK + sized(raw_seq or b"") + _END_CHUNK + sized(raw_end or b"")
-            mark = _Mark(seq, end, head, head + NULL, headers)
+        mark = None if end is None else _mark_of(raw_seq, end, _END_CHUNK + sized(raw_end or b""))
         if len(self) >= _MAX_MARKS:
             self.clear()
         if len(raw_seq or b"") + len(raw_end or b"") < 32:  # what is longer is nobody's habit, and must not be kept
@@ -122,9 +146,27 @@ class _Marks(dict[tuple[bytes | None, bytes | None], _Mark | None]):
         return mark
 
 
-_MARKS = _Marks()
-_NO_END = repeat(b"false")
-"""Stands for an absent end mark."""
+class _Numbers(dict[bytes | None, _Mark | None]):
+    """The same by the raw number alone, where there is no end mark."""
+
+    def __missing__(self, raw_seq: bytes | None) -> _Mark | None:
+        mark = _mark_of(raw_seq, False, b"")
+        if len(self) >= _MAX_MARKS:
+            self.clear()
+        if len(raw_seq or b"") < 32:
+            self[raw_seq] = mark
+        return mark
+
+
+def _mark_of(raw_seq: bytes | None, end: bool, end_header: bytes) -> _Mark | None:
+    seq = decimal(raw_seq) if raw_seq else None
+    if raw_seq is None or seq is None or not 1 <= seq <= names.MAX_SEQ:
+        return None
+    head = long(seq) + END_CHUNKS[end]
+    return _Mark(seq, end, head, head + NULL, _SEQ_CHUNK + sized(raw_seq) + end_header)
+
+
+_MARKS, _NUMBERS = _Marks(), _Numbers()
 _ONCE = frozenset({names.ID, names.SEQ, names.END, names.COMPONENT_ID})
 _SHORT = len(LENGTHS)
 _SIZED = [b"\x02" + length for length in LENGTHS]
@@ -141,12 +183,12 @@ class Layout:
         self._has_properties = has_properties(heads, reading)
         self._headers: list[
             tuple[bytes, int | None]
-        ] = []  # what comes before a header's value, and its column; None: number and end mark
+        ] = []  # what comes before a header's value, and its column; None: number and end mark, if there is one
         before, at = long(len(heads)), 0
         while at < len(heads):
-            both = at == self._seq and self._end == at + 1
-            self._headers.append((before if both else before + sized(heads[at].encode()), None if both else at))
-            before, at = b"", at + (2 if both else 1)
+            is_mark = at == self._seq and self._end in (None, at + 1)
+            self._headers.append((before if is_mark else before + sized(heads[at].encode()), None if is_mark else at))
+            before, at = b"", at + (2 if is_mark and self._end is not None else 1)
 
     @classmethod
     def of(cls, heads: tuple[str, ...], reading: Reading, source: bytes) -> Layout | None:
@@ -168,13 +210,13 @@ class Layout:
     def is_plain(self, raws: Sequence[bytes | None]) -> bool:
         """True if a record with these header values is plain."""
         group_id = raws[self._id]
-        raw_end = b"false" if self._end is None else raws[self._end]
+        raw_seq = raws[self._seq]
         component_id = None if self._component_id is None else raws[self._component_id]
         return (
             bool(group_id)
             and len(group_id or b"") <= names.MAX_ID_BYTES
             and is_text(group_id or b"")
-            and _MARKS[raws[self._seq], raw_end] is not None
+            and (_NUMBERS[raw_seq] if self._end is None else _MARKS[raw_seq, raws[self._end]]) is not None
             and (component_id is None or is_text(component_id))
         )
 
@@ -185,10 +227,10 @@ class Layout:
         iterable for each piece of it, in this order, each with the pieces of all records; row `i` of their `zip` is the body of record `i`.
 
         - Past the first `return` every row is plain: number and mark are legal, the id is text of 1 to 255 bytes, the component id is text.
-        - Pieces that are the same for all records, or for many, are made once: `_MARKS` has the Avro of each pair of number and mark, as
+        - Pieces that are the same for all records, or for many, are made once: `_MARKS` has the Avro of each pair of number and mark, `_NUMBERS` of each number without one, as
           fields and as headers, `known` that of each append time; an id is encoded once and stands there as key and header where both are it.
         - A header's piece is its name with the count of headers before it, for the first one; then its value. Number and mark are one piece
-          where they are neighbours (None in `_headers`).
+          where they are neighbours or the mark is absent (None in `_headers`).
         - `repeat` never ends, so `zip` ends with the pieces that do: each of the others has one for each record.
 
         Args:
@@ -196,8 +238,12 @@ class Layout:
             columns: Their header values, a column for each header.
         """
         ids: Sequence[Any] = columns[self._id]
-        raw_ends = _NO_END if self._end is None else columns[self._end]
-        marks: list[Any] = list(map(_MARKS.__getitem__, zip(columns[self._seq], raw_ends, strict=False)))
+        raw_seqs = columns[self._seq]
+        marks: list[Any] = list(
+            map(_NUMBERS.__getitem__, raw_seqs)
+            if self._end is None
+            else map(_MARKS.__getitem__, zip(raw_seqs, columns[self._end], strict=True))
+        )
         component_ids = None if self._component_id is None else columns[self._component_id]
         if None in marks or not are_ids(ids) or not (component_ids is None or _are_texts(component_ids)):
             return None

@@ -17,6 +17,7 @@ from tests.core.rule_script import Table
 from tests.core.script import T0, policy_of
 from tests.core.streams import (
     PARTITIONS,
+    TOPICS,
     TP,
     Event,
     World,
@@ -28,7 +29,10 @@ from tests.core.streams import (
     state_of,
 )
 from tests.fake_record import FakeRecord
+from uow.processor.core.layout import Layout
 from uow.processor.core.partition import Partition
+from uow.schemas.codec import decode_as
+from uow.schemas.records import Unit
 from uow.topics.grouping import GroupPolicy
 from uow.topics.grouping import policy_of as row_policy
 from uow.topics.partitioner import partition_for
@@ -180,3 +184,72 @@ def test_bulk_and_row_by_row_agree_on_short_streams_w38_w216(seed: int, length: 
 def test_bulk_and_row_by_row_agree_on_long_streams_w38_w216(seed: int) -> None:
     rnd = Random(seed)
     assert_one_rule(rnd, 400, rnd.choice([3, 12, 60, 400]), 50)
+
+
+def unit_stream(rnd: Random, *, says_false: bool) -> list[FakeRecord]:
+    """Components of twenty units, shuffled, some of them twice; `uow-end` is absent on all but the last ones, or false there."""
+    groups = [
+        name for name in (b"group-%d" % each for each in range(200)) if partition_for(name, PARTITIONS) == TP.partition
+    ]
+    sent = [(group, seq) for group in groups[:20] for seq in range(1, 6)]
+    sent += rnd.choices(sent, k=10)
+    rnd.shuffle(sent)
+    records = []
+    for offset, (group, seq) in enumerate(sent):
+        headers: list[tuple[str, bytes | None]] = [("uow-id", group), ("uow-seq", b"%d" % seq)]
+        if seq == 5 or says_false:
+            headers.append(("uow-end", b"true" if seq == 5 else b"false"))
+        records.append(FakeRecord(offset, headers, b"value %d" % offset, group, T0 + offset, TP))
+    return records
+
+
+@pytest.mark.parametrize("says_false", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_both_ways_to_say_where_a_unit_ends_agree_in_bulk_and_one_by_one(seed: int, says_false: bool) -> None:
+    records, policy = unit_stream(Random(seed), says_false=says_false), policy_of()
+    bulk = lived(new_task(policy), [records])
+    assert (bulk[2].held, bulk[2].delivered) == (100, 100)
+    for fast_path, cut in ((True, 1), (True, 7), (False, len(records))):
+        calls = [records[at : at + cut] for at in range(0, len(records), cut)]
+        assert lived(new_task(policy, fast_path=fast_path), calls)[1:] == bulk[1:], (fast_path, cut)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_absent_end_mark_and_false_make_the_same_units_of_the_same_headers(seed: int) -> None:
+    made = []
+    for says_false in (False, True):
+        plan = call(new_task(policy_of()), unit_stream(Random(seed), says_false=says_false))
+        assert plan is not None
+        units = [output for output in plan.outputs if output.topic == TOPICS.units]
+        assert len(units) == 20
+        bodies = [decode_as(Unit, output.value or b"") for output in units]
+        for unit in bodies if not says_false else ():
+            ends = [[value for name, value in part.headers if name == "uow-end"] for part in unit.components]
+            assert ends == [[], [], [], [], [b"true"]]
+        same = [
+            replace(
+                unit,
+                bytes=0,  # of the components, headers included
+                components=tuple(
+                    replace(part, headers=tuple([pair for pair in part.headers if pair != ("uow-end", b"false")]))
+                    for part in unit.components
+                ),
+            )
+            for unit in bodies
+        ]
+        made.append(([(output.key, output.headers) for output in units], same))
+    assert made[0] == made[1]
+
+
+def test_records_with_and_without_an_end_mark_are_all_read_in_bulk(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[object] = []
+    monkeypatch.setattr(Layout, "is_plain", lambda *given: looks.append(given))
+    monkeypatch.setattr(Partition, "on_record", lambda *given: looks.append(given))
+    headers: list[list[tuple[str, bytes | None]]] = [
+        [("uow-id", b"group-12"), ("uow-seq", b"%d" % seq), *([("uow-end", b"true")] if seq == 5 else [])]
+        for seq in range(1, 6)
+    ]
+    task = new_task(policy_of())
+    task.process([FakeRecord(offset, each, b"v", None, T0, TP) for offset, each in enumerate(headers)])
+    assert task.counts.delivered == 5
+    assert looks == []

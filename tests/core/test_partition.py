@@ -87,6 +87,9 @@ def test_marks_made_up_per_record_do_not_fill_the_memory(monkeypatch: pytest.Mon
     played = story(*(c(number) for number in range(1, 100)))
     assert played.open == {"a": "1-99"}
     assert len(layout._MARKS) <= 10
+    layout._NUMBERS.clear()
+    assert all(layout._NUMBERS[b"%d" % number] is not None for number in range(1, 100))
+    assert len(layout._NUMBERS) <= 10
 
 
 def test_header_names_made_up_per_record_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,6 +106,9 @@ def test_short_marks_are_kept_and_long_ones_are_not() -> None:
     layout._MARKS.clear()
     assert [layout._MARKS[marks] is None for marks in (kept, longest, long)] == [False, True, True]
     assert set(layout._MARKS) == {kept, longest}
+    layout._NUMBERS.clear()
+    assert [layout._NUMBERS[number] is None for number in (b"1", b"0" * 30 + b"1", b"0" * 31 + b"1")] == [False] * 3
+    assert set(layout._NUMBERS) == {b"1", b"0" * 30 + b"1"}
 
 
 @pytest.mark.parametrize(

@@ -260,10 +260,13 @@ def test_components_with_hundreds_of_headers_make_plans_of_bounded_size_though_t
 def test_huge_headers_are_not_kept_for_look_up() -> None:
     reader = ColumnReader("D.components", 0, Reading())
     layout._MARKS.clear()
+    layout._NUMBERS.clear()
     for index in range(20):
         read(reader, [sent_with([("uow-id", b"a"), ("uow-seq", b"1"), ("uow-end", b"%d" % index * 100_000)])])
         read(reader, [sent_with([("uow-id", b"a"), ("uow-seq", b"%d" % index * 100_000), ("uow-end", b"true")])])
+        read(reader, [sent_with([("uow-id", b"a"), ("uow-seq", b"%d" % index * 100_000)])])
         read(reader, [sent_with([*COMPONENT, (f"{index}" * 100_000, b"")])])
     kept = sum(len(part or b"") for raws in layout._MARKS for part in raws)
+    kept += sum(len(raw or b"") for raw in layout._NUMBERS)
     kept += sum(len(name) for heads in reader._layouts for name in heads)
     assert kept < 10_000
