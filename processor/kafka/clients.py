@@ -32,7 +32,9 @@ GROUP_CONSUMER = {
     "enable.partition.eof": "true",  # the only sign that a partition is read to its end when markers end it (W-82)
     "fetch.wait.max.ms": "100",
     "queued.max.messages.kbytes": "4096",  # per partition; beside memory_limit_bytes, and more is read back from main memory
-    "queued.min.messages": "8",  # the next fetch then: that limit counts values only, and headers of a megabyte take ten when unpacked
+    # The next fetch then: the limit above counts values only, and a record can be a megabyte of headers. A partition with more is left out of
+    # fetches, and one that asks for silent partitions only waits `fetch.wait.max.ms`: so not fewer than come in while a transaction is written
+    "queued.min.messages": "64",
     "fetch.queue.backoff.ms": "4",  # so that it comes in time
 }
 

@@ -18,7 +18,7 @@ from uow.processor.engine.ports import EndOffset, Tp
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.log_offsets import LogOffsets
 from uow.processor.kafka.replicated_ends import HELD_BACK_S, Ends
-from uow.processor.kafka.source import KafkaSource
+from uow.processor.kafka.source import TAKEN_AT_ONCE, UNPACK_CPU_S, KafkaSource
 from uow.processor.kafka.worker_clock import WorkerClock
 from uow.processor.kafka.worker_settings import WorkerSettings
 from uow.processor.sim.simulated_kafka import StoredRecord
@@ -47,6 +47,7 @@ class Answering:
         self.now, self.start, self.end, self.newest = 10_000, 0, 3, 1
         self.copies, self.asked = 3, Counter[str]()
         self.waiting: list[ReadMessage] = []
+        self.cpu_s, self.cpu_s_of_each, self.most_taken = 0.0, 0.0, 0
 
     def group_consumer(self, on_statistics: Any) -> Any:
         return self
@@ -76,6 +77,8 @@ class Answering:
 
     def consume(self, count: int, timeout: float) -> list[ReadMessage]:
         taken, self.waiting = self.waiting[:count], self.waiting[count:]
+        self.most_taken = max(self.most_taken, len(taken))
+        self.cpu_s += len(taken) * self.cpu_s_of_each
         return taken
 
     def consumer_group_metadata(self) -> object:
@@ -177,6 +180,21 @@ def check_an_end_that_was_reached_before_a_seek_is_forgotten() -> None:
     assert bench.source.drained(INPUT, 1) is None
 
 
+def check_a_poll_of_heavy_records_ends_early() -> None:
+    """The library unpacks headers when it hands records over: a few records are taken at a time, and no more once that took long (ER-19)."""
+    bench = SourceBench()
+    with patch("uow.processor.kafka.source.time.thread_time", lambda: bench.kafka.cpu_s):
+        bench.kafka.waiting = [ReadMessage(offset) for offset in range(200)]
+        assert len(bench.get()) == 10, "as many as asked for, where they are light"
+        bench.kafka.cpu_s_of_each = UNPACK_CPU_S / 2
+        poll = bench.source.read(150, 0.0)
+        assert poll is not None
+        assert len(poll.records[INPUT]) == 1 + TAKEN_AT_ONCE
+    assert bench.kafka.most_taken == TAKEN_AT_ONCE
+    following = 10 + 1 + TAKEN_AT_ONCE
+    assert bench.get() == list(range(following, following + 10)), "the others come next"
+
+
 CHECKS = [
     check_time_is_taken_before_the_question,
     check_an_end_below_the_newest_record_is_none,
@@ -185,6 +203,7 @@ CHECKS = [
     check_one_replica_holds_nothing_back,
     check_what_was_fetched_before_a_seek_is_dropped,
     check_an_end_that_was_reached_before_a_seek_is_forgotten,
+    check_a_poll_of_heavy_records_ends_early,
 ]
 
 
@@ -229,6 +248,14 @@ def seek_keeps_the_end_that_was_reached() -> Any:
     return patch.object(KafkaSource, "_forget", wrong)
 
 
+def poll_is_taken_at_once() -> Any:
+    return patch("uow.processor.kafka.source.TAKEN_AT_ONCE", 5_000)
+
+
+def poll_takes_all_however_long_it_takes() -> Any:
+    return patch("uow.processor.kafka.source.UNPACK_CPU_S", math.inf)
+
+
 @pytest.mark.parametrize(
     ("defect", "check"),
     [
@@ -237,6 +264,8 @@ def seek_keeps_the_end_that_was_reached() -> Any:
         (end_is_doubted_for_ever, check_an_end_is_not_doubted_for_ever),
         (seek_keeps_what_was_fetched, check_what_was_fetched_before_a_seek_is_dropped),
         (seek_keeps_the_end_that_was_reached, check_an_end_that_was_reached_before_a_seek_is_forgotten),
+        (poll_is_taken_at_once, check_a_poll_of_heavy_records_ends_early),
+        (poll_takes_all_however_long_it_takes, check_a_poll_of_heavy_records_ends_early),
     ],
 )
 def test_planted_defect_of_the_source_is_caught(defect: Callable[[], Any], check: Callable[[], None]) -> None:
