@@ -2,7 +2,7 @@
 
     python -m tools.complete_set FOLDER LOCK[,LOCK] REQUIREMENT...
 
-`FOLDER` has the packages, each `REQUIREMENT` is where a walk begins (`uow[worker]`). A package that is needed on this Python and is not in a lock, not
+`FOLDER` has the packages, each `REQUIREMENT` is where a walk begins, the project with its extras for one. A package that is needed on this Python and is not in a lock, not
 installed, or of a version that is not accepted, is told in a line, and the exit status is 1.
 """
 

@@ -246,8 +246,8 @@ class Pip:
         kept = {"PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
         for section in ("global", "install", ":env:"):  # the later wins
             for name, value in re.findall(rf"^{section}\.([a-z-]+)=(.+)$", done.stdout, re.MULTILINE):
-                if name in KEPT_SETTINGS:
-                    kept["PIP_" + name.upper().replace("-", "_")] = ast.literal_eval(value)
+                if name in KEPT_SETTINGS and (text := ast.literal_eval(value)):  # pip takes an empty variable for none
+                    kept["PIP_" + name.upper().replace("-", "_")] = text
         return kept
 
 
