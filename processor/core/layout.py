@@ -291,10 +291,9 @@ def are_ids(raws: Sequence[bytes | None]) -> bool:
 
 def _are_texts(raws: Sequence[bytes | None]) -> bool:
     """True if each is UTF-8 or None."""
-    try:
-        return all(map(bytes.isascii, raws)) or all(map(is_text, raws))  # type: ignore[arg-type]
-    except TypeError:
-        return _are_texts([raw for raw in raws if raw is not None])
+    if None in raws:
+        raws = [raw for raw in raws if raw is not None]
+    return all(map(bytes.isascii, raws)) or all(map(is_text, raws))  # type: ignore[arg-type]
 
 
 def optionals(raws: Sequence[bytes | None]) -> tuple[Iterable[bytes], ...]:

@@ -124,7 +124,7 @@ def _headers(rnd: Random, now: int, ids: Sequence[bytes]) -> Any:  # noqa: C901 
     elif end < 0.8:
         headers.append(("uow-end", rnd.choice([b"false", b"False", b"faLse"])))
     if rnd.random() < 0.3:
-        headers.append(("uow-component-id", rnd.choice([b"m1", b"m2", b"m3", b"", None, b"\xff"])))
+        headers.append(("uow-component-id", rnd.choice([b"m1", b"m2", "é".encode(), b"", None, b"\xff"])))
     if rnd.random() < 0.2:
         headers.append(("user", rnd.choice([b"u", None, b"\xff\x00"])))
     if rnd.random() < 0.15:

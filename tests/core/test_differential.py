@@ -253,3 +253,20 @@ def test_records_with_and_without_an_end_mark_are_all_read_in_bulk(monkeypatch: 
     task.process([FakeRecord(offset, each, b"v", None, T0, TP) for offset, each in enumerate(headers)])
     assert task.counts.delivered == 5
     assert looks == []
+
+
+@pytest.mark.parametrize("component_ids", [("é", None), (None, "é"), (None, None), ("é", "m2"), ("", None)])
+def test_component_ids_that_are_no_ascii_or_null_are_read_in_bulk_as_one_by_one(
+    component_ids: tuple[str | None, ...],
+) -> None:
+    records = [
+        FakeRecord(
+            offset,
+            [("uow-id", b"group-12"), ("uow-seq", b"%d" % (offset + 1)), ("uow-component-id", None if each is None else each.encode())],
+            b"value", b"group-12", T0 + offset, TP,
+        )
+        for offset, each in enumerate(component_ids)
+    ]  # fmt: skip
+    bulk = lived(new_task(policy_of()), [records])
+    assert bulk[2].held == len(records)
+    assert lived(new_task(policy_of(), fast_path=False), [[each] for each in records])[1:] == bulk[1:]
