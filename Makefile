@@ -55,14 +55,14 @@ producers:
 	@if command -v npm >/dev/null && [ ! -d $(PRODUCERS)/node/node_modules ]; then npm ci --no-audit --no-fund --prefix $(PRODUCERS)/node || true; fi
 	@if command -v go >/dev/null; then cd $(PRODUCERS)/go/kafka && GOFLAGS=-mod=readonly go mod download || true; fi
 
-test-pythons: setup ## two minutes of tests and a demo on each other tested Python of this machine (.venvs); ARGS=3.13 for one
-	@$(BIN)/python -m tools.pythons $(ARGS)
+test-pythons: setup ## two minutes of tests and a demo on each other tested Python of this machine (.venvs); ONLY=3.13 for one
+	@$(BIN)/python -m tools.pythons $(ONLY)
 
 bench: setup ## cost per component against the two comparison loops
 	@$(BIN)/python -m bench $(ARGS)
 
 gate: setup ## this tree by turns with the reference (bench/reference.md): fails when it is 15 % slower three times in a row
-	@$(BIN)/python -m bench.gate $(ARGS)
+	@$(BIN)/python -m bench.gate $(GATE)
 
 bench-audit: setup ## time and CPU of an audit beside those of the sink, of the same components
 	@$(BIN)/python -m bench.audit $(ARGS)
@@ -86,7 +86,7 @@ nightly: setup producers ## what `make ci` leaves out, bounded in time: HOURS=6 
 ci: TIERS = -m 'not docker and not drill'
 ci: PARALLEL = $(WITH_SPARK)
 ci: SKIPS = --no-skips
-ci: lint types arch gate producers test-pythons test ## what CI runs: `make test` with the tests of Spark and of other languages and Pythons, lint, types, import contracts and the gate
+ci: lint types arch producers test-pythons test gate ## what CI runs: `make test` with the tests of Spark and of other languages and Pythons, lint, types, import contracts and the gate
 
 ci-tools: setup ## what CI installs first: javac, Node, Go and Chromium, where they are missing
 	@$(BIN)/python tools/ci_tools.py
@@ -125,14 +125,14 @@ COMPILE = uv pip compile -q --universal --generate-hashes --python-version 3.11 
 FOR_WORKER = --extra worker --extra rules --extra postgresql
 FOR_SINK = --extra spark --extra java
 lock: setup ## maintainers: the newest set within pyproject.toml, *.in and jars.toml (docs/versions.md); RENEW= keeps what fits
-	for name in build go pip-oldest pip-newest; do $(COMPILE) $(RENEW) --no-annotate requirements/$$name.in -o requirements/$$name.lock; done
+	for name in build go pip-oldest pip-newest; do $(COMPILE) $(RENEW) --no-annotate requirements/$$name.in -o requirements/$$name.lock || exit 1; done
 	$(COMPILE) $(RENEW) --all-extras -c requirements/build.lock -c requirements/jars.in pyproject.toml -o requirements/all.lock
 	for part in client 'worker $(FOR_WORKER)' 'spark $(FOR_SINK)' 'production $(FOR_WORKER) $(FOR_SINK)'; do set -- $$part; name=$$1; shift; \
-		$(COMPILE) --no-annotate "$$@" -c requirements/all.lock pyproject.toml -o requirements/$$name.lock; done
+		$(COMPILE) --no-annotate "$$@" -c requirements/all.lock pyproject.toml -o requirements/$$name.lock || exit 1; done
 	$(BIN)/python tools/lock_jars.py
 
 clean: ## caches and reports
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage htmlcov build dist
 
 distclean: clean ## also the environment and the jars
-	rm -rf $(VENV) .venvs .jars .setup.lock
+	rm -rf $(VENV) .venvs .tools .jars .setup.lock

@@ -86,6 +86,7 @@ def has_go() -> bool:
 def install_go() -> str:
     """Installs Go into `.tools`, which the Makefile has on the path; the reason if that is not possible."""
     say(f"Go by {GO_LOCK.relative_to(ROOT)}")
+    shutil.rmtree(GO_FOLDER, ignore_errors=True)  # pip does not replace what is in a target folder
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "-q"]
     done = subprocess.run(
         [*pip, "--require-hashes", "--no-deps", "--only-binary", ":all:", "--target", GO_FOLDER, "-r", GO_LOCK],

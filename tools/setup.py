@@ -19,6 +19,8 @@ stages are up to date this starts no pip and touches no network. Does not belong
 import hashlib
 import importlib.util
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -117,13 +119,27 @@ def make_environment(folder: Path) -> None:
         )
     say(f"Python {sys.version.split()[0]} environment in {os.path.relpath(folder, ROOT)}")
     try:
-        venv.EnvBuilder(with_pip=True, clear=folder.exists(), symlinks=os.name != "nt").create(folder)
+        # one inside of the checkout is made by this program alone; another may be somebody's, who has no pip in it
+        clear = folder.exists() and folder.is_relative_to(ROOT)
+        venv.EnvBuilder(with_pip=True, clear=clear, symlinks=os.name != "nt").create(folder)
     except subprocess.CalledProcessError as error:
         sys.exit(
             f"setup: the environment in {folder} could not be made:\n{(error.output or b'').decode(errors='replace')}"
         )
     except OSError as error:
         sys.exit(f"setup: the environment in {folder} could not be made: {error}. {AGAIN}")
+
+
+def check_python(folder: Path) -> None:
+    """Stop where an environment is there that is of another Python."""
+    config, this = folder / "pyvenv.cfg", f"{sys.version_info.major}.{sys.version_info.minor}"
+    found = (
+        re.search(r"^version(?:_info)? *= *(\d+\.\d+)", config.read_text(), re.MULTILINE) if config.exists() else None
+    )
+    if found and found[1] != this:
+        sys.exit(
+            f"setup: {folder} has Python {found[1]}, this is {this}: name that Python with PYTHON, or another folder with VENV."
+        )
 
 
 def check_set(python: Path, packages: Path, locks: tuple[str, ...], *roots: str) -> None:
@@ -162,6 +178,7 @@ def python_packages() -> None:
     def pips() -> None:
         for which in PIPS:
             lock = f"requirements/pip-{which}.lock"
+            shutil.rmtree(VENV / "pips" / which, ignore_errors=True)  # the pip of an earlier lock
             pip("download", *LOCKED, "--dest", VENV / "pips" / which, "-r", lock, lock=lock)
 
     stage("build", digest(BUILD), "build tools", build_tools)
@@ -180,12 +197,9 @@ def install(part: str) -> None:
     lock, extras, jar_sets = PARTS[part]
     if VENV == ROOT / ".venv":
         sys.exit(f"setup: VENV names the folder to install into: make install PART={part} VENV=/opt/uow")
+    check_python(VENV)
     make_environment(VENV)
     here = packages_folder(VENV)
-    if here.parent.name not in {f"python{sys.version_info.major}.{sys.version_info.minor}", "Lib"}:
-        sys.exit(
-            f"setup: {VENV} has {here.parent.name}, this is {sys.version.split()[0]}: name that Python with PYTHON, or another folder with VENV."
-        )
     pip = pip_of(VENV)
     with tempfile.TemporaryDirectory(dir=VENV, prefix=".build-") as scratch:
         builder = Path(scratch, "venv")

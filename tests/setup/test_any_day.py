@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import venv
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 
 from tests.setup.package_index import Index, Project, fill, served, wheel
 from tests.setup.wheels import ROOT
-from tools.pip_runs import explain
+from tools.pip_runs import explain, packages_folder, watch
+from tools.setup import check_python, make_environment
 
 PIPS = Path(sys.prefix) / "pips"
 KNOWN = {"lock": "requirements/all.lock", "tested": "3.11, 3.12", "venv": ".venv"}
@@ -312,3 +314,28 @@ def test_the_set_up_runs_pip_in_no_other_way() -> None:
     )
     assert len(calls) >= 6
     assert [call for call in calls if "*LOCKED" not in call and '"--no-deps"' not in call] == []
+
+
+def test_an_environment_of_somebody_else_that_has_no_pip_loses_nothing(tmp_path: Path) -> None:
+    """`uv venv` makes such ones; the advice of a missing extra names the environment of the application."""
+    folder = tmp_path / "theirs"
+    venv.EnvBuilder(with_pip=False).create(folder)
+    theirs = packages_folder(folder) / "their_module.py"
+    theirs.write_text("")
+    make_environment(folder)
+    assert theirs.exists()
+    assert any(packages_folder(folder).glob("pip-*.dist-info"))
+
+
+@pytest.mark.parametrize("name", ["version", "version_info"])  # as venv writes it, and as uv
+def test_an_environment_of_another_python_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "pyvenv.cfg").write_text(f"home = /usr/bin\n{name} = 3.9.2\n")
+    with pytest.raises(SystemExit, match=r"has Python 3\.9, this is"):
+        check_python(tmp_path)
+
+
+def test_output_that_is_no_utf8_is_read_to_its_end() -> None:
+    lines: list[str] = []
+    program = [sys.executable, "-c", "import os; os.write(1, b'caf\\xe9\\n' * 50_000)"]
+    assert watch(program, lambda: "", lines.append) == 0
+    assert len(lines) == 50_000
