@@ -18,6 +18,7 @@ from uow.client.deliveries import Steps, read_steps, write_steps
 from uow.ops.mirror import Place
 from uow.processor.engine.ports import Committed, Tp
 from uow.processor.kafka.clients import Clients
+from uow.processor.kafka.error_table import is_passing
 from uow.processor.kafka.log_reader import REQUEST_S
 from uow.processor.kafka.worker_settings import WorkerSettings
 from uow.topics.admin import TIMEOUT_S
@@ -47,7 +48,7 @@ def reading_groups(
     for group in sorted(set(groups) - set(not_these)):
         offsets = {
             Tp(row.topic, row.partition): Committed(row.offset, row.metadata or "")
-            for row in _rows_of(client, group)
+            for row in committed_rows(client, group, settled=True)
             if row.topic in topics and row.offset >= 0
         }
         if offsets:
@@ -55,21 +56,39 @@ def reading_groups(
     return found
 
 
-def _is_unsettled(failure: BaseException) -> bool:
-    return (
-        isinstance(failure, ck.KafkaException) and failure.args[0].code() == ck.KafkaError.UNSTABLE_OFFSET_COMMIT
-    )  # a transaction of a member that has just gone
+def _is_answered_later(failure: BaseException) -> bool:
+    """True if the broker has answered, and will answer otherwise: a coordinator that moves, a transaction of a member that has just gone."""
+    return isinstance(failure, ck.KafkaException) and failure.args[0].code() > 0 and is_passing(failure.args[0])
 
 
-@retry(retry=retry_if_exception(_is_unsettled), stop=stop_after_delay(SETTLED_S), wait=wait_fixed(0.1), reraise=True)
-def _rows_of(client: AdminClient, group: str) -> Sequence[ck.TopicPartition]:
+def committed_rows(client: AdminClient, group: str, *, settled: bool = False) -> Sequence[ck.TopicPartition]:
+    """All that a group has committed.
+
+    Args:
+        client: On the cluster.
+        group: The group's name.
+        settled: True to wait for the ends of transactions over its offsets.
+
+    Raises:
+        KafkaException: There is no such group, it may not be described, or there was no answer in time.
+    """
     asked = [ck.ConsumerGroupTopicPartitions(group)]
-    answer = client.list_consumer_group_offsets(asked, require_stable=True, request_timeout=TIMEOUT_S)
-    rows: Sequence[ck.TopicPartition] = answer[group].result().topic_partitions
-    for row in rows:
-        if row.error is not None:
-            raise ck.KafkaException(row.error)
-    return rows
+
+    @retry(
+        retry=retry_if_exception(_is_answered_later),
+        stop=stop_after_delay(SETTLED_S if settled else TIMEOUT_S),
+        wait=wait_fixed(0.1),
+        reraise=True,
+    )
+    def ask() -> Sequence[ck.TopicPartition]:
+        answer = client.list_consumer_group_offsets(asked, require_stable=settled, request_timeout=TIMEOUT_S)
+        rows: Sequence[ck.TopicPartition] = answer[group].result().topic_partitions
+        for row in rows:
+            if row.error is not None:
+                raise ck.KafkaException(row.error)
+        return rows
+
+    return ask()
 
 
 class GroupOffsets:

@@ -25,6 +25,7 @@ from uow.client.references import END_EVENTS
 from uow.client.strict_log import read_registry, record_of
 from uow.config.loading import Settings
 from uow.errors import OrderConfigError
+from uow.ops.consumer_groups import committed_rows
 from uow.processor.kafka.log_offsets import offset_of
 from uow.schemas.error_classes import ConfigError
 from uow.terminal.printing import wall_clock_ms
@@ -188,10 +189,8 @@ def _era_of(registry: StrictRegistry) -> Era:
 
 def _rows(client: AdminClient, era: Era, group: str, units: str) -> list[TopicPartition]:
     """The group's committed offsets for the topics of the era that it reads; -1 and less for none."""
-    asked = ConsumerGroupTopicPartitions(group)
     try:
-        answer = client.list_consumer_group_offsets([asked], request_timeout=admin.TIMEOUT_S)[group].result()
-        committed = {(row.topic, row.partition): row.offset for row in answer.topic_partitions}
+        committed = {(row.topic, row.partition): row.offset for row in committed_rows(client, group)}
     except KafkaException as failure:
         if failure.args[0].code() != failure.args[0].GROUP_ID_NOT_FOUND:
             raise

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
     ConsumerGroupType,
     IsolationLevel,
     KafkaException,
@@ -23,6 +22,7 @@ from confluent_kafka.admin import AdminClient
 from uow.client.blocking import Block, read_block
 from uow.client.kafka_port import Librdkafka, LogWatch, consumer_properties
 from uow.config.loading import Settings
+from uow.ops.consumer_groups import committed_rows
 from uow.ops.eras import differences, disagreement, end_offsets, registry_of
 from uow.ops.findings import CheckResult, Finding, ok
 from uow.schemas.error_classes import DecodeError
@@ -261,10 +261,8 @@ def committed_by_groups(client: AdminClient) -> dict[str, dict[Place, tuple[int,
     found: dict[str, dict[Place, tuple[int, str]]] = {}
     for each in listed:
         if each.type in (ConsumerGroupType.CLASSIC, ConsumerGroupType.CONSUMER, ConsumerGroupType.UNKNOWN):
-            asked = ConsumerGroupTopicPartitions(each.group_id)
             try:
-                answer: Any = client.list_consumer_group_offsets([asked], request_timeout=ANSWER_S)
-                rows = answer[each.group_id].result().topic_partitions
+                rows = committed_rows(client, each.group_id)
             except KafkaException:  # it went away meanwhile, or is not ours to see
                 continue
             found[each.group_id] = {(row.topic, row.partition): (row.offset, row.metadata or "") for row in rows}
