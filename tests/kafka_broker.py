@@ -8,13 +8,17 @@ import os
 import tarfile
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from tests.processes import PATIENCE_S, wait_for
 from uow.embedded.broker import EmbeddedBroker
+from uow.processor.kafka.error_table import is_passing
 
 IMAGE = "apache/kafka:4.3.1"
 
@@ -124,6 +128,35 @@ def _tar(name: str, content: bytes) -> bytes:
             entry.size, entry.mode = len(content), 0o644
             archive.addfile(entry, io.BytesIO(content))
         return out.getvalue()
+
+
+def committed_rows(bootstrap: str, group: str, places: Iterable[tuple[str, int]]) -> list[TopicPartition]:
+    """What a group has committed at these topics and partitions, with all that is beside it; the only way a test looks at it.
+
+    A coordinator that is new, or moves, answers a moment later: it is asked again. Of a transaction its end is waited for.
+    """
+    rows: list[TopicPartition] = []
+
+    def answered() -> bool:
+        try:
+            rows[:] = consumer.committed([TopicPartition(*place) for place in asked], timeout=PATIENCE_S)
+        except KafkaException as failure:
+            if not is_passing(failure.args[0]):
+                raise
+            return False
+        faults = [row.error for row in rows if row.error is not None]
+        for fault in faults:
+            if not is_passing(fault):
+                raise KafkaException(fault)
+        return not faults
+
+    asked = list(places)
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "isolation.level": "read_committed"})
+    try:
+        wait_for(answered, what=f"committed offsets of {group}")
+    finally:
+        consumer.close()
+    return rows
 
 
 def scratch_folders() -> set[Path]:

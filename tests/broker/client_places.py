@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.kafka_broker import committed_rows
 from tests.processes import PATIENCE_S, wait_for
 from uow.schemas import codec
 from uow.schemas.records import (
@@ -49,9 +50,7 @@ class Topics:
 
     def committed(self, topic: str, group: str, partition: int = 0) -> int:
         """Committed offset of a group; -1001 for none."""
-        reader = Consumer({"bootstrap.servers": self.bootstrap, "group.id": group, "isolation.level": "read_committed"})
-        (row,) = reader.committed([TopicPartition(topic, partition)], timeout=PATIENCE_S)
-        reader.close()
+        (row,) = committed_rows(self.bootstrap, group, [(topic, partition)])
         return row.offset
 
     def end(self, topic: str, partition: int = 0) -> int:

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from client_places import Topics
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import TopicPartition
 
 import uow
+from tests.kafka_broker import committed_rows
 from tests.processes import PATIENCE_S
 from uow.config.loading import Settings, load
 from uow.ops.eras import record_strictness, registry_of
@@ -64,8 +65,7 @@ class StrictPlace:
 
     def row(self, group: str) -> TopicPartition:
         """The group's committed offset, with all that is beside it."""
-        asked = ConsumerGroupTopicPartitions(group, [TopicPartition(self.units, 0)])
-        (row,) = self.places.admin.list_consumer_group_offsets([asked])[group].result(PATIENCE_S).topic_partitions
+        (row,) = committed_rows(self.bootstrap, group, [(self.units, 0)])
         return row
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from tests.broker.worker_places import Destination, decoded
-from tests.kafka_broker import Kafka
+from tests.kafka_broker import Kafka, committed_rows
 from tests.processes import PATIENCE_S, Process, wait_for
 from tests.report.summaries import EMPTY
 from uow import connect
@@ -176,9 +176,7 @@ def test_a_forwarder_gives_a_component_up_and_its_unit_with_it_w62(place: Destin
         assert (answer.done, answer.id, answer.by) == (True, "order", "gadget-planet")
         assert answer.text.startswith("closes the group as cancelled: 2 components")
         assert not open_groups(place)
-    consumer = Consumer({"bootstrap.servers": place.bootstrap, "group.id": place.name})
-    (position,) = consumer.committed([TopicPartition(hop, message.partition)], timeout=PATIENCE_S)
-    consumer.close()
+    (position,) = committed_rows(place.bootstrap, place.name, [(hop, message.partition)])
     assert position.offset == message.offset + 1, "command and position are one transaction"
     errors = [dict(record.headers()) for record in place.read(f"{place.name}.errors")]
     assert [each["uow-seq"] for each in errors] == [b"1", b"3"]

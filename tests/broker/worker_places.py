@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, ResourceType
 
+from tests.kafka_broker import committed_rows
 from tests.processes import PATIENCE_S, Process, wait_for
 from uow.cli.main import main
 from uow.config.loading import load
@@ -231,13 +232,8 @@ class Destination:
 
     def positions(self) -> dict[int, int]:
         """The group's committed offsets."""
-        consumer = Consumer(
-            {"bootstrap.servers": self.bootstrap, "group.id": f"A-{self.name}", "isolation.level": "read_committed"}
-        )
-        rows = consumer.committed(
-            [TopicPartition(self.components, number) for number in range(self.partitions)], timeout=PATIENCE_S
-        )
-        consumer.close()
+        places = [(self.components, number) for number in range(self.partitions)]
+        rows = committed_rows(self.bootstrap, f"A-{self.name}", places)
         return {row.partition: max(row.offset, 0) for row in rows}
 
     def committed(self) -> int:
