@@ -27,6 +27,7 @@ SETTINGS = {
     "offsets.topic.replication.factor": "3",
     "transaction.state.log.replication.factor": "3",
     "transaction.state.log.min.isr": "2",
+    "broker.session.timeout.ms": "3000",  # others take over from one that is silent
     "replica.lag.time.max.ms": "4000",  # a follower that stands still holds the high watermark back so long, then it leaves
     "replica.fetch.wait.max.ms": "100",
     "controlled.shutdown.enable": "true",

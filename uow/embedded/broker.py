@@ -70,12 +70,15 @@ SETTINGS = {
     "log.cleaner.enable": "true",
     "log.cleaner.threads": "1",
     "log.cleaner.dedupe.buffer.size": "16777216",
-    # a killed node can register again only after its old session has timed out: 9 s by default
-    "broker.session.timeout.ms": "3000",
+    # one node: nobody takes over when it is silent for a while, as on a busy machine or a notebook that was asleep
+    "broker.session.timeout.ms": "60000",
     "broker.heartbeat.interval.ms": "500",
     "num.network.threads": "2",
     "num.io.threads": "4",
 }
+
+AFTER_A_KILL = {"broker.session.timeout.ms": "3000"}
+"""A killed node can register again only after its old session has timed out, by the settings of now."""
 
 
 class Tier(Enum):
@@ -156,7 +159,7 @@ class EmbeddedBroker:
         self.port = port
         self.heap = heap
         self.flags = [*tier.value, *jvm_flags]
-        self.settings = {**SETTINGS, **(settings or {})}
+        self.settings = dict(settings or {})
         self._advertised = advertised
         self._behind = 0
         self._watcher: subprocess.Popen[str] | None = None
@@ -187,6 +190,11 @@ class EmbeddedBroker:
     def data(self) -> Path:
         """The folder of Kafka's partitions."""
         return self.folder / "data"
+
+    @property
+    def _was_killed(self) -> bool:
+        """True if there are data, and Kafka has not closed them."""
+        return (self.data / "meta.properties").exists() and not (self.data / ".kafka_cleanshutdown").exists()
 
     @property
     def is_running(self) -> bool:
@@ -311,6 +319,8 @@ class EmbeddedBroker:
     def _properties(self, controller: int) -> dict[str, str]:
         """All of `server.properties`; `controller`: a free port."""
         settings = {
+            **SETTINGS,
+            **(AFTER_A_KILL if self._was_killed else {}),
             **self.settings,
             "controller.quorum.voters": f"1@{HOST}:{controller}",
             "listeners": f"PLAINTEXT://{HOST}:{self.port},CONTROLLER://{HOST}:{controller}",
