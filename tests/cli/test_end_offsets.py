@@ -27,7 +27,7 @@ class Client:
 
 
 def test_a_partition_that_has_no_leader_yet_is_asked_for_again() -> None:
-    client: Any = Client(KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+    client: Any = Client(KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError._NOENT)
     assert end_offsets(client, {"a": 2}) == {"a": (7, 7)}
     assert client.codes == []
 

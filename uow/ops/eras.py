@@ -217,7 +217,11 @@ def _present(settings: Settings, client: AdminClient, destination: str) -> dict[
 
 def _has_no_leader_yet(failure: BaseException) -> bool:
     """True while brokers do not know yet who leads a partition of a topic that was made a moment ago."""
-    codes = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+    codes = (
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError._NOENT,
+    )  # the last is the library's own word
     return isinstance(failure, KafkaException) and failure.args[0].code() in codes
 
 
