@@ -21,7 +21,9 @@ from uow.prove.seen_records import Findings
 from uow.prove.timeline import EventLog
 
 STEP_PATIENCE_S = 25.0
-"""Seconds after which a step is considered unreachable: the worker owns no partition, or no records flow."""
+"""Seconds after which a step is considered out of reach: the worker owns no partition, no records flow, or the machine is busy."""
+PUT_OFFS = 3
+"""So often a worker is restarted for a step that it did not reach; then it is killed without one."""
 
 METRICS_S = 5.0
 BREATH_S = 4.0
@@ -94,7 +96,7 @@ class SupervisedWorker:
         self._planned: Fault | None = None
         self._happened: FaultKind | None = None
         self._started = self._ready_at = self._frozen_at = self._survived_at = 0.0
-        self._runs = 0
+        self._runs = self._put_off = 0
         self._restart_requested = self._is_leaving = self._is_armed = False
 
     @property
@@ -170,6 +172,9 @@ class SupervisedWorker:
         match fault.kind:
             case FaultKind.KILL if running >= fault.after_s:
                 self._kill(fault)
+            case FaultKind.STEP if ready >= STEP_PATIENCE_S and self._put_off < PUT_OFFS:
+                self._put_off += 1
+                self._restart_in_order()
             case FaultKind.STEP if ready >= STEP_PATIENCE_S:
                 self._kill(Fault(FaultKind.KILL))
             case FaultKind.STOP if ready >= fault.after_s:
