@@ -13,15 +13,12 @@ from tests.drill import defective
 from tests.kafka_broker import Kafka
 from uow.embedded.broker import EmbeddedBroker
 from uow.prove.faults import Fault, FaultKind
-from uow.prove.frames import Api, Proxy
+from uow.prove.frames import Api, FrameRule, Proxy
 from uow.prove.frames import FrameFault as How
 from uow.prove.round import Round, RoundCluster, Setup
 
 KILLS = (Fault(FaultKind.STEP, step="committed", turn=9), Fault(FaultKind.STEP, step="produced", turn=9))
 
-
-ENDS = (Fault(FaultKind.FRAMES, after_s=4.0, lasts_s=16.0, way=How.HOLD, requests={Api.END_TXN}, share=0.5),)
-"""Late ends of transactions; meanwhile most beginnings of producers are cut off."""
 
 JUMP = (Fault(FaultKind.CLOCK, after_s=2.0, lasts_s=5.0, shift_s=300.0),)
 
@@ -68,9 +65,25 @@ def proxied() -> Iterator[RoundCluster]:
 def test_producer_that_goes_on_after_a_break_nobody_was_told_of_is_caught(
     proxied: RoundCluster, tmp_path: Path, unique: str, defect: str
 ) -> None:
-    """ER-11: librdkafka holds back what it has said often, or was told to say nothing; the worker as it is goes through the same."""
+    """ER-11: librdkafka holds back what it has said often, or was told to say nothing; the worker as it is goes through the same.
+
+    Its first producer is cut off twice while it begins, then at the end of its first transaction; that end arrives late, in the next one.
+    """
     command = [sys.executable, defective.__file__, defect] if defect else []
-    setup = Setup(f"defect-{zlib.crc32(unique.encode()):x}", 7, ENDS, worker_names=("a",), quiet_s=60, rate=300)
+    proxy = proxied.proxy
+    assert proxy is not None
+    proxy.add(FrameRule(How.CUT, {Api.INIT_PRODUCER_ID}, times=2))
+    proxy.add(FrameRule(How.RELEASE, {Api.TXN_OFFSET_COMMIT}, skip=1, times=1))
+    late = proxy.add(FrameRule(How.HOLD, {Api.END_TXN}, times=1))
+    setup = Setup(
+        f"defect-{zlib.crc32(unique.encode()):x}",
+        7,
+        KILLS[:1],
+        worker_names=("a",),
+        quiet_s=20 if defect else 60,
+        rate=300,
+    )
     result = Round(proxied, tmp_path / "round", setup, command).run()
+    assert late.hits == 1
     assert ("not fenced" in result.findings.anomalies) == bool(defect), result.findings.texts
     assert result.is_good != bool(defect), result.findings.texts
