@@ -284,8 +284,8 @@ def test_a_batch_that_the_library_will_not_inflate_is_passed_over(
 DIES = """
 import os, signal, sys, uow
 bootstrap, destination = sys.argv[1:]
-sessions = {"session.timeout.ms": 1000, "heartbeat.interval.ms": 300}
-with uow.connect(bootstrap) as connection, connection.units(destination, group=destination, kafka=sessions) as reader:
+# under its own name the next one takes the place of one that was killed at once, however long sessions last
+with uow.connect(bootstrap, client_id=destination) as connection, connection.units(destination, group=destination) as reader:
     for unit in reader:
         print(unit.id, unit.delivery_count, flush=True)
         if unit.id.startswith("poison"):
