@@ -101,16 +101,27 @@ def test_an_unknown_destination_is_wrong_configuration(call: Callable[..., Any])
         assert "nowhere" in result.stderr
 
 
+PATIENT = """
+from uow.cli.main import main
+from uow.spark_sink import delta_sink
+delta_sink.STOP_SECONDS = 600
+main()
+"""
+
+
 def test_sigterm_ends_a_running_sink_after_its_batch_and_other_runs_go_on_from_there(
     stage: Stage, tmp_path: Path, spawn: Callable[..., Any]
 ) -> None:
-    """The batch in hand is finished, the exit status is 0; runs with and without `--once` share the checkpoint. Metrics tell of it."""
+    """The batch in hand is finished, the exit status is 0; runs with and without `--once` share the checkpoint. Metrics tell of it.
+
+    It is the first one of a new JVM, which takes as long as the machine likes: the sink is told to wait for it that long.
+    """
     stage.send([c(f"x{number}", 1, end=True) for number in range(300)])
     stage.work()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     at = "--tables", stage.tables.root, "--metrics-port", port
-    child = spawn("uow", "sink", "-c", configured(tmp_path, stage), *at)
+    child = spawn("python", "-c", PATIENT, "sink", "-c", configured(tmp_path, stage), *at)
     checkpoint = StreamCheckpoint(stage.tables.checkpoint)
 
     def planned() -> bool:
