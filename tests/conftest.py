@@ -18,8 +18,9 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.forked_worker import ForkedWorker
+import pytest_timeout
 from tests.kafka_broker import Given, Kafka, docker_answers, origin, running_broker
-from tests.processes import PATIENCE_S, Process, wait_for
+from tests.processes import PATIENCE_S, Patience, Process, wait_for
 
 pytest_plugins = ["tests.skipped_tests"]
 
@@ -195,6 +196,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if name in asked:
                 item.add_marker(name)
         if item.get_closest_marker("spark"):
+LOOK_S = 5.0
+"""So often a test is asked whether it is over its limit."""
             # py4j leaves sockets to its JVM to the garbage collector, whenever that comes
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
         marked = [item.get_closest_marker(name) is not None for name in ("spark", "slow", "broker")]
@@ -245,6 +248,25 @@ def unique(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def topic_prefix(unique: str) -> str:
     """The same, under the name that says what for."""
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
+    """A test's limit is there to end what hangs; time in which the machine had no time for it does not count (decision 110)."""
+    patience = Patience(settings.timeout)
+
+    def look(*_: object) -> None:
+        if patience.is_over:
+            pytest_timeout.timeout_sigalrm(item, settings)
+        signal.setitimer(signal.ITIMER_REAL, min(LOOK_S, settings.timeout))
+
+    def cancel() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+    item.cancel_timeout = cancel  # type: ignore[attr-defined]
+    signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, min(LOOK_S, settings.timeout))
+    return True
+
+
     return unique
 
 

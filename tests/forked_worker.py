@@ -9,14 +9,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 
-from tests.processes import PATIENCE_S, Process
+from tests.processes import PATIENCE_S, Process, wait_for
 from uow.cli.main import main
 
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -45,9 +44,10 @@ class ForkedWorker(Process):
         return code if code is None or code >= 0 else 128 - code
 
     def wait(self, timeout: float = PATIENCE_S) -> int:
-        self._process.join(timeout)
-        if self.status is None:
-            raise subprocess.TimeoutExpired(self.command, timeout)
+        wait_for(
+            lambda: self.status is not None, timeout, lambda: f"end of {self.command}; it said:\n{self.output[-3000:]}"
+        )
+        assert self.status is not None
         return self.status
 
     def end(self, patience: float) -> int:

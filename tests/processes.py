@@ -11,7 +11,32 @@ from pathlib import Path
 from uow.embedded import child_processes as children
 
 PATIENCE_S = 90
-"""Deadline of everything that is to happen. It costs nothing when it happens, also on a machine with other work; a test ends after `timeout` of pytest."""
+"""Deadline of everything that is to happen. It costs nothing when it happens; a test ends after `timeout` of pytest. Both are counted by `Patience`."""
+CORES = os.cpu_count() or 1
+
+
+class Patience:
+    """A deadline that only a hang misses: the time that counts is the share of it that this machine has for one of all who want to run (decision 110).
+
+    Args:
+        seconds: The deadline on a machine without other work.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._left_s, self._looked_at = seconds, time.monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        """True once the time is used up. It has to be asked often, since the load is that of now."""
+        now = time.monotonic()
+        self._left_s -= (now - self._looked_at) / stretched(1)
+        self._looked_at = now
+        return self._left_s < 0
+
+
+def stretched(seconds: float) -> float:
+    """A time-out for a call that waits by itself, such as `subprocess.run`: as long as `Patience` would have at the load of now."""
+    return seconds * max(1.0, os.getloadavg()[0] / CORES)
 
 
 class Process(children.ChildProcess):
@@ -27,6 +52,9 @@ class Process(children.ChildProcess):
 
     def wait(self, timeout: float = PATIENCE_S) -> int:
         """Wait for the end; the exit status."""
+        wait_for(
+            lambda: self.status is not None, timeout, lambda: f"end of {self.command}; it said:\n{self.output[-3000:]}"
+        )
         return super().wait(timeout)
 
     def terminate(self, timeout: float = PATIENCE_S) -> int:
@@ -57,9 +85,9 @@ def wait_for(
     condition: Callable[[], object], timeout: float = PATIENCE_S, what: str | Callable[[], str] = "condition"
 ) -> None:
     """Wait until a condition holds, with a deadline; the only way a test waits."""
-    deadline = time.monotonic() + timeout
+    patience = Patience(timeout)
     while not condition():
-        if time.monotonic() > deadline:
+        if patience.is_over:
             raise AssertionError(f"not within {timeout} s: {what() if callable(what) else what}")
         time.sleep(0.05)
 

@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 
 import uow
 from tests.broker.worker_places import Destination
-from tests.processes import PATIENCE_S
+from tests.processes import PATIENCE_S, stretched
 from uow.cli.main import main
 from uow.schemas import codec
 from uow.schemas.records import ComponentRecord, Reference, Source, Unit, UnitOutcome
@@ -179,7 +179,7 @@ def test_uow_read_goes_through_all_of_it(places: Topics, destination: str, poiso
             str(len(poisoned)),
             *group,
         ]
-        done = subprocess.run(command, timeout=60, check=False, capture_output=True, text=True)
+        done = subprocess.run(command, timeout=stretched(60), check=False, capture_output=True, text=True)
         assert [line.split("  ")[0] for line in done.stdout.splitlines() if line[0] != " "] == poisoned
         assert (done.returncode, "Traceback" in done.stderr) == (1, False)  # something could not be read
         assert f"{destination}.units/0/0 " in done.stderr
@@ -311,7 +311,7 @@ def test_a_unit_that_kills_its_consumer_meets_the_limit_that_the_workers_were_to
     for _ in range(10):
         died = subprocess.run(
             [sys.executable, "-c", DIES, place.bootstrap, place.name],
-            timeout=90,
+            timeout=stretched(90),
             check=False,
             capture_output=True,
             text=True,

@@ -16,7 +16,7 @@ import pytest
 from client_places import Topics
 
 import uow
-from tests.processes import PATIENCE_S
+from tests.processes import PATIENCE_S, stretched
 from uow import errors
 
 
@@ -206,7 +206,9 @@ with uow.connect(bootstrap, kafka={"session.timeout.ms": 6000}) as connection:
 def test_the_next_reader_gets_a_whole_unit_again_when_the_first_is_killed(places: Topics, destination: str) -> None:
     """W-14: rule 4 also when the consumer changes in the middle."""
     places.deliver(destination, "a")
-    killed = subprocess.run([sys.executable, "-c", KILLED, places.bootstrap, destination], timeout=60, check=False)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, places.bootstrap, destination], timeout=stretched(60), check=False
+    )
     assert killed.returncode == -signal.SIGKILL
     with uow.connect(places.bootstrap) as connection:
         (unit,) = taken(connection.units(destination, group=destination), 1, timeout=30)

@@ -17,7 +17,7 @@ from client_places import Topics, headers_of
 
 import uow
 from tests.broker.worker_places import Destination
-from tests.processes import wait_for
+from tests.processes import stretched, wait_for
 from uow import errors
 from uow.schemas import codec
 from uow.schemas.records import Outcome
@@ -242,7 +242,9 @@ with uow.connect(bootstrap, transactional_id=destination) as connection, connect
 
 def test_a_killed_producer_leaves_nothing_and_its_successor_need_not_wait(places: Topics, destination: str) -> None:
     """W-47: a restart with the same transactional id ends the orphan at once."""
-    killed = subprocess.run([sys.executable, "-c", KILLED, places.bootstrap, destination], timeout=60, check=False)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, places.bootstrap, destination], timeout=stretched(60), check=False
+    )
     assert killed.returncode == -signal.SIGKILL
     assert len(places.read(f"{destination}.components", "read_uncommitted")) == 2
     with (
@@ -315,7 +317,7 @@ def test_the_examples_run(places: Topics, destination: str) -> None:
     seen: set[tuple[int | None, int | None]] = set()
 
     def sent_by(name: str) -> list[Any]:
-        subprocess.run([sys.executable, f"examples/{name}"], env=environ, timeout=60, check=True)
+        subprocess.run([sys.executable, f"examples/{name}"], env=environ, timeout=stretched(60), check=True)
         found = [(record.partition(), record.offset(), record) for record in places.read(f"{destination}.components")]
         new = [record for partition, offset, record in found if (partition, offset) not in seen]
         seen.update((partition, offset) for partition, offset, _ in found)

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from tests.demo_run import DemoRun, Seen
-from tests.processes import PATIENCE_S, is_alive, wait_for
+from tests.processes import PATIENCE_S, is_alive, stretched, wait_for
 from tests.spark.delta_rows import table_rows
 
 UOW = Path(sys.executable).with_name("uow")
@@ -168,7 +168,7 @@ def test_the_log_gives_the_same_units_again_and_under_fail_group_those_without_a
 def rebuilt(demo: DemoRun, status: int, *options: str) -> Any:
     """What `uow rebuild --dry-run` says of the story's log."""
     command = [UOW, "rebuild", "megazon", "--dry-run", "--json", "-c", demo.folder / "uow.toml", *options]
-    done = subprocess.run(command, capture_output=True, timeout=STORY_S, check=False)
+    done = subprocess.run(command, capture_output=True, timeout=stretched(STORY_S), check=False)
     assert done.returncode == status, done.stderr
     return json.loads(done.stdout)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import stretched
 from tests.report.summaries import EMPTY, HOSTILE, NOW, OPEN, ORDINARY
 from uow.report.sections import report_page
 
@@ -34,7 +35,11 @@ class Rendered:
         options += ["--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=20000", "--enable-logging=stderr"]
         options += ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses to run as root with it
         done = subprocess.run(
-            [BROWSER, *options, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=240, check=True
+            [BROWSER, *options, "--dump-dom", page.as_uri()],
+            capture_output=True,
+            text=True,
+            timeout=stretched(240),
+            check=True,
         )
         self.dom = re.sub("<script>.*?</script>", "", done.stdout, flags=re.DOTALL)
         self.complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line]

@@ -16,6 +16,7 @@ from fastavro.schema import to_parsing_canonical_form
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.processes import stretched
 from uow.schemas import framing
 from uow.schemas.codec import without_logical_types
 from uow.schemas.error_classes import DecodeError
@@ -140,7 +141,7 @@ def test_importing_the_frames_brings_in_neither_an_avro_package_nor_a_file() -> 
         "assert not {'fastavro', 'avro', 'confluent_kafka', 'urllib.request'} & {*sys.modules}; "
         "assert f.definition_text.cache_info().currsize == 0 and f.known.cache_info().currsize == 0"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=stretched(60))
 
 
 def test_the_page_about_the_wire_format_names_the_fingerprints_that_are_written() -> None:

@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tests.fake_record import FakeRecord
+from tests.processes import Patience
 from tests.spark.delta_rows import nested_components, table_rows
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.ports import Plan, Tp
@@ -201,9 +202,9 @@ class Stage:
     def work(self) -> None:
         """Everything that was sent becomes outputs, in one transaction, and the offsets are committed."""
         records: dict[int, list[Any]] = {p: [] for p in range(PARTITIONS)}
-        deadline = time.monotonic() + DEADLINE_S
+        patience = Patience(DEADLINE_S)
         while sum(map(len, records.values())) < sum(self._sent.values()):
-            assert time.monotonic() < deadline, "not all that was sent could be read"
+            assert not patience.is_over, "not all that was sent could be read"
             for message in self._consumer.consume(1000, 0.5):
                 assert message.error() is None, message.error()
                 partition = message.partition()
@@ -257,9 +258,9 @@ class Stage:
         consumer = Consumer(own, logger=QUIET)
         consumer.assign([TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
         found, ends = [], 0
-        deadline = time.monotonic() + DEADLINE_S
+        patience = Patience(DEADLINE_S)
         while ends < PARTITIONS:
-            assert time.monotonic() < deadline, f"{topic} has no end"
+            assert not patience.is_over, f"{topic} has no end"
             message = consumer.poll(0.5)
             if message is None:
                 continue
