@@ -33,8 +33,8 @@ demo: setup ## both stories on an embedded broker; ARGS='low-stock --keep' for o
 # Nine processes, which share a broker, also on two cores: they wait more than they work. With Spark's tests seven, of which three have a session each. PARALLEL= for one.
 PARALLEL ?= -n 9 --no-loadscope-reorder
 WITH_SPARK = -n 7 --no-loadscope-reorder
-# A test that fails is tried once more, and what it failed with is printed (decision 67); RERUNS=0 to see each at its first try.
-RERUNS  ?= 1
+# A test is tried once (decision 110). RERUNS=1 tries one that fails once more, says so, and keeps it in .flaky/tried-twice.jsonl.
+RERUNS  ?= 0
 # Tests with a Spark session, one in a hundred, take as long as all others together (decision 103): `make ci` has them, and is one run of both.
 TIERS   ?= -m 'not spark and not docker and not drill and not clients'
 test: setup ## every test but those with a Spark session, the docker tier and the drills; ARGS='-k name' selects

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import os
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+import pytest_timeout
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.forked_worker import ForkedWorker
-import pytest_timeout
 from tests.kafka_broker import Given, Kafka, docker_answers, origin, running_broker
 from tests.processes import PATIENCE_S, Patience, Process, wait_for
 
@@ -37,16 +40,49 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
+SECOND_TRIES = Path(".flaky/tried-twice.jsonl")
+"""Tests that failed and were tried again, by `make test RERUNS=1`."""
+
+
 def pytest_report_header() -> str:
     """Say which Kafka the run uses."""
     return f"kafka: {origin()}"
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what each test failed with that passed when it was tried again (decision 67)."""
-    for report in terminalreporter.getreports("rerun"):
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say how many tests were tried again, print what they failed with, and keep it (decision 110)."""
+    if hasattr(config, "workerinput"):
+        return  # the run has one summary, and this is a process of it
+    again: list[Any] = terminalreporter.getreports("rerun")
+    for report in again:
         terminalreporter.write_sep("_", f"{report.nodeid}, tried again")
         terminalreporter.write_line(report.longreprtext)
+    if again:
+        keep_second_tries(again, config.rootpath)
+    names = {
+        report.nodeid for kind in ("passed", "failed", "error", "rerun") for report in terminalreporter.getreports(kind)
+    }
+    tried, off = (
+        len({report.nodeid for report in again}),
+        "" if config.getoption("reruns", 0) else " (second tries are off)",
+    )
+    line = f"flaky: {tried} of {len(names)} tests tried again{off}" + (f"; they are in {SECOND_TRIES}" if again else "")
+    terminalreporter.write_sep("!" if again else "-", line, bold=bool(again), red=bool(again))
+
+
+def keep_second_tries(reports: list[Any], root: Path) -> None:
+    """One line for each: which test, when, of which revision, on how busy a machine, and what it failed with."""
+    file = root / SECOND_TRIES
+    file.parent.mkdir(exist_ok=True)
+    asked = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
+    run = {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "revision": asked.stdout.strip(),
+        "load": os.getloadavg(),
+    }
+    with file.open("a") as kept:
+        for report in reports:
+            kept.write(json.dumps({"test": report.nodeid, **run, "failure": report.longreprtext}) + "\n")
 
 
 SPARK_SESSIONS = (
@@ -160,6 +196,8 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc]
         return next((f"spark {number}" for number, files in enumerate(SPARK_SESSIONS) if name in files), file)
 
 
+LOOK_S = 5.0
+"""So often a test is asked whether it is over its limit."""
 SHARED = pytest.StashKey[ExitStack]()
 """Ends the broker that the processes of a run share."""
 BOOTSTRAP = pytest.StashKey[str]()
@@ -196,8 +234,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if name in asked:
                 item.add_marker(name)
         if item.get_closest_marker("spark"):
-LOOK_S = 5.0
-"""So often a test is asked whether it is over its limit."""
             # py4j leaves sockets to its JVM to the garbage collector, whenever that comes
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
         marked = [item.get_closest_marker(name) is not None for name in ("spark", "slow", "broker")]
@@ -210,6 +246,25 @@ def pytest_collection_finish() -> None:
     """Leave the tests themselves out of garbage collection: thousands of them would be looked at again and again."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
+    """A test's limit is there to end what hangs; time in which the machine had no time for it does not count (decision 110)."""
+    patience = Patience(settings.timeout)
+
+    def look(*_: object) -> None:
+        if patience.is_over:
+            pytest_timeout.timeout_sigalrm(item, settings)
+        signal.setitimer(signal.ITIMER_REAL, min(LOOK_S, settings.timeout))
+
+    def cancel() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+    item.cancel_timeout = cancel  # type: ignore[attr-defined]
+    signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, min(LOOK_S, settings.timeout))
+    return True
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -248,25 +303,6 @@ def unique(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def topic_prefix(unique: str) -> str:
     """The same, under the name that says what for."""
-def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
-    """A test's limit is there to end what hangs; time in which the machine had no time for it does not count (decision 110)."""
-    patience = Patience(settings.timeout)
-
-    def look(*_: object) -> None:
-        if patience.is_over:
-            pytest_timeout.timeout_sigalrm(item, settings)
-        signal.setitimer(signal.ITIMER_REAL, min(LOOK_S, settings.timeout))
-
-    def cancel() -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-
-    item.cancel_timeout = cancel  # type: ignore[attr-defined]
-    signal.signal(signal.SIGALRM, look)
-    signal.setitimer(signal.ITIMER_REAL, min(LOOK_S, settings.timeout))
-    return True
-
-
     return unique
 
 
