@@ -55,6 +55,8 @@ STEPS = ("begin", "produced", "offsets", "commit", "committed")
 ABORT_S = 2.0
 SEARCH_S = 30.0
 """So long after a refusal records are written one by one, for a quarter of a transaction's time, to find the one that is refused (B-89)."""
+REFUSED_S = 0.5
+"""So often a rehearsal asks if a record was refused."""
 SPARES = 3
 """Transactional ids for while a topic has too few replicas for the marker of the last transaction. Each may get stuck in turn until the topic is seen to be away."""
 OFFSETS_S = 5.0
@@ -138,9 +140,11 @@ class KafkaSink:
             Doubt: `write` would fail as well, as far as this can find out.
         """
         self._fill(plans)
+        offsets = self._offsets([plan for plan in plans if plan.tp.partition < partitions])
         try:
-            self._producer.flush()
-            offsets = self._offsets([plan for plan in plans if plan.tp.partition < partitions])
+            while self._producer.flush(REFUSED_S):
+                # raises once a record was refused: the library keeps those behind it for as long as the transaction lasts
+                self._producer.send_offsets(offsets, token, OFFSETS_S)
             self._producer.send_offsets(offsets, token, OFFSETS_S)
             self._producer.abort(self._timeout_s)
         except ck.KafkaException as failure:

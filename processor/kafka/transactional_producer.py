@@ -264,9 +264,9 @@ class TransactionalProducer(Generic[Handle]):
         """Runs what waits to be called: delivery reports and log lines."""
         serve(self.handle, self.handle.poll, timeout)
 
-    def flush(self) -> None:
-        """Waits until the fate of every record is known."""
-        serve(self.handle, self.handle.flush, self._timeout_s)
+    def flush(self, timeout: float | None = None) -> int:
+        """Waits until the fate of every record is known, for a transaction's time unless told otherwise; how many are left."""
+        return serve(self.handle, self.handle.flush, self._timeout_s if timeout is None else timeout)
 
     def send_offsets(self, positions: list[ck.TopicPartition], group_metadata: Any, timeout: float) -> None:
         """Adds input positions of a consumer group to the transaction.
@@ -352,15 +352,15 @@ LOST_EXCEPTION = "without setting an exception"
 """In the text of the `SystemError` that comes out of `poll` in place of another exception (confluent_kafka 2.16)."""
 
 
-def serve(handle: TransactionalHandle, call: Callable[[float], int], timeout: float) -> None:
-    """Runs the library's callbacks inside `poll` or `flush` of a handle.
+def serve(handle: TransactionalHandle, call: Callable[[float], int], timeout: float) -> int:
+    """Runs the library's callbacks inside `poll` or `flush` of a handle; returns what that does.
 
     Raises:
         KafkaException: The library throws a fatal error out of here; as a `SystemError` where a delivery callback got in its way.
         KeyboardInterrupt: It looks for signals as well, and may lose that exception in the same way.
     """
     try:
-        call(timeout)
+        return call(timeout)
     except SystemError as failure:
         error = fatal_cause(handle)
         if error is not None:
