@@ -84,10 +84,12 @@ class RestoreRoom:
     Attributes:
         limit_bytes: `memory_limit_bytes`.
         taken: Bytes that the open groups of each partition take which is restored already.
+        refused: Bytes that those of each partition need which is not, for want of room.
     """
 
     limit_bytes: int = sys.maxsize
     taken: dict[Tp, int] = field(default_factory=dict)
+    refused: dict[Tp, int] = field(default_factory=dict)
 
     def bytes_for(self, tps: Collection[Tp]) -> int:
         """Bytes that the open groups of these partitions may take together."""
@@ -103,10 +105,13 @@ class RestoreRoom:
             rows: How many rows their changelogs have.
         """
         others = sum(size for tp, size in self.taken.items() if tp not in tps)
-        enough = int((needed_bytes + others) / RESUME_SHARE)
+        also = sum(size for tp, size in self.refused.items() if tp not in tps and tp not in self.taken)
+        if len(tps) == 1:  # several are tried one by one next
+            self.refused |= dict.fromkeys(tps, needed_bytes)
+        enough = int((needed_bytes + others + also) / RESUME_SHARE)
         return Blocked(
             f"not restored: its groups' changelog has {rows:,} rows, which need about {needed_bytes:,} bytes; other partitions of this worker hold "
-            f"{others:,}, and memory_limit_bytes is {self.limit_bytes:,}: start another worker, or raise it to {enough:,}"
+            f"{others:,}, {f'those that do not fit either need {also:,}, ' if also else ''}and memory_limit_bytes is {self.limit_bytes:,}: start another worker, or raise it to {enough:,}"
         )
 
 

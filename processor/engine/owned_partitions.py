@@ -122,7 +122,9 @@ class OwnedPartitions:
         self.waiting.forget(tps)
         self._source.pause(self._running())
         tasks: dict[Tp, Task] = {}
-        taken = self._ports.room.taken = {tp: task.memory_bytes for tp, task in self.tasks.items()}
+        room = self._ports.room
+        taken = room.taken = {tp: task.memory_bytes for tp, task in self.tasks.items()}
+        room.refused = {tp: size for tp, size in room.refused.items() if tp in self.quarantine}
         for tp, restored in restore_isolated(self._ports.restore, tps, self._still_wanted):
             if not isinstance(restored, Blocked):
                 tasks[tp] = restored

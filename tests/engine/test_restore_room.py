@@ -67,6 +67,17 @@ def test_what_does_not_fit_is_refused_with_rows_bytes_and_the_limit_that_would_d
     assert enough * 0.9 == pytest.approx(needed + held, rel=0.01)  # nothing is paused below nine tenths
 
 
+def test_the_limit_that_would_do_is_one_for_all_that_do_not_fit_r73() -> None:
+    logs, task = filled(30)
+    small = room(task.memory_bytes * 2 // 3)
+    small.refused = {Tp(INPUT.topic, 9): 500_000, OTHER: 1}
+    with pytest.raises(Blocked, match="those that do not fit either need 500,000, and") as raised:
+        restored(logs, small)
+    (enough,) = (int(each.replace(",", "")) for each in re.findall(r"raise it to ([\d,]+)", str(raised.value)))
+    assert enough * 0.9 == pytest.approx(task.memory_bytes + small.taken[OTHER] + 500_000, rel=0.01)
+    assert small.refused[INPUT] == pytest.approx(task.memory_bytes, rel=0.1)
+
+
 class Counting(Logs):
     """Counts the records that are read."""
 
