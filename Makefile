@@ -119,12 +119,13 @@ dist: setup ## a release's sdist and wheel, in dist/: PROJECT_URL=https://... is
 	@rm -rf dist
 	@UOW_PROJECT_URL='$(PROJECT_URL)' $(BIN)/python -m hatchling build -t sdist -t wheel
 
-# The locks name hashes, and no index. Needs uv on the path; jars are resolved by jgo into a scratch folder.
+# The locks name hashes, and no index. Needs uv on the path; jars are resolved by jgo into a scratch folder. It runs in the environment that is there:
+# `setup` would refuse locks that are older than pyproject.toml.
 RENEW ?= --upgrade
 COMPILE = uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-header --no-emit-index-url
 FOR_WORKER = --extra worker --extra rules --extra postgresql
 FOR_SINK = --extra spark --extra java
-lock: setup ## maintainers: the newest set within pyproject.toml, *.in and jars.toml (docs/versions.md); RENEW= keeps what fits
+lock: ## maintainers: the newest set within pyproject.toml, *.in and jars.toml (docs/versions.md); RENEW= keeps what fits
 	for name in build go pip-oldest pip-newest; do $(COMPILE) $(RENEW) --no-annotate requirements/$$name.in -o requirements/$$name.lock || exit 1; done
 	$(COMPILE) $(RENEW) --all-extras -c requirements/build.lock -c requirements/jars.in pyproject.toml -o requirements/all.lock
 	for part in client 'worker $(FOR_WORKER)' 'spark $(FOR_SINK)' 'production $(FOR_WORKER) $(FOR_SINK)'; do set -- $$part; name=$$1; shift; \

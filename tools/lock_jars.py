@@ -10,11 +10,22 @@ import sys
 import tempfile
 import tomllib
 from pathlib import Path
+from unittest.mock import patch
 
 from jgo.env import EnvironmentBuilder, EnvironmentSpec, LinkStrategy
-from jgo.maven import MavenContext
+from jgo.maven import POM, MavenContext, Model
 
 from uow.jvm.jars import LOCK, Jar
+
+_merge = Model._merge
+
+
+def merge_with_parent(model: Model, pom: POM) -> None:
+    """jgo's own, and `${project.parent.version}`, which jgo 3.2 does not know: a part of Amazon's SDK names its BOM by it."""
+    _merge(model, pom)
+    parent = pom.value("parent/version")
+    if parent:
+        model._merge_props({"project.parent.version": parent})
 
 
 def resolve(name: str, wanted: dict[str, list[str]], scratch: Path) -> list[Jar]:
@@ -41,7 +52,7 @@ def resolve(name: str, wanted: dict[str, list[str]], scratch: Path) -> list[Jar]
 
 def main() -> None:
     """Write the lock."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, patch.object(Model, "_merge", merge_with_parent):
         sets = tomllib.loads(LOCK.with_name("jars.toml").read_text())
         jars = {jar for name, wanted in sets.items() for jar in resolve(name, wanted, Path(folder))}
     lines = sorted(f"{jar.set} {jar.coordinate} {jar.size} {jar.sha256}\n" for jar in jars)
