@@ -18,7 +18,6 @@ from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
 
-from uow.extras import advice
 from uow.processor.rules.changes import CannotChange, RulesUnavailable
 from uow.processor.rules.columns import NAMES, TABLES, WrongRows, columns, tables_of
 from uow.processor.rules.rule_file import MAX_BYTES, read_rules
@@ -144,7 +143,9 @@ class RuleDatabase:
         try:
             self._engine = sa.create_engine(self._url, connect_args=options, pool_size=1, max_overflow=1)
         except ImportError:
-            raise ValueError(advice("postgresql")) from None
+            raise ValueError(
+                "psycopg is not installed: it is in the extra 'postgresql', which `make install PART=worker VENV=...` in a checkout of uow installs"
+            ) from None
         if on_query is not None:
             sa.event.listen(
                 self._engine, "before_cursor_execute", lambda connection, cursor, text, *rest: on_query(text)
