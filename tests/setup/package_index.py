@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -225,6 +226,46 @@ class Project:
         venv.EnvBuilder(symlinks=True).create(environment)
         (packages,) = environment.glob("lib/python3*/site-packages")
         shutil.unpack_archive(pip, packages, "zip")
+
+    def take_real_set(self) -> dict[str, str]:
+        """Take the set of this checkout: each package of `all.lock` that this Python has, with its real metadata and no content; a newer release of each is served.
+
+        Returns:
+            The versions by name.
+        """
+        extras = metadata.metadata("uow").get_all("Provides-Extra") or []
+        pins = re.findall(r"^([a-z0-9-]+)==(\S+)", (ROOT / "requirements" / "all.lock").read_text(), re.MULTILINE)
+        lines, versions = [], {}
+        for name, version in pins:
+            try:
+                found = metadata.distribution(name)
+            except metadata.PackageNotFoundError:
+                continue
+            if found.version != version:  # the lock has another one for this Python or system
+                continue
+            near = name.replace("-", "_")
+            told = found.requires or [], found.metadata.get_all("Provides-Extra") or []
+            newer = self._index.files.setdefault(name, {})
+            newer[f"{near}-9999-py3-none-any.whl"] = wheel(near, "9999", *told)
+            file = f"{near}-{version}-py3-none-any.whl"
+            if name == "packaging":  # it is used, and there already
+                content = newer[file]
+            elif name == "pyspark":
+                content, file = source(name, version), f"{name}-{version}.tar.gz"
+            else:
+                content = wheel(near, version, *told)
+            newer[file] = content
+            lines.append(f"{name}=={version} --hash=sha256:{sha256(content)}\n")
+            versions[name] = version
+        self._write("requirements/all.lock", "".join(lines))
+        required = [f"Requires-Dist: {each}" for each in metadata.requires("uow") or []]
+        self._write("requires", "\n".join([*required, *(f"Provides-Extra: {each}" for each in extras)]) + "\n")
+        optional = "".join(f"{each} = []\n" for each in extras)
+        self._write(
+            "pyproject.toml",
+            BUILD_SYSTEM + f'[project]\nname = "uow"\n[project.optional-dependencies]\n{optional}',
+        )
+        return versions
 
     def leave_out(self, lock: str, name: str) -> None:
         """Remove a package from a lock."""

@@ -62,6 +62,16 @@ def test_newer_releases_change_nothing(project: Project, index: Index) -> None:
     assert done.stdout.endswith("setup: ready\n")
 
 
+def test_the_set_of_this_checkout_is_the_same_with_a_newer_release_of_each_package(project: Project) -> None:
+    versions = project.take_real_set()
+    assert len(versions) > 80
+    done = project.set_up()
+    assert done.returncode == 0, done.stdout
+    installed = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in project.installed().items()}
+    assert versions.items() <= installed.items()
+    assert "9999" not in installed.values()
+
+
 def test_a_second_run_asks_nobody(small: Project, index: Index) -> None:
     assert small.set_up().returncode == 0
     index.asked.clear()
