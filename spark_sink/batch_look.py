@@ -81,16 +81,13 @@ class BatchLook:
 
     def get(self) -> LookFound | None:
         """The facts after the action; None if Spark did not deliver them, as after an append that was skipped."""
-        # not PySpark's `get`, which may wait without end for an append that was skipped
         observed: Any = self._observation._jo
         deadline = time.monotonic() + WAIT_S
-        while not observed.future().isCompleted():
+        while observed.getOrEmpty().isEmpty():
             if time.monotonic() > deadline:
                 return None
             time.sleep(0.01)
-        found = observed.getAsJava()
-        if found.isEmpty():
-            return None
+        found = self._observation.get
         return LookFound(
             found["records"],
             found["encoded"],
