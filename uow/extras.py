@@ -75,7 +75,8 @@ def advice(extra: str) -> str:
 
 
 def _is_there(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except (ImportError, ValueError):  # its import is blocked
-        return False
+    if (
+        module in sys.modules
+    ):  # Faust puts one in its own place that has no specification; None is there where an import is blocked
+        return sys.modules[module] is not None
+    return find_spec(module) is not None
