@@ -13,13 +13,15 @@ from dataclasses import dataclass, replace
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType, TopicMetadata  # type: ignore[attr-defined]
-from tenacity import RetryError, Retrying, retry_if_result, stop_after_attempt, wait_fixed
+from tenacity import RetryError, Retrying, retry_if_result, stop_after_attempt, stop_after_delay, wait_fixed
 
 from uow.topics.catalogue import TopicSpec, durability
 
 TIMEOUT_S = 15.0
 MAX_REPLICATION = 3
 MISSING = "missing"
+SPREAD_S = 5.0
+"""Time within which all brokers know a topic that was created a moment ago."""
 
 _log = logging.getLogger(__name__)
 
@@ -167,6 +169,27 @@ def check(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[Deviation]:
             most = f"at least {spec.min_replication}"
             found.append(Deviation(spec.name, "replication", most, str(replicas), reason, spec.is_trial))
     return found
+
+
+def check_existing(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[Deviation]:
+    """Every deviation of topics that one broker has listed: asked again for some seconds while another broker lists fewer.
+
+    Right behind a creation the brokers of a cluster do not all know the new topics yet.
+
+    Args:
+        admin: Connected client.
+        specs: As for `check`.
+
+    Raises:
+        KafkaException: The broker does not answer, or may not be asked.
+    """
+    again = Retrying(
+        stop=stop_after_delay(SPREAD_S),
+        wait=wait_fixed(0.1),
+        retry=retry_if_result(lambda found: any(each.actual == MISSING for each in found)),
+        retry_error_callback=lambda state: state.outcome.result() if state.outcome else [],
+    )
+    return again(check, admin, specs)
 
 
 def check_mirrors(counts: Mapping[str, int], components: str, prefixes: Sequence[str]) -> list[Deviation]:

@@ -75,8 +75,9 @@ def advice(extra: str) -> str:
 
 
 def _is_there(module: str) -> bool:
-    if (
-        module in sys.modules
-    ):  # Faust puts one in its own place that has no specification; None is there where an import is blocked
+    if module in sys.modules:  # Faust puts one there that has no specification; None is there where imports are blocked
         return sys.modules[module] is not None
-    return find_spec(module) is not None
+    try:
+        return find_spec(module) is not None
+    except ImportError:  # an import hook may refuse a module instead of saying that it has none
+        return False

@@ -14,7 +14,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from click.testing import CliRunner, Result
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.broker.routed_places import RoutedPlace
@@ -136,12 +136,20 @@ def send_in_transaction(place: Destination, name: str, seq: int, *, commit: bool
 def written(bootstrap: str) -> dict[str, int]:
     """End offsets of every topic, in sum."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "ends"}, logger=QUIET)
-    ends = {
-        name: sum(
-            consumer.get_watermark_offsets(TopicPartition(name, number), PATIENCE_S)[1] for number in topic.partitions
-        )
-        for name, topic in consumer.list_topics(timeout=PATIENCE_S).topics.items()
-    }
+    ends: dict[str, int] = {}
+
+    def are_told() -> bool:
+        for name, topic in consumer.list_topics(timeout=PATIENCE_S).topics.items():
+            places = [TopicPartition(name, number) for number in topic.partitions]
+            try:
+                ends[name] = sum(consumer.get_watermark_offsets(place, PATIENCE_S)[1] for place in places)
+            except KafkaException as error:  # a broker learns a little later that it leads a new topic
+                if error.args[0].code() not in (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART):
+                    raise
+                return False
+        return True
+
+    wait_for(are_told)
     consumer.close()
     return ends
 

@@ -68,3 +68,20 @@ def test_existing_topics_are_judged_by_the_replicas_they_have(
 ) -> None:
     settings = {"unclean_leader_election_enable": unclean, "min_insync_replicas": in_sync}
     assert found(replicas, **settings) == complaints
+
+
+def test_an_existing_topic_is_looked_for_again_while_another_broker_does_not_know_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Right behind a creation one broker lists the topic and another one does not."""
+    client: Any = DescribedCluster(1)
+    knows, answers = client.list_topics, [SimpleNamespace(topics={})] * 2
+    monkeypatch.setattr(client, "list_topics", lambda timeout: answers.pop() if answers else knows(timeout))
+    assert (admin.check_existing(client, [spec()]), answers) == ([], [])
+
+
+def test_an_existing_topic_that_stays_away_is_told_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "SPREAD_S", 0.2)
+    client: Any = DescribedCluster(1)
+    monkeypatch.setattr(client, "list_topics", lambda timeout: SimpleNamespace(topics={}))
+    assert [each.actual for each in admin.check_existing(client, [spec()])] == [admin.MISSING]

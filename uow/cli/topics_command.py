@@ -70,8 +70,8 @@ def create(
         before = [spec for spec in specs if spec.name in report.existing and spec.name not in created]
         created.extend(report.created)
         existing.extend(spec.name for spec in before)
-        if before:  # not every broker knows one that was created a moment ago
-            deviations.extend(admin.check(client, before))
+        if before:
+            deviations.extend(admin.check_existing(client, before))
     order = [line for name in settings.destinations for line in record_strictness(settings, client, name)]
     if as_json:
         rows = [_row(each) for each in deviations]
