@@ -91,7 +91,7 @@ ci: RERUNS = 1
 ci: lint types arch producers test-pythons test gate ## what CI runs: `make test` with the tests of Spark and of other languages and Pythons, lint, types, import contracts and the gate
 
 ci-tools: setup ## what CI installs first: javac, Node, Go and Chromium, where they are missing
-	@$(BIN)/python tools/ci_tools.py
+	@$(BIN)/python -m tools.ci_tools
 
 lint: setup ## ruff: rules and formatting
 	@$(BIN)/ruff check .

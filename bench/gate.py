@@ -76,8 +76,13 @@ def is_beyond(turns: Sequence[Turn]) -> bool:
 
 def is_unclear(turns: Sequence[Turn]) -> bool:
     """True if some rounds are slower by the limit and some faster: a machine so noisy hides what the gate is to find."""
-    _, low, *_, high, _ = sorted(turn.ratio for turn in turns)
-    return low < 1 / LIMIT and high > LIMIT
+    inner = sorted(turn.ratio for turn in turns)[1:-1]
+    return bool(inner) and inner[0] < 1 / LIMIT and inner[-1] > LIMIT
+
+
+def too_noisy(measurements: Sequence[Turns]) -> set[str]:
+    """Figures that were unclear in every one of the measurements."""
+    return set.intersection(*({name for name, turns in each.items() if is_unclear(turns)} for each in measurements))
 
 
 def slower(measurements: Sequence[Turns]) -> set[str]:
@@ -86,10 +91,10 @@ def slower(measurements: Sequence[Turns]) -> set[str]:
 
 
 def judge(parts: Collection[str], measure: Callable[[Collection[str]], Mapping[str, Turns]]) -> list[Turns]:
-    """Measures until no figure has been beyond the limit each time, or as often as it takes to fail.
+    """Measures until no figure has been beyond the limit each time, or unclear each time, or as often as it takes to fail.
 
     Args:
-        parts: Parts of the bench; one is measured again if a figure of it was beyond the limit each time.
+        parts: Parts of the bench; one is measured again if a figure of it was beyond the limit, or unclear, each time.
         measure: Gives a measurement of each part.
 
     Returns:
@@ -99,7 +104,7 @@ def judge(parts: Collection[str], measure: Callable[[Collection[str]], Mapping[s
     while parts and len(measurements) < IN_A_ROW:
         by_part = measure(parts)
         measurements.append({name: turns for each in by_part.values() for name, turns in each.items()})
-        suspects = slower(measurements)
+        suspects = slower(measurements) | too_noisy(measurements)
         parts = [part for part, turns in by_part.items() if suspects & turns.keys()]
     return measurements
 
@@ -134,7 +139,11 @@ def differs(root: Path, commit: str) -> bool:
 def export(root: Path, commit: str, folder: Path) -> Path:
     """Puts the tree of a commit into a new folder."""
     folder.mkdir()
-    subprocess.run(["tar", "-x", "-C", folder], input=_git(root, "archive", "--format=tar", commit), check=True)
+    archive = _git(root, "archive", "--format=tar", commit)
+    try:
+        subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True)
+    except FileNotFoundError:
+        raise CannotCompare("The gate unpacks its reference with tar: install tar.") from None
     return folder
 
 
@@ -284,6 +293,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     failed = slower(measurements) if len(measurements) == IN_A_ROW else set()
     Console(width=None if sys.stdout.isatty() else 120).print(table(measurements, failed))
+    if len(measurements) == IN_A_ROW and (unclear := too_noisy(measurements)):
+        console.print(
+            f"gate: NOT JUDGED, since the machine is too noisy for it: {'; '.join(sorted(unclear))}\n"
+            "Run it again while nothing else runs: `make gate`."
+        )
     if failed:
         console.print(
             f"gate: slower than the reference in {IN_A_ROW} measurements in a row: {'; '.join(sorted(failed))}\n"

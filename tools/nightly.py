@@ -285,7 +285,13 @@ def _write(results: Mapping[str, Any]) -> None:
 
 def _revision() -> str:
     def git(*command: str) -> str:
-        return subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+        try:
+            done = subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, check=False)
+        except FileNotFoundError:
+            sys.exit("nightly: the page tells of which commit it is: install git.")
+        if done.returncode:
+            sys.exit(f"nightly: the page tells of which commit it is, and git says: {done.stderr.strip()}")
+        return done.stdout.strip()
 
     ours = [f":!{RESULTS}", f":!{PAGE}"]
     changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", *ours)

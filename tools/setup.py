@@ -63,7 +63,11 @@ def alone() -> Iterator[None]:
     except ImportError:  # Windows: no lock, as before
         yield
         return
-    with (ROOT / ".setup.lock").open("w") as lock:
+    try:
+        lock = (ROOT / ".setup.lock").open("w")
+    except OSError as error:
+        sys.exit(f"setup: this folder cannot be written to: {error}. Run it as the user who owns the folder.")
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -152,6 +156,17 @@ def check_set(python: Path, packages: Path, locks: tuple[str, ...], *roots: str)
         )
 
 
+def keep_locked(pip: Pip, folder: Path, *locks: str) -> None:
+    """Remove what an earlier lock brought into an environment and these no longer have; packages that came otherwise stay."""
+    record = folder / ".locked"
+    earlier = set(record.read_text().split()) if record.exists() else set()
+    now = {name for lock in locks for name in re.findall(r"^([\w.-]+)==", (ROOT / lock).read_text(), re.MULTILINE)}
+    if dropped := sorted(earlier - now):
+        say(f"packages that the lock has no longer: {', '.join(dropped)}")
+        pip("uninstall", "--yes", *dropped)
+    record.write_text("".join(f"{name}\n" for name in sorted(now)))
+
+
 def of_project() -> tuple[list[str], list[str]]:
     """Requirements of the build of the project, and the names of its extras."""
     import tomllib
@@ -171,6 +186,10 @@ def python_packages() -> None:
         pip("install", *LOCKED, "-r", BUILD, lock=BUILD)
         check_set(PYTHON, here, (BUILD,), *tools)
 
+    def packages() -> None:
+        pip("install", *LOCKED, *FROM_SOURCE, "-r", ALL, lock=ALL)
+        keep_locked(pip, VENV, BUILD, ALL)
+
     def project() -> None:
         pip("install", "--no-deps", "--no-build-isolation", "-e", ".")
         check_set(PYTHON, here, (BUILD, ALL), f"uow[{','.join(extras)}]")
@@ -186,7 +205,7 @@ def python_packages() -> None:
         "packages",
         digest(BUILD, ALL),
         "Python packages by requirements/all.lock, about 0.5 GB (one to two minutes, once)",
-        lambda: pip("install", *LOCKED, *FROM_SOURCE, "-r", ALL, lock=ALL),
+        packages,
     )
     stage("project", digest(PROJECT, BUILD, ALL), "the project, editable", project)
     stage("pips", digest(*(f"requirements/pip-{which}.lock" for which in PIPS)), "pips for a test", pips)
@@ -212,18 +231,19 @@ def install(part: str) -> None:
         say(f"Python packages by {lock}")
         build("wheel", *LOCKED, *FROM_SOURCE, "--wheel-dir", Path(scratch, "wheels"), "-r", lock, lock=lock)
         pip("install", "--no-index", "--no-deps", *Path(scratch, "wheels").glob("*.whl"))
+        keep_locked(pip, VENV, lock)
         # the same version may have other content
         pip("install", "--no-index", "--no-deps", "--force-reinstall", *Path(scratch, "project").glob("*.whl"))
         check_set(python_of(builder), here, (lock,), f"uow[{','.join(extras)}]" if extras else "uow")
     if jar_sets:
         (VENV / "jars").mkdir(exist_ok=True)
         fetch_jars(VENV, "-I", "-m", "uow.jvm.jars", *jar_sets)
-        subprocess.run([PYTHON, "-I", "-c", "from uow.jvm import java; java.spark_home()"], cwd=VENV, check=True)
+        fetch_jars(VENV, "-I", "-c", "from uow.jvm import java; java.spark_home()")
     say(f"ready: {VENV / 'bin' / 'uow'}")
 
 
 def fetch_jars(folder: Path, *command: str) -> None:
-    """Fetch the locked jars; the program says itself what failed."""
+    """Run a program that fetches jars, or puts them in their place; it says itself what failed."""
     status = subprocess.run([PYTHON, *command], cwd=folder, check=False).returncode
     if status:
         sys.exit(status)

@@ -68,8 +68,10 @@ def advice(extra: str) -> str:
     needed = f"{names} {'are' if most else 'is'} {'not installed' if missing else 'needed'} (extra {extra!r})"
     if (_CHECKOUT / "Makefile").is_file():
         return f"{needed}: run `make setup`"
+    # the Python of the machine itself takes no packages of ours
+    folder = "/opt/uow" if sys.prefix == sys.base_prefix else shlex.quote(sys.prefix)
     return (
-        f"{needed}: run `make install PART={_PARTS[extra]} VENV={shlex.quote(sys.prefix)}` in a checkout of uow, "
+        f"{needed}: run `make install PART={_PARTS[extra]} VENV={folder}` in a checkout of uow, "
         "which installs the locked versions"
     )
 

@@ -147,6 +147,25 @@ def test_a_part_is_made_with_the_pip_that_comes_with_this_python(small: Project)
     assert small.installed(there).keys() >= LOCKED.keys()
 
 
+@pytest.mark.parametrize(("part", "lock"), [([], "all.lock"), (["client"], "client.lock")])
+def test_what_an_earlier_lock_brought_is_removed_and_nothing_else(
+    small: Project, index: Index, part: list[str], lock: str
+) -> None:
+    there = small.folder / ("there" if part else ".venv")
+    index.add("gone", "1.0", wheel("gone", "1.0"))
+    now = (small.locks / lock).read_text()
+    (small.locks / lock).write_text(now + index.lock("gone==1.0"))
+    assert small.set_up(*part, VENV=str(there)).returncode == 0
+    assert "gone" in small.installed(there)
+    theirs = packages_folder(there) / "theirs-1.0.dist-info"
+    theirs.mkdir()
+    (theirs / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (small.locks / lock).write_text(now)
+    done = small.set_up(*part, VENV=str(there))
+    assert done.returncode == 0, done.stdout
+    assert {"gone", "theirs"} & small.installed(there).keys() == {"theirs"}
+
+
 @pytest.mark.parametrize(
     ("part", "folder", "told"),
     [

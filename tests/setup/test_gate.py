@@ -17,12 +17,14 @@ from bench.gate import (
     CannotCompare,
     Turn,
     Turns,
+    export,
     hot_ratios,
     is_beyond,
     is_unclear,
     judge,
     rounds,
     slower,
+    too_noisy,
 )
 
 
@@ -63,7 +65,8 @@ def test_rounds_that_contradict_each_other_are_shown_as_unclear(ratios: Sequence
     assert is_unclear(turns(*ratios)) == unclear
 
 
-GOOD, BAD = turns(1.0, 1.0, 1.0), turns(1.3, 1.3, 1.3)
+GOOD, BAD = turns(*[1.0] * 6), turns(*[1.3] * 6)
+NOISY = turns(0.5, 0.5, 0.6, 1.4, 1.5, 1.6)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +93,24 @@ def test_a_figure_fails_that_is_beyond_three_times_in_a_row_and_only_what_is_in_
     measurements = judge(["hot", "latency"], measure)
     assert asked == measured
     assert (slower(measurements) if len(measurements) == gate.IN_A_ROW else set()) == failed
+
+
+def test_what_cannot_be_judged_is_measured_again_and_told() -> None:
+    always, once = iter([NOISY] * 3), iter([NOISY, GOOD])
+    measurements = judge(["hot"], lambda parts: {"hot": {"hot": next(always)}})
+    assert (len(measurements), too_noisy(measurements), slower(measurements)) == (gate.IN_A_ROW, {"hot"}, set())
+    assert not too_noisy(judge(["hot"], lambda parts: {"hot": {"hot": next(once)}}))
+
+
+def test_a_reference_that_cannot_be_unpacked_is_told(
+    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only_git = tmp_path / "bin"
+    only_git.mkdir()
+    (only_git / "git").symlink_to(shutil.which("git") or "git")
+    monkeypatch.setenv("PATH", str(only_git))
+    with pytest.raises(CannotCompare, match="install tar"):
+        export(clone, "HEAD", tmp_path / "reference")
 
 
 def test_two_figures_of_a_part_that_take_turns_at_being_slow_do_not_fail() -> None:
