@@ -34,6 +34,9 @@ QUIET.propagate = False
 
 # a run under nohup must not hand it on: a served broker outlives its parent then, on purpose
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# nor must one in the background of a shell: the programs that a test ends by Ctrl-C would not hear it
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # else each process of a run, and each worker that a test starts, would compile everything again
 sys.dont_write_bytecode = False
