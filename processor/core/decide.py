@@ -481,11 +481,14 @@ def other_rule(marks: Marks, group: Group) -> Refusal | None:
 
 
 def decide_refusal(refusal: Refusal, now: Situation) -> Decision:
-    """A refused component: the group lives on (W-35), or fails with it under `fail_group` (W-39), but never on a wrong partition."""
+    """A refused component: the group lives on (W-35), or fails with it under `fail_group` (W-39), but never on a wrong partition.
+
+    Nor does a group fail whose components the assembler numbers: no component of it can violate its numbers.
+    """
     rejected, group, closed, policy = Rejected(refusal), now.group, now.closed, now.policy
     fails = (
         policy.violation_policy is ViolationPolicy.FAIL_GROUP
-        and not now.assigns
+        and not (now.assigns or (group is not None and group.assigns))
         and refusal.error in _VIOLATIONS
         and refusal.id is not None
         and now.home is None

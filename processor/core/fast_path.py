@@ -50,7 +50,7 @@ def process_rows(partition: PartitionState, columns: Columns, on_record: Callabl
         policy.max_bytes,
         partition.latest,
         policy.tells_duplicates_apart,
-        partition.elsewhere,
+        partition.may_open,
         partition.unit_deadlines.schedule if partition.timed else None,
         on_odd,
         happened.held.append,

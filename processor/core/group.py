@@ -697,7 +697,7 @@ class RowTarget(NamedTuple):
         max_bytes: Bytes that they may have.
         latest: An append time after this is not believed.
         is_printed: True if fingerprints of delivered units are kept.
-        elsewhere: The partition an id belongs to if it is another one, else None.
+        may_open: True if a plain component of an id without a group opens one.
         schedule: Puts the deadline of a new group in line, and returns the earliest of all; None where no group has one from its start.
         on_odd: Judges one row by the whole table. Takes its offset, its body, and the clock and `left_bytes` before it; returns the clock,
             the earliest deadline and `left_bytes` after it.
@@ -713,7 +713,7 @@ class RowTarget(NamedTuple):
     max_bytes: int
     latest: int
     is_printed: bool
-    elsewhere: Callable[[bytes], int | None]
+    may_open: Callable[[bytes], bool]
     schedule: Callable[[Group], int] | None
     on_odd: Callable[[int, bytes, int, int], tuple[int, int, int]]
     note_held: Callable[[tuple[Group, int, bool, int, None]], None]
@@ -752,10 +752,10 @@ def hold_rows(target: RowTarget, columns: Columns, clock: int, due: int, left_by
         due: A clock value before which no group needs to be looked at.
         left_bytes: Bytes that the plan has left.
     """
-    groups, closed_ids, elsewhere, schedule, on_odd = (
+    groups, closed_ids, may_open, schedule, on_odd = (
         target.groups,
         target.closed_ids,
-        target.elsewhere,
+        target.may_open,
         target.schedule,
         target.on_odd,
     )
@@ -805,7 +805,7 @@ def hold_rows(target: RowTarget, columns: Columns, clock: int, due: int, left_by
                 or clock >= due
                 or group_id in closed_ids
                 or len(body) > max_bytes
-                or elsewhere(group_id) is not None
+                or not may_open(group_id)
             ):
                 clock, due, left_bytes = on_odd(offset, body, before, left_bytes)
                 due *= left_bytes >= 0

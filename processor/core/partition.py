@@ -399,7 +399,7 @@ class Partition(PartitionState):
             return
         group_id = marks.id
         self.closed.trim(self.clock)  # here too, so that nothing depends on where a poll was cut
-        group = self.groups.get(group_id) if group_id is not None else None
+        group = self._met(marks)
         now = self._situation(group_id, group, record.offset() + 1)
         if isinstance(marks, Marks) and (marks.routed is not None or (group is not None and group.ruled is not None)):
             self._on_ruled(record, marks, group, now)
@@ -418,6 +418,16 @@ class Partition(PartitionState):
             )
         self._carry_out(decision, record)
         self._deliver_freed()
+
+    def _met(self, marks: Marks | Refusal) -> Group | None:
+        """The open group that a record meets. Where all groups of its id wait, only a component by rule meets none, and opens the next one."""
+        if marks.id is None:
+            return None
+        group = self.groups.get(marks.id)
+        is_by_rule = isinstance(marks, Marks) and marks.routed is not None
+        if group is None and marks.id in self.aside and not is_by_rule:
+            return self.generations(marks.id)[-1]
+        return group
 
     def _decide_piece(self, arrival: Arrival, record: Record, now: Situation) -> Decision:
         """A piece of a component waits for the others; with the last one that was lacking the table is asked of the whole component (B-124)."""

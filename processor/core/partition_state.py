@@ -91,7 +91,9 @@ _GENERATION = attrgetter("generation")
 
 
 def _aside_key(group: Group) -> bytes:
-    return group.id.ljust(MAX_ID_BYTES + 1, b"\0") + group.generation.to_bytes(8, "big")
+    """Longer than any id, and another one for each id and generation: an id may end in the very bytes that fill it up, so its length belongs to it."""
+    length = len(group.id).to_bytes(2, "big")
+    return group.id.ljust(MAX_ID_BYTES + 1, b"\0") + length + group.generation.to_bytes(8, "big")
 
 
 def _first_offset(group: Group) -> int:
@@ -218,6 +220,10 @@ class PartitionState:
         """
         home = self.place.partition_for(group_id, self.place.partitions)
         return None if home == self.place.partition else home
+
+    def may_open(self, group_id: bytes) -> bool:
+        """True if a plain component of an id that has no group in `groups` opens one: it belongs here, and no group by rule of it waits."""
+        return group_id not in self.aside and self.elsewhere(group_id) is None
 
     # -- changes ----------------------------------------------------------------------------------------------------
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from tests.core.rule_script import Table, r, row, sizes, told_by
-from tests.core.script import T0, TOPICS, Story, Told, clock, ms, refused, text, told
+from tests.core.script import T0, TOPICS, SeenRefusal, Story, Told, c, clock, ms, refused, text, told
 from tests.engine.test_by_rule_restored import restored, write
 from uow.processor.core import partition
-from uow.schemas.error_classes import OutOfSequenceRangeError
+from uow.schemas.error_classes import DecodeError, OutOfSequenceRangeError
 from uow.topics.grouping import GroupPolicy
-from uow.topics.policies import ExpirationPolicy
+from uow.topics.policies import ExpirationPolicy, ViolationPolicy
 from uow.topics.rules import AtWaitingLimit, Numbering, Release
 
 
@@ -183,3 +183,42 @@ def test_a_cancelled_group_is_told_of_and_delivers_nothing_b210() -> None:
     errors = [dict(each.headers) for each in played.outputs if each.topic == TOPICS.errors]
     assert [each["uow-failure-reason"] for each in errors] == [b"cancelled"] * 3
     assert [each["uow-error-text"] for each in errors] == [b"the group cancelled: command: because"] * 3
+
+
+@pytest.mark.parametrize("odd", ["low-stock/UK\0", "low-stock/UK\0\0", "low-stock/UK" + "\0" * 240])
+def test_waiting_groups_whose_ids_differ_in_nul_alone_each_leave_whole_b104(odd: str) -> None:
+    """An id is up to 255 bytes of text, and NUL is text."""
+    played = told_by(
+        *twice(0), r(at=1, id=odd), r(at=1, id=odd), *twice(2), released(at=3), rules=[holding(Release.HOLD_ALL)]
+    )
+    assert [(made.id, made.generation, made.count) for made in played.units] == [
+        ("low-stock/UK", 1, 2),
+        (odd, 1, 2),
+        ("low-stock/UK", 2, 2),
+    ]
+    assert (played.task.groups, played.task.partition.counts.open) == ({}, 0)
+
+
+@pytest.mark.parametrize("end", [False, True])
+@pytest.mark.parametrize("beside", [0, 40], ids=["alone", "in bulk"])
+def test_a_plain_component_of_an_id_whose_groups_wait_is_refused_b104_b112(beside: int, end: bool) -> None:
+    """The group of the id is open until it leaves, though it takes nothing more."""
+    plain = [c(1, end=True, id=f"other-{number}", at=1) for number in range(beside)]
+    odd = c(1, end=end, id="low-stock/UK", at=1)
+    played = told_by(*twice(0), *twice(0.5), *plain, odd, rules=[holding(Release.HOLD_ALL)])
+    assert [each for each in played.seen if isinstance(each, SeenRefusal)] == [refused(odd, DecodeError, "uow-rule")]
+    played.send(released(at=2), c(2, end=True, id="low-stock/UK", at=3))
+    assert [(made.generation, made.count) for made in played.units if made.id == "low-stock/UK"] == [(1, 2), (2, 2)]
+    assert (played.task.groups, played.task.partition.counts.open) == ({}, 0)
+
+
+def test_a_component_that_violates_its_id_leaves_a_waiting_group_alone_under_fail_group_w39_b104() -> None:
+    hold = holding(Release.HOLD_ALL)
+    played = told_by(
+        *twice(0),
+        c(0, id="low-stock/UK", at=1),
+        released(at=2),
+        rules=[hold],
+        violation_policy=ViolationPolicy.FAIL_GROUP,
+    )
+    assert values(played) == [(1, 2)]

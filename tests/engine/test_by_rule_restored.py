@@ -71,9 +71,11 @@ def draw_step(rnd: Random, now: float) -> Any:
         ]
         return Told(said, b"held", now)
     if kind < 0.3:
-        return r("held", at=now, rule="held", deliver_at=rnd.choice([None, None, ms(now + 5)]))
+        odd = rnd.choice([None, None, "held/held\0"])  # as another id, only longer
+        return r("held", at=now, rule="held", id=odd, deliver_at=rnd.choice([None, None, ms(now + 5)]))
     if kind < 0.35:
-        return c(rnd.randint(1, 4), end=rnd.random() < 0.3, id=rnd.choice("abc"), at=now)
+        plain_id = rnd.choice(["a", "b", "c", "held/held", "low-stock/UK"])  # also where groups by rule are open
+        return c(rnd.randint(1, 4), end=rnd.random() < 0.3, id=plain_id, at=now)
     if kind < 0.5:
         return r("given", at=now, rule="numbered", seq=rnd.randint(1, 4), end=rnd.random() < 0.2)
     arrived = now - rnd.choice([0, 0, 0, 2, 20])
