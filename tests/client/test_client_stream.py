@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Iterator
+from itertools import islice
+from random import Random
 
 import pytest
 from fake_handles import FakeBroker
@@ -72,10 +75,43 @@ def test_other_partitions_wait_after_one_record_each_and_lose_nothing_w116(
     unit = next(reader)
     assert [component.seq for component in unit.components] == [1, 2, 3]
     assert fake.consumers[0].positions[UNITS, 1] == 1
-    assert fake.consumers[0].paused == set()
+    assert fake.consumers[0].paused == {(UNITS, 1)}
     for name in ("b", "c"):
         unit = next(reader)
         assert (unit.id, [component.seq for component in unit.components]) == (name, [1, 2, 3])
+    assert fake.consumers[0].paused == set()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_the_order_in_which_partitions_are_fetched_every_unit_streams_whole_w14_w116(seed: int) -> None:
+    """Also where some units are left before their end, and one partition goes and comes back."""
+    rnd = Random(seed)
+    fake = FakeBroker()
+    partitions = rnd.randint(2, 6)
+    fake.topics = {UNITS: partitions, "D.errors": partitions}
+    logs = [
+        deque(
+            on_topic(
+                [each for n in range(rnd.randint(1, 6)) for each in written(*of(f"{p}-{n}", rnd.randint(1, 5)))],
+                partition=p,
+            )
+        )
+        for p in range(partitions)
+    ]
+    sent = Counter(record.key() for log in logs for record in log)
+    while waiting := [log for log in logs if log]:
+        log = rnd.choice(waiting)
+        fake.records += [log.popleft() for _ in range(min(len(log), rnd.randint(1, 9)))]
+    seen = Counter[str]()
+    with fake.connect() as connection:
+        reader = connection.stream("D", group="g")
+        while (unit := reader.receive(0)) is not None:
+            taken = [component.seq for component in islice(unit.components, rnd.choice([0, 1, 2, 99]))]
+            assert taken == [*range(1, len(taken) + 1)]
+            unit.acknowledge()
+            seen[unit.id] += 1
+    assert fake.visible == []
+    assert seen == dict.fromkeys((key.decode() for key in sent if key), 1)
 
 
 def test_a_partition_that_was_held_back_when_it_went_is_read_when_it_comes_back_w14(

@@ -812,13 +812,12 @@ class Consumption:
         self._held_back.append(ownership)
         self._handle.pause([TopicPartition(*ownership.tp)])
 
-    def let_go(self, tp: Tp | None = None) -> None:
-        """Takes again from the partitions held back that are still ours, or from this one of them."""
-        held = [each for each in self._held_back if tp in (None, each.tp)]
-        self._held_back = [each for each in self._held_back if each not in held]
-        rows = [TopicPartition(*each.tp) for each in held if each.tp in self._owned]
-        if rows:
-            self._handle.resume(rows)
+    def let_go(self, tp: Tp) -> None:
+        """Takes again from a partition that was held back, if it is still ours."""
+        held = [each for each in self._held_back if each.tp == tp]
+        self._held_back = [each for each in self._held_back if each.tp != tp]
+        if held and tp in self._owned:
+            self._handle.resume([TopicPartition(*tp)])
 
     # -- acknowledging ---------------------------------------------------------------------------------------------------
 

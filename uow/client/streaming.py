@@ -106,7 +106,8 @@ class UnitStream:
         clock: Seconds, for waiting.
 
     Attributes:
-        kept: Records of other partitions that came while a unit streamed.
+        kept: Records of other partitions that came while a unit streamed. Each is alone of its partition, which is held back as long as it lies here: one
+            that was read on would come in between, behind a record that nobody has seen.
     """
 
     def __init__(self, handling: Handling, clock: Callable[[], float] = time.monotonic) -> None:
@@ -205,7 +206,6 @@ class UnitStream:
             raise
         finally:
             begun.ownership.run = None
-            begun.consumption.let_go()
 
     def _dead_letter(self, error: DecodeError, begun: _Begun, parts: Sequence[Part], last: int) -> None:
         """A unit turned out broken while it streamed: it waits for what was handed out before it, not for itself."""
@@ -258,6 +258,7 @@ class StreamReader(Reader[StreamedUnit]):
     def _poll(self, timeout: float) -> tuple[ConsumedRecord, Ownership] | None:
         while self._stream.kept:
             record, ownership = self._stream.kept.popleft()
+            self._consumption.let_go(ownership.tp)
             if self._consumption.is_ours(ownership, coordinates(record)[2]):
                 return record, ownership
         return super()._poll(timeout)
