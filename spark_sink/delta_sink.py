@@ -52,7 +52,7 @@ from uow.spark_sink.kafka import (
     within,
 )
 from uow.spark_sink.kafka_security import jvm_properties
-from uow.spark_sink.lineage import Lineage
+from uow.spark_sink.lineage import TableLineage
 from uow.spark_sink.monitor import QUERY
 from uow.spark_sink.overlap import Overlap
 from uow.spark_sink.superseded import KnownUnits, hashes, hashes_of, known_units, mark
@@ -266,7 +266,7 @@ class DeltaSink:
         self.tables.upgrade(self.spark, self.names.outcomes)
         self.tables.check()
         topics = _topics(self.names, self.routes, self.rules)
-        lineage = Lineage(self.spark, self.cluster, self.tables, topics)
+        lineage = TableLineage(self.cluster, self.tables.checkpoint, topics, self.spark, self.tables)
         lineage.check()
         overlap = Overlap.of(self.spark, self.cluster, self.tables, topics)
         known = known_units(self.spark, self.tables, self.unit_topics)

@@ -55,6 +55,7 @@ from uow.spark_sink.decode import (
 from uow.spark_sink.delta_sink import Progress, Written, batch_records, referred, run_batches
 from uow.spark_sink.destination_rules import NO_RULES, NONE, DestinationRules
 from uow.spark_sink.kafka import Cluster, backlog, between, everything, stream, within
+from uow.spark_sink.lineage import Lineage
 from uow.spark_sink.superseded import KnownUnits
 from uow.spark_sink.tables import Table
 from uow.spark_sink.unit_files import (
@@ -164,6 +165,9 @@ class FileSink:
         Args:
             once: Take what is committed now and end, instead of going on until stopped.
             progress: Called after each batch.
+
+        Raises:
+            StateCorruptedError: The checkpoint is of other topics, or retention deleted what was not yet read.
         """
         shutil.rmtree(self.temporary, ignore_errors=True)
         self.temporary.mkdir(parents=True)
@@ -174,6 +178,9 @@ class FileSink:
         session = self.spark.newSession()
         session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", ROWS_AT_ONCE)
         decoder = self._decoder(session)
+        lineage = Lineage(self.cluster, self.checkpoint, self.topics)
+        lineage.check()
+        lineage.save()
         checkpoint = StreamCheckpoint(self.checkpoint)
         behind = backlog(self.cluster, self.topics, checkpoint.offsets(checkpoint.planned))
         most = min(batch_records(behind), BATCH_FILES)

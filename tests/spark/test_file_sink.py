@@ -15,11 +15,13 @@ from confluent_kafka.admin import AdminClient
 
 from tests.spark.stage import PARTITIONS, Stage, c, plain
 from tests.spark.test_hostile_records import KIND, unit
+from tests.spark.test_lineage import create_again, deliver
 from uow.schemas import formats
 from uow.schemas.error_classes import StateCorruptedError
 from uow.schemas.records import Unit
 from uow.spark_sink import file_sink, unit_files
 from uow.spark_sink.file_sink import FileBatch, FileSink, write_again
+from uow.spark_sink.lineage import NOTE
 from uow.spark_sink.unit_files import FileFormat
 from uow.topics.partitioner import partition_for
 from uow.topics.policies import Shape
@@ -129,6 +131,39 @@ def test_each_unit_is_one_file_whatever_happens_between_two_steps_b03_b213(
     assert {*units(root)} == {"jill", "odd-1"}
     assert {path: data for path, data in before.items() if path in files(root)} == files(root)
     assert listed(root) == before_listed
+
+
+def test_a_checkpoint_of_another_topic_is_refused_with_the_way_out_and_no_unit_lacks_its_file_b213(
+    stage: Stage, tmp_path: Path
+) -> None:
+    """Positions of a topic mean nothing in another one of its name: units below them would have no file, and nobody would say so."""
+    root, checkpoint = tmp_path / "files", file_sink.checkpoint_of(tmp_path / "files", stage.names.destination)
+    deliver(stage, *(f"before-{number}" for number in range(6)))
+    sink(stage, root)
+    create_again(stage, stage.names.units)
+    deliver(stage, *(f"behind-{number}" for number in range(12)))
+    with pytest.raises(
+        StateCorruptedError, match=f"another topic {stage.names.units}: .*remove the folder {checkpoint}"
+    ):
+        sink(stage, root)
+    note = checkpoint / NOTE
+    known = note.read_text()
+    note.write_text("")  # a disk was full
+    with pytest.raises(StateCorruptedError, match=f"{NOTE} that cannot be read"):
+        sink(stage, root)
+    note.unlink()  # as the first releases left it
+    stage.lose(stage.names.units)
+    create_again(stage, stage.names.units)
+    with pytest.raises(StateCorruptedError, match=r"is of another log: .* and was read up to"):
+        sink(stage, root)
+    assert stage.names.units in json.loads(known)["topics"]
+
+    shutil.rmtree(checkpoint)  # as the message says
+    deliver(stage, "last", *(f"again-{number}" for number in range(12)))
+    sink(stage, root)
+    names = {"last", *(f"before-{number}" for number in range(6)), *(f"again-{number}" for number in range(12))}
+    assert {*units(root)} == names
+    assert len(listed(root)) == len(names)
 
 
 def test_units_of_other_shapes_are_files_though_batches_cut_them_w116_w117(

@@ -100,7 +100,7 @@ def test_retention_ahead_of_the_checkpoint_is_told_with_the_lost_offsets_and_the
     stage.lose(stage.names.units)
     deliver(stage, "c")
     told = refusal(stage)
-    assert "is behind retention, which has deleted what was not yet in the tables: " in told
+    assert "is behind retention, which has deleted what was not yet read: " in told
     assert f"{stage.names.units}/{partition_for(b'b', PARTITIONS)} offsets " in told
     assert f"remove the folder {stage.tables.checkpoint}" in told
     shutil.rmtree(str(stage.tables.checkpoint))
