@@ -82,7 +82,7 @@ class Lineage:
             ) from error
 
     def _made(self) -> dict[str, Mapping[str, str]]:
-        """What else than topics the note names."""
+        """Further ids of the note, by kind."""
         return {}
 
     def _compare(self, known: Known) -> None:

@@ -337,6 +337,7 @@ _ROUTER_INPUT = MappingProxyType(
             TopicRule.EQUAL,
             "limits of time count from the append time here; without it they count from the one in D.components",
         ),
+        "compression.type": _AS_LARGE_AS_SENT,
     }
 )
 _SMALL_SEGMENTS = MappingProxyType(

@@ -178,6 +178,7 @@ def test_topics_of_rules_and_routers_are_expected() -> None:
     assert [spec.name for spec in inputs] == ["returns", "stock.events"]
     assert inputs[0].config["message.timestamp.type"] == "LogAppendTime"
     assert [spec.of_others for spec in (rules, *inputs)] == [False, True, True]
+    assert {spec.config["compression.type"] for spec in (rules, *inputs)} == {"uncompressed"}
 
 
 def test_the_topic_of_long_units_keeps_what_is_open_and_the_ends_of_a_week_b123() -> None:
