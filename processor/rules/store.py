@@ -140,8 +140,10 @@ class RuleDatabase:
             if self._is_sqlite
             else {"connect_timeout": CONNECT_S, "options": f"-c statement_timeout={STATEMENT_MS}"}
         )
+        # a file is opened for each question, since to keep it open saves next to nothing and needs somebody who closes it
+        pool: dict[str, Any] = {"poolclass": sa.NullPool} if self._is_a_file() else {"pool_size": 1, "max_overflow": 1}
         try:
-            self._engine = sa.create_engine(self._url, connect_args=options, pool_size=1, max_overflow=1)
+            self._engine = sa.create_engine(self._url, connect_args=options, **pool)
         except ImportError:
             raise ValueError(
                 "psycopg is not installed: it is in the extra 'postgresql', which `make install PART=worker VENV=...` in a checkout of uow installs"
@@ -193,10 +195,12 @@ class RuleDatabase:
             self._engine.dispose()
             raise RulesUnavailable(f"{self.name}: {' '.join(str(error.args[0]).split())[:300]}") from None
 
+    def _is_a_file(self) -> bool:
+        return self._is_sqlite and self._url.database not in (None, "", ":memory:")
+
     def _has_file(self) -> bool:
         """False if SQLite would make an empty one."""
-        file = self._url.database
-        return not self._is_sqlite or not file or file == ":memory:" or Path(file).exists()
+        return not self._is_a_file() or Path(self._url.database or "").exists()
 
     # -- writing
 
