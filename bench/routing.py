@@ -17,6 +17,7 @@ import confluent_kafka as ck
 from bench.drain import BenchBroker
 from bench.workloads import send
 from uow.processor.kafka.clients import Clients
+from uow.processor.kafka.rule_topics import deployment
 from uow.processor.kafka.source import GRACE_S
 from uow.processor.kafka.worker_settings import WorkerSettings
 from uow.processor.shell.monitor import WorkerStatus
@@ -95,7 +96,8 @@ def route(of: WorkerSettings, records: int) -> float:
     """CPU seconds of the router for all records."""
     status = WorkerStatus("0")
     begun: list[float] = []
-    router = kafka_router(of, follow_rules(of), {}, {})(
+    judged = deployment(of)
+    router = kafka_router(of, follow_rules(of, judged), judged, {}, {})(
         status, lambda: begun.append(time.process_time()), lambda error: None
     )
     _quiet()

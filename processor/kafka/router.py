@@ -11,6 +11,7 @@ the worker's own; to Kafka the routers of `A` are an application of its own, `A-
 | `StaleGeneration` | the same with the same producer, after the rebalance had its chance |
 | `Refused` | back; the partition whose record is refused is blocked at its position, tried again later and later. The others go on |
 | positions that retention took | that partition is blocked |
+| a rule that cannot be obeyed | the inputs of the routers that ask it are blocked, until a version comes that can be |
 | anything else | the worker ends |
 
 Belongs here: the loop. Does not belong here: what becomes of a record (`uow.processor.rules.routing`), the thread's owner
@@ -80,6 +81,10 @@ class Desk(Protocol):
         """Takes a newer version of the rules, if there is one. Called once a turn; does not wait long."""
         ...
 
+    def obstacle(self, topic: str) -> str:
+        """Why records of an input cannot be routed by the rules in force; empty if they can."""
+        ...
+
     def route(self, tp: Tp, seen: Iterable[tuple[Any, RawRecord]], found: RoutedRecords) -> None:
         """Adds the records that become of some of one partition. An `UnreadableRecord` has headers that cannot be read."""
         ...
@@ -114,6 +119,8 @@ class RouterStatus:
         is_ready: It has its partitions, or is a spare.
         rules_age_s: Returns the time since the rules were last compared with their store, seconds.
         rules_rejected: Returns how many versions of them were wrong.
+        rules_errors: Returns how often they could not be looked at for a reason that nobody foresaw.
+        rules_left_out: Returns how many records of `A-rules` are no rows.
     """
 
     owned: dict[Tp, int] = field(default_factory=dict)
@@ -126,6 +133,8 @@ class RouterStatus:
     is_ready: bool = False
     rules_age_s: Callable[[], float] = lambda: 0.0
     rules_rejected: Callable[[], int] = lambda: 0
+    rules_errors: Callable[[], int] = lambda: 0
+    rules_left_out: Callable[[], int] = lambda: 0
 
     def lags(self) -> dict[Tp, int]:
         """Records that wait to be routed, by input partition."""
@@ -196,6 +205,7 @@ class Router(PollLoop):
         self._revoked: set[Tp] = set()
         self._is_member = False
         self._retries: dict[Tp, tuple[float, float]] = {}
+        self._held: Collection[Tp] = ()
         self._one_by_one = False
         self._doubts = 0
 
@@ -250,6 +260,7 @@ class Router(PollLoop):
         self._retry_blocked()
         self._begin_assigned()
         self._desk.refresh()
+        self._hold()
         self._announce()
         poll = self._source.read(self._poll_records, READ_TIMEOUT_S)
         if poll is None:
@@ -363,9 +374,23 @@ class Router(PollLoop):
         self.status.blocked[tp] = cause
         self._source.pause([tp])
 
+    def _hold(self) -> None:
+        """Reads no input whose router cannot go on by the rules in force, and those again whose router can."""
+        owned, blocked = self.status.owned, self.status.blocked
+        held = {tp: why for tp in owned if (why := self._desk.obstacle(tp.topic))}
+        new = [tp for tp in held if tp not in blocked]
+        if new:
+            self._source.pause(new)
+        self._resume([tp for tp in self._held if tp in blocked and tp not in held])
+        blocked.update(held)
+        self._held = held.keys()
+
     def _retry_blocked(self) -> None:
         now = self._monotonic()
-        due = [tp for tp in self.status.blocked if self._retries[tp][0] <= now]
+        self._resume([tp for tp in self.status.blocked if tp not in self._held and self._retries[tp][0] <= now])
+
+    def _resume(self, due: Sequence[Tp]) -> None:
+        """Reads blocked partitions again, from their committed positions."""
         if due:
             self._again.update(due)
             for tp in due:

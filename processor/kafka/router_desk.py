@@ -18,7 +18,6 @@ from uow.processor.rules.routed_records import ManyRecords, RoutedRecords
 from uow.processor.rules.routing import Headers, RecordRouting, RouteTarget, RuleRouting
 from uow.processor.rules.row_table import RowTable
 from uow.processor.rules.rule_set import RuleSet
-from uow.schemas.error_classes import ConfigError
 from uow.topics.catalogue import RULES_PARTITION
 from uow.topics.commands import Command, Verb, command_headers
 from uow.topics.policies import DestinationPolicy
@@ -42,9 +41,7 @@ class RouterDesk:
         rule_log: The rows that are in `A-rules`.
         topic: `A-rules`.
         now_ms: The wall clock, epoch ms.
-
-    Raises:
-        ConfigError: An input has no rule at the start.
+        held: Returns the routers that cannot go on by some rules, with the reason (`uow.processor.rules.deployment`).
     """
 
     def __init__(
@@ -55,22 +52,19 @@ class RouterDesk:
         rule_log: KafkaRuleLog,
         topic: str,
         now_ms: Callable[[], int],
+        held: Callable[[RuleSet], Mapping[str, str]] = lambda rules: {},
     ) -> None:
-        self._in_force, self._routers, self._targets = in_force, routers, targets
+        self._in_force, self._routers, self._targets, self._held = in_force, routers, targets, held
         self._log, self._topic, self._now_ms = rule_log, topic, now_ms
         self._now = now_ms()
         self._written: set[str] = set()
         self._begins_at, self._is_caught_up = NEVER_BEGINS, False
         self._rules = in_force()
         self._mirror = self._mirror_of(self._rules)
-        self._mirrored: bytes | None = None
+        self._mirrored: bytes | None = b""  # nothing yet
+        self._obstacles: dict[str, str] = {}
         self._routings = self._routings_of(self._rules)
         self._unannounced = self._live_rows()
-        without = sorted(name for name, router in routers.items() if not {*router.inputs} <= self._routings.keys())
-        if without:
-            raise ConfigError(
-                f"routers.{without[0]}.rules", list(routers[without[0]].rules), "no rule in force is among these"
-            )
 
     def refresh(self) -> None:
         """Follows `A-rules`, and takes the rules that are in force now."""
@@ -79,7 +73,7 @@ class RouterDesk:
         rules = self._in_force()
         if rules is not self._rules:
             self._rules, self._mirror = rules, self._mirror_of(rules)
-            self._routings |= self._routings_of(rules)  # an input that would be without rules keeps those it had
+            self._routings = self._routings_of(rules)
             self._unannounced = self._live_rows()
             log.info("rules: version %d is in force", rules.version)
         elif self._begins_at <= self._now:
@@ -119,19 +113,27 @@ class RouterDesk:
         why = f"version {row.version} of the rules"
         headers = command_headers(Command(b"rule-change:" + name, Verb.RULE_CHANGE, b"", why, rule=row.name))
         commands = [Output(target.topics.commands, part, name, None, headers) for part in range(target.partitions)]
-        return [Output(self._topic, RULES_PARTITION, name, row.encode(), []), *commands]
+        told = Output(self._topic, RULES_PARTITION, name, row.encode(), [])
+        return [*self._unwritten_mirror(), told, *commands]
 
     def _routings_of(self, rules: RuleSet) -> dict[str, ManyRecords]:
-        found = {}
-        for router in self._routers.values():
-            routings = [
-                RuleRouting(rule, rules, self._targets[rule.destination])
-                for rule in rules_of(router, rules)
-                if rule.destination in self._targets
-            ]
+        """The routing of each input; also notes why one has none."""
+        found, held = dict[str, ManyRecords](), self._held(rules)
+        self._obstacles = {}
+        for name, router in self._routers.items():
+            asked = [] if name in held else rules_of(router, rules)
+            routings = [RuleRouting(rule, rules, self._targets[rule.destination]) for rule in asked]
             if routings:
                 found.update(dict.fromkeys(router.inputs, ManyRecords(RecordRouting(routings))))
+            else:
+                why = f"router {name} holds its inputs: {held.get(name, 'none of its rules is in force')}"
+                self._obstacles |= dict.fromkeys(router.inputs, why)
+                log.error("rules: version %d: %s", rules.version, why)
         return found
+
+    def obstacle(self, topic: str) -> str:
+        """Why records of this input are not routed now; empty if they are."""
+        return self._obstacles.get(topic, "")
 
     def _mirror_of(self, rules: RuleSet) -> bytes | None:
         """All rules as a record; None if they do not fit into one."""
@@ -154,9 +156,13 @@ class RouterDesk:
             for name, row in {row.name: row for row in rows}.items()
             if name not in self._written and name not in self._log.rows
         ]
-        if self._mirror is not None and self._mirror not in (self._log.mirror, self._mirrored):
-            outputs.append(Output(self._topic, RULES_PARTITION, RULES_KEY, self._mirror, []))
-        return outputs
+        return [*self._unwritten_mirror(), *outputs]  # a row is believed once its version is there
+
+    def _unwritten_mirror(self) -> Sequence[Output]:
+        """All rules in force, in place of those of an earlier version: where they fit into no record, that there are none to start from."""
+        if self._log.mirror_version > self._rules.version or self._mirror in (self._log.mirror, self._mirrored):
+            return ()
+        return (Output(self._topic, RULES_PARTITION, RULES_KEY, self._mirror, []),)
 
     def written(self, outputs: Iterable[Output]) -> None:
         """These are committed."""

@@ -4,6 +4,8 @@ Routers write it in their transactions, and nothing in it is ever changed. A tra
 other way round; so a reader that misses a name reads to the end offset as a `read_uncommitted` reader sees it, and waits for open
 transactions before it.
 
+Its records are input like any other: one that is no row, or no set of rules, is logged with its place, counted, and left out.
+
 Belongs here: polling, and rows by name. Does not belong here: what a row means to a group (`uow.topics.grouping`), writing it
 (`uow.processor.kafka.router`).
 """
@@ -23,6 +25,8 @@ from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.error_table import Meaning, is_passing, meaning_of
 from uow.processor.kafka.log_reader import KafkaLogReader
 from uow.processor.kafka.worker_settings import WorkerSettings
+from uow.processor.rules.columns import WrongRows
+from uow.processor.rules.mirror import read_mirror
 from uow.schemas.error_classes import DecodeError
 from uow.topics.catalogue import RULES_PARTITION, rules_topic
 from uow.topics.rules import REFRESH_KEY, RULES_KEY, ResolvedRow
@@ -35,6 +39,8 @@ STEP_S: Final = 0.1
 CHUNK: Final = 1_000
 ROW_SHARE: Final = 2
 """Memory of a row, and of the policy made of it, by the bytes of its record; `tests/rules/test_rule_log.py` measures it."""
+MOST_LOGGED: Final = 100
+"""Records that are named in the log when they are left out: somebody may write any number of them."""
 CHUNKS: Final = 20
 """Most chunks in one go: somebody who appends faster than we read must not keep us here."""
 
@@ -51,7 +57,8 @@ class KafkaRuleLog:
 
     Attributes:
         rows: Row by its name.
-        mirror: All rules of the latest version (`uow.processor.rules.mirror`); None if there are none.
+        mirror: All rules of the latest version (`uow.processor.rules.mirror`); None if there are none, or they fit into no record.
+        mirror_version: Their version; 0 if there are none.
         row_bytes: About the memory that they and their policies take: part of `memory_limit_bytes`.
         ignored: Records whose value is not the row that their key names.
     """
@@ -70,6 +77,7 @@ class KafkaRuleLog:
         self._next = 0
         self.rows: dict[str, ResolvedRow] = {}
         self.mirror: bytes | None = None
+        self.mirror_version = 0
         self.row_bytes = self.ignored = self._counted = 0
         self._targets: frozenset[str] = frozenset()
 
@@ -102,7 +110,7 @@ class KafkaRuleLog:
             error = message.error()
             if error is None:
                 count += 1
-                self._read(message.key() or b"", message.value())
+                self._read(message.key() or b"", message.value(), message.offset())
                 self._next = message.offset() + 1
             elif meaning_of(error) is Meaning.END:
                 self._next = message.offset()
@@ -112,23 +120,42 @@ class KafkaRuleLog:
                 raise ck.KafkaException(error)
         return count
 
-    def _read(self, key: bytes, value: bytes | None) -> None:
+    def _read(self, key: bytes, value: bytes | None, offset: int) -> None:
         if key == REFRESH_KEY:
             self._on_refresh()
-            return
-        if key == RULES_KEY:
-            self.mirror = value
-            return
-        name = key.decode(errors="replace")
+        elif key == RULES_KEY:
+            self._read_mirror(value, offset)
+        else:
+            self._read_row(key.decode(errors="replace"), value or b"", offset)
+
+    def _read_mirror(self, value: bytes | None, offset: int) -> None:
+        """A set of rules takes the place of an earlier version only."""
         try:
-            row = ResolvedRow.decode(value or b"")
-        except DecodeError:
-            row = None
-        if row is None or row.name != name:
-            self.ignored += 1
+            version = 0 if value is None else read_mirror(value).version
+        except WrongRows as error:
+            self._ignore(offset, str(error))
+            return
+        if value is None or version >= self.mirror_version:
+            self.mirror, self.mirror_version = value, version
+
+    def _read_row(self, name: str, value: bytes, offset: int) -> None:
+        try:
+            row = ResolvedRow.decode(value)
+        except DecodeError as error:
+            self._ignore(offset, str(error))
+            return
+        if row.name != name:
+            self._ignore(offset, f"its key is {name!r}, and its row is {row.name!r}")
         elif name not in self.rows:
             self.rows[name] = row
-            self.row_bytes += ROW_SHARE * len(value or b"")
+            self.row_bytes += ROW_SHARE * len(value)
+
+    def _ignore(self, offset: int, why: str) -> None:
+        self.ignored += 1
+        if self.ignored <= MOST_LOGGED:
+            log.warning("%s/%d/%d is left out: %s", self._topic, RULES_PARTITION, offset, why[:1_000])
+            if self.ignored == MOST_LOGGED:
+                log.warning("%s: further such records are counted, and not named", self._topic)
 
     def target_topics(self) -> frozenset[str]:
         """The topics that these rows may write to: targets, and what calls may ask for."""

@@ -6,7 +6,7 @@ Belongs here: asking, in little time. Does not belong here: when, and what follo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from functools import cache
 from typing import Any, Final
@@ -28,8 +28,16 @@ ANSWER_S: Final = 1.0
 MISSING: Final = "does not exist"
 
 
-def kafka_targets(clients: Clients, wanted: Callable[[], Collection[str]]) -> TargetTopics:
-    """The target topics of rules; `wanted` returns those of all rows that are known."""
+def kafka_targets(
+    clients: Clients, wanted: Callable[[], Collection[str]], in_runs: Callable[[], Mapping[str, int]] = dict
+) -> TargetTopics:
+    """The target topics of rules.
+
+    Args:
+        clients: Ask the brokers.
+        wanted: Returns those of all rows that are known.
+        in_runs: Returns how many partitions those must have to which units go as runs (B-60).
+    """
     asker = cache(
         clients.admin
     )  # needs no close, and keeps its connections: a new one may not be there within the time
@@ -37,14 +45,21 @@ def kafka_targets(clients: Clients, wanted: Callable[[], Collection[str]]) -> Ta
     def obstacles(topics: Collection[str]) -> dict[str, str]:
         asked = ck.TopicCollection([*topics])
         answers = asker().describe_topics(asked, include_authorized_operations=True, request_timeout=ANSWER_S)
-        found = {topic: obstacle(asker(), topic, answer) for topic, answer in answers.items()}
+        needed = in_runs()
+        found = {topic: obstacle(asker(), topic, answer, needed.get(topic)) for topic, answer in answers.items()}
         return {topic: why for topic, why in found.items() if why}
 
     return TargetTopics(wanted, obstacles, lambda: time.monotonic() * 1000)
 
 
-def obstacle(admin: AdminClient, topic: str, answer: Future[TopicDescription]) -> str:
+def obstacle(admin: AdminClient, topic: str, answer: Future[TopicDescription], needed: int | None = None) -> str:
     """Why a topic cannot be written to, as its description says; empty if it can be.
+
+    Args:
+        admin: Asks for what the description does not say.
+        topic: The topic.
+        answer: Its description.
+        needed: How many partitions it must have; None: any number.
 
     Raises:
         TimeoutError: No broker says it.
@@ -62,6 +77,8 @@ def obstacle(admin: AdminClient, topic: str, answer: Future[TopicDescription]) -
     allowed: Any = described.authorized_operations  # None of brokers that do not tell it
     if allowed is not None and AclOperation.WRITE not in allowed:
         return "may not be written to by this worker"
+    if needed is not None and len(described.partitions) != needed:
+        return f"has {len(described.partitions)} partitions, and units that go there as runs need {needed}"
     leaders: list[Any] = [each.leader for each in described.partitions]
     if any(leader is None or leader.id < 0 for leader in leaders):
         return "has partitions without a leader"

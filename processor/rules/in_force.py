@@ -1,9 +1,10 @@
-"""The rules in force: the latest version that is valid, kept while the source is away (B-10 to B-12, B-15 to B-17).
+"""The rules in force: the latest version that every worker can start with, kept while the source is away (B-10 to B-12, B-15 to B-17).
 
-An invalid version takes no effect; the latest valid one before it holds. Where the source cannot be read at the start, the mirror
-serves, and without a mirror the built-in row, if that is allowed.
+An invalid version takes no effect; the latest valid one before it holds. No version is followed by an earlier one: at a start the mirror tells
+the latest that was in force, and serves where the source is away or behind it. If that one has faults by now, or there is none without, what is
+wrong stops only the routers that it concerns (`deployment.py`). Without any version the built-in row serves, if that is allowed.
 
-Belongs here: that choice. Does not belong here: reading a source (`store.py`), the mirror `A-rules`, threads.
+Belongs here: that choice. Does not belong here: the check (`deployment.py`), reading a source (`store.py`), the mirror `A-rules`, threads.
 """
 
 from __future__ import annotations
@@ -51,12 +52,14 @@ class RuleStatus:
         version: The version in force.
         seen_at_s: When the source was last read, by the clock of `RulesInForce`; None if it never was.
         rejected: Versions that took no effect.
-        complaints: About the latest of them, until a valid one comes.
+        errors: Looks that ended with an error that nobody foresaw; the log has it.
+        complaints: About the latest version that took no effect, until a valid one comes.
     """
 
     version: int = 0
     seen_at_s: float | None = None
     rejected: int = 0
+    errors: int = 0
     complaints: tuple[Complaint, ...] = ()
 
 
@@ -82,6 +85,8 @@ class RulesInForce:
     rules: RuleSet = field(default_factory=lambda: RuleSet(RuleTables()))
     status: RuleStatus = field(default_factory=RuleStatus)
     _seen: RuleTables = field(default_factory=RuleTables)
+    _least: int = 1
+    """The lowest version that may be taken: nothing earlier than what is in force."""
     _wrong: str = ""
     _logged_at: float | None = None
 
@@ -89,24 +94,49 @@ class RulesInForce:
         """The rules to begin with.
 
         Raises:
-            ConfigError: There are none that are valid, neither in the source nor in the mirror, and defaults are not allowed.
+            ConfigError: There are none at all, neither in the source nor in the mirror, and defaults are not allowed.
         """
         self.look()
-        if self.rules.version:
-            return self.rules
         kept = self.mirror.tables() if self.mirror is not None else None
-        if kept is None:
-            kept = self.defaults
-        if kept is None:
+        found = self.rules.version
+        if kept is not None and kept.version == found and RuleSet(kept).content() != self.rules.content():
+            text = (
+                "rules: version %d of %s is not the one that was in force before: raise its version with every change"
+            )
+            log.error(text, found, self.source.name)
+        if kept is not None and kept.version > found:
+            if self._seen.version:
+                text = "rules: the latest valid version of %s is %d; version %d was in force, and stays"
+                log.warning(text, self.source.name, found, kept.version)
+            self._take(RuleSet(kept), kept.version)
+        elif not found and self._seen.version:
+            self._take(RuleSet(self._seen), self._seen.version + 1)
+        elif not found and self.defaults is not None:
+            self._take(RuleSet(self.defaults), 1)
+        elif not found:
             complaints = "; ".join(map(str, self.status.complaints)) or self._wrong or "there are none"
             rule = f"no rules to start with, and no mirror of any: {complaints[:1_000]} (rules.allow_defaults starts without)"
             raise ConfigError("rules.source", self.source.name, rule)
-        self.rules = RuleSet(kept)
-        self.status.version = self.rules.version
+        if self.rules.version != found and (faults := self._complaints(self.rules)):
+            self.status.complaints = tuple(faults)
+            text = "rules: version %d has faults, and what they concern waits: %s"
+            log.error(text, self.rules.version, "; ".join(map(str, faults))[:2_000])
         return self.rules
 
+    def _take(self, rules: RuleSet, least: int) -> None:
+        """Puts rules in force; `least` is the lowest version that may follow."""
+        self.rules, self._least = rules, least
+        self.status.version = rules.version
+
+    def _complaints(self, rules: RuleSet) -> Sequence[Complaint]:
+        """Of the check; a check that cannot be made now is a complaint."""
+        try:
+            return self.check(rules)
+        except RulesUnavailable as error:
+            return [Complaint("rules.version", rules.version, f"cannot be checked now: {error}")]
+
     def look(self) -> None:
-        """Looks at the source now."""
+        """Looks at the source now. Whatever goes wrong, the version in force stays."""
         now = self.monotonic()
         try:
             version = self.source.version()
@@ -114,6 +144,8 @@ class RulesInForce:
                 seen = self.source.read(self._seen)
                 self._choose(seen)
                 self._seen = seen
+            if self._least > 1 and version < self.rules.version:
+                self._told(f"{self.source.name} is at version {version}, an earlier one, which is not taken")
         except RulesUnavailable as error:
             self._told(str(error))
         except WrongRows as error:
@@ -121,6 +153,9 @@ class RulesInForce:
                 self.status.rejected += 1
                 self.status.complaints = error.complaints
             self._told(str(error))
+        except Exception as error:  # noqa: BLE001 - the boundary to what others wrote: the thread that follows must survive
+            self.status.errors += 1
+            self._told(f"they cannot be looked at: {type(error).__name__}: {error}", exc_info=True)
         else:
             self._wrong = ""
             self.status.seen_at_s = now
@@ -132,21 +167,21 @@ class RulesInForce:
 
     def _choose(self, seen: RuleTables) -> None:
         """Puts the latest valid version in force, unless that is an earlier one than now."""
-        found = valid(seen, self.check, above=self._seen.version)
+        found = valid(seen, self.check, above=max(self._seen.version, self._least - 1))
         for version, complaints in found.rejected.items():
             log.warning("rules: version %d takes no effect: %s", version, "; ".join(map(str, complaints))[:2_000])
             self.status.rejected += 1
         if found.rules.version:
-            self.rules = found.rules
-            self.status.version = found.rules.version
+            self._take(found.rules, found.rules.version + 1)
         self.status.complaints = tuple(found.rejected.get(seen.version, ()))
 
-    def _told(self, wrong: str) -> None:
+    def _told(self, wrong: str, *, exc_info: bool = False) -> None:
         self._wrong = wrong
         now = self.monotonic()
         if self._logged_at is None or now - self._logged_at >= LOGGED_EVERY_S:
             self._logged_at = now
-            log.warning("rules: version %d stays in force: %s", self.rules.version, wrong[:2_000])
+            text = "rules: version %d stays in force: %s"
+            log.warning(text, self.rules.version, wrong[:2_000], exc_info=exc_info)
 
 
 class Valid(NamedTuple):

@@ -44,7 +44,11 @@ def read_mirror(data: bytes) -> RuleTables:
     """
     try:
         told = json.loads(data)
-        rows = {name: [{**row} for row in told[name]] for name in TABLES}
+        tables = tables_of({name: [{**row} for row in told[name]] for name in TABLES})
+    except WrongRows:
+        raise
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise WrongRows([Complaint(_RULES, "...", f"no rules: {' '.join(str(error).split())[:200]}")]) from None
-    return tables_of(rows)
+    if tables.version < 1 or tables.until(tables.version) != tables:
+        raise WrongRows([Complaint(_RULES, "...", "no version has all of these rows")])
+    return tables

@@ -157,6 +157,14 @@ class RuleSet:
         """The rules as they were at a version."""
         return RuleSet(self.tables.until(version))
 
+    def only(self, rule_id: str) -> RuleSet:
+        """The rules as if this were the only one; parameters are of all rules."""
+        of_rule = {
+            name: tuple(each for each in getattr(self.tables, name) if each.rule_id == rule_id)
+            for name in ("rules", "rows", "delays", "sources")
+        }
+        return RuleSet(replace(self.tables, **of_rule))
+
     def content(self, *, with_disabled: bool = False) -> Content:
         """All that is in force, without versions: two sets of equal content treat every record alike (B-214).
 

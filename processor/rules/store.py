@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -28,6 +29,12 @@ CONNECT_S: Final = 5
 """Longest wait for a connection, or for another one that writes."""
 STATEMENT_MS: Final = 30_000
 """Longest statement that PostgreSQL works on."""
+SETTLED_S: Final = 1.0
+"""For so long a file must have stayed as it is before it is read."""
+LONGEST_WRITE_S: Final = 10.0
+"""Longest wait for that; then the next look asks again."""
+_State = tuple[int, int, int]
+"""Of a file: when it was changed, its size, and which file it is."""
 _HEAD: Final = "uow_rule_head"
 _DRIVERS: Final = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg", "postgresql+psycopg": "postgresql+psycopg"}
 
@@ -73,13 +80,17 @@ def rule_source(source: str) -> RuleDatabase | RuleFile:
 class RuleFile:
     """A TOML file, read again when it has changed. Its version must grow with every change.
 
+    A file that is written in place is there in part for a while. So one that changes is read once it has stayed as it is for a second; to write it
+    beside its place and rename it is better still.
+
     Args:
         path: The file.
+        settled_s: For so long it must have stayed as it is, seconds.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._seen: tuple[int, int] = (-1, -1)
+    def __init__(self, path: Path, settled_s: float = SETTLED_S) -> None:
+        self._path, self._settled_s = path, settled_s
+        self._seen: _State = (-1, -1, -1)
         self._digest = b""
         self._tables = RuleTables()
 
@@ -89,26 +100,45 @@ class RuleFile:
 
     def version(self) -> int:
         try:
-            status = self._path.stat()
-            seen = status.st_mtime_ns, status.st_size
+            seen = self._settled()
             if seen != self._seen:
-                self._read(status.st_mtime_ns // 1_000_000)
+                self._read(seen)
                 self._seen = seen
         except (OSError, UnicodeDecodeError) as error:
             raise RulesUnavailable(f"{self._path}: {getattr(error, 'strerror', None) or error}") from None
         return self._tables.version
 
+    def _state(self) -> _State:
+        status = self._path.stat()
+        return status.st_mtime_ns, status.st_size, status.st_ino
+
+    def _settled(self) -> _State:
+        """Its state, once that has not changed for long enough; waits for that."""
+        state = self._state()
+        if state == self._seen or self._settled_s <= time.time() - state[0] / 1e9:
+            return state
+        until = time.monotonic() + LONGEST_WRITE_S
+        while time.monotonic() < until:
+            before = state
+            time.sleep(self._settled_s)
+            state = self._state()
+            if state == before:
+                return state
+        raise RulesUnavailable(f"{self._path}: is being written")
+
     def read(self, known: RuleTables) -> RuleTables:
         self.version()
         return self._tables
 
-    def _read(self, changed_at_ms: int) -> None:
+    def _read(self, state: _State) -> None:
         with self._path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
+        if self._state() != state:
+            raise RulesUnavailable(f"{self._path}: is being written")
         digest = hashlib.sha256(data).digest()
         if digest == self._digest:
             return
-        tables = read_rules(data.decode(), changed_at_ms)
+        tables = read_rules(data.decode(), state[0] // 1_000_000)
         if tables.version <= self._tables.version:
             rule = f"the file has changed, so it must grow above {self._tables.version}"
             raise WrongRows([Complaint("version", tables.version, rule)])

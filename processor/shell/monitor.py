@@ -320,6 +320,14 @@ def _rules_rejected(router: RouterStatus, now_ms: int) -> Rows:
     yield (), router.rules_rejected()
 
 
+def _rules_errors(router: RouterStatus, now_ms: int) -> Rows:
+    yield (), router.rules_errors()
+
+
+def _rules_left_out(router: RouterStatus, now_ms: int) -> Rows:
+    yield (), router.rules_left_out()
+
+
 PARTITION = ("destination", "partition")
 INPUT = ("topic", "partition")
 RULE = ("destination", "rule")
@@ -669,6 +677,20 @@ METRICS: tuple[MetricSpec, ...] = (
         "Approximate memory of all rows of rules that a component was ever stamped with; counts towards memory_limit_bytes.",
         (),
         _one(lambda s: s.rules_bytes()),
+    ),
+    MetricSpec(
+        "uow_rules_errors",
+        "counter",
+        "Looks at the rules that ended with an error that nobody foresaw: the version in force stays, and the log has the error.",
+        (),
+        _of_router(_rules_errors),
+    ),
+    MetricSpec(
+        "uow_rules_left_out",
+        "counter",
+        "Records of A-rules that are no rows of rules, and so are left out; the log has their places.",
+        (),
+        _of_router(_rules_left_out),
     ),
     MetricSpec(
         "uow_rules_rejected",

@@ -9,13 +9,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
+import confluent_kafka as ck
+
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.poll_loop import Closable
-from uow.processor.engine.ports import Meanwhile, Tp
+from uow.processor.engine.ports import Doubt, Meanwhile, Tp
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.contents import KafkaContents
 from uow.processor.kafka.leader_epochs import LeaderEpochs
@@ -30,18 +32,17 @@ from uow.processor.kafka.target_topics import kafka_targets
 from uow.processor.kafka.topic_ids import TopicIds
 from uow.processor.kafka.worker_clock import WorkerClock, wall_ms
 from uow.processor.kafka.worker_settings import WorkerSettings
-from uow.processor.rules.checks import complaints_about
 from uow.processor.rules.columns import WrongRows
+from uow.processor.rules.deployment import Deployment, missing_targets
 from uow.processor.rules.in_force import RuleFollower, RulesInForce, default_rules
 from uow.processor.rules.mirror import read_mirror
 from uow.processor.rules.routing import RouteTarget
 from uow.processor.rules.rule_set import RuleSet, RuleTables
 from uow.processor.rules.store import rule_source
 from uow.processor.rules.targets import target_topics
-from uow.processor.rules.transforms import installed
 from uow.processor.shell.app import NewRouter
 from uow.processor.shell.monitor import WorkerStatus
-from uow.schemas.error_classes import Complaint, ConfigError
+from uow.schemas.error_classes import ConfigError
 from uow.topics.catalogue import DestinationTopics, rules_topic
 from uow.topics.record_size import INPUT_LIMIT_BYTES, RecordLimit
 
@@ -56,34 +57,32 @@ class LoggedMirror:
 
     def tables(self) -> RuleTables | None:
         """The latest set; None if there is none, or none that can be read."""
-        with closing(open_rule_log(self.settings)) as log_:
-            log_.catch_up(lambda: None)
-            if log_.mirror is None:
-                return None
-            try:
-                return read_mirror(log_.mirror)
-            except WrongRows as error:
-                log.warning("the rules in %s cannot be read: %s", rules_topic(self.settings.application_id), error)
-                return None
+        try:
+            with closing(open_rule_log(self.settings)) as log_:
+                log_.catch_up(lambda: None)
+                return None if log_.mirror is None else read_mirror(log_.mirror)
+        except (WrongRows, Doubt, ck.KafkaException) as error:
+            log.warning("the rules in %s cannot be read: %s", rules_topic(self.settings.application_id), error)
+            return None
 
 
-def follow_rules(settings: WorkerSettings) -> RuleFollower:
+def follow_rules(settings: WorkerSettings, judged: Deployment) -> RuleFollower:
     """The rules in force, followed by a thread of their own.
+
+    Args:
+        settings: Settings of the worker.
+        judged: The check of a version.
 
     Raises:
         ConfigError: There are none to begin with.
     """
-
-    def check(rules: RuleSet) -> Sequence[Complaint]:
-        return complaints_about(rules, settings.destinations, settings.application_id, installed())
-
     try:
         source = rule_source(settings.rules.source)
     except ValueError as error:
         raise ConfigError("rules.source", "...", str(error)) from None
     in_force = RulesInForce(
         source,
-        check,
+        judged.complaints,
         settings.rules.refresh_ms,
         LoggedMirror(settings),
         default_rules(settings.destinations) if settings.rules.allow_defaults else None,
@@ -92,39 +91,24 @@ def follow_rules(settings: WorkerSettings) -> RuleFollower:
     return RuleFollower(in_force)
 
 
-def check_targets(settings: WorkerSettings, rules: RuleSet, partitions: Mapping[str, int]) -> None:
-    """Checks the topics to which rules send units (B-60). One that is missing is told, and no obstacle: it may be made later.
-
-    Args:
-        settings: Settings of the worker.
-        rules: The rules in force.
-        partitions: Number of partitions by topic name, of all topics.
-
-    Raises:
-        ConfigError: Runs go to a topic with another number of partitions than `D.components`.
-    """
-    complaints = []
-    for name, policy in settings.destinations.items():
-        components = DestinationTopics(settings.application_id, name).components
-        for topic, in_runs in target_topics(rules, name, policy).items():
-            count, needed = partitions.get(topic), partitions.get(components, 0)
-            if count is None:
-                log.warning(
-                    "target topic %s of destination %s does not exist: `uow topics create` makes it", topic, name
-                )
-            elif in_runs and count != needed:
-                rule = f"must be {needed}, as of {components}: units go there as runs, on the partition of their components"
-                complaints.append(Complaint(f"topic {topic}, partitions", count, rule))
-    if complaints:
-        raise ConfigError.many(complaints)
+def warn_of_missing_targets(settings: WorkerSettings, rules: RuleSet, there: Collection[str]) -> None:
+    """Names the topics to which rules send units and that are not there: no obstacle, since they may be made later (B-57)."""
+    for topic in missing_targets(rules, settings.destinations, there):
+        log.warning("target topic %s does not exist: `uow topics create` makes it", topic)
 
 
 def rule_tables(
-    settings: WorkerSettings, contexts: Mapping[str, TaskContext]
+    settings: WorkerSettings, rules: RuleFollower, contexts: Mapping[str, TaskContext]
 ) -> tuple[dict[str, TaskContext], Callable[[], int], Closable]:
     """The contexts of tasks with the rows of `A-rules`; about the memory that rows take, those of the router as well; and the one reader of all."""
     log_ = open_rule_log(settings)
-    targets = kafka_targets(Clients(settings), log_.target_topics)
+    counts = {context.destination: context.partitions for context in contexts.values()}
+
+    def in_runs() -> dict[str, int]:
+        found = {name: target_topics(rules.rules, name, policy) for name, policy in settings.destinations.items()}
+        return {topic: counts[name] for name, topics in found.items() for topic, runs in topics.items() if runs}
+
+    targets = kafka_targets(Clients(settings), log_.target_topics, in_runs)
     with_rules = {
         topic: replace(context, rules=LoggedRules(log_, context.destination, context.policy), targets=targets)
         for topic, context in contexts.items()
@@ -151,6 +135,7 @@ def upstream(settings: WorkerSettings, rules: RuleFollower) -> RouterPositions:
 def kafka_router(
     settings: WorkerSettings,
     rules: RuleFollower,
+    judged: Deployment,
     limits: Mapping[str, int],
     partitions: Mapping[str, int],
     on_step: Callable[[str], None] = lambda step: None,
@@ -161,6 +146,7 @@ def kafka_router(
     Args:
         settings: Settings of the worker.
         rules: The rules in force.
+        judged: The check of a version: tells which routers cannot go on by it.
         limits: Largest record by topic name, for `D.components`.
         partitions: Number of partitions by topic name, the same.
         on_step: Called at each commit step, with `router-` before its name; for drills.
@@ -187,13 +173,15 @@ def kafka_router(
             with closing(KafkaLogReader(clients, meanwhile, epochs=epochs)) as reader:
                 return first_positions(reader, tps)
 
+        rule_log = open_rule_log(settings, rules.refresh)
         desk = RouterDesk(
             lambda: rules.rules,
             settings.routers,
             targets,
-            open_rule_log(settings, rules.refresh),
+            rule_log,
             rules_topic(settings.application_id),
             wall,
+            judged.held,
         )
         sink = KafkaSink(clients, routers, lambda step: on_step(f"router-{step}"), on_replaced, epochs=epochs)
         contents = KafkaContents(clients, settings.transaction_timeout_ms / 2000)
@@ -202,6 +190,8 @@ def kafka_router(
             ends=lambda: source.ends,
             rules_age_s=lambda: time.monotonic() - (rules.status.seen_at_s or started),
             rules_rejected=lambda: rules.status.rejected,
+            rules_errors=lambda: rules.status.errors,
+            rules_left_out=lambda: rule_log.ignored,
         )
         return Router(ports, settings.inputs, settings.poll_records, status, threading.Event(), on_ready, on_finished)
 

@@ -105,12 +105,20 @@ def run_worker(
     rules_bytes: Callable[[], int] = int
     others: Sequence[Closable] = ()
     if settings.routers:  # others need not have the extra `rules`
-        from uow.processor.shell.router_thread import check_targets, follow_rules, kafka_router, rule_tables, upstream
+        from uow.processor.kafka.rule_topics import deployment
+        from uow.processor.shell.router_thread import (
+            follow_rules,
+            kafka_router,
+            rule_tables,
+            upstream,
+            warn_of_missing_targets,
+        )
 
-        rules = follow_rules(settings)
-        check_targets(settings, rules.rules, partitions)
-        contexts, rules_bytes, rule_log = rule_tables(settings, contexts)
-        new_router = kafka_router(settings, rules, limits, partitions, on_step, wall)
+        judged = deployment(settings)
+        rules = follow_rules(settings, judged)
+        warn_of_missing_targets(settings, rules.rules, partitions)
+        contexts, rules_bytes, rule_log = rule_tables(settings, rules, contexts)
+        new_router = kafka_router(settings, rules, judged, limits, partitions, on_step, wall)
         new_upstream = upstream(settings, rules)
         others = rule_log, new_upstream
     ports = kafka_ports(settings, contexts, on_step, wall, new_upstream, rules_bytes, others)

@@ -14,7 +14,9 @@ from uow.config.loading import load
 from uow.ops.rules import RuleDesk
 from uow.ops.target_topics import targets_by_destination
 from uow.processor.rules.in_force import RulesInForce
+from uow.processor.rules.rule_set import RuleTables
 from uow.processor.rules.store import rule_source
+from uow.topics.rules import Change, Rule
 
 TOML = """
 [rules]
@@ -116,9 +118,18 @@ def test_a_version_that_took_no_effect_is_told_and_the_one_before_it_is_shown_b1
     put(2, "complete_count = 5", "complete_count = 6")
     Path("uow.toml").write_text(TOML.replace("destinations.supply", "destinations.other"))
     assert "took no effect: rule/low-stock.destination" in run("rules", "history").stdout
-    result = run("rules", "show")
-    assert "version 2 took no effect" in result.stderr
+    assert "version 2 has faults, and none is without" in run("rules", "show").stderr
     assert run("rules", "check").exit_code == 2
+    with Path("uow.toml").open("a") as config:
+        config.write('[routers.r]\ninputs = ["stock.events"]\n')
+    assert "router r holds its inputs: rule low-stock: rule/low-stock.destination" in run("rules", "show").stderr
+    Path("uow.toml").write_text(TOML)
+    RuleDesk(load(Path("uow.toml"), {})).source().put(  # type: ignore[union-attr]
+        RuleTables((Change(3, "a test", "an error", 0),), (Rule("low-stock", 3, "nowhere"),)), after=2
+    )
+    result = run("rules", "show")
+    assert "version 3 took no effect" in result.stderr
+    assert "version 2," in result.stdout
 
 
 def test_router_commands_and_topics_see_one_version_of_one_store_b11() -> None:

@@ -26,6 +26,9 @@ class KeyDesk:
 
     def refresh(self) -> None: ...
 
+    def obstacle(self, topic: str) -> str:
+        return ""
+
     def route(self, tp: Tp, seen: Iterable[tuple[Any, Any]], found: RoutedRecords) -> None:
         for headers, record in seen:
             where = f"{tp.topic}/{tp.partition}/{record.offset()}".encode()
@@ -259,6 +262,37 @@ def test_a_partition_whose_record_is_refused_is_blocked_and_the_others_go_on() -
     finally:
         RefusingSink.refused = frozenset()
     check(kafka, 20)
+
+
+def test_inputs_whose_router_cannot_go_on_are_not_read_until_it_can() -> None:
+    class Holding(KeyDesk):
+        """The rules in force are at fault for a while."""
+
+        why, turns = "", 0
+
+        def refresh(self) -> None:
+            self.turns += 1
+
+        def obstacle(self, topic: str) -> str:
+            assert topic == INPUT
+            return self.why
+
+    kafka, desk = MemoryKafka(), Holding()
+    send(kafka, 20)
+    with running(kafka, desk=desk) as router:
+        wait_for(lambda: len(arrived(kafka)) == 20)
+        desk.why = "rule low-stock: no such transform"
+        wait_for(lambda: set(router.status.blocked.values()) == {desk.why})
+        held = set(router.status.blocked)
+        send(kafka, 20, first=20)
+        transactions, until = router.status.transactions, desk.turns + 20
+        wait_for(lambda: desk.turns >= until)
+        assert (len(arrived(kafka)), router.status.transactions) == (20, transactions)
+        assert set(router.status.blocked) == held, "no try of its own ends it"
+        desk.why = ""
+        wait_for(lambda: len(arrived(kafka)) == 40)
+        assert router.status.blocked == {}
+    check(kafka, 40)
 
 
 def test_retention_that_took_the_position_blocks_its_partition() -> None:

@@ -14,11 +14,11 @@ from tests.rules.low_stock import ROWS, RULE, TABLES, changed
 from uow.processor.engine.ports import Doubt, Tp
 from uow.processor.kafka.router_desk import LoggedRules, RouterDesk
 from uow.processor.kafka.rule_log import KafkaRuleLog
+from uow.processor.rules.deployment import Deployment
 from uow.processor.rules.mirror import read_mirror
 from uow.processor.rules.routed_records import RoutedRecords
 from uow.processor.rules.routing import RouteTarget
 from uow.processor.rules.rule_set import RuleSet
-from uow.schemas.error_classes import ConfigError
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.commands import Command, read_command
 from uow.topics.policies import DestinationPolicy, HandlingPolicy
@@ -184,9 +184,9 @@ def test_each_row_and_all_rules_are_written_once_with_the_first_component_b17() 
     log, rules = Log(), Rules()
     first = desk(log, rules)
     outputs = first.unwritten(rows(first, b"UK", b"UK", b"Mars"))
-    assert [output.key for output in outputs] == [b"low-stock/UK@1", b"low-stock/*@1", RULES_KEY]
+    assert [output.key for output in outputs] == [RULES_KEY, b"low-stock/UK@1", b"low-stock/*@1"]
     assert {(output.topic, output.partition) for output in outputs} == {PLACE}
-    assert RuleSet(read_mirror(outputs[-1].value or b"")).content() == rules.now.content()
+    assert RuleSet(read_mirror(outputs[0].value or b"")).content() == rules.now.content()
     assert first.unwritten(rows(first, b"UK")) != [], "an aborted transaction wrote nothing"
     first.written(outputs)
     assert first.unwritten(rows(first, b"UK")) == []
@@ -232,13 +232,14 @@ def test_a_version_of_a_live_rule_is_announced_once_to_all_partitions_and_a_plan
         found = []
         while outputs := desk.announcement(tuple):
             assert desk.announcement(tuple) == outputs, "an aborted transaction made nothing known"
-            row, *commands = outputs
+            row, *commands = [output for output in outputs if output.key != RULES_KEY]
             assert {(each.topic, each.partition) for each in commands} == {("supply.commands", n) for n in range(3)}
             (command,) = {read_command(each.headers) for each in commands}
             assert isinstance(command, Command)
             assert (row.topic, row.key) == (PLACE.topic, command.rule.encode())
             found.append(command.rule)
-            log.append(row.key or b"", row.value)
+            for output in outputs[: -len(commands)]:
+                log.append(output.key or b"", output.value)
             desk.written(outputs)
         return found
 
@@ -253,6 +254,19 @@ def test_a_version_of_a_live_rule_is_announced_once_to_all_partitions_and_a_plan
     assert announced(desk(Log(), Rules())) == [], "a rule whose groups keep their version"
 
 
-def test_a_router_without_any_rule_is_refused_at_the_start() -> None:
-    with pytest.raises(ConfigError, match=r"routers\.stock\.rules"):
-        desk(Log(), Rules(), "no-such-rule")
+def test_a_router_without_its_rule_holds_its_inputs_and_says_why_until_a_version_has_it() -> None:
+    rules = Rules()
+    target = RouteTarget(DestinationTopics("shop", "supply"), POLICY, RecordLimit())
+    routers = {"stock": RouterSettings(("stock.events",), ("low-stock", "spare")), "all": RouterSettings(("others",))}
+    deployment = Deployment("shop", {"supply": POLICY}, routers, dict)
+    one = RouterDesk(rules, routers, {"supply": target}, reader(Log()), PLACE.topic, lambda: 0, deployment.held)
+    assert one.obstacle("stock.events") == (
+        "router stock holds its inputs: routers.stock.rules = 'spare': is no enabled rule"
+    )
+    assert one.obstacle("others") == ""
+    spare = changed(
+        2, rules=(replace(RULE, rule_id="spare", version=2),), rows=(replace(ROWS[3], rule_id="spare", version=2),)
+    )
+    rules.now = RuleSet(TABLES.with_rows_of(spare))
+    one.refresh()
+    assert one.obstacle("stock.events") == ""

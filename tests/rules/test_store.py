@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 
 from tests.rules.low_stock import FIXTURE, NOON, ROWS, RULE, TABLES, changed, row
+from uow.processor.rules import store
 from uow.processor.rules.changes import CannotChange, differences, rows_for
 from uow.processor.rules.columns import WrongRows
 from uow.processor.rules.rule_file import read_rules, written
@@ -37,10 +39,10 @@ def same(one: RuleTables, other: RuleTables) -> bool:
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RuleDatabase]:
     """An empty store of each kind."""
     url = f"sqlite:///{tmp_path}/rules.db" if request.param == "sqlite" else request.getfixturevalue("empty_postgres")
-    store = RuleDatabase(url)
-    store.create()
-    yield store
-    store.close()
+    found = RuleDatabase(url)
+    found.create()
+    yield found
+    found.close()
 
 
 def test_all_sources_give_equal_rules_with_exact_numbers_b09(database: RuleDatabase) -> None:
@@ -104,7 +106,7 @@ def test_a_file_is_whole_and_its_version_must_grow(tmp_path: Path) -> None:
         write.calls += 1_000_000_000  # type: ignore[attr-defined]
 
     write.calls = 1  # type: ignore[attr-defined]
-    file = RuleFile(path)
+    file = RuleFile(path, settled_s=0.01)
     with pytest.raises(RulesUnavailable):
         file.version()
     write(text)
@@ -117,6 +119,40 @@ def test_a_file_is_whole_and_its_version_must_grow(tmp_path: Path) -> None:
         file.version()
     write(shorter.replace("version = 1", "version = 2"))
     assert [each.routing_name for each in file.read(TABLES).rows] == ["France", "UK", "*"]
+
+
+def test_a_file_that_is_being_written_is_believed_once_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every beginning of the file that is TOML would be a version of its own: the first one without any rule."""
+    path = tmp_path / "rules.toml"
+    first, *more = FIXTURE.read_text("utf-8").splitlines(keepends=True)
+    path.write_text(first)
+
+    def slept(seconds: float) -> None:
+        with path.open("a") as file:
+            file.write(more.pop(0) if more else "")
+
+    clock = SimpleNamespace(sleep=slept, time=lambda: path.stat().st_mtime, monotonic=lambda: 0.0)
+    monkeypatch.setattr(store, "time", clock)
+    assert same(RuleFile(path).read(RuleTables()), TABLES)
+
+
+def test_a_file_that_changes_all_the_time_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rules.toml"
+    path.write_bytes(FIXTURE.read_bytes())
+    moments = iter(range(1_000))
+
+    def slept(seconds: float) -> None:
+        path.write_text(f"version = {next(moments)}")
+
+    clock = SimpleNamespace(sleep=slept, time=lambda: path.stat().st_mtime, monotonic=lambda: float(next(moments)))
+    monkeypatch.setattr(store, "time", clock)
+    with pytest.raises(RulesUnavailable, match="is being written"):
+        RuleFile(path).version()
+    monkeypatch.undo()
+    path.write_bytes(FIXTURE.read_bytes())
+    assert RuleFile(path, settled_s=0.01).version() == 1
 
 
 @pytest.mark.parametrize(

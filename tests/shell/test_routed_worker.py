@@ -25,12 +25,12 @@ from uow.processor.engine.rule_figures import RowName
 from uow.processor.kafka.router import Router, RouterPorts, RouterStatus
 from uow.processor.kafka.router_desk import LoggedRules, RouterDesk
 from uow.processor.kafka.rule_log import KafkaRuleLog
+from uow.processor.rules.deployment import Deployment
 from uow.processor.rules.routing import RouteTarget
 from uow.processor.rules.rule_set import RuleSet, RuleTables
 from uow.processor.shell.app import UowApp, create_app, task_contexts
 from uow.processor.shell.monitor import WorkerStatus
-from uow.processor.shell.router_thread import check_targets
-from uow.schemas.error_classes import ConfigError
+from uow.processor.shell.router_thread import warn_of_missing_targets
 from uow.topics.catalogue import DestinationTopics, rules_topic
 from uow.topics.policies import Shape, ViolationPolicy
 from uow.topics.record_size import RecordLimit
@@ -372,10 +372,14 @@ async def test_open_groups_of_a_live_rule_take_the_version_that_a_router_finds_b
 def test_runs_need_a_target_with_as_many_partitions_b60(caplog: pytest.LogCaptureFixture) -> None:
     runs = (replace(ROWS[0], shape=Shape.CONSECUTIVE, value_format=None), *ROWS[1:])
     rules, there = RuleSet(replace(TO_D, rows=runs)), {"D.components": 4, "orders.france": 4, "orders.uk": 1}
-    check_targets(settings(), rules, there)
-    assert "orders.spain of destination D does not exist" in caplog.text
-    with pytest.raises(ConfigError, match=r"topic orders.france, partitions = 6: must be 4"):
-        check_targets(settings(), rules, there | {"orders.france": 6})
+    destinations = settings().destinations
+    assert Deployment("A", destinations, ROUTERS, lambda: there).complaints(rules) == []
+    warn_of_missing_targets(settings(), rules, there)
+    assert "orders.spain does not exist" in caplog.text
+    other = Deployment("A", destinations, ROUTERS, lambda: there | {"orders.france": 6})
+    (complaint,) = other.complaints(rules)
+    assert "topic orders.france, partitions = 6: must be 4, as of D.components" in str(complaint)
+    assert other.held(rules) == {}, "its units wait, and the router goes on"
 
 
 @in_a_loop

@@ -45,6 +45,11 @@ def test_a_target_that_cannot_be_written_to_says_why_b57(answer: Any, why: str) 
     assert obstacle(admin, "orders.uk", future(answer)) == why
 
 
+def test_a_target_of_runs_needs_the_partitions_of_its_components_b60() -> None:
+    why = "has 1 partitions, and units that go there as runs need 4"
+    assert obstacle(Said(), "orders.uk", future(described()), 4) == why  # type: ignore[arg-type]
+
+
 def test_brokers_that_do_not_answer_say_nothing_of_a_topic_b57() -> None:
     with pytest.raises(TimeoutError):
         obstacle(Said(), "orders.uk", future(KafkaException(KafkaError(KafkaError._TIMED_OUT))))  # type: ignore[arg-type]

@@ -53,8 +53,18 @@ def show(settings: Settings, as_json: bool, version: int | None, as_toml: bool) 
         print_json(_set_json(rules, everything))
     else:
         _print_set(rules)
-        if version is None and rules.version < everything.version:
-            click.echo(f"version {everything.version} took no effect: `uow rules history` says why", err=True)
+        if version is None:
+            _print_faults(desk, rules, everything)
+
+
+def _print_faults(desk: RuleDesk, rules: RuleSet, everything: RuleSet) -> None:
+    """Says what of the rules takes no effect."""
+    if rules.version < everything.version:
+        click.echo(f"version {everything.version} took no effect: `uow rules history` says why", err=True)
+    elif desk.faults(rules):
+        click.echo(f"version {rules.version} has faults, and none is without: `uow rules history` names them", err=True)
+    for router, why in desk.held(rules).items():
+        click.echo(printable(f"router {router} holds its inputs: {why}"), err=True)
 
 
 def _set_json(rules: RuleSet, everything: RuleSet) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,7 +23,7 @@ from uow.ops.findings import CheckResult, Finding, ok
 from uow.ops.inspect import StableReader, waiting
 from uow.ops.order_checks import order_findings
 from uow.processor.engine.context import TaskContext
-from uow.processor.engine.ports import LogReader, Tp
+from uow.processor.engine.ports import Doubt, LogReader, Tp
 from uow.processor.engine.restore import restore
 from uow.processor.engine.settings_record import (
     RecordedSettings,
@@ -33,8 +34,9 @@ from uow.processor.engine.settings_record import (
 from uow.processor.engine.task import PartitionTask
 from uow.processor.kafka.leader_epochs import CUT_OFF
 from uow.processor.kafka.log_reader import KafkaLogReader
+from uow.processor.kafka.rule_log import open_rule_log
 from uow.processor.kafka.worker_settings import CLOCK_LEAD_MS
-from uow.schemas.error_classes import UowError
+from uow.schemas.error_classes import ConfigError, UowError
 from uow.schemas.registry import connect
 from uow.terminal.printing import span_text, wall_clock_ms
 from uow.topics import admin
@@ -63,6 +65,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield ok(f"{len(cluster.brokers)} broker{'s' if len(cluster.brokers) > 1 else ''} at {settings.bootstrap_servers}")
     yield from _registry(settings)
     yield from _routers(settings, client)
+    yield from _rules(settings, cluster.topics)
     for name, policy in settings.destinations.items():
         topics = list(_topics(settings, client, name, policy, cluster))
         yield from topics
@@ -137,6 +140,56 @@ def _routers(settings: Settings, client: AdminClient) -> Iterator[Finding]:
     yield from _deviations(deviations)
     if not deviations:
         yield ok(f"routers: {len(specs)} topics are right")
+
+
+def _rules(settings: Settings, topics: Collection[str]) -> Iterator[Finding]:
+    """The version of the rules that workers have in force or would start with, and what of it waits."""
+    if not settings.routers:
+        return
+    from uow.ops.rules import RuleDesk
+    from uow.processor.rules.changes import RulesUnavailable
+    from uow.processor.rules.deployment import missing_targets
+
+    desk = RuleDesk(settings)
+    try:
+        everything = desk.read()
+        rules = desk.in_force(everything)
+    except (RulesUnavailable, ConfigError) as error:
+        remedy = "workers go on with the last version that they read; put the source right"
+        yield Finding(CheckResult.WRONG, f"the rules cannot be read: {error}", remedy)
+        return
+    faults = [str(each) for each in desk.faults(everything)]
+    if faults:
+        more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+        what = f"version {everything.version} of the rules has faults: {faults[0]}{more}"
+        yield Finding(CheckResult.WRONG, what, "`uow rules check` lists all of them; put a version without")
+    for router, why in desk.held(rules).items():
+        what = f"router {router} holds its inputs: {why}"
+        yield Finding(
+            CheckResult.WRONG, what, "put a version of the rules with which it can go on, or change the router"
+        )
+    later = _later_mirror(settings, everything.version)
+    if later:
+        what = f"the rules are at version {everything.version}, and version {later} was in force: workers keep the later one"
+        yield Finding(
+            CheckResult.LOOK, what, "was a file or database replaced by an older one? the next version must be above"
+        )
+    for topic in missing_targets(rules, settings.destinations, topics):
+        yield Finding(
+            CheckResult.LOOK, f"target topic {topic} does not exist: its units wait", "`uow topics create` makes it"
+        )
+    if not faults:
+        yield ok(f"version {rules.version} of the rules can be started with")
+
+
+def _later_mirror(settings: Settings, version: int) -> int:
+    """The version of the rules in `A-rules`, if that is a later one; else 0, also where it cannot be read."""
+    try:
+        with closing(open_rule_log(settings.worker("rules"))) as rule_log:
+            rule_log.catch_up(lambda: None)
+    except (Doubt, KafkaException):
+        return 0
+    return rule_log.mirror_version if rule_log.mirror_version > version else 0
 
 
 def _deviations(deviations: Iterable[admin.Deviation]) -> Iterator[Finding]:

@@ -5,8 +5,10 @@ Belongs here: what `uow rules` does. Does not belong here: printing (`uow.cli`),
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,16 +17,20 @@ from uow.ops.destination_logs import PATIENCE_S, NoAnswerError, log_reader
 from uow.ops.rehearsal import Figures, recorded, rehearsed
 from uow.processor.engine.ports import Tp
 from uow.processor.kafka.clients import Clients
-from uow.processor.rules.changes import CannotChange, Difference, differences, rows_for
-from uow.processor.rules.checks import complaints_about
+from uow.processor.kafka.rule_topics import deployment
+from uow.processor.rules.changes import CannotChange, Difference, RulesUnavailable, differences, rows_for
 from uow.processor.rules.columns import WrongRows
+from uow.processor.rules.deployment import Deployment
 from uow.processor.rules.in_force import valid
 from uow.processor.rules.rule_set import RuleSet, RuleTables
 from uow.processor.rules.store import RuleDatabase, RuleFile, rule_source
+from uow.processor.rules.transforms import installed
 from uow.schemas.error_classes import Complaint, ConfigError
 from uow.topics.admin import admin_client, partition_counts
 from uow.topics.catalogue import RULES_PARTITION, rules_topic
 from uow.topics.rules import REFRESH_KEY, Change
+
+log = logging.getLogger(__name__)
 
 
 class Version(NamedTuple):
@@ -81,29 +87,47 @@ class RuleDesk:
             raise ConfigError.many(error.complaints) from None
 
     def complaints(self, rules: RuleSet) -> list[Complaint]:
-        """All that is wrong with rules, for the configured destinations and routers."""
-        settings = self.settings
-        found = self._about(rules)
-        known = {rule.rule_id for rule in rules.rules}
-        for name, router in settings.routers.items():
-            for rule_id in router.rules:
-                if rule_id not in known:
-                    found.append(Complaint(f"routers.{name}.rules", rule_id, "is no enabled rule"))
-        return found
+        """All that would keep a worker from starting with these rules; of target topics only if a broker answers."""
+        return self._judge().complaints(rules)
 
-    def _about(self, rules: RuleSet) -> list[Complaint]:
-        return complaints_about(rules, self.settings.destinations, self.settings.application_id)
+    def _judge(self, transforms: Callable[[], Collection[str] | None] = installed) -> Deployment:
+        """The check that workers make, as far as it can be made here."""
+        judge = deployment(self.settings.worker("rules"), transforms)
+
+        @cache
+        def partitions() -> Mapping[str, int]:
+            try:
+                return judge.partitions()
+            except RulesUnavailable as error:
+                log.warning("rules: %s", error)
+                return {}
+
+        return replace(judge, partitions=partitions)
+
+    def _as_known(self) -> Deployment:
+        """The same without transforms, which may be installed where workers are, and not here."""
+        return self._judge(lambda: None)
 
     def in_force(self, rules: RuleSet) -> RuleSet:
-        """The latest version that takes effect; one without rules if none does."""
-        return valid(rules.tables, self._about).rules
+        """The latest version without faults; the latest one if there is none, since workers go on by it as far as they can."""
+        found = valid(rules.tables, self._as_known().complaints).rules
+        return found if found.version else rules
+
+    def faults(self, rules: RuleSet) -> list[Complaint]:
+        """Those of `complaints` that can be told from here."""
+        return self._as_known().complaints(rules)
+
+    def held(self, rules: RuleSet) -> dict[str, str]:
+        """The routers that hold their inputs under these rules, with the reason."""
+        return self._as_known().held(rules)
 
     def history(self, rules: RuleSet) -> Iterator[Version]:
         """All versions, the latest first."""
+        judged = self._as_known()
         changes = sorted(rules.tables.changes, key=lambda change: change.version)
         for change, earlier in reversed([*zip(changes, [None, *changes], strict=False)]):
             at, before = rules.as_of(change.version), rules.as_of(earlier.version if earlier else 0)
-            yield Version(change, self._about(at), list(differences(before, at)))
+            yield Version(change, judged.complaints(at), list(differences(before, at)))
 
     def proposed(self, path: Path, current: RuleSet, author: str, why: str, now_ms: int) -> RuleTables:
         """The rows with which a file would become the next version.
@@ -229,6 +253,7 @@ class RuleDesk:
         return before, after
 
     def _must_be_valid(self, rules: RuleSet) -> None:
-        complaints = self.complaints(rules)
+        """Raises `ConfigError` with all complaints, and `RulesUnavailable` if no broker can be asked about target topics."""
+        complaints = deployment(self.settings.worker("rules")).complaints(rules)
         if complaints:
             raise ConfigError.many(complaints)
