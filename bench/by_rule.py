@@ -38,6 +38,8 @@ class Rows:
     def policy(self, name: str) -> GroupPolicy | None:
         return self._policies.get(name)
 
+    kept = policy
+
     def catch_up(self, meanwhile: Any) -> None:
         """Every row is known."""
 

@@ -333,7 +333,11 @@ class RuleTable(Protocol):
     """
 
     def policy(self, name: str) -> GroupPolicy | None:
-        """The policy of this `uow-rule`; None if what was read has no such row, or the row is of another destination's rule."""
+        """The policy of this `uow-rule`; None if what was read has no such row that is to be believed, or the row is of another destination's rule."""
+        ...
+
+    def kept(self, name: str) -> GroupPolicy | None:
+        """The same of a row that open groups have already, and that was believed when they took it."""
         ...
 
     def catch_up(self, meanwhile: Callable[[], object]) -> None:
@@ -354,6 +358,8 @@ class NoRules:
     def policy(self, name: str) -> GroupPolicy | None:
         """None."""
         return None
+
+    kept = policy
 
     def catch_up(self, meanwhile: Callable[[], object]) -> None:
         """Nothing is there to be read."""

@@ -10,12 +10,13 @@ Belongs here: names, types and defaults of the settings, and `uow-rule`. Does no
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from enum import StrEnum
-from functools import cache
-from typing import Any, Final, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Any, Final, NamedTuple, TypeVar
 
 from uow.schemas.error_classes import DecodeError
+from uow.topics.columns import columns, typed
 from uow.topics.policies import ExpirationPolicy, LatePolicy, Shape, ValueFormat
 
 DEFAULT_ROW: Final = "*"
@@ -311,6 +312,8 @@ class ResolvedRow:
     def decode(cls, data: bytes) -> ResolvedRow:
         """The row that `encode` was called of; fields that a later release added are left out, those that it did not know have their defaults.
 
+        It is an input like any other: each column has the type that it must have, or it is no row.
+
         Raises:
             DecodeError: It is none. Case `uow-rule`.
         """
@@ -329,24 +332,18 @@ class ResolvedRow:
 _T = TypeVar("_T")
 
 
-@cache
-def _enums(kind: Any) -> dict[str, type[StrEnum]]:
-    """The fields that hold a word of a list, and the list."""
-    found = {}
-    for name, hint in get_type_hints(kind).items():
-        for each in (hint, *get_args(hint)):
-            if isinstance(each, type) and issubclass(each, StrEnum):
-                found[name] = each
-    return found
-
-
-def _made(kind: type[_T], told: dict[str, Any]) -> _T:
-    hashable: Any = kind
-    enums = _enums(hashable)
-    given = {each.name: told[each.name] for each in fields(kind) if each.name in told}  # type: ignore[arg-type]
-    return kind(
-        **{name: enums[name](value) if name in enums and value is not None else value for name, value in given.items()}
-    )
+def _made(kind: type[_T], told: Mapping[str, Any]) -> _T:
+    """The value of a table's type, each column of which has its own type. Raises `ValueError` or `LookupError`."""
+    given = {}
+    for name, column in columns(kind).items():
+        if name in told:
+            try:
+                given[name] = typed(column, told[name])
+            except ValueError as error:
+                raise ValueError(f"{kind.__name__}.{name} {error}") from None
+        elif column.needed:
+            raise LookupError(f"{kind.__name__}.{name} must be given")
+    return kind(**given)
 
 
 class RuleName(NamedTuple):

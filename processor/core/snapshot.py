@@ -93,7 +93,7 @@ def restore(partition: Partition, snapshot: Snapshot) -> None:
 def _row(partition: Partition, rule: str) -> GroupPolicy | None:
     if not rule:
         return None
-    row = partition.rules.policy(rule)
+    row = partition.rules.kept(rule)
     if row is None:
         raise DecodeError(RULE, f"an open group is of the row {rule}, which is not in the rules")
     return row

@@ -732,7 +732,7 @@ class PartitionTask:
         """
         self._live_rows.update(rows)
         for name in map(bytes.decode, rows.values()):
-            row = self.context.rules.policy(name)
+            row = self.context.rules.kept(name)
             if row is None:
                 raise DecodeError(RULE, f"open groups have taken the row {name}, which is not in the rules")
             self.partition.live[row.row_key] = row
@@ -764,7 +764,7 @@ class PartitionTask:
             group = self.restore_group(key[1:-13], row.generation, row.opened_at)  # no reply has come yet
         group_id = group.id
         if row.rule is not None:
-            policy = self.context.rules.policy(row.rule)
+            policy = self.context.rules.kept(row.rule)
             if policy is None:
                 raise DecodeError(RULE, f"an open group is of the row {row.rule}, which is not in the rules")
             self.partition.open_by_rule(group, policy, row.deadlines)

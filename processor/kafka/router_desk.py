@@ -18,6 +18,7 @@ from uow.processor.rules.routed_records import ManyRecords, RoutedRecords
 from uow.processor.rules.routing import Headers, RecordRouting, RouteTarget, RuleRouting
 from uow.processor.rules.row_table import RowTable
 from uow.processor.rules.rule_set import RuleSet
+from uow.processor.rules.trusted_rows import TrustedRows
 from uow.topics.catalogue import RULES_PARTITION
 from uow.topics.commands import Command, Verb, command_headers
 from uow.topics.policies import DestinationPolicy
@@ -103,7 +104,7 @@ class RouterDesk:
             self._is_caught_up = True
         while self._unannounced:
             row = self._unannounced[0]
-            if row.name not in self._log.rows and row.name not in self._written:
+            if self._log.rows.get(row.name) != row and row.name not in self._written:
                 return self._announced(row)
             self._unannounced.pop(0)  # another router was faster, or it is written
         return ()
@@ -150,11 +151,11 @@ class RouterDesk:
         )
 
     def unwritten(self, rows: Iterable[ResolvedRow]) -> Sequence[Output]:
-        """Those of these rows that are not in `A-rules`, as far as it was read."""
+        """Those of these rows that are not in `A-rules`, as far as it was read; also where another stands under its name."""
         outputs = [
             Output(self._topic, RULES_PARTITION, name.encode(), row.encode(), [])
             for name, row in {row.name: row for row in rows}.items()
-            if name not in self._written and name not in self._log.rows
+            if name not in self._written and self._log.rows.get(name) != row
         ]
         return [*self._unwritten_mirror(), *outputs]  # a row is believed once its version is there
 
@@ -193,10 +194,13 @@ class LoggedRules(RowTable):
         rule_log: The rows.
         destination: Name of the destination.
         policy: Its settings.
+        trusted: Tells which rows are to be believed; None believes all.
     """
 
-    def __init__(self, rule_log: KafkaRuleLog, destination: str, policy: DestinationPolicy) -> None:
-        super().__init__(rule_log.rows, destination, policy)
+    def __init__(
+        self, rule_log: KafkaRuleLog, destination: str, policy: DestinationPolicy, trusted: TrustedRows | None = None
+    ) -> None:
+        super().__init__(rule_log.rows, destination, policy, trusted)
         self._log = rule_log
 
     def catch_up(self, meanwhile: Meanwhile) -> None:

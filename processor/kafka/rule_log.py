@@ -4,7 +4,8 @@ Routers write it in their transactions, and nothing in it is ever changed. A tra
 other way round; so a reader that misses a name reads to the end offset as a `read_uncommitted` reader sees it, and waits for open
 transactions before it.
 
-Its records are input like any other: one that is no row, or no set of rules, is logged with its place, counted, and left out.
+Its records are input like any other: one that is no row, or no set of rules, is logged with its place, counted, and left out. Whether a row is
+to be believed is another question (`uow.processor.rules.trusted_rows`).
 
 Belongs here: polling, and rows by name. Does not belong here: what a row means to a group (`uow.topics.grouping`), writing it
 (`uow.processor.kafka.router`).

@@ -1,20 +1,18 @@
 """A row of a table, whether of a database or of a file, as a value of `uow.topics.rules`: names, types and words are checked. Pure.
 
-Belongs here: the tables' names and columns, and a mapping as a value. Does not belong here: what the values mean (`checks.py`).
+Belongs here: the tables' names, and a mapping as a value. Types of columns are in `uow.topics.columns`. Does not belong here: what the values mean (`checks.py`).
 """
 
 from __future__ import annotations
 
 import difflib
-import types
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import MISSING, asdict, fields
-from enum import StrEnum
-from functools import cache
-from typing import Any, Final, NamedTuple, TypeVar, get_args, get_type_hints
+from dataclasses import asdict, fields
+from typing import Any, Final, TypeVar
 
 from uow.processor.rules.rule_set import RuleTables
 from uow.schemas.error_classes import Complaint
+from uow.topics.columns import columns, typed
 from uow.topics.rules import Change, Delay, Parameter, Row, Rule, Source
 
 TABLES: Final[Mapping[str, type[Any]]] = {
@@ -35,42 +33,7 @@ NAMES: Final[Mapping[type[Any], str]] = {
     Parameter: "uow_rule_parameter",
 }
 """The table of each type."""
-MAX_INTEGER: Final = 2**63 - 1
-
 T = TypeVar("T")
-
-
-class Column(NamedTuple):
-    """A column.
-
-    Attributes:
-        name: Its name.
-        kind: `bool`, `int`, `str`, or the enumeration of its words.
-        nullable: True if it may be empty.
-        needed: True if it has no default.
-    """
-
-    name: str
-    kind: type[Any]
-    nullable: bool
-    needed: bool
-
-
-def columns(kind: Any) -> Mapping[str, Column]:
-    """The columns of a table, by name."""
-    return _columns(kind)
-
-
-@cache
-def _columns(kind: Any) -> Mapping[str, Column]:
-    hints = get_type_hints(kind)
-    found = {}
-    for each in fields(kind):
-        hint = hints[each.name]
-        parts = set(get_args(hint)) or {hint}
-        (base,) = parts - {types.NoneType}
-        found[each.name] = Column(each.name, base, types.NoneType in parts, each.default is MISSING)
-    return found
 
 
 class WrongRows(ValueError):
@@ -107,7 +70,7 @@ def value_of(kind: type[T], row: Mapping[str, Any], where: str) -> T:
                 complaints.append(Complaint(f"{where}.{name}", None, "must be given"))
             continue
         try:
-            values[name] = _typed(column, row[name])
+            values[name] = typed(column, row[name])
         except ValueError as error:
             complaints.append(Complaint(f"{where}.{name}", row[name], str(error)))
     if complaints:
@@ -118,28 +81,6 @@ def value_of(kind: type[T], row: Mapping[str, Any], where: str) -> T:
 def _unknown(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, list(known), n=1)
     return f"no such column; did you mean {close[0]}?" if close else "no such column"
-
-
-def _typed(column: Column, value: Any) -> Any:
-    kind = column.kind
-    if value is None:
-        if not column.nullable:
-            raise ValueError("must not be empty")
-        return None
-    if issubclass(kind, StrEnum):
-        if value not in list(kind):
-            raise ValueError(f"must be one of {', '.join(kind)}")
-        return kind(value)
-    if kind is bool and isinstance(value, int) and value in (0, 1):  # SQLite's truth values are numbers
-        return bool(value)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ValueError(f"must be {_KINDS[kind]}")
-    if kind is int and not -MAX_INTEGER <= value <= MAX_INTEGER:
-        raise ValueError("is too large a number")
-    return value
-
-
-_KINDS: Final[Mapping[type[Any], str]] = {bool: "true or false", int: "a whole number", str: "a text"}
 
 
 def tables_of(rows: Mapping[str, Iterable[Mapping[str, Any]]]) -> RuleTables:

@@ -161,6 +161,11 @@ class RulesInForce:
             self.status.seen_at_s = now
 
     @property
+    def read(self) -> RuleTables:
+        """All that was read of the source so far, valid or not; for any thread."""
+        return self._seen
+
+    @property
     def age_s(self) -> float | None:
         """Seconds since the source was last read; None if it never was."""
         return None if self.status.seen_at_s is None else self.monotonic() - self.status.seen_at_s
@@ -228,6 +233,16 @@ class RuleFollower:
     def rules(self) -> RuleSet:
         """The rules in force; for any thread."""
         return self._in_force.rules
+
+    @property
+    def read(self) -> RuleTables:
+        """All that was read of the source so far; for any thread."""
+        return self._in_force.read
+
+    @property
+    def has_all_versions(self) -> bool:
+        """True if the source keeps every version that it ever had."""
+        return self._in_force.source.has_all_versions
 
     @property
     def status(self) -> RuleStatus:

@@ -7,43 +7,88 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from uow.processor.rules.conditions import group_policy
 from uow.processor.rules.paths import ExpressionError
+from uow.processor.rules.trusted_rows import TrustedRows, UntrustedRow
 from uow.topics.grouping import GroupPolicy
 from uow.topics.policies import DestinationPolicy
 from uow.topics.rules import ResolvedRow
 
 log = logging.getLogger("uow.rules")
 
+MOST_TOLD: Final = 1_000
+"""Rows that the log names because they are not believed."""
+
 
 class RowTable:
     """Policies by the text of `uow-rule`.
 
     Args:
-        rows: The rows; further ones may be added to them.
+        rows: The rows as they were written; further ones may be added to them.
         destination: Name of the destination.
         policy: Its settings.
+        trusted: Tells which rows are to be believed; None believes all.
     """
 
-    def __init__(self, rows: Mapping[str, ResolvedRow], destination: str, policy: DestinationPolicy) -> None:
-        self._rows, self._destination, self._policy = rows, destination, policy
+    def __init__(
+        self,
+        rows: Mapping[str, ResolvedRow],
+        destination: str,
+        policy: DestinationPolicy,
+        trusted: TrustedRows | None = None,
+    ) -> None:
+        self._rows, self._destination, self._policy, self._trusted = rows, destination, policy, trusted
         self._policies: dict[str, GroupPolicy] = {}
+        self._told: set[tuple[str, str]] = set()
 
     def policy(self, name: str) -> GroupPolicy | None:
-        """The policy of the groups of a row; None if it is not there, or of another destination."""
+        """The policy of the groups of a row; None if it is not there, not to be believed, or of another destination."""
         known = self._policies.get(name)
         if known is not None:
             return known
+        policy = self._believed(name)
+        if policy is not None:
+            self._policies[name] = policy
+        return policy
+
+    def kept(self, name: str) -> GroupPolicy | None:
+        """The same of a row that groups have already: it was believed when they took it, whoever knows it now."""
+        found = self.policy(name)
         row = self._rows.get(name)
-        if row is None or row.rule.destination != self._destination:
+        return found if found is not None or row is None else self._compiled(name, row)
+
+    def _believed(self, name: str) -> GroupPolicy | None:
+        row = self._rows.get(name)
+        if row is None:
             return None
         try:
-            policy = self._policies[name] = group_policy(row, self._policy)
-        except ExpressionError as error:
-            log.warning("%s: %s", name, error)
+            believed = row if self._trusted is None else self._trusted.trusted(row)
+        except Exception as error:  # noqa: BLE001 - the boundary to what others wrote: it concerns this row alone
+            self._tell(name, f"not believed: {error}", error)
             return None
-        return policy
+        if believed != row:
+            self._tell(
+                name, "not the row of that name in A-rules, but the one that the rules themselves have is obeyed"
+            )
+        return self._compiled(name, believed)
+
+    def _compiled(self, name: str, row: ResolvedRow) -> GroupPolicy | None:
+        if row.rule.destination != self._destination:
+            return None
+        try:
+            return group_policy(row, self._policy)
+        except Exception as error:  # noqa: BLE001 - the same boundary
+            self._tell(name, f"cannot be read: {error}", error)
+            return None
+
+    def _tell(self, name: str, what: str, error: Exception | None = None) -> None:
+        """Says it once; of what nobody foresaw with the place in the code."""
+        if (name, what) not in self._told and len(self._told) < MOST_TOLD:
+            self._told.add((name, what))
+            foreseen = error is None or isinstance(error, UntrustedRow | ExpressionError)
+            log.warning("row %s: %s", name, what, exc_info=None if foreseen else error)
 
     def catch_up(self, meanwhile: Callable[[], object]) -> None:
         """Nothing further is to be read."""

@@ -20,10 +20,11 @@ from typing import Any, Final, Protocol
 import sqlalchemy as sa
 
 from uow.processor.rules.changes import CannotChange, RulesUnavailable
-from uow.processor.rules.columns import NAMES, TABLES, WrongRows, columns, tables_of
+from uow.processor.rules.columns import NAMES, TABLES, WrongRows, tables_of
 from uow.processor.rules.rule_file import MAX_BYTES, read_rules
 from uow.processor.rules.rule_set import RuleTables
 from uow.schemas.error_classes import Complaint
+from uow.topics.columns import columns
 
 CONNECT_S: Final = 5
 """Longest wait for a connection, or for another one that writes."""
@@ -40,7 +41,13 @@ _DRIVERS: Final = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg", "post
 
 
 class RuleSource(Protocol):
-    """Rules that may grow by further versions. Not for two threads at once."""
+    """Rules that may grow by further versions. Not for two threads at once.
+
+    Attributes:
+        has_all_versions: True if it keeps every version that it ever had.
+    """
+
+    has_all_versions: bool
 
     @property
     def name(self) -> str:
@@ -87,6 +94,8 @@ class RuleFile:
         path: The file.
         settled_s: For so long it must have stayed as it is, seconds.
     """
+
+    has_all_versions = False
 
     def __init__(self, path: Path, settled_s: float = SETTLED_S) -> None:
         self._path, self._settled_s = path, settled_s
@@ -155,6 +164,8 @@ class RuleDatabase:
     Raises:
         ValueError: It is another database, or no URL.
     """
+
+    has_all_versions = True
 
     def __init__(self, url: str, on_query: Callable[[str], object] | None = None) -> None:
         try:

@@ -40,6 +40,7 @@ from uow.processor.rules.routing import RouteTarget
 from uow.processor.rules.rule_set import RuleSet, RuleTables
 from uow.processor.rules.store import rule_source
 from uow.processor.rules.targets import target_topics
+from uow.processor.rules.trusted_rows import TrustedRows
 from uow.processor.shell.app import NewRouter
 from uow.processor.shell.monitor import WorkerStatus
 from uow.schemas.error_classes import ConfigError
@@ -102,6 +103,13 @@ def rule_tables(
 ) -> tuple[dict[str, TaskContext], Callable[[], int], Closable]:
     """The contexts of tasks with the rows of `A-rules`; about the memory that rows take, those of the router as well; and the one reader of all."""
     log_ = open_rule_log(settings)
+    trusted = TrustedRows(
+        lambda: rules.read,
+        rules.has_all_versions,
+        lambda: log_.mirror,
+        settings.destinations,
+        settings.application_id,
+    )
     counts = {context.destination: context.partitions for context in contexts.values()}
 
     def in_runs() -> dict[str, int]:
@@ -110,7 +118,7 @@ def rule_tables(
 
     targets = kafka_targets(Clients(settings), log_.target_topics, in_runs)
     with_rules = {
-        topic: replace(context, rules=LoggedRules(log_, context.destination, context.policy), targets=targets)
+        topic: replace(context, rules=LoggedRules(log_, context.destination, context.policy, trusted), targets=targets)
         for topic, context in contexts.items()
     }
     return with_rules, lambda: 2 * log_.row_bytes, log_

@@ -93,6 +93,8 @@ class SimRules:
             self.catch_up(tuple)
         return self._known.get(name)
 
+    kept = policy
+
     def catch_up(self, meanwhile: Callable[[], object]) -> None:
         """Reads the rows that came since."""
         for row in self._rows[self._read :]:

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.broker.routed_places import RoutedPlace
 from tests.broker.worker_places import Destination
 from tests.processes import PATIENCE_S, wait_for
 from uow.cli.main import main
+from uow.topics.partitioner import partition_for
+from uow.topics.rules import ResolvedRow, Row, Rule
 
 pytestmark = pytest.mark.timeout(300)
 SHORT = {"session_timeout_ms": 2000}
@@ -112,3 +115,40 @@ def test_a_router_whose_rule_is_not_there_holds_its_inputs_and_everybody_else_go
     heir = routed.place.worker()
     wait_for(lambda: len(routed.units()) == 2)
     assert heir.child.terminate(90) == 0
+
+
+def test_rows_that_somebody_writes_to_the_log_of_rules_are_not_obeyed_and_stop_nobody(routed: Place) -> None:
+    place = routed.place
+    log, stolen = f"A-{place.name}-rules", routed.topic("stolen")
+    admin = AdminClient({"bootstrap.servers": place.bootstrap})
+    admin.create_topics([NewTopic(stolen, 1, 1)])[stolen].result(PATIENCE_S)
+    worker = place.worker()
+    routed.send([("events", "UK", b"<a/>")])
+    wait_for(lambda: len(routed.units()) == 1)
+    wait_for(lambda: any(record.key() == b"rules" for record in place.read(log)))
+    evil = ResolvedRow(
+        Rule("low-stock", 2, place.name), Row("low-stock", "*", 2, target_topic=stolen, complete_count=1)
+    )
+    assert evil.name == "low-stock/*@2"
+    routed.write(log, evil.name.encode(), evil.encode())
+    told = json.loads(evil.encode())
+    for wrong in (None, "2", [2], {}, 2.5, True):
+        told["row"]["version"] = told["rule"]["version"] = wrong
+        routed.write(log, b"low-stock/UK@2", json.dumps(told).encode())
+        routed.write(log, b"rules", json.dumps({"v": 1, "rules": wrong}).encode())
+    part = partition_for(b"low-stock/*", place.partitions)
+    for name in (evil.name, "low-stock/UK@2", "low-stock/*@99999999999999999999"):
+        stamps = {"uow_id": "low-stock/*", "uow_rule": name, "uow_input": f"{place.name}.x/0/{len(name)}"}
+        routed.write(place.components, b"low-stock/*", b"<evil/>", part, **stamps)
+    wait_for(lambda: len(place.read(f"{place.name}.rejected")) == 3)
+    refused = [dict(record.headers()) for record in place.read(f"{place.name}.rejected")]
+    assert {(each["uow-error-class"], each["uow-error-case"]) for each in refused} == {(b"DecodeError", b"uow-rule")}
+    worker.child.wait_output("row low-stock/*@2: not believed: there is no version 2 of the rules yet")
+    worker.child.wait_output(f"{log}/0/")
+    routed.put_rules(ONE)
+    worker.child.wait_output("version 2 is in force")
+    routed.send([("events", "UK", b"<b/>")])
+    wait_for(lambda: len(routed.units()) == 2)
+    assert (routed.units()[-1]["uow-rule"], place.read(stolen)) == (b"low-stock/*@2", [])
+    assert not worker.page().get("blocked")
+    assert worker.child.terminate(90) == 0

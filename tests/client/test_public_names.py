@@ -132,6 +132,7 @@ CAUGHT = {
     "UnitTooLargeForRecordError": "engine",
     "Unusable": "audit: everything is audited, and the report says why",
     "Violation": "simulator",
+    "UntrustedRow": "rules: a row of A-rules that is not believed; the component is refused",
     "WrongRows": "rules: complaints of `uow rules check`",
     "WrongValue": "configuration: a complaint of `ConfigError`",
 }

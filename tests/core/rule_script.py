@@ -36,6 +36,8 @@ class Table:
     def policy(self, name: str) -> GroupPolicy | None:
         return self.policies.get(name)
 
+    kept = policy
+
     def catch_up(self, meanwhile: Callable[[], object]) -> None:
         self.reads += 1
         self.policies |= self.later

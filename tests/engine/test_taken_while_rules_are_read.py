@@ -28,6 +28,8 @@ class RulesDriver(RestoringDriver):
     def policy(self, name: str) -> GroupPolicy | None:
         return None
 
+    kept = policy
+
     def catch_up(self, meanwhile: Callable[[], object]) -> None:
         self.reads += 1
         self.driver._on_revoke(self.taken)

@@ -22,7 +22,6 @@ from uow.processor.kafka.router_desk import RouterDesk
 from uow.processor.kafka.rule_topics import deployment
 from uow.processor.rules.changes import CannotChange, RulesUnavailable, rows_for
 from uow.processor.rules.columns import TABLES as KINDS
-from uow.processor.rules.columns import columns
 from uow.processor.rules.deployment import Deployment
 from uow.processor.rules.in_force import RulesInForce, default_rules
 from uow.processor.rules.mirror import mirrored, read_mirror
@@ -32,6 +31,7 @@ from uow.processor.rules.rule_file import written
 from uow.processor.rules.rule_set import RuleSet, RuleTables
 from uow.schemas.error_classes import ConfigError
 from uow.topics.catalogue import DestinationTopics
+from uow.topics.columns import columns
 from uow.topics.policies import Shape
 from uow.topics.record_size import RecordLimit
 from uow.topics.rules import Change, DefaultGroup, Delay, OnNoKey, Parameter, Source
@@ -105,6 +105,7 @@ class Kept:
     """A source, or a mirror, that has these versions."""
 
     name = "the test's"
+    has_all_versions = True
 
     def __init__(self, tables: RuleTables) -> None:
         self.now = tables

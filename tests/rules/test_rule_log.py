@@ -254,6 +254,18 @@ def test_a_version_of_a_live_rule_is_announced_once_to_all_partitions_and_a_plan
     assert announced(desk(Log(), Rules())) == [], "a rule whose groups keep their version"
 
 
+def test_another_row_under_a_name_keeps_no_router_from_writing_its_own() -> None:
+    log, rules = Log(), Rules()
+    forged = replace(UK, row=replace(UK.row, target_topic="stolen.units"))
+    log.append(forged.name.encode(), forged.encode())
+    one = desk(log, rules)
+    one.refresh()
+    outputs = one.unwritten(rows(one, b"UK"))
+    assert [(output.key, output.value) for output in outputs[1:]] == [(UK.name.encode(), UK.encode())]
+    one.written(outputs)
+    assert one.unwritten(rows(one, b"UK")) == []
+
+
 def test_a_router_without_its_rule_holds_its_inputs_and_says_why_until_a_version_has_it() -> None:
     rules = Rules()
     target = RouteTarget(DestinationTopics("shop", "supply"), POLICY, RecordLimit())

@@ -138,6 +138,8 @@ class _Assembler:
         """The policy of a row; every component comes after its row."""
         return self._policies.get(name)
 
+    kept = policy
+
     def catch_up(self, meanwhile: Any) -> None:
         """Nothing is there to be read."""
 

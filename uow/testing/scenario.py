@@ -173,6 +173,8 @@ class _Worker:
     def policy(self, name: str) -> GroupPolicy | None:
         return self._rows.get(name)
 
+    kept = policy
+
     def catch_up(self, meanwhile: Any) -> None:
         """Every row is known before its first component."""
 
