@@ -87,6 +87,8 @@ class RulesInForce:
     _seen: RuleTables = field(default_factory=RuleTables)
     _least: int = 1
     """The lowest version that may be taken: nothing earlier than what is in force."""
+    _faulty: RuleSet | None = None
+    """The set that it began with, if that has faults; no later one has any."""
     _wrong: str = ""
     _logged_at: float | None = None
 
@@ -118,7 +120,7 @@ class RulesInForce:
             rule = f"no rules to start with, and no mirror of any: {complaints[:1_000]} (rules.allow_defaults starts without)"
             raise ConfigError("rules.source", self.source.name, rule)
         if self.rules.version != found and (faults := self._complaints(self.rules)):
-            self.status.complaints = tuple(faults)
+            self.status.complaints, self._faulty = tuple(faults), self.rules
             text = "rules: version %d has faults, and what they concern waits: %s"
             log.error(text, self.rules.version, "; ".join(map(str, faults))[:2_000])
         return self.rules
@@ -159,6 +161,10 @@ class RulesInForce:
         else:
             self._wrong = ""
             self.status.seen_at_s = now
+
+    def is_faulty(self, rules: RuleSet) -> bool:
+        """True of a set that is in force although it has faults; for any thread."""
+        return rules is self._faulty
 
     @property
     def read(self) -> RuleTables:
@@ -238,6 +244,10 @@ class RuleFollower:
     def read(self) -> RuleTables:
         """All that was read of the source so far; for any thread."""
         return self._in_force.read
+
+    def is_faulty(self, rules: RuleSet) -> bool:
+        """True of a set that is in force although it has faults; for any thread."""
+        return self._in_force.is_faulty(rules)
 
     @property
     def has_all_versions(self) -> bool:

@@ -189,7 +189,7 @@ def kafka_router(
             rule_log,
             rules_topic(settings.application_id),
             wall,
-            judged.held,
+            lambda in_force: judged.held(in_force) if rules.is_faulty(in_force) else {},
         )
         sink = KafkaSink(clients, routers, lambda step: on_step(f"router-{step}"), on_replaced, epochs=epochs)
         contents = KafkaContents(clients, settings.transaction_timeout_ms / 2000)
