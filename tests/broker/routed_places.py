@@ -39,7 +39,12 @@ class RoutedPlace:
         self.version = 0
         kind = "LogAppendTime" if log_append_time else "CreateTime"
         new = [
-            NewTopic(self.inputs[name], count, -1, config={"message.timestamp.type": kind})
+            NewTopic(
+                self.inputs[name],
+                count,
+                -1,
+                config={"message.timestamp.type": kind, "compression.type": "uncompressed"},
+            )
             for name, count in inputs.items()
         ]
         admin = AdminClient({"bootstrap.servers": place.bootstrap})
