@@ -7,7 +7,7 @@ talking to a broker (`uow.topics.admin`) and the settings of destinations (`uow.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -337,7 +337,6 @@ _ROUTER_INPUT = MappingProxyType(
             TopicRule.EQUAL,
             "limits of time count from the append time here; without it they count from the one in D.components",
         ),
-        "compression.type": _AS_LARGE_AS_SENT,
     }
 )
 _SMALL_SEGMENTS = MappingProxyType(
@@ -428,7 +427,11 @@ def expected(
 
 
 def expected_of_routers(
-    application: str, inputs: Iterable[str], partitions: int = DEFAULT_PARTITIONS, replication: int = 1
+    application: str,
+    inputs: Iterable[str],
+    partitions: int = DEFAULT_PARTITIONS,
+    replication: int = 1,
+    outputs: Collection[str] | None = None,
 ) -> list[TopicSpec]:
     """The expected settings of `A-rules`, first, and of the inputs of routers, which others own: their settings are advice.
 
@@ -437,12 +440,18 @@ def expected_of_routers(
         inputs: Topics that routers read.
         partitions: Count for inputs to be created.
         replication: Replication factor for topics to be created.
+        outputs: Topics that workers write, which are known: what comes from them need not be kept from growing. None: not known, so nothing is said of it.
     """
+
+    def of_input(name: str) -> Mapping[str, Expectation]:
+        is_foreign = outputs is not None and name not in outputs
+        return {**_ROUTER_INPUT, "compression.type": _AS_LARGE_AS_SENT} if is_foreign else _ROUTER_INPUT
+
     rules = TopicSpec(rules_topic(application), 1, replication, _RULES, _SMALL_SEGMENTS, counted=False)
     return [
         rules,
         *(
-            TopicSpec(name, partitions, replication, _ROUTER_INPUT, counted=False, of_others=True)
+            TopicSpec(name, partitions, replication, of_input(name), counted=False, of_others=True)
             for name in sorted(inputs)
         ),
     ]

@@ -173,12 +173,14 @@ def test_what_others_write_lies_as_large_as_it_was_sent_and_nobody_insists() -> 
 
 
 def test_topics_of_rules_and_routers_are_expected() -> None:
-    rules, *inputs = expected_of_routers("shop", ["stock.events", "returns"], 6, 3)
+    rules, *inputs = expected_of_routers("shop", ["stock.events", "returns"], 6, 3, {"shop.units"})
     assert (rules.name, rules.partitions, rules.config["cleanup.policy"]) == ("shop-rules", 1, "compact")
     assert [spec.name for spec in inputs] == ["returns", "stock.events"]
     assert inputs[0].config["message.timestamp.type"] == "LogAppendTime"
     assert [spec.of_others for spec in (rules, *inputs)] == [False, True, True]
     assert {spec.config["compression.type"] for spec in (rules, *inputs)} == {"uncompressed"}
+    (nested,) = expected_of_routers("shop", ["shop.units"], 6, 3, {"shop.units"})[1:]
+    assert "compression.type" not in nested.expectations, "workers write it themselves"
 
 
 def test_the_topic_of_long_units_keeps_what_is_open_and_the_ends_of_a_week_b123() -> None:

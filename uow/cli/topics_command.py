@@ -156,7 +156,8 @@ def _specs(
         for destination, policy in settings.destinations.items()
     ]
     if worker.routers:
-        found.append(expected_of_routers(settings.application_id, worker.inputs, partitions, replication))
+        outputs = {spec.name for specs in found for spec in specs}
+        found.append(expected_of_routers(settings.application_id, worker.inputs, partitions, replication, outputs))
     if senders:
         found.append(expected_of_senders(settings.application_id, partitions, replication))
     return found
