@@ -13,6 +13,7 @@ UowError                             catch this to catch everything of ours
 |-- ComponentExpiredError            too late for this component: nothing to repeat
 |-- RoutingError                     correct the rules or the transform, send again
 |-- ConfigError                      correct every setting it names, start again
+|-- InternalError                    our bug, at one record that was set aside: report it, send the record again once it is mended
 |-- DecodeError                      look at the bytes it keeps, correct the writer
 |-- FencedError                      close dirty, rejoin; if our own worker name was taken over: exit 1
 |-- StateCorruptedError              wipe and restore the partitions it names
@@ -193,6 +194,21 @@ class RoutingError(UowError):
     }
 
 
+class InternalError(UowError):
+    """Our bug: the code failed at this record, which was set aside so that the others go on.
+
+    Report it with the traceback in the log of the worker or router; once it is mended, send the record again. `case` is the exception's name.
+    """
+
+    @classmethod
+    def of(cls, error: Exception) -> Self:
+        """The refusal of a record at which the code raised this."""
+        return cls(" ".join(str(error).split())[:_SHOWN], case=type(error).__name__)
+
+
+_SHOWN = 300
+
+
 @dataclass(frozen=True, slots=True)
 class Complaint:
     """One setting that cannot be: its name, its value as given, and the rule it breaks."""
@@ -347,6 +363,7 @@ REFUSALS: Mapping[str, type[UowError]] = {
         MisroutedComponentError,
         ComponentExpiredError,
         RoutingError,
+        InternalError,
         DecodeError,
         UowError,
     )

@@ -220,7 +220,10 @@ class RequestId(NamedTuple):
         number = decimal(digits.encode()) if digits.isascii() else None
         rule_id, slash, rest = group_id.partition("/")
         name, other, unique = rest.rpartition("/")
-        raw = group_id.encode("utf-8", "surrogatepass")
+        try:
+            raw = group_id.encode()
+        except UnicodeEncodeError:  # JSON can write half a character
+            return None
         if not (dot and slash and other and rule_id and name.strip() and unique) or len(raw) > MAX_ID_BYTES:
             return None
         if number is None or not 1 <= number <= MAX_REQUESTS:

@@ -7,6 +7,7 @@ the worker's own; to Kafka the routers of `A` are an application of its own, `A-
 | What went wrong | What the router does |
 | --- | --- |
 | a record: its transform, its routing name, its value | it goes to `D.rejected`, in the same transaction |
+| the code itself, at a record | it goes to `D.rejected` as `InternalError`, with a log line; beyond so many a minute its partition is blocked there (`uow.processor.engine.set_aside`) |
 | `Doubt` | a new producer, back to the committed positions |
 | `StaleGeneration` | the same with the same producer, after the rebalance had its chance |
 | `Refused` | back; the partition whose record is refused is blocked at its position, tried again later and later. The others go on |
@@ -44,6 +45,7 @@ from uow.processor.engine.ports import (
     StaleGeneration,
     Tp,
 )
+from uow.processor.engine.set_aside import SetAsideLimit
 from uow.processor.rules.routed_records import RoutedRecords
 from uow.processor.rules.routing import Fate
 from uow.topics.rules import ResolvedRow
@@ -72,6 +74,8 @@ class _Work(NamedTuple):
     plan: Plan
     rows: Sequence[Output]
     routed: RoutedRecords
+    stopped: str
+    """Why nothing behind the plan is routed; empty if it is of all records."""
 
 
 class Desk(Protocol):
@@ -86,7 +90,7 @@ class Desk(Protocol):
         ...
 
     def route(self, tp: Tp, seen: Iterable[tuple[Any, RawRecord]], found: RoutedRecords) -> None:
-        """Adds the records that become of some of one partition. An `UnreadableRecord` has headers that cannot be read."""
+        """Adds the records that become of some of one partition, or stops at one. An `UnreadableRecord` has headers that cannot be read."""
         ...
 
     def announcement(self, meanwhile: Meanwhile) -> Sequence[Output]:
@@ -182,6 +186,7 @@ class Router(PollLoop):
         on_ready: Called once, when it has its partitions or is a spare.
         on_finished: Called at the end, with the error if it was not asked to end.
         monotonic: Seconds, from anywhere.
+        set_aside: How many records at which the code fails are set aside.
     """
 
     def __init__(
@@ -194,11 +199,13 @@ class Router(PollLoop):
         on_ready: Callable[[], None] = lambda: None,
         on_finished: Callable[[BaseException | None], None] = lambda error: None,
         monotonic: Callable[[], float] = time.monotonic,
+        set_aside: SetAsideLimit | None = None,
     ) -> None:
         super().__init__("uow-router", ports.source, ports.sink, stop, (ports.contents, ports.desk))
         self._ports, self._inputs, self._poll_records = ports, sorted(inputs), poll_records
         self._desk, self.status = ports.desk, status
         self._on_ready, self._on_finished, self._monotonic = on_ready, on_finished, monotonic
+        self._set_aside = set_aside or SetAsideLimit()
         self._assigned: set[Tp] = set()
         self._again: set[Tp] = set()
         self._unsettled: set[Tp] = set()
@@ -228,6 +235,7 @@ class Router(PollLoop):
             for those in (self._assigned, self._again, self._unsettled):
                 those.discard(tp)
             self._retries.pop(tp, None)
+            self._set_aside.forget(tp)
             self.status.owned.pop(tp, None)
             self.status.blocked.pop(tp, None)
         return tps
@@ -317,13 +325,23 @@ class Router(PollLoop):
         self._doubts = 0
 
     def _plan(self, tp: Tp, records: Sequence[RawRecord]) -> _Work:
-        routed = RoutedRecords()
+        stopped = ""
+
+        def may_set_aside(offset: int, fault: Exception) -> bool:
+            nonlocal stopped
+            stopped = self._set_aside.take(tp, offset, fault, int(self._monotonic() * 1000))
+            return not stopped
+
+        routed, end = RoutedRecords(may_set_aside=may_set_aside), records[-1].offset() + 1
         for headers, seen in look_at_headers(records):
             self._desk.route(tp, zip(headers, self._without_hidden(tp, headers, seen), strict=True), routed)
-        plan = RoutedPlan(tp, "", "", records[-1].offset() + 1, "", 0)
+            if routed.stopped_at is not None:
+                end = routed.stopped_at
+                break
+        plan = RoutedPlan(tp, "", "", end, "", 0)
         rows = self._desk.unwritten(routed.rows.values())
         plan.outputs = [*rows, *routed.outputs]
-        return _Work(plan, rows, routed)
+        return _Work(plan, rows, routed, stopped)
 
     def _without_hidden(self, tp: Tp, headers: Sequence[Any], seen: Sequence[Any]) -> Sequence[Any]:
         """The records, with a stand-in for each whose headers the client does not show (decision 18)."""
@@ -337,13 +355,16 @@ class Router(PollLoop):
     def _on_committed(self, some: Sequence[_Work]) -> None:
         status = self.status
         status.transactions += 1
-        for plan, rows, routed in some:
+        for plan, rows, routed, stopped in some:
             self._desk.written(rows)
-            self._retries.pop(plan.tp, None)
+            if plan.next_offset > status.owned[plan.tp]:
+                self._retries.pop(plan.tp, None)
             status.owned[plan.tp] = plan.next_offset
             self._unsettled.add(plan.tp)
             status.counts.update(routed.counts)
             status.warnings.update(routed.warnings)
+            if stopped:
+                self._block(plan.tp, stopped)
 
     # -- trouble
 

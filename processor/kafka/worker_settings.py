@@ -38,6 +38,7 @@ class WorkerSettings:
         replay_limit_ms: The same in time.
         restore_stall_ms: A restore that does not get on this long, and nothing explains it, blocks its partition.
         clock_lead_ms: How far append times may be ahead of the worker's clock and still be believed.
+        set_aside_per_minute: Most records of a partition at which the code itself fails that are set aside within a minute; then it blocks.
         broker_wait_ms: Longest wait for unreachable brokers at start; -1: no limit.
         drain_timeout_ms: Longest a stop takes before it leaves without commit.
         web: `HOST:PORT` of the pages, port 0 for any; `off`.
@@ -63,6 +64,7 @@ class WorkerSettings:
     replay_limit_ms: int = 60_000
     restore_stall_ms: int = 60_000
     clock_lead_ms: int = CLOCK_LEAD_MS
+    set_aside_per_minute: int = 10
     broker_wait_ms: int = -1
     drain_timeout_ms: int = 30_000
     web: str = "127.0.0.1:6066"

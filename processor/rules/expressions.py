@@ -10,7 +10,8 @@ A bare name is a field of the JSON value, `a.b` one inside it; `path`, `header` 
 bits, as CEL has it for JSON, whole ones included. What is absent is null. An operation on the wrong type, a field inside nothing or a text
 that is no number makes the whole unknown, unless `||` or `&&` is decided without it; unknown is not true.
 
-**Bounded.** Of CEL there are comparison, arithmetic, `&&`, `||`, `!`, `? :`, `in`, lists, `has`, `size`, `double`, `contains`, `startsWith` and
+**Bounded.** A part of a document that CEL sees has at most 10,000 values in 64 levels; beyond that the record is refused
+(`RecordView.refusal`). Of CEL there are comparison, arithmetic, `&&`, `||`, `!`, `? :`, `in`, lists, `has`, `size`, `double`, `contains`, `startsWith` and
 `endsWith`. There are no macros, which loop, and no `matches`, whose expressions can be made large. Length, nesting and tokens are limited
 before CEL sees the text. So an evaluation takes time proportional to text and record, and reaches nothing but the record (B-06).
 
@@ -20,7 +21,7 @@ Belongs here: the language. Does not belong here: its uses.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
@@ -33,6 +34,10 @@ MAX_DEPTH: Final = 32
 """Deepest nesting of brackets."""
 MAX_TOKENS: Final = 250
 """Most names, numbers, texts and marks together."""
+MAX_LEVELS: Final = 64
+"""Deepest nesting of what an expression sees of a record."""
+MAX_VALUES: Final = 10_000
+"""Most values in lists and objects that an expression sees of a record: CEL takes some three microseconds for each."""
 _MAX_INTEGER: Final = 2**53
 
 _TOKEN: Final = re.compile(
@@ -111,6 +116,8 @@ class Predicate:
         record, numbers = RecordView(None, value, headers), []
         for text, find in self._places:
             amount = _amount(find(record))
+            if record.refusal is not None:
+                return record.refusal.text
             if amount is None:
                 return f"{text} is no decimal number"
             numbers.append(float(amount))
@@ -149,7 +156,16 @@ def _valued(source: str) -> _Find:
     reader = _OverRecord(source)
     finds = tuple(reader.places.values())
     program = _program(reader.cel, len(finds))
-    return lambda record: program([_for_cel(find(record)) for find in finds])
+
+    def value(record: RecordView) -> Any:
+        seen = _Seen()
+        try:
+            return program([seen.for_cel(find(record)) for find in finds])
+        except _BeyondBoundsError as error:
+            record.refused(str(error))
+            return None
+
+    return value
 
 
 def _program(cel_text: str, variables: int) -> Callable[[Sequence[Any]], Any]:
@@ -172,17 +188,40 @@ def _program(cel_text: str, variables: int) -> Callable[[Sequence[Any]], Any]:
     return evaluate
 
 
-def _for_cel(value: Any) -> Any:
-    """A part of a document with numbers as CEL has them; what is absent is null."""
-    match value:
-        case Numeral():
-            return float(value)
-        case dict():
-            return {key: _for_cel(each) for key, each in value.items()}
-        case list():
-            return [_for_cel(each) for each in value]
-        case _:
-            return None if value is ABSENT else value
+class _BeyondBoundsError(Exception):
+    """A part of a document is more than an expression looks at; the message says why."""
+
+
+class _Seen:
+    """The parts of a record that an evaluation sees, counted."""
+
+    def __init__(self) -> None:
+        self._values = 0
+
+    def for_cel(self, value: Any, level: int = 0) -> Any:
+        """A part of a document with numbers as CEL has them; what is absent is null.
+
+        Raises:
+            _BeyondBoundsError: It is too large or too deep.
+        """
+        match value:
+            case Numeral():
+                return float(value)
+            case dict():
+                self._enter(value, level)
+                return {key: self.for_cel(each, level + 1) for key, each in value.items()}
+            case list():
+                self._enter(value, level)
+                return [self.for_cel(each, level + 1) for each in value]
+            case _:
+                return None if value is ABSENT else value
+
+    def _enter(self, several: Sized, level: int) -> None:
+        self._values += len(several)
+        if self._values > MAX_VALUES:
+            raise _BeyondBoundsError(f"more than {MAX_VALUES} values where an expression looks")
+        if level >= MAX_LEVELS:
+            raise _BeyondBoundsError(f"more than {MAX_LEVELS} levels where an expression looks")
 
 
 def _text(value: Any) -> str | None:

@@ -13,6 +13,9 @@ from typing import Any, Final, NoReturn
 from uow.processor.rules.xml_documents import xml_root
 from uow.schemas.error_classes import DecodeError
 
+LIMIT_BYTES: Final = 4_194_304
+"""Largest value that is read as JSON, as of XML: as objects it takes some twenty times as much."""
+
 
 class Numeral(str):
     """A number of a JSON text, as it was written: an amount or an id loses no digit."""
@@ -40,6 +43,7 @@ class RecordView:
         key: Its key.
         value: Its value.
         headers: Its headers in their order.
+        refusal: Why a part that was asked for was not looked at, where it is beyond a bound. It counts as absent, so who asks looks here too.
     """
 
     def __init__(
@@ -48,16 +52,25 @@ class RecordView:
         self.key = key
         self.value = value
         self.headers = headers
+        self.refusal: DecodeError | None = None
 
     @cached_property
     def json(self) -> Any:
-        """The value as JSON, numbers as `Numeral`; `ABSENT` if it is none."""
+        """The value as JSON, numbers as `Numeral`; `ABSENT` if it is none, or beyond a bound."""
+        value = self.value or b""
+        if len(value) > LIMIT_BYTES:
+            return self.refused(f"a document of {len(value)} bytes; {LIMIT_BYTES} are allowed")
         try:
-            return json.loads(
-                (self.value or b"").decode(), parse_int=Numeral, parse_float=Numeral, parse_constant=_no_json
-            )
-        except (ValueError, RecursionError):
+            return json.loads(value.decode(), parse_int=Numeral, parse_float=Numeral, parse_constant=_no_json)
+        except ValueError:
             return ABSENT
+        except RecursionError:
+            return self.refused("nested too deep to be read")
+
+    def refused(self, why: str) -> Any:
+        """Takes note that a part of the JSON value is not looked at; returns `ABSENT`, which stands for it."""
+        self.refusal = self.refusal or DecodeError("json", why)
+        return ABSENT
 
     @cached_property
     def xml(self) -> Any | None:

@@ -36,12 +36,24 @@ class RoutedRecords:
         rows: The rows that components are stamped with, by name.
         counts: Number of records by rule and fate.
         warnings: Number of routing warnings by rule.
+        may_set_aside: Asked before a record at which the code failed is added.
+        stopped_at: Offset of one that must not be; nothing behind it is routed.
     """
 
     outputs: list[Output] = field(default_factory=list)
     rows: dict[str, ResolvedRow] = field(default_factory=dict)
     counts: Counter[tuple[str, Fate]] = field(default_factory=Counter)
     warnings: Counter[str] = field(default_factory=Counter)
+    may_set_aside: Callable[[int, Exception], bool] = lambda offset, fault: True
+    stopped_at: int | None = None
+
+    def take(self, routed: Routed, offset: int) -> bool:
+        """Adds the result for the record at this offset; False if its partition must stop there instead."""
+        if routed.fault is not None and not self.may_set_aside(offset, routed.fault):
+            self.stopped_at = offset
+            return False
+        self.add(routed)
+        return True
 
     def add(self, routed: Routed) -> None:
         """Takes the result for one record."""
@@ -84,12 +96,13 @@ class ManyRecords:
             place: `<topic>/<partition>/`.
             now_ms: The wall clock, epoch ms.
             is_readable: False for a record whose headers cannot be read.
-            found: Takes the results.
+            found: Takes the results; it may stop before the last one (`RoutedRecords.stopped_at`).
         """
         rule = self._rule
         if rule is None:
             for headers, record in seen:
-                found.add(self._routing.route(record, headers, now_ms, is_readable(record)))
+                if not found.take(self._routing.route(record, headers, now_ms, is_readable(record)), record.offset()):
+                    return
             return
         add, before, used = found.outputs.append, len(found.outputs), set[Choice]()
         places, choices, room = self._places, self._choices, rule.small_bytes - _MOST_BYTES
@@ -109,8 +122,9 @@ class ManyRecords:
                         stamps = (names.INPUT, place + b"%d" % record.offset()), (names.ARRIVED_AT, b"%d" % moment)
                         add(Output(topic, -1, choice.key, value, [*headers, *choice.headers, *stamps]))
                         continue
+            if not found.take(self._routing.route(record, headers, now_ms, is_readable(record)), record.offset()):
+                break
             alone += 1
-            found.add(self._routing.route(record, headers, now_ms, is_readable(record)))
             if headers:
                 self._learn(heads, headers)
         if used:

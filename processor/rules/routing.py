@@ -7,7 +7,8 @@
    get past the router.
 
 Everything that is wrong with a record concerns that record alone: it goes to `D.rejected`, and says why and where it came from. One that no rule
-accepts goes to the first rule's `D.rejected`.
+accepts goes to the first rule's `D.rejected`. So does one at which the code itself fails (`Fate.SET_ASIDE`); how many of them are taken is decided
+elsewhere (`uow.processor.kafka.router`).
 
 Belongs here: those decisions. Does not belong here: reading and writing records (`uow.processor.kafka.router`), choosing among versions of rows
 (`uow.processor.rules.rule_set`).
@@ -27,7 +28,14 @@ from uow.processor.rules.record_view import RecordView
 from uow.processor.rules.rule_set import RuleSet
 from uow.processor.rules.transforms import RESERVED, InputRecord, transformed
 from uow.processor.rules.xml_documents import xml_root
-from uow.schemas.error_classes import BadUnitIdError, DecodeError, RoutingError, UnitTooLargeError, UowError
+from uow.schemas.error_classes import (
+    BadUnitIdError,
+    DecodeError,
+    InternalError,
+    RoutingError,
+    UnitTooLargeError,
+    UowError,
+)
 from uow.topics import headers as names
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.commands import Command, Verb, command_headers
@@ -61,6 +69,8 @@ class Fate(StrEnum):
     ROUTED = "routed"
     REJECTED = "rejected"
     PASSED = "passed"
+    SET_ASIDE = "set_aside"
+    """Rejected since the code itself failed at it."""
 
 
 class Sent(NamedTuple):
@@ -82,6 +92,7 @@ class Routed(NamedTuple):
         row: The row that a component is stamped with.
         has_warning: Its routing name could not be used, or was given more than once.
         command: What is written with it: the command that fails its group, where the policy is so (B-26).
+        fault: The exception that nobody foresaw, of a record that is set aside.
     """
 
     fate: Fate
@@ -90,6 +101,7 @@ class Routed(NamedTuple):
     row: ResolvedRow | None = None
     has_warning: bool = False
     command: Sent | None = None
+    fault: Exception | None = None
 
 
 class RawRecord(Protocol):
@@ -241,6 +253,7 @@ class RuleRouting:
             stamps.append((names.ARRIVED_AT, b"%d" % moment))
         if self._delay_item is not None:
             stamps += self._delay(choice, view)
+        _check_bounds(view)
         if warning:
             stamps.append((names.WARNING, warning.encode()))
         if nested := _nested(brought, is_whole=value == record.value()):
@@ -370,7 +383,7 @@ class RecordRouting:
         return self._rules[0] if self._rules[0].is_plain else None
 
     def route(self, record: RawRecord, headers: Headers | None, now_ms: int, is_readable: bool = True) -> Routed:
-        """The result for a record.
+        """The result for a record, whatever it makes the code do: an exception that nobody foresaw is the record's own matter.
 
         Args:
             record: The record.
@@ -383,12 +396,19 @@ class RecordRouting:
         if not is_readable:
             return refused("", first.target, record, [], DecodeError("headers", "headers that cannot be read"))
         view: RecordView | None = None
-        for each in self._rules:
-            if each.accept is None:
-                return each.route(record, headers, view, now_ms)
-            view = view or RecordView(record.key(), record.value(), headers)
-            if each.accept.boolean(view):
-                return each.route(record, headers, view, now_ms)
+        asked = first
+        try:
+            for asked in self._rules:
+                if asked.accept is None:
+                    return asked.route(record, headers, view, now_ms)
+                view = view or RecordView(record.key(), record.value(), headers)
+                accepts = asked.accept.boolean(view)
+                if view.refusal is not None:
+                    return refused(asked.rule.rule_id, asked.target, record, headers, view.refusal)
+                if accepts:
+                    return asked.route(record, headers, view, now_ms)
+        except Exception as error:  # noqa: BLE001 - the boundary around every record
+            return set_aside(asked, record, headers, error)
         return refused("", first.target, record, headers, RoutingError("no rule accepts it", case="no-rule"))
 
 
@@ -425,6 +445,12 @@ def refused(rule_id: str, target: RouteTarget, record: RawRecord, headers: Heade
     if not _REJECTED_LIMIT.fits(sent.key, sent.value, sent.headers):
         sent = Sent(target.topics.rejected, None, None, why)
     return Routed(Fate.REJECTED, rule_id, sent)
+
+
+def set_aside(rule: RuleRouting, record: RawRecord, headers: Headers, error: Exception) -> Routed:
+    """The same of a record at which the code failed, under the rule that was asked."""
+    aside = refused(rule.rule.rule_id, rule.target, record, headers, InternalError.of(error))
+    return aside._replace(fate=Fate.SET_ASIDE, fault=error)
 
 
 _REJECTED_LIMIT: Final = RecordLimit()
@@ -466,6 +492,12 @@ def _nested(headers: Headers, *, is_whole: bool) -> Headers:
         raise depth.error(detail=depth.detail, case=depth.case)
     inner: Headers = [(names.INNER_ID, said[names.ID])] if is_whole and names.POS not in said else []
     return [*inner, (names.DEPTH, b"%d" % depth)]
+
+
+def _check_bounds(view: RecordView | None) -> None:
+    """Raises `DecodeError` if the rule looked at more of a record than it may: what it found there counted as absent."""
+    if view is not None and view.refusal is not None:
+        raise view.refusal
 
 
 def _usable(raw: bytes) -> tuple[str | None, str]:

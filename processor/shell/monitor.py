@@ -632,7 +632,7 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(
         "uow_routed_records",
         "counter",
-        "Records of the inputs that the router has dealt with, by rule and result: routed, rejected or passed. An empty rule: no rule accepted them.",
+        "Records of the inputs that the router has dealt with, by rule and result: routed, rejected, passed, or set_aside since the code itself failed at it. An empty rule: no rule accepted them.",
         ("rule", "fate"),
         _of_router(_routed),
     ),

@@ -18,6 +18,7 @@ import confluent_kafka as ck
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.poll_loop import Closable
 from uow.processor.engine.ports import Doubt, Meanwhile, Tp
+from uow.processor.engine.set_aside import SetAsideLimit
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.contents import KafkaContents
 from uow.processor.kafka.leader_epochs import LeaderEpochs
@@ -201,6 +202,8 @@ def kafka_router(
             rules_errors=lambda: rules.status.errors,
             rules_left_out=lambda: rule_log.ignored,
         )
-        return Router(ports, settings.inputs, settings.poll_records, status, threading.Event(), on_ready, on_finished)
+        limit = SetAsideLimit(settings.set_aside_per_minute)
+        inputs, stop = settings.inputs, threading.Event()
+        return Router(ports, inputs, settings.poll_records, status, stop, on_ready, on_finished, set_aside=limit)
 
     return new_router

@@ -333,3 +333,21 @@ def test_no_group_is_given_up_while_its_component_lies_in_an_open_transaction_of
     wait_for(lambda: units(routed, "uk"))
     ((size, outcome, reason, generation, inside),) = units(routed, "uk")
     assert ((size, outcome, reason, generation), sorted(inside)) == ((2, "partial", "age", "1"), [0, 1])
+
+
+def test_a_record_that_is_too_deep_is_refused_alone_and_no_worker_ends(place: Destination) -> None:
+    routed = RoutedPlace(place, {"events": 1})
+    routed.put_rules(
+        {"*": {"target_topic": "other", "complete_count": 3, "value_format": "json"}}, accept="quantity > 0"
+    )
+    routed.create(SHORT)
+    deep = b'{"quantity": %s%s}' % (b"[" * 600, b"]" * 600)
+    values = [b'{"quantity": 1}', deep, b'{"quantity": 2}', b'{"quantity": %s}' % (b"[" * 50_000), b'{"quantity": 3}']
+    worker = place.worker()
+    routed.send([("events", "UK", value) for value in values])
+    wait_for(lambda: len(place.read(routed.topic("other"))) == 1, what=lambda: worker.child.output)
+    wait_for(lambda: len(place.read(f"{place.name}.rejected")) == 2)
+    refused = [dict(record.headers()) for record in place.read(f"{place.name}.rejected")]
+    assert [(each["uow-error-class"], each["uow-error-case"]) for each in refused] == [(b"DecodeError", b"json")] * 2
+    assert {each["uow-input"].rpartition(b"/")[2] for each in refused} == {b"1", b"3"}
+    assert worker.child.terminate(90) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import pytest
 from tests.processes import wait_for
 from tests.shell.memory_kafka import Faults, MemoryContents, MemoryKafka, MemoryLogReader, MemorySink, MemorySource
 from uow.processor.engine.ports import Doubt, Meanwhile, Output, Refused, Tp
+from uow.processor.engine.set_aside import SetAsideLimit
 from uow.processor.kafka.router import Router, RouterPorts, RouterStatus
 from uow.processor.rules.routed_records import RoutedRecords
 from uow.processor.rules.routing import Fate, Routed, Sent
@@ -59,6 +61,21 @@ class RulesDesk(KeyDesk):
         self.is_written |= bool([*outputs])
 
 
+class FailingDesk(KeyDesk):
+    """Code that fails at records of some values: each is set aside, or it stops there."""
+
+    failing: frozenset[bytes] = frozenset()
+
+    def route(self, tp: Tp, seen: Iterable[tuple[Any, Any]], found: RoutedRecords) -> None:
+        for headers, record in seen:
+            if record.value() not in self.failing:
+                super().route(tp, [(headers, record)], found)
+                continue
+            sent = Sent("supply.rejected", None, record.value(), [])
+            if not found.take(Routed(Fate.SET_ASIDE, "rule", sent, fault=KeyError(record.value())), record.offset()):
+                return
+
+
 class RefusingSink(MemorySink):
     """A broker that refuses every record of some values."""
 
@@ -89,6 +106,7 @@ def running(
     faults: Faults | None = None,
     sink_type: type[RefusingSink] = RefusingSink,
     desk: KeyDesk | None = None,
+    **more: Any,
 ) -> Iterator[Router]:
     """A router in its thread."""
     reader = MemoryLogReader(kafka)
@@ -105,7 +123,7 @@ def running(
         if error is not None:
             raise error  # pytest reports what a thread raises
 
-    router = Router(ports, [INPUT], 7, RouterStatus(), threading.Event(), on_finished=finished)
+    router = Router(ports, [INPUT], 7, RouterStatus(), threading.Event(), on_finished=finished, **more)
     router.start()
     try:
         yield router
@@ -293,6 +311,49 @@ def test_inputs_whose_router_cannot_go_on_are_not_read_until_it_can() -> None:
         wait_for(lambda: len(arrived(kafka)) == 40)
         assert router.status.blocked == {}
     check(kafka, 40)
+
+
+def test_records_at_which_the_code_fails_are_set_aside_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    kafka, desk = MemoryKafka(partitions=2), FailingDesk()
+    desk.failing = frozenset(b"%d" % number for number in (0, 4, 6, 19))
+    send(kafka, 20)
+    with running(kafka, desk=desk) as router:
+        wait_for(lambda: router.status.counts.total() == 20)
+        assert router.status.counts == {("rule", Fate.ROUTED): 16, ("rule", Fate.SET_ASIDE): 4}
+        assert not router.status.blocked
+    assert {record.value() for record in kafka.topic("supply.rejected")} == {b"0", b"4", b"6", b"19"}
+    assert sorted({*range(20)} - {*arrived(kafka)}) == [0, 4, 6, 19]
+    told = [record for record in caplog.records if record.name == "uow.set_aside"]
+    assert [bool(record.exc_info) for record in told] == [True, False, False, False]
+    assert any(f"{INPUT}/0/2: the code failed at this record" in record.getMessage() for record in told)
+
+
+def test_beyond_so_many_a_minute_the_partition_blocks_where_it_stands_and_goes_on_a_minute_later() -> None:
+    kafka, desk, later_s = MemoryKafka(partitions=2), FailingDesk(), 0.0
+    desk.failing = frozenset(b"%d" % number for number in (0, 4, 10, 12))
+    send(kafka, 20)
+    with running(kafka, desk=desk, set_aside=SetAsideLimit(2), monotonic=lambda: time.monotonic() + later_s) as router:
+        wait_for(lambda: "set_aside_per_minute = 2" in router.status.blocked.get(Tp(INPUT, 0), ""))
+        wait_for(lambda: len(arrived(kafka)) == 13)
+        assert sorted(arrived(kafka)) == [1, 2, 3, 5, 6, 7, 8, 9, 11, 13, 15, 17, 19]
+        wait_for(lambda: kafka.committed[Tp(INPUT, 0)].offset == 5)
+        later_s = 61.0
+        wait_for(lambda: len(arrived(kafka)) == 16)
+        wait_for(lambda: not router.status.blocked)
+    assert [record.value() for record in kafka.topic("supply.rejected")] == [b"0", b"4", b"10", b"12"]
+    assert len(set(arrived(kafka))) == 16
+
+
+def test_with_a_limit_of_0_it_blocks_at_the_first() -> None:
+    kafka, desk = MemoryKafka(partitions=1), FailingDesk()
+    desk.failing = frozenset({b"3"})
+    send(kafka, 6)
+    with running(kafka, desk=desk, set_aside=SetAsideLimit(0)) as router:
+        wait_for(lambda: "KeyError" in router.status.blocked.get(Tp(INPUT, 0), ""))
+        assert arrived(kafka) == [0, 1, 2]
+        desk.failing = frozenset()
+        wait_for(lambda: len(arrived(kafka)) == 6)
+    assert not kafka.topic("supply.rejected")
 
 
 def test_retention_that_took_the_position_blocks_its_partition() -> None:

@@ -16,6 +16,7 @@ from uow.schemas.error_classes import (
     DecodeError,
     DuplicateSequenceNumberError,
     FencedError,
+    InternalError,
     InvariantViolation,
     MisroutedComponentError,
     OutOfSequenceRangeError,
@@ -43,6 +44,7 @@ EVERY = [
     StateCorruptedError([("m.components", 2)], "the ledger ends at 5, the position is 7", "run uow doctor"),
     InvariantViolation("closed", "hold 3"),
     RoutingError(case="filtered"),
+    InternalError.of(KeyError("x\ny")),
 ]
 
 
@@ -64,6 +66,7 @@ def test_the_tree_is_that_of_the_contract() -> None:
         "StateCorruptedError",
         "InvariantViolation",
         "RoutingError",
+        "InternalError",
     ]
     assert all(type(error).__bases__ == (UowError,) for error in EVERY)
     assert UowError.__bases__ == (Exception,)
@@ -106,6 +109,7 @@ def test_every_docstring_says_what_the_caller_does_next(error: UowError) -> None
         (EVERY[12], "m.components/2: the ledger ends at 5, the position is 7; run uow doctor"),
         (StateCorruptedError([], "unreadable"), "unreadable"),
         (EVERY[13], "event 'hold 3' in state 'closed'"),
+        (InternalError.of(KeyError("x\ny")), r"KeyError: 'x\ny'"),
         (InvariantViolation(1, 2, "held twice"), "held twice: event 2 in state 1"),
     ],
 )
@@ -125,6 +129,7 @@ def test_every_case_of_the_contract_has_a_sentence() -> None:
 def test_a_record_can_name_exactly_the_classes_that_concern_records() -> None:
     assert {*errors.REFUSALS} == {type(error).__name__ for error in EVERY[:9]} | {
         "RoutingError",
+        "InternalError",
         "DecodeError",
         "UowError",
     }

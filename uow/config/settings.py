@@ -227,6 +227,16 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "worker",
+        "set_aside_per_minute",
+        ValueType.INTEGER,
+        10,
+        "Most records of a partition, within a minute, at which the code itself fails and which are written to `D.rejected` as `InternalError`; at the next "
+        "one the partition blocks, and is tried again. 0: it blocks at the first.",
+        between(0, 100_000),
+        "a defect that every record meets must not empty an input into `D.rejected`",
+    ),
+    Setting(
+        "worker",
         "broker_wait_ms",
         ValueType.INTEGER,
         -1,
