@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from uow.processor.rules import conditions
@@ -15,12 +16,16 @@ from uow.processor.rules.columns import label
 from uow.processor.rules.expressions import compile_expression
 from uow.processor.rules.group_keys import GroupKey, matching
 from uow.processor.rules.paths import ExpressionError, Place
+from uow.processor.rules.routing import RouteTarget
 from uow.processor.rules.rule_set import RuleSet
+from uow.processor.rules.transforms import transform_named
+from uow.processor.rules.trial import failure, routing_failure
 from uow.schemas.error_classes import Complaint
-from uow.topics.catalogue import TOPIC_NAME, expected, is_topic_name, rules_topic
+from uow.topics.catalogue import TOPIC_NAME, DestinationTopics, expected, is_topic_name, rules_topic
 from uow.topics.conditions import Age, At, Behind, Count, Manifest, Urgent, alternatives
 from uow.topics.grouping import MAX_ATTEMPTS, NEVER_HOLDS, parts_of
-from uow.topics.policies import DestinationPolicy, LatePolicy, Shape
+from uow.topics.policies import DestinationPolicy, HandlingPolicy, LatePolicy, Shape
+from uow.topics.record_size import RecordLimit
 from uow.topics.rules import (
     PARAMETERS,
     REQUEST,
@@ -56,6 +61,7 @@ _LEAST: Final[Mapping[str, int]] = {
 }
 _INTEGERS: Final = frozenset({"complete_count", "min_count", "quantity", "max_waiting", "max_open_groups", "priority"})
 """Columns of 32 bits."""
+_FORMS: Final = DestinationPolicy(handling_policy=HandlingPolicy.SINGLE_MESSAGE_DELIVERY)
 _NOT_BUILT: Final = "is not built yet"
 """Of a setting that the specification has and nothing obeys: such a rule would wait for ever, or do something else than it says."""
 
@@ -85,15 +91,15 @@ def complaints_about(
         found += _about_rule(rule, rows, rules.sources_of(rule))
         if destinations is not None:
             found += _about_destination(rule, destinations)
-        if transforms is not None and rule.transform is not None and rule.transform not in transforms:
-            found.append(
-                _complaint(rule, "transform", f"no such transform; there are {', '.join(transforms) or 'none'}")
-            )
+        found += _about_transform(rule, transforms)
         for row in rows:
             found += _about_row(rule, row, bool(rules.sources_of(rule)), taken)
         for source in rules.sources_of(rule):
             found += _about_source(source, rows)
     found += _about_all(rules, taken)
+    if not found:
+        for rule in rules.rules:
+            found += _about_routing(rule, rules, destinations or {})
     return found
 
 
@@ -124,9 +130,13 @@ def _unreadable(value: Any, column: str, read: Callable[[str], object]) -> Itera
     if text is None:
         return
     try:
-        read(text)
+        why = failure(read, text)
     except ExpressionError as error:
-        yield _complaint(value, column, str(error))
+        why = str(error)
+    except Exception as error:  # noqa: BLE001 - of a text: it would end whoever takes the rules
+        why = f"cannot be read: {type(error).__name__}: {error}"[:300]
+    if why:
+        yield _complaint(value, column, why)
 
 
 def _about_rule(rule: Rule, rows: list[Row], sources: tuple[Source, ...]) -> Iterator[Complaint]:
@@ -259,7 +269,32 @@ def _about_source(source: Source, rows: list[Row]) -> Iterator[Complaint]:
     if not source.quantity and source.wait_ms is None and not all(row.age_ms for row in rows):
         yield _complaint(source, "wait_ms", "without a quantity it needs a wait, or every row an age")
     if source.correlation_pattern is not None:
-        yield from _unreadable(source, "correlation_pattern", lambda text: matching(Place("key"), text))
+        yield from _unreadable(source, "correlation_pattern", _pattern)
+
+
+def _pattern(text: str) -> None:
+    matching(Place("key"), text)
+
+
+def _about_transform(rule: Rule, transforms: Collection[str] | None) -> Iterator[Complaint]:
+    if transforms is None or rule.transform is None:
+        return
+    if rule.transform not in transforms:
+        yield _complaint(rule, "transform", f"no such transform; there are {', '.join(transforms) or 'none'}")
+        return
+    try:
+        transform_named(rule.transform)
+    except LookupError as error:
+        yield _complaint(rule, "transform", str(error.args[0]))
+
+
+def _about_routing(rule: Rule, rules: RuleSet, destinations: Mapping[str, DestinationPolicy]) -> Iterator[Complaint]:
+    """A rule of which every text is good, tried as the router uses it. Its transform is code of a stranger, and is left out."""
+    policy = destinations.get(rule.destination, _FORMS)
+    target = RouteTarget(DestinationTopics("", rule.destination), policy, RecordLimit())
+    why = routing_failure(replace(rule, transform=None), rules, target)
+    if why:
+        yield _complaint(rule, "group_key", why)
 
 
 def _about_all(rules: RuleSet, taken: Mapping[str, str]) -> Iterator[Complaint]:

@@ -94,7 +94,7 @@ def _or_absent(text: str | None) -> Any:
 def _in_json(path: str) -> Callable[[RecordView], Any]:
     try:
         query = _JSON_PATHS.compile(path if path.startswith("$") else f"$.{path}")
-    except JSONPathError as error:
+    except (JSONPathError, ValueError) as error:
         raise ExpressionError(f"{path[:100]!r} is no JSON path: {' '.join(str(error).split())[:100]}") from None
     if not isinstance(query, JSONPath) or not query.singular_query():
         raise ExpressionError(f"{path[:100]!r} may name several places; a JSON path here names one")
@@ -130,8 +130,11 @@ def _in_xml(path: str) -> Callable[[RecordView], Any]:
         )
     try:
         query = etree.XPath(path, smart_strings=False)
-    except etree.XPathError as error:
+        names_elements = isinstance(query(etree.Element("any")), list)
+    except (etree.XPathError, ValueError) as error:
         raise ExpressionError(f"{path[:100]!r} is no XPath: {error}") from None
+    if not names_elements:  # `/-a` is a number
+        raise ExpressionError(f"{path[:100]!r} is no XPath of steps by name")
 
     def find(record: RecordView) -> Any:
         root = record.xml

@@ -6,11 +6,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.fake_record import FakeRecord
 from tests.rules.low_stock import ROWS, RULE, TABLES
+from uow.processor.rules import trial
 from uow.processor.rules.checks import complaints_about
+from uow.processor.rules.record_view import RecordView
+from uow.processor.rules.routing import RecordRouting, RouteTarget, RuleRouting
 from uow.processor.rules.rule_set import RuleSet, RuleTables
+from uow.topics.catalogue import DestinationTopics
 from uow.topics.policies import DestinationPolicy, HandlingPolicy, LatePolicy, Routing, Shape
+from uow.topics.record_size import RecordLimit
 from uow.topics.rules import (
     BelowMin,
     Cardinality,
@@ -32,6 +40,9 @@ DESTINATIONS = {
     "other": FORMS,
     "paths": replace(FORMS, routing=Routing.PATH),
 }
+
+
+TARGET = RouteTarget(DestinationTopics("shop", "supply"), FORMS, RecordLimit())
 
 
 def complaints(tables: RuleTables) -> list[str]:
@@ -241,3 +252,82 @@ def test_units_in_order_of_arrival_need_an_age_b118() -> None:
     assert complaints(replace(TABLES, rules=(rule,))) == []
     forever = tuple(replace(each, age_ms=None, complete_count=3) for each in ROWS)
     assert complaints(replace(TABLES, rules=(rule,), rows=forever)) == [f"rule/{RULE.rule_id}.deliver_order"]
+
+
+# -- texts that can be read, and at which a router would fail
+
+
+@pytest.mark.parametrize(
+    "text", ["path:/-a", "path:/a[b='\x01']", "path:/a[b='\ud800']", "path:a[1e2]", "path:/a/-b", "path:$['\\x']"]
+)
+@pytest.mark.parametrize("column", ["group_key", "accept", "delay_item", "order_by"])
+def test_a_path_that_no_record_can_be_asked_for_is_named(text: str, column: str) -> None:
+    field = f"field:{text}" if column == "order_by" else text
+    delays = () if column != "delay_item" else TABLES.delays
+    tables = replace(TABLES, rules=(replace(RULE, **{"delay_item": None, column: field}),), delays=delays)  # type: ignore[arg-type]
+    assert f"rule/low-stock.{column}" in complaints(tables)
+
+
+class Bug(Exception):
+    """As nobody foresaw."""
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [("group_key", "path:product"), ("accept", "product > 1"), ("accept", "path('/product') == 'x'"), ("delay_item", "path:p"),
+     ("order_by", "field:product")],
+)  # fmt: skip
+def test_whatever_a_text_raises_at_some_record_is_a_complaint(
+    column: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: RecordView) -> Any:
+        raise Bug
+
+    monkeypatch.setattr(trial, "_tried", {})
+    for each in ("json", "xml"):
+        monkeypatch.setattr(RecordView, each, property(broken))
+    rule = replace(RULE, **{"delay_item": None, column: text})  # type: ignore[arg-type]
+    assert complaints(replace(TABLES, rules=(rule,))) == [f"rule/low-stock.{column}"]
+    row = replace(ROWS[0], complete_when="any(count(3), urgent(product == 'x'))")
+    assert f"rule_row/low-stock/{row.routing_name}.complete_when" in complaints(replace(TABLES, rows=(row, *ROWS[1:])))
+
+
+def test_a_rule_of_good_texts_at_which_the_router_itself_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Any, *given: Any) -> Any:
+        raise Bug
+
+    monkeypatch.setattr(RuleRouting, "_choice", broken)
+    assert complaints(TABLES) == ["rule/low-stock.group_key"]
+
+
+def test_a_transform_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise LookupError(f"the transform {name!r} cannot be loaded: ImportError")
+
+    monkeypatch.setattr("uow.processor.rules.checks.transform_named", missing)
+    assert complaints(replace(TABLES, rules=(replace(RULE, transform="upper"),))) == ["rule/low-stock.transform"]
+
+
+_WORDS = (
+    "path:", "header:", "key", "constant:x", " + ", " pattern:*", "request", "/", "//", "-a", "a", "@id", "[1]", "[0]", "[@a='x']",
+    "[b='\x01']", "text()", "..", "$", "['x']", "(", ")", "'", "\ud800", "\0", "1", "1e5", "&&", "==", "-", "in", "has(", "size(",
+    "path('a')", "header('x')", "any(", "all(", "not(", "count(3)", "predicate(", "sum(a)", "urgent(", ", alone", "at(17:00, Europe/Berlin)",
+    "event:", "field:", ", ", " > 1",
+)  # fmt: skip
+
+
+@given(
+    st.lists(st.sampled_from(_WORDS), min_size=1, max_size=7).map("".join),
+    st.sampled_from(["group_key", "accept", "order_by"]),
+)
+def test_no_text_makes_the_check_raise_and_what_it_accepts_never_fails_in_the_router(text: str, column: str) -> None:
+    tables = replace(TABLES, rules=(replace(RULE, **{column: text}),))  # type: ignore[arg-type]
+    rows = (replace(ROWS[0], complete_when=text), *ROWS[1:])
+    complaints(replace(TABLES, rows=rows))
+    if complaints(tables):
+        return
+    rules = RuleSet(tables)
+    routing = RecordRouting([RuleRouting(rules.rules[0], rules, TARGET)])
+    for value in (b"", b"<a id='1'>x</a>", b'{"a": [1, {"x": "\\ud800"}]}'):
+        record = FakeRecord(0, [], value)
+        assert routing.route(record, [("a", b"1")], 0).fault is None

@@ -184,7 +184,7 @@ def rehearsed(
         at = max(at, record.timestamp()[1])
         figures.records += 1
         routed = _routed(routing, record, at)
-        figures.rejected += routed.fate is Fate.REJECTED
+        figures.rejected += routed.fate in (Fate.REJECTED, Fate.SET_ASIDE)
         figures.passed += routed.fate is Fate.PASSED
         if routed.fate is Fate.ROUTED:
             assemblers[routed.sent.topic].take(routed.sent, routed.row, at)

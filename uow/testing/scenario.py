@@ -258,7 +258,7 @@ class _Play:
             record = _Record(topic, self._offset, key, (value or "<Test/>").encode(), headers, at)
             self._offset += 1
             routed = self._routing.route(record, headers, at)
-            self._rejected += routed.fate is Fate.REJECTED
+            self._rejected += routed.fate in (Fate.REJECTED, Fate.SET_ASIDE)
             if routed.fate is Fate.ROUTED:
                 self._by_topic[routed.sent.topic].take(routed, at)
 
