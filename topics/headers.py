@@ -607,7 +607,19 @@ def _moment(name: str, raws: list[bytes | None] | None) -> int:
     return moment
 
 
-_COORDINATES = re.compile(rb"[A-Za-z0-9._-]{1,249}/[0-9]{1,10}/[0-9]{1,19}")
+_COORDINATES: Final = re.compile(rb"[A-Za-z0-9._-]{1,249}/[0-9]{1,10}/[0-9]{1,19}")
+_SENDERS: Final = b"sender:"
+
+
+def identity_of(component_id: bytes | None, input: bytes | None) -> bytes | None:
+    """The id by which a component by rule is known: its sender's, else the coordinates of its input record; None if it has neither.
+
+    An id of a sender that reads like coordinates gets a mark, so that it never stands for another record of the input.
+    """
+    if not component_id:
+        return input
+    is_odd = component_id.startswith(_SENDERS) or _COORDINATES.fullmatch(component_id) is not None
+    return _SENDERS + component_id if is_odd else component_id
 
 
 def routed_of(headers: Sequence[tuple[str, bytes | None]]) -> Routed | Refusal:

@@ -95,6 +95,7 @@ from uow.topics.headers import (
     Marks,
     Refusal,
     depth_of,
+    identity_of,
     without_segment,
 )
 from uow.topics.policies import HandlingPolicy
@@ -483,6 +484,8 @@ class Partition(PartitionState):
         if refusal is None:
             assert own is not None
             own = self._newest(own, marks.id)
+            assert marks.routed is not None
+            marks = marks._replace(component_id=identity_of(marks.component_id, marks.routed.input))
             is_alone = own.leaves_alone is not None and own.leaves_alone(read_headers(record) or (), record.value())
             if own.assigns and (is_alone or own.cardinality is Cardinality.MANY):
                 now = now._replace(group=self._offered(record, marks, own, is_alone=is_alone))
@@ -506,12 +509,11 @@ class Partition(PartitionState):
     def _offered(self, record: Record, marks: Marks, own: GroupPolicy, *, is_alone: bool) -> Group | None:
         """Of several open groups of a key the oldest that takes the component, or that has it already; None: a new one opens (B-99, B-207)."""
         assert marks.routed is not None
-        component_id = marks.component_id or marks.routed.input
         headers, value, at = read_headers(record) or (), record.value(), record.timestamp()[1]
-        facts = facts_of(own, marks.routed, component_id, at, headers, value)
+        facts = facts_of(own, marks.routed, marks.component_id, at, headers, value)
         several = self.generations(marks.id)
         for group in several:
-            if group.ruled is not None and component_id in group.ruled.component_ids:
+            if group.ruled is not None and marks.component_id in group.ruled.component_ids:
                 self.bring(group)
                 return group
         for group in several:
@@ -531,8 +533,6 @@ class Partition(PartitionState):
         if row.gathers_replies:  # the manifest alone says how many replies there are
             marks = marks._replace(end=False, total=None)
         headers, value, at = read_headers(record) or (), record.value(), record.timestamp()[1]
-        if marks.component_id is None:
-            marks = marks._replace(component_id=routed.input)
         facts = facts_of(row, routed, marks.component_id, at, headers, value)
         if isinstance(facts, Refusal):
             return facts

@@ -37,7 +37,7 @@ from uow.schemas.records import Reason
 from uow.topics.conditions import AllOf, AnyOf, Count, EndFlagWithoutGaps, Not
 from uow.topics.grouping import MAX_OPEN_GROUPS
 from uow.topics.policies import DuplicatePolicy, ExpirationPolicy, Fingerprints, OutcomesPolicy, ViolationPolicy
-from uow.topics.rules import AtMaxOpenGroups, BelowMin, LateJoin, Numbering, Release
+from uow.topics.rules import AtMaxOpenGroups, BelowMin, Cardinality, LateJoin, Numbering, Release
 
 FRANCE = row("France", complete_count=10, age_ms=30_000)
 UK = row("UK", complete_count=5, age_ms=15_000)
@@ -256,6 +256,28 @@ def test_a_record_that_is_routed_again_is_a_resend_b38() -> None:
 
 
 REMEMBERED = {"fingerprints": Fingerprints.ALWAYS}
+
+
+@pytest.mark.parametrize("poll", [1, 3])
+@pytest.mark.parametrize("many", [False, True])
+def test_no_id_of_a_sender_stands_for_another_record_of_the_input_b38(poll: int, many: bool) -> None:
+    """A record brings the coordinates of the next one as its own component id: each of them is a component."""
+    rows = [row("UK", complete_count=3, rule={"cardinality": Cardinality.MANY} if many else {})]
+    taken = [
+        r(input="stock.events/0/1", component_id="stock.events/0/2"),
+        r(input="stock.events/0/2"),
+        r(input="stock.events/0/3", component_id="sender:stock.events/0/2"),
+    ]
+    played = story(*taken, rules=Table(*rows), poll=poll)
+    assert [len(each.components) for each in played.units] == [3]
+    assert not [seen for seen in played.seen if isinstance(seen, SeenRefusal)]
+    again = story(*taken[:1], r(input="stock.events/0/9", component_id="stock.events/0/2"), rules=Table(*rows))
+    assert [seen.case for seen in again.seen] == ["resend"], "a sender's own id still is one"
+
+
+def test_an_empty_component_id_is_none_b38() -> None:
+    empty = [r(input=f"stock.events/0/{number}", component_id="") for number in range(3)]
+    assert [len(each.components) for each in told_by(*empty, rules=[row(complete_count=3)]).units] == [3]
 
 
 @pytest.mark.parametrize("how", [{"complete_count": 2}, {"complete_bytes": 20}, {"age_ms": 5_000}])
