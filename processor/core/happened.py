@@ -26,6 +26,7 @@ class Counts:
         held: Components, and pieces of those that are not whole yet.
         joined: Pieces that are in a component of which another piece counts as held (B-124).
         rerouted: Of those passed: sent on to their right partition (W-110).
+        set_aside: Of those rejected: records at which the code itself failed.
         warned: Groups of which it was told what they lack (B-202).
         mixed: Units delivered whose components are not uniform (W-133).
         notices: Cancel notices made (B-209).
@@ -45,6 +46,7 @@ class Counts:
     cancelled: int = 0
     failed: int = 0
     rerouted: int = 0
+    set_aside: int = 0
     warned: int = 0
     mixed: int = 0
     notices: int = 0

@@ -79,7 +79,7 @@ from uow.processor.core.plan_size import (
 from uow.processor.core.segments import Segments
 from uow.processor.core.strays import RecycledRecord, Stray, is_recycled
 from uow.schemas.component import decode_component, encode_component
-from uow.schemas.error_classes import DecodeError, DuplicateSequenceNumberError, InvariantViolation
+from uow.schemas.error_classes import DecodeError, DuplicateSequenceNumberError, InternalError, InvariantViolation
 from uow.topics.commands import (
     DRY_RUN_WOULD,
     BadCommand,
@@ -625,6 +625,12 @@ class Partition(PartitionState):
         home = self.elsewhere(group_id) if group is None else None
         now = Situation(group, self.closed.get(group_id), home, self.clock, before, self.policy)
         return now._replace(kept=self.kept_of(group_id)) if group is None and self.kept else now
+
+    def set_aside(self, record: Record, why: InternalError) -> None:
+        """Refuses a record at which the code failed, without a look at it: groups and clock stay as they are."""
+        self.counts.received += 1
+        self.counts.set_aside += 1
+        self._carry_out(Decision((), (Rejected(Refusal(type(why), why.case, why.detail)),)), record)
 
     def _marks(self, record: Record) -> Marks | Refusal | None:
         try:

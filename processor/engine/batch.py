@@ -15,6 +15,7 @@ from typing import Any, Protocol, Self
 from uow.processor.core.gathered import NEVER
 from uow.processor.engine.ports import Blocked, Plan, RawRecord, Tp
 from uow.processor.engine.rule_figures import OpenFigures
+from uow.schemas.error_classes import InternalError
 
 
 class Work(Enum):
@@ -71,6 +72,7 @@ class Task(Protocol):
     def on_records(self, records: Sequence[RawRecord], /) -> object: ...
     def process(self, records: Sequence[RawRecord], commands: Sequence[RawRecord] = (), /) -> Plan: ...
     def tick(self, now_ms: int, settled_ms: int | None = None, /) -> Plan | None: ...
+    def set_aside(self, record: RawRecord, why: InternalError, /) -> Plan: ...
     def read_rules(self, before: int, meanwhile: Callable[[], object], /) -> None: ...
     def count_at_risk(self, now_ms: int, /) -> int: ...
     def open_by_rule(self, now_ms: int, /) -> Mapping[str, OpenFigures]: ...
@@ -96,6 +98,7 @@ class Batch:
         latest: Append times after it are not believed, epoch ms.
         asked_at: For a tick: wall clock just before the end offset was asked for (W-82).
         settled: For a tick: a moment before which all that arrived at the routers was there by then (B-218); None: `asked_at`.
+        aside: The task failed at the only record, which is to be refused for this.
         outcome: The plan; None if there is nothing to write; `Blocked` when the task raised; any other exception when the agent died.
         is_finished: True once `outcome` is final.
         on_finish: Called once, at that moment.
@@ -108,6 +111,7 @@ class Batch:
     latest: int = NEVER
     asked_at: int = 0
     settled: int | None = None
+    aside: InternalError | None = None
     outcome: Plan | BaseException | None = None
     is_finished: bool = False
     on_finish: Callable[[], None] | None = field(default=None, repr=False)
@@ -125,6 +129,8 @@ class Batch:
     def steps(self, task: Task, at_a_time: int = SLICE) -> Iterator[None]:
         """The same in steps, so that others may run between two of them."""
         match self.work:
+            case Work.RECORDS if self.aside is not None:
+                self.outcome = task.set_aside(self.records[0], self.aside)
             case Work.RECORDS:
                 task.believe(self.latest)
                 if not self.commands:

@@ -19,7 +19,7 @@ One turn of the loop:
 
 | What went wrong | What the driver does |
 | --- | --- |
-| a task raised | restore that partition, halve the poll until the record that raised stands alone, then block the partition at it (ER-03) |
+| a task raised | restore that partition, halve the poll until the record that raised stands alone; it is set aside to `D.rejected`, beyond so many a minute the partition is blocked at it (ER-03, `set_aside`) |
 | `Doubt` | replace the producer, restore every owned partition, seek, read again (ER-05, ER-11) |
 | `StaleGeneration` | the same without a new producer, after the rebalance had its chance (ER-14) |
 | `Refused` | as `Doubt`; a record that is known to be the cause is given up alone, a unit by rule after its attempts (B-89); until it is known one transaction per partition, and less at a time, as for a task that raised |
@@ -43,8 +43,10 @@ from uow.processor.engine.owned_partitions import OwnedPartitions
 from uow.processor.engine.poll_loop import PollLoop
 from uow.processor.engine.ports import Blocked, Doubt, Plan, Poll, RawRecord, Refused, StaleGeneration, Tp
 from uow.processor.engine.recovery import Recovery
+from uow.processor.engine.set_aside import SetAsideLimit, fault_of
 from uow.processor.engine.ticks import TickSchedule
 from uow.processor.engine.turn import TurnBatches, TurnResults
+from uow.schemas.error_classes import InternalError
 
 READ_TIMEOUT_S = 0.2
 """Longest one read waits for a first record: how long a stop or a deadline may go unseen."""
@@ -60,6 +62,7 @@ class Driver(PollLoop):
         poll_records: Most records of one poll.
         memory_limit_bytes: Memory over which partitions are paused (`uow.processor.engine.memory_limit`).
         stop: Set when asked to stop; ports that wait for brokers look at it.
+        set_aside: How many records at which a task raises are set aside.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class Driver(PollLoop):
         poll_records: int,
         memory_limit_bytes: int,
         stop: threading.Event,
+        set_aside: SetAsideLimit | None = None,
     ) -> None:
         super().__init__("uow-driver", ports.source, ports.sink, stop, ports.others)
         self._ports, self._runner, self._clock = ports, runner, ports.clock
@@ -80,6 +84,8 @@ class Driver(PollLoop):
         self._turn_batches = TurnBatches(ports.source, self._inputs, owned.waiting, owned.portions)
         self._ticks = TickSchedule()
         self._recovery = Recovery()
+        self._set_aside = set_aside or SetAsideLimit()
+        self._asides: dict[Tp, tuple[int, InternalError]] = {}
         self._has_more = False
         self._marks: dict[Tp, tuple[Batch, dict[Tp, int | None]]] = {}
 
@@ -98,6 +104,8 @@ class Driver(PollLoop):
             self._turn_batches.forget(tp)
             self._ticks.forget(tp)
             self._marks.pop(tp, None)
+            self._asides.pop(tp, None)
+            self._set_aside.forget(tp)
         return self._partitions.revoke(tps)
 
     # -- one turn
@@ -133,7 +141,12 @@ class Driver(PollLoop):
 
     def _batches(self, polled: Mapping[Tp, list[RawRecord]]) -> list[Batch]:
         owned = self._partitions
-        return self._turn_batches.make(polled, owned.tasks, owned.quarantine, owned.paused, self._clock.latest_ms())
+        batches = self._turn_batches.make(polled, owned.tasks, owned.quarantine, owned.paused, self._clock.latest_ms())
+        for batch in batches if self._asides else ():
+            offset, why = self._asides.get(batch.tp, (-1, None))
+            if batch.count == 1 and batch.last_offset == offset:
+                batch.aside = why
+        return batches
 
     def _process(self, batches: Sequence[Batch], token: object) -> None:
         """Hands over, writes what came of it, then deals with partitions whose task raised."""
@@ -178,6 +191,8 @@ class Driver(PollLoop):
             if batch.work is Work.RECORDS:
                 self._source.seek({plan.tp: plan.next_offset})
         self._partitions.portions.passed(batch.tp, plan.next_offset)
+        if batch.aside is not None:
+            self._asides.pop(batch.tp, None)
 
     # -- a record that cannot be processed, a plan that cannot be written (ER-03, F20)
 
@@ -185,11 +200,26 @@ class Driver(PollLoop):
         """Half-processed work has changed memory: restore. Then try less at a time, so that the position stops at the very record."""
         if batch.count + len(batch.commands) > 1:
             self._partitions.portions.halve(batch.tp, batch.last_offset, batch.count)
-        elif batch.work is Work.RECORDS:
-            self._partitions.block_at(batch.tp, cause, self._turn_batches.append_time(batch.tp))
-        else:
+        elif batch.work is not Work.RECORDS:
             self._partitions.block(batch.tp, cause)
+        elif why := self._why_not_aside(batch, cause):
+            self._partitions.block_at(batch.tp, why, self._turn_batches.append_time(batch.tp))
         self._partitions.restore_again([batch.tp])
+
+    def _why_not_aside(self, batch: Batch, cause: Blocked) -> Blocked | None:
+        """None if the only record of the batch is refused at the next try: nobody foresaw what it makes the task raise."""
+        tp, offset, fault = batch.tp, batch.last_offset, fault_of(cause)
+        is_strict = self._partitions.tasks[
+            tp
+        ].context.policy.strict_order  # nothing may come out before what stands here
+        if fault is None or batch.aside is not None or not batch.count or is_strict:
+            self._asides.pop(tp, None)
+            return cause
+        if why := self._set_aside.take(tp, offset, fault, self._clock.monotonic_ms()):
+            return Blocked(f"{cause}: {why}")
+        self._asides[tp] = offset, InternalError.of(fault)
+        self._partitions.portions.single(tp, offset)
+        return None
 
     def _on_refused(self, refused: Refused) -> None:
         """Also where the record is known the next try is smaller: of many that are refused each costs a try, and others are to have their turns."""

@@ -14,13 +14,23 @@ from collections import deque
 from traceback import extract_tb
 from typing import Final
 
-from uow.processor.engine.ports import Tp
+from uow.processor.engine.ports import Blocked, Tp
+from uow.schemas.error_classes import ConfigError, StateCorruptedError
 
 log = logging.getLogger("uow.set_aside")
 
 PER_MINUTE: Final = 10
 """Default of `worker.set_aside_per_minute`."""
 _MINUTE_MS: Final = 60_000
+
+
+def fault_of(cause: Blocked) -> Exception | None:
+    """The exception that nobody foresaw, behind the cause of a partition that cannot go on; None where the cause is a state of things that somebody repairs."""
+    error = cause.__cause__
+    return error if isinstance(error, Exception) and not isinstance(error, _FORESEEN) else None
+
+
+_FORESEEN: Final = (Blocked, ConfigError, StateCorruptedError, OSError)
 
 
 class SetAsideLimit:

@@ -66,7 +66,7 @@ from uow.processor.engine.rule_figures import OpenFigures, open_figures
 from uow.processor.engine.shapes import UnitTooLargeForRecordError
 from uow.processor.engine.target_topics import WaitingRecords
 from uow.schemas.claim_check import external_bytes
-from uow.schemas.error_classes import DecodeError, UnitTooLargeError, UowError
+from uow.schemas.error_classes import DecodeError, InternalError, UnitTooLargeError, UowError
 from uow.schemas.records import (
     SETTINGS_KEY,
     Attributes,
@@ -342,6 +342,11 @@ class PartitionTask:
 
         self.partition.on_commands(commands, on_records_until)
         self.on_records(records[fed:])
+
+    def set_aside(self, record: RawRecord, why: InternalError) -> Plan:
+        """The plan of a record at which the code failed: it is refused, whatever it is."""
+        self.partition.set_aside(record, why)
+        return self._plan()
 
     def read_rules(self, before: int, meanwhile: Callable[[], object]) -> None:
         """A plan waits for the name of a row (`Plan.awaits_rule`): reads `A-rules` to its end.

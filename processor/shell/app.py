@@ -34,6 +34,7 @@ from uow.processor.engine.poll_loop import Closable
 from uow.processor.engine.ports import Meanwhile, Tp
 from uow.processor.engine.replayable import ReplayLimits
 from uow.processor.engine.restore import restore
+from uow.processor.engine.set_aside import SetAsideLimit
 from uow.processor.engine.target_topics import no_targets
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.contents import KafkaContents
@@ -105,6 +106,7 @@ class UowApp(faust.App):
             settings.poll_records,
             settings.memory_limit_bytes,
             stop,
+            SetAsideLimit(settings.set_aside_per_minute),
         )
 
     def new_router(

@@ -398,6 +398,13 @@ METRICS: tuple[MetricSpec, ...] = (
         _per_partition(lambda s, tp, task, now: task.counts.rerouted),
     ),
     MetricSpec(
+        "uow_set_aside_components",
+        "counter",
+        "Records at which the code itself failed, which are in `D.rejected` as `InternalError`: a defect to report. They also count as rejected.",
+        PARTITION,
+        _per_partition(lambda s, tp, task, now: task.counts.set_aside),
+    ),
+    MetricSpec(
         "uow_deadline_warnings",
         "counter",
         "Groups of which `D.outcomes` was told what they lack, as `warn_at_percent` asks for.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -18,6 +19,7 @@ from tests.shell.memory_kafka import (
 )
 from tests.shell.whole_worker import (
     CHANGELOG,
+    UNITS,
     answers,
     c,
     in_a_loop,
@@ -207,6 +209,74 @@ async def test_task_that_raises_blocks_its_partition_at_the_very_record_and_no_o
         assert len(ids(kafka)) == 41
     assert app.crash_reason is None
     assert position(kafka, P0) == 40
+
+
+@in_a_loop
+async def test_records_at_which_a_task_raises_are_set_aside_and_the_others_go_on() -> None:
+    """Also where they belong to open groups, which are as if they had not come: what half of it changed is rolled back."""
+    kafka = MemoryKafka()
+    unit = belongs_to(kafka, 0, "unit")
+    for number in range(40):
+        send_to(kafka, 0, belongs_to(kafka, 0, f"good{number}-"), 1, end=True)
+        if number in (3, 4, 20):
+            send_to(kafka, 0, unit, number, value=b"boom")
+    send(kafka, unit, (1, False), (2, True))
+    async with running(kafka, settings(set_aside_per_minute=10)) as app:
+        await until(lambda: len(ids(kafka)) == 41)
+        assert unit in ids(kafka)
+        assert app.status.blocked == {}
+        aside = kafka.topic("D.rejected")
+        assert [dict(each.headers() or [])["uow-source"] for each in aside] == [
+            b"D.components/0/4",
+            b"D.components/0/6",
+            b"D.components/0/23",
+        ]
+        said = dict(aside[0].headers() or [])
+        assert (said["uow-error-class"], said["uow-error-case"]) == (b"InternalError", b"LookupError")
+        assert (aside[0].value(), aside[0].key()) == (b"boom", unit.encode())
+        assert said["uow-id"] == unit.encode()
+    async with running(kafka) as app:  # nothing of it is read again
+        await until(lambda: P0 in app.status.tasks)
+        assert len(kafka.topic("D.rejected")) == 3
+
+
+@in_a_loop
+async def test_beyond_so_many_a_minute_a_partition_blocks_and_no_other() -> None:
+    kafka = MemoryKafka()
+    for _ in range(4):
+        send_to(kafka, 0, belongs_to(kafka, 0, "bad"), 1, value=b"boom")
+    other = belongs_to(kafka, 1, "other")
+    send_to(kafka, 1, other, 1, value=b"boom")
+    send_to(kafka, 1, other, 1, end=True)
+    async with running(kafka, settings(set_aside_per_minute=2)) as app:
+        await until(lambda: P0 in app.status.blocked)
+        assert "set_aside_per_minute = 2" in app.status.blocked[P0]
+        assert position(kafka, P0) == 2
+        await until(lambda: ids(kafka) == [other])
+        assert len(kafka.topic("D.rejected")) == 3
+        kafka.clock.now += 61_000
+        await until(lambda: position(kafka, P0) == 4)
+        await until(lambda: not app.status.blocked)
+    assert len(kafka.topic("D.rejected")) == 5
+
+
+@in_a_loop
+async def test_in_strict_order_nothing_is_set_aside() -> None:
+    kafka = MemoryKafka()
+    send_to(kafka, 0, belongs_to(kafka, 0, "bad"), 1, value=b"boom")
+    policy = replace(UNITS, strict_order=True)
+    async with running(kafka, settings(policy=policy, set_aside_per_minute=10)) as app:
+        await until(lambda: P0 in app.status.blocked)
+        assert kafka.topic("D.rejected") == []
+
+
+@in_a_loop
+async def test_a_cause_that_somebody_repairs_is_no_defect_and_blocks_at_once() -> None:
+    kafka = MemoryKafka()
+    send_to(kafka, 0, belongs_to(kafka, 0, "bad"), 1, value=b"block")
+    async with running(kafka, settings(set_aside_per_minute=10)) as app:
+        await until(lambda: P0 in app.status.blocked)
+        assert kafka.topic("D.rejected") == []
 
 
 @in_a_loop

@@ -72,7 +72,8 @@ class Poisonable:
 
 
 def settings(worker_name: str = "0", policy: DestinationPolicy = UNITS, **changes: Any) -> WorkerSettings:
-    """Settings of a worker for destination `D` of application `A`."""
+    """Settings of a worker for destination `D` of application `A`. Nothing is set aside unless a test says so: a planted bug blocks."""
+    changes = {"set_aside_per_minute": 0} | changes
     return WorkerSettings("A", "nowhere:9092", worker_name, destinations={"D": policy}, web="off", **changes)
 
 
