@@ -10,6 +10,7 @@ Belongs here: the two documents. Does not belong here: reading them back, and un
 from __future__ import annotations
 
 import base64
+import codecs
 import re
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +22,10 @@ from uow.schemas import formats
 from uow.schemas.records import ComponentRecord, Unit
 
 _DECLARED: Final = re.compile(rb"""\s*<\?xml[^>]*?\sencoding\s*=\s*["']([A-Za-z0-9._-]{1,40})["']""")
+_ENCODINGS: Final = re.compile(
+    r"ascii|utf-(?:7|16|32)(?:-[lb]e)?|iso8859-\d+|cp\d+|koi8-[rtu]|mac-\w+|gb2312|gbk|gb18030|big5\w*|euc[_-]\w+|shift_jis\w*|iso2022_\w+|tis-620|hz"
+)
+"""Python's names of the encodings of documents; of its others some take time by the square of the length (`punycode`), or are no encodings of texts."""
 _HEAD: Final = b'<?xml version="1.0" encoding="UTF-8"?>\n'
 
 
@@ -96,7 +101,10 @@ def _root(value: bytes) -> bytes:
     if value[:2] in (b"\xff\xfe", b"\xfe\xff"):
         value = value.decode("utf-16").encode()
     elif (declared := _DECLARED.match(value)) and declared[1].lower() not in (b"utf-8", b"utf8"):
-        value = value.decode(declared[1].decode()).encode()
+        codec = codecs.lookup(declared[1].decode()).name
+        if not _ENCODINGS.fullmatch(codec):
+            raise _NoDocument
+        value = value.decode(codec).encode()
     start, end = _span(value)
     return value[start:end]
 

@@ -127,11 +127,11 @@ class Warned(NamedTuple):
 
 
 class Removed(NamedTuple):
-    """A command took one held component out of an open group, which holds others (W-76); what the others make of the group now.
+    """A command took held components out of an open group (W-76); what the others make of the group now.
 
     Attributes:
         id: Of the group.
-        seq: Number of the component.
+        seqs: Numbers of the components.
         end: The highest number, by end mark, count or command; `UNKNOWN_END` if nothing that is left tells.
         marked: True if an end mark is held.
         last_at: Append time of the last one held, epoch ms.
@@ -140,7 +140,7 @@ class Removed(NamedTuple):
     """
 
     id: bytes
-    seq: int
+    seqs: tuple[int, ...]
     end: int
     marked: bool
     last_at: int

@@ -10,7 +10,7 @@ what an answer looks like on the wire (`uow.processor.engine.outputs`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from uow.processor.core.changes import (
@@ -257,7 +257,7 @@ def _remove(case: Case) -> CommandVerdict:
     waived = without(group.waived, (seq,))
     if len(waived) > MAX_WAIVED_RANGES:
         return _refused(f"{_too_many(waived)}: release or cancel the group")
-    removed = _without(group, seq, Reading.of(case.policy))
+    removed = _without(group, (seq,), Reading.of(case.policy))
     missing = missing_numbers(group.held.keys() - {seq}, removed.end)
     effect = TakenOut(group.held[seq], missing, case.command.why)
     return CommandVerdict(
@@ -284,8 +284,9 @@ def _erase(case: Case) -> CommandVerdict:
     return CommandVerdict(True, f"erases the payload of number {seq}", Decision((erased,)))
 
 
-def _without(group: Group, seq: int, reading: Reading, leaving: Container[int] = ()) -> Removed:
-    """The change that takes a component out: end and deadlines follow from the other components, without those that leave too, and from commands."""
+def _without(group: Group, seqs: tuple[int, ...], reading: Reading) -> Removed:
+    """The change that takes components out: end and deadlines follow from the others, which are read once, and from commands."""
+    leaving = frozenset(seqs)
     ends = [group.declared_end] if group.declared_end else []
     is_counted = group.assigns  # by the group, and not by what senders say
     if group.ruled is not None and group.assigns and (count := count_of(group.ruled.policy.complete_when)) is not None:
@@ -296,7 +297,7 @@ def _without(group: Group, seq: int, reading: Reading, leaving: Container[int] =
     deliver_at = last_at = 0
     marked = False
     for number, body in group.held.items():
-        if number == seq or number in leaving:
+        if number in leaving:
             continue
         component = decode_component(body)
         marked |= component.end
@@ -306,7 +307,7 @@ def _without(group: Group, seq: int, reading: Reading, leaving: Container[int] =
         expiries += [marks.expires_at] if marks.expires_at else []
         deliver_at, last_at = max(deliver_at, marks.deliver_at), max(last_at, component.timestamp)
     end = max(ends, default=UNKNOWN_END)  # all that tell of the end tell the same (line 12)
-    return Removed(group.id, seq, end, marked, last_at, min(expiries, default=0), deliver_at)
+    return Removed(group.id, seqs, end, marked, last_at, min(expiries, default=0), deliver_at)
 
 
 def held_marks(group_id: bytes, component: ComponentRecord, reading: Reading) -> Marks:
@@ -419,11 +420,11 @@ def decide_manifest(command: Command, at: int, now: Situation) -> CommandVerdict
     if group is None:
         opened = Opened(command.group_id, now.newest + 1, at, policy=row)
         return CommandVerdict(True, text, Decision((opened, Announced(command.group_id, called))))
-    strangers = sorted(seq for seq in group.held if seq > called.requests)
+    strangers = tuple(sorted(seq for seq in group.held if seq > called.requests))
     text += f", {len(group.held) - len(strangers)} are held"
     if strangers:
         text += f"; {len(strangers)} that it does not list to the errors topic"
-    removed = [_without(group, seq, Reading.of(row), strangers) for seq in strangers]
+    removed = [_without(group, strangers, Reading.of(row))] if strangers else []
     effects = tuple([TakenOut(group.held[seq], (), command.why) for seq in strangers])
     return CommandVerdict(True, text, Decision((*removed, Announced(group.id, called)), effects))
 

@@ -435,13 +435,14 @@ class Group:
 
     def _remove(self, change: Removed) -> None:
         self.special = True
-        body = self.held.pop(change.seq)
-        left = external_bytes(body) if self.external_bytes else 0
-        self.external_bytes -= left
-        self.bytes -= len(body) + left
+        for seq in change.seqs:
+            body = self.held.pop(seq)
+            left = external_bytes(body) if self.external_bytes else 0
+            self.external_bytes -= left
+            self.bytes -= len(body) + left
+            if self.is_waived(seq):  # it is missing now, and may be sent again
+                self.waived, self.waived_held = without(self.waived, (seq,)), self.waived_held - 1
         self.highest = max(self.held, default=0)
-        if self.is_waived(change.seq):  # it is missing now, and may be sent again
-            self.waived, self.waived_held = without(self.waived, (change.seq,)), self.waived_held - 1
         self.tail = None
         if self.ruled is not None:
             self.ruled.read_again(self.held.values())

@@ -439,18 +439,19 @@ class PartitionState:
             self.happened.erased.append(group)
 
     def remove(self, group: Group, removed: Removed) -> None:
-        """Takes a component out of a group, and out of what this poll held."""
-        happened, seq = self.happened, removed.seq
-        index = [*group.held].index(seq)
-        happened.removed.append((group, seq, index))
-        self.held_bytes -= len(group.held[seq])
-        self.counts.cancelled += 1
+        """Takes components out of a group, and out of what this poll held."""
+        happened, leaving = self.happened, frozenset(removed.seqs)
+        places = [(place, seq) for place, seq in enumerate(group.held) if seq in leaving]
+        for gone, (place, seq) in enumerate(places):
+            happened.removed.append((group, seq, place - gone))
+            self.held_bytes -= len(group.held[seq])
+        self.counts.cancelled += len(places)
         group.apply(removed)
         happened.amended.append(group)
         if group.ruled is not None and (row := self.live.get(group.ruled.policy.row_key)) is not None:
             self.follow(group, row)  # it may have been this one that the row could not read
-        happened.held = [row for row in happened.held if row[0] is not group or row[1] != seq]
-        if index == 0 and self.policy.has_paths:
+        happened.held = [row for row in happened.held if row[0] is not group or row[1] not in leaving]
+        if places[0][0] == 0 and self.policy.has_paths:
             self._line_up_anew(group)
 
     def close(self, group: Group | None, closed: Closed) -> None:

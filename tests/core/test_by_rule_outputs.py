@@ -140,6 +140,25 @@ def test_a_value_that_is_no_document_spoils_no_unit_b54(value: bytes | None) -> 
     assert b"root:" not in made
 
 
+@pytest.mark.parametrize(
+    "encoding", ["punycode", "idna", "unicode_escape", "raw_unicode_escape", "utf_8_sig", "palmos", "undefined"]
+)
+def test_an_encoding_of_no_documents_is_not_decoded_b54(encoding: str) -> None:
+    """`punycode` takes time by the square of the length."""
+    value = f"<?xml version='1.0' encoding='{encoding}'?><a>x</a>".encode()
+    assert element_of(value).startswith(b"<Value")
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    ["utf-8", "UTF8", "ascii", "ISO-8859-1", "latin1", "iso-8859-15", "windows-1252", "koi8-r", "utf-7", "gb18030", "Big5",
+     "EUC-JP", "euc-kr", "Shift_JIS", "iso-2022-jp", "macintosh"],
+)  # fmt: skip
+def test_encodings_of_documents_are_b54(encoding: str) -> None:
+    value = f"<?xml version='1.0' encoding='{encoding}'?><a>x</a>".encode(encoding)
+    assert element_of(value) == b"<a>x</a>"
+
+
 def test_json_tells_the_row_and_the_origin_of_each_component_b55() -> None:
     uk = row(complete_count=2, value_format=ValueFormat.JSON)
     steps = r(at=1, arrived=0, input="stock.events/3/17", value='{"a": 1}'), r(at=2, value=b"\x00", source_name="shop")
