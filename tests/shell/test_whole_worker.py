@@ -14,6 +14,7 @@ import pytest
 from tests.shell.memory_kafka import (
     Faults,
     MemoryKafka,
+    MemoryLogReader,
     MemorySink,
     MemorySource,
 )
@@ -31,6 +32,8 @@ from tests.shell.whole_worker import (
     tell,
     until,
 )
+from uow.ops import doctor
+from uow.ops.findings import CheckResult
 from uow.processor.engine import memory_limit
 from uow.processor.engine.batch import SLICE, Batch
 from uow.processor.engine.ports import (
@@ -235,6 +238,10 @@ async def test_records_at_which_a_task_raises_are_set_aside_and_the_others_go_on
         assert (said["uow-error-class"], said["uow-error-case"]) == (b"InternalError", b"LookupError")
         assert (aside[0].value(), aside[0].key()) == (b"boom", unit.encode())
         assert said["uow-id"] == unit.encode()
+        (finding,) = doctor.set_aside(MemoryLogReader(kafka), "D.rejected", kafka.partitions)
+        assert finding.verdict is CheckResult.LOOK
+        assert "3 of the last records were set aside" in finding.what
+        assert "D.components/0/" in finding.what
     async with running(kafka) as app:  # nothing of it is read again
         await until(lambda: P0 in app.status.tasks)
         assert len(kafka.topic("D.rejected")) == 3
@@ -289,6 +296,7 @@ async def test_malformed_component_is_rejected_and_stops_nothing() -> None:
         await until(lambda: len(kafka.topic("D.rejected")) == 2)
         await until(lambda: ids(kafka) == ["plain"])
         assert app.status.blocked == {}
+    assert not [*doctor.set_aside(MemoryLogReader(kafka), "D.rejected", kafka.partitions)]
 
 
 @in_a_loop

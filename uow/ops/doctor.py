@@ -12,7 +12,7 @@ import socket
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
@@ -22,6 +22,7 @@ from uow.ops.destination_logs import log_reader, task_context
 from uow.ops.findings import CheckResult, Finding, ok
 from uow.ops.inspect import StableReader, waiting
 from uow.ops.order_checks import order_findings
+from uow.processor.core.columns import read_headers
 from uow.processor.engine.context import TaskContext
 from uow.processor.engine.ports import Doubt, LogReader, Tp
 from uow.processor.engine.restore import restore
@@ -36,17 +37,21 @@ from uow.processor.kafka.leader_epochs import CUT_OFF
 from uow.processor.kafka.log_reader import KafkaLogReader
 from uow.processor.kafka.rule_log import open_rule_log
 from uow.processor.kafka.worker_settings import CLOCK_LEAD_MS
-from uow.schemas.error_classes import ConfigError, UowError
+from uow.schemas.error_classes import ConfigError, InternalError, UowError
 from uow.schemas.registry import connect
 from uow.terminal.printing import span_text, wall_clock_ms
 from uow.topics import admin
 from uow.topics.catalogue import DEFAULT_PARTITIONS, DestinationTopics, expected, expected_of_routers
+from uow.topics.headers import ERROR_CLASS, ERROR_TEXT, SOURCE
 from uow.topics.policies import DestinationPolicy
 from uow.topics.temporary import host_text, owner_of
 
 ANSWER_S = 10.0
 LONG_MS = 86_400_000
 """Age at which a temporary destination of another host is worth a look."""
+LAST_REFUSED: Final = 1_000
+"""Records at the end of each partition of `D.rejected` that are looked at."""
+SET_ASIDE_GUIDE = 'a defect of ours: see "A record is set aside" in the operations guide'
 BLOCKED_GUIDE = 'see "A partition is blocked" in the operations guide'
 
 
@@ -71,6 +76,8 @@ def examine(settings: Settings) -> Iterator[Finding]:
         yield from topics
         if all(finding.verdict is not CheckResult.WRONG for finding in topics):
             yield from _state(settings, name)
+            rejected = DestinationTopics(settings.application_id, name).rejected
+            yield from _set_aside(settings, rejected, len(cluster.topics[rejected].partitions))
             yield from _order(settings, client, name)
     yield from _workers(settings, client)
     yield from left_temporary(cluster.topics, wall_clock_ms())
@@ -241,6 +248,32 @@ def _state(settings: Settings, name: str) -> Iterator[Finding]:
             f"{name}: its state cannot be read: {error}",
             BLOCKED_GUIDE,
         )
+
+
+def _set_aside(settings: Settings, topic: str, partitions: int) -> Iterator[Finding]:
+    try:
+        with log_reader(settings) as reader:
+            yield from set_aside(reader, topic, partitions)
+    except (UowError, KafkaException) as error:
+        yield Finding(CheckResult.WRONG, f"{topic} cannot be read: {error}", "grant READ on it")
+
+
+def set_aside(reader: LogReader, topic: str, partitions: int) -> Iterator[Finding]:
+    """Records at which the code itself failed, among the last ones that were refused.
+
+    Args:
+        reader: Reads Kafka.
+        topic: `D.rejected`.
+        partitions: How many it has.
+    """
+    bounds = reader.bounds([Tp(topic, number) for number in range(partitions)])
+    last = {tp: (max(start, end - LAST_REFUSED), end) for tp, (start, end) in bounds.items()}
+    headers = [read_headers(record) or () for _, records in reader.read(last) for record in records]
+    found = [dict(each) for each in headers if (ERROR_CLASS, InternalError.__name__.encode()) in each]
+    if found:
+        where, text = ((found[-1].get(name) or b"").decode(errors="replace") for name in (SOURCE, ERROR_TEXT))
+        several = f"{len(found)} of the last records were set aside, since the code failed at them"
+        yield Finding(CheckResult.LOOK, f"{topic}: {several}; one is {where}: {text}", SET_ASIDE_GUIDE)
 
 
 def _cut_off(reader: KafkaLogReader, context: TaskContext) -> Iterator[Finding]:
