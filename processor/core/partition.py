@@ -72,7 +72,7 @@ from uow.processor.core.fast_path import process_rows
 from uow.processor.core.gathered import facts_of
 from uow.processor.core.group import Group
 from uow.processor.core.layout import tail_of
-from uow.processor.core.partition_state import PartitionState
+from uow.processor.core.partition_state import NOTHING, PartitionState
 from uow.processor.core.plan_size import (
     HEADER_BYTES,
 )
@@ -130,7 +130,9 @@ class Partition(PartitionState):
             self.counts.ignored += len(records) - len(fresh)
             records = fresh
         passes = self.policy.handling_policy is HandlingPolicy.PASS_THROUGH
+        self.in_hand = records[0].offset() if len(records) == 1 else NOTHING  # the bulk loops touch its own group alone
         taken = self._pass_on(records) if passes else self._judge(records)
+        self.in_hand = NOTHING
         self.counts.received += taken
         if self.is_cut:
             return False
@@ -392,9 +394,11 @@ class Partition(PartitionState):
         if self._awaits_rule(marks, record.offset()):  # before it moves the clock
             self.is_cut, self.left_bytes = True, -1
             return
+        self.in_hand = NOTHING  # groups that are due are not its own
         if not self.advance(self._believed(at)):
             self.is_cut = True
             return
+        self.in_hand = record.offset()
         if marks is None:
             self._concerning(record, Passed())
             return
@@ -418,6 +422,7 @@ class Partition(PartitionState):
                 decide_arrival(arrival, now) if marks.segment is None else self._decide_piece(arrival, record, now)
             )
         self._carry_out(decision, record)
+        self.in_hand = NOTHING
         self._deliver_freed()
 
     def _met(self, marks: Marks | Refusal) -> Group | None:
@@ -577,11 +582,13 @@ class Partition(PartitionState):
         most = row.max_open_groups
         if row.at_max_open_groups is not AtMaxOpenGroups.CLOSE_OLDEST:
             return
+        own, self.in_hand = self.in_hand, NOTHING
         while len(siblings) >= most:
             oldest = next(iter(siblings))
             self.bring(oldest)
             now = Situation(oldest, None, None, self.clock, self.position, oldest.policy(self.policy))
             self._carry_out(decide_oldest(now), None)
+        self.in_hand = own
 
     def _close_before(self, group: Group, arrival: Arrival, now: Situation) -> bool:
         """Closes the open group where the component in hand must not join it any more. True if it takes none any more, and the next may open."""
@@ -747,6 +754,7 @@ class Partition(PartitionState):
 
     def _deliver_first(self) -> None:
         """Delivers what waited for groups that arrived before it, and is first now (B-118); what does not fit into the plan is due."""
+        self.in_hand = NOTHING
         while self.freed and not self.is_full():
             group = next(iter(self.freed))
             del self.freed[group]

@@ -56,6 +56,8 @@ from uow.topics.policies import NEVER_MS, DestinationPolicy, LatePolicy
 GROUP_BYTES = 800
 COMPONENT_BYTES = 100
 """Memory of a group and of a component beside their bytes: objects, table entries, deadlines. `tests/engine/test_memory.py` measures it."""
+NOTHING = -1
+"""No record is in hand."""
 
 
 class PartitionAddress(NamedTuple):
@@ -151,6 +153,7 @@ class PartitionState:
         live: Rows that open groups have taken while they were open, by rule and routing name: the latest version of each (B-13).
         left_bytes: The rest of `plan_bytes`; below 0 nothing more is closed or decided until `take_happened`.
         is_cut: True if something was left for the next plan.
+        in_hand: Offset of the record whose own step is carried out; `NOTHING` while that of another group is, or none.
         lines: Open groups by order key and id, in the order in which they opened (W-210).
     """
 
@@ -188,6 +191,7 @@ class PartitionState:
         self.fed_bytes = 0
         self.plan_bytes = self.left_bytes = plan_bytes
         self.is_cut = False
+        self.in_hand = NOTHING
         self.lines: dict[bytes, dict[bytes, Group]] = {}
         self.happened = Happened()
         self.timed = policy.incomplete_expiration_ms != NEVER_MS or policy.idle_expiration_ms != NEVER_MS

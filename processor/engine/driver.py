@@ -19,7 +19,7 @@ One turn of the loop:
 
 | What went wrong | What the driver does |
 | --- | --- |
-| a task raised | restore that partition, halve the poll until the record that raised stands alone; it is set aside to `D.rejected`, beyond so many a minute the partition is blocked at it (ER-03, `set_aside`) |
+| a task raised | restore that partition, halve the poll until the record that raised stands alone; if its own step raised it is set aside to `D.rejected`. Else, and beyond so many a minute, the partition is blocked at it (ER-03, `set_aside`) |
 | `Doubt` | replace the producer, restore every owned partition, seek, read again (ER-05, ER-11) |
 | `StaleGeneration` | the same without a new producer, after the rebalance had its chance (ER-14) |
 | `Refused` | as `Doubt`; a record that is known to be the cause is given up alone, a unit by rule after its attempts (B-89); until it is known one transaction per partition, and less at a time, as for a task that raised |
@@ -207,12 +207,11 @@ class Driver(PollLoop):
         self._partitions.restore_again([batch.tp])
 
     def _why_not_aside(self, batch: Batch, cause: Blocked) -> Blocked | None:
-        """None if the only record of the batch is refused at the next try: nobody foresaw what it makes the task raise."""
-        tp, offset, fault = batch.tp, batch.last_offset, fault_of(cause)
-        is_strict = self._partitions.tasks[
-            tp
-        ].context.policy.strict_order  # nothing may come out before what stands here
-        if fault is None or batch.aside is not None or not batch.count or is_strict:
+        """None if the only record of the batch is refused at the next try: nobody foresaw what its own step raised."""
+        tp, offset, fault, task = batch.tp, batch.last_offset, fault_of(cause), self._partitions.tasks[batch.tp]
+        is_its_own = batch.count == 1 and batch.aside is None and task.in_hand == offset
+        is_strict = task.context.policy.strict_order  # nothing may come out before what stands here
+        if fault is None or not is_its_own or is_strict:
             self._asides.pop(tp, None)
             return cause
         if why := self._set_aside.take(tp, offset, fault, self._clock.monotonic_ms()):

@@ -30,7 +30,7 @@ def fault_of(cause: Blocked) -> Exception | None:
     return error if isinstance(error, Exception) and not isinstance(error, _FORESEEN) else None
 
 
-_FORESEEN: Final = (Blocked, ConfigError, StateCorruptedError, OSError)
+_FORESEEN: Final = (Blocked, ConfigError, StateCorruptedError)
 
 
 class SetAsideLimit:

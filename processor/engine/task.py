@@ -159,6 +159,11 @@ class PartitionTask:
         return self.partition.command_position
 
     @property
+    def in_hand(self) -> int:
+        """Offset of the record whose own step raised, where one did: it and no other group, nor the making of outputs; else `NOTHING`."""
+        return self.partition.in_hand
+
+    @property
     def counts(self) -> Counts:
         """Where records went (EN-10)."""
         return self.partition.counts

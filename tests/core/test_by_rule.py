@@ -24,7 +24,9 @@ from tests.core.script import (
     unit,
 )
 from tests.fake_record import INPUT
+from uow.processor.core import partition
 from uow.processor.core.group import Group
+from uow.processor.core.partition_state import NOTHING
 from uow.processor.engine.task import PartitionTask
 from uow.schemas.error_classes import (
     BadSequenceNumberError,
@@ -35,9 +37,9 @@ from uow.schemas.error_classes import (
 )
 from uow.schemas.records import Reason
 from uow.topics.conditions import AllOf, AnyOf, Count, EndFlagWithoutGaps, Not
-from uow.topics.grouping import MAX_OPEN_GROUPS
+from uow.topics.grouping import MAX_OPEN_GROUPS, GroupPolicy
 from uow.topics.policies import DuplicatePolicy, ExpirationPolicy, Fingerprints, OutcomesPolicy, ViolationPolicy
-from uow.topics.rules import AtMaxOpenGroups, BelowMin, Cardinality, LateJoin, Numbering, Release
+from uow.topics.rules import AtMaxOpenGroups, BelowMin, Cardinality, DeliverOrder, LateJoin, Numbering, Release
 
 FRANCE = row("France", complete_count=10, age_ms=30_000)
 UK = row("UK", complete_count=5, age_ms=15_000)
@@ -172,6 +174,31 @@ def test_max_open_groups_refuses_the_next_one_or_closes_the_oldest_b37() -> None
     played = told_by(*steps, rules=[closing])
     assert sizes(played) == [("partial", "limit", 1)]
     assert played.open == {"low-stock/1": "1", "low-stock/2": "1"}
+
+
+def test_only_while_its_own_step_is_carried_out_a_record_is_in_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure at another group, which it closes first or lets go, is not its own."""
+
+    def fail(now: object, *more: object) -> None:
+        raise LookupError
+
+    def in_hand(step: str, *sent: Sent, rules: list[GroupPolicy]) -> int:
+        played = told_by(*sent[:-1], rules=rules)
+        with monkeypatch.context() as patch, pytest.raises(LookupError):
+            patch.setattr(partition, step, fail)
+            played.task.on_records(played.records(sent[-1:]))
+        return played.task.in_hand
+
+    closing = row(age_ms=60_000, rule={"max_open_groups": 1, "at_max_open_groups": AtMaxOpenGroups.CLOSE_OLDEST})
+    several = [r("UK", id=f"low-stock/{number}", at=number) for number in range(2)]
+    assert in_hand("decide_oldest", *several, rules=[closing]) == NOTHING
+    assert in_hand("decide_assigned", *several, rules=[closing]) == 1
+    ordered = [
+        row(name, complete_count=2, age_ms=60_000, rule={"deliver_order": DeliverOrder.FIRST_ARRIVAL}) for name in "XY"
+    ]
+    steps = [r("X", at=0), r("Y", at=1), r("Y", at=2), r("X", at=3)]
+    assert in_hand("decide_due", *steps, rules=ordered) == NOTHING
+    assert in_hand("decide_assigned", *steps, rules=ordered) == 3
 
 
 @pytest.mark.parametrize("at_max", AtMaxOpenGroups)

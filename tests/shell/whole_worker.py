@@ -46,7 +46,7 @@ DEADLINE_S = 30.0
 
 
 class Poisonable:
-    """The real task, which raises at a record whose value is `boom` and blocks at `block`: our bug, planted."""
+    """The real task, which raises at a record's own step where its value is `boom`, and blocks at `block`: our bug, planted."""
 
     def __init__(self, task: PartitionTask) -> None:
         self._task = task
@@ -62,10 +62,10 @@ class Poisonable:
         self._look(records)
         return self._task.process(records, commands)
 
-    @staticmethod
-    def _look(records: Sequence[RawRecord]) -> None:
+    def _look(self, records: Sequence[RawRecord]) -> None:
         for record in records:
             if record.value() == b"boom":
+                self._task.partition.in_hand = record.offset()
                 raise LookupError(f"poison at {record.offset()}")
             if record.value() == b"block":
                 raise Blocked(f"cannot go on at {record.offset()}")
