@@ -197,16 +197,28 @@ class RoutingError(UowError):
 class InternalError(UowError):
     """Our bug: the code failed at this record, which was set aside so that the others go on.
 
-    Report it with the traceback in the log of the worker or router; once it is mended, send the record again. `case` is the exception's name.
+    Report it with the lines of code in the log of the worker or router; once it is mended, send the record again. `case` is the exception's name.
     """
 
     @classmethod
-    def of(cls, error: Exception) -> Self:
+    def of(cls, error: BaseException) -> Self:
         """The refusal of a record at which the code raised this."""
-        return cls(" ".join(str(error).split())[:_SHOWN], case=type(error).__name__)
+        return cls(_said(error), case=type(error).__name__)
 
 
 _SHOWN = 300
+
+
+def shown(error: BaseException) -> str:
+    """Class and text of an exception that nobody foresaw, on one short line; the class alone where its text cannot be had."""
+    return ": ".join(filter(None, (type(error).__name__, _said(error))))[:_SHOWN]
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return " ".join(str(error)[: 2 * _SHOWN].split())[:_SHOWN].encode("utf-8", "backslashreplace").decode()
+    except Exception:  # noqa: BLE001 - of code that nobody foresaw
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any, Protocol, Self
 from uow.processor.core.gathered import NEVER
 from uow.processor.engine.ports import Blocked, Plan, RawRecord, Tp
 from uow.processor.engine.rule_figures import OpenFigures
-from uow.schemas.error_classes import InternalError
+from uow.schemas.error_classes import InternalError, shown
 
 
 class Work(Enum):
@@ -187,6 +187,6 @@ class Batch:
 def _as_blocked(error: Exception) -> Blocked:
     if isinstance(error, Blocked):
         return error
-    blocked = Blocked(f"{type(error).__name__}: {error}")
+    blocked = Blocked(shown(error))
     blocked.__cause__ = error
     return blocked

@@ -12,7 +12,7 @@ from traceback import clear_frames
 from uow.processor.engine.batch import Task
 from uow.processor.engine.driver_ports import Restore
 from uow.processor.engine.ports import Abandoned, Blocked, Doubt, Stopped, Tp
-from uow.schemas.error_classes import ConfigError, FencedError
+from uow.schemas.error_classes import ConfigError, FencedError, shown
 
 Restored = tuple[Tp, Task | Blocked]
 """A partition, and its task or the reason why there is none."""
@@ -68,6 +68,6 @@ def _free_frames(error: BaseException | None) -> None:
 def _cause(error: Exception) -> Blocked:
     if isinstance(error, Blocked):
         return error
-    cause = Blocked(f"cannot be restored: {type(error).__name__}: {error}")
+    cause = Blocked(f"cannot be restored: {shown(error)}")
     cause.__cause__ = error
     return cause

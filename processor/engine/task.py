@@ -23,6 +23,7 @@ from uow.processor.core.changes import (
     Waits,
     Warned,
 )
+from uow.processor.core.columns import looked_at
 from uow.processor.core.gathered import NEVER, Called
 from uow.processor.core.group import Group
 from uow.processor.core.happened import Counts, Happened, HeldRow, Outward
@@ -350,7 +351,8 @@ class PartitionTask:
 
     def set_aside(self, record: RawRecord, why: InternalError) -> Plan:
         """The plan of a record at which the code failed: it is refused, whatever it is."""
-        self.partition.set_aside(record, why)
+        for _, seen in looked_at([record]):
+            self.partition.set_aside(seen, why)
         return self._plan()
 
     def read_rules(self, before: int, meanwhile: Callable[[], object]) -> None:

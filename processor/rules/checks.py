@@ -20,7 +20,7 @@ from uow.processor.rules.routing import RouteTarget
 from uow.processor.rules.rule_set import RuleSet
 from uow.processor.rules.transforms import transform_named
 from uow.processor.rules.trial import failure, routing_failure
-from uow.schemas.error_classes import Complaint
+from uow.schemas.error_classes import Complaint, shown
 from uow.topics.catalogue import TOPIC_NAME, DestinationTopics, expected, is_topic_name, rules_topic
 from uow.topics.conditions import Age, At, Behind, Count, Manifest, Urgent, alternatives
 from uow.topics.grouping import MAX_ATTEMPTS, NEVER_HOLDS, parts_of
@@ -134,7 +134,7 @@ def _unreadable(value: Any, column: str, read: Callable[[str], object]) -> Itera
     except ExpressionError as error:
         why = str(error)
     except Exception as error:  # noqa: BLE001 - of a text: it would end whoever takes the rules
-        why = f"cannot be read: {type(error).__name__}: {error}"[:300]
+        why = f"cannot be read: {shown(error)}"
     if why:
         yield _complaint(value, column, why)
 

@@ -21,7 +21,7 @@ from uow.processor.rules.routing import RouteTarget, RuleRouting
 from uow.processor.rules.rule_set import RuleSet
 from uow.processor.rules.targets import target_topics
 from uow.processor.rules.transforms import installed
-from uow.schemas.error_classes import Complaint
+from uow.schemas.error_classes import Complaint, shown
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.policies import DestinationPolicy
 from uow.topics.record_size import RecordLimit
@@ -81,7 +81,7 @@ class Deployment:
                 self._try(rules)
         except Exception as error:  # the boundary to texts of others: their fault is a complaint, whatever it is
             log.warning("rules: version %d cannot be checked", rules.version, exc_info=True)
-            why = f"cannot be made: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            why = f"cannot be made: {shown(error)}"
             return [Complaint("rules.version", rules.version, why)]
         return found
 

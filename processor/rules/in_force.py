@@ -20,7 +20,7 @@ from uow.processor.rules.changes import RulesUnavailable
 from uow.processor.rules.columns import WrongRows
 from uow.processor.rules.rule_set import RuleSet, RuleTables
 from uow.processor.rules.store import RuleSource
-from uow.schemas.error_classes import Complaint, ConfigError
+from uow.schemas.error_classes import Complaint, ConfigError, shown
 from uow.topics.policies import DestinationPolicy
 from uow.topics.rules import DEFAULT_ROW, Change, Row, Rule
 
@@ -157,7 +157,7 @@ class RulesInForce:
             self._told(str(error))
         except Exception as error:  # noqa: BLE001 - the boundary to what others wrote: the thread that follows must survive
             self.status.errors += 1
-            self._told(f"they cannot be looked at: {type(error).__name__}: {error}", exc_info=True)
+            self._told(f"they cannot be looked at: {shown(error)}", exc_info=True)
         else:
             self._wrong = ""
             self.status.seen_at_s = now

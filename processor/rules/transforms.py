@@ -22,12 +22,11 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, Final, NamedTuple
 
-from uow.schemas.error_classes import RoutingError
+from uow.schemas.error_classes import RoutingError, shown
 
 GROUP: Final = "uow.transforms"
 RESERVED: Final = ("uow-", "uoo-")
 """How the names of headers begin that no transform adds."""
-_TEXT: Final = 200
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -73,7 +72,7 @@ def transform_named(name: str) -> Transform:
         try:
             found: Transform = each.load()
         except Exception as error:  # importing code of a stranger
-            raise LookupError(f"the transform {name!r} cannot be loaded: {_shown(error)}") from error
+            raise LookupError(f"the transform {name!r} cannot be loaded: {shown(error)}") from error
         return found
     raise LookupError(f"no transform {name!r} is installed under the entry points {GROUP}")
 
@@ -91,7 +90,7 @@ def transformed(name: str, record: InputRecord) -> tuple[bytes | None, list[tupl
     try:
         result = transform(record)
     except (Exception, SystemExit) as error:  # the task boundary: it is code of a stranger
-        raise RoutingError(f"{name}: {_shown(error)}", case="transform") from error
+        raise RoutingError(f"{name}: {shown(error)}", case="transform") from error
     if result is None:
         raise RoutingError(name, case="filtered")
     value, added = _checked(name, result)
@@ -114,7 +113,3 @@ def _is_header(pair: Any) -> bool:
                 bool(name) and name.isprintable() and not name.startswith(RESERVED)
             )  # no header name has half a character, or a NUL
     return False
-
-
-def _shown(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:_TEXT]}"

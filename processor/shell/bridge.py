@@ -32,6 +32,7 @@ from uow.processor.engine.ports import (
     Plan,
     Tp,
 )
+from uow.processor.engine.set_aside import frames
 from uow.processor.shell.monitor import WorkerStatus
 
 if TYPE_CHECKING:  # the extra `rules` need not be installed
@@ -113,11 +114,11 @@ class Bridge:
 
     def blocked(self, tp: Tp, cause: Blocked) -> None:
         log.error(
-            "partition blocked: %s/%d: %s",
+            "partition blocked: %s/%d: %s%s",
             tp.topic,
             tp.partition,
             cause,
-            exc_info=cause.__cause__,
+            f"\n{frames(cause.__cause__)}".rstrip(),
         )
         self._note(self._on_blocked, tp, cause)
 

@@ -184,9 +184,10 @@ def test_only_while_its_own_step_is_carried_out_a_record_is_in_hand(monkeypatch:
 
     def in_hand(step: str, *sent: Sent, rules: list[GroupPolicy]) -> int:
         played = told_by(*sent[:-1], rules=rules)
-        with monkeypatch.context() as patch, pytest.raises(LookupError):
+        with monkeypatch.context() as patch:
             patch.setattr(partition, step, fail)
-            played.task.on_records(played.records(sent[-1:]))
+            with pytest.raises(LookupError):
+                played.task.on_records(played.records(sent[-1:]))
         return played.task.in_hand
 
     closing = row(age_ms=60_000, rule={"max_open_groups": 1, "at_max_open_groups": AtMaxOpenGroups.CLOSE_OLDEST})
