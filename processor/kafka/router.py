@@ -327,7 +327,7 @@ class Router(PollLoop):
     def _plan(self, tp: Tp, records: Sequence[RawRecord]) -> _Work:
         stopped = ""
 
-        def may_set_aside(offset: int, fault: Exception) -> bool:
+        def may_set_aside(offset: int, fault: BaseException) -> bool:
             nonlocal stopped
             stopped = self._set_aside.take(tp, offset, fault, int(self._monotonic() * 1000))
             return not stopped

@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Final, NoReturn
 
-from uow.processor.rules.xml_documents import xml_root
+from uow.processor.rules.xml_documents import NoXmlError, read_xml
 from uow.schemas.error_classes import DecodeError
 
 LIMIT_BYTES: Final = 4_194_304
 """Largest value that is read as JSON, as of XML: as objects it takes some twenty times as much."""
+_BEGINS: Final = (b"{", b"[", b'"')
+"""A JSON value that is larger begins so, if it is one."""
 
 
 class Numeral(str):
@@ -59,6 +61,8 @@ class RecordView:
         """The value as JSON, numbers as `Numeral`; `ABSENT` if it is none, or beyond a bound."""
         value = self.value or b""
         if len(value) > LIMIT_BYTES:
+            if not value.lstrip(b" \t\r\n").startswith(_BEGINS):
+                return ABSENT
             return self.refused(f"a document of {len(value)} bytes; {LIMIT_BYTES} are allowed")
         try:
             return json.loads(value.decode(), parse_int=Numeral, parse_float=Numeral, parse_constant=_no_json)
@@ -67,17 +71,20 @@ class RecordView:
         except RecursionError:
             return self.refused("nested too deep to be read")
 
-    def refused(self, why: str) -> Any:
-        """Takes note that a part of the JSON value is not looked at; returns `ABSENT`, which stands for it."""
-        self.refusal = self.refusal or DecodeError("json", why)
+    def refused(self, why: str, kind: str = "json") -> Any:
+        """Takes note that a part of the value, as JSON or XML, is not looked at; returns `ABSENT`, which stands for it."""
+        self.refusal = self.refusal or DecodeError(kind, why)
         return ABSENT
 
     @cached_property
     def xml(self) -> Any | None:
-        """The root element of the value; None if it is no XML that `xml_root` accepts."""
+        """The root element of the value; None if it is no XML, or none that `read_xml` accepts."""
         try:
-            return xml_root(self.value)
-        except DecodeError:
+            return read_xml(self.value)
+        except NoXmlError:
+            return None
+        except DecodeError as error:
+            self.refused(error.detail, error.case)
             return None
 
     def header(self, name: str) -> str | None:

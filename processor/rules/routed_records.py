@@ -44,7 +44,7 @@ class RoutedRecords:
     rows: dict[str, ResolvedRow] = field(default_factory=dict)
     counts: Counter[tuple[str, Fate]] = field(default_factory=Counter)
     warnings: Counter[str] = field(default_factory=Counter)
-    may_set_aside: Callable[[int, Exception], bool] = lambda offset, fault: True
+    may_set_aside: Callable[[int, BaseException], bool] = lambda offset, fault: True
     stopped_at: int | None = None
 
     def take(self, routed: Routed, offset: int) -> bool:

@@ -16,6 +16,7 @@ Belongs here: those decisions. Does not belong here: reading and writing records
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -53,6 +54,8 @@ APPEND_TIME: Final = 2
 CHOICES_KEPT: Final = 10_000
 """Routing names whose row is remembered between records; a sender who makes up more costs time, not memory."""
 
+_ENDS: Final = (KeyboardInterrupt, SystemExit, GeneratorExit, CancelledError)
+"""They end the process, or the thread's work: no record's matter."""
 _UNUSABLE: Final = " "
 """No routing name: one is never blank."""
 _FEW: Final = 100
@@ -101,7 +104,7 @@ class Routed(NamedTuple):
     row: ResolvedRow | None = None
     has_warning: bool = False
     command: Sent | None = None
-    fault: Exception | None = None
+    fault: BaseException | None = None
 
 
 class RawRecord(Protocol):
@@ -235,6 +238,7 @@ class RuleRouting:
             view = RecordView(record.key(), value, headers)
         request = self._request(headers, view) if self._group_key.is_request else None
         name, warning = (request.name, "") if request is not None else self._routing_name(record, headers, view)
+        _check_bounds(view)
         if name is None:
             if rule.on_no_key is OnNoKey.PASS_THROUGH:
                 return self._passed(record, value, headers, warning)
@@ -253,7 +257,7 @@ class RuleRouting:
             stamps.append((names.ARRIVED_AT, b"%d" % moment))
         if self._delay_item is not None:
             stamps += self._delay(choice, view)
-        _check_bounds(view)
+            _check_bounds(view)
         if warning:
             stamps.append((names.WARNING, warning.encode()))
         if nested := _nested(brought, is_whole=value == record.value()):
@@ -407,7 +411,9 @@ class RecordRouting:
                     return refused(asked.rule.rule_id, asked.target, record, headers, view.refusal)
                 if accepts:
                     return asked.route(record, headers, view, now_ms)
-        except Exception as error:  # noqa: BLE001 - the boundary around every record
+        except _ENDS:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the boundary around every record; a panic of Rust is no Exception
             return set_aside(asked, record, headers, error)
         return refused("", first.target, record, headers, RoutingError("no rule accepts it", case="no-rule"))
 
@@ -447,7 +453,7 @@ def refused(rule_id: str, target: RouteTarget, record: RawRecord, headers: Heade
     return Routed(Fate.REJECTED, rule_id, sent)
 
 
-def set_aside(rule: RuleRouting, record: RawRecord, headers: Headers, error: Exception) -> Routed:
+def set_aside(rule: RuleRouting, record: RawRecord, headers: Headers, error: BaseException) -> Routed:
     """The same of a record at which the code failed, under the rule that was asked."""
     aside = refused(rule.rule.rule_id, rule.target, record, headers, InternalError.of(error))
     return aside._replace(fate=Fate.SET_ASIDE, fault=error)

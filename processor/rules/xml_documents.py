@@ -29,6 +29,14 @@ _BOUNDED: Final = {
     "remove_pis": True,
 }
 _TEXT: Final = 200
+_BEFORE: Final = b" \t\r\n\xef\xbb\xbf\xfe\xff\0"
+"""Bytes before the first `<` of a document: blanks, and marks of its encoding."""
+_HUGE: Final = "XML_PARSE_HUGE"
+"""Named by the parser's complaint about a document that is beyond its own bounds."""
+
+
+class NoXmlError(Exception):
+    """A value is no XML document."""
 
 
 def xml_root(value: bytes | None) -> Any:
@@ -37,8 +45,23 @@ def xml_root(value: bytes | None) -> Any:
     Raises:
         DecodeError: There is none, or it is not accepted. Case `xml`.
     """
+    try:
+        return read_xml(value)
+    except NoXmlError as error:
+        raise DecodeError("xml", str(error)) from None
+
+
+def read_xml(value: bytes | None) -> Any:
+    """The same, where it makes a difference if there is no document, or one that is not accepted.
+
+    Raises:
+        NoXmlError: There is none.
+        DecodeError: It is not accepted. Case `xml`.
+    """
     if not value:
-        raise DecodeError("xml", "no value, where an XML document is wanted")
+        raise NoXmlError("no value, where an XML document is wanted")
+    if not value.lstrip(_BEFORE).startswith(b"<"):
+        raise NoXmlError("no XML: it does not begin with <")
     if len(value) > LIMIT_BYTES:
         raise DecodeError("xml", f"a document of {len(value)} bytes; {LIMIT_BYTES} are allowed")
     if b"<!ENTITY" in value:  # before the parser sees it; in other encodings it is found afterwards
@@ -46,7 +69,10 @@ def xml_root(value: bytes | None) -> Any:
     try:
         root = etree.fromstring(value, etree.XMLParser(**_BOUNDED))
     except (etree.XMLSyntaxError, ValueError) as error:
-        raise DecodeError("xml", f"no XML: {' '.join(str(error).split())[:_TEXT]}") from None
+        text = f"no XML: {' '.join(str(error).split())[:_TEXT]}"
+        if _HUGE in str(error):  # the parser's own bound
+            raise DecodeError("xml", text) from None
+        raise NoXmlError(text) from None
     declared = root.getroottree().docinfo.internalDTD
     if declared is not None and next(declared.iterentities(), None) is not None:
         raise DecodeError("xml", "declares an entity")

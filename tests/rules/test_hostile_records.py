@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections import Counter
@@ -71,6 +72,38 @@ def test_a_document_over_the_limit_is_refused_and_one_of_its_size_is_read() -> N
     assert b"4194304 are allowed" in text
 
 
+XML_TOO_DEEP = b"<x><id>UK</id>" + b"<a>" * 260 + b"</a>" * 260 + b"</x>"
+XML_TOO_LARGE = b"<x><id>UK</id>" + b" " * LIMIT_BYTES + b"</x>"
+
+
+@pytest.mark.parametrize("value", [b"\0" * (LIMIT_BYTES + 1), b"<x>" + b"y" * LIMIT_BYTES, b"1,2\n" * LIMIT_BYTES])
+def test_what_is_no_json_counts_as_none_however_large(value: bytes) -> None:
+    routing = router(replace(BY_QUANTITY, rule_id="a", priority=1), replace(LOW_STOCK, rule_id="b", priority=2))
+    found = route(routing, FakeRecord(7, [("uow-destination", b"UK")], value, tp=STOCK))
+    assert (found.rule_id, said(found).get("uow-error-case")) in {("b", None), ("b", b"bytes")}
+
+
+@pytest.mark.parametrize(
+    "value", [XML_TOO_DEEP, XML_TOO_LARGE, b"\xff\xfe" + XML_TOO_LARGE.decode().encode("utf-16-le")]
+)
+@pytest.mark.parametrize("rule", [{"accept": "path:/x/id"}, {"group_key": "path:/x/id", "on_no_key": OnNoKey.DEFAULT}])
+def test_xml_beyond_a_bound_is_refused_and_does_not_count_as_absent(value: bytes, rule: dict[str, Any]) -> None:
+    assert told(value, router(replace(LOW_STOCK, **rule)))[:2] == (b"DecodeError", b"xml")
+
+
+@pytest.mark.parametrize("value", [b"\0" * (LIMIT_BYTES + 1), b"<x><id>", b"a <!ENTITY", b""])
+def test_what_is_no_xml_counts_as_none(value: bytes) -> None:
+    view = RecordView(None, value)
+    assert (view.xml, view.refusal) == (None, None)
+
+
+@pytest.mark.parametrize("on_no_key", [OnNoKey.PASS_THROUGH, OnNoKey.REJECT])
+def test_a_bound_is_told_also_where_a_record_without_a_key_passes_or_is_rejected(on_no_key: OnNoKey) -> None:
+    routing = router(replace(LOW_STOCK, group_key="path:quantity", on_no_key=on_no_key))
+    value = b'{"quantity": 1, "a": %s}' % nested(100_000)
+    assert told(value, routing)[:2] == (b"DecodeError", b"json")
+
+
 def test_what_no_expression_looks_at_may_be_as_deep_as_it_likes() -> None:
     assert told(b'{"quantity": 1, "other": %s}' % nested(MAX_LEVELS + 1))[0] is None
 
@@ -106,24 +139,38 @@ class Broken(Exception):
     """As none of the code raises."""
 
 
+class Mute(Exception):
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise Broken
+
+
+class Panic(BaseException):
+    """As code in Rust raises it."""
+
+
 FAILURES = (
     Broken("a\nb"),
     RecursionError(),
     MemoryError(),
     TypeError("x"),
     UnicodeEncodeError("utf-8", "x", 0, 1, "y"),
+    OSError("x"),
+    Mute(),
+    Panic("\ud800"),
 )
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda each: type(each).__name__)
 @pytest.mark.parametrize("rule", [{"accept": "path:/x"}, {"group_key": "path:/x"}, {"delay_item": "path:/x"}])
 def test_an_exception_that_nobody_foresaw_sets_its_record_aside(
-    failure: Exception, rule: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    failure: BaseException, rule: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(value: bytes) -> Any:
         raise failure
 
-    monkeypatch.setattr("uow.processor.rules.record_view.xml_root", fail)
+    monkeypatch.setattr("uow.processor.rules.record_view.read_xml", fail)
     given = FakeRecord(7, [("uow-destination", b"UK"), ("x", b"1")], b"<x/>", b"key", tp=STOCK)
     found = route(router(replace(LOW_STOCK, **rule), delays={("UK", "bolt"): 5}), given)  # type: ignore[arg-type]
     assert (found.fate, found.rule_id, found.fault) == (Fate.SET_ASIDE, "low-stock", failure)
@@ -134,6 +181,18 @@ def test_an_exception_that_nobody_foresaw_sets_its_record_aside(
     assert headers["uow-input"] == headers["uow-source"] == b"stock.events/2/7"
     assert headers["x"] == b"1"
     assert b"\n" not in (headers["uow-error-text"] or b"")
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError])
+def test_the_end_of_the_process_is_no_matter_of_a_record(
+    failure: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(value: bytes) -> Any:
+        raise failure
+
+    monkeypatch.setattr("uow.processor.rules.record_view.read_xml", fail)
+    with pytest.raises(failure):
+        route(router(replace(LOW_STOCK, accept="path:/x")), FakeRecord(7, [], b"<x/>", tp=STOCK))
 
 
 def test_a_router_that_may_set_no_more_aside_stops_there_and_keeps_what_came_before(
