@@ -19,7 +19,7 @@ from uow.processor.rules.paths import ExpressionError, Place
 from uow.processor.rules.routing import RouteTarget
 from uow.processor.rules.rule_set import RuleSet
 from uow.processor.rules.transforms import transform_named
-from uow.processor.rules.trial import failure, routing_failure
+from uow.processor.rules.trial import Trials
 from uow.schemas.error_classes import Complaint, shown
 from uow.topics.catalogue import TOPIC_NAME, DestinationTopics, expected, is_topic_name, rules_topic
 from uow.topics.conditions import Age, At, Behind, Count, Manifest, Urgent, alternatives
@@ -72,7 +72,7 @@ def complaints_about(
     application: str = "",
     transforms: Collection[str] | None = None,
 ) -> list[Complaint]:
-    """All that is wrong with the rules as of their latest version; empty if they may take effect.
+    """All that is wrong with the rules as of their latest version; empty if they may take effect. Their texts are tried for a while (`Trials`).
 
     Args:
         rules: The rules.
@@ -81,6 +81,7 @@ def complaints_about(
         transforms: Registered transforms; None if they are not known here.
     """
     found: list[Complaint] = []
+    trials = Trials()
     taken = _taken(application, destinations or {})
     by_rule: dict[str, list[Row]] = {}
     for each in rules.row_versions():
@@ -88,18 +89,18 @@ def complaints_about(
             by_rule.setdefault(each.row.rule_id, []).append(each.row)
     for rule in rules.rules:
         rows = by_rule.get(rule.rule_id, [])
-        found += _about_rule(rule, rows, rules.sources_of(rule))
+        found += _about_rule(trials, rule, rows, rules.sources_of(rule))
         if destinations is not None:
             found += _about_destination(rule, destinations)
         found += _about_transform(rule, transforms)
         for row in rows:
-            found += _about_row(rule, row, bool(rules.sources_of(rule)), taken)
+            found += _about_row(trials, rule, row, bool(rules.sources_of(rule)), taken)
         for source in rules.sources_of(rule):
-            found += _about_source(source, rows)
+            found += _about_source(trials, source, rows)
     found += _about_all(rules, taken)
     if not found:
         for rule in rules.rules:
-            found += _about_routing(rule, rules, destinations or {})
+            found += _about_routing(trials, rule, rules, destinations or {})
     return found
 
 
@@ -125,12 +126,12 @@ def _complaint(value: Any, column: str, rule: str) -> Complaint:
     return Complaint(f"{label(type(value), row)}.{column}", row.get(column), rule)
 
 
-def _unreadable(value: Any, column: str, read: Callable[[str], object]) -> Iterator[Complaint]:
+def _unreadable(trials: Trials, value: Any, column: str, read: Callable[[str], object]) -> Iterator[Complaint]:
     text = getattr(value, column)
     if text is None:
         return
     try:
-        why = failure(read, text)
+        why = trials.failure(read, text)
     except ExpressionError as error:
         why = str(error)
     except Exception as error:  # noqa: BLE001 - of a text: it would end whoever takes the rules
@@ -139,14 +140,14 @@ def _unreadable(value: Any, column: str, read: Callable[[str], object]) -> Itera
         yield _complaint(value, column, why)
 
 
-def _about_rule(rule: Rule, rows: list[Row], sources: tuple[Source, ...]) -> Iterator[Complaint]:
+def _about_rule(trials: Trials, rule: Rule, rows: list[Row], sources: tuple[Source, ...]) -> Iterator[Complaint]:
     if not _RULE_ID.fullmatch(rule.rule_id):
         yield _complaint(rule, "rule_id", "must be letters, digits, dots, dashes and underscores, 1 to 64")
     yield from _ranges(rule)
-    yield from _unreadable(rule, "accept", compile_expression)
-    yield from _unreadable(rule, "group_key", GroupKey)
-    yield from _unreadable(rule, "delay_item", compile_expression)
-    yield from _unreadable(rule, "order_by", conditions.read_order_by)
+    yield from _unreadable(trials, rule, "accept", compile_expression)
+    yield from _unreadable(trials, rule, "group_key", GroupKey)
+    yield from _unreadable(trials, rule, "delay_item", compile_expression)
+    yield from _unreadable(trials, rule, "order_by", conditions.read_order_by)
     if not rows:
         yield _complaint(rule, "row", "a rule needs a row that is enabled")
     if rule.late_policy is LatePolicy.AMEND:
@@ -175,11 +176,13 @@ def _about_destination(rule: Rule, destinations: Mapping[str, DestinationPolicy]
         yield _complaint(rule, "destination", 'rules for routing = "path" are not built yet')
 
 
-def _about_row(rule: Rule, row: Row, has_sources: bool, taken: Mapping[str, str]) -> Iterator[Complaint]:
+def _about_row(
+    trials: Trials, rule: Rule, row: Row, has_sources: bool, taken: Mapping[str, str]
+) -> Iterator[Complaint]:
     yield from _ranges(row)
-    yield from _unreadable(row, "complete_when", conditions.read_complete_when)
-    yield from _unreadable(row, "give_up_when", conditions.read_give_up_when)
-    yield from _unreadable(row, "age_from", conditions.read_age_from)
+    yield from _unreadable(trials, row, "complete_when", conditions.read_complete_when)
+    yield from _unreadable(trials, row, "give_up_when", conditions.read_give_up_when)
+    yield from _unreadable(trials, row, "age_from", conditions.read_age_from)
     yield from _about_manifest(rule, row)
     yield from _about_pace(rule, row)
     if not row.routing_name.strip() or len(row.routing_name.encode("utf-8", "replace")) > MAX_NAME_BYTES:
@@ -263,13 +266,13 @@ def _about_closing(rule: Rule, row: Row, has_sources: bool) -> Iterator[Complain
         yield _complaint(row, "min_count", f"is above complete_count, {row.complete_count}")
 
 
-def _about_source(source: Source, rows: list[Row]) -> Iterator[Complaint]:
+def _about_source(trials: Trials, source: Source, rows: list[Row]) -> Iterator[Complaint]:
     yield from _ranges(source)
-    yield from _unreadable(source, "correlation_path", Place)
+    yield from _unreadable(trials, source, "correlation_path", Place)
     if not source.quantity and source.wait_ms is None and not all(row.age_ms for row in rows):
         yield _complaint(source, "wait_ms", "without a quantity it needs a wait, or every row an age")
     if source.correlation_pattern is not None:
-        yield from _unreadable(source, "correlation_pattern", _pattern)
+        yield from _unreadable(trials, source, "correlation_pattern", _pattern)
 
 
 def _pattern(text: str) -> None:
@@ -288,11 +291,13 @@ def _about_transform(rule: Rule, transforms: Collection[str] | None) -> Iterator
         yield _complaint(rule, "transform", str(error.args[0]))
 
 
-def _about_routing(rule: Rule, rules: RuleSet, destinations: Mapping[str, DestinationPolicy]) -> Iterator[Complaint]:
+def _about_routing(
+    trials: Trials, rule: Rule, rules: RuleSet, destinations: Mapping[str, DestinationPolicy]
+) -> Iterator[Complaint]:
     """A rule of which every text is good, tried as the router uses it. Its transform is code of a stranger, and is left out."""
     policy = destinations.get(rule.destination, _FORMS)
     target = RouteTarget(DestinationTopics("", rule.destination), policy, RecordLimit())
-    why = routing_failure(replace(rule, transform=None), rules, target)
+    why = trials.routing_failure(replace(rule, transform=None), rules, target)
     if why:
         yield _complaint(rule, "group_key", why)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final
@@ -21,11 +22,19 @@ from uow.processor.rules.paths import Place
 from uow.processor.rules.record_view import RecordView
 from uow.processor.rules.routing import APPEND_TIME, RecordRouting, RouteTarget, RuleRouting
 from uow.processor.rules.rule_set import RuleSet
+from uow.schemas.error_classes import shown
 from uow.topics.grouping import Headers, Measure, Tally, parts_of
 from uow.topics.rules import Rule
 
 _NAME: Final = re.compile(r"[^\W\d][\w.-]*")
 _DIGITS: Final = re.compile(r"[0-9]+")
+_FIELD: Final = re.compile(
+    r"(?<!\w)(?!(?:in|true|false|null|and|or|div|mod|key|request|alone)\b)[A-Za-z_]\w*(?=\.[A-Za-z_]|[^\w(:.]|$)",
+    re.ASCII,
+)
+"""A word that is no function, no kind of a place and none of the language."""
+BUDGET_S: Final = 2.0
+"""Time for the attempts of one version: those who follow the rules wait for it."""
 _MOST_NAMES: Final = 12
 _DEEP: Final[Any] = json.loads("[" * 2 * MAX_LEVELS + "]" * 2 * MAX_LEVELS)
 _JSON: Final[tuple[Any, ...]] = (
@@ -52,34 +61,66 @@ _HEADERS: Final = (None, b"", b"x", b"\xff", b"\xed\xa0\x80", b"9" * 400, b"r/x/
 _TALLIES: Final = (Tally(0, 0.0, 0.0, 0.0), Tally(2, float("inf"), float("-inf"), float("nan")))
 
 
-def failure(read: Callable[[str], object], text: str) -> str:
-    """Why a text cannot be used: what it raises at one of the records; empty if it raises at none.
+class Trials:
+    """The attempts for one version of rules.
 
-    Texts that differ in their numbers alone are tried once: a rule may have ten thousand rows of such.
+    Texts of one shape, which differ in names and numbers alone, are tried once: a rule may have ten thousand rows of such. Once the time is over,
+    no further text is tried: the router's own boundary is still around each record (`RecordRouting.route`).
 
     Args:
-        read: Reads it.
-        text: It can be read.
-
-    Raises:
-        ExpressionError: It is none.
+        budget_s: Time for all of them.
+        monotonic: Seconds, from anywhere.
     """
-    meant, kind = read(text), (read, _DIGITS.sub("0", text))
-    why = _tried.get(kind)
-    if why is None:
-        if len(_tried) >= _MOST_TRIED:
-            _tried.clear()
-        why = _tried[kind] = _failure(meant, text)
-    return why
+
+    def __init__(self, budget_s: float = BUDGET_S, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._until, self._monotonic = monotonic() + budget_s, monotonic
+
+    def failure(self, read: Callable[[str], object], text: str) -> str:
+        """Why a text cannot be used: what it raises at one of the records; empty if it raises at none, or is not tried.
+
+        Args:
+            read: Reads it.
+            text: It can be read.
+
+        Raises:
+            ExpressionError: It is none.
+        """
+        meant, kind = read(text), (read, _shape(text))
+        why = _tried.pop(kind, None)
+        if why is None:
+            for attempt in _attempts(meant):
+                for record in _records(text):
+                    if self._monotonic() > self._until:
+                        return ""
+                    if why := _failure(attempt, record):
+                        return why
+            why = ""
+            if len(_tried) >= _MOST_TRIED:
+                del _tried[next(iter(_tried))]
+        _tried[kind] = why  # at the end: the one that was asked for least lately goes first
+        return why
+
+    def routing_failure(self, rule: Rule, rules: RuleSet, target: RouteTarget) -> str:
+        """The same of a whole rule, as the router uses it.
+
+        Raises:
+            ExpressionError: A text of the rule is none.
+        """
+        routing = RecordRouting([RuleRouting(rule, rules, target)])
+        for record in _plain(_names(rule.group_key)):
+            if self._monotonic() > self._until:
+                return ""
+            routed = routing.route(_Sample(record), [*record.headers], 0)
+            if routed.fault is not None:
+                return f"the router fails at a record such as {_shown(record)}: {shown(routed.fault)}"[:300]
+        return ""
 
 
-def _failure(meant: object, text: str) -> str:
-    for attempt in _attempts(meant):
-        for record in _records(text):
-            try:
-                attempt(record)
-            except Exception as error:  # noqa: BLE001 - whatever it is, a router would meet it as well
-                return f"fails at a record such as {_shown(record)}: {type(error).__name__}: {error}"[:300]
+def _failure(attempt: Callable[[RecordView], object], record: RecordView) -> str:
+    try:
+        attempt(record)
+    except Exception as error:  # noqa: BLE001 - whatever it is, a router would meet it as well
+        return f"fails at a record such as {_shown(record)}: {shown(error)}"[:300]
     return ""
 
 
@@ -87,22 +128,9 @@ _tried: Final[dict[tuple[Callable[[str], object], str], str]] = {}
 _MOST_TRIED: Final = 1_000
 
 
-def routing_failure(rule: Rule, rules: RuleSet, target: RouteTarget) -> str:
-    """The same of a whole rule, as the router uses it.
-
-    Raises:
-        ExpressionError: A text of the rule is none.
-    """
-    routing = RecordRouting([RuleRouting(rule, rules, target)])
-    for record in _plain(_names(rule.group_key)):
-        routed = routing.route(_Sample(record), [*record.headers], 0)
-        if routed.fault is not None:
-            return (
-                f"the router fails at a record such as {_shown(record)}: {type(routed.fault).__name__}: {routed.fault}"[
-                    :300
-                ]
-            )
-    return ""
+def _shape(text: str) -> str:
+    """A text whose fields and numbers have all the same name; the words that have a meaning stay."""
+    return text if text.isidentifier() else _DIGITS.sub("0", _FIELD.sub("x", text))
 
 
 class _Sample:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,8 +14,9 @@ from hypothesis import strategies as st
 
 from tests.fake_record import FakeRecord
 from tests.rules.low_stock import ROWS, RULE, TABLES
-from uow.processor.rules import trial
+from uow.processor.rules import checks, trial
 from uow.processor.rules.checks import complaints_about
+from uow.processor.rules.expressions import Expression
 from uow.processor.rules.record_view import RecordView
 from uow.processor.rules.routing import RecordRouting, RouteTarget, RuleRouting
 from uow.processor.rules.rule_set import RuleSet, RuleTables
@@ -43,6 +47,13 @@ DESTINATIONS = {
 
 
 TARGET = RouteTarget(DestinationTopics("shop", "supply"), FORMS, RecordLimit())
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _time_enough() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checks, "Trials", partial(trial.Trials, math.inf))
+        yield
 
 
 def complaints(tables: RuleTables) -> list[str]:
@@ -306,6 +317,45 @@ def test_a_transform_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("uow.processor.rules.checks.transform_named", missing)
     assert complaints(replace(TABLES, rules=(replace(RULE, transform="upper"),))) == ["rule/low-stock.transform"]
+
+
+def test_texts_of_one_shape_are_tried_once_and_the_one_asked_for_least_lately_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trial, "_tried", tried := {})
+    monkeypatch.setattr(trial, "_MOST_TRIED", 3)
+    trials, shapes = trial.Trials(), ["{0} == 'x'", "{0}.{0} > {1}", "size({0}) > {1}", "{0} in [{1}]"]
+    for number, name in enumerate(("qty", "b", "weight_2")):
+        for shape in shapes[:3]:
+            trials.failure(Expression, shape.format(name, number))
+    assert len(tried) == 3
+    trials.failure(Expression, shapes[0].format("again", 7))
+    trials.failure(Expression, shapes[3].format("new", 7))
+    assert [kind[1] for kind in tried] == ["size(x) > 0", "x == 'x'", "x in [0]"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("a == b", "a > b"), ("size(a)", "double(a)"), ("path:/a", "header:a"), ("path:/-a", "path:/a"), ("key", "request"),
+     ("path:a[1]", "path:a[b]"), ("a.startsWith('x')", "a.contains('x')"), ("a == true", "a == b"), ("path:/a div b", "path:/a mod b")],
+)  # fmt: skip
+def test_texts_of_another_meaning_have_another_shape(one: str, other: str) -> None:
+    assert trial._shape(one) != trial._shape(other)
+
+
+def test_once_the_time_is_over_no_text_is_tried_and_none_is_taken_for_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "_tried", tried := {})
+    now = 0.0
+    trials = trial.Trials(2.0, lambda: now)
+    now = 2.1
+    assert (trials.failure(Expression, "a == b"), tried) == ("", {})
+    rules = RuleSet(TABLES)
+
+    def never(*given: Any) -> Any:
+        raise AssertionError
+
+    monkeypatch.setattr(RecordRouting, "route", never)
+    assert trials.routing_failure(rules.rules[0], rules, TARGET) == ""
 
 
 _WORDS = (
