@@ -16,6 +16,7 @@ from uow.processor.core.gathered import NEVER
 from uow.processor.engine.ports import Blocked, Plan, RawRecord, Tp
 from uow.processor.engine.rule_figures import OpenFigures
 from uow.schemas.error_classes import InternalError, shown
+from uow.schemas.faults import ENDS
 
 
 class Work(Enum):
@@ -177,14 +178,14 @@ class Batch:
         if error is None:
             self.finish(self.outcome if self._applied else Blocked("the agent left the batch without applying it"))
             return False
-        if isinstance(error, Exception):
+        if not isinstance(error, ENDS):
             self.finish(_as_blocked(error))
             return True
         self.finish(error)
         return False
 
 
-def _as_blocked(error: Exception) -> Blocked:
+def _as_blocked(error: BaseException) -> Blocked:
     if isinstance(error, Blocked):
         return error
     blocked = Blocked(shown(error))

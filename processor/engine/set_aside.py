@@ -23,10 +23,10 @@ PER_MINUTE: Final = 10
 _MINUTE_MS: Final = 60_000
 
 
-def fault_of(cause: Blocked) -> Exception | None:
+def fault_of(cause: Blocked) -> BaseException | None:
     """The exception that nobody foresaw, behind the cause of a partition that cannot go on; None where the cause is a state of things that somebody repairs."""
     error = cause.__cause__
-    return error if isinstance(error, Exception) and not isinstance(error, _FORESEEN) else None
+    return None if isinstance(error, _FORESEEN) else error
 
 
 _FORESEEN: Final = (Blocked, ConfigError, StateCorruptedError)

@@ -16,7 +16,6 @@ Belongs here: those decisions. Does not belong here: reading and writing records
 
 from __future__ import annotations
 
-from asyncio import CancelledError
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -37,6 +36,7 @@ from uow.schemas.error_classes import (
     UnitTooLargeError,
     UowError,
 )
+from uow.schemas.faults import ENDS
 from uow.topics import headers as names
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.commands import Command, Verb, command_headers
@@ -54,8 +54,6 @@ APPEND_TIME: Final = 2
 CHOICES_KEPT: Final = 10_000
 """Routing names whose row is remembered between records; a sender who makes up more costs time, not memory."""
 
-_ENDS: Final = (KeyboardInterrupt, SystemExit, GeneratorExit, CancelledError)
-"""They end the process, or the thread's work: no record's matter."""
 _UNUSABLE: Final = " "
 """No routing name: one is never blank."""
 _FEW: Final = 100
@@ -411,7 +409,7 @@ class RecordRouting:
                     return refused(asked.rule.rule_id, asked.target, record, headers, view.refusal)
                 if accepts:
                     return asked.route(record, headers, view, now_ms)
-        except _ENDS:
+        except ENDS:
             raise
         except BaseException as error:  # noqa: BLE001 - the boundary around every record; a panic of Rust is no Exception
             return set_aside(asked, record, headers, error)

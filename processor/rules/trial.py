@@ -23,6 +23,7 @@ from uow.processor.rules.record_view import RecordView
 from uow.processor.rules.routing import APPEND_TIME, RecordRouting, RouteTarget, RuleRouting
 from uow.processor.rules.rule_set import RuleSet
 from uow.schemas.error_classes import shown
+from uow.schemas.faults import ENDS
 from uow.topics.grouping import Headers, Measure, Tally, parts_of
 from uow.topics.rules import Rule
 
@@ -119,7 +120,9 @@ class Trials:
 def _failure(attempt: Callable[[RecordView], object], record: RecordView) -> str:
     try:
         attempt(record)
-    except Exception as error:  # noqa: BLE001 - whatever it is, a router would meet it as well
+    except ENDS:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever it is, a router would meet it as well
         return f"fails at a record such as {_shown(record)}: {shown(error)}"[:300]
     return ""
 

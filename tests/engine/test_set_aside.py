@@ -16,6 +16,7 @@ from uow.processor.engine.task import PartitionTask
 from uow.processor.rules import transforms
 from uow.processor.rules.transforms import InputRecord, transformed
 from uow.schemas.error_classes import InternalError, RoutingError, shown
+from uow.schemas.faults import ENDS
 
 
 class Mute(Exception):
@@ -74,6 +75,22 @@ def test_an_exception_without_a_text_blocks_and_is_refused_by_its_class() -> Non
     assert isinstance(batch.outcome, Blocked)
     assert (str(batch.outcome), isinstance(fault_of(batch.outcome), Mute)) == ("Mute", True)
     assert InternalError.of(Mute()).text == "Mute"
+
+
+class Panic(BaseException):
+    """As code in Rust raises it."""
+
+
+def test_a_panic_is_a_fault_and_the_end_of_the_process_is_none() -> None:
+    batch = Batch(INPUT)
+    with batch:
+        raise Panic
+    assert isinstance(batch.outcome, Blocked)
+    assert isinstance(fault_of(batch.outcome), Panic)
+    for end in ENDS:
+        with pytest.raises(end), (batch := Batch(INPUT)):
+            raise end
+        assert isinstance(batch.outcome, end)
 
 
 def test_a_long_text_is_cut_to_one_short_line() -> None:
