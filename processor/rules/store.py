@@ -24,6 +24,7 @@ from uow.processor.rules.columns import NAMES, TABLES, WrongRows, tables_of
 from uow.processor.rules.rule_file import MAX_BYTES, read_rules
 from uow.processor.rules.rule_set import RuleTables
 from uow.schemas.error_classes import Complaint
+from uow.schemas.masking import masked
 from uow.topics.columns import columns
 
 CONNECT_S: Final = 5
@@ -105,7 +106,7 @@ class RuleFile:
 
     @property
     def name(self) -> str:
-        return str(self._path)
+        return masked(str(self._path))
 
     def version(self) -> int:
         try:
@@ -114,7 +115,7 @@ class RuleFile:
                 self._read(seen)
                 self._seen = seen
         except (OSError, UnicodeDecodeError) as error:
-            raise RulesUnavailable(f"{self._path}: {getattr(error, 'strerror', None) or error}") from None
+            raise RulesUnavailable(f"{self.name}: {getattr(error, 'strerror', None) or error}") from None
         return self._tables.version
 
     def _state(self) -> _State:
@@ -196,7 +197,7 @@ class RuleDatabase:
 
     @property
     def name(self) -> str:
-        return self._url.render_as_string(hide_password=True)
+        return masked(self._url.render_as_string(hide_password=False))
 
     def close(self) -> None:
         """Closes its connections."""
@@ -234,7 +235,7 @@ class RuleDatabase:
                 yield connection
         except sa.exc.SQLAlchemyError as error:
             self._engine.dispose()
-            raise RulesUnavailable(f"{self.name}: {' '.join(str(error.args[0]).split())[:300]}") from None
+            raise RulesUnavailable(f"{self.name}: {masked(' '.join(str(error.args[0]).split())[:300])}") from None
 
     def _is_a_file(self) -> bool:
         return self._is_sqlite and self._url.database not in (None, "", ":memory:")

@@ -35,6 +35,7 @@ from uow.config.settings import (
 )
 from uow.config.value_types import WrongValue, parsed, unknown
 from uow.schemas.error_classes import Complaint, ConfigError
+from uow.schemas.masking import MASK, masked
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.policies import (
     NEVER_MS,
@@ -62,7 +63,6 @@ DEFAULT_FILE = Path("uow.toml")
 DEFAULT_ORIGIN = "default"
 PREFIX = "UOW_"
 DELIMITER = "__"
-MASK = "********"
 NOT_SHOWN = "..."
 """Printed in a complaint instead of a value that is in the wrong place, since it may be a secret that belongs elsewhere."""
 NAMED = ("destinations", "routers", "templates")
@@ -107,20 +107,13 @@ class Effective:
 def _plain(value: Any) -> Any:
     if isinstance(value, frozenset):
         return sorted(str(item) for item in value)
-    if isinstance(value, tuple):
-        return [str(item) for item in value]
+    if isinstance(value, tuple | list):
+        return [masked(str(item)) for item in value]
     if isinstance(value, str):
-        return _without_password(str(value))
+        return masked(str(value))
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
     return value
-
-
-def _without_password(text: str) -> str:
-    """`https://user:password@host` with the password masked; any other text as it is."""
-    scheme, found, rest = text.partition("://")
-    account, at, host = rest.rpartition("@")
-    if not (found and at and ":" in account):
-        return text
-    return f"{scheme}://{account.partition(':')[0]}:{MASK}@{host}"
 
 
 @dataclass(frozen=True, slots=True)
