@@ -19,7 +19,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -45,6 +45,7 @@ from uow.processor.shell.app import (
 from uow.processor.shell.pages import web_address
 from uow.processor.shell.settings_check import check_settings
 from uow.schemas.error_classes import Complaint, ConfigError, FencedError, UowError
+from uow.schemas.printable import printable_lines
 from uow.topics import admin
 from uow.topics.catalogue import DestinationTopics, TopicSpec, expected, expected_of_routers
 from uow.topics.policies import NEVER_MS, HandlingPolicy
@@ -355,6 +356,11 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
+def _escape(logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The event with escapes: words of records and of other programs must not reach a terminal as they are."""
+    return {key: printable_lines(value) if isinstance(value, str) else value for key, value in event.items()}
+
+
 def set_up_log(level: int = logging.INFO) -> None:
     """One stream, standard error: for people on a terminal, JSON lines in a pipe. Standard output has the ready line only."""
     terminal = sys.stderr.isatty()
@@ -370,7 +376,7 @@ def set_up_log(level: int = logging.INFO) -> None:
         cache_logger_on_first_use=True,
     )
     render: list[Any] = (
-        [structlog.dev.ConsoleRenderer()]
+        [structlog.processors.format_exc_info, _escape, structlog.dev.ConsoleRenderer()]
         if terminal
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )

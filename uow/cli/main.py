@@ -7,6 +7,7 @@ share are in `uow.cli.options`.
 
 from __future__ import annotations
 
+import logging
 import sys
 from importlib import import_module
 from io import TextIOWrapper
@@ -15,6 +16,7 @@ import click
 
 from uow.extras import advice, extra_of
 from uow.schemas.error_classes import ConfigError, UowError
+from uow.schemas.printable import printable_lines
 from uow.terminal.printing import say
 
 COMMANDS = {
@@ -57,6 +59,13 @@ FAILED = 1
 WRONG_USAGE = 2
 
 
+class PrintableFormatter(logging.Formatter):
+    """Log lines may quote what records say: a terminal prints it, and executes nothing of it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable_lines(super().format(record))
+
+
 class LazyGroup(click.Group):
     """A click group that knows its commands by name, and imports one only to run it."""
 
@@ -84,6 +93,8 @@ class LazyGroup(click.Group):
         Exit status 2 where the configuration or an argument is wrong, else 1. A character that standard output cannot encode is written as an escape.
         """
         _escape_what_cannot_be_encoded()
+        if logging.lastResort is not None:  # where a command has set up no log
+            logging.lastResort.setFormatter(PrintableFormatter())
         try:
             return super().invoke(ctx)
         except ConfigError as error:

@@ -14,6 +14,22 @@ from typing import Any, Final, Self
 
 import click
 
+from uow.schemas.printable import printable, printable_lines
+
+__all__ = [
+    "CELL_CHARS",
+    "Progress",
+    "moment_text",
+    "print_json",
+    "print_json_line",
+    "print_table",
+    "printable",
+    "printable_json",
+    "say",
+    "span_text",
+    "wall_clock_ms",
+]
+
 CELL_CHARS: Final = 500
 """Longest cell of a table on a terminal."""
 
@@ -39,7 +55,7 @@ def _escaped(line: str) -> str:
 
 def say(text: str) -> None:
     """Prints a message on standard error, with escapes for unprintable characters except line ends."""
-    click.echo("\n".join(map(printable, text.split("\n"))), err=True)
+    click.echo(printable_lines(text), err=True)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -62,11 +78,6 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 def _beginning(cell: str) -> str:
     """The cell, or as much of it as leaves room for the others: a header of a refused record may have a megabyte."""
     return cell if len(cell) <= CELL_CHARS else f"{cell[:CELL_CHARS]}... ({len(cell):,} characters)"
-
-
-def printable(text: str) -> str:
-    """The same text on one line, with escapes for unprintable characters, since ids and values may be any bytes."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def wall_clock_ms() -> int:
