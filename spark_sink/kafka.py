@@ -28,6 +28,8 @@ from pyspark.sql import functions as sql
 
 from uow.schemas.error_classes import StateCorruptedError
 from uow.spark_sink.kafka_security import allow_token_endpoint, java_properties, with_contents
+from uow.topics.access import explained
+from uow.topics.admin import admin_client, require_group
 
 TIMEOUT_S: Final = 30.0
 SAMPLE: Final = 200
@@ -134,10 +136,16 @@ def committed(cluster: Cluster, group: str, topic: str) -> OffsetSpan:
 
     Raises:
         StateCorruptedError: There is no such topic.
+        KafkaException: This user may not use the group, or no broker answers.
     """
     with _consumer(cluster, group) as consumer:
         partitions = _partitions(consumer, topic)
-        positions = {each.partition: each.offset for each in consumer.committed(partitions, TIMEOUT_S)}
+        try:
+            rows = consumer.committed(partitions, TIMEOUT_S)
+        except KafkaException:  # a consumer that may not use its group waits until its time is over
+            require_group(admin_client(cluster.bootstrap_servers, cluster.kafka), group)
+            raise
+        positions = {each.partition: each.offset for each in rows}
         start = _offsets(consumer, partitions, OFFSET_BEGINNING)
     return OffsetSpan(start, {partition: max(first, positions[partition]) for partition, first in start.items()})
 
@@ -283,6 +291,8 @@ def _partitions(consumer: Consumer, topic: str) -> list[TopicPartition]:
 
 
 def _missing(topic: str, error: KafkaError) -> StateCorruptedError:
+    if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return StateCorruptedError([], f"{topic}: {error.str()}", explained(error.name(), "grant the right"))
     return StateCorruptedError([], f"{topic}: {error}", "create the topics with `uow topics create`")
 
 

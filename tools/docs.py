@@ -9,6 +9,7 @@
 | docs/questions.md | `tools.questions`, from `uow.spark_sink.views` |
 | tables in docs/guarantees.md and docs/prove.md, costs in README.md | `tools.measured` |
 | docs/nightly.md | `tools.nightly` |
+| docs/access.md | `tools.access_page`, from `uow.topics.access` |
 
 Belongs here: the list of pages, the text around the generated parts, and examples for each line of the decision table. Does not
 belong here: any setting, metric or rule.
@@ -26,7 +27,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, assert_never
 
-from tools import measured, nightly, questions, requirements
+from tools import access_page, measured, nightly, questions, requirements
 from uow.config import settings_page
 from uow.processor.core import decide
 from uow.processor.core.changes import (
@@ -534,6 +535,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     measured.PROVE: measured.prove_page,
     measured.README: measured.readme,
     nightly.PAGE: nightly.page,
+    access_page.PAGE: access_page.page,
 }
 """Each generated page, with the function that makes its text."""
 

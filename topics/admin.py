@@ -8,18 +8,35 @@ from __future__ import annotations
 
 import logging
 import operator
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType, TopicMetadata  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ClusterMetadata,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+    TopicMetadata,
+)
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_attempt, stop_after_delay, wait_fixed
 
+from uow.topics.access import denied_text
 from uow.topics.catalogue import TopicSpec, durability
 
 TIMEOUT_S = 15.0
+ASK_S = 0.5
+"""Longest that one of the first questions waits, before errors are looked at."""
+REFUSALS = 3
+"""Refused logins in a row that count: a broker that is going down may give one by accident."""
 MAX_REPLICATION = 3
 MISSING = "missing"
+HIDDEN = "hidden"
+"""In place of a value: this user may not know."""
 SPREAD_S = 5.0
 """Time within which all brokers know a topic that was created a moment ago."""
 
@@ -59,6 +76,83 @@ class Created:
     existing: tuple[str, ...]
 
 
+class Admin(AdminClient):
+    """An admin client whose first question tells a refused login at once: the library alone says after a while that no broker answers.
+
+    Args:
+        properties: Of the handle.
+        logger: Gets its lines.
+    """
+
+    def __init__(self, properties: Mapping[str, Any], logger: logging.Logger) -> None:
+        self._heard: KafkaError | None = None
+        self._refusals = 0
+        own: dict[str, Any] = {**properties, "error_cb": self._on_error}
+        super().__init__(own, logger=logger)
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:  # the one before says why
+            return
+        self._heard = error
+        if error.code() in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL):
+            self._refusals += 1
+
+    def list_topics(self, topic: str | None = None, timeout: float = TIMEOUT_S) -> ClusterMetadata:
+        """As the library's.
+
+        Raises:
+            KafkaException: No broker answered in time, or brokers refused the login or TLS several times in a row; with the library's reason for it.
+        """
+        until = time.monotonic() + timeout
+        asked = () if topic is None else (topic,)
+        while True:
+            left = until - time.monotonic()
+            try:
+                found = super().list_topics(*asked, timeout=max(0.001, min(ASK_S, left)))
+            except KafkaException as failure:
+                self.poll(0)  # errors arrive here
+                if self._refusals >= REFUSALS or left <= ASK_S:
+                    raise KafkaException(self._heard or failure.args[0]) from None
+            else:
+                self._heard, self._refusals = None, 0
+                return found
+
+
+def denied(admin: AdminClient, names: Sequence[str]) -> list[str]:
+    """Those of the topics that this user may not even know of.
+
+    Raises:
+        KafkaException: The broker does not answer.
+    """
+    found = []
+    answers = admin.describe_topics(TopicCollection([*names]), request_timeout=TIMEOUT_S) if names else {}
+    for name, answer in answers.items():
+        try:
+            answer.result()
+        except KafkaException as failure:
+            if failure.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                found.append(name)
+            elif failure.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+    return found
+
+
+def require_group(admin: AdminClient, group: str) -> None:
+    """Raises if this user may not use a consumer group: a consumer that may not waits until its time is over.
+
+    Raises:
+        KafkaException: It may not, or the broker does not answer.
+    """
+    try:
+        admin.describe_consumer_groups([group], request_timeout=TIMEOUT_S)[group].result()
+    except KafkaException as failure:
+        error = failure.args[0]
+        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            raise KafkaException(KafkaError(error.code(), f"consumer group {group}: {error.str()}")) from None
+        if error.code() != KafkaError.GROUP_ID_NOT_FOUND:
+            raise
+
+
 def admin_client(bootstrap_servers: str, kafka: Mapping[str, str], logger: logging.Logger = _log) -> AdminClient:
     """A client that writes its log lines to Python's `logging` instead of standard error.
 
@@ -67,8 +161,7 @@ def admin_client(bootstrap_servers: str, kafka: Mapping[str, str], logger: loggi
         kafka: Further librdkafka properties.
         logger: Gets the lines: one for each broken connection and each try, so that a client that lives long needs one of its own.
     """
-    properties: dict[str, str | int | float | bool] = {**kafka, "bootstrap.servers": bootstrap_servers}
-    return AdminClient(properties, logger=logger)
+    return Admin({**kafka, "bootstrap.servers": bootstrap_servers}, logger)
 
 
 def default_replication(admin: AdminClient) -> int:
@@ -153,8 +246,12 @@ def check(admin: AdminClient, specs: Sequence[TopicSpec]) -> list[Deviation]:
     present = [spec for spec in specs if spec.name in counts]
     settings = topic_settings(admin, [spec.name for spec in present])
     count = next((counts[spec.name] for spec in present if spec.counted), 0)
+    hidden = denied(admin, [spec.name for spec in specs if spec.name not in counts])
     found = []
     for spec in specs:
+        if spec.name in hidden:
+            found.append(Deviation(spec.name, "topic", "there", HIDDEN, denied_text(spec.name)))
+            continue
         if spec.name not in counts:
             found.append(Deviation(spec.name, "topic", "there", MISSING, "create it with `uow topics create`"))
             continue
@@ -271,7 +368,13 @@ def topic_settings(admin: AdminClient, names: Sequence[str]) -> dict[str, dict[s
     """
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
     answers = admin.describe_configs(resources, request_timeout=TIMEOUT_S) if resources else {}
-    return {
-        resource.name: {name: entry.value or "" for name, entry in answer.result().items()}
-        for resource, answer in answers.items()
-    }
+    found = {}
+    for resource, answer in answers.items():
+        try:
+            found[resource.name] = {name: entry.value or "" for name, entry in answer.result().items()}
+        except KafkaException as failure:
+            error = failure.args[0]
+            raise KafkaException(
+                KafkaError(error.code(), f"settings of topic {resource.name}: {error.str()}")
+            ) from None
+    return found

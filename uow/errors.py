@@ -11,6 +11,7 @@ UowError
 |   `-- IncompleteUnitError          a component past the block of its unit: nothing is sent
 |-- DestinationUnavailableError      certainly not written: repeat once the topic is there
 |-- SendRejectedError                certainly not written: correct the record
+|-- AccessDeniedError                the cluster lets this user not use a topic: grant the right
 |-- AmbiguousSendError               may be written: repeat with the same Component
 |-- TransactionRolledBackError       nothing of it is visible: repeat all of it
 |-- CommitPendingError               not answered yet: call commit() again, and nothing else
@@ -100,6 +101,7 @@ _HOMES: Mapping[str, str] = {
 """The module that defines each error that is loaded when it is first used."""
 
 __all__ = [
+    "AccessDeniedError",
     "AlreadyAttachedError",
     "AmbiguousSendError",
     "BadSequenceNumberError",
@@ -192,6 +194,10 @@ class IncompleteUnitError(ClientClosedError):
 
 class DestinationUnavailableError(UowError):
     """Unknown topic, no leader, or too few replicas, and the record was certainly not written: the caller may repeat."""
+
+
+class AccessDeniedError(UowError):
+    """The cluster does not let this user know of a topic, so nobody can tell whether it is there: grant the right that the message names."""
 
 
 class SendRejectedError(UowError):

@@ -17,6 +17,7 @@ from uow.processor.kafka.bounded import BoundedProducer
 from uow.processor.kafka.doubt import LOG_LEVEL
 from uow.processor.kafka.outage import Outage
 from uow.processor.kafka.worker_settings import WorkerSettings
+from uow.topics.admin import Admin
 from uow.topics.catalogue import RECORD_LIMIT_BYTES
 
 CONSUMER = {
@@ -190,7 +191,7 @@ class Clients:
 
     def admin(self) -> AdminClient:
         """For questions about topics."""
-        return AdminClient(dict(self._common), logger=_handle_logger("admin", self._outage))
+        return Admin(self._common, _handle_logger("admin", self._outage))
 
     def _consumer(self, name: str, properties: dict[str, Any]) -> ck.Consumer:
         return ck.Consumer(self._consumer_properties(properties), logger=_handle_logger(name, self._outage))

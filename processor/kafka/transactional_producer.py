@@ -318,13 +318,15 @@ class TransactionalProducer(Generic[Handle]):
     def cause_of(self, error: ck.KafkaError) -> ck.KafkaError:
         """The error behind one that says only that something happened before.
 
-        `produce` and callbacks say no more than `_FATAL`, and when a record fails while offsets are under way, sending them says `_STATE`. Any
-        transactional call names the cause then; asking to begin is one that changes nothing, since a transaction is open or none can be.
+        `produce` and callbacks say no more than `_FATAL`, and when a record fails while offsets are under way, sending them says `_STATE`; where a
+        topic cannot be added to the transaction, for one because of a right, its records are purged. Any transactional call names the cause then; asking to begin is one that changes nothing, since a
+        transaction is open or none can be.
         """
-        is_blank = error.code() == ck.KafkaError._STATE
+        is_blank = error.code() in (ck.KafkaError._STATE, ck.KafkaError._PURGE_QUEUE, ck.KafkaError._PURGE_INFLIGHT)
         if self._handle is None or not (is_blank or error.fatal() or error.code() == ck.KafkaError._FATAL):
             return error
-        return fatal_cause(self._handle, is_blank) or error
+        cause = fatal_cause(self._handle, is_blank)
+        return error if cause is None or cause.code() == ck.KafkaError._STATE else cause
 
     def fate_of(self, error: ck.KafkaError) -> TransactionFate:
         """The consequence of a failed call for the open transaction (ER-13, ER-14). All but a stale generation leave the handle in doubt."""

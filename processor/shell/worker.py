@@ -258,6 +258,7 @@ def check_topics(settings: WorkerSettings) -> dict[str, int]:
     """
     client = Clients(settings).admin()
     partitions = _insist(settings, partial(_partitions, client))
+    _insist(settings, partial(admin.require_group, client, settings.application_id))
     complaints, warnings = [], []
 
     def check(specs: Sequence[TopicSpec]) -> None:
@@ -266,7 +267,7 @@ def check_topics(settings: WorkerSettings) -> dict[str, int]:
                 warnings.append(each)
                 continue
             remedy = _REMEDIES.get(each.what, "`uow topics check` lists all that must be changed")
-            rule = f"must be {each.expected}: {each.reason}; {remedy}"
+            rule = f"must be {each.expected}: {each.reason}" + ("" if each.actual == admin.HIDDEN else f"; {remedy}")
             complaints.append(Complaint(f"topic {each.topic}, {each.what}", each.actual, rule))
 
     if settings.routers:
@@ -315,7 +316,9 @@ def _insist(settings: WorkerSettings, ask: Callable[[], Answer]) -> Answer:
         except ck.KafkaException as failure:
             error = failure.args[0]
             # librdkafka's own errors are below 0
-            is_answer = error.code() > 0 and meaning_of(error) is not Meaning.PASSING
+            is_answer = meaning_of(error) is Meaning.NOT_AUTHORISED or (
+                error.code() > 0 and meaning_of(error) is not Meaning.PASSING
+            )
             waited = time.monotonic() - since
             if is_answer or 0 <= settings.broker_wait_ms < waited * 1000:
                 raise

@@ -18,6 +18,7 @@ from uow.extras import advice, extra_of
 from uow.schemas.error_classes import ConfigError, UowError
 from uow.schemas.printable import printable_lines
 from uow.terminal.printing import say
+from uow.topics.access import explained
 
 COMMANDS = {
     "demo": "the whole story on an embedded broker",
@@ -47,6 +48,7 @@ COMMANDS = {
     "report": "a page with plots about finished units",
     "sql": "ask the Delta tables a question",
     "prove": "cause faults on a real broker and check that nothing is lost",
+    "acl": "the rights that each role needs on a cluster with an authorizer",
     "doctor": "check a deployment, with a remedy for each mistake",
     "config": "effective settings, and every mistake in them",
 }
@@ -150,7 +152,7 @@ def _kafka_text(error: Exception) -> str:
     cause = error.args[0]
     if cause.code() in (cause._TRANSPORT, cause._TIMED_OUT, cause._ALL_BROKERS_DOWN, cause._RESOLVE):
         return f"{cause.str()}; `uow config show` prints application.bootstrap_servers"
-    return str(cause.str())
+    return explained(cause.name(), cause.str())
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

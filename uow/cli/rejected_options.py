@@ -13,8 +13,7 @@ import click
 from uow.cli.options import TimeType
 from uow.client.rejected_records import Choice
 from uow.config.loading import Settings
-from uow.ops.destination_logs import NoAnswerError
-from uow.topics.admin import admin_client, partition_counts
+from uow.ops.destination_logs import counts_with
 from uow.topics.catalogue import DestinationTopics
 
 
@@ -34,10 +33,7 @@ class RejectedFrom(Enum):
         settings.policy(destination)
         topics = DestinationTopics(settings.application_id, destination)
         name = topics.rejected if self is RejectedFrom.REJECTED else topics.errors
-        count = partition_counts(admin_client(settings.bootstrap_servers, settings.kafka)).get(name)
-        if count is None:
-            raise NoAnswerError(f"topic {name} does not exist; create it with `uow topics create`")
-        return name, count
+        return name, counts_with(settings, name)[name]
 
 
 def _source(ctx: click.Context, param: click.Parameter, value: str) -> RejectedFrom:

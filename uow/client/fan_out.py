@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
 
-from confluent_kafka import OFFSET_BEGINNING, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
 from uow.client.following import Make
 from uow.client.kafka_port import STEP_S, ConsumerHandle, Headers, LogWatch, check_topic
+from uow.client.library_errors import read_error
 from uow.client.outgoing import HASHED, HeaderPairs, OutgoingRecord, Value, header_pairs, value_bytes
 from uow.client.reader import Reader
 from uow.client.received import ReceivedUnit
@@ -254,7 +255,9 @@ class CallRules:
             while self._next < end and clock() < until:
                 self._poll(self._handle)
         except (KafkaException, TypeError) as failure:  # no watermarks in time: None
-            raise ReconnectTimeoutError(f"{self.topic} cannot be read: {failure}") from failure
+            error = failure.args[0]
+            raised = read_error(error, self.topic) if isinstance(error, KafkaError) else None
+            raise raised or ReconnectTimeoutError(f"{self.topic} cannot be read: {failure}") from failure
         if self._next < end:  # the row that a call needs may be among the rest
             raise self._life.too_long(f"{self.topic} was read to {self._next} of {end}")
         self._read_at = clock()

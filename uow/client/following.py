@@ -22,8 +22,9 @@ from uow.client.kafka_port import (
     check_topic,
     coordinates,
 )
-from uow.errors import DestinationUnavailableError, ReconnectTimeoutError
+from uow.errors import AccessDeniedError, DestinationUnavailableError, ReconnectTimeoutError
 from uow.processor.kafka.error_table import Meaning, meaning_of
+from uow.topics.access import explained
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +84,7 @@ class Follower:
 
         Raises:
             ReconnectTimeoutError: Retention was faster, and no broker tells the end.
+            AccessDeniedError: This user may not read the topic.
         """
         if self._clock() >= self._refresh_at:
             self._add_partitions()
@@ -100,6 +102,8 @@ class Follower:
                 "%s: retention was faster than its reader, some records were missed: %s", self.topic, error.str()
             )
             self.skip()
+        elif meaning is Meaning.NOT_AUTHORISED_FOR_TOPIC:
+            raise AccessDeniedError(f"{self.topic}: {explained(error.name(), error.str())}")
         elif meaning is not Meaning.END:
             log.info("%s: %s", self.topic, error.str())
         return None

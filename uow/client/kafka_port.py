@@ -17,13 +17,15 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicP
 
 from uow.client.session_state import Life, Patience, Waits
 from uow.config.settings import KAFKA_RULES
-from uow.errors import DestinationUnavailableError, ReconnectTimeoutError
+from uow.errors import AccessDeniedError, DestinationUnavailableError, ReconnectTimeoutError
 from uow.processor.kafka.bounded import BoundedProducer
 from uow.processor.kafka.doubt import LOG_LEVEL
+from uow.processor.kafka.error_table import Meaning, meaning_of
 from uow.processor.kafka.header_lookup import HeaderLookup
 from uow.processor.kafka.outage import Outage
 from uow.processor.kafka.transactional_producer import TransactionalHandle
 from uow.schemas.error_classes import Complaint, ConfigError, DecodeError
+from uow.topics.access import denied_text
 from uow.topics.catalogue import RECORD_LIMIT_BYTES, TOPIC_NAME, is_topic_name
 from uow.topics.temporary import is_temporary
 
@@ -345,6 +347,7 @@ def check_topic(
 
     Raises:
         DestinationUnavailableError: There is no such topic, or none of its partitions is known.
+        AccessDeniedError: This user may not know of it.
         ReconnectTimeoutError: No broker answered in time.
     """
     if not is_topic_name(topic):  # the library would raise errors of its own kinds
@@ -373,6 +376,8 @@ def _partitions_of(topic: str, found: Any) -> int:
         raise DestinationUnavailableError(
             f"there is no topic {topic!r}; `uow topics create` makes those of a destination"
         )
+    if found.error is not None and meaning_of(found.error) is Meaning.NOT_AUTHORISED_FOR_TOPIC:
+        raise AccessDeniedError(denied_text(topic))
     if found.error is not None or not found.partitions:
         raise DestinationUnavailableError(f"topic {topic!r} is not available: {found.error}")
     return len(found.partitions)

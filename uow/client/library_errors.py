@@ -20,11 +20,12 @@ from uow.errors import (
 )
 from uow.processor.kafka.error_table import Meaning, meaning_of
 from uow.schemas.error_classes import FencedError, UowError
+from uow.topics.access import explained
 
 
 def sent_error(error: KafkaError, topic: str, suspect: Suspect | None = None) -> UowError:
     """The class for one record that could not be delivered; `suspect` is its identity, for one that may be written all the same."""
-    text = f"{topic}: {error.str()}"
+    text = f"{topic}: {explained(error.name(), error.str())}"
     match meaning_of(error):
         case Meaning.REFUSED | Meaning.NOT_AUTHORISED_FOR_TOPIC:
             return SendRejectedError(text)
@@ -47,7 +48,7 @@ def is_fatal(error: KafkaError) -> bool:
 
 def read_error(error: KafkaError, topic: str) -> UowError | None:
     """The class for an error met while reading; None for one that passes by itself (R-01)."""
-    text = f"{topic}: {error.str()}"
+    text = f"{topic}: {explained(error.name(), error.str())}"
     if is_fatal(error) and _INSTANCE_FENCED in error.str():  # the code says no more than that it is fatal
         return FencedError(text)
     match meaning_of(error):

@@ -102,13 +102,15 @@ class Refusals:
             thread.start()
 
     def _run(self, destination: str, follower: Follower) -> None:
+        said = ""
         try:
             while not self._stop.is_set():
                 try:
                     record = follower.poll(STEP_S)
                 except UowError as error:
-                    log.warning("refusals of %s cannot be read now: %s", destination, error)
-                    record = None
+                    if str(error) != said:  # it comes again with every try
+                        log.warning("refusals of %s cannot be read now: %s", destination, error)
+                    said, record = str(error), None
                 if record is None:
                     self._stop.wait(PAUSE_S)
                 else:

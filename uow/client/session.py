@@ -94,7 +94,8 @@ class Handles:
     def watching(self, on_error: Callable[[KafkaError], None], logger: logging.Logger) -> ProducerHandle:
         """For the watch: sends nothing."""
         properties = plain_producer_properties(self._servers, self.client_id, self._kafka)
-        return self._port.producer({**properties, "error_cb": on_error}, logger)
+        # an idempotent producer asks for a number at once, which a client that only reads has no right to
+        return self._port.producer({**properties, "enable.idempotence": False, "error_cb": on_error}, logger)
 
     def transactional(self, transactional_id: str, logger: logging.Logger) -> ProducerHandle:
         """For one transactional id."""

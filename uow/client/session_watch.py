@@ -21,6 +21,7 @@ from confluent_kafka import KafkaError, KafkaException
 from uow.client.kafka_port import LogWatch, ProducerHandle
 from uow.client.session_state import ConnectionState, Life, Listener
 from uow.processor.kafka.error_table import Meaning, meaning_of
+from uow.topics.access import explained
 
 log = logging.getLogger(__name__)
 
@@ -71,11 +72,13 @@ class Watch:
 
     def _on_error(self, error: KafkaError) -> None:
         """Called by the handle, within `poll` or a question."""
-        self._life.heard(error.str())
+        if error.code() != KafkaError._ALL_BROKERS_DOWN or not self._was_refused:  # the one before says why
+            self._life.heard(explained(error.name(), error.str()))
         self._doubt = True
         self._was_refused = self._was_refused or error.code() in (
             KafkaError._AUTHENTICATION,
             KafkaError.SASL_AUTHENTICATION_FAILED,
+            KafkaError._SSL,
         )
 
     def _run(self) -> None:
@@ -114,7 +117,6 @@ class Watch:
 
     def _ask(self, handle: ProducerHandle) -> str | None:
         """Asks any broker; None if one answered, else the reason."""
-        self._was_refused = False
         try:
             handle.list_topics(ASKED_TOPIC, ASK_S)
         except KafkaException as failure:
@@ -124,6 +126,7 @@ class Watch:
                 self._refusals += 1
             else:
                 self._refusals = 0
+            self._was_refused = False
             return self._life.cause
         self._refusals = 0
         return None

@@ -7,6 +7,7 @@ any doubt (`uow.processor.kafka.transactional_producer`), and the records (`uow.
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -42,6 +43,7 @@ from uow.processor.kafka.transactional_producer import (
     TransactionFate,
 )
 from uow.schemas.error_classes import FencedError, UowError
+from uow.topics.access import explained
 from uow.topics.headers import COMPONENT_ID
 
 log = logging.getLogger(__name__)
@@ -52,6 +54,8 @@ SERVE_EVERY: Final = 16
 """Records after which delivery reports are looked at: each look costs a tenth of a record, and a failure shows that much later."""
 COMMIT_S: Final = 30.0
 """Longest wait for the answer to a commit, in calls that each end after the transaction's time-out."""
+_NOT_ADDED: Final = re.compile(r'Failed to add partition "([^"]+)" \[')
+"""The library's line about a topic that cannot be in the transaction; its error does not say which."""
 
 
 class TransactionState(Enum):
@@ -83,6 +87,7 @@ class Transaction:
         self._life = life
         self._clock = clock
         self._timeout_s = life.waits.transaction_ms / 1000
+        self._not_added = ""
         self._producer = self._new_producer()
         self._settling: Call | None = None
         self._undelivered: tuple[KafkaError, str] | None = None
@@ -93,7 +98,12 @@ class Transaction:
 
     def _new_producer(self) -> TransactionalProducer[ProducerHandle]:
         def handle(on_line: OnLine) -> ProducerHandle:
-            return self._make(self.transactional_id, LogWatch(on_line).logger)
+            def hear(line: str) -> None:
+                if (found := _NOT_ADDED.search(line)) is not None:
+                    self._not_added = found[1]
+                on_line(line)
+
+            return self._make(self.transactional_id, LogWatch(hear).logger)
 
         return TransactionalProducer(handle, self._timeout_s, self._on_replaced, monotonic=self._clock)
 
@@ -286,6 +296,12 @@ class Transaction:
 
     def _broken(self, error: KafkaError, topic: str = "", has_positions: bool = False) -> Exception:
         """The class for an error of the open transaction. One of a record keeps its class where the caller has to correct something."""
+        if (
+            error.code() == KafkaError._PURGE_QUEUE
+        ):  # not for its own sake: for a topic that cannot be in the transaction
+            if self._producer.is_open:
+                self._producer.serve()  # its log line names the topic
+            topic = self._not_added or topic
         error = self._producer.cause_of(error)
         text = f"{topic}: {error.str()}" if topic else error.str()
         match self._producer.fate_of(error):
@@ -341,7 +357,7 @@ def _init_error(error: KafkaError) -> UowError:
     """The class for a producer that cannot be initialised."""
     if meaning_of(error) is Meaning.FENCED:
         return FencedError(error.str())
-    return ReconnectGivenUpError(error.str())
+    return ReconnectGivenUpError(explained(error.name(), error.str()))
 
 
 class OneTransaction:

@@ -11,11 +11,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from uow.config.loading import Settings
+from uow.errors import AccessDeniedError
 from uow.processor.engine.context import TaskContext
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.log_reader import KafkaLogReader
 from uow.schemas.error_classes import UowError
-from uow.topics.admin import admin_client, partition_counts
+from uow.topics.access import denied_text
+from uow.topics.admin import admin_client, denied, partition_counts, require_group
 from uow.topics.catalogue import DestinationTopics
 
 PATIENCE_S = 60.0
@@ -26,20 +28,36 @@ class NoAnswerError(UowError):
     """Kafka did not answer in time, or a topic is missing: make sure that it runs, and call again."""
 
 
+def counts_with(settings: Settings, *names: str) -> dict[str, int]:
+    """Partition counts of all topics that this user may know of; these must be among them.
+
+    Raises:
+        NoAnswerError: One does not exist.
+        AccessDeniedError: This user may not know of one.
+        KafkaException: No broker answers.
+    """
+    client = admin_client(settings.bootstrap_servers, settings.kafka)
+    counts = partition_counts(client)
+    missing = [name for name in names if name not in counts]
+    for topic in denied(client, missing):
+        raise AccessDeniedError(denied_text(topic))
+    for topic in missing:
+        raise NoAnswerError(f"topic {topic} does not exist; create it with `uow topics create`")
+    return counts
+
+
 def task_context(settings: Settings, destination: str) -> TaskContext:
     """Context of a destination with its present topics; it cannot be used to write.
 
     Raises:
         ConfigError: No such destination is configured.
         NoAnswerError: Its topics do not exist.
+        AccessDeniedError: This user may not know of them.
         KafkaException: No broker answers.
     """
     policy = settings.policy(destination)
     topics = DestinationTopics(settings.application_id, destination)
-    counts = partition_counts(admin_client(settings.bootstrap_servers, settings.kafka))
-    for topic in (topics.components, topics.groups_changelog, topics.closed_changelog):
-        if topic not in counts:
-            raise NoAnswerError(f"topic {topic} does not exist; create it with `uow topics create`")
+    counts = counts_with(settings, topics.components, topics.groups_changelog, topics.closed_changelog)
     context = TaskContext(destination, topics, policy, counts[topics.components], b"", b"")
     if not settings.routers:
         return context
@@ -55,11 +73,13 @@ def log_reader(settings: Settings, patience_s: float = PATIENCE_S) -> Iterator[K
 
     Raises:
         NoAnswerError: Inside the block, when Kafka does not answer in time.
+        KafkaException: This user may not use the workers' consumer group, whose positions are asked for.
     """
     until = time.monotonic() + patience_s
 
     def lose_patience() -> None:
         if time.monotonic() > until:
+            require_group(admin_client(settings.bootstrap_servers, settings.kafka), settings.application_id)
             raise NoAnswerError(f"no answer from {settings.bootstrap_servers} in {patience_s:.0f} s")
 
     reader = KafkaLogReader(Clients(settings.worker("look")), lose_patience)

@@ -41,6 +41,7 @@ from uow.schemas.error_classes import ConfigError, InternalError, UowError
 from uow.schemas.registry import connect
 from uow.terminal.printing import span_text, wall_clock_ms
 from uow.topics import admin
+from uow.topics.access import REMEDIES, explained
 from uow.topics.catalogue import DEFAULT_PARTITIONS, DestinationTopics, expected, expected_of_routers
 from uow.topics.headers import ERROR_CLASS, ERROR_TEXT, SOURCE
 from uow.topics.policies import DestinationPolicy
@@ -62,10 +63,12 @@ def examine(settings: Settings) -> Iterator[Finding]:
     try:
         cluster = client.list_topics(timeout=ANSWER_S)
     except KafkaException as failure:
+        where, refused = settings.bootstrap_servers, REMEDIES.get(failure.args[0].name())
         remedy = (
             "start a broker, or set application.bootstrap_servers; `uow config show` prints where its value comes from"
         )
-        yield Finding(CheckResult.WRONG, f"no broker answers at {settings.bootstrap_servers}: {_text(failure)}", remedy)
+        what = "the brokers refuse this client at" if refused else "no broker answers at"
+        yield Finding(CheckResult.WRONG, f"{what} {where}: {_text(failure)}", refused or remedy)
         return
     yield ok(f"{len(cluster.brokers)} broker{'s' if len(cluster.brokers) > 1 else ''} at {settings.bootstrap_servers}")
     yield from _registry(settings)
@@ -201,9 +204,7 @@ def _later_mirror(settings: Settings, version: int) -> int:
 
 def _deviations(deviations: Iterable[admin.Deviation]) -> Iterator[Finding]:
     for each in deviations:
-        remedy = (
-            "create it with `uow topics create`" if each.what == "topic" else "change it; `uow topics check` lists all"
-        )
+        remedy = each.reason if each.what == "topic" else "change it; `uow topics check` lists all"
         verdict, must = (CheckResult.LOOK, "should") if each.advised else (CheckResult.WRONG, "must")
         what = f"{each.topic}: {each.what} is {each.actual or 'missing'}, {must} be {each.expected}"
         yield Finding(verdict, f"{what}: {each.reason}" if each.advised else what, remedy)
@@ -373,7 +374,7 @@ def _workers(settings: Settings, client: AdminClient) -> Iterator[Finding]:
         yield Finding(
             CheckResult.WRONG,
             f"the consumer group {group} cannot be described: {_text(failure)}",
-            "grant DESCRIBE on it",
+            REMEDIES.get(failure.args[0].name(), "ask again once its coordinator answers"),
         )
         return
     inputs = {DestinationTopics(group, name).components for name in settings.destinations}
@@ -391,4 +392,4 @@ def _workers(settings: Settings, client: AdminClient) -> Iterator[Finding]:
 
 def _text(failure: KafkaException) -> str:
     error = failure.args[0]
-    return f"{error.name()}: {error.str()}".rstrip(": ")
+    return f"{error.name()}: {explained(error.name(), error.str())}".rstrip(": ")

@@ -126,6 +126,7 @@ def adopt(settings: Settings, destination: str, why: str, *, dry_run: bool) -> A
         KafkaException: No broker answers.
     """
     client = admin.admin_client(settings.bootstrap_servers, settings.kafka)
+    admin.partition_counts(client)  # it tells a refused login; the reader of the registry says only that nobody answers
     era = _era_of(registry_of(settings, destination))
     there = _present(settings, client, destination)
     found = tuple(_differences(era, there))
@@ -148,6 +149,7 @@ def adopt_group(
         KafkaException: A reader of the group runs, or no broker answers.
     """
     client = admin.admin_client(settings.bootstrap_servers, settings.kafka)
+    admin.partition_counts(client)
     registry = registry_of(settings, destination)
     era = _era_of(registry)
     found = [*_differences(era, _present(settings, client, destination))]

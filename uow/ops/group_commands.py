@@ -15,13 +15,12 @@ from contextlib import contextmanager
 
 from uow.client.connection import Connection, connect
 from uow.config.loading import Settings
-from uow.ops.destination_logs import PATIENCE_S, NoAnswerError, log_reader
+from uow.ops.destination_logs import PATIENCE_S, NoAnswerError, counts_with, log_reader
 from uow.processor.engine.ports import LogReader, Tp
 from uow.schemas import codec
 from uow.schemas.error_classes import DecodeError, UowError
 from uow.schemas.records import Answer
 from uow.schemas.registry import connect as connect_registry
-from uow.topics.admin import admin_client, partition_counts
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.commands import COMMAND_ID, Command
 from uow.topics.partitioner import partition_for
@@ -48,10 +47,7 @@ class CommandClient:
         self._destination, self._connection, self._reader = destination, connection, reader
         self._registry = connect_registry(settings.registry_url) if settings.registry_url else None
         topics = DestinationTopics(settings.application_id, destination)
-        counts = partition_counts(admin_client(settings.bootstrap_servers, settings.kafka))
-        for topic in (topics.commands, topics.outcomes):
-            if topic not in counts:
-                raise NoAnswerError(f"topic {topic} does not exist; `uow topics create` makes it")
+        counts = counts_with(settings, topics.commands, topics.outcomes)
         self._topics, self._partitions = topics, counts[topics.commands]
         self._has_paths = settings.policy(destination).has_paths
 

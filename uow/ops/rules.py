@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from uow.config.loading import Settings
-from uow.ops.destination_logs import PATIENCE_S, NoAnswerError, log_reader
+from uow.ops.destination_logs import PATIENCE_S, NoAnswerError, counts_with, log_reader
 from uow.ops.rehearsal import Figures, recorded, rehearsed
 from uow.processor.engine.ports import Tp
 from uow.processor.kafka.clients import Clients
@@ -26,7 +26,6 @@ from uow.processor.rules.rule_set import RuleSet, RuleTables
 from uow.processor.rules.store import RuleDatabase, RuleFile, rule_source
 from uow.processor.rules.transforms import installed
 from uow.schemas.error_classes import Complaint, ConfigError
-from uow.topics.admin import admin_client, partition_counts
 from uow.topics.catalogue import RULES_PARTITION, rules_topic
 from uow.topics.rules import REFRESH_KEY, Change
 
@@ -205,8 +204,7 @@ class RuleDesk:
         """
         settings = self.settings
         topic = rules_topic(settings.application_id)
-        if topic not in partition_counts(admin_client(settings.bootstrap_servers, settings.kafka)):
-            raise NoAnswerError(f"topic {topic} does not exist; `uow topics create` makes it")
+        counts_with(settings, topic)
         producer = Clients(settings.worker("rules")).path_producer()
         told: list[object] = []
         producer.produce(
@@ -238,11 +236,8 @@ class RuleDesk:
             raise ConfigError("routers", "", "there are no routers, whose inputs could be played")
         wanted, present = self.file(path, now_ms), self.in_force(self.read())
         self._must_be_valid(wanted)
-        counts = partition_counts(admin_client(settings.bootstrap_servers, settings.kafka))
         inputs = sorted({topic for router in settings.routers.values() for topic in router.inputs})
-        for topic in inputs:
-            if topic not in counts:
-                raise NoAnswerError(f"topic {topic} does not exist")
+        counts = counts_with(settings, *inputs)
         tps = [Tp(topic, number) for topic in inputs for number in range(counts[topic])]
         with log_reader(settings, patience_s) as reader:
             records = recorded(reader, tps, from_ms, limit)

@@ -1,0 +1,101 @@
+"""Each command of `uow` says at once why brokers refuse it: a wrong password, a certificate that is not trusted, a missing right."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import uow
+from tests.broker.guarded_broker import GuardedBroker, login
+from tests.processes import Process
+from uow.cli.main import COMMANDS, main
+from uow.ops.destination_logs import PATIENCE_S
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
+NO_BROKER = ("demo", "broker", "sql", "report", "prove", "config", "acl")
+SPARK = ("sink", "audit")
+"""Their clients are tried in `tests/spark`."""
+GROUP = ("D", "some-id", "--why", "a test")
+WORDS: dict[str, tuple[str, ...]] = {
+    "topics": ("check",),
+    "worker": (),
+    "send": ("D", __file__),
+    "read": ("D", "--count", "1"),
+    "groups": ("D",),
+    "show": ("D", "some-id"),
+    "release": GROUP,
+    "cancel": GROUP,
+    "expire": GROUP,
+    "extend": (*GROUP, "--until", "+1h"),
+    "declare-end": (*GROUP, "--seq", "2"),
+    "waive": (*GROUP, "--seq", "2"),
+    "remove": ("D", "some-id", "2", "--why", "a test"),
+    "erase": ("D", "some-id", "2", "--why", "a test"),
+    "adopt": ("D", "--why", "a test"),
+    "rejected": ("D",),
+    "resubmit": ("D", "--id", "some-id"),
+    "migrate": (),
+    "rebuild": ("D",),
+    "rules": ("refresh",),
+    "doctor": (),
+}
+FAULTS = {
+    "password": ({"sasl.password": "wrong"}, "sasl.password"),
+    "certificate": ({"ssl.ca.location": ""}, "ssl.ca.location"),
+    "right": ({}, "uow acl show"),
+}
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[GuardedBroker]:
+    with GuardedBroker() as broker:
+        yield broker
+
+
+def config(broker: GuardedBroker, folder: Path, wrong: dict[str, str]) -> Path:
+    """`uow.toml` of a user without any right, and with what is wrong."""
+    rows = {name: value for name, value in (login("user2") | wrong).items() if value}
+    lines = ["[application]", 'id = "A"', f'bootstrap_servers = "{broker.behind}"', "[worker]", 'web = "off"']
+    lines += ["[destinations.D]", 'handling_policy = "single_message_delivery"', "[kafka]"]
+    path = folder / "uow.toml"
+    path.write_text("\n".join([*lines, *(f'"{name}" = "{value}"' for name, value in rows.items())]))
+    return path
+
+
+def test_every_command_that_asks_a_broker_is_tried() -> None:
+    assert {*WORDS, *NO_BROKER, *SPARK} == {*COMMANDS}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("command", [name for name in WORDS if name not in ("worker", "migrate", "rebuild")])
+def test_a_command_says_why_it_is_refused(guarded: GuardedBroker, tmp_path: Path, command: str, fault: str) -> None:
+    wrong, told = FAULTS[fault]
+    began = time.monotonic()
+    done = CliRunner().invoke(main, [command, *WORDS[command], "-c", str(config(guarded, tmp_path, wrong))])
+    assert done.exit_code == 1, done.output
+    assert told in done.output
+    assert "no broker answers" not in done.output
+    assert "topics create" not in done.output
+    assert time.monotonic() - began < PATIENCE_S
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_worker_that_is_refused_says_why_and_ends(
+    guarded: GuardedBroker, tmp_path: Path, spawn: Callable[..., Process], fault: str
+) -> None:
+    wrong, told = FAULTS[fault]
+    child = spawn("uow", "worker", "-c", config(guarded, tmp_path, wrong))
+    child.wait_output(told)
+    assert child.wait(PATIENCE_S) in (1, 2)
+
+
+@pytest.mark.parametrize("fault", ["password", "certificate"])
+def test_a_client_that_is_refused_says_why(guarded: GuardedBroker, fault: str) -> None:
+    wrong, told = FAULTS[fault]
+    kafka = {name: value for name, value in (login("user2") | wrong).items() if value}
+    with pytest.raises(uow.errors.ReconnectGivenUpError, match=told):
+        uow.connect(guarded.behind, kafka=kafka, reconnect_blocking_ms=-1)

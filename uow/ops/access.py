@@ -1,0 +1,75 @@
+"""The rights of a role for the configured destinations (`uow.topics.access`).
+
+Belongs here: the names that the configuration gives to the rows. Does not belong here: the rows, and printing (`uow.cli.acl_command`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from uow.config.loading import Settings
+from uow.ops.target_topics import targets_by_destination
+from uow.topics.access import Binding, Names, Only, Role, bindings
+from uow.topics.catalogue import DestinationTopics
+from uow.topics.policies import DestinationPolicy
+from uow.topics.routes import unit_topics
+
+
+@dataclass(frozen=True, slots=True)
+class OwnNames:
+    """The names that no configuration has, since applications choose them; those of `uow.topics.access.Names`."""
+
+    group: str
+    client: str
+    reads: Sequence[str]
+    writes: Sequence[str]
+
+
+def rights(settings: Settings, roles: Iterable[Role], chosen: Sequence[str], own: OwnNames) -> dict[Binding, str]:
+    """Each right that the roles need, once, with what it is for.
+
+    Args:
+        settings: The configuration.
+        roles: The roles of one principal.
+        chosen: Destinations; none: all that are configured.
+        own: Names that applications choose.
+
+    Raises:
+        ConfigError: There is no such destination, or its rules cannot be read.
+    """
+    targets = targets_by_destination(settings)
+    found: dict[Binding, str] = {}
+    wanted = [*roles]
+    for name in chosen or settings.destinations:
+        names = _names(settings, name, settings.policy(name), sorted(targets.get(name, ())), own)
+        for role in wanted:
+            for binding, why in bindings(role, names):
+                found.setdefault(binding, why)
+    return found
+
+
+def _names(
+    settings: Settings, destination: str, policy: DestinationPolicy, targets: Sequence[str], own: OwnNames
+) -> Names:
+    units = unit_topics(policy.routes, DestinationTopics(settings.application_id, destination).units)
+    return Names(
+        settings.application_id,
+        destination,
+        units,
+        targets,
+        sorted({topic for router in settings.routers.values() for topic in router.inputs}),
+        frozenset(
+            (
+                Only.STRICT if policy.strict_order else Only.NOT_STRICT,
+                Only.PATHS if policy.has_paths else Only.NO_PATHS,
+                *((Only.RULES,) if settings.routers else ()),
+                *((Only.REFERENCES,) if policy.refers else ()),
+            )
+        ),
+        own.group,
+        own.client,
+        own.reads,
+        own.writes,
+        targets or units,
+    )
