@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import threading
-from http.client import HTTPException, HTTPMessage
-from typing import IO, Any, Final, Protocol
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection
+from typing import IO, Any, Final, Protocol, Self
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Request, build_opener
 
 from uow.schemas import framing
 from uow.schemas.error_classes import ConfigError, DecodeError, UowError
@@ -147,6 +149,53 @@ class _Redirects(HTTPRedirectHandler):
         return made
 
 
+class _Answering:
+    """Ends a question that is not answered in full in time: the library's time-out is for each piece, and a registry may send one byte a second."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.is_late = False
+        self._sockets: list[socket.socket] = []
+        self._timer = threading.Timer(timeout_s, self._end)
+        self._timer.daemon = True
+
+    def opener(self) -> OpenerDirector:
+        """An opener whose connections end with the question."""
+        noted = self._sockets
+
+        class Connection(HTTPConnection):
+            def connect(self) -> None:
+                super().connect()
+                noted.append(self.sock)
+
+        class SecureConnection(HTTPSConnection):
+            def connect(self) -> None:
+                super().connect()
+                noted.append(self.sock)
+
+        class Plain(HTTPHandler):
+            def http_open(self, req: Request) -> HTTPResponse:
+                return self.do_open(Connection, req)
+
+        class Secure(HTTPSHandler):
+            def https_open(self, req: Request) -> HTTPResponse:
+                return self.do_open(SecureConnection, req)
+
+        return build_opener(_Redirects, Plain, Secure)
+
+    def __enter__(self) -> Self:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._timer.cancel()
+
+    def _end(self) -> None:
+        self.is_late = True
+        for each in self._sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+
 class HttpRegistry:
     """A registry behind HTTP.
 
@@ -158,7 +207,6 @@ class HttpRegistry:
         host = parts.netloc.rpartition("@")[2]
         self.url = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
         self._timeout_s = timeout_s
-        self._opener = build_opener(_Redirects)
         self._headers = {"Accept": _CONTENT_TYPE, "Content-Type": _CONTENT_TYPE}
         if parts.username is not None:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -188,18 +236,15 @@ class HttpRegistry:
         return self._schemas.setdefault(schema_id, text)
 
     def _ask(self, path: str, body: bytes | None = None) -> dict[str, Any]:
-        request = Request(self.url + path, data=body, headers=self._headers)
-        try:
-            with self._opener.open(request, timeout=self._timeout_s) as response:
-                data = response.read(MAX_ANSWER_BYTES + 1)
-        except HTTPError as error:
-            with error:
-                told = error.read(2000).decode("utf-8", "replace")
-            raise RegistryError(
-                self.url, f"{path}: HTTP {error.code} {' '.join(told.split())}", status=error.code
-            ) from None
-        except (OSError, HTTPException, ValueError) as error:
-            raise RegistryError(self.url, f"{path}: {error}") from error
+        with _Answering(self._timeout_s) as answering:
+            try:
+                data = self._read(answering, Request(self.url + path, data=body, headers=self._headers), path)
+            except RegistryError:
+                if answering.is_late:
+                    raise RegistryError(self.url, f"{path}: no whole answer in {self._timeout_s:g} s") from None
+                raise
+        if answering.is_late:
+            raise RegistryError(self.url, f"{path}: no whole answer in {self._timeout_s:g} s")
         if len(data) > MAX_ANSWER_BYTES:
             raise RegistryError(self.url, f"{path}: the answer is longer than {MAX_ANSWER_BYTES} bytes")
         try:
@@ -209,6 +254,20 @@ class HttpRegistry:
         if not isinstance(answer, dict):
             raise RegistryError(self.url, f"{path}: the answer is no JSON object")
         return answer
+
+    def _read(self, answering: _Answering, request: Request, path: str) -> bytes:
+        try:
+            with answering.opener().open(request, timeout=self._timeout_s) as response:
+                data: bytes = response.read(MAX_ANSWER_BYTES + 1)
+                return data
+        except HTTPError as error:
+            with error:
+                told = error.read(2000).decode("utf-8", "replace")
+            raise RegistryError(
+                self.url, f"{path}: HTTP {error.code} {' '.join(told.split())}", status=error.code
+            ) from None
+        except (OSError, HTTPException, ValueError) as error:
+            raise RegistryError(self.url, f"{path}: {error}") from error
 
 
 _OF_OUTCOMES: Final = ("Outcome", "Answer", "DeadlineWarning")

@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -251,3 +252,28 @@ def test_an_equal_definition_keeps_its_id_and_its_version_in_memory() -> None:
 def test_the_setting_chooses_the_framing() -> None:
     assert isinstance(framer_for(""), SingleObjectFramer)
     assert isinstance(framer_for("mock://chosen"), RegistryFramer)
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: "])
+def test_a_registry_that_drips_its_answer_holds_nobody_beyond_the_time_out(head: bytes) -> None:
+    """A byte now and then, in the body or in the headers: each comes in time, all of them do not."""
+    stop = threading.Event()
+
+    def drip(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection, suppress(OSError):
+            connection.recv(10_000)
+            connection.sendall(head)
+            for _ in range(900):
+                if stop.wait(0.05):
+                    return
+                connection.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=drip, args=(server,))
+        thread.start()
+        registry = HttpRegistry(f"http://127.0.0.1:{server.getsockname()[1]}", timeout_s=0.5)
+        with pytest.raises(RegistryError, match=r"no whole answer in 0\.5 s"):
+            registry.schema(1)
+        stop.set()
+        thread.join()
