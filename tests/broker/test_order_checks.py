@@ -19,6 +19,7 @@ from tests.kafka_broker import Kafka
 from tests.processes import PATIENCE_S, Process, wait_for
 from uow import errors
 from uow.cli.main import main
+from uow.ops import order_checks
 
 LONG_AGO = int(time.time() * 1000) - 3_600_000
 
@@ -79,12 +80,23 @@ def test_an_open_transaction_a_failing_unit_and_an_empty_topic_are_told_apart(pl
         assert not any("blocked-transaction" in what for what in said(place))
 
 
-def test_a_transaction_that_hangs_is_found_with_the_command_that_ends_it(place: StrictPlace) -> None:
-    """S-09: of any destination, strict or not."""
+def test_a_transaction_that_hangs_is_found_with_the_command_that_ends_it(
+    place: StrictPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S-09: of any destination, strict or not; by its id, and where that cannot be read, by Kafka's own tool."""
+
+    def denied(settings: object) -> None:
+        raise errors.AccessDeniedError("no right")
+
     place.create(is_strict=False)
     place.deliver(1)
     foreign = open_transaction(place, LONG_AGO)
     (remedy,) = [remedy for what, remedy in said(place).items() if "a transaction has been open since" in what]
+    assert "`uow doctor --end-transaction " in remedy
+    with monkeypatch.context() as patched:
+        patched.setattr(order_checks, "open_transactions", denied)
+        [(what, remedy)] = [each for each in said(place).items() if "a transaction has been open since" in each[0]]
+    assert "whose it is cannot be read: no right" in what
     assert f"abort --topic {place.units} --partition 0 --start-offset 1" in remedy
     foreign.abort_transaction(PATIENCE_S)
     assert not any("a transaction has been open" in what for what in said(place))

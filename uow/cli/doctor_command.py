@@ -11,18 +11,29 @@ from uow.cli.options import config_option, json_option
 from uow.config.loading import Settings
 from uow.ops.doctor import examine
 from uow.ops.findings import CheckResult
+from uow.ops.open_transactions import end_transaction
 from uow.terminal.printing import print_json_line, printable
 
 
 @click.command()
+@click.option(
+    "--end-transaction",
+    "transactional_id",
+    metavar="ID",
+    help="Check nothing; end what is open under this transactional id, and fence a producer that uses it.",
+)
 @config_option
 @json_option
 @click.pass_context
-def command(ctx: click.Context, settings: Settings, as_json: bool) -> None:
+def command(ctx: click.Context, transactional_id: str | None, settings: Settings, as_json: bool) -> None:
     """Check configuration, brokers, topics, stored state and workers; say what is wrong and how to mend it.
 
-    Nothing is changed. Exit 1 when something is wrong. A line that begins with `look` is allowed, but perhaps not what you want.
+    Nothing is changed, but by --end-transaction. Exit 1 when something is wrong. A line that begins with `look` is allowed, but perhaps not what you want.
     """
+    if transactional_id is not None:
+        end_transaction(settings, transactional_id)
+        click.echo(printable(f"what was open under {transactional_id} is ended"))
+        return
     wrong = False
     for finding in examine(settings):
         wrong |= finding.verdict is CheckResult.WRONG

@@ -5,6 +5,7 @@ Belongs here: the checks. Does not belong here: the list of all checks (`uow.ops
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -25,7 +26,8 @@ from uow.config.loading import Settings
 from uow.ops.consumer_groups import committed_rows
 from uow.ops.eras import differences, disagreement, end_offsets, registry_of
 from uow.ops.findings import CheckResult, Finding, ok
-from uow.schemas.error_classes import DecodeError
+from uow.ops.open_transactions import OpenTransaction, open_transactions
+from uow.schemas.error_classes import DecodeError, UowError
 from uow.terminal.printing import span_text, wall_clock_ms
 from uow.topics import admin
 from uow.topics.catalogue import DestinationTopics
@@ -153,9 +155,9 @@ def _is_readable(settings: Settings, place: Place, offset: int) -> bool:
 def _hanging(settings: Settings, ends: Mapping[Place, Ends]) -> Iterator[Finding]:
     """Transactions that the coordinator would have ended by now, if they were ours (S-09)."""
     now, timeout_ms = wall_clock_ms(), int(settings.value("worker.transaction_timeout_ms"))
-    for (topic, partition), each in ends.items():
-        if not hangs(each.since, now, timeout_ms):
-            continue
+    hanging = {place: each for place, each in ends.items() if hangs(each.since, now, timeout_ms)}
+    holders, unknown = _holders(settings) if hanging else ({}, "")
+    for (topic, partition), each in hanging.items():
         at = datetime.fromtimestamp(each.since / 1000, UTC).isoformat(timespec="seconds")
         what = (
             f"{topic}/{partition}: a transaction has been open since {at}, longer than transaction_timeout_ms and 20 s: no reader gets past "
@@ -163,8 +165,25 @@ def _hanging(settings: Settings, ends: Mapping[Place, Ends]) -> Iterator[Finding
         )
         tool = f"kafka-transactions.sh --bootstrap-server {settings.bootstrap_servers}"
         place = f"--topic {topic} --partition {partition}"
-        remedy = f"see whose it is with `{tool} describe-producers {place}`; end it with `{tool} abort {place} --start-offset {each.stable}`"
-        yield Finding(CheckResult.WRONG, what, remedy)
+        whose = f"see whose it is with `{tool} describe-producers {place}`; end it with `{tool} abort {place} --start-offset {each.stable}`"
+        holder = holders.get((topic, partition))
+        if holder is None:
+            yield Finding(CheckResult.WRONG, what + unknown, whose)
+            continue
+        since = datetime.fromtimestamp(holder.since / 1000, UTC).isoformat(timespec="seconds")
+        who = (
+            f"; it is that of transactional id {holder.transactional_id}, producer {holder.producer_id}, since {since}"
+        )
+        remedy = f"let its program end it or restart that; or, once that is stopped, `uow doctor --end-transaction {shlex.quote(holder.transactional_id)}`"
+        yield Finding(CheckResult.WRONG, what + who, remedy)
+
+
+def _holders(settings: Settings) -> tuple[dict[Place, OpenTransaction], str]:
+    """Whose transaction is open at each place; and why that is not known."""
+    try:
+        return {place: each for each in open_transactions(settings) for place in each.places}, ""
+    except (UowError, KafkaException) as error:
+        return {}, f"; whose it is cannot be read: {error}"
 
 
 def _gaps(registry: StrictRegistry) -> Iterator[Finding]:
