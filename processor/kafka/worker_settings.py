@@ -68,6 +68,7 @@ class WorkerSettings:
     broker_wait_ms: int = -1
     drain_timeout_ms: int = 30_000
     web: str = "127.0.0.1:6066"
+    web_names: tuple[str, ...] = ()
     registry_url: str = ""
     rules: RulesSettings = field(default_factory=RulesSettings)
     routers: Mapping[str, RouterSettings] = field(default_factory=dict)

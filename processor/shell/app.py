@@ -48,7 +48,7 @@ from uow.processor.kafka.topic_ids import TopicIds
 from uow.processor.kafka.worker_clock import WorkerClock, wall_ms
 from uow.processor.kafka.worker_settings import WorkerSettings
 from uow.processor.shell.monitor import WorkerStatus
-from uow.processor.shell.pages import WebAddress, add_pages
+from uow.processor.shell.pages import WebAddress, add_pages, only_known_hosts
 from uow.processor.shell.table import GroupTable, WorkerTables
 from uow.processor.shell.transport import BatchSchema
 from uow.schemas.registry import framer_for
@@ -181,6 +181,7 @@ def create_app(
         web_bind=web.host if web else "127.0.0.1",
         web_host=web.host if web else "127.0.0.1",
         web_port=web.port if web else 6066,
+        web_application_options={"middlewares": [only_known_hosts(settings.web_names)]},
         web_tables_enabled=False,
         web_router_enabled=False,
         web_stats_enabled=False,

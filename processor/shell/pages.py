@@ -7,12 +7,15 @@ Belongs here: pages as views of the worker's status, and where they listen. Does
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from ipaddress import ip_address
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from aiohttp.typedefs import Handler
+from aiohttp.web import Request, Response, StreamResponse, middleware
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from uow.processor.engine.group_view import arrival, arrivals, seen
@@ -146,6 +149,32 @@ def health_view(status: WorkerStatus) -> dict[str, Any]:
     if blocked:
         return {"status": "blocked", "why": {f"{tp.topic}/{tp.partition}": why for tp, why in blocked.items()}}
     return {"status": "OK"}
+
+
+def is_known(host: str, names: Collection[str]) -> bool:
+    """True if the pages answer under the host of a request: an address, this machine, or one of the names.
+
+    A browser that was led here under a name of somebody else (DNS rebinding) gives that name.
+    """
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    name = name.strip("[]").rstrip(".").lower()
+    try:
+        ip_address(name)
+    except ValueError:
+        return name in {"localhost", socket.gethostname().lower(), *(each.lower() for each in names)}
+    return True
+
+
+def only_known_hosts(names: Collection[str]) -> Any:
+    """A middleware that refuses requests for other hosts, with status 421."""
+
+    @middleware
+    async def refuse_others(request: Request, handler: Handler) -> StreamResponse:
+        if is_known(request.headers.get("Host", "localhost"), names):
+            return await handler(request)
+        return Response(status=421, text="unknown host name; worker.web_names lists further ones\n")
+
+    return refuse_others
 
 
 def add_pages(app: Any, status: WorkerStatus, now_ms: Callable[[], int]) -> None:

@@ -6,6 +6,7 @@ import socket
 from contextlib import closing
 
 import aiohttp
+import pytest
 
 from tests.core.script import Story, c, context_of, ms, policy_of
 from tests.fake_record import INPUT
@@ -15,7 +16,7 @@ from tests.shell.whole_worker import in_a_loop, running, send, until
 from uow.processor.engine.ports import Headers, Tp
 from uow.processor.engine.task import PartitionTask
 from uow.processor.shell.monitor import METRICS, WorkerStatus, registry_for
-from uow.processor.shell.pages import groups_view, web_address
+from uow.processor.shell.pages import groups_view, is_known, web_address
 from uow.topics.order_state import OrderState, PartitionOrder
 from uow.topics.partitioner import partition_for
 
@@ -163,3 +164,42 @@ def test_taken_port_costs_the_pages_their_port_and_not_the_worker_its_start() ->
 
 def test_pages_can_be_switched_off() -> None:
     assert web_address("off") is None
+
+
+@in_a_loop
+async def test_no_page_answers_under_a_strange_host_name() -> None:
+    """A page of somebody else that a browser here shows may have its name point here: the name is what gives it away."""
+    kafka = MemoryKafka(partitions=1)
+    async with running(kafka, web=web_address("127.0.0.1:0")) as app, aiohttp.ClientSession() as session:
+        base = f"http://127.0.0.1:{app.conf.web_port}"
+        for path in ("/", "/groups/", "/group/?destination=D&id=u", "/metrics", "/none"):
+            async with session.get(base + path, headers={"Host": "pages.example:80"}) as answer:
+                assert answer.status == 421
+                assert "uow_" not in await answer.text()
+        async with session.get(f"{base}/", headers={"Host": "localhost"}) as answer:
+            assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1",
+        "127.0.0.1:6066",
+        "[::1]:6066",
+        "[::1]",
+        "10.1.2.3:80",
+        "localhost",
+        "LOCALHOST:1",
+        "Worker-a.svc:6066",
+    ],
+)
+def test_addresses_this_machine_and_given_names_are_known(host: str) -> None:
+    assert is_known(host, ["worker-a.svc"])
+    assert is_known(f"{socket.gethostname()}:6066", [])
+
+
+@pytest.mark.parametrize(
+    "host", ["example", "localhost.example:6066", "127.0.0.1.example", "worker-a", "a:b:c", "", ":80", "127.1@x"]
+)
+def test_any_other_name_is_strange(host: str) -> None:
+    assert not is_known(host, ["worker-a.svc"])

@@ -262,6 +262,15 @@ SETTINGS: tuple[Setting, ...] = (
         "only the same machine can reach the pages unless you choose another address",
     ),
     Setting(
+        "worker",
+        "web_names",
+        ValueType.TEXTS,
+        (),
+        "Further host names under which the pages answer; addresses, `localhost` and the machine's own name always do.",
+        ANY,
+        "a page of somebody else, open in a browser here, could read them under a name of its own otherwise (DNS rebinding)",
+    ),
+    Setting(
         "client",
         "reconnect_policy",
         ValueType.CHOICE,
