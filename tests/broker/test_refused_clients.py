@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka.admin import AdminClient, NewTopic
 
 import uow
-from tests.broker.guarded_broker import GuardedBroker, login
+from tests.broker.guarded_broker import Guard, GuardedBroker, login
+from tests.conftest import QUIET
 from tests.processes import Process
 from uow.cli.main import COMMANDS, main
 from uow.ops.destination_logs import PATIENCE_S
@@ -99,3 +101,24 @@ def test_a_client_that_is_refused_says_why(guarded: GuardedBroker, fault: str) -
     kafka = {name: value for name, value in (login("user2") | wrong).items() if value}
     with pytest.raises(uow.errors.ReconnectGivenUpError, match=told):
         uow.connect(guarded.behind, kafka=kafka, reconnect_blocking_ms=-1)
+
+
+def test_a_transaction_names_the_topic_that_may_not_be_written_to(guarded: GuardedBroker, unique: str) -> None:
+    """The library says only that the records were purged, also those of the other topic, which was the first."""
+    allowed, denied = f"{unique}.first", f"{unique}.components"
+    admin = AdminClient({"bootstrap.servers": guarded.bootstrap}, logger=QUIET)
+    for made in admin.create_topics([NewTopic(allowed, 1, 1), NewTopic(denied, 1, 1)]).values():
+        made.result(PATIENCE_S)
+    topics = ((allowed, "Write"), (denied, "Describe"), (f"{unique}.registry", "Describe"))
+    rights = [("topic", name, "literal", operation) for name, operation in topics]
+    Guard(guarded).set("user3", [*rights, ("transactional-id", "uow-", "prefixed", "Write")])
+    with uow.connect(guarded.behind, kafka=login("user3")) as connection:
+
+        def send() -> None:
+            with connection.unit(unique) as unit:
+                unit.send({"a": 1}, to=allowed)
+                unit.send({"b": 2})
+
+        told = rf"^{denied}: .*Topic authorization failed.*uow acl show"
+        with pytest.raises(uow.errors.SendRejectedError, match=told):
+            send()
