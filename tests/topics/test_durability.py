@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from uow.topics import admin
 from uow.topics.catalogue import TopicSpec, expected
@@ -25,9 +26,17 @@ class DescribedCluster:
     def __init__(self, replicas: int, **settings: str) -> None:
         self.replicas, self.settings = replicas, {name.replace("_", "."): value for name, value in settings.items()}
 
+    about_missing = KafkaError.UNKNOWN_TOPIC_OR_PART
+
     def list_topics(self, timeout: float) -> Any:
         part = SimpleNamespace(replicas=[*range(self.replicas)], leader=0)
         return SimpleNamespace(topics={spec().name: SimpleNamespace(partitions={0: part, 1: part})})
+
+    def describe_topics(self, asked: Any, request_timeout: float) -> Any:
+        answers: dict[str, Future[Any]] = {name: Future() for name in asked.topic_names}
+        for answer in answers.values():
+            answer.set_exception(KafkaException(KafkaError(self.about_missing)))
+        return answers
 
     def describe_configs(self, resources: Any, request_timeout: float) -> Any:
         answer: Future[Any] = Future()
@@ -85,3 +94,20 @@ def test_an_existing_topic_that_stays_away_is_told_as_missing(monkeypatch: pytes
     client: Any = DescribedCluster(1)
     monkeypatch.setattr(client, "list_topics", lambda timeout: SimpleNamespace(topics={}))
     assert [each.actual for each in admin.check_existing(client, [spec()])] == [admin.MISSING]
+
+
+def test_a_topic_that_this_user_may_not_know_of_is_not_told_as_missing() -> None:
+    class DenyingCluster(DescribedCluster):
+        about_missing = KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+        def list_topics(self, timeout: float) -> Any:
+            return SimpleNamespace(topics={})
+
+        def describe_configs(self, resources: Any, request_timeout: float) -> Any:
+            return {}
+
+    client: Any = DenyingCluster(1)
+    [told] = admin.check(client, [spec()])
+    assert (told.what, told.actual) == ("topic", admin.HIDDEN)
+    assert "uow acl show" in told.reason
+    assert "create" not in told.reason
