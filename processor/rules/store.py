@@ -134,7 +134,7 @@ class RuleFile:
             state = self._state()
             if state == before:
                 return state
-        raise RulesUnavailable(f"{self._path}: is being written")
+        raise RulesUnavailable(f"{self.name}: is being written")
 
     def read(self, known: RuleTables) -> RuleTables:
         self.version()
@@ -144,7 +144,7 @@ class RuleFile:
         with self._path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
         if self._state() != state:
-            raise RulesUnavailable(f"{self._path}: is being written")
+            raise RulesUnavailable(f"{self.name}: is being written")
         digest = hashlib.sha256(data).digest()
         if digest == self._digest:
             return
