@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import operator
-import time
+import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,10 +30,12 @@ from uow.topics.access import denied_text
 from uow.topics.catalogue import TopicSpec, durability
 
 TIMEOUT_S = 15.0
-ASK_S = 0.5
-"""Longest that one of the first questions waits, before errors are looked at."""
+LOOK_S = 0.1
+"""Between two looks at errors while a question is under way."""
 REFUSALS = 3
-"""Refused logins in a row that count: a broker that is going down may give one by accident."""
+"""Refused logins during one question that count: a broker that is going down may give one by accident."""
+_TOKEN = "Failed to acquire SASL OAUTHBEARER token"
+"""With these words the library tells that it could not fetch a token, under the code of a refused login."""
 MAX_REPLICATION = 3
 MISSING = "missing"
 HIDDEN = "hidden"
@@ -77,7 +80,9 @@ class Created:
 
 
 class Admin(AdminClient):
-    """An admin client whose first question tells a refused login at once: the library alone says after a while that no broker answers.
+    """An admin client whose questions about topics tell a refused login at once: the library alone says after a while that no broker answers.
+
+    A question is asked once, with the whole time-out, by a thread of its own: whoever asks again instead throws the answer of a slow cluster away.
 
     Args:
         properties: Of the handle.
@@ -85,37 +90,47 @@ class Admin(AdminClient):
     """
 
     def __init__(self, properties: Mapping[str, Any], logger: logging.Logger) -> None:
-        self._heard: KafkaError | None = None
-        self._refusals = 0
+        self._heard: list[KafkaError] = []
+        self._refusals: list[KafkaError] = []
         own: dict[str, Any] = {**properties, "error_cb": self._on_error}
         super().__init__(own, logger=logger)
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:  # the one before says why
             return
-        self._heard = error
+        if _TOKEN in error.str():  # whoever issues tokens may be away, as a broker may
+            self._heard.append(KafkaError(KafkaError._TRANSPORT, error.str()))
+            return
+        self._heard.append(error)
         if error.code() in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL):
-            self._refusals += 1
+            self._refusals.append(error)
 
     def list_topics(self, topic: str | None = None, timeout: float = TIMEOUT_S) -> ClusterMetadata:
         """As the library's.
 
         Raises:
-            KafkaException: No broker answered in time, or brokers refused the login or TLS several times in a row; with the library's reason for it.
+            KafkaException: No broker answered in time, or brokers refused the login or TLS several times meanwhile; with the library's reason for it.
         """
-        until = time.monotonic() + timeout
+        self.poll(0)  # errors arrive here; those from before this question are no answer to it
+        self._heard, self._refusals = [], []
+        answer: Future[ClusterMetadata] = Future()
+        threading.Thread(target=self._ask, args=(answer, topic, timeout), daemon=True).start()
+        while not wait((answer,), timeout=LOOK_S).done:
+            self.poll(0)
+            if len(self._refusals) >= REFUSALS:
+                raise KafkaException(self._refusals[-1])
+        try:
+            return answer.result()
+        except KafkaException as failure:
+            self.poll(0)
+            raise KafkaException([failure.args[0], *self._heard][-1]) from None
+
+    def _ask(self, answer: Future[ClusterMetadata], topic: str | None, timeout: float) -> None:
         asked = () if topic is None else (topic,)
-        while True:
-            left = until - time.monotonic()
-            try:
-                found = super().list_topics(*asked, timeout=max(0.001, min(ASK_S, left)))
-            except KafkaException as failure:
-                self.poll(0)  # errors arrive here
-                if self._refusals >= REFUSALS or left <= ASK_S:
-                    raise KafkaException(self._heard or failure.args[0]) from None
-            else:
-                self._heard, self._refusals = None, 0
-                return found
+        try:
+            answer.set_result(super().list_topics(*asked, timeout=timeout))
+        except BaseException as failure:  # noqa: BLE001 - it is raised by the one who asked
+            answer.set_exception(failure)
 
 
 def denied(admin: AdminClient, names: Sequence[str]) -> list[str]:

@@ -55,7 +55,7 @@ log = logging.getLogger("uow.worker")
 Answer = TypeVar("Answer")
 
 FAILED = 1
-BROKER_STEP_S = 1.0
+LEAST_STEP_S = 1.0
 SAY_AFTER_S = 5.0
 RETRY_S = 0.05
 NEW_TOPIC_S = 5.0
@@ -257,7 +257,7 @@ def check_topics(settings: WorkerSettings) -> dict[str, int]:
         ConfigError: Every topic that is missing or not as it must be; names `uow topics create`.
     """
     client = Clients(settings).admin()
-    partitions = _insist(settings, partial(_partitions, client))
+    partitions = _insist(settings, partial(_partitions, client, _step_s(settings)))
     _insist(settings, partial(admin.require_group, client, settings.application_id))
     complaints, warnings = [], []
 
@@ -328,8 +328,14 @@ def _insist(settings: WorkerSettings, ask: Callable[[], Answer]) -> Answer:
             time.sleep(RETRY_S)
 
 
-def _partitions(client: AdminClient) -> dict[str, int]:
-    topics = client.list_topics(timeout=BROKER_STEP_S).topics
+def _step_s(settings: WorkerSettings) -> float:
+    """Longest wait for one answer: short only if the worker waits no longer than that, since an answer that comes later is thrown away."""
+    wait_ms = settings.broker_wait_ms
+    return admin.TIMEOUT_S if wait_ms < 0 else min(admin.TIMEOUT_S, max(LEAST_STEP_S, wait_ms / 1000))
+
+
+def _partitions(client: AdminClient, step_s: float) -> dict[str, int]:
+    topics = client.list_topics(timeout=step_s).topics
     return {name: len(topic.partitions) for name, topic in topics.items()}
 
 
