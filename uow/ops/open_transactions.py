@@ -20,6 +20,10 @@ from uow.client.library_errors import read_error
 from uow.config.loading import Settings
 from uow.ops.destination_logs import counts_with
 from uow.processor.kafka.error_table import Meaning, meaning_of
+from uow.schemas.error_classes import ConfigError
+from uow.terminal.printing import wall_clock_ms
+from uow.topics.order_state import hangs
+from uow.topics.routes import unit_topics
 
 STATE_TOPIC: Final = "__transaction_state"
 ANSWER_S: Final = 15.0
@@ -130,12 +134,48 @@ def open_transactions(settings: Settings) -> list[OpenTransaction]:
     return [each for each in found.values() if each is not None]
 
 
-def end_transaction(settings: Settings, transactional_id: str) -> None:
+def end_transaction(settings: Settings, transactional_id: str, *, is_forced: bool = False) -> None:
     """Ends what is open under an id, by taking the id over: its records are never seen, and a producer that uses the id is fenced.
 
+    Args:
+        settings: The configuration.
+        transactional_id: The id.
+        is_forced: Also a transaction that its coordinator would still end, or one without a topic of this application.
+
     Raises:
+        ConfigError: Nothing is open under the id, or what is open must not be ended without force.
+        AccessDeniedError, NoAnswerError: As for `open_transactions`.
         KafkaException: This user may not use the id, or no broker answers.
     """
+    found = next((each for each in open_transactions(settings) if each.transactional_id == transactional_id), None)
+    refusal = _refusal(settings, found, is_forced)
+    if refusal:
+        raise ConfigError("--end-transaction", transactional_id, refusal)
     watch = LogWatch()
     properties = transactional_properties(settings.bootstrap_servers, "uow", transactional_id, settings.kafka)
     Producer(properties, logger=watch.logger).init_transactions(INIT_S)
+
+
+def _refusal(settings: Settings, found: OpenTransaction | None, is_forced: bool) -> str:
+    """Why a transaction is not ended; empty if it is."""
+    if found is None:
+        return "nothing is open under this id"
+    if is_forced:
+        return ""
+    if not is_hanging(settings, found.since):
+        return "it may still be at work, and ends by itself: it is not older than transaction_timeout_ms and 20 s; --force ends it all the same"
+    if not any(_is_ours(settings, topic) for topic, _ in found.places):
+        return "it has written to no topic of this application; --force ends it all the same"
+    return ""
+
+
+def is_hanging(settings: Settings, since: int) -> bool:
+    """True if what has been open since then would have been ended by now, if it were ours (S-09)."""
+    return hangs(since, wall_clock_ms(), int(settings.value("worker.transaction_timeout_ms")))
+
+
+def _is_ours(settings: Settings, topic: str) -> bool:
+    routed = {each for name in settings.destinations for each in unit_topics(settings.policy(name).routes, "")}
+    return topic in routed or topic.startswith(
+        (f"{settings.application_id}-", *(f"{name}." for name in settings.destinations))
+    )

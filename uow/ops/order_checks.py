@@ -26,18 +26,20 @@ from uow.config.loading import Settings
 from uow.ops.consumer_groups import committed_rows
 from uow.ops.eras import differences, disagreement, end_offsets, registry_of
 from uow.ops.findings import CheckResult, Finding, ok
-from uow.ops.open_transactions import OpenTransaction, open_transactions
+from uow.ops.open_transactions import OpenTransaction, is_hanging, open_transactions
 from uow.schemas.error_classes import DecodeError, UowError
 from uow.terminal.printing import span_text, wall_clock_ms
 from uow.topics import admin
 from uow.topics.catalogue import DestinationTopics
-from uow.topics.order_state import OrderState, PartitionOrder, Seen, hangs, order_of
+from uow.topics.order_state import OrderState, PartitionOrder, Seen, order_of
 from uow.topics.policies import NEVER_MS
 from uow.topics.routes import unit_topics
 from uow.topics.strict_registry import StrictRegistry
 
 ANSWER_S = 10.0
 GAPS_SHOWN = 5
+CLOCKS_MS = 20_000
+"""By so much the clocks of a producer and of a coordinator may differ."""
 Place = tuple[str, int]
 
 
@@ -154,9 +156,8 @@ def _is_readable(settings: Settings, place: Place, offset: int) -> bool:
 
 def _hanging(settings: Settings, ends: Mapping[Place, Ends]) -> Iterator[Finding]:
     """Transactions that the coordinator would have ended by now, if they were ours (S-09)."""
-    now, timeout_ms = wall_clock_ms(), int(settings.value("worker.transaction_timeout_ms"))
-    hanging = {place: each for place, each in ends.items() if hangs(each.since, now, timeout_ms)}
-    holders, unknown = _holders(settings) if hanging else ({}, "")
+    hanging = {place: each for place, each in ends.items() if is_hanging(settings, each.since)}
+    known, unknown = _open_now(settings) if hanging else ([], "")
     for (topic, partition), each in hanging.items():
         at = datetime.fromtimestamp(each.since / 1000, UTC).isoformat(timespec="seconds")
         what = (
@@ -166,10 +167,17 @@ def _hanging(settings: Settings, ends: Mapping[Place, Ends]) -> Iterator[Finding
         tool = f"kafka-transactions.sh --bootstrap-server {settings.bootstrap_servers}"
         place = f"--topic {topic} --partition {partition}"
         whose = f"see whose it is with `{tool} describe-producers {place}`; end it with `{tool} abort {place} --start-offset {each.stable}`"
-        holder = holders.get((topic, partition))
-        if holder is None:
-            yield Finding(CheckResult.WRONG, what + unknown, whose)
+        holders = [
+            one
+            for one in known
+            if (topic, partition) in one.places
+            and is_hanging(settings, one.since)
+            and one.since <= each.since + CLOCKS_MS
+        ]
+        if len(holders) != 1:  # a healthy one that is there as well must not be taken for it
+            yield Finding(CheckResult.WRONG, what + (unknown or "; whose it is, is unknown"), whose)
             continue
+        (holder,) = holders
         since = datetime.fromtimestamp(holder.since / 1000, UTC).isoformat(timespec="seconds")
         who = (
             f"; it is that of transactional id {holder.transactional_id}, producer {holder.producer_id}, since {since}"
@@ -178,12 +186,12 @@ def _hanging(settings: Settings, ends: Mapping[Place, Ends]) -> Iterator[Finding
         yield Finding(CheckResult.WRONG, what + who, remedy)
 
 
-def _holders(settings: Settings) -> tuple[dict[Place, OpenTransaction], str]:
-    """Whose transaction is open at each place; and why that is not known."""
+def _open_now(settings: Settings) -> tuple[list[OpenTransaction], str]:
+    """Open transactions, as far as coordinators know them; and why that is not known."""
     try:
-        return {place: each for each in open_transactions(settings) for place in each.places}, ""
+        return open_transactions(settings), ""
     except (UowError, KafkaException) as error:
-        return {}, f"; whose it is cannot be read: {error}"
+        return [], f"; whose it is cannot be read: {error}"
 
 
 def _gaps(registry: StrictRegistry) -> Iterator[Finding]:
