@@ -24,6 +24,7 @@ from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Opene
 from uow.schemas import framing
 from uow.schemas.error_classes import ConfigError, DecodeError, UowError
 from uow.schemas.framing import Framer, SingleObjectFramer
+from uow.schemas.masking import masked_value
 
 __all__ = [
     "Framer",
@@ -109,7 +110,7 @@ def connect(url: str) -> Registry:
     if url.startswith("mock://"):
         return _mocks.setdefault(url, MemoryRegistry())
     raise ConfigError(
-        "schemas.registry_url", url.rpartition("@")[2], "needs http://HOST[:PORT], https://HOST[:PORT] or mock://NAME"
+        "schemas.registry_url", masked_value(url), "needs http://HOST[:PORT], https://HOST[:PORT] or mock://NAME"
     )
 
 

@@ -66,8 +66,8 @@ class Cluster:
     """
 
     bootstrap_servers: str
-    kafka: Mapping[str, str] = field(default_factory=dict)
-    registry_url: str = ""
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    registry_url: str = field(default="", repr=False)
 
 
 def source_options(cluster: Cluster, topics: Iterable[str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ Belongs here: the stream and the table. Does not belong here: types and expressi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -71,7 +71,7 @@ class PayloadSink:
     spark: SparkSession
     tables: DeltaTables
     declaration: Declaration
-    registry_url: str = ""
+    registry_url: str = field(default="", repr=False)
 
     @property
     def title(self) -> str:

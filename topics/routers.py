@@ -5,7 +5,7 @@ Belongs here: those values. Does not belong here: reading files (`uow.config.loa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class RulesSettings:
         allow_defaults: With neither source nor mirror at the start, a built-in row serves (B-17).
     """
 
-    source: str = ""
+    source: str = field(default="", repr=False)
     refresh_ms: int = 10_000
     allow_defaults: bool = False
 

@@ -52,7 +52,7 @@ class WorkerSettings:
     application_id: str
     bootstrap_servers: str
     worker_name: str
-    kafka: Mapping[str, str] = field(default_factory=dict)
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     destinations: Mapping[str, DestinationPolicy] = field(default_factory=dict)
     poll_records: int = 5000
     commit_interval_ms: int = 100
@@ -69,7 +69,7 @@ class WorkerSettings:
     drain_timeout_ms: int = 30_000
     web: str = "127.0.0.1:6066"
     web_names: tuple[str, ...] = ()
-    registry_url: str = ""
+    registry_url: str = field(default="", repr=False)
     rules: RulesSettings = field(default_factory=RulesSettings)
     routers: Mapping[str, RouterSettings] = field(default_factory=dict)
     is_trial: bool = False

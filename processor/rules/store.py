@@ -24,7 +24,7 @@ from uow.processor.rules.columns import NAMES, TABLES, WrongRows, tables_of
 from uow.processor.rules.rule_file import MAX_BYTES, read_rules
 from uow.processor.rules.rule_set import RuleTables
 from uow.schemas.error_classes import Complaint
-from uow.schemas.masking import masked
+from uow.schemas.masking import masked, masked_value
 from uow.topics.columns import columns
 
 CONNECT_S: Final = 5
@@ -106,7 +106,7 @@ class RuleFile:
 
     @property
     def name(self) -> str:
-        return masked(str(self._path))
+        return masked_value(str(self._path))
 
     def version(self) -> int:
         try:
@@ -197,7 +197,7 @@ class RuleDatabase:
 
     @property
     def name(self) -> str:
-        return masked(self._url.render_as_string(hide_password=False))
+        return masked_value(self._url.render_as_string())
 
     def close(self) -> None:
         """Closes its connections."""

@@ -172,6 +172,13 @@ def test_a_password_is_never_shown() -> None:
 
 
 @pytest.mark.parametrize(
+    "url", ["postgresql://u:pa secret@h/db", "postgresql://u:p%20secret@h/db", "postgresql://h/db?password=a+secret"]
+)
+def test_nor_is_one_with_a_space(url: str) -> None:
+    assert "secret" not in RuleDatabase(url).name
+
+
+@pytest.mark.parametrize(
     ("text", "complaint"),
     [
         ("[", "is not TOML"),

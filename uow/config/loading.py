@@ -35,7 +35,7 @@ from uow.config.settings import (
 )
 from uow.config.value_types import WrongValue, parsed, unknown
 from uow.schemas.error_classes import Complaint, ConfigError
-from uow.schemas.masking import MASK, masked
+from uow.schemas.masking import MASK, masked_value
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.policies import (
     NEVER_MS,
@@ -78,7 +78,7 @@ _KAFKA_RULES = {name: rule for rule in KAFKA_RULES for name in rule.properties}
 class GivenValue:
     """A value as the file or the environment gave it, and its origin: the file's path or the variable's name."""
 
-    value: Any
+    value: Any = field(repr=False)
     origin: str
 
 
@@ -90,7 +90,7 @@ class Effective:
     """A setting's effective value and where it came from."""
 
     name: str
-    value: Any
+    value: Any = field(repr=False)
     origin: str
 
     @property
@@ -108,9 +108,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, frozenset):
         return sorted(str(item) for item in value)
     if isinstance(value, tuple | list):
-        return [masked(str(item)) for item in value]
+        return [masked_value(str(item)) for item in value]
     if isinstance(value, str):
-        return masked(str(value))
+        return masked_value(str(value))
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     return value

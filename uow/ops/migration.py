@@ -53,7 +53,7 @@ from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.log_reader import KafkaLogReader
 from uow.processor.kafka.rule_log import open_rule_log
 from uow.schemas.error_classes import Complaint, ConfigError
-from uow.schemas.masking import masked
+from uow.schemas.masking import masked_value
 from uow.topics import admin
 from uow.topics.catalogue import DestinationTopics, TopicSpec, expected, expected_of_routers, rules_topic
 from uow.topics.routes import unit_topics
@@ -266,8 +266,8 @@ class Migration:
             complaints.append(Complaint(f"{where}.shape", here.policy.shape.value, rule))
         complaints += self._wrong_rules(mirror) if self._has_rules else ()
         if here.settings.registry_url != there.settings.registry_url:
-            rule = f"must be {masked(here.settings.registry_url)!r}: units that are copied carry the schema ids of that registry"
-            complaints.append(Complaint("schemas.registry_url", masked(there.settings.registry_url), rule))
+            rule = f"must be {masked_value(here.settings.registry_url)!r}: units that are copied carry the schema ids of that registry"
+            complaints.append(Complaint("schemas.registry_url", masked_value(there.settings.registry_url), rule))
         missing = [spec.name for spec in here.specs(0) if spec.name not in here.counts]
         complaints += [Complaint(f"topic {name}", "missing", "must be there to be moved") for name in missing]
         if self._is_same(here.topics.components, there.topics.components):
