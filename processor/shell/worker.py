@@ -45,7 +45,7 @@ from uow.processor.shell.app import (
 from uow.processor.shell.pages import web_address
 from uow.processor.shell.settings_check import check_settings
 from uow.schemas.error_classes import Complaint, ConfigError, FencedError, UowError
-from uow.schemas.printable import printable_lines
+from uow.schemas.printable import printable, printable_lines
 from uow.topics import admin
 from uow.topics.catalogue import DestinationTopics, TopicSpec, expected, expected_of_routers
 from uow.topics.policies import NEVER_MS, HandlingPolicy
@@ -366,8 +366,13 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def _escape(logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """The event with escapes: words of records and of other programs must not reach a terminal as they are."""
-    return {key: printable_lines(value) if isinstance(value, str) else value for key, value in event.items()}
+    """The event with escapes: words of records and of other programs must not reach a terminal as they are, nor begin a line that nobody logged."""
+    return {
+        key: (printable_lines if key in ("exception", "stack") else printable)(value)
+        if isinstance(value, str)
+        else value
+        for key, value in event.items()
+    }
 
 
 def set_up_log(level: int = logging.INFO) -> None:

@@ -16,7 +16,7 @@ import click
 
 from uow.extras import advice, extra_of
 from uow.schemas.error_classes import ConfigError, UowError
-from uow.schemas.printable import printable_lines
+from uow.schemas.printable import printable, printable_lines
 from uow.terminal.printing import say
 from uow.topics.access import explained
 
@@ -66,6 +66,10 @@ class PrintableFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return printable_lines(super().format(record))
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
+        """On one line: a line end within it would begin a line that nobody logged. Those of a traceback stay."""
+        return printable(super().formatMessage(record))
 
 
 class LazyGroup(click.Group):

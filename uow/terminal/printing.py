@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 import click
 
-from uow.schemas.printable import printable, printable_lines
+from uow.schemas.printable import is_text, printable, printable_lines
 
 __all__ = [
     "CELL_CHARS",
@@ -50,7 +50,7 @@ def printable_json(document: str) -> str:
 
 
 def _escaped(line: str) -> str:
-    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)
+    return "".join(char if is_text(char) else json.dumps(char)[1:-1] for char in line)
 
 
 def say(text: str) -> None:
