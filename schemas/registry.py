@@ -156,22 +156,23 @@ class _Answering:
     def __init__(self, timeout_s: float) -> None:
         self.is_late = False
         self._sockets: list[socket.socket] = []
+        self._lock = threading.Lock()
         self._timer = threading.Timer(timeout_s, self._end)
         self._timer.daemon = True
 
     def opener(self) -> OpenerDirector:
         """An opener whose connections end with the question."""
-        noted = self._sockets
+        note = self._note
 
         class Connection(HTTPConnection):
             def connect(self) -> None:
                 super().connect()
-                noted.append(self.sock)
+                note(self.sock)
 
         class SecureConnection(HTTPSConnection):
             def connect(self) -> None:
                 super().connect()
-                noted.append(self.sock)
+                note(self.sock)
 
         class Plain(HTTPHandler):
             def http_open(self, req: Request) -> HTTPResponse:
@@ -190,8 +191,17 @@ class _Answering:
     def __exit__(self, *error: object) -> None:
         self._timer.cancel()
 
+    def _note(self, made: socket.socket) -> None:
+        """A connection may be made after the end: the look-up of a name or a redirect took so long."""
+        with self._lock:
+            self._sockets.append(made)
+            is_late = self.is_late
+        if is_late:
+            raise TimeoutError("connected too late")
+
     def _end(self) -> None:
-        self.is_late = True
+        with self._lock:
+            self.is_late = True
         for each in self._sockets:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)

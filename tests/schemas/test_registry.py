@@ -277,3 +277,34 @@ def test_a_registry_that_drips_its_answer_holds_nobody_beyond_the_time_out(head:
             registry.schema(1)
         stop.set()
         thread.join()
+
+
+def test_a_connection_that_is_made_too_late_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look-up of the name takes longer than the time-out, which the library does not count; then the registry drips."""
+    stop, known = threading.Event(), socket.create_connection
+
+    def slowly(*arguments: Any, **named: Any) -> socket.socket:
+        stop.wait(0.5)
+        return known(*arguments, **named)
+
+    def drip(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection, suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\n")
+            for _ in range(50):
+                if stop.wait(0.1):
+                    return
+                connection.sendall(b"X: x\r\n")
+            stop.set()  # it was all taken
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=drip, args=(server,))
+        thread.start()
+        monkeypatch.setattr(socket, "create_connection", slowly)
+        registry = HttpRegistry(f"http://127.0.0.1:{server.getsockname()[1]}", timeout_s=0.2)
+        with pytest.raises(RegistryError, match=r"no whole answer in 0\.2 s"):
+            registry.schema(1)
+        took_all = stop.is_set()
+        stop.set()
+        thread.join()
+    assert not took_all
