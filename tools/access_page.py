@@ -18,7 +18,7 @@ _WORDS: Final = {
     "{units}": "D.units, or the topics of its routes",
     "{targets}": "the target topics of its rules",
     "{replies}": "the target topics of its rules, else D.units",
-    "{inputs}": "the inputs of the routers",
+    "{inputs}": "the inputs of its routers",
     "{from}": "the topic that it reads",
     "{to}": "the topic that it writes",
     "{held}": "A-D-groups-changelog",
@@ -39,6 +39,7 @@ the destinations in `uow.toml`, `--json` for programs, and with `--principal Use
 ```sh
 uow acl show producer reader --group invoicing
 uow acl show worker --principal User:megazon-worker
+uow acl show producer --principal User:megazon-shop --client shop-
 ```
 
 READ and WRITE imply DESCRIBE, and whoever may write to any topic may do so idempotently. A test gives each role these rights alone, and then each time all but

@@ -138,6 +138,7 @@ class Need(NamedTuple):
 _READ, _WRITE, _BOTH = (Operation.READ,), (Operation.WRITE,), (Operation.READ, Operation.WRITE)
 _DESCRIBE, _LOOK = (Operation.DESCRIBE,), (Operation.DESCRIBE_CONFIGS, Operation.READ)
 _CHECK = (Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS)
+_CLIENT: Final = "{client}"
 _T, _G, _X = Resource.TOPIC, Resource.GROUP, Resource.TRANSACTIONAL_ID
 
 
@@ -155,7 +156,7 @@ def _alone(role: Role) -> Need:
 
 
 def _of_transactions(role: Role) -> Need:
-    return Need(role, _X, "{client}", _WRITE, "transactions", pattern=Pattern.PREFIXED)
+    return Need(role, _X, _CLIENT, _WRITE, "transactions", pattern=Pattern.PREFIXED)
 
 
 _TABLES: Final = (
@@ -216,6 +217,7 @@ NEEDS: Final = (
     Need(Role.FORWARDER, _G, "{group}", _READ, "its consumer group"),
     Need(Role.FORWARDER, _T, "{to}", _WRITE, "the next topic"),
     Need(Role.FORWARDER, _T, "{D}.components", _WRITE, "the destination, at the last hop"),
+    Need(Role.FORWARDER, _T, "{map}", _BOTH, "claims a partition for each new id, at the last hop", Only.PATHS),
     *_of_clients(Role.FORWARDER),
     _of_transactions(Role.FORWARDER),
     Need(Role.CANCELLER, _T, "{D}.commands", _WRITE, "`cancel()`"),
@@ -265,6 +267,8 @@ NEEDS: Final = (
     Need(Role.AUDIT, _G, "uow-sink", _DESCRIBE, "asks for the ends of topics"),
     Need(Role.RULES_AUTHOR, _T, "{A}-rules", _WRITE, "`rules refresh`", Only.RULES),
     Need(Role.RULES_AUTHOR, _T, "{inputs}", _READ, "`rules rehearse`", Only.RULES),
+    Need(Role.RULES_AUTHOR, _T, "{D}.components", _DESCRIBE, "`rules check` and `put` compare partitions", Only.RULES),
+    Need(Role.RULES_AUTHOR, _T, "{targets}", _DESCRIBE, "`rules check` and `put` compare partitions", Only.RULES),
     Need(Role.RULES_AUTHOR, _G, "{A}", _DESCRIBE, "reads without a group", Only.RULES),
 )
 
@@ -278,7 +282,7 @@ class Names:
         destination: Its name.
         units: `D.units`, and the topics of its routes.
         targets: Target topics of its rules.
-        inputs: What routers read.
+        inputs: What its routers read.
         conditions: The kinds of destinations that this one is.
         group: Consumer group of a reader or forwarder.
         client: What the transactional ids of clients begin with.
@@ -326,11 +330,22 @@ class Names:
             "{closed}": topics.closed_changelog,
             "{map}": topics.path_map,
             "{group}": self.group,
-            "{client}": self.client,
+            _CLIENT: self.client,
         }
         for pattern, meant in single.items():
             name = name.replace(pattern, meant)
         return (name,)
+
+
+def has_transactions(role: Role) -> bool:
+    """True if a role uses transactional ids that the application chooses."""
+    return any(need.role is role and need.name == _CLIENT for need in NEEDS)
+
+
+def covers_workers(application: str, client: str) -> bool:
+    """True if a right to all transactional ids that begin like this is one to ids of workers too: its holder could fence them."""
+    own = (f"{application}-worker-", f"{application}-router-worker-")
+    return client.startswith(own) or any(each.startswith(client) for each in own)
 
 
 class Binding(NamedTuple):

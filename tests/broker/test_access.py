@@ -43,9 +43,10 @@ class Stage:
         self.user, self.kafka = "user1", login("user1")
         self.place = Destination(broker.bootstrap, f"D{uuid4().hex[:6]}", folder, spawn, partitions=2)
         self.name = self.place.name
-        self.topics = {each: f"{self.name}.{each}" for each in ("requests", "hop", "input")}
+        self.topics = {each: f"{self.name}.{each}" for each in ("requests", "hop", "input", "replies")}
         admin = AdminClient({"bootstrap.servers": broker.bootstrap}, logger=QUIET)
-        new = [NewTopic(self.topics[each], 1, 1) for each in ("requests", "hop")]
+        made_before = [self.topics[each] for each in ("requests", "hop", "replies")]
+        new = [NewTopic(each, 1, 1, config={"max.message.bytes": "10485760"}) for each in made_before]
         for made in admin.create_topics(new).values():
             made.result(PATIENCE_S)
         rules = folder / "rules.toml"
@@ -197,6 +198,10 @@ def author(stage: Stage) -> None:
     rules.write_text((stage.folder / "rules.toml").read_text().replace("version = 1", "version = 2"))
     for words in (("check", str(rules)), ("refresh",), ("rehearse", str(rules)), ("show",), ("history",)):
         stage.uow("rules", *words)
+    wrong = stage.folder / "wrong.toml"  # in runs, to a topic with another number of partitions
+    wrong.write_text(rules.read_text().replace("[[rule.row]]", '[[rule.row]]\nshape = "consecutive"'))
+    told = CliRunner().invoke(main, ["rules", "check", str(wrong), "-c", str(stage.users_config)])
+    assert "must be 2, as of" in told.output
 
 
 def work(stage: Stage) -> None:

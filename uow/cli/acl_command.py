@@ -14,7 +14,7 @@ from uow.cli.options import config_option, destinations_option, json_option
 from uow.config.loading import Settings
 from uow.ops.access import OwnNames, rights
 from uow.terminal.printing import print_json, print_table, printable
-from uow.topics.access import ROLES, Binding, Role
+from uow.topics.access import ROLES, Binding, Role, has_transactions
 
 
 @click.group()
@@ -29,10 +29,9 @@ def command() -> None:
 @click.option("--group", default="GROUP", help="Consumer group of a reader or forwarder.")
 @click.option(
     "--client",
-    default="uow-",
-    show_default=True,
     metavar="PREFIX",
-    help="What the transactional ids of a client begin with: its `transactional_id`, else its `client_id`, else uow-.",
+    help="What the transactional ids of a client begin with: its `transactional_id`, else its `client_id`, else uow-, "
+    "which is the default. Commands of --principal need it said, since who may use an id can fence those who do.",
 )
 @click.option("--from", "reads", multiple=True, metavar="TOPIC", help="Topic that a forwarder reads; may be repeated.")
 @click.option(
@@ -46,7 +45,7 @@ def show(
     every: bool,
     chosen: tuple[str, ...],
     group: str,
-    client: str,
+    client: str | None,
     reads: tuple[str, ...],
     writes: tuple[str, ...],
     principal: str | None,
@@ -60,7 +59,11 @@ def show(
     """
     if every == bool(roles):
         raise click.UsageError("name a role, or say --all")
-    own = OwnNames(group, client, reads or ("INPUT",), writes or ("OUTPUT",))
+    if principal is not None and client is None and any(map(has_transactions, map(Role, roles or Role))):
+        raise click.UsageError(
+            "with --principal, say with --client what the transactional ids of its clients begin with"
+        )
+    own = OwnNames(group, "uow-" if client is None else client, reads or ("INPUT",), writes or ("OUTPUT",))
     sets = [(each,) for each in Role] if every else [tuple(Role(each) for each in roles)]
     found = [(asked, rights(settings, asked, chosen, own)) for asked in sets]
     if as_json:

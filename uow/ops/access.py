@@ -9,8 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from uow.config.loading import Settings
-from uow.ops.target_topics import targets_by_destination
-from uow.topics.access import Binding, Names, Only, Role, bindings
+from uow.ops.destination_rules import routers_to
+from uow.ops.target_topics import configured_rules, targets_by_destination
+from uow.schemas.error_classes import ConfigError
+from uow.topics.access import Binding, Names, Only, Role, bindings, covers_workers, has_transactions
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.policies import DestinationPolicy
 from uow.topics.routes import unit_topics
@@ -36,21 +38,38 @@ def rights(settings: Settings, roles: Iterable[Role], chosen: Sequence[str], own
         own: Names that applications choose.
 
     Raises:
-        ConfigError: There is no such destination, or its rules cannot be read.
+        ConfigError: There is no such destination, its rules cannot be read, or ids of clients would be those of workers.
     """
+    wanted = [*roles]
+    if any(map(has_transactions, wanted)) and covers_workers(settings.application_id, own.client):
+        rule = f"ids of workers, {settings.application_id}-worker-..., begin so too: give clients ids that begin otherwise, and name that with --client"
+        raise ConfigError("--client", own.client, rule)
     targets = targets_by_destination(settings)
     found: dict[Binding, str] = {}
-    wanted = [*roles]
     for name in chosen or settings.destinations:
-        names = _names(settings, name, settings.policy(name), sorted(targets.get(name, ())), own)
+        inputs = _inputs(settings, name if chosen else "")
+        names = _names(settings, name, settings.policy(name), sorted(targets.get(name, ())), inputs, own)
         for role in wanted:
             for binding, why in bindings(role, names):
                 found.setdefault(binding, why)
     return found
 
 
+def _inputs(settings: Settings, destination: str) -> list[str]:
+    """Inputs of the routers with a rule for a destination; without one those of all, which may get their rules later."""
+    if not settings.routers or not destination:
+        return sorted({topic for router in settings.routers.values() for topic in router.inputs})
+    by_rule = {rule.rule_id: rule.destination for rule in configured_rules(settings).tables.rules}
+    return sorted(routers_to(destination, settings, by_rule)[0])
+
+
 def _names(
-    settings: Settings, destination: str, policy: DestinationPolicy, targets: Sequence[str], own: OwnNames
+    settings: Settings,
+    destination: str,
+    policy: DestinationPolicy,
+    targets: Sequence[str],
+    inputs: Sequence[str],
+    own: OwnNames,
 ) -> Names:
     units = unit_topics(policy.routes, DestinationTopics(settings.application_id, destination).units)
     return Names(
@@ -58,7 +77,7 @@ def _names(
         destination,
         units,
         targets,
-        sorted({topic for router in settings.routers.values() for topic in router.inputs}),
+        inputs,
         frozenset(
             (
                 Only.STRICT if policy.strict_order else Only.NOT_STRICT,

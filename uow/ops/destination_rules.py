@@ -61,7 +61,7 @@ def destination_rules(settings: Settings, destinations: Collection[str]) -> dict
             if topic not in topics:
                 log.warning("%s: target topic %s of its rules does not exist, so nothing is read from it", name, topic)
         others = frozenset(rule_id for rule_id, of in by_rule.items() if of != name)
-        inputs, routed = _routers_to(name, settings, by_rule)
+        inputs, routed = routers_to(name, settings, by_rule)
         found[name] = DestinationRules(
             tuple(each for each in targets if each in topics),
             others,
@@ -72,7 +72,7 @@ def destination_rules(settings: Settings, destinations: Collection[str]) -> dict
     return found
 
 
-def _routers_to(name: str, settings: Settings, by_rule: Mapping[str, str]) -> tuple[set[str], set[str]]:
+def routers_to(name: str, settings: Settings, by_rule: Mapping[str, str]) -> tuple[set[str], set[str]]:
     """Inputs of the routers with a rule for this destination, and every destination that these routers have rules for."""
     inputs, routed = set[str](), set[str]()
     for router in settings.routers.values():
