@@ -43,7 +43,8 @@ def test_a_cluster_that_answers_slowly_is_waited_for() -> None:
 def test_a_worker_gives_a_question_as_long_as_it_may_wait() -> None:
     """Its own time-out for each question must not be shorter than the cluster's answer."""
     settings = WorkerSettings("shop", "nowhere:9092", "a", broker_wait_ms=15_000)
-    assert _insist(settings, partial(_partitions, Admin(SLOW, QUIET), _step_s(settings))) == {}
+    client = Admin(SLOW | {"test.mock.broker.rtt": 1500}, QUIET)
+    assert _insist(settings, partial(_partitions, client, _step_s(settings))) == {}
 
 
 def test_refusals_end_a_question_before_its_time() -> None:
