@@ -122,6 +122,7 @@ CAUGHT = {
     "ExpressionError": "rules: a complaint of `uow rules check`",
     "IncompatibleError": "payload columns: the reason of a row",
     "LookupTimeoutError": "worker and reader",
+    "NoXmlError": "router: what a path looks at counts as absent",
     "NotYet": "reader",
     "Refused": "engine",
     "ScenarioError": "public in `uow.testing`, an `AssertionError`",

@@ -146,6 +146,7 @@ RULES = (
     "uow.ops.rules",
     "uow.processor.kafka.router",
     "uow.processor.kafka.rule_desk",
+    "uow.processor.kafka.rule_topics",
     "uow.processor.rules.",
     "uow.processor.shell.router_thread",
     "uow.processor.sim.",
