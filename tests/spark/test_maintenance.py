@@ -136,7 +136,7 @@ def test_appends_pass_beside_a_compaction_and_marks_are_made_again(spark: SparkS
 
         beside = threading.Thread(target=compact)
         beside.start()
-        change(rows.withColumn("superseded_by", sql.udf(wait)("superseded_by")))
+        change(rows.withColumn("superseded_by", sql.udf(wait, useArrow=False)("superseded_by")))
         beside.join()
         assert told, "the change did not wait for the compaction"
         assert told[0].compacted > 1
