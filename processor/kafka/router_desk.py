@@ -13,7 +13,7 @@ from typing import Final
 from uow.processor.core.columns import UnreadableRecord
 from uow.processor.engine.ports import Meanwhile, Output, RawRecord, Tp
 from uow.processor.kafka.rule_log import KafkaRuleLog
-from uow.processor.rules.mirror import mirrored
+from uow.processor.rules.mirror import mirrored, version_alone
 from uow.processor.rules.routed_records import ManyRecords, RoutedRecords
 from uow.processor.rules.routing import Headers, RecordRouting, RouteTarget, RuleRouting
 from uow.processor.rules.row_table import RowTable
@@ -62,7 +62,7 @@ class RouterDesk:
         self._begins_at, self._is_caught_up = NEVER_BEGINS, False
         self._rules = in_force()
         self._mirror = self._mirror_of(self._rules)
-        self._mirrored: bytes | None = b""  # nothing yet
+        self._mirrored: tuple[bytes | None, int] = None, 0  # nothing yet
         self._obstacles: dict[str, str] = {}
         self._routings = self._routings_of(self._rules)
         self._unannounced = self._live_rows()
@@ -136,13 +136,13 @@ class RouterDesk:
         """Why records of this input are not routed now; empty if they are."""
         return self._obstacles.get(topic, "")
 
-    def _mirror_of(self, rules: RuleSet) -> bytes | None:
-        """All rules as a record; None if they do not fit into one."""
+    def _mirror_of(self, rules: RuleSet) -> bytes:
+        """All rules as a record; their version alone if they do not fit into one."""
         data = mirrored(rules)
         if RecordLimit().fits_single(RULES_KEY, data, []):
             return data
         log.warning("rules: version %d is too large to be kept in %s: no start from there", rules.version, self._topic)
-        return None
+        return version_alone(rules.version)
 
     def route(self, tp: Tp, seen: Iterable[tuple[Headers | None, RawRecord]], found: RoutedRecords) -> None:
         """Adds the records that become of some of one partition."""
@@ -160,16 +160,17 @@ class RouterDesk:
         return [*self._unwritten_mirror(), *outputs]  # a row is believed once its version is there
 
     def _unwritten_mirror(self) -> Sequence[Output]:
-        """All rules in force, in place of those of an earlier version: where they fit into no record, that there are none to start from."""
-        if self._log.mirror_version > self._rules.version or self._mirror in (self._log.mirror, self._mirrored):
-            return ()
-        return (Output(self._topic, RULES_PARTITION, RULES_KEY, self._mirror, []),)
+        """The rules of the latest version, those in force or others, unless they are the last record of their key."""
+        latest = self._log.latest
+        mirror = latest.record if latest.version > self._rules.version else self._mirror
+        is_there = (mirror == latest.record and not latest.is_spoilt) or (mirror, latest.others) == self._mirrored
+        return () if is_there else (Output(self._topic, RULES_PARTITION, RULES_KEY, mirror, []),)
 
     def written(self, outputs: Iterable[Output]) -> None:
         """These are committed."""
         for output in outputs:
             if output.topic == self._topic and output.key == RULES_KEY:
-                self._mirrored = output.value
+                self._mirrored = output.value, self._log.latest.others
             elif output.topic == self._topic and output.key is not None:
                 self._written.add(output.key.decode())
 
@@ -204,5 +205,6 @@ class LoggedRules(RowTable):
         self._log = rule_log
 
     def catch_up(self, meanwhile: Meanwhile) -> None:
-        """Reads to the end offset of now."""
+        """Reads to the end offset of now; then the source, if a row that was asked for may be of a version that this worker has not read yet."""
         self._log.catch_up(meanwhile)
+        super().catch_up(meanwhile)

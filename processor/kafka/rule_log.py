@@ -27,7 +27,7 @@ from uow.processor.kafka.error_table import Meaning, is_passing, meaning_of
 from uow.processor.kafka.log_reader import KafkaLogReader
 from uow.processor.kafka.worker_settings import WorkerSettings
 from uow.processor.rules.columns import WrongRows
-from uow.processor.rules.mirror import read_mirror
+from uow.processor.rules.mirror import LatestMirror
 from uow.schemas.error_classes import DecodeError
 from uow.topics.catalogue import RULES_PARTITION, rules_topic
 from uow.topics.rules import REFRESH_KEY, RULES_KEY, ResolvedRow
@@ -57,9 +57,8 @@ class KafkaRuleLog:
         monotonic: Seconds, from anywhere.
 
     Attributes:
-        rows: Row by its name.
-        mirror: All rules of the latest version (`uow.processor.rules.mirror`); None if there are none, or they fit into no record.
-        mirror_version: Their version; 0 if there are none.
+        rows: Row by its name: the first one after its version was there, since routers write that before; else the last.
+        latest: The mirror.
         row_bytes: About the memory that they and their policies take: part of `memory_limit_bytes`.
         ignored: Records whose value is not the row that their key names.
     """
@@ -77,10 +76,21 @@ class KafkaRuleLog:
         self._consumer: Any = None
         self._next = 0
         self.rows: dict[str, ResolvedRow] = {}
-        self.mirror: bytes | None = None
-        self.mirror_version = 0
-        self.row_bytes = self.ignored = self._counted = 0
+        self._provisional: set[str] = set()
+        self.latest = LatestMirror()
+        self.row_bytes = self.ignored = 0
+        self._are_counted = True
         self._targets: frozenset[str] = frozenset()
+
+    @property
+    def mirror(self) -> bytes | None:
+        """All rules of the latest version (`uow.processor.rules.mirror`); None if there are none, or they fit into no record."""
+        return self.latest.data
+
+    @property
+    def mirror_version(self) -> int:
+        """The latest version, also of rules that fit into no record; 0 if there is none."""
+        return self.latest.version
 
     def follow(self) -> None:
         """Reads the records that are there now; does not wait."""
@@ -130,14 +140,10 @@ class KafkaRuleLog:
             self._read_row(key.decode(errors="replace"), value or b"", offset)
 
     def _read_mirror(self, value: bytes | None, offset: int) -> None:
-        """A set of rules takes the place of an earlier version only."""
         try:
-            version = 0 if value is None else read_mirror(value).version
+            self.latest.read(value)
         except WrongRows as error:
             self._ignore(offset, str(error))
-            return
-        if value is None or version >= self.mirror_version:
-            self.mirror, self.mirror_version = value, version
 
     def _read_row(self, name: str, value: bytes, offset: int) -> None:
         try:
@@ -147,9 +153,15 @@ class KafkaRuleLog:
             return
         if row.name != name:
             self._ignore(offset, f"its key is {name!r}, and its row is {row.name!r}")
-        elif name not in self.rows:
+        elif name not in self.rows or name in self._provisional:
+            before = self.rows.get(name)
             self.rows[name] = row
-            self.row_bytes += ROW_SHARE * len(value)
+            self.row_bytes += ROW_SHARE * (len(value) - (len(before.encode()) if before is not None else 0))
+            self._are_counted = False
+            if row.version > self.latest.version:
+                self._provisional.add(name)
+            else:
+                self._provisional.discard(name)
 
     def _ignore(self, offset: int, why: str) -> None:
         self.ignored += 1
@@ -160,8 +172,8 @@ class KafkaRuleLog:
 
     def target_topics(self) -> frozenset[str]:
         """The topics that these rows may write to: targets, and what calls may ask for."""
-        if len(self.rows) != self._counted:
-            self._counted = len(self.rows)
+        if not self._are_counted:
+            self._are_counted = True
             self._targets = frozenset(topic for row in self.rows.values() for topic in row.written_topics)
         return self._targets
 

@@ -14,7 +14,7 @@ import uow
 from tests.fake_record import T0
 from uow import aio
 from uow.errors import ConfigError, DecodeError, ReconnectTimeoutError, RoutingError, TransactionRolledBackError
-from uow.processor.rules.mirror import mirrored
+from uow.processor.rules.mirror import mirrored, version_alone
 from uow.processor.rules.rule_set import RuleSet, RuleTables
 from uow.topics.commands import Command, Verb, read_command
 from uow.topics.rules import Change, Numbering, Parameter, Row, Rule
@@ -172,9 +172,16 @@ def test_a_call_needs_the_rules_of_an_application(fake: FakeBroker) -> None:
     fake.records = []
     with fake.connect(application="shop") as early, pytest.raises(ConfigError, match="none in shop-rules"):
         early.fan_out("supply", "trip", REQUESTS)
-    fake.records = [consumed(b"[]", key=b"rules", topic="shop-rules")]
-    with fake.connect(application="shop") as broken, pytest.raises(DecodeError):
-        broken.fan_out("supply", "trip", REQUESTS)
+    fake.records = [consumed(version_alone(2), key=b"rules", topic="shop-rules")]
+    with fake.connect(application="shop") as large, pytest.raises(ConfigError, match="version 2 is too large"):
+        large.fan_out("supply", "trip", REQUESTS)
+
+
+@pytest.mark.parametrize("value", [b"[]", None, version_alone(2)])
+def test_a_record_that_is_no_set_of_rules_takes_none_away(fake: FakeBroker, value: bytes | None) -> None:
+    fake.records.append(consumed(value, key=b"rules", topic="shop-rules", offset=1))
+    with fake.connect(application="shop") as connection:
+        assert connection.fan_out("supply", "trip", REQUESTS).id.startswith("trips/")
 
 
 def test_rules_that_are_read_in_part_decide_nothing(fake: FakeBroker) -> None:

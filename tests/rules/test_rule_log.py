@@ -15,7 +15,7 @@ from uow.processor.engine.ports import Doubt, Tp
 from uow.processor.kafka.router_desk import LoggedRules, RouterDesk
 from uow.processor.kafka.rule_log import KafkaRuleLog
 from uow.processor.rules.deployment import Deployment
-from uow.processor.rules.mirror import read_mirror
+from uow.processor.rules.mirror import mirrored, read_mirror, version_alone
 from uow.processor.rules.routed_records import RoutedRecords
 from uow.processor.rules.routing import RouteTarget
 from uow.processor.rules.rule_set import RuleSet
@@ -135,10 +135,11 @@ def test_a_record_that_is_not_the_row_that_it_is_named_for_counts_for_nothing(ke
     assert (rows.rows, rows.ignored) == ({}, 1)
 
 
-def test_a_row_never_changes_its_meaning() -> None:
+def test_a_row_of_a_version_that_is_there_never_changes_its_meaning() -> None:
     log = Log()
     forged = ResolvedRow(RULE, replace(ROWS[1], complete_count=1))
     assert forged.name == UK.name
+    log.append(RULES_KEY, mirrored(RuleSet(TABLES)))
     for row in (UK, forged):
         log.append(UK.name.encode(), row.encode())
     rows = reader(log)
@@ -204,7 +205,31 @@ def test_rules_that_fit_into_no_record_are_not_kept_and_stop_nothing_b17() -> No
     )
     rules.now = RuleSet(replace(TABLES, rows=(*TABLES.rows, *many)))
     one = desk(log, rules)
-    assert [output.key for output in one.unwritten(rows(one, b"UK"))] == [b"low-stock/UK@1"]
+    told, row = one.unwritten(rows(one, b"UK"))
+    assert (told.key, told.value, row.key) == (RULES_KEY, version_alone(1), b"low-stock/UK@1")
+
+
+@pytest.mark.parametrize("garbage", [None, b"{}", mirrored(RuleSet(TABLES))], ids=["null", "garbage", "earlier"])
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_mirror_that_somebody_wrote_over_is_written_again_by_whichever_router_comes_next(
+    garbage: bytes | None, version: int
+) -> None:
+    """Compaction would keep the garbage alone, and the next start would have no mirror."""
+    log, rules = Log(), Rules()
+    later = RuleSet(TABLES.with_rows_of(changed(2, rows=(replace(ROWS[1], version=2),))))
+    rules.now = later if version == 2 else rules.now
+    one = desk(log, rules)
+    log.append(RULES_KEY, mirrored(later))
+    for _ in range(2):
+        log.append(RULES_KEY, garbage)
+        one.refresh()
+        (output,) = one.unwritten(())
+        assert (output.key, output.value) == (RULES_KEY, mirrored(later))
+        one.written([output])
+        assert not one.unwritten(())
+        log.append(RULES_KEY, output.value)
+        one.refresh()
+        assert not one.unwritten(())
 
 
 def test_another_version_is_used_from_the_next_turn_on() -> None:

@@ -15,8 +15,9 @@ from tests.fake_record import FakeRecord
 from tests.rules.low_stock import ROWS, RULE, TABLES, changed
 from tests.rules.test_rule_log import PLACE, POLICY, Log, reader
 from uow.processor.kafka.router_desk import LoggedRules
+from uow.processor.kafka.rule_log import ROW_SHARE
 from uow.processor.rules.columns import WrongRows
-from uow.processor.rules.mirror import mirrored, read_mirror
+from uow.processor.rules.mirror import mirrored, read_mirror, version_alone
 from uow.processor.rules.rule_set import RuleSet, RuleTables
 from uow.processor.rules.trusted_rows import TrustedRows
 from uow.schemas.error_classes import DecodeError
@@ -76,7 +77,6 @@ def test_a_row_that_is_written_before_its_version_exists_is_not_obeyed_and_never
     policy = bench.policy(UK_2.name)
     assert policy is not None
     assert policy.target_topic == "orders.uk"
-    assert "not the row of that name in A-rules, but the one that the rules themselves have is obeyed" in caplog.text
 
 
 def test_a_database_says_that_there_never_was_such_a_row() -> None:
@@ -141,16 +141,34 @@ def test_a_row_that_nobody_can_judge_concerns_itself_alone(
     assert told.exc_info, "once, with where it happened"
 
 
-def test_a_mirror_is_followed_by_no_earlier_one_and_taken_away_by_none() -> None:
+@pytest.mark.parametrize("garbage", [None, b"", b"{}", b'{"rules":null,"v":1,"version":0}'])
+def test_a_mirror_is_followed_by_no_earlier_one_and_taken_away_by_nobody(garbage: bytes | None) -> None:
     log = Log()
     rows = reader(log)
     for tables in (BOTH, TABLES):
         log.append(RULES_KEY, mirrored(RuleSet(tables)))
+    log.append(RULES_KEY, garbage)
     rows.follow()
     assert (rows.mirror, rows.mirror_version) == (mirrored(RuleSet(BOTH)), 2)
-    log.append(RULES_KEY, None)
+    log.append(RULES_KEY, version_alone(3))
+    log.append(RULES_KEY, mirrored(RuleSet(BOTH)))
     rows.follow()
-    assert (rows.mirror, rows.mirror_version) == (None, 0)
+    assert (rows.mirror, rows.mirror_version) == (None, 3)
+
+
+def test_a_row_that_was_forged_before_its_version_gives_way_to_the_one_after_it() -> None:
+    later = replace(BOTH, changes=(replace(BOTH.changes[1], version=3),), rows=(replace(ROWS[1], version=3),))
+    log = Log()
+    log.append(UK_2.name.encode(), forged(UK_2).encode())
+    log.append(RULES_KEY, mirrored(RuleSet(BOTH)))
+    for row in (UK_2, forged(UK_2)):
+        log.append(UK_2.name.encode(), row.encode())
+    log.append(RULES_KEY, mirrored(RuleSet(later)))
+    rows = reader(log)
+    rows.follow()
+    assert rows.rows[UK_2.name] == UK_2
+    assert rows.row_bytes == ROW_SHARE * len(UK_2.encode())
+    assert rows.target_topics() == {"orders.uk"}
 
 
 # -- any bytes

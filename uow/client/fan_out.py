@@ -9,6 +9,7 @@ means to a group (`uow.processor.core`).
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -28,9 +29,9 @@ from uow.client.session_state import Life
 from uow.errors import ReconnectTimeoutError
 from uow.processor.kafka.error_table import Meaning, meaning_of
 from uow.processor.rules.columns import WrongRows
-from uow.processor.rules.mirror import read_mirror
+from uow.processor.rules.mirror import LatestMirror
 from uow.processor.rules.rule_set import RuleSet, RuleTables
-from uow.schemas.error_classes import ConfigError, DecodeError, RoutingError
+from uow.schemas.error_classes import ConfigError, RoutingError
 from uow.topics.catalogue import RULES_PARTITION, rules_topic
 from uow.topics.commands import Command, Verb
 from uow.topics.headers import COMPONENT_ID, REPLY_TO, REQUEST_ID
@@ -42,6 +43,8 @@ from uow.topics.manifests import (
     request_id,
 )
 from uow.topics.rules import RULES_KEY, ResolvedRow, Rule
+
+log = logging.getLogger(__name__)
 
 REQUEST_KEY: Final = "request"
 """`group_key` of the rules that gather replies."""
@@ -172,6 +175,7 @@ class CallRules:
         self._read_at = -RULES_FRESH_S
         self._rows: set[bytes] = set()
         self._rules = RuleSet(RuleTables())
+        self._mirror = LatestMirror()
 
     def plan(
         self,
@@ -237,6 +241,8 @@ class CallRules:
             if found
             else f"none in {self.topic} gathers replies for {destination}"
         )
+        if self._mirror.version and self._mirror.data is None:
+            why += f", and version {self._mirror.version} is too large for that topic"
         raise ConfigError("rule", rule_id, why)
 
     def _refresh(self) -> None:
@@ -288,9 +294,13 @@ class CallRules:
         key, value = record.key() or b"", record.value()
         if key == RULES_KEY:
             try:
-                self._rules = RuleSet(read_mirror(value or b""))
-            except WrongRows as error:
-                raise DecodeError("rules", str(error), topic=self.topic, partition=0, offset=record.offset()) from None
+                tables = self._mirror.read(value)
+            except WrongRows as error:  # those before it hold, as for workers
+                log.warning(
+                    "%s/%d/%s is left out: %s", self.topic, RULES_PARTITION, record.offset(), str(error)[:1_000]
+                )
+            else:
+                self._rules = self._rules if tables is None else RuleSet(tables)
         else:
             self._rows.add(key)
 

@@ -199,7 +199,8 @@ def _later_mirror(settings: Settings, version: int) -> int:
             rule_log.catch_up(lambda: None)
     except (Doubt, KafkaException):
         return 0
-    return rule_log.mirror_version if rule_log.mirror_version > version else 0
+    is_kept = rule_log.mirror is not None and rule_log.mirror_version > version
+    return rule_log.mirror_version if is_kept else 0
 
 
 def _deviations(deviations: Iterable[admin.Deviation]) -> Iterator[Finding]:
