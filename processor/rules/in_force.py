@@ -26,6 +26,9 @@ from uow.topics.rules import DEFAULT_ROW, Change, Row, Rule
 
 log = logging.getLogger("uow.rules")
 
+LOOK_S: Final = 10.0
+"""Longest wait for a look that somebody asked for."""
+_STEP_S: Final = 0.05
 LOGGED_EVERY_S: Final = 60.0
 """A source that stays away is named once in this time."""
 _BACK: Final = 100
@@ -232,6 +235,7 @@ class RuleFollower:
         self._in_force = in_force
         self._asked = asked or threading.Event()
         self._is_stopping = False
+        self._begun = self._ended = 0
         self._thread = threading.Thread(target=self._run, name="uow-rules", daemon=True)
         self._thread.start()
 
@@ -263,6 +267,18 @@ class RuleFollower:
         """Makes it look now (B-12)."""
         self._asked.set()
 
+    def look(self, meanwhile: Callable[[], object]) -> None:
+        """Makes it look now, and waits for that, not for ever; for any thread.
+
+        Args:
+            meanwhile: Called while it waits.
+        """
+        number, until = self._begun + 1, time.monotonic() + LOOK_S
+        self.refresh()
+        while self._ended < number and time.monotonic() < until:
+            meanwhile()
+            time.sleep(_STEP_S)
+
     def stop(self) -> None:
         """Ends the thread after the look that it is at."""
         self._is_stopping = True
@@ -274,7 +290,9 @@ class RuleFollower:
             self._asked.wait(self._in_force.refresh_ms / 1_000)
             self._asked.clear()
             if not self._is_stopping:
+                self._begun += 1
                 self._in_force.look()
+                self._ended = self._begun
 
 
 def default_rules(destinations: Mapping[str, DestinationPolicy]) -> RuleTables:

@@ -41,6 +41,8 @@ class RowTable:
     ) -> None:
         self._rows, self._destination, self._policy, self._trusted = rows, destination, policy, trusted
         self._policies: dict[str, GroupPolicy] = {}
+        self._kept: dict[str, GroupPolicy] = {}
+        self._missed: set[str] = set()
         self._told: set[tuple[str, str]] = set()
 
     def policy(self, name: str) -> GroupPolicy | None:
@@ -51,24 +53,27 @@ class RowTable:
         policy = self._believed(name)
         if policy is not None:
             self._policies[name] = policy
+        elif self._trusted is not None and name in self._rows:
+            self._missed.add(name)
         return policy
 
     def kept(self, name: str) -> GroupPolicy | None:
         """The same of a row that groups have already: it was believed when they took it, whoever knows it now."""
-        found = self.policy(name)
-        row = self._rows.get(name)
-        return found if found is not None or row is None else self._compiled(name, row)
+        found, row = self.policy(name) or self._kept.get(name), self._rows.get(name)
+        if found is None and row is not None and (found := self._compiled(name, row)) is not None:
+            self._kept[name] = found
+        return found
 
     def _believed(self, name: str) -> GroupPolicy | None:
         row = self._rows.get(name)
-        if row is None:
-            return None
         try:
-            believed = row if self._trusted is None else self._trusted.trusted(row)
+            believed = row if self._trusted is None else self._trusted.trusted(name, row)
         except Exception as error:  # noqa: BLE001 - the boundary to what others wrote: it concerns this row alone
             self._tell(name, f"not believed: {error}", error)
             return None
-        if believed != row:
+        if believed is None:
+            return None
+        if row not in (None, believed):
             self._tell(
                 name, "not the row of that name in A-rules, but the one that the rules themselves have is obeyed"
             )
@@ -91,4 +96,11 @@ class RowTable:
             log.warning("row %s: %s", name, what, exc_info=None if foreseen else error)
 
     def catch_up(self, meanwhile: Callable[[], object]) -> None:
-        """Nothing further is to be read."""
+        """Has the source looked at, if a row that was asked for since the last time may be of a version that is there by now.
+
+        Args:
+            meanwhile: Called while it waits.
+        """
+        if self._trusted is not None and self._missed:
+            self._trusted.await_versions(self._missed, meanwhile)
+            self._missed.clear()

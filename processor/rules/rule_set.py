@@ -57,6 +57,17 @@ class RuleTables:
             *(tuple(row for row in getattr(self, each.name) if row.version <= version) for each in fields(self))
         )
 
+    def only(self, rule_id: str, routing_name: str | None = None) -> RuleTables:
+        """As if a rule were the only one, and, if it is given, a routing name in any case; parameters are of all rules."""
+        of_rule = {
+            name: tuple(each for each in getattr(self, name) if each.rule_id == rule_id)
+            for name in ("rules", "rows", "delays", "sources")
+        }
+        if routing_name is not None:
+            folded = routing_name.casefold()
+            of_rule["rows"] = tuple(each for each in of_rule["rows"] if each.routing_name.casefold() == folded)
+        return replace(self, **of_rule)
+
 
 class RowVersion(NamedTuple):
     """A version of a row that is in force at some time, and what it resolves to; None if it is disabled."""
@@ -159,11 +170,7 @@ class RuleSet:
 
     def only(self, rule_id: str) -> RuleSet:
         """The rules as if this were the only one; parameters are of all rules."""
-        of_rule = {
-            name: tuple(each for each in getattr(self.tables, name) if each.rule_id == rule_id)
-            for name in ("rules", "rows", "delays", "sources")
-        }
-        return RuleSet(replace(self.tables, **of_rule))
+        return RuleSet(self.tables.only(rule_id))
 
     def content(self, *, with_disabled: bool = False) -> Content:
         """All that is in force, without versions: two sets of equal content treat every record alike (B-214).

@@ -7,9 +7,11 @@ another one under its name. So a row is compared with what is known otherwise:
 | --- | --- |
 | the source, as far as this worker read it, has a row of this name | the source's row, whatever `A-rules` says |
 | it is of a version that the source has, a database with all versions, and that has no such row | not believed |
-| the mirror (the last set of rules in `A-rules`) has a row of this name | the mirror's row |
-| it is of a later version than source and mirror | not believed: there is no such version yet |
-| otherwise: an earlier version, which neither of them has any longer | the row as it was first written, if it would pass the check of a version |
+| the mirror (the last set of rules in `A-rules`) has a row of this name | the mirror's row, whatever else `A-rules` says |
+| it is of a later version than source and mirror | not believed: there is no such version yet, since routers write the mirror before rows of its version |
+| otherwise: an earlier version, which neither of them has any longer, or one whose rules fit no mirror | the row as it was written, if it would pass the check of a version |
+
+Before a row of a later version is refused for good, the source is looked at once more (`await_versions`).
 
 The last three lines rest on the right to write `A-rules`, which nobody but workers should have.
 
@@ -18,19 +20,14 @@ Belongs here: that choice. Does not belong here: reading `A-rules` (`uow.process
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from uow.processor.rules.checks import complaints_about
-from uow.processor.rules.mirror import read_mirror
+from uow.processor.rules.mirror import LatestMirror, read_mirror
 from uow.processor.rules.rule_set import RuleSet, RuleTables
 from uow.topics.policies import DestinationPolicy
 from uow.topics.rules import Change, ResolvedRow
-
-_VERSIONS_KEPT: Final = 8
-"""Versions of the source whose rows are kept by name."""
 
 
 class UntrustedRow(ValueError):
@@ -44,74 +41,89 @@ class TrustedRows:
     Args:
         source: Returns all that was read of the source so far.
         has_all_versions: True of a source that keeps them all: a database.
-        mirror: Returns the mirror; None if there is none.
+        mirror: The mirror, as far as `A-rules` was read.
         destinations: Policy by configured destination.
         application: `application.id`.
+        look: Has the source looked at, and returns once that is done, or was not in time; calls its argument while it waits.
     """
 
     source: Callable[[], RuleTables]
     has_all_versions: bool
-    mirror: Callable[[], bytes | None]
+    mirror: LatestMirror
     destinations: Mapping[str, DestinationPolicy]
     application: str
+    look: Callable[[Callable[[], object]], object] = lambda meanwhile: None
     _of_source: RuleTables = field(default_factory=RuleTables)
-    _by_version: OrderedDict[int, Mapping[str, ResolvedRow]] = field(default_factory=OrderedDict)
-    _mirror: bytes | None = None
+    _rows: Mapping[str, ResolvedRow] = field(default_factory=dict)
+    _record: bytes | None = None
     _mirrored: Mapping[str, ResolvedRow] = field(default_factory=dict)
-    _mirror_version: int = 0
     _refused: dict[str, str] = field(default_factory=dict)
+    _awaited: set[str] = field(default_factory=set)
 
-    def trusted(self, row: ResolvedRow) -> ResolvedRow:
-        """The row of this name that is to be believed.
+    def trusted(self, name: str, row: ResolvedRow | None) -> ResolvedRow | None:
+        """The row of this name that is to be believed; None if there is none of it anywhere.
 
         Args:
-            row: As `A-rules` has it.
+            name: Text of `uow-rule`.
+            row: As `A-rules` has it; None if it has none.
 
         Raises:
-            UntrustedRow: There is none.
+            UntrustedRow: There is one in `A-rules` alone, which is not to be believed.
         """
-        self._look()
-        if row.name not in self._refused:
+        self._take()
+        if name not in self._refused:
             try:
-                return self._judged(row)
+                return self._judged(name, row)
             except UntrustedRow as error:
-                self._refused[row.name] = str(error)
-        raise UntrustedRow(self._refused[row.name])
+                self._refused[name] = str(error)
+        raise UntrustedRow(self._refused[name])
 
-    def _judged(self, row: ResolvedRow) -> ResolvedRow:
+    def await_versions(self, names: Collection[str], meanwhile: Callable[[], object]) -> None:
+        """Has the source looked at if one of these rows is of a later version than what is known; once for each state of source and mirror."""
+        self._take()
+        known = max(self._of_source.version, self.mirror.version)
+        later = {name for name in names if _version_of(name) > known} - self._awaited
+        if later:
+            self.look(meanwhile)
+            self._take()
+            self._awaited |= later
+
+    def _judged(self, name: str, row: ResolvedRow | None) -> ResolvedRow | None:
         version = self._of_source.version
-        known = self._source_rows(min(row.version, version) if self.has_all_versions else version)
-        if row.name in known:
-            return known[row.name]
-        if self.has_all_versions and row.version <= version:
+        known = self._rows.get(name) or self._earlier_row(name)
+        if known is not None:
+            return known
+        if row is not None and self.has_all_versions and row.version <= version:
             raise UntrustedRow("the source of the rules has no such row")
-        if row.name in self._mirrored:
-            return self._mirrored[row.name]
-        latest = max(version, self._mirror_version)
-        if latest and row.version > latest:
+        if row is None or name in self._mirrored:
+            return self._mirrored.get(name)
+        latest = max(version, self.mirror.version)
+        is_lost = self.mirror.is_spoilt and not self.mirror.version  # somebody wrote over it: nobody knows what it was
+        if latest and row.version > latest and not is_lost:
             raise UntrustedRow(f"there is no version {row.version} of the rules yet")
         self._check(row)
         return row
 
-    def _look(self) -> None:
+    def _take(self) -> None:
         """Takes what source and mirror are now; what was refused before is judged again after a change."""
-        tables, mirror = self.source(), self.mirror()
-        if tables is self._of_source and mirror is self._mirror:
+        tables, record = self.source(), self.mirror.record
+        if tables is self._of_source and record is self._record:
             return
-        self._of_source = tables
-        self._by_version.clear()
         self._refused.clear()
-        if mirror is not self._mirror:
-            rules = RuleSet(RuleTables() if mirror is None else read_mirror(mirror))
-            self._mirror, self._mirrored, self._mirror_version = mirror, _by_name(rules), rules.version
+        self._awaited.clear()
+        if tables is not self._of_source:
+            self._of_source, self._rows = tables, _by_name(RuleSet(tables))
+        if record is not self._record:
+            data = self.mirror.data
+            self._record = record
+            self._mirrored = {} if data is None else _by_name(RuleSet(read_mirror(data)))
 
-    def _source_rows(self, version: int) -> Mapping[str, ResolvedRow]:
-        """The rows of the source as of a version, by name."""
-        if version not in self._by_version:
-            self._by_version[version] = _by_name(RuleSet(self._of_source.until(version)))
-            if len(self._by_version) > _VERSIONS_KEPT:
-                self._by_version.popitem(last=False)
-        return self._by_version[version]
+    def _earlier_row(self, name: str) -> ResolvedRow | None:
+        """A row of an earlier version of the source, with no more made of that version than this row needs."""
+        version, (rule_id, _, row) = _version_of(name), name.rpartition("@")[0].partition("/")
+        if not self.has_all_versions or not 0 < version < self._of_source.version:
+            return None
+        return _by_name(RuleSet(self._of_source.until(version).only(rule_id, row))).get(name)
 
     def _check(self, row: ResolvedRow) -> None:
         """Raises `UntrustedRow` for a row that no version of rules could have."""
@@ -123,3 +135,9 @@ class TrustedRows:
 
 def _by_name(rules: RuleSet) -> Mapping[str, ResolvedRow]:
     return {each.resolved.name: each.resolved for each in rules.row_versions() if each.resolved is not None}
+
+
+def _version_of(name: str) -> int:
+    """The version in the name of a row; 0 if it is no such name."""
+    version = name.rpartition("@")[2]
+    return int(version) if version.isdecimal() and len(version) < 20 else 0

@@ -107,9 +107,10 @@ def rule_tables(
     trusted = TrustedRows(
         lambda: rules.read,
         rules.has_all_versions,
-        lambda: log_.mirror,
+        log_.latest,
         settings.destinations,
         settings.application_id,
+        rules.look,
     )
     counts = {context.destination: context.partitions for context in contexts.values()}
 

@@ -131,6 +131,18 @@ def test_a_new_version_is_in_force_after_the_period_or_at_once_when_asked_b12(be
         assert (count_of_france(bench), follower.rules.version) == (8, 3)
 
 
+def test_who_asks_for_a_look_waits_until_it_is_done(bench: Bench) -> None:
+    bench.rules.start()
+    follower, waited = RuleFollower(bench.rules), []
+    try:
+        bench.put(france(2, complete_count=7))
+        follower.look(lambda: waited.append(1))
+        assert follower.read.version == 2
+    finally:
+        follower.stop()
+    assert waited, "and serves what it has to meanwhile"
+
+
 def test_an_invalid_version_takes_no_effect_and_is_counted_once_b15(bench: Bench) -> None:
     bench.put(france(2, complete_count=7))
     bench.put(france(3, complete_count=8))

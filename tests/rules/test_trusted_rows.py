@@ -35,9 +35,16 @@ class Bench:
 
     def __init__(self, tables: RuleTables, *, is_database: bool = True) -> None:
         self.tables, self.log = tables, Log()
+        self.newer: RuleTables | None = None
+        self.looks = 0
         rows = reader(self.log)
-        trusted = TrustedRows(lambda: self.tables, is_database, lambda: rows.mirror, {"supply": POLICY}, "shop")
+        trusted = TrustedRows(lambda: self.tables, is_database, rows.latest, {"supply": POLICY}, "shop", self.look)
         self.table = LoggedRules(rows, "supply", POLICY, trusted)
+
+    def look(self, meanwhile: object) -> None:
+        """The source as it is now, which this worker had not looked at yet."""
+        self.looks += 1
+        self.tables = self.tables if self.newer is None else self.newer
 
     def write(self, *rows: ResolvedRow, mirror: RuleTables | None = None) -> None:
         if mirror is not None:
@@ -84,7 +91,6 @@ def test_a_database_says_that_there_never_was_such_a_row() -> None:
     strange = ResolvedRow(RULE, replace(ROWS[1], routing_name="Mars", target_topic=EVIL))
     bench.write(strange)
     assert bench.policy(strange.name) is None
-    assert bench.policy(UK.name) is None, "nobody wrote it"
     bench.write(UK, UK_2)
     assert [bench.policy(row.name) is not None for row in (UK, UK_2)] == [True, True], "earlier versions are believed"
 
@@ -156,6 +162,52 @@ def test_a_mirror_is_followed_by_no_earlier_one_and_taken_away_by_nobody(garbage
     assert (rows.mirror, rows.mirror_version) == (None, 3)
 
 
+@pytest.mark.parametrize("is_database", [True, False])
+def test_a_row_of_a_later_version_whose_rules_fit_no_mirror_is_believed(is_database: bool) -> None:
+    bench = Bench(TABLES, is_database=is_database)
+    bench.log.append(RULES_KEY, version_alone(2))
+    bench.write(UK_2)
+    policy = bench.policy(UK_2.name)
+    assert policy is not None
+    assert policy.target_topic == "orders.uk"
+
+
+def test_before_a_row_of_a_later_version_is_refused_the_source_is_looked_at() -> None:
+    bench = Bench(TABLES)
+    bench.newer = BOTH
+    bench.write(UK_2)
+    assert bench.policy(UK_2.name) is None
+    assert bench.policy(UK_2.name) is not None
+    assert bench.looks == 1
+    strange = ResolvedRow(RULE, replace(ROWS[1], version=9))
+    bench.write(strange)
+    for _ in range(5):
+        assert bench.policy(strange.name) is None
+    assert bench.looks == 2, "once, not at each poll"
+
+
+def test_a_mirror_that_somebody_wrote_over_is_no_proof_against_a_row() -> None:
+    bench = Bench(TABLES, is_database=False)
+    bench.log.append(RULES_KEY, b"{}")
+    bench.write(UK_2)
+    assert bench.policy(UK_2.name) is not None
+
+
+@pytest.mark.parametrize("value", [None, b"{}", forged(UK).encode()])
+@pytest.mark.parametrize("from_mirror", [True, False])
+def test_what_source_or_mirror_have_of_a_row_counts_whatever_stands_under_its_name(
+    value: bytes | None, from_mirror: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(RuleTables() if from_mirror else BOTH)
+    bench.write(mirror=TABLES)
+    bench.log.append(UK.name.encode(), value)
+    for policy in (bench.policy(UK.name), bench.table.kept(UK.name)):
+        assert policy is not None
+        assert policy.target_topic == "orders.uk"
+    told = "not the row of that name in A-rules, but the one that the rules themselves have is obeyed"
+    assert (told in caplog.text) == (value == forged(UK).encode())
+
+
 def test_a_row_that_was_forged_before_its_version_gives_way_to_the_one_after_it() -> None:
     later = replace(BOTH, changes=(replace(BOTH.changes[1], version=3),), rows=(replace(ROWS[1], version=3),))
     log = Log()
@@ -169,6 +221,30 @@ def test_a_row_that_was_forged_before_its_version_gives_way_to_the_one_after_it(
     assert rows.rows[UK_2.name] == UK_2
     assert rows.row_bytes == ROW_SHARE * len(UK_2.encode())
     assert rows.target_topics() == {"orders.uk"}
+
+
+def test_a_row_of_an_earlier_version_is_looked_up_with_what_it_needs_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tables = TABLES
+    for version in range(2, 40):
+        tables = tables.with_rows_of(changed(version, rows=(replace(ROWS[version % 4], version=version),)))
+    resolved: list[str] = []
+    wanted = [
+        row_of(tables.until(version), f"low-stock/{ROWS[version % 4].routing_name}@{version}")
+        for version in range(2, 40)
+    ]
+    original = RuleSet._resolved
+    bench = Bench(tables)
+    bench.write(*wanted)
+    assert bench.policy(wanted[-1].name) is not None  # the latest version is read whole, once
+    monkeypatch.setattr(
+        RuleSet,
+        "_resolved",
+        lambda self, row, version: (resolved.append(row.routing_name), original(self, row, version))[1],
+    )
+    assert all(bench.policy(row.name) is not None for row in wanted)
+    assert len(resolved) <= len(wanted)
 
 
 # -- any bytes
