@@ -129,6 +129,78 @@ def test_a_partition_that_was_held_back_when_it_went_is_read_when_it_comes_back_
     assert next(reader).id == "b"
 
 
+def test_a_partition_that_went_and_came_back_while_a_unit_streams_is_read_in_order_behind_a_third_w14(
+    fake: FakeBroker,
+) -> None:
+    """What was kept of it before it went must not let it go on beside what is kept of it now."""
+    fake.topics = {UNITS: 3, "D.errors": 3}
+    one, two, three = (on_topic(written(*of(name, 4)), partition=number) for number, name in enumerate("abc"))
+    fake.records = [one[0], two[0], three[0], one[1], *two[1:], *one[2:], *three[1:]]
+    with fake.connect() as connection:
+        reader = connection.stream("D", group="g")
+        components = next(reader).components
+        assert [next(components).seq, next(components).seq] == [1, 2]
+        for change in ("revoke", "assign"):
+            fake.consumers[0].moved(change, 1, topic=UNITS)
+        assert [component.seq for component in components] == [3, 4]
+        seen = {}
+        while (unit := reader.receive(0)) is not None:
+            seen[unit.id] = [component.seq for component in unit.components]
+            unit.acknowledge()
+    assert seen == {"b": [1, 2, 3, 4], "c": [1, 2, 3, 4]}
+    assert fake.visible == []
+
+
+@pytest.mark.parametrize("taken", [0, 1, 2])
+def test_a_unit_whose_handler_failed_in_the_middle_comes_again_whole_w14_s12(fake: FakeBroker, taken: int) -> None:
+    fake.topics = {UNITS: 1, "D.errors": 1}
+    fake.records = on_topic(written(*of("a"), *of("b")))
+    seen: list[tuple[str, list[int]]] = []
+    with fake.connect() as connection:
+        reader = connection.stream("D", group="g")
+        reader._consumption._clock = lambda: fake.now
+
+        def handle(unit: uow.StreamedUnit) -> None:
+            seqs = [component.seq for component in islice(unit.components, 99 if seen else taken)]
+            seen.append((unit.id, seqs))
+            if len(seen) == 1:
+                fake.now += 60
+                raise ValueError("once")
+            if unit.id == "b":
+                reader.stop()
+
+        reader.run(handle)
+    assert seen == [("a", [1, 2, 3][:taken]), ("a", [1, 2, 3]), ("b", [1, 2, 3])]
+    assert fake.visible == []
+
+
+def test_a_partition_whose_record_is_tried_again_stays_held_back_while_another_unit_streams_w116_s12(
+    fake: FakeBroker,
+) -> None:
+    """It was let go on at every look until its record was acknowledged, so that its records piled up out of order."""
+    one, two = (on_topic(written(*of(name, 6), *of(name * 2, 6)), partition=p) for p, name in enumerate("ab"))
+    fake.records = [two[0], one[0], *(each for pair in zip(one[1:], two[1:], strict=True) for each in pair)]
+    seen: list[str] = []
+    with fake.connect() as connection:
+        reader = connection.stream("D", group="g")
+        reader._consumption._clock = lambda: fake.now
+
+        def handle(unit: uow.StreamedUnit) -> None:
+            seen.append(unit.id)
+            if seen == ["b"]:
+                raise ValueError("once")
+            if unit.id == "a":
+                fake.now += 60
+            assert [component.seq for component in unit.components] == [1, 2, 3, 4, 5, 6]
+            assert len(reader._stream.kept) <= 1
+            if len(seen) == 5:
+                reader.stop()
+
+        reader.run(handle)
+    assert sorted(seen) == ["a", "aa", "b", "b", "bb"]
+    assert fake.visible == []
+
+
 def test_a_kept_record_that_comes_again_is_handed_out_once(fake: FakeBroker, reader: uow.StreamReader) -> None:
     one, other = on_topic(written(*of("a"))), on_topic(written(*of("b")), partition=1)
     fake.records = [one[0], *other, *one[1:]]

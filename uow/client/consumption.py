@@ -8,6 +8,7 @@ Belongs here: assignment and revocation, start positions, acknowledging, going b
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -427,6 +428,7 @@ class Consumption:
         for ownership in ownerships:
             self.on_move(ownership.tp)
             del self._owned[ownership.tp]
+            self._held_back = [each for each in self._held_back if each is not ownership]
 
     def _leave(self, ownerships: Iterable[Ownership]) -> None:
         """Commits what was deferred, and beside the committed offsets how often unacknowledged units were delivered (W-52, W-87)."""
@@ -612,6 +614,8 @@ class Consumption:
         now = self._clock()
         for ownership in self._owned.values():
             if ownership.block is not None and ownership.block.retry_at <= now:
+                # once: the partition may be held back for another reason before the record is acknowledged
+                ownership.block = replace(ownership.block, retry_at=math.inf)
                 self.let_go(ownership.tp)
 
     def _require_same_topic(self) -> None:

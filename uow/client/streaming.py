@@ -205,7 +205,8 @@ class UnitStream:
             self._dead_letter(error, begun, run.parts or [begun.part], run.last)
             raise
         finally:
-            begun.ownership.run = None
+            if begun.ownership.run is run:  # else the unit came again meanwhile, and streams
+                begun.ownership.run = None
 
     def _dead_letter(self, error: DecodeError, begun: _Begun, parts: Sequence[Part], last: int) -> None:
         """A unit turned out broken while it streamed: it waits for what was handed out before it, not for itself."""
@@ -228,6 +229,8 @@ class UnitStream:
                     ownership.go_back(run.first)
                     raise ReconnectTimeoutError(f"the rest of unit {run.unit.unit_id} did not come within {REST_S:g} s")
             elif polled[1] is not ownership:
+                # one that is there of the same partition is of before it went and came back
+                self.kept = deque(each for each in self.kept if each[1].tp != polled[1].tp)
                 self.kept.append(polled)
                 consumption.hold_back(polled[1])
             elif (component := self._part(polled[0], run, ownership)) is not None:
