@@ -156,12 +156,14 @@ def check_set(python: Path, packages: Path, locks: tuple[str, ...], *roots: str)
         )
 
 
-def keep_locked(pip: Pip, folder: Path, *locks: str) -> None:
-    """Remove what an earlier lock brought into an environment and these no longer have; packages that came otherwise stay."""
-    record = folder / ".locked"
+def keep_locked(pip: Pip, folder: Path, part: str, *locks: str) -> None:
+    """Remove what an earlier lock of a part brought into an environment and these no longer have; what other parts need, or came otherwise, stays."""
+    record = folder / f".locked-{part}"
     earlier = set(record.read_text().split()) if record.exists() else set()
-    now = {name for lock in locks for name in re.findall(r"^([\w.-]+)==", (ROOT / lock).read_text(), re.MULTILINE)}
-    if dropped := sorted(earlier - now):
+    others = {name for each in folder.glob(".locked-*") if each != record for name in each.read_text().split()}
+    pins = (re.findall(r"^([\w.-]+)(?:\[[^\]]*\])?==", (ROOT / lock).read_text(), re.MULTILINE) for lock in locks)
+    now = {re.sub(r"[-_.]+", "-", name).lower() for names in pins for name in names}
+    if dropped := sorted(earlier - now - others):
         say(f"packages that the lock has no longer: {', '.join(dropped)}")
         pip("uninstall", "--yes", *dropped)
     record.write_text("".join(f"{name}\n" for name in sorted(now)))
@@ -188,7 +190,7 @@ def python_packages() -> None:
 
     def packages() -> None:
         pip("install", *LOCKED, *FROM_SOURCE, "-r", ALL, lock=ALL)
-        keep_locked(pip, VENV, BUILD, ALL)
+        keep_locked(pip, VENV, "checkout", BUILD, ALL)
 
     def project() -> None:
         pip("install", "--no-deps", "--no-build-isolation", "-e", ".")
@@ -231,7 +233,7 @@ def install(part: str) -> None:
         say(f"Python packages by {lock}")
         build("wheel", *LOCKED, *FROM_SOURCE, "--wheel-dir", Path(scratch, "wheels"), "-r", lock, lock=lock)
         pip("install", "--no-index", "--no-deps", *Path(scratch, "wheels").glob("*.whl"))
-        keep_locked(pip, VENV, lock)
+        keep_locked(pip, VENV, part, lock)
         # the same version may have other content
         pip("install", "--no-index", "--no-deps", "--force-reinstall", *Path(scratch, "project").glob("*.whl"))
         check_set(python_of(builder), here, (lock,), f"uow[{','.join(extras)}]" if extras else "uow")

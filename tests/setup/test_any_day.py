@@ -8,13 +8,14 @@ import venv
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from tests.setup.package_index import Index, Project, fill, served, wheel
 from tests.setup.wheels import ROOT
-from tools.pip_runs import explain, packages_folder, watch
-from tools.setup import check_python, make_environment
+from tools.pip_runs import Pip, explain, packages_folder, watch
+from tools.setup import check_python, keep_locked, make_environment
 
 PIPS = Path(sys.prefix) / "pips"
 KNOWN = {"lock": "requirements/all.lock", "tested": "3.11, 3.12", "venv": ".venv"}
@@ -145,6 +146,29 @@ def test_a_part_is_made_with_the_pip_that_comes_with_this_python(small: Project)
     done = small.set_up("client", VENV=str(there))
     assert done.returncode == 0, done.stdout
     assert small.installed(there).keys() >= LOCKED.keys()
+
+
+def test_a_second_part_in_one_environment_takes_nothing_from_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The advice on missing packages names the environment in which it is given. Locks may write a name in another way."""
+    monkeypatch.setattr("tools.setup.ROOT", tmp_path)
+    removed: list[str] = []
+
+    def pip(*arguments: Any) -> None:
+        removed.extend(arguments[2:])
+
+    def install(part: str, text: str) -> None:
+        (tmp_path / "lock").write_text(text)
+        keep_locked(cast("Pip", pip), tmp_path, part, "lock")
+
+    install("worker", "asks==1.0 \\\n --hash=sha256:1\nOf.Worker==1.0\nOf_Both==1.0\n")
+    install("sink", "asks==1.0\nof-both[extra]==2.0\nof-sink==1.0\n")
+    assert removed == []
+    install("worker", "asks==1.0\n")
+    assert removed == ["of-worker"]
+    install("sink", "asks==1.0\n")
+    assert removed == ["of-worker", "of-both", "of-sink"]
 
 
 @pytest.mark.parametrize(("part", "lock"), [([], "all.lock"), (["client"], "client.lock")])
