@@ -269,8 +269,9 @@ class Router(PollLoop):
         self._begin_assigned()
         self._desk.refresh()
         self._hold()
-        if self._again:  # what is read again goes back before anything more of it is read
+        while self._again:  # what is read again goes back before anything more of it is read
             self._begin_assigned()
+            self._hold()
         self._announce()
         poll = self._source.read(self._poll_records, READ_TIMEOUT_S)
         if poll is None:
