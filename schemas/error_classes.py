@@ -210,7 +210,12 @@ _SHOWN = 300
 
 
 def shown(error: BaseException) -> str:
-    """Class and text of an exception that nobody foresaw, on one short line; the class alone where its text cannot be had."""
+    """Class and text of an exception on one line: of one that nobody foresaw its beginning, and the class alone where its text cannot be had.
+
+    An error of ours is whole, since what to do stands at its end.
+    """
+    if isinstance(error, UowError):
+        return f"{type(error).__name__}: {' '.join(str(error).split())}"
     return ": ".join(filter(None, (type(error).__name__, _said(error))))[:_SHOWN]
 
 

@@ -152,3 +152,10 @@ def test_a_config_error_needs_a_complaint() -> None:
 def test_a_decode_error_keeps_the_bytes_and_learns_where_the_record_lies() -> None:
     error = DecodeError("body", "ends early", data=b"\x02").at("m.units", 1, 9)
     assert (error.data, error.topic, error.partition, error.offset) == (b"\x02", "m.units", 1, 9)
+
+
+def test_an_error_of_ours_is_shown_whole_and_any_other_one_in_short() -> None:
+    """What to do stands at the end of ours; the text of another may be as long as a record."""
+    remedy = "x" * 900 + " and then what to do"
+    assert errors.shown(errors.StateCorruptedError([], "lost", remedy)).endswith("and then what to do")
+    assert len(errors.shown(KeyError(remedy))) == 300
