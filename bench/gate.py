@@ -80,14 +80,19 @@ def is_unclear(turns: Sequence[Turn]) -> bool:
     return bool(inner) and inner[0] < 1 / LIMIT and inner[-1] > LIMIT
 
 
+def _always(holds: Callable[[Sequence[Turn]], bool], measurements: Sequence[Turns]) -> set[str]:
+    """Figures of which this holds in every one of the measurements."""
+    return set.intersection(*({name for name, turns in each.items() if holds(turns)} for each in measurements))
+
+
 def too_noisy(measurements: Sequence[Turns]) -> set[str]:
     """Figures that were unclear in every one of the measurements."""
-    return set.intersection(*({name for name, turns in each.items() if is_unclear(turns)} for each in measurements))
+    return _always(is_unclear, measurements)
 
 
 def slower(measurements: Sequence[Turns]) -> set[str]:
     """Figures that were beyond the limit in every one of the measurements."""
-    return set.intersection(*({name for name, turns in each.items() if is_beyond(turns)} for each in measurements))
+    return _always(is_beyond, measurements)
 
 
 def judge(parts: Collection[str], measure: Callable[[Collection[str]], Mapping[str, Turns]]) -> list[Turns]:

@@ -150,9 +150,12 @@ def _of_clients(role: Role) -> tuple[Need, ...]:
     )
 
 
-def _alone(role: Role) -> Need:
-    """A reader without a group has one by name all the same, and Kafka is asked who coordinates it."""
-    return Need(role, _G, "uow-", _DESCRIBE, "reads of the client's own, outside its group", pattern=Pattern.PREFIXED)
+def _of_readers(role: Role) -> tuple[Need, ...]:
+    """The rows of everybody who reads units. A reader without a group has one by name all the same, and Kafka is asked who coordinates it."""
+    return (
+        Need(role, _T, "{held}", _READ, "the policies for units that are given up; without it nothing is discarded"),
+        Need(role, _G, "uow-", _DESCRIBE, "reads of the client's own, outside its group", pattern=Pattern.PREFIXED),
+    )
 
 
 def _of_transactions(role: Role) -> Need:
@@ -207,8 +210,7 @@ NEEDS: Final = (
     Need(Role.CALLER, _T, "{D}.commands", _WRITE, "the manifest of a call"),
     Need(Role.CALLER, _T, "{to}", _WRITE, "requests"),
     Need(Role.CALLER, _T, "{replies}", _READ, "waits for the unit of a call"),
-    Need(Role.CALLER, _T, "{held}", _READ, "the policies for units that are given up; without it nothing is discarded"),
-    _alone(Role.CALLER),
+    *_of_readers(Role.CALLER),
     Need(Role.CALLER, _T, "{map}", _DESCRIBE, "asks whether ids are claimed", Only.NO_PATHS),
     Need(Role.CALLER, _T, "{map}", _READ, "finds the partition of an id", Only.PATHS),
     *_of_clients(Role.CALLER),
@@ -225,8 +227,7 @@ NEEDS: Final = (
     Need(Role.READER, _T, "{units}", _READ, "units"),
     Need(Role.READER, _G, "{group}", _READ, "its consumer group"),
     Need(Role.READER, _T, "{D}.errors", _WRITE, "units that are given up"),
-    Need(Role.READER, _T, "{held}", _READ, "the policies for units that are given up; without it nothing is discarded"),
-    _alone(Role.READER),
+    *_of_readers(Role.READER),
     Need(Role.READER, _T, "{D}.components", _READ, "the values that units refer to", Only.REFERENCES),
     *_of_clients(Role.READER),
     _of_transactions(Role.READER),
