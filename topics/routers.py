@@ -30,7 +30,9 @@ class RouterSettings:
     Attributes:
         inputs: Topics that it reads.
         rules: Ids of the rules that it asks; empty: all.
+        input_stall_ms: Time for which limits of time wait for a partition of an input that nobody routes on.
     """
 
     inputs: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
+    input_stall_ms: int = 60_000

@@ -15,7 +15,8 @@ One turn of the loop:
 3. `runner.process`: each partition's task turns its records into a plan.
 4. `sink.write`: all plans as one transaction, with the group's metadata taken with the poll (ER-01, ER-14). A plan that would close too much
    is cut: what it left is read once more, in the next turn, which does not wait.
-5. Ticks: partitions with a passed deadline that are read to their end get the wall clock, in a transaction of their own that also sends positions (ER-02).
+5. Ticks: partitions with a passed deadline that are read to ends asked for after it get the wall clock, in a transaction of their own that also sends
+   positions (ER-02). Nobody waits for these ends: a partition that is asked goes on, and its tick comes in the turn in which they are known and reached.
 
 | What went wrong | What the driver does |
 | --- | --- |
@@ -33,7 +34,8 @@ One turn of the loop:
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 
 from uow.processor.engine.batch import Batch, Task, Work
 from uow.processor.engine.driver_ports import Ports, TaskRunner
@@ -41,15 +43,19 @@ from uow.processor.engine.input_topics import InputTopics
 from uow.processor.engine.memory_limit import decide_pause, forget_excess, remembered_limit
 from uow.processor.engine.owned_partitions import OwnedPartitions
 from uow.processor.engine.poll_loop import PollLoop
-from uow.processor.engine.ports import Blocked, Doubt, Plan, Poll, RawRecord, Refused, StaleGeneration, Tp
+from uow.processor.engine.ports import Blocked, Doubt, EndQuestion, Plan, Poll, RawRecord, Refused, StaleGeneration, Tp
 from uow.processor.engine.recovery import Recovery
 from uow.processor.engine.set_aside import SetAsideLimit, fault_of
-from uow.processor.engine.ticks import TickSchedule
+from uow.processor.engine.ticks import Look, TickSchedule
 from uow.processor.engine.turn import TurnBatches, TurnResults
 from uow.schemas.error_classes import InternalError
 
 READ_TIMEOUT_S = 0.2
 """Longest one read waits for a first record: how long a stop or a deadline may go unseen."""
+ANSWER_S = 0.01
+"""The same while brokers are asked for ends: they tell them in a few milliseconds, mostly."""
+SOON_MS = 500
+"""A broker that has not answered by then is not expected from one moment to the next."""
 
 
 class Driver(PollLoop):
@@ -103,9 +109,9 @@ class Driver(PollLoop):
         for tp in tps:
             self._turn_batches.forget(tp)
             self._ticks.forget(tp)
-            self._marks.pop(tp, None)
             self._asides.pop(tp, None)
             self._set_aside.forget(tp)
+            self._upkeep.pop(tp, None)
         return self._partitions.revoke(tps)
 
     # -- one turn
@@ -266,9 +272,14 @@ class Driver(PollLoop):
             task = tasks.get(tp)
             if task is None:
                 continue
-            if self._source.drained(self._inputs.commands_tp(tp), task.command_position) is None:
+            commands = self._inputs.commands_tp(tp)
+            if self._upkeep.get(tp, (0, None))[0] != append_time:
+                self._upkeep[tp] = append_time, self._source.end(commands)
+            end = self._upkeep[tp][1].answer()
+            if end is None or not self._source.has_read(commands, task.command_position, end):
                 quarantine.tick_later(tp, append_time)  # a command that lies unread may be older
             else:
+                del self._upkeep[tp]
                 batches.append(Batch(tp, Work.TICK, asked_at=append_time, settled=0))
         self._process(batches, token)
         for batch in batches:
@@ -280,44 +291,48 @@ class Driver(PollLoop):
     def _tick(self) -> None:
         now, monotonic = self._clock.now_ms(), self._clock.monotonic_ms()
         tasks = self._partitions.unblocked_tasks
-        due = [tp for tp, task in tasks.items() if self._ticks.may_ask(tp, monotonic) and _is_due(task, now)]
+        due = {tp: at for tp, task in tasks.items() if (at := task.next_deadline()) is not None and now > at}
         if not due:
             return
-        chosen = self._ticks.choose(due)
-        self._has_more |= len(chosen) < len(due)
-        token = self._source.token()
-        batches = []
-        for tp in chosen:
-            # Both ends are asked for, components first: its time is before either question, and no record is older that comes later.
-            # Before them the routers are asked: a group by rule waits for what arrived before its deadline there (B-218).
-            upstream = self._ports.upstream
-            settled = None if upstream is None else upstream.settled(tp.topic, now)
-            positions = self._inputs.positions({tp: tasks[tp]})
-            end, *later = [self._source.drained(*each) for each in positions.items()]
-            if end is None or None in later:
-                if settled is not None and (reached := self._reached(tp, positions, now, settled)) is not None:
-                    batches.append(reached)
-                self._ticks.put_off(tp, monotonic)
-            else:
-                batches.append(Batch(tp, Work.TICK, asked_at=end.asked_at, settled=settled))
+        token = self._source.token()  # before the partitions are looked at
+        upstream = self._ports.upstream
+        settled = cache(lambda topic: None if upstream is None else upstream.settled(topic, now))
+        reached = [tp for tp, deadline in due.items() if self._is_read_past(tp, tasks[tp], deadline, settled, now)]
+        looks = self._ticks.looks
+        chosen = self._ticks.choose(reached)
+        self._has_more |= len(chosen) < len(reached)
+        batches = [Batch(tp, Work.TICK, asked_at=looks[tp].asked_at, settled=looks[tp].settled) for tp in chosen]
         self._process(batches, token)
         for batch in batches:
             if batch.outcome is None:
                 self._ticks.put_off(batch.tp, monotonic)
+            if not (isinstance(batch.outcome, Plan) and batch.outcome.is_cut):
+                looks.pop(batch.tp, None)  # it may be revoked meanwhile
 
-    def _reached(self, tp: Tp, positions: Mapping[Tp, int], now: int, settled: int) -> Batch | None:
-        """A tick as of ends that were asked for earlier, once they are reached: where records never stop coming, groups by rule are given up too."""
-        mark = self._marks.get(tp)
-        if mark is None:
-            ends = {each: self._source.end(each) for each in positions}
-            if None not in ends.values():
-                self._marks[tp] = Batch(tp, Work.TICK, asked_at=now, settled=settled), ends
-            return None
-        batch, ends = mark
-        if not all(self._source.has_read(each, at, ends[each] or 0) for each, at in positions.items()):
-            return None
-        del self._marks[tp]
-        return batch
+    def _is_read_past(
+        self, tp: Tp, task: Task, deadline: int, settled_by: Callable[[str], int | None], now: int
+    ) -> bool:
+        """True if the partition is read to ends that were asked for after the deadline. Asks, where nobody has."""
+        ticks, monotonic = self._ticks, self._clock.monotonic_ms()
+        look, positions = ticks.looks.get(tp), self._inputs.positions({tp: task})
+        if look is None or look.asked_at <= deadline:  # that one was for a group that has closed
+            if not ticks.may_ask(tp, monotonic):
+                return False
+            # The routers first: a group by rule waits for what arrived before its deadline there (B-218). Then `D.components`: its time is before
+            # either question, and no record is older that comes later.
+            settled = settled_by(tp.topic)
+            if settled is not None and settled <= deadline and not ticks.has_waited(tp, monotonic):
+                self._waits_for_answers = True
+                return False
+            questions = {each: self._source.end(each) for each in positions}
+            look = ticks.look(tp, Look(questions[tp].asked_at, settled, now, questions, monotonic))
+            if look.asked_at <= deadline:  # by the clock of this partition it is not that late yet
+                ticks.put_off(tp, monotonic)
+        if look.is_reached(self._source, positions, task.clock):
+            return True
+        look.check(self._source, monotonic)
+        self._waits_for_answers |= len(look.ends) < len(look.questions) and monotonic - look.checked < SOON_MS
+        return False
 
     # -- memory (ER-19)
 
@@ -338,8 +353,3 @@ class Driver(PollLoop):
         if batches:
             self._runner.process(batches)
             self._write([batch.outcome for batch in batches if isinstance(batch.outcome, Plan)], token)
-
-
-def _is_due(task: Task, now_ms: int) -> bool:
-    deadline = task.next_deadline()
-    return deadline is not None and now_ms > deadline

@@ -40,11 +40,16 @@ class IdPlacement(Protocol):
 class Upstream(Protocol):
     """The routers before `D.components` (aggregation, section 3): how far what arrived at their inputs is there."""
 
+    @property
+    def stalled(self) -> Mapping[Tp, int]:
+        """Partitions of inputs that limits of time go on without, with the time for which they have stood, ms. Any thread may ask."""
+        ...
+
     def settled(self, topic: str, now_ms: int) -> int:
         """A moment, epoch ms: whatever arrived before it at the inputs of the rules of this `D.components` is committed there, or refused.
 
-        Asked before the end offset of `D.components`; rises from call to call, unless inputs are added. Must not wait for long: it may look at
-        the routers' committed offsets once a second, and compare them with ends of the inputs that it noted before, with the moment.
+        Asked before the end offset of `D.components`. Does not wait: it tells what is known, and asks on. A partition of an input that has made no
+        progress for too long is left out until it moves again: the moment may go back then.
 
         Args:
             topic: Name of `D.components`.

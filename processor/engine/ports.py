@@ -140,11 +140,17 @@ class Poll:
     trouble: dict[Tp, Blocked] = field(default_factory=dict)
 
 
-class EndOffset(NamedTuple):
-    """End offset of a partition as a `read_uncommitted` reader sees it, and the wall clock (epoch ms) just before it was asked for (W-82)."""
+@dataclass(frozen=True, slots=True)
+class EndQuestion:
+    """A question for the end offset of a partition, as a `read_uncommitted` reader sees it. Nobody waits for the answer.
 
-    offset: int
+    Attributes:
+        asked_at: The earliest that it can have been on the partition's brokers just before, epoch ms (W-82).
+        answer: Returns an offset below which everything lies that was appended before the question; None: it is not known yet.
+    """
+
     asked_at: int
+    answer: Callable[[], int | None]
 
 
 class Committed(NamedTuple):
@@ -199,16 +205,16 @@ class RecordSource(Protocol):
         """The consumer group's metadata now, for work that comes from no poll (a tick). Take it first, then look at the partition (ER-02)."""
         ...
 
-    def end(self, tp: Tp) -> int | None:
-        """The end offset of `tp`, asked for now, `read_uncommitted`; None if no broker answers."""
+    def end(self, tp: Tp) -> EndQuestion:
+        """Asks for the end offset of `tp`. The question is put with the next `control` or `read`, those for all partitions together."""
         ...
 
     def has_read(self, tp: Tp, position: int, end: int) -> bool:
         """True if `position` has reached `end`; markers after the last record count as reached."""
         ...
 
-    def drained(self, tp: Tp, position: int) -> EndOffset | None:
-        """The end offset of `tp`, asked for now, if `position` has reached it (markers after the last record count as reached), else None."""
+    def reached(self, tp: Tp, position: int) -> int:
+        """How far the partition is read, if everything below `position` was dealt with: beyond it where transaction markers follow."""
         ...
 
     def seek(self, positions: Mapping[Tp, int]) -> None: ...

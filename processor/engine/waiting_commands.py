@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from uow.processor.core.columns import Seen, looked_at
 from uow.processor.engine.input_topics import InputTopics
-from uow.processor.engine.ports import RawRecord, RecordSource, Tp
+from uow.processor.engine.ports import EndQuestion, RawRecord, RecordSource, Tp
 
 
 @dataclass(slots=True)
@@ -25,11 +25,11 @@ class _Queue:
 
     Attributes:
         records: In offset order.
-        end: End offset of `D.components`, asked for after the last of them was read; None: not asked yet.
+        end: The question for the end offset of `D.components`, put after the last of them was read; None: not put yet.
     """
 
     records: list[RawRecord] = field(default_factory=list)
-    end: int | None = None
+    end: EndQuestion | None = None
 
 
 class WaitingCommands:
@@ -83,7 +83,8 @@ class WaitingCommands:
         if queue.end is None:
             queue.end = self._source.end(tp)
         position = records[-1].offset() + 1 if records else position
-        if queue.end is not None and self._source.has_read(tp, position, queue.end):
+        end = queue.end.answer()
+        if end is not None and self._source.has_read(tp, position, end):
             return queue.records
         return queue.records[: _followed(queue.records, records, latest)]
 

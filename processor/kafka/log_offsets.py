@@ -1,6 +1,6 @@
 """Start and end offsets of the logs of topic partitions, asked for separately.
 
-Belongs here: asking. Does not belong here: waiting for answers, and repeating questions (`log_reader`, `source`).
+Belongs here: asking. Does not belong here: waiting for answers, and repeating questions (`log_ends`, `log_reader`).
 
 A handle remembers who leads a partition, and since which epoch. When a broker begins anew the epoch is another one; the broker then refuses each
 question with `FENCED_LEADER_EPOCH`, and librdkafka (2.16) goes on asking with the old one, for more than a minute. So after such a refusal the handle is made to
@@ -13,7 +13,6 @@ at once, and where one of them does not answer in time returns -1001 for its par
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -25,6 +24,7 @@ from confluent_kafka import IsolationLevel
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # left out of its `__all__`
 
 from uow.processor.engine.ports import Tp
+from uow.processor.kafka.bounded import in_thread
 from uow.processor.kafka.clients import Clients
 
 LOOK_S = 0.3
@@ -37,8 +37,6 @@ OLD_LEADERS = frozenset(
     }
 )
 """Refusals of a question by what the handle remembers of leaders."""
-REPLICAS_S = 300.0
-"""An operator may give a topic more of them."""
 
 _SIDE: Any = OffsetSpec
 Answers = dict[Tp, "Future[Any]"]
@@ -55,7 +53,6 @@ class LogOffsets:
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
         self._admin: Any = None
-        self._replicas: dict[str, tuple[float, dict[int, int]]] = {}
         self._refused: set[str] = set()
 
     def starts(self, tps: Sequence[Tp], timeout: float) -> Answers:
@@ -74,19 +71,22 @@ class LogOffsets:
         """Offset of the record with the latest time stamp; -1 where there is none, or where it is not replicated yet."""
         return self._ask(tps, _SIDE.max_timestamp(), IsolationLevel.READ_UNCOMMITTED, timeout)
 
-    def replicas(self, tp: Tp, timeout: float) -> int:
-        """Number of replicas of a partition; 0 if it is not known. Asked for once in `REPLICAS_S`, for all partitions of the topic.
+    def replicas(self, topic: str, timeout: float) -> Future[dict[int, int]]:
+        """Number of replicas by partition of a topic; or a `KafkaException`. In a thread of ours: the library waits for the answer."""
+        answer: Future[dict[int, int]] = Future()
+        handle = self._handle
 
-        Raises:
-            KafkaException: No broker answers.
-        """
-        asked, counts = self._replicas.get(tp.topic, (-REPLICAS_S, {}))
-        now = time.monotonic()
-        if now - asked >= REPLICAS_S:
-            found = self._handle.list_topics(tp.topic, timeout).topics[tp.topic].partitions
-            counts = {number: len(each.replicas) for number, each in found.items()}
-            self._replicas[tp.topic] = now, counts
-        return counts.get(tp.partition, 0)
+        def ask() -> None:
+            try:
+                found = handle.list_topics(topic, timeout).topics[topic]
+                if found.error is not None:
+                    raise ck.KafkaException(found.error)
+                answer.set_result({number: len(each.replicas) for number, each in found.partitions.items()})
+            except Exception as failure:  # noqa: BLE001 - whatever it is, it is for who asked
+                answer.set_exception(failure)
+
+        in_thread(ask)
+        return answer
 
     @property
     def _handle(self) -> Any:

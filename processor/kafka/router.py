@@ -58,6 +58,8 @@ LONGEST_BACK_OFF_S: Final = 5.0
 RETRY_S: Final = 1.0
 """Before a blocked partition is tried again; doubles as well."""
 LONGEST_RETRY_S: Final = 60.0
+SETTLE_S: Final = 0.2
+"""Between two looks for markers, where records keep coming."""
 
 
 class RoutedPlan(Plan):
@@ -208,7 +210,7 @@ class Router(PollLoop):
         self._set_aside = set_aside or SetAsideLimit()
         self._assigned: set[Tp] = set()
         self._again: set[Tp] = set()
-        self._unsettled: set[Tp] = set()
+        self._settled_at = 0.0
         self._revoked: set[Tp] = set()
         self._is_member = False
         self._retries: dict[Tp, tuple[float, float]] = {}
@@ -232,7 +234,7 @@ class Router(PollLoop):
         """Nothing is in flight: each turn ends with its transaction."""
         self._revoked.update(tps)
         for tp in tps:
-            for those in (self._assigned, self._again, self._unsettled):
+            for those in (self._assigned, self._again):
                 those.discard(tp)
             self._retries.pop(tp, None)
             self._set_aside.forget(tp)
@@ -255,7 +257,6 @@ class Router(PollLoop):
             self._source.seek(sought)
             owned.update(sought)
             self._again.clear()
-            self._unsettled.update(begun, sought)
         if self._is_member and not self.status.is_ready:
             self.status.is_ready = True
             self._on_ready()
@@ -274,12 +275,12 @@ class Router(PollLoop):
             self._hold()
         self._announce()
         poll = self._source.read(self._poll_records, READ_TIMEOUT_S)
-        if poll is None:
+        if poll is not None:
+            for tp, cause in poll.trouble.items():
+                self._block(tp, str(cause))
+            self._route(poll)
+        if poll is None or self._monotonic() - self._settled_at >= SETTLE_S:
             self._settle()
-            return
-        for tp, cause in poll.trouble.items():
-            self._block(tp, str(cause))
-        self._route(poll)
 
     def _announce(self) -> None:
         """Makes versions of live rules known, before a record is routed by them."""
@@ -295,11 +296,12 @@ class Router(PollLoop):
     def _settle(self) -> None:
         """Commits positions past the markers that end transactions of the inputs: so that others see that nothing waits here (B-218).
 
-        Rules that are not in `A-rules` yet are written there: a call is made by them before any record comes (B-77).
+        Also while records keep coming to other partitions. Rules that are not in `A-rules` yet are written there: a call is made by them before any
+        record comes (B-77).
         """
+        self._settled_at = self._monotonic()
         token, owned = self._source.token(), self.status.owned
-        ends = {tp: self._source.drained(tp, owned[tp]) for tp in self._unsettled - self.status.blocked.keys()}
-        reached = {tp: end.offset for tp, end in ends.items() if end is not None}
+        reached = {tp: self._source.reached(tp, at) for tp, at in owned.items() if tp not in self.status.blocked}
         plans = [RoutedPlan(tp, "", "", end, "", 0) for tp, end in reached.items() if end > owned[tp]]
         rules = self._desk.unwritten(())
         if rules and not plans:
@@ -309,7 +311,6 @@ class Router(PollLoop):
             self._sink.write(plans, token)
             self._desk.written(rules)
             owned.update({plan.tp: plan.next_offset for plan in plans})
-        self._unsettled.difference_update(reached)
 
     def _route(self, poll: Poll) -> None:
         owned, blocked = self.status.owned, self.status.blocked
@@ -363,7 +364,6 @@ class Router(PollLoop):
             if plan.next_offset > status.owned[plan.tp]:
                 self._retries.pop(plan.tp, None)
             status.owned[plan.tp] = plan.next_offset
-            self._unsettled.add(plan.tp)
             status.counts.update(routed.counts)
             status.warnings.update(routed.warnings)
             if stopped:

@@ -21,7 +21,7 @@ import confluent_kafka as ck
 from uow.processor.engine.ports import (
     Blocked,
     Doubt,
-    EndOffset,
+    EndQuestion,
     Poll,
     RawRecord,
     Released,
@@ -34,7 +34,7 @@ from uow.processor.kafka.error_table import Meaning, meaning_of
 from uow.processor.kafka.leader_epochs import CUT_OFF, TRUNCATED, LeaderEpochs, known, was_cut
 from uow.processor.kafka.log_offsets import LogOffsets
 from uow.processor.kafka.outage import Outage
-from uow.processor.kafka.replicated_ends import Ends
+from uow.processor.kafka.replicated_ends import ReplicatedEnds
 from uow.processor.kafka.topic_ids import MADE_AGAIN, TopicIds
 from uow.processor.kafka.worker_clock import WorkerClock
 from uow.processor.kafka.worker_settings import WorkerSettings
@@ -92,7 +92,7 @@ class KafkaSource:
         self._outage = Outage()
         self._fill_s = settings.commit_interval_ms / 1000
         self._consumer: ck.Consumer | None = None
-        self._ends = Ends(LogOffsets(clients))
+        self._ends = ReplicatedEnds(LogOffsets(clients), lambda: float(clock.monotonic_ms()))
         self._stash: list[Any] = []
         self._was_full = False
         self._topics: list[str] = []
@@ -166,6 +166,7 @@ class KafkaSource:
 
     def control(self, timeout: float) -> None:
         """Serves rebalances. A record that comes along is kept for the next read."""
+        self._ends.send()
         message = self._group.poll(timeout)
         if message is not None:
             self._stash.append(message)
@@ -300,28 +301,29 @@ class KafkaSource:
         """The group's metadata now."""
         return self._group.consumer_group_metadata()
 
-    def end(self, tp: Tp) -> int | None:
-        """Asks the broker; None while it does not answer, or holds back what is appended but not replicated yet (decision 23)."""
-        if self._is_cut_off():
-            return None
-        try:
-            return self._ends.end(tp)
-        except ck.KafkaException as failure:
-            self._grumble(f"end offset of {tp.topic}/{tp.partition}: {failure.args[0].str()}")
-            return None
+    def end(self, tp: Tp) -> EndQuestion:
+        """Asks for an end that counts what is not replicated yet (decision 23). While the coordinator is silent there is no answer."""
+        asked_at, since = self._clock.at(tp), self._clock.monotonic_ms()
+        told: list[int] = []
+
+        def answer() -> int | None:
+            if self._is_cut_off():
+                return None
+            if not told and (end := self._ends.end(tp, since)) is not None:
+                told.append(end)  # a later question moves no answer
+            return told[0] if told else None
+
+        answer()
+        return EndQuestion(asked_at, answer)
 
     def has_read(self, tp: Tp, position: int, end: int) -> bool:
         """The last fetch also counts as a position that was read to, unless records above `position` were handed over."""
-        reached = self._reached.get(tp, -1) if position >= self._delivered.get(tp, 0) else -1
-        return max(position, reached) >= end
+        return self.reached(tp, position) >= end
 
-    def drained(self, tp: Tp, position: int) -> EndOffset | None:
-        """Asks the broker only if the last fetch reached the end."""
-        if self._reached.get(tp, -1) < position:
-            return None
-        asked_at = self._clock.at(tp)
-        end = self.end(tp)
-        return EndOffset(end, asked_at) if end is not None and self.has_read(tp, position, end) else None
+    def reached(self, tp: Tp, position: int) -> int:
+        """As far as the last fetch, unless records above `position` were handed over."""
+        reached = self._reached.get(tp, -1) if position >= self._delivered.get(tp, 0) else -1
+        return max(position, reached)
 
     def seek(self, positions: Mapping[Tp, int]) -> None:
         """Reads on from these offsets; what is already fetched of these partitions is dropped.

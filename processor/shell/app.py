@@ -286,6 +286,8 @@ def kafka_ports(
         status.read_stable_lags = lambda: source.stable_lags
         status.read_held_back = lambda: source.held_back
         status.read_complaint = lambda: source.complaint
+        if upstream is not None:
+            status.read_stalled = lambda: upstream.stalled
 
         def logs(tp: Tp) -> tuple[Sequence[Tp], int]:
             topics = contexts[tp.topic].topics

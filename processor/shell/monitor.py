@@ -66,6 +66,8 @@ class WorkerStatus:
         paths: The path map by name of the destination, where it has one.
         read_held_back: Returns the partitions that an open transaction keeps waiting: the offset at which it began, and since when, epoch ms.
         overrides: Number of settings that strict order overrides, by destination (S-27).
+        read_stalled: Returns the partitions of inputs that limits of time go on without, with the time for which they have stood, ms (B-218).
+        read_unrestored: Returns the number of partitions that were assigned, and are neither restored nor blocked yet.
         read_complaint: Returns the reason why nothing can be read at present; None if records can be read.
         read_stable_lags: Returns by how many records the last stable offset is behind the end offset, by partition (W-50).
         transactions: Number committed.
@@ -92,6 +94,8 @@ class WorkerStatus:
     read_held_back: Callable[[], Mapping[Tp, tuple[int, int]]] = dict
     overrides: Mapping[str, int] = field(default_factory=dict)
     read_complaint: Callable[[], str | None] = lambda: None
+    read_stalled: Callable[[], Mapping[Tp, int]] = dict
+    read_unrestored: Callable[[], int] = int
     transactions: int = 0
     polls: int = 0
     records: int = 0
@@ -300,6 +304,11 @@ def _router_blocked(router: RouterStatus, now_ms: int) -> Rows:
     blocked = set(router.blocked)
     for tp in sorted(router.owned):
         yield (tp.topic, str(tp.partition)), float(tp in blocked)
+
+
+def _stalled_inputs(status: WorkerStatus, now_ms: int) -> Rows:
+    for tp, stood_ms in sorted(status.read_stalled().items()):
+        yield (tp.topic, str(tp.partition)), stood_ms / 1000
 
 
 def _routing_warnings(router: RouterStatus, now_ms: int) -> Rows:
@@ -663,6 +672,13 @@ METRICS: tuple[MetricSpec, ...] = (
         "1 if the router cannot go on with an input's partition; the page /groups/ says why.",
         INPUT,
         _of_router(_router_blocked),
+    ),
+    MetricSpec(
+        "uow_input_stalled_seconds",
+        "gauge",
+        "Only for partitions of inputs that limits of time of groups by rule go on without, since nobody routes on there (input_stall_ms): for how long.",
+        INPUT,
+        _stalled_inputs,
     ),
     MetricSpec(
         "uow_router_doubts",

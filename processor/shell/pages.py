@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # the extra `rules` need not be installed
     from uow.processor.kafka.router import RouterStatus
 
 CUT_OFF = "cut off"
+RESTORING = "restoring"
 GROUPS_SHOWN = 20
 """Open groups listed per partition, oldest first; `uow groups` lists all."""
 
@@ -141,14 +142,25 @@ def group_view(status: WorkerStatus, destination: str, group_id: str, now_ms: in
 
 
 def health_view(status: WorkerStatus) -> dict[str, Any]:
-    """The content of `/`: `OK`; `cut off` while no broker answers; `blocked` if a partition cannot go on."""
+    """The content of `/`: `OK`; `cut off` while no broker answers; `restoring` until each partition is restored; `blocked` if a partition cannot go on; `stalled` if limits of time go on without an input."""
     complaint = status.read_complaint()
     if complaint is not None:
         return {"status": CUT_OFF, "why": complaint}
+    if unrestored := status.read_unrestored():
+        return {"status": RESTORING, "why": f"{unrestored} partitions are not restored yet"}
     blocked = status.blocked | (dict(sorted(status.router.blocked.items())) if status.router is not None else {})
     if blocked:
         return {"status": "blocked", "why": {f"{tp.topic}/{tp.partition}": why for tp, why in blocked.items()}}
+    stalled = status.read_stalled()
+    if stalled:
+        why = "nobody has routed on there for {} s: limits of time of groups by rule go on without it"
+        return {"status": "stalled", "why": {_place(tp): why.format(ms // 1000) for tp, ms in sorted(stalled.items())}}
     return {"status": "OK"}
+
+
+def _place(tp: Tp) -> str:
+    """A partition of an input; the whole input, where nobody tells which partitions it has."""
+    return tp.topic if tp.partition < 0 else f"{tp.topic}/{tp.partition}"
 
 
 def is_known(host: str, names: Collection[str]) -> bool:
@@ -185,9 +197,9 @@ def add_pages(app: Any, status: WorkerStatus, now_ms: Callable[[], int]) -> None
     # before Faust's own, which says OK whatever happens
     @app.page("/", name="health")  # type: ignore[untyped-decorator]
     async def health(web: Any, request: Any) -> Any:
-        """For probes: 200 if this worker can work, 503 while no broker answers."""
+        """For probes: 200 if this worker can work, 503 while no broker answers, or a partition waits for its restore."""
         answer = health_view(status)
-        return web.json(answer, status=503 if answer["status"] == CUT_OFF else 200)
+        return web.json(answer, status=503 if answer["status"] in (CUT_OFF, RESTORING) else 200)
 
     @app.page("/groups/")  # type: ignore[untyped-decorator]
     async def groups(web: Any, request: Any) -> Any:

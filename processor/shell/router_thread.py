@@ -21,7 +21,10 @@ from uow.processor.engine.ports import Doubt, Meanwhile, Tp
 from uow.processor.engine.set_aside import SetAsideLimit
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.contents import KafkaContents
+from uow.processor.kafka.input_logs import KafkaInputLogs
 from uow.processor.kafka.leader_epochs import LeaderEpochs
+from uow.processor.kafka.log_ends import LogEnds
+from uow.processor.kafka.log_offsets import LogOffsets
 from uow.processor.kafka.log_reader import KafkaLogReader
 from uow.processor.kafka.router import Router, RouterPorts, RouterStatus, first_positions
 from uow.processor.kafka.router_desk import LoggedRules, RouterDesk, rules_of
@@ -130,16 +133,24 @@ def upstream(settings: WorkerSettings, rules: RuleFollower) -> RouterPositions:
     """How far the routers are, for the assembler (B-218)."""
     destinations = {DestinationTopics(settings.application_id, name).components: name for name in settings.destinations}
 
-    def inputs_of(components: str) -> list[str]:
+    def inputs_of(components: str) -> dict[str, int]:
         destination = destinations[components]
-        return [
-            topic
+        return {
+            topic: router.input_stall_ms
             for router in settings.routers.values()
             if any(rule.destination == destination for rule in rules_of(router, rules.rules))
             for topic in router.inputs
-        ]
+        }
 
-    return RouterPositions(Clients(settings.of_routers), inputs_of)
+    routers = settings.of_routers
+    clients = Clients(routers)
+    offsets = LogOffsets(clients)
+    return RouterPositions(
+        KafkaInputLogs(clients, routers.application_id, offsets),
+        LogEnds(offsets.ends),
+        LogEnds(offsets.starts),
+        inputs_of,
+    )
 
 
 def kafka_router(

@@ -121,7 +121,7 @@ def run_worker(
         contexts, rules_bytes, rule_log = rule_tables(settings, rules, contexts)
         new_router = kafka_router(settings, rules, judged, limits, partitions, on_step, wall)
         new_upstream = upstream(settings, rules)
-        others = rule_log, new_upstream
+        others = (rule_log,)
     ports = kafka_ports(settings, contexts, on_step, wall, new_upstream, rules_bytes, others)
     app = create_app(settings, ports, web, new_router)
     if web is not None:

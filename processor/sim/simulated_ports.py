@@ -20,7 +20,7 @@ from uow.processor.engine.ports import (
     Blocked,
     Committed,
     Doubt,
-    EndOffset,
+    EndQuestion,
     Headers,
     Meanwhile,
     Poll,
@@ -57,6 +57,8 @@ SAME_LINE_MS = 30_000
 """Time for which the library holds back a log line that it has written before about the same broker."""
 
 FENCED_CODES = (ck.KafkaError.INVALID_PRODUCER_EPOCH, ck.KafkaError.PRODUCER_FENCED)
+REQUEST_MS = (0, 0, 0, 5, 500)
+"""Time that a question for an end is under way, and its answer."""
 READ_CHUNK = 7
 SERVE_MS = 300
 HEARD_CHANCE = 0.1
@@ -359,6 +361,33 @@ class SimClients:
         return SimProducer(self._process, self._id, on_line)
 
 
+class SimQuestion:
+    """A question to a leader or coordinator, like a `Future`: it is looked at when it arrives there, and the answer is known later. While nobody is there it hangs.
+
+    Args:
+        process: Who asks.
+        place: Who is asked.
+        look: Returns the answer as of now.
+    """
+
+    def __init__(self, process: Process, place: Tp | str, look: Callable[[], Any]) -> None:
+        self._broker, self._place, self._look = process.broker, place, look
+        self._arrives = process.broker.scheduler.now + process.aside.choice(REQUEST_MS)
+        self._known = self._arrives + process.aside.choice(REQUEST_MS)
+        self._found: list[Any] = []
+
+    def done(self) -> bool:
+        """True once the answer is known."""
+        now = self._broker.scheduler.now
+        if not self._found and now >= self._arrives and not self._broker.is_away(self._place):
+            self._found.append(self._look())
+        return bool(self._found) and now >= self._known
+
+    def result(self) -> Any:
+        """The answer."""
+        return self._found[0]
+
+
 class SimSource:
     """Port `RecordSource`."""
 
@@ -474,25 +503,21 @@ class SimSource:
         self.process.on_asked(tp, asked_at)
         return asked_at
 
-    def end(self, tp: Tp) -> int | None:
+    def end(self, tp: Tp) -> EndQuestion:
+        """The leader looks at its log when the request arrives, and the answer is known later; while it is away or hangs there is none."""
+        asked_at = self.ask(tp)
+        question = SimQuestion(self.process, tp, lambda: self.broker.log(tp).end)
         self.process.actor.wait()
-        return None if self.broker.is_away(tp) else self.broker.log(tp).end
+        question.done()
+        return EndQuestion(asked_at, lambda: question.result() if question.done() else None)
 
     def has_read(self, tp: Tp, position: int, end: int) -> bool:
         log = self.broker.log(tp)
         return log.stable_end >= end and not log.visible(position, end)
 
-    def drained(self, tp: Tp, position: int) -> EndOffset | None:
-        if self.position.get(tp, -1) < position:
-            return None
-        asked_at = self.ask(tp)
-        self.process.actor.wait()
-        log = self.broker.log(tp)
-        if self.broker.is_away(tp):
-            return None
-        if log.stable_end < log.end or log.visible(position, log.end):
-            return None
-        return EndOffset(log.end, asked_at)
+    def reached(self, tp: Tp, position: int) -> int:
+        at = self.position.get(tp, position)
+        return at if at > position and not self.broker.log(tp).visible(position, at) else position
 
     def seek(self, positions: Mapping[Tp, int]) -> None:
         self.position.update({tp: at for tp, at in positions.items() if tp in self.position})

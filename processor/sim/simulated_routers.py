@@ -9,12 +9,15 @@ Belongs here: ports, processes, sending. Does not belong here: what is drawn (`r
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import confluent_kafka as ck
 
 from uow.processor.engine.ports import Meanwhile, RawRecord, Tp
+from uow.processor.kafka.log_ends import LogEnds
+from uow.processor.kafka.log_offsets import Answers
 from uow.processor.kafka.router import Router, RouterPorts, RouterStatus, first_positions
 from uow.processor.kafka.router_desk import LoggedRules, RouterDesk
 from uow.processor.kafka.router_positions import RouterPositions
@@ -26,8 +29,8 @@ from uow.processor.rules.row_table import RowTable
 from uow.processor.sim.processes import Processes
 from uow.processor.sim.router_traffic import INPUT, ROUTERS, RouterTraffic
 from uow.processor.sim.schedule import Actor, Crash
-from uow.processor.sim.simulated_kafka import EPOCH_MS, State
-from uow.processor.sim.simulated_ports import Process, SimClients, SimContents, SimLogReader, SimSource
+from uow.processor.sim.simulated_kafka import EPOCH_MS, GROUP, State
+from uow.processor.sim.simulated_ports import Process, SimClients, SimContents, SimLogReader, SimQuestion, SimSource
 from uow.schemas.error_classes import FencedError
 from uow.topics.catalogue import RULES_PARTITION, rules_topic
 from uow.topics.partitioner import partition_for
@@ -97,40 +100,56 @@ def rule_log(process: Process) -> KafkaRuleLog:
     )
 
 
-class _Answer(NamedTuple):
+class _Offset(NamedTuple):
+    """An answer of `list_offsets`."""
+
     offset: int
 
-    def result(self, timeout: float) -> _Answer:
-        return self
+
+class SimInputs:
+    """Port `InputLogs`, and questions for ends: each leader and the coordinator answers in its own time, or hangs."""
+
+    def __init__(self, process: Process) -> None:
+        self._process, self._broker = process, process.broker
+
+    def partitions(self, name: str) -> Any:
+        """The numbers of an input's partitions."""
+        return SimQuestion(self._process, "metadata", lambda: dict.fromkeys(range(self._broker.settings.partitions)))
+
+    def positions(self) -> Any:
+        """Committed positions of the group, of inputs and others."""
+        return SimQuestion(
+            self._process, GROUP, lambda: {tp: at.offset or 0 for tp, at in self._broker.committed.items()}
+        )
+
+    def ends(self, tps: Sequence[Tp], timeout: float) -> Answers:
+        """As of `LogOffsets`."""
+        return {tp: SimQuestion(self._process, tp, partial(self._end, tp)) for tp in tps}  # type: ignore[misc]
+
+    def starts(self, tps: Sequence[Tp], timeout: float) -> Answers:
+        """As of `LogOffsets`."""
+        return {tp: SimQuestion(self._process, tp, partial(self._start, tp)) for tp in tps}  # type: ignore[misc]
+
+    def _end(self, tp: Tp) -> _Offset:
+        return _Offset(self._broker.log(tp).end)
+
+    def _start(self, tp: Tp) -> _Offset:
+        return _Offset(self._broker.log(tp).start)
 
 
 class SimUpstream(RouterPositions):
     """Port `Upstream`: the production one, with the brokers' answers."""
 
     def __init__(self, process: Process) -> None:
-        super().__init__(cast(Any, None), lambda topic: (INPUT,), lambda: process.broker.scheduler.now)
-        self._process, self._offsets = process, cast(Any, self)
+        logs, now = SimInputs(process), lambda: process.broker.scheduler.now
+        limits = {INPUT: ROUTERS["events"].input_stall_ms}
+        super().__init__(logs, LogEnds(logs.ends, now), LogEnds(logs.starts, now), lambda topic: limits, now)
+        self._process = process
 
     def settled(self, topic: str, now_ms: int) -> int:
-        """As in production. The checks hear at which moment a worker began to ask for ends."""
-        for partition in range(self._process.broker.settings.partitions):
-            self._process.on_asked(Tp(topic, partition), now_ms)
+        """As in production, between other things that happen."""
+        self._process.actor.wait()
         return super().settled(topic, now_ms)
-
-    def ends(self, tps: Sequence[Tp], timeout: float) -> Mapping[Tp, _Answer]:
-        """As of `LogOffsets`."""
-        self._process.actor.wait()
-        if self._process.broker.is_away(*tps):
-            raise TimeoutError("no answer")
-        return {tp: _Answer(self._process.broker.log(tp).end) for tp in tps}
-
-    def _of_topic(self, name: str) -> list[Tp]:
-        return [Tp(name, number) for number in range(self._process.broker.settings.partitions)]
-
-    def _positions(self, tps: Sequence[Tp]) -> dict[Tp, int]:
-        self._process.actor.wait()
-        committed, log = self._process.broker.committed, self._process.broker.log
-        return {tp: (committed[tp].offset or 0) if tp in committed else log(tp).start for tp in tps}
 
 
 class SimRows(LoggedRules):

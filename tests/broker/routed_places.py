@@ -75,19 +75,31 @@ class RoutedPlace:
         ready.replace(self.rules)
 
     def create(
-        self, worker: Mapping[str, Any] | None = None, refresh_ms: int = 500, status: int = 0, **destination: Any
+        self,
+        worker: Mapping[str, Any] | None = None,
+        refresh_ms: int = 500,
+        status: int = 0,
+        router: Mapping[str, Any] | None = None,
+        **destination: Any,
     ) -> None:
-        """Configuration and topics; rules are put before. `status` is that of `uow topics create`."""
-        self.configure(worker, refresh_ms, **destination)
+        """Configuration and topics; rules are put before. `status` is that of `uow topics create`, `router` are settings of the router."""
+        self.configure(worker, refresh_ms, router, **destination)
         asked = ["topics", "create", "-c", str(self.place.config), "--partitions", str(self.place.partitions)]
         made = CliRunner().invoke(main, asked)
         assert made.exit_code == status, made.output
 
-    def configure(self, worker: Mapping[str, Any] | None = None, refresh_ms: int = 500, **destination: Any) -> None:
+    def configure(
+        self,
+        worker: Mapping[str, Any] | None = None,
+        refresh_ms: int = 500,
+        router: Mapping[str, Any] | None = None,
+        **destination: Any,
+    ) -> None:
         """Configuration."""
         self.place.configure(worker, **destination)
         lines = ["", "[rules]", f'source = "{self.rules}"', f"refresh_ms = {refresh_ms}", "[routers.stock]"]
         lines += [f"inputs = {_toml([*self.inputs.values()])}"]
+        lines += [f"{name} = {_toml(value)}" for name, value in (router or {}).items()]
         self.place.config.write_text(self.place.config.read_text() + "\n".join(lines))
 
     def send(self, rows: Iterable[tuple[str, str | None, bytes]], transactional: str = "") -> None:

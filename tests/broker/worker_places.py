@@ -259,6 +259,10 @@ class Worker:
         page: dict[str, Any] = json.loads(self._get("/groups/"))
         return page
 
+    def health(self) -> dict[str, Any]:
+        """`/`, where it is 200."""
+        return dict(json.loads(self._get("/")))
+
     def metrics(self) -> str:
         """`/metrics`."""
         return self._get("/metrics").decode()

@@ -12,7 +12,7 @@ from tests.fake_record import INPUT, FakeRecord
 from uow.processor.engine.batch import Batch
 from uow.processor.engine.input_topics import InputTopics
 from uow.processor.engine.portions import Portions
-from uow.processor.engine.ports import Blocked, Plan, Tp
+from uow.processor.engine.ports import Blocked, EndQuestion, Plan, Tp
 from uow.processor.engine.turn import TurnBatches, TurnResults
 from uow.processor.engine.waiting_commands import WaitingCommands
 
@@ -35,8 +35,8 @@ class TurnSource:
         self.ends = 10
         self.sought: dict[Tp, int] = {}
 
-    def end(self, tp: Tp) -> int:
-        return self.ends
+    def end(self, tp: Tp) -> EndQuestion:
+        return EndQuestion(0, lambda: self.ends)
 
     def has_read(self, tp: Tp, position: int, end: int) -> bool:
         return position >= end

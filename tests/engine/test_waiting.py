@@ -7,7 +7,7 @@ from typing import Any
 from tests.core.script import TOPICS, c, ms
 from tests.fake_record import INPUT, FakeRecord
 from uow.processor.engine.input_topics import InputTopics
-from uow.processor.engine.ports import Tp
+from uow.processor.engine.ports import EndQuestion, Tp
 from uow.processor.engine.waiting_commands import WaitingCommands
 
 COMMANDS = Tp(TOPICS.commands, INPUT.partition)
@@ -21,10 +21,18 @@ class WaitingSource:
         self.asked = 0
         self.told: list[tuple[str, list[Tp]]] = []
 
-    def end(self, tp: Tp) -> int | None:
+    def end(self, tp: Tp) -> EndQuestion:
+        """An answer counts when it comes, and does not change then."""
         assert tp == INPUT
         self.asked += 1
-        return self.ends
+        told: list[int] = []
+
+        def answer() -> int | None:
+            if not told and self.ends is not None:
+                told.append(self.ends)
+            return told[0] if told else None
+
+        return EndQuestion(0, answer)
 
     def has_read(self, tp: Tp, position: int, end: int) -> bool:
         return position >= end
@@ -77,11 +85,12 @@ def test_an_append_time_that_cannot_be_tells_nothing_w62() -> None:
     assert ready(waits, 3, component(3, 1_001)) == []
 
 
-def test_while_nobody_tells_the_end_a_command_waits_and_he_is_asked_again_w62() -> None:
+def test_while_nobody_tells_the_end_a_command_waits_and_a_late_answer_counts_w62() -> None:
     waits, source = waiting(None, 5)
     assert ready(waits, 7) == []
     source.ends = 7
     assert ready(waits, 7) == [0]
+    assert source.asked == 1, "a question that is under way is not put again"
 
 
 def test_the_end_is_asked_for_again_when_another_command_comes_w62() -> None:

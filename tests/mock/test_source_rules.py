@@ -14,10 +14,11 @@ import confluent_kafka as ck
 import pytest
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
-from uow.processor.engine.ports import EndOffset, Tp
+from tests.processes import wait_for
+from uow.processor.engine.ports import EndQuestion, Tp
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.log_offsets import LogOffsets
-from uow.processor.kafka.replicated_ends import HELD_BACK_S, Ends
+from uow.processor.kafka.replicated_ends import HELD_BACK_MS, ReplicatedEnds
 from uow.processor.kafka.source import TAKEN_AT_ONCE, UNPACK_CPU_S, KafkaSource
 from uow.processor.kafka.worker_clock import WorkerClock
 from uow.processor.kafka.worker_settings import WorkerSettings
@@ -70,7 +71,7 @@ class Answering:
     def list_topics(self, topic: str, timeout: float) -> Any:
         self.asked["replicas"] += 1
         partition = SimpleNamespace(replicas=list(range(self.copies)))
-        return SimpleNamespace(topics={topic: SimpleNamespace(partitions={INPUT.partition: partition})})
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=None, partitions={INPUT.partition: partition})})
 
     def poll(self, timeout: float) -> ReadMessage | None:
         return self.waiting.pop(0) if self.waiting else None
@@ -109,57 +110,95 @@ def at_the_end(offset: int) -> ReadMessage:
     return ReadMessage(offset, ck.KafkaError._PARTITION_EOF)
 
 
+def ask(bench: SourceBench) -> EndQuestion:
+    """A question that is put."""
+    question = bench.source.end(INPUT)
+    bench.source.control(0.0)
+    return question
+
+
 def check_time_is_taken_before_the_question() -> None:
     """A record that arrives while the end offset is under way is not seen: the clock may not be later than the question (W-82)."""
     bench = SourceBench()
-    assert bench.get(ReadMessage(0), ReadMessage(1), at_the_end(3)) == [0, 1]
     before = bench.kafka.now
-    assert bench.source.drained(INPUT, 2) == EndOffset(3, before)
+    question = ask(bench)
+    assert (question.asked_at, question.answer()) == (before, 3)
     assert bench.kafka.now > before
 
 
-def check_an_end_below_the_newest_record_is_none() -> None:
-    """What is not replicated yet lies above the end offset that brokers tell; the newest record tells that there is something (decision 23)."""
+def check_a_newest_record_that_is_told_is_below_the_end() -> None:
+    """It is told if it is replicated, as then is all that came before; under input that never stops it is often above the end (decision 23)."""
     bench = SourceBench()
-    assert bench.get(ReadMessage(0), ReadMessage(1), at_the_end(3)) == [0, 1]
-    for newest in (-1, 3, 4):  # held back; replicated between the two answers
+    for newest, end in ((2, 3), (3, 4), (9, 10)):
         bench.kafka.newest = newest
-        assert bench.source.drained(INPUT, 2) is None
-        assert bench.source.end(INPUT) is None
+        assert ask(bench).answer() == end
+
+
+def check_an_end_below_what_is_held_back_is_none() -> None:
+    """What is not replicated yet lies above the end offset that brokers tell; that the newest record is not told shows that there is something (decision 23)."""
+    bench = SourceBench()
+    bench.kafka.newest = -1
+    question = ask(bench)
+    assert answers_of(bench, question) == [None] * 5
     bench.kafka.newest = 2
-    assert bench.source.end(INPUT) == 3
+    assert answers_of(bench, question)[-1] == 3
     bench.kafka.newest, bench.kafka.start = -1, 3  # retention has taken all
-    assert bench.source.end(INPUT) == 3
+    assert answers_of(bench, ask(bench))[-1] == 3
+
+
+def answers_of(bench: SourceBench, question: EndQuestion) -> list[int | None]:
+    """As it is asked for again and again."""
+    found = []
+    for _ in range(5):
+        found.append(question.answer())
+        bench.source.control(0.0)
+    return found
+
+
+def check_an_answer_stays_as_it_is() -> None:
+    """Another question, put later, moves no end away from somebody who waits for it."""
+    bench = SourceBench()
+    first = ask(bench)
+    assert first.answer() == 3
+    bench.kafka.end = 9
+    assert (ask(bench).answer(), first.answer()) == (9, 3)
 
 
 def check_one_replica_holds_nothing_back() -> None:
-    """Nobody is waited for: the newest record is not asked for, and how many replicas there are once."""
+    """Nobody is waited for: once it is known how many replicas there are, which is asked once, the newest record is not asked for."""
     bench = SourceBench()
-    bench.kafka.copies, bench.kafka.newest = 1, -1
-    assert [bench.source.end(INPUT) for _ in range(3)] == [3, 3, 3]
-    assert bench.kafka.asked == {"latest": 3, "replicas": 1}
+    bench.kafka.copies, bench.kafka.newest, bench.kafka.end = 1, -1, 0
+    ask(bench)
+    wait_for(lambda: bench.kafka.asked["replicas"] == 1)
+    bench.kafka.asked.clear()
+    bench.kafka.end = 3
+    assert [ask(bench).answer() for _ in range(3)] == [3, 3, 3]
+    assert bench.kafka.asked == {"latest": 3}
 
 
 def check_an_end_is_asked_for_by_two_requests() -> None:
     """One for the end, one for the newest record."""
     bench = SourceBench()
-    assert [bench.source.end(INPUT) for _ in range(3)] == [3, 3, 3]
-    assert bench.kafka.asked == {"latest": 3, "max_timestamp": 3, "replicas": 1}
+    ask(bench)
+    wait_for(lambda: bench.kafka.asked["replicas"] == 1)
+    bench.kafka.asked.clear()
+    assert [ask(bench).answer() for _ in range(3)] == [3, 3, 3]
+    assert bench.kafka.asked == {"latest": 3, "max_timestamp": 3}
 
 
 def check_an_end_is_not_doubted_for_ever() -> None:
-    """A log in tiered storage of which nothing is left on the broker's disk has no newest record: its groups must end all the same."""
-    kafka, now = Answering(), 100.0
+    """A log in tiered storage of which nothing is left on the broker's disk has no newest record: its groups must end all the same.
+    Nor may input that never stops, and is never replicated to the last record, keep them."""
+    kafka = Answering()
     kafka.newest = -1
-    ends = Ends(LogOffsets(cast(Clients, kafka)), lambda: now)
-    assert ends.end(INPUT) is None
-    now += HELD_BACK_S - 1
-    assert ends.end(INPUT) is None
-    kafka.end = 4  # something was replicated: what lies above now is another record
-    now += 1
-    assert ends.end(INPUT) is None
-    now += HELD_BACK_S
-    assert ends.end(INPUT) == 4
+    ends = ReplicatedEnds(LogOffsets(cast(Clients, kafka)), lambda: kafka.now)
+    began, told = kafka.now, None
+    while told is None:
+        assert kafka.now - began < 2 * HELD_BACK_MS
+        kafka.end += 1  # what lies above now is another record
+        told = ends.end(INPUT, began)
+        ends.send()
+    assert kafka.now - began >= HELD_BACK_MS
 
 
 def check_what_was_fetched_before_a_seek_is_dropped() -> None:
@@ -176,8 +215,11 @@ def check_an_end_that_was_reached_before_a_seek_is_forgotten() -> None:
     """After a seek nothing is known of the partition's end (W-82)."""
     bench = SourceBench()
     assert bench.get(ReadMessage(0), ReadMessage(1), at_the_end(3)) == [0, 1]
+    assert bench.source.has_read(INPUT, 2, 3)
+    assert bench.source.reached(INPUT, 2) == 3
     bench.source.seek({INPUT: 1})
-    assert bench.source.drained(INPUT, 1) is None
+    assert not bench.source.has_read(INPUT, 2, 3)
+    assert bench.source.reached(INPUT, 1) == 1
 
 
 def check_a_poll_of_heavy_records_ends_early() -> None:
@@ -197,8 +239,10 @@ def check_a_poll_of_heavy_records_ends_early() -> None:
 
 CHECKS = [
     check_time_is_taken_before_the_question,
-    check_an_end_below_the_newest_record_is_none,
+    check_a_newest_record_that_is_told_is_below_the_end,
+    check_an_end_below_what_is_held_back_is_none,
     check_an_end_is_not_doubted_for_ever,
+    check_an_answer_stays_as_it_is,
     check_an_end_is_asked_for_by_two_requests,
     check_one_replica_holds_nothing_back,
     check_what_was_fetched_before_a_seek_is_dropped,
@@ -216,21 +260,22 @@ def test_what_the_source_promises_w82_er05(check: Callable[[], None]) -> None:
 
 
 def time_of_an_end_offset_is_taken_after_its_answer() -> Any:
-    original = KafkaSource.drained
+    original = KafkaSource.end
 
-    def wrong(self: KafkaSource, tp: Tp, position: int) -> EndOffset | None:
-        end = original(self, tp, position)
-        return end and EndOffset(end.offset, self._clock.at(tp))
+    def wrong(self: KafkaSource, tp: Tp) -> EndQuestion:
+        question = original(self, tp)
+        self.control(0.0)
+        return EndQuestion(self._clock.at(tp), question.answer)
 
-    return patch.object(KafkaSource, "drained", wrong)
+    return patch.object(KafkaSource, "end", wrong)
 
 
 def high_watermark_is_taken_for_the_end() -> Any:
-    return patch.object(Ends, "_is_held_back", lambda self, tp, end: False)
+    return patch.object(ReplicatedEnds, "_replicas", lambda self, tp: 1)
 
 
 def end_is_doubted_for_ever() -> Any:
-    return patch("uow.processor.kafka.replicated_ends.HELD_BACK_S", math.inf)
+    return patch("uow.processor.kafka.replicated_ends.HELD_BACK_MS", math.inf)
 
 
 def seek_keeps_what_was_fetched() -> Any:
@@ -260,7 +305,8 @@ def poll_takes_all_however_long_it_takes() -> Any:
     ("defect", "check"),
     [
         (time_of_an_end_offset_is_taken_after_its_answer, check_time_is_taken_before_the_question),
-        (high_watermark_is_taken_for_the_end, check_an_end_below_the_newest_record_is_none),
+        (high_watermark_is_taken_for_the_end, check_an_end_below_what_is_held_back_is_none),
+        (high_watermark_is_taken_for_the_end, check_a_newest_record_that_is_told_is_below_the_end),
         (end_is_doubted_for_ever, check_an_end_is_not_doubted_for_ever),
         (seek_keeps_what_was_fetched, check_what_was_fetched_before_a_seek_is_dropped),
         (seek_keeps_the_end_that_was_reached, check_an_end_that_was_reached_before_a_seek_is_forgotten),

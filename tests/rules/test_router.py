@@ -120,6 +120,14 @@ class StashingSource(MemorySource):
         super().seek(positions)
 
 
+class BusySource(MemorySource):
+    """There is a record in one partition whenever it is read: no poll is empty."""
+
+    def read(self, limit: int, timeout: float) -> Any:
+        self.kafka.append(INPUT, None, b"-1", [("to", b"k")], 0)
+        return super().read(limit, timeout)
+
+
 @contextmanager
 def running(
     kafka: MemoryKafka,
@@ -443,3 +451,14 @@ def test_positions_pass_the_markers_of_transactions_in_the_inputs_b218() -> None
         kafka.end("sender", State.COMMITTED)
         wait_for(lambda: arrived(kafka) == [0])
         wait_for(lambda: kafka.committed[Tp(INPUT, 0)].offset == kafka.bounds(Tp(INPUT, 0))[1] == 2)
+
+
+def test_positions_pass_markers_also_while_another_partition_never_falls_silent_b218() -> None:
+    """They were passed in a turn whose poll was empty, and no other."""
+    from uow.processor.sim.simulated_kafka import State
+
+    kafka, quiet = MemoryKafka(partitions=2), Tp(INPUT, 1)
+    with running(kafka, source_type=BusySource):
+        kafka.produce("sender", quiet, None, b"0", [("to", b"k")])
+        kafka.end("sender", State.COMMITTED)
+        wait_for(lambda: quiet in kafka.committed and kafka.committed[quiet].offset == kafka.bounds(quiet)[1] == 2)

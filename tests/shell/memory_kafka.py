@@ -22,7 +22,7 @@ from uow.processor.engine.ports import (
     Blocked,
     Committed,
     Doubt,
-    EndOffset,
+    EndQuestion,
     Headers,
     Meanwhile,
     Plan,
@@ -380,19 +380,19 @@ class MemorySource:
     def token(self) -> Any:
         return self._member.id, self._generation
 
-    def end(self, tp: Tp) -> int | None:
+    def end(self, tp: Tp) -> EndQuestion:
         with self.kafka.lock:
-            return self.kafka.bounds(tp)[1]
+            asked_at, end = self.kafka.clock.now_ms(), self.kafka.bounds(tp)[1]
+        return EndQuestion(asked_at, lambda: end)
 
     def has_read(self, tp: Tp, position: int, end: int) -> bool:
         with self.kafka.lock:
             return self.kafka.stable_end(tp) >= end and not self.kafka.visible(tp, position, end)
 
-    def drained(self, tp: Tp, position: int) -> EndOffset | None:
+    def reached(self, tp: Tp, position: int) -> int:
         with self.kafka.lock:
-            asked_at, end = self.kafka.clock.now_ms(), self.kafka.bounds(tp)[1]
-            nothing_left = not self.kafka.visible(tp, position) and self.kafka.stable_end(tp) == end
-            return EndOffset(end, asked_at) if nothing_left else None
+            at = self.position.get(tp, position)
+            return at if at > position and not self.kafka.visible(tp, position, at) else position
 
     def seek(self, positions: Mapping[Tp, int]) -> None:
         with self.kafka.lock:

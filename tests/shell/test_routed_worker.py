@@ -48,6 +48,7 @@ class MemoryUpstream:
     def __init__(self, kafka: MemoryKafka) -> None:
         self.kafka = kafka
         self.settled_at = 0
+        self.stalled: dict[Tp, int] = {}
 
     def settled(self, topic: str, now_ms: int) -> int:
         kafka = self.kafka

@@ -40,7 +40,7 @@ from uow.processor.engine.batch import SLICE, Batch
 from uow.processor.engine.outputs import OutputWriter
 from uow.processor.engine.ports import (
     Doubt,
-    EndOffset,
+    EndQuestion,
     Refused,
     StaleGeneration,
     Tp,
@@ -414,15 +414,15 @@ async def test_clock_that_is_put_right_stalls_no_expiry() -> None:
     """W-83: an hour ahead, the worker asks whether the partition is read to its end, and is to ask again a moment later."""
     kafka = MemoryKafka(partitions=1)
     asked: list[int] = []
-    drained = MemorySource.drained
+    end = MemorySource.end
 
-    def noted(self: MemorySource, tp: Tp, position: int) -> EndOffset | None:
+    def noted(self: MemorySource, tp: Tp) -> EndQuestion:
         asked.append(kafka.clock.shift)
-        return drained(self, tp, position)
+        return end(self, tp)
 
     send(kafka, "u", (1, False))
     async with AsyncExitStack() as stack:
-        stack.enter_context(patch.object(MemorySource, "drained", noted))
+        stack.enter_context(patch.object(MemorySource, "end", noted))
         app = await stack.enter_async_context(running(kafka, settings(policy=EXPIRING)))
         await until(lambda: len(app.tables["D"]) == 1)
         with kafka.lock:
@@ -441,15 +441,15 @@ async def test_open_transaction_in_the_input_delays_expiry_until_it_ends() -> No
     """W-82: the end offset is the one of a read_uncommitted reader."""
     kafka = MemoryKafka(partitions=1)
     asked: list[int] = []
-    drained = MemorySource.drained
+    end = MemorySource.end
 
-    def noted(self: MemorySource, tp: Tp, position: int) -> EndOffset | None:
+    def noted(self: MemorySource, tp: Tp) -> EndQuestion:
         asked.append(kafka.clock.now)
-        return drained(self, tp, position)
+        return end(self, tp)
 
     send(kafka, "u", (1, False))
     async with AsyncExitStack() as stack:
-        stack.enter_context(patch.object(MemorySource, "drained", noted))
+        stack.enter_context(patch.object(MemorySource, "end", noted))
         app = await stack.enter_async_context(running(kafka, settings(policy=EXPIRING)))
         await until(lambda: len(app.tables["D"]) == 1)
         with kafka.lock:

@@ -34,7 +34,7 @@ from uow.processor.engine.owned_partitions import OwnedPartitions
 from uow.processor.engine.ports import (
     Committed,
     Doubt,
-    EndOffset,
+    EndQuestion,
     Plan,
     StaleGeneration,
     Tp,
@@ -533,24 +533,19 @@ def revoked_partitions_keep_their_state(original: Any) -> Any:
     return wrong
 
 
-@defect(SimSource, "drained")
+@defect(SimSource, "end")
 def expiry_by_the_wall_clock_during_backlog(original: Any) -> Any:
-    def wrong(self: SimSource, tp: Tp, position: int) -> EndOffset:
-        return EndOffset(position, self.ask(tp))
-
-    return wrong
+    return lambda self, tp: EndQuestion(self.ask(tp), lambda: 0)
 
 
-@defect(SimSource, "drained")
+@defect(SimSource, "end")
 def end_offset_is_asked_before_the_clock(original: Any) -> Any:
     """The wall clock is taken after the end offset: what arrived between the two is not seen (W-82)."""
 
-    def wrong(self: SimSource, tp: Tp, position: int) -> EndOffset | None:
-        end = original(self, tp, position)
-        if end is None:
-            return None
+    def wrong(self: SimSource, tp: Tp) -> EndQuestion:
+        question = original(self, tp)
         self.process.actor.wait(timeout_ms=50)
-        return EndOffset(end.offset, self.ask(tp))
+        return EndQuestion(self.ask(tp), question.answer)
 
     return wrong
 
@@ -560,8 +555,8 @@ def asking_again_waits_for_the_wall_clock(original: Any) -> Any:
     """A clock that is put right stalls expiry until it is where it was (W-83)."""
 
     def wrong(self: Driver) -> None:
-        clock = self._clock
-        with patch.object(clock, "monotonic_ms", clock.now_ms):
+        kind = type(self._clock)
+        with patch.object(kind, "monotonic_ms", kind.now_ms):
             original(self)
 
     return wrong
@@ -698,14 +693,14 @@ def component_ids_are_forgotten_in_a_restore(original: Any) -> Any:
     return wrong
 
 
-@defect(SimSource, "drained")
+@defect(SimSource, "end")
 def tick_does_not_wait_for_commands(original: Any) -> Any:
     """A partition whose commands lie unread counts as read to its end: an `extend` that came in time is too late."""
 
-    def wrong(self: SimSource, tp: Tp, position: int) -> EndOffset | None:
+    def wrong(self: SimSource, tp: Tp) -> EndQuestion:
         if tp.topic == run.TOPICS.commands:
-            return EndOffset(position, self.process.clock.at(tp))
-        return original(self, tp, position)
+            return EndQuestion(self.process.clock.at(tp), lambda: 0)
+        return original(self, tp)  # type: ignore[no-any-return]
 
     return wrong
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.core import test_commands, test_ordered_units
 from tests.core.script import c, told
-from tests.engine import test_commands_restored, test_taken_while_rules_are_read
+from tests.engine import test_commands_restored, test_looks, test_taken_while_rules_are_read
 from tests.rules import test_router
 from tests.sim import broken_routers, broken_rules
 from tests.sim.catching_seeds import CATCHING_SEEDS
@@ -39,6 +39,7 @@ RARE: Mapping[str, Callable[[], None]] = {
     "group_row_stays_where_all_other_rows_went_before": lambda: (
         test_commands_restored.test_rows_go_with_their_group_and_no_others_w203([[c(3)], told("waive", seq=2)])
     ),
+    "asking_again_waits_for_the_wall_clock": test_looks.check_a_clock_that_is_put_right_stalls_no_limit,
     "partition_that_goes_while_rules_are_read_ends_the_worker": (
         test_taken_while_rules_are_read.check_rules_are_read_of_what_is_left
     ),

@@ -357,6 +357,16 @@ SETTINGS: tuple[Setting, ...] = (
         (),
         "Ids of the rules that it asks, by their priority; if empty, all of them.",
     ),
+    Setting(
+        ROUTER,
+        "input_stall_ms",
+        ValueType.INTEGER,
+        60_000,
+        "Time for which limits of time of groups by rule wait for a partition of an input that makes no progress: no router runs, it is blocked, it has "
+        "no leader, or an open transaction holds it back. Then they go on without it, until it moves.",
+        between(5_000, 86_400_000),
+        "one that makes progress is waited for, however far behind it is",
+    ),
     _choice(
         "handling_policy",
         policies.HandlingPolicy,

@@ -1,0 +1,201 @@
+"""Limits of time of groups by rule are late, never absent: what delays them, and for how long (B-218). Brokers that answer by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import confluent_kafka as ck
+import pytest
+
+from uow.processor.engine.ports import Tp
+from uow.processor.kafka.log_ends import LogEnds
+from uow.processor.kafka.router_positions import STEPS, RouterPositions
+
+LIMIT = 60_000
+INPUTS = {"D": ("a", "b"), "E": ("e",)}
+START = 1_000_000
+
+
+class Routers:
+    """Inputs with one record a millisecond, and a router that is told how far it is.
+
+    Attributes:
+        lag: Milliseconds by which the router of a partition is behind; None: it stands.
+        hanging: Partitions whose leader does not answer.
+        takes: Milliseconds from a question to its answer.
+    """
+
+    def __init__(self) -> None:
+        self.now, self.takes = 0, 0
+        self.counts = {"a": 2, "b": 1, "e": 1}
+        self.lag: dict[Tp, int | None] = {}
+        self.stands_at: dict[Tp, int] = {}
+        self.hanging: set[Tp] = set()
+        self.is_coordinator_silent = False
+        self._under_way: list[tuple[int, Tp | None, Future[Any], Callable[[], Any]]] = []
+        ends = LogEnds(self._ends, lambda: self.now)
+        starts = LogEnds(self._starts, lambda: self.now)
+        limits = lambda topic: dict.fromkeys(INPUTS[topic], LIMIT)  # noqa: E731
+        self.positions_of = RouterPositions(self, ends, starts, limits, lambda: float(self.now))
+
+    def _later(self, tp: Tp | None, answer: Callable[[], Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._under_way.append((self.now + self.takes, tp, future, answer))
+        return future
+
+    def partitions(self, name: str) -> Future[Any]:
+        return self._later(None, lambda: dict.fromkeys(range(self.counts[name])))
+
+    def positions(self) -> Future[Mapping[Tp, int]]:
+        tps = [Tp(name, number) for name, count in self.counts.items() for number in range(count)]
+        return self._later(Tp("group", 0), lambda: {tp: at for tp in tps if (at := self._position(tp)) > 0})
+
+    def _position(self, tp: Tp) -> int:
+        lag = self.lag.get(tp, 0)
+        if lag is None:
+            return self.stands_at.setdefault(tp, self.now)
+        self.stands_at.pop(tp, None)
+        return max(0, self.now - lag)
+
+    def _ends(self, tps: Sequence[Tp], timeout: float) -> dict[Tp, Future[Any]]:
+        at = self.now
+        return {tp: self._later(tp, lambda: SimpleNamespace(offset=at)) for tp in tps}
+
+    def _starts(self, tps: Sequence[Tp], timeout: float) -> dict[Tp, Future[Any]]:
+        return {tp: self._later(tp, lambda: SimpleNamespace(offset=0)) for tp in tps}
+
+    def _is_silent(self, tp: Tp | None) -> bool:
+        return tp in self.hanging or (tp == Tp("group", 0) and self.is_coordinator_silent)
+
+    def turn(self, topic: str = "D", ms: int = 20) -> int:
+        """A turn of a worker in which something is due: by how much limits of time are late, ms."""
+        self.now += ms
+        for late in [each for each in self._under_way if self.now - each[0] > 5_000 and each[1] == Tp("group", 0)]:
+            self._under_way.remove(late)
+            late[2].set_exception(ck.KafkaException(ck.KafkaError(ck.KafkaError._TIMED_OUT)))
+        for each in [each for each in self._under_way if each[0] <= self.now and not self._is_silent(each[1])]:
+            self._under_way.remove(each)
+            each[2].set_result(each[3]())
+        return START + self.now - self.positions_of.settled(topic, START + self.now)
+
+    def turns(self, ms: int, topic: str = "D") -> list[int]:
+        return [self.turn(topic) for _ in range(ms // 20)]
+
+
+@pytest.mark.parametrize("lag", [0, 9_000, 10_200, 45_000, 300_000])
+def test_a_router_that_is_behind_and_goes_on_delays_limits_by_as_much_and_not_for_ever_b218(lag: int) -> None:
+    """At 10.2 s nothing was ever settled, since the look that would be reached was always thrown away for newer ones."""
+    routers = Routers()
+    routers.lag[Tp("a", 0)] = lag
+    routers.turns(lag + 2_000)
+    late = routers.turns(2 * lag + 2_000)
+    assert min(late) >= lag - 20
+    assert max(late) <= lag * (1 + 3 / STEPS) + 1_000
+    assert not routers.positions_of.stalled
+
+
+def test_a_partition_that_nobody_routes_is_waited_for_as_long_as_the_setting_says_and_told_b218() -> None:
+    routers = Routers()
+    routers.turns(1_000)
+    routers.lag[Tp("a", 1)] = None
+    late = routers.turns(LIMIT + 5_000)
+    assert max(late[: (LIMIT - 2_000) // 20]) > LIMIT - 4_000, "so long it is waited for"
+    assert max(late[-100:]) < 1_000, "and no longer"
+    assert routers.positions_of.stalled.keys() == {Tp("a", 1)}
+    routers.lag[Tp("a", 1)] = 0
+    assert max(routers.turns(2_000)[-50:]) < 1_000
+    assert not routers.positions_of.stalled
+
+
+def test_one_that_moves_again_is_waited_for_again_b218() -> None:
+    routers = Routers()
+    routers.turns(1_000)
+    routers.lag[Tp("a", 1)] = None
+    routers.turns(LIMIT + 5_000)
+    routers.lag[Tp("a", 1)] = 30_000
+    assert min(routers.turns(5_000)[-100:]) > 25_000
+
+
+def test_only_what_an_input_feeds_is_delayed_b218() -> None:
+    routers = Routers()
+    routers.turns(1_000), routers.turns(1_000, "E")
+    routers.lag[Tp("a", 1)] = None
+    routers.turns(10_000)
+    assert max(routers.turns(2_000, "E")[50:]) < 1_000
+
+
+def test_a_router_that_nobody_runs_delays_limits_no_longer_than_one_partition_that_stands_b218() -> None:
+    routers = Routers()
+    for tp in (Tp("a", 0), Tp("a", 1), Tp("b", 0)):
+        routers.lag[tp] = None
+        routers.stands_at[tp] = 0
+    assert max(routers.turns(LIMIT + 5_000)[-100:]) < 1_000
+    assert len(routers.positions_of.stalled) == 3
+
+
+def test_a_leader_that_hangs_is_waited_for_like_a_partition_that_stands_b218() -> None:
+    routers = Routers()
+    routers.turns(1_000)
+    routers.hanging.add(Tp("b", 0))
+    assert max(routers.turns(LIMIT + 5_000)[-100:]) < 1_000
+    assert routers.positions_of.stalled.keys() == {Tp("b", 0)}
+    routers.hanging.clear()
+    assert max(routers.turns(2_000)[-50:]) < 1_000
+    assert not routers.positions_of.stalled
+
+
+def test_a_silent_coordinator_of_the_routers_stops_no_limits_for_ever_b218() -> None:
+    routers = Routers()
+    routers.is_coordinator_silent = True
+    assert max(routers.turns(2 * LIMIT)[-100:]) < 1_000
+
+
+@pytest.mark.parametrize("takes", [500, 4_000])
+def test_slow_answers_delay_limits_by_a_few_of_them_b218(takes: int) -> None:
+    routers = Routers()
+    routers.takes = takes
+    routers.turns(4 * takes)
+    assert max(routers.turns(10 * takes)) <= 3 * takes + 500
+
+
+def test_a_new_partition_is_waited_for_like_an_old_one_b218() -> None:
+    routers = Routers()
+    routers.turns(1_000)
+    routers.counts["b"] = 2
+    routers.lag[Tp("b", 1)] = None
+    routers.stands_at[Tp("b", 1)] = 0
+    created = routers.now
+    for _ in range(250):
+        late = routers.turn()
+        assert routers.now - late <= created, "what lies there arrived after it was made"
+
+
+def test_what_moved_while_nobody_looked_is_not_passed_over_b218() -> None:
+    """News of the routers from before a long silence tell nothing about now."""
+    routers = Routers()
+    routers.turns(1_000)
+    routers.lag[Tp("a", 1)] = None
+    routers.turns(LIMIT + 5_000)
+    assert routers.positions_of.stalled
+    routers.now += 3_600_000
+    assert not routers.positions_of.stalled, "old news are not told"
+    routers.lag[Tp("a", 1)] = 1_000
+    late = routers.turns(500)
+    assert min(late) >= 980
+
+
+def test_a_question_that_a_broker_refuses_stops_no_limits_for_ever_b218(caplog: pytest.LogCaptureFixture) -> None:
+    routers = Routers()
+
+    def refused(name: str) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_exception(ck.KafkaException(ck.KafkaError(ck.KafkaError.UNKNOWN_TOPIC_OR_PART)))
+        return future
+
+    routers.partitions = refused  # type: ignore[method-assign]
+    assert max(routers.turns(LIMIT + 5_000)[-100:]) < 1_000
+    assert routers.positions_of.stalled.keys() == {Tp("a", -1), Tp("b", -1)}
+    assert len(caplog.records) < 20
