@@ -93,7 +93,13 @@ class Driver(PollLoop):
         self._set_aside = set_aside or SetAsideLimit()
         self._asides: dict[Tp, tuple[int, InternalError]] = {}
         self._has_more = False
-        self._marks: dict[Tp, tuple[Batch, dict[Tp, int | None]]] = {}
+        self._waits_for_answers = False
+        self._upkeep: dict[Tp, tuple[int, EndQuestion]] = {}
+
+    @property
+    def unrestored(self) -> int:
+        """The number of partitions that were assigned, and are neither restored nor blocked yet. Any thread may ask."""
+        return self._partitions.unrestored
 
     def _topics(self) -> Sequence[str]:
         return self._inputs.components
@@ -123,8 +129,10 @@ class Driver(PollLoop):
         self._partitions.restore_assigned()
         self._ports.targets.look()
         # Every task is as committed, and the source reads on at its positions. Only partitions that are not paused are fetched.
-        poll = self._source.read(self._poll_records, 0.0 if self._has_more else READ_TIMEOUT_S)
-        self._has_more = False
+        is_asking = self._waits_for_answers or self._partitions.is_asking
+        timeout = 0.0 if self._has_more else ANSWER_S if is_asking else READ_TIMEOUT_S
+        poll = self._source.read(self._poll_records, timeout)
+        self._has_more = self._waits_for_answers = False
         # A rebalance inside `read` has dropped the tasks of its partitions; records of the poll may still belong to them.
         waiting = self._partitions.waiting
         if poll is not None:

@@ -57,6 +57,16 @@ class OwnedPartitions:
         return self._assignment.rebalances
 
     @property
+    def unrestored(self) -> int:
+        """The number of partitions that were assigned, and are neither restored nor blocked yet. Any thread may ask."""
+        return len(self._assignment.unrestored)
+
+    @property
+    def is_asking(self) -> bool:
+        """True if brokers have just been asked about partitions to be restored."""
+        return self._assignment.is_soon(self._clock.monotonic_ms())
+
+    @property
     def unblocked_tasks(self) -> dict[Tp, Task]:
         """The tasks of partitions that are not blocked."""
         return {tp: task for tp, task in self.tasks.items() if tp not in self.quarantine}
@@ -91,7 +101,7 @@ class OwnedPartitions:
         """
         if not self._assignment.is_due(self._clock.monotonic_ms()):
             return
-        self._assignment.announce()
+        self._assignment.announce(self._clock.monotonic_ms())
         began = self._clock.monotonic_ms()
         tps = sorted(self._ports.ready(sorted(self._assignment.pending)))
         self._assignment.looked(began, self._clock.monotonic_ms())

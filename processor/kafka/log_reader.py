@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -27,17 +28,15 @@ from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.consumed import apart, by_partition
 from uow.processor.kafka.error_table import Meaning, is_passing, meaning_of
 from uow.processor.kafka.leader_epochs import UNKNOWN, LeaderEpochs, was_cut
-from uow.processor.kafka.log_offsets import Answers, LogOffsets
+from uow.processor.kafka.log_ends import LogEnds, Question, monotonic_ms
+from uow.processor.kafka.log_offsets import LogOffsets
 
 log = logging.getLogger("uow.reader")
-
-Question = Callable[[Sequence[Tp], float], Answers]
 
 CHUNK = 10_000
 REQUEST_S = 5.0
 RETRY_S = 0.1
-READY_ANSWER_S = 0.3
-"""Longest a question before a restore may keep the partitions that are read waiting."""
+NO_ANSWER = "no broker answers for its topics"
 SAY_AFTER_S = 10.0
 """A read whose position stands still this long says why: most often an open transaction of a dead worker (ER-10)."""
 
@@ -253,7 +252,8 @@ class Readiness:
     """The partitions that can be restored without waiting for others: a port of the driver (`uow.processor.engine.driver.Ports.ready`).
 
     A restore must read to the end offset of each log; it stands before the open transaction of a worker that died, until that times out
-    (ER-10), and before a partition that has no leader. This asks beforehand, in no time. It decides nothing: the restore asks again.
+    (ER-10), and before a partition that has no leader. This asks beforehand, for all at once, and does not wait: what is not answered yet counts at the
+    next look. It decides nothing: the restore asks again.
 
     Args:
         clients: Makes the handle.
@@ -261,49 +261,68 @@ class Readiness:
     """
 
     def __init__(self, clients: Clients, logs: Callable[[Tp], tuple[Sequence[Tp], int]]) -> None:
-        self._offsets, self._logs = LogOffsets(clients), logs
-        self._since: dict[Tp, float] = {}
+        offsets = LogOffsets(clients)
+        self._ends, self._stable, self._logs = LogEnds(offsets.ends), LogEnds(offsets.stable_ends), logs
+        self._looks: dict[Tp, _Look] = {}
+        self._said = 0.0
 
     def ready(self, tps: Sequence[Tp]) -> list[Tp]:
-        """Those of them that need not wait. Answers within `READY_ANSWER_S`, or says no."""
-        until = time.monotonic() + READY_ANSWER_S
-        logs = {tp: self._logs(tp) for tp in tps}
-        asked = {tp: self._offsets.ends(all_of_them, REQUEST_S) for tp, (all_of_them, _) in logs.items()}
-        ends = {tp: found for tp, answers in asked.items() if (found := _answered(answers, until)) is not None}
-        asked = {tp: self._offsets.stable_ends(logs[tp][0][: logs[tp][1]], REQUEST_S) for tp in ends}
-        stable = {tp: found for tp, answers in asked.items() if (found := _answered(answers, until)) is not None}
-        return [tp for tp in tps if self._is_ready(tp, ends.get(tp, {}), stable.get(tp))]
+        """Those of them that need not wait."""
+        now = monotonic_ms()
+        self._looks = {tp: self._looks.get(tp) or _Look(now, now) for tp in tps}
+        obstacles = {tp: self._obstacle(tp, look) for tp, look in self._looks.items()}
+        self._ends.send()
+        self._stable.send()
+        ready = [tp for tp, why in obstacles.items() if why is None]
+        for tp in ready:
+            del self._looks[tp]
+        self._tell({tp: why for tp, why in obstacles.items() if why is not None}, now)
+        return ready
 
-    def _is_ready(self, tp: Tp, ends: Mapping[Tp, int], stable: Mapping[Tp, int] | None) -> bool:
+    def _obstacle(self, tp: Tp, look: _Look) -> str | None:
+        """The reason why a partition has to wait; None if there is none. One whose question fails for good is left to the restore, which reports it."""
+        logs, count = self._logs(tp)
+        ends = self._offsets(self._ends, logs, look.since)
+        if ends is None:
+            return NO_ANSWER
+        if look.stable_since is None:
+            look.stable_since = (
+                monotonic_ms()
+            )  # behind the ends, or what was appended between the two looks like an open transaction
+        stable = self._offsets(self._stable, logs[:count], look.stable_since)
         if stable is None:
-            return self._waits(tp, "no broker answers for its topics")
+            return NO_ANSWER
         for log, at in stable.items():
             if at < ends.get(log, 0):
-                return self._waits(tp, f"a transaction is open in {log.topic}/{log.partition} at offset {at}")
-        self._since.pop(tp, None)
-        return True
+                look.since, look.stable_since = monotonic_ms(), None
+                return f"a transaction is open in {log.topic}/{log.partition} at offset {at}"
+        return None
 
-    def _waits(self, tp: Tp, why: str) -> bool:
-        """Not ready. Logs the reason now and then."""
-        now = time.monotonic()
-        if now - self._since.setdefault(tp, now) > SAY_AFTER_S:
-            self._since[tp] = now
-            log.warning("%s/%d is not restored yet: %s", *tp, why)
-        return False
-
-
-def _answered(answers: Answers, until: float) -> dict[Tp, int] | None:
-    """End offsets; None while one of them is not known yet. One whose question fails for good is left out: the restore reports it."""
-    found = {}
-    for tp, answer in answers.items():
-        try:
-            found[tp] = answer.result(max(0.0, until - time.monotonic())).offset
-        except TimeoutError:
+    @staticmethod
+    def _offsets(side: LogEnds, logs: Sequence[Tp], since: float) -> dict[Tp, int] | None:
+        """None while one of them is not known."""
+        answers = {log: side.answer(log, since) for log in logs}
+        if any(answer is None and side.failure(log) is None for log, answer in answers.items()):
             return None
-        except ck.KafkaException as failure:
-            if is_passing(failure.args[0]):
-                return None
-    return found
+        return {log: answer.offset for log, answer in answers.items() if answer is not None}
+
+    def _tell(self, obstacles: Mapping[Tp, str], now: float) -> None:
+        """One line now and then, for all that wait for long."""
+        waiting = [tp for tp in obstacles if now - self._looks[tp].began > SAY_AFTER_S * 1000]
+        if waiting and now - self._said > SAY_AFTER_S * 1000:
+            self._said = now
+            first = min(waiting)
+            others = f", and {len(waiting) - 1} others" if len(waiting) > 1 else ""
+            log.warning("%s/%d is not restored yet: %s%s", *first, obstacles[first], others)
+
+
+@dataclass(slots=True)
+class _Look:
+    """A partition before its restore: since when it has been looked at, and since when both kinds of ends are asked for, monotonic ms."""
+
+    began: float
+    since: float
+    stable_since: float | None = None
 
 
 def recorded_hints(clients: Clients, topic: str, partitions: int) -> list[Hints]:

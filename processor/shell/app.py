@@ -84,6 +84,7 @@ class UowApp(faust.App):
         new_ports: Makes the ports.
         make_router: Makes the router; None: this worker routes nothing.
         router_ready: It has its partitions, or there is none.
+        restored: Every partition that was assigned has been restored once, or is blocked.
     """
 
     worker_settings: WorkerSettings
@@ -91,6 +92,7 @@ class UowApp(faust.App):
     new_ports: NewPorts
     make_router: NewRouter | None
     router_ready: Event
+    restored: Event
 
     def new_driver(self, runner: TaskRunner) -> Driver:
         """The poll loop for this app, not started yet."""
@@ -190,7 +192,7 @@ def create_app(
     overrides = Counter(each.destination for each in settings.overrides)
     destinations = {each.components: name for name, each in topics.items()}
     app.status = WorkerStatus(settings.worker_name, destinations, overrides=overrides)
-    app.make_router, app.router_ready = new_router, Event()
+    app.make_router, app.router_ready, app.restored = new_router, Event(), Event()
     for name, each in topics.items():
         table = app.Table(
             name,

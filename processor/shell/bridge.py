@@ -63,6 +63,7 @@ class Bridge:
         self._waiting: Sequence[Batch] = ()
         self._planned = 0.0
         self.driver: Driver = app.new_driver(self)
+        self._status.read_unrestored = lambda: self.driver.unrestored
         self._router: Router | None = app.new_router(
             partial(self._note, app.router_ready.set), partial(self._note, self._on_router_finished)
         )
@@ -169,6 +170,8 @@ class Bridge:
         await app.on_partitions_assigned.send({TP(*tp) for tp in tasks})
         app.on_rebalance_return()
         app.on_rebalance_end()
+        if not self.driver.unrestored:
+            app.restored.set()
         if tasks:
             log.info(
                 "restored: %s",

@@ -175,6 +175,8 @@ class UowWorker(faust.Worker):
         """Partitions are owned and restored, or we are a spare; the same of the router's, if there is one."""
         await super().on_startup_finished()
         if not self._signals:
+            await self.uow_app.wait_for_stopped(self.uow_app.restored)
+        if not self._signals:
             await self.uow_app.wait_for_stopped(self.uow_app.router_ready)
         if not self._signals:
             print(f"worker {self.uow_app.status.worker_name} ready", flush=True)

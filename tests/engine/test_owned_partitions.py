@@ -10,7 +10,7 @@ import pytest
 
 from tests.core.streams import context_of, policy_of
 from tests.fake_record import FakeRecord
-from uow.processor.engine.assignment import LOOK_AGAIN_MS
+from uow.processor.engine.assignment import LOOK_AGAIN_MS, SOON_MS
 from uow.processor.engine.batch import Task
 from uow.processor.engine.driver_ports import Ports
 from uow.processor.engine.input_topics import InputTopics
@@ -117,7 +117,9 @@ def test_what_would_wait_for_others_is_looked_at_again_later_and_the_others_are_
     worker = OwningWorker(unready={P1})
     worker.owned.assign([P0, P1])
     worker.owned.restore_assigned()
-    assert (worker.restored, worker.fetched) == ([[0]], {P0, C0})
+    assert (worker.restored, worker.fetched, worker.owned.unrestored) == ([[0]], {P0, C0}, 1)
+    worker.now += SOON_MS
+    worker.owned.restore_assigned()
     worker.unready.clear()
     worker.now += LOOK_AGAIN_MS - 1
     worker.owned.restore_assigned()
@@ -125,6 +127,7 @@ def test_what_would_wait_for_others_is_looked_at_again_later_and_the_others_are_
     worker.now += 1
     worker.owned.restore_assigned()
     assert (worker.restored, worker.fetched) == ([[0], [1]], {P0, C0, P1, C1})
+    assert worker.owned.unrestored == 0
 
 
 def test_nothing_is_fetched_during_a_restore_and_afterwards_what_was_fetched_before(worker: OwningWorker) -> None:

@@ -62,8 +62,32 @@ def test_partition_without_a_leader_is_not_waited_for_by_those_that_have_one(
     wait_for(lambda: sorted(readiness.ready([LOG, other])) == [LOG, other])
     cluster.lead(LOG.topic, 0, broker=-1)
     wait_for(lambda: readiness.ready([LOG, other]) == [other])
+    assert readiness.ready([LOG]) == []
     cluster.lead(LOG.topic, 0)
-    wait_for(lambda: sorted(readiness.ready([LOG, other])) == [LOG, other])
+    wait_for(lambda: readiness.ready([LOG]) == [LOG])
+
+
+@pytest.mark.parametrize("round_trip_ms", [160, 500])
+def test_brokers_far_away_keep_no_partition_from_being_restored(
+    cluster: MockCluster, clients: Clients, round_trip_ms: int
+) -> None:
+    """Two answers were wanted within 0.3 s, and late ones thrown away: over a slow line a worker never began."""
+    cluster.slow(round_trip_ms)
+    both = [LOG, Tp(LOG.topic, 1)]
+    readiness = Readiness(clients, lambda tp: ([tp], 1))
+    wait_for(lambda: sorted(readiness.ready(both)) == both)
+
+
+def test_many_partitions_that_wait_are_told_in_one_line(
+    clients: Clients, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line each was 217 at a start with 256 partitions."""
+    monkeypatch.setattr(log_reader, "SAY_AFTER_S", 0.0)
+    readiness = Readiness(clients, lambda tp: ([tp], 1))
+    tps = [Tp(LOG.topic, number) for number in range(2, 50)]  # have no leader, since they are not there
+    wait_for(lambda: not readiness.ready(tps) and caplog.records)
+    lines = [record.getMessage() for record in caplog.records if "not restored yet" in record.getMessage()]
+    assert lines[0] == f"{LOG.topic}/2 is not restored yet: no broker answers for its topics, and 47 others"
 
 
 def test_topic_that_is_not_there_is_for_the_restore_to_tell(clients: Clients) -> None:
