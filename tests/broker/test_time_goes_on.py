@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from tests.broker.routed_places import RoutedPlace
 from tests.broker.worker_places import Destination
 from tests.processes import PATIENCE_S, wait_for
+from uow.cli.main import main
 
 pytestmark = pytest.mark.timeout(300)
 STALL_MS = 5_000
@@ -97,6 +99,8 @@ def test_an_open_transaction_in_an_input_delays_limits_for_a_bounded_time_and_is
     assert (worker.health()["status"], [*worker.health()["why"]]) == ("stalled", [where])
     metric = f'uow_input_stalled_seconds{{partition="1",topic="{routed.inputs["first"]}"}}'
     assert worker.metric(metric) >= STALL_MS / 1000
+    told = CliRunner().invoke(main, ["doctor", "-c", str(place.config)])
+    assert f"{where}: a transaction that began at offset 0 holds back 1 records" in " ".join(told.output.split())
     holding.commit_transaction(PATIENCE_S)
     wait_for(lambda: "held" in given_up(routed))
     routed.send([("second", "later", b"<a/>")])

@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from uow.config.loading import Settings
+from uow.ops.consumer_groups import committed_rows
 from uow.ops.destination_logs import log_reader, task_context
 from uow.ops.findings import CheckResult, Finding, ok
 from uow.ops.inspect import StableReader, waiting
@@ -33,7 +34,9 @@ from uow.processor.engine.settings_record import (
     recorded,
 )
 from uow.processor.engine.task import PartitionTask
+from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.leader_epochs import CUT_OFF
+from uow.processor.kafka.log_offsets import LogOffsets, offset_of
 from uow.processor.kafka.log_reader import KafkaLogReader
 from uow.processor.kafka.rule_log import open_rule_log
 from uow.processor.kafka.worker_settings import CLOCK_LEAD_MS
@@ -150,6 +153,33 @@ def _routers(settings: Settings, client: AdminClient) -> Iterator[Finding]:
     yield from _deviations(deviations)
     if not deviations:
         yield ok(f"routers: {len(specs)} topics are right")
+    yield from _held_inputs(settings, client)
+
+
+def _held_inputs(settings: Settings, client: AdminClient) -> Iterator[Finding]:
+    """Inputs of which all is routed that can be read, while an open transaction holds back the rest: limits of time go on without it after a while."""
+    routers = settings.worker("").of_routers
+    offsets = LogOffsets(Clients(routers))
+    topics = client.list_topics(timeout=ANSWER_S).topics
+    there = [name for name in routers.inputs if name in topics]
+    tps = [Tp(name, number) for name in there for number in topics[name].partitions]
+    try:
+        stable = {tp: offset_of(tp.topic, answer) for tp, answer in offsets.stable_ends(tps, ANSWER_S).items()}
+        ends = {tp: offset_of(tp.topic, answer) for tp, answer in offsets.ends(tps, ANSWER_S).items()}
+        rows = committed_rows(client, routers.application_id)
+    except KafkaException as failure:
+        yield Finding(
+            CheckResult.WRONG, f"routers: how far they are is not known: {_text(failure)}", "look at the brokers"
+        )
+        return
+    positions = {Tp(row.topic, row.partition): row.offset for row in rows}
+    for tp, at in stable.items():
+        if at < ends[tp] and positions.get(tp, 0) >= at:
+            held = (
+                f"{tp.topic}/{tp.partition}: a transaction that began at offset {at} holds back {ends[tp] - at} records"
+            )
+            remedy = "it ends with its time-out, at the latest; limits of time of groups by rule go on without it after input_stall_ms"
+            yield Finding(CheckResult.LOOK, held, remedy)
 
 
 def _rules(settings: Settings, topics: Collection[str]) -> Iterator[Finding]:
