@@ -16,7 +16,7 @@ from tests.shell.whole_worker import in_a_loop, running, send, until
 from uow.processor.engine.ports import Headers, Tp
 from uow.processor.engine.task import PartitionTask
 from uow.processor.shell.monitor import METRICS, WorkerStatus, registry_for
-from uow.processor.shell.pages import groups_view, is_known, web_address
+from uow.processor.shell.pages import groups_view, health_view, is_known, web_address
 from uow.topics.order_state import OrderState, PartitionOrder
 from uow.topics.partitioner import partition_for
 
@@ -203,3 +203,13 @@ def test_addresses_this_machine_and_given_names_are_known(host: str) -> None:
 )
 def test_any_other_name_is_strange(host: str) -> None:
     assert not is_known(host, ["worker-a.svc"])
+
+
+def test_health_tells_of_partitions_that_wait_for_their_restore_and_of_inputs_that_stand_b218() -> None:
+    status = WorkerStatus("0")
+    assert health_view(status) == {"status": "OK"}
+    status.read_stalled = lambda: {Tp("events", 1): 61_000, Tp("gone", -1): 90_000}
+    told = health_view(status)
+    assert (told["status"], [*told["why"]]) == ("stalled", ["events/1", "gone"])
+    status.read_unrestored = lambda: 217
+    assert health_view(status) == {"status": "restoring", "why": "217 partitions are not restored yet"}
