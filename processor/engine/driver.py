@@ -309,7 +309,17 @@ class Driver(PollLoop):
         looks = self._ticks.looks
         chosen = self._ticks.choose(reached)
         self._has_more |= len(chosen) < len(reached)
-        batches = [Batch(tp, Work.TICK, asked_at=looks[tp].asked_at, settled=looks[tp].settled) for tp in chosen]
+        batches = []
+        for tp in chosen:
+            then, still = looks[tp].settled, settled(tp.topic)  # a new version of the rules may have added an input
+            batches.append(
+                Batch(
+                    tp,
+                    Work.TICK,
+                    asked_at=looks[tp].asked_at,
+                    settled=then if then is None or still is None else min(then, still),
+                )
+            )
         self._process(batches, token)
         for batch in batches:
             if batch.outcome is None:
@@ -333,7 +343,9 @@ class Driver(PollLoop):
                 self._waits_for_answers = True
                 return False
             questions = {each: self._source.end(each) for each in positions}
-            look = ticks.look(tp, Look(questions[tp].asked_at, settled, now, questions, monotonic))
+            # Later than any of these: the clock may have come from a predecessor, whose records nobody has read here.
+            latest = max(now, task.clock, *(each.asked_at for each in questions.values()))
+            look = ticks.look(tp, Look(questions[tp].asked_at, settled, latest, questions, monotonic))
             if look.asked_at <= deadline:  # by the clock of this partition it is not that late yet
                 ticks.put_off(tp, monotonic)
         if look.is_reached(self._source, positions, task.clock):

@@ -32,7 +32,7 @@ class Look:
     Attributes:
         asked_at: The wall clock just before, epoch ms: what is due by then may close.
         settled: As of `Batch`.
-        latest: A record with an append time after this came after all that counts.
+        latest: A record that is read after the look, with an append time after this, came after all that counts.
         questions: By topic partition, that of `D.components` first.
         ends: The answers, as far as they are known.
         checked: When the questions were put, or put again, monotonic ms.
@@ -52,6 +52,8 @@ class Look:
             source: Knows how far it has read.
             positions: Next offset by topic partition.
             clock: Of the partition: the latest append time that was read, and believed.
+
+        For groups by rule only the ends count: the routers committed their records before the look, whatever any clock says.
         """
         components = next(iter(self.questions))
         for tp, question in self.questions.items():
@@ -59,7 +61,7 @@ class Look:
                 self.ends[tp] = min(end, self.ends.get(tp, end))
         return all(
             (tp in self.ends and source.has_read(tp, position, self.ends[tp]))
-            or (tp == components and clock > self.latest)
+            or (tp == components and self.settled is None and clock > self.latest)
             for tp, position in positions.items()
         )
 

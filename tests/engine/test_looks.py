@@ -10,7 +10,7 @@ import pytest
 from tests.core.script import context_of, policy_of
 from tests.engine.test_long_restores import P0, P1, RestoringDriver, Watched
 from tests.shell.memory_kafka import MemoryKafka
-from uow.processor.engine.batch import Batch, Task
+from uow.processor.engine.batch import Batch, Task, Work
 from uow.processor.engine.driver_ports import Wanted
 from uow.processor.engine.ports import EndQuestion, Poll, Tp
 from uow.processor.engine.task import PartitionTask
@@ -25,14 +25,14 @@ class Leaders(Watched):
 
     Attributes:
         takes: That time, ms, by partition of either topic.
-        hanging: Partitions that are not told at all.
+        hanging: Partitions, of both topics or of one, that are not told at all.
         asked: Number of questions by partition of `D.components`.
     """
 
     def __init__(self, kafka: MemoryKafka, name: str) -> None:
         super().__init__(kafka, name)
         self.takes = 0
-        self.hanging: set[int] = set()
+        self.hanging: set[int | Tp] = set()
         self.asked: dict[Tp, int] = {}
 
     def read(self, limit: int, timeout: float) -> Poll | None:
@@ -43,7 +43,7 @@ class Leaders(Watched):
         question, known = super().end(tp), self.kafka.clock.now + self.takes
 
         def answer() -> int | None:
-            is_known = tp.partition not in self.hanging and self.kafka.clock.now >= known
+            is_known = not self.hanging.intersection({tp, tp.partition}) and self.kafka.clock.now >= known
             return question.answer() if is_known else None
 
         return EndQuestion(question.asked_at, answer)
@@ -142,6 +142,94 @@ def test_a_record_that_came_after_a_look_tells_as_much_as_its_end_w82(world: Tim
     assert [look.is_reached(world.leaders, positions, clock) for clock in (0, 110, 111)] == [False, False, True]
     look = Look(100, None, 110, {P0: silent, commands: silent}, 0)
     assert not look.is_reached(world.leaders, positions, 111)
+
+
+def test_what_is_appended_between_the_clock_and_the_question_does_not_reach_the_look_w82(world: TimedDriver) -> None:
+    """The question is put 12 ms after the clock was read: a record from between them came before what still counts."""
+    began, slow = world.kafka.clock.now, False
+    world.send(b"a")
+    world.kafka.clock.now = began + 6
+    world.send(b"b")
+    world.turns(AGE_MS - TURN_MS)
+    put = world.leaders.token
+
+    def token() -> object:
+        nonlocal slow
+        if not slow and world.kafka.clock.now == began + AGE_MS + 1:
+            slow = True
+            first = [("uow-id", b"c"), ("uow-seq", b"1")]
+            world.kafka.append("D.components", b"c", b"x", first, 0, at_ms=began + AGE_MS + 2)
+            for _ in range(250):
+                world.kafka.append("D.components", b"p", b"x", [], 0, at_ms=began + AGE_MS + 3)
+            last = [("uow-id", b"b"), ("uow-seq", b"2"), ("uow-end", b"true")]
+            world.kafka.append("D.components", b"b", b"x", last, 0, at_ms=began + AGE_MS + 5)
+            world.kafka.clock.now += 12
+        return put()
+
+    world.leaders.token = token  # type: ignore[method-assign]
+    world.kafka.clock.now = began + AGE_MS + 1
+    for _ in range(10):
+        world.driver._turn()
+        world.kafka.clock.now += 1
+    assert slow
+    world.turns(600)
+    assert b"b" not in world.given_up()
+
+
+def test_for_groups_by_rule_no_record_stands_for_the_end_b218(world: TimedDriver) -> None:
+    """What the routers committed before the look may carry the stamps of a clock that is ahead of ours."""
+    commands = Tp("D.commands", 0)
+    positions = {P0: 7, commands: 0}
+    silent, known = EndQuestion(0, lambda: None), EndQuestion(0, lambda: 0)
+    assert not Look(100, 90, 110, {P0: silent, commands: known}, 0).is_reached(world.leaders, positions, 1_000)
+
+
+def test_a_clock_that_was_restored_reaches_no_look_w82(world: TimedDriver) -> None:
+    """A predecessor read it off records, on a broker ahead of us: nothing was read here since the look."""
+    task = world.driver._partitions.tasks[P0]
+    assert isinstance(task, PartitionTask)
+    world.send(b"a")
+    world.turns(AGE_MS - 3 * TURN_MS)
+    world.leaders.hanging = {P0}
+    task.partition.clock = world.kafka.clock.now + 900
+    world.turns(600)
+    assert world.given_up() == set()
+    world.leaders.hanging = set()
+    world.turns(300)
+    assert world.given_up() == {b"a"}
+
+
+class AddedInput:
+    """Port `Upstream`: a version of the rules adds an input while a look is under way."""
+
+    stalled: Mapping[Tp, int] = {}
+
+    def __init__(self) -> None:
+        self.is_added = False
+
+    def settled(self, topic: str, now_ms: int) -> int:
+        return 0 if self.is_added else now_ms
+
+
+def test_a_look_from_before_an_input_was_added_settles_nothing_there_b218() -> None:
+    world, routers = TimedDriver(), AddedInput()
+    world.driver._ports = replace(world.driver._ports, upstream=routers)
+    settled: list[int | None] = []
+    process = world.process
+
+    def noted(batches: Sequence[Batch]) -> None:
+        settled.extend(batch.settled for batch in batches if batch.work is Work.TICK)
+        process(batches)
+
+    world.driver._runner.process = noted  # type: ignore[method-assign]
+    world.turns(100)
+    world.leaders.takes = 500
+    world.send(b"a")
+    world.turns(AGE_MS + 2 * TURN_MS)
+    assert world.leaders.asked
+    routers.is_added = True
+    world.turns(600)
+    assert settled == [0]
 
 
 class SilentRouters:
