@@ -18,7 +18,7 @@ import confluent_kafka as ck
 
 from uow.processor.engine.ports import Tp
 from uow.processor.kafka.error_table import is_passing
-from uow.processor.kafka.log_offsets import Answers, offset_of
+from uow.processor.kafka.log_offsets import Answers, error_of, offset_of
 from uow.processor.kafka.outage import Outage
 
 log = logging.getLogger("uow.ends")
@@ -69,11 +69,11 @@ class LogEnds:
         self._outage = Outage(lambda: self._monotonic() / 1000)
 
     def answer(self, tp: Tp, since_ms: float) -> Answer | None:
-        """The latest answer to a question put at this moment or later; None: there is none yet, and `send` puts it."""
+        """The latest answer to a question put after this moment; None: there is none yet, and `send` puts it."""
         if tp in self._open:
             self._take(tp)
         known = self._answers.get(tp)
-        if known is not None and known.asked_ms >= since_ms:
+        if known is not None and known.asked_ms > since_ms:
             return known
         if tp not in self._open:
             self._wanted.add(tp)
@@ -97,9 +97,10 @@ class LogEnds:
             if now - self._failures[tp][0] >= AGAIN_MS:
                 self._put([tp], ALONE_S, now)
 
-    def forget(self, tp: Tp) -> None:
-        """The next question about this partition is put anew."""
-        self._answers.pop(tp, None)
+    def ask_again(self, tp: Tp) -> None:
+        """The question about this partition is put once more, unless it is under way."""
+        if tp not in self._open:
+            self._wanted.add(tp)
 
     def _put(self, tps: Sequence[Tp], timeout_s: float, now: float) -> None:
         if tps:
@@ -113,8 +114,8 @@ class LogEnds:
         try:
             self._answers[tp] = Answer(offset_of(tp.topic, answer), asked)
             self._failures.pop(tp, None)
-        except ck.KafkaException as failure:
-            error = failure.args[0]
+        except Exception as failure:  # noqa: BLE001 - whatever the library puts there: the question failed
+            error = error_of(failure)
             self._failures[tp] = self._monotonic(), error
             if (
                 line := self._outage.line(f"{tp.topic}/{tp.partition}: its offsets are not told: {error.str()}")

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import confluent_kafka as ck
 from confluent_kafka import IsolationLevel
@@ -27,8 +27,8 @@ from uow.processor.engine.ports import Tp
 from uow.processor.kafka.bounded import in_thread
 from uow.processor.kafka.clients import Clients
 
-LOOK_S = 0.3
-"""Longest that a question waits for who leads now, after a refusal."""
+LOOK_S = 5.0
+"""Longest that the handle looks for who leads now, after a refusal."""
 OLD_LEADERS = frozenset(
     {
         ck.KafkaError.FENCED_LEADER_EPOCH,
@@ -54,6 +54,7 @@ class LogOffsets:
         self._clients = clients
         self._admin: Any = None
         self._refused: set[str] = set()
+        self._looking: set[str] = set()
 
     def starts(self, tps: Sequence[Tp], timeout: float) -> Answers:
         """Offset of the first record that is left."""
@@ -98,9 +99,7 @@ class LogOffsets:
         if not tps:
             return {}
         for topic in self._refused.intersection({tp.topic for tp in tps}):
-            with suppress(ck.KafkaException):  # the question will tell
-                self._handle.list_topics(topic, LOOK_S)
-                self._refused.discard(topic)
+            self._look(topic)
         wanted = {ck.TopicPartition(*tp): side for tp in tps}
         found = self._handle.list_offsets(wanted, isolation_level=isolation, request_timeout=timeout)
         answers: Answers = {Tp(asked.topic, asked.partition): Future() for asked in found}
@@ -108,6 +107,21 @@ class LogOffsets:
             told = answers[Tp(asked.topic, asked.partition)]
             answer.add_done_callback(partial(_tell, self._refused, asked.topic, told))
         return answers
+
+    def _look(self, topic: str) -> None:
+        """Looks for who leads now, in a thread of ours and once at a time: a question that is put meanwhile may be refused as well, and is put again."""
+        if topic in self._looking:
+            return
+        self._looking.add(topic)
+        self._refused.discard(topic)
+        handle, looking = self._handle, self._looking
+
+        def look() -> None:
+            with suppress(Exception):  # the question will tell
+                handle.list_topics(topic, LOOK_S)
+            looking.discard(topic)
+
+        in_thread(look)
 
 
 def _tell(refused: set[str], topic: str, told: Future[Any], answer: Future[Any]) -> None:
@@ -119,6 +133,13 @@ def _tell(refused: set[str], topic: str, told: Future[Any], answer: Future[Any])
         if isinstance(failure, ck.KafkaException) and failure.args[0].code() in OLD_LEADERS:
             refused.add(topic)
         told.set_exception(failure)
+
+
+def error_of(failure: Exception) -> ck.KafkaError:
+    """The error of a question that failed, whatever it failed with."""
+    if isinstance(failure, ck.KafkaException):
+        return cast(ck.KafkaError, failure.args[0])
+    return ck.KafkaError(ck.KafkaError._FAIL, str(failure) or type(failure).__name__)
 
 
 def offset_of(topic: str, answer: Future[Any]) -> int:

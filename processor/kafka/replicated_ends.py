@@ -1,7 +1,8 @@
 """End offsets of the input that count every record appended before the question, replicated or not.
 
 Brokers answer with the high watermark: what a slow replica has not got yet lies above it, and becomes readable later (decision 23). Both are asked at once,
-the end and the newest record, which brokers tell only if it is replicated: if they do, all that was appended before lies no higher.
+the end and the newest record, which brokers tell only if it is replicated. An end above it lies above all that was appended before; where it was replicated between
+the two answers, the end is asked for again. None is derived from the newest record, of which brokers tell only where its batch begins.
 
 Belongs here: finding out if something is held back. Does not belong here: questions under way (`log_ends`), and using the end (`source`).
 """
@@ -47,15 +48,17 @@ class ReplicatedEnds:
         newest = self._newest.answer(tp, since_ms)
         if end is None or newest is None:
             return None
-        if newest.offset >= 0:
-            return max(end.offset, newest.offset + 1)
-        start = self._starts.answer(tp, since_ms)  # is any record left?
-        if start is None:
-            return None
-        if start.offset >= end.offset or end.asked_ms - since_ms >= HELD_BACK_MS:
+        if 0 <= newest.offset < end.offset or end.asked_ms - since_ms >= HELD_BACK_MS:
             return end.offset
-        for side in (self._ends, self._newest, self._starts):
-            side.forget(tp)
+        if newest.offset < 0:
+            start = self._starts.answer(tp, since_ms)  # is any record left?
+            if start is not None and start.offset >= end.offset:
+                return end.offset
+            if start is None:
+                return None
+            self._newest.ask_again(tp)
+            self._starts.ask_again(tp)
+        self._ends.ask_again(tp)
         return None
 
     def send(self) -> None:

@@ -32,6 +32,7 @@ from uow.processor.kafka.consumed import apart, by_partition
 from uow.processor.kafka.coordinator_liveness import CoordinatorLiveness
 from uow.processor.kafka.error_table import Meaning, meaning_of
 from uow.processor.kafka.leader_epochs import CUT_OFF, TRUNCATED, LeaderEpochs, known, was_cut
+from uow.processor.kafka.log_ends import monotonic_ms
 from uow.processor.kafka.log_offsets import LogOffsets
 from uow.processor.kafka.outage import Outage
 from uow.processor.kafka.replicated_ends import ReplicatedEnds
@@ -92,7 +93,7 @@ class KafkaSource:
         self._outage = Outage()
         self._fill_s = settings.commit_interval_ms / 1000
         self._consumer: ck.Consumer | None = None
-        self._ends = ReplicatedEnds(LogOffsets(clients), lambda: float(clock.monotonic_ms()))
+        self._ends = ReplicatedEnds(LogOffsets(clients))
         self._stash: list[Any] = []
         self._was_full = False
         self._topics: list[str] = []
@@ -303,7 +304,7 @@ class KafkaSource:
 
     def end(self, tp: Tp) -> EndQuestion:
         """Asks for an end that counts what is not replicated yet (decision 23). While the coordinator is silent there is no answer."""
-        asked_at, since = self._clock.at(tp), self._clock.monotonic_ms()
+        asked_at, since = self._clock.at(tp), monotonic_ms()
         told: list[int] = []
 
         def answer() -> int | None:

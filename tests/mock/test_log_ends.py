@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from threading import Event
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import confluent_kafka as ck
+import pytest
 
+from tests.processes import wait_for
 from uow.processor.engine.ports import Tp
+from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.log_ends import AGAIN_MS, ALONE_S, TOGETHER_S, LogEnds
+from uow.processor.kafka.log_offsets import LogOffsets
 
 TPS = [Tp("in", number) for number in range(4)]
 
@@ -21,7 +26,11 @@ class Leaders:
     def __init__(self) -> None:
         self.now = 0.0
         self.requests: list[tuple[tuple[Tp, ...], float, dict[Tp, Future[Any]]]] = []
-        self.ends = LogEnds(self._question, lambda: self.now)
+        self.ends = LogEnds(self._question, self._tick)
+
+    def _tick(self) -> float:
+        self.now += 0.001
+        return self.now
 
     def _question(self, tps: Sequence[Tp], timeout: float) -> dict[Tp, Future[Any]]:
         answers: dict[Tp, Future[Any]] = {tp: Future() for tp in tps}
@@ -66,7 +75,7 @@ def test_a_leader_that_hangs_holds_back_the_others_once_and_is_asked_by_itself_t
     leaders.ask(0, *TPS)
     leaders.answer(0, 7, hanging=TPS[1])
     assert leaders.ask(0, *TPS) == [7, None, 7, 7]
-    leaders.now = AGAIN_MS
+    leaders.now = 2 * AGAIN_MS
     leaders.ask(AGAIN_MS, *TPS)
     assert [(tps, timeout) for tps, timeout, _ in leaders.requests[1:]] == [
         ((TPS[0], TPS[2], TPS[3]), TOGETHER_S),
@@ -94,3 +103,63 @@ def test_a_question_that_fails_at_once_is_not_put_each_turn() -> None:
     assert len(leaders.requests) <= 2
     failure = leaders.ends.failure(TPS[0])
     assert failure is None or failure.code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART
+
+
+def test_a_question_answers_nobody_who_asks_in_the_same_moment_but_later() -> None:
+    """Of a clock that tells whole milliseconds: what is appended between the two lies above the answer."""
+    leaders = Leaders()
+    ends = LogEnds(leaders._question, lambda: 7.0)
+    ends.answer(TPS[0], 6.0)
+    ends.send()
+    leaders.answer(0, 5)
+    assert ends.answer(TPS[0], 6.0) is not None
+    assert ends.answer(TPS[0], 7.0) is None
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("odd"), ck.KafkaException(ck.KafkaError(ck.KafkaError._FAIL))])
+def test_a_question_may_fail_with_anything(failure: Exception) -> None:
+    leaders = Leaders()
+    leaders.ask(0, TPS[0])
+    leaders.requests[0][2][TPS[0]].set_exception(failure)
+    assert leaders.ask(0, TPS[0]) == [None]
+    leaders.now += AGAIN_MS + 1
+    leaders.ask(0, TPS[0])
+    leaders.answer(1, 5)
+    assert leaders.ask(0, TPS[0]) == [5]
+
+
+class MovedLeaders:
+    """Leaders that are others now: each question is refused until the handle has looked, which takes until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.looks, self.go_on, self.is_known = 0, Event(), False
+
+    def admin(self) -> Any:
+        return self
+
+    def list_topics(self, topic: str, timeout: float) -> None:
+        self.looks += 1
+        self.go_on.wait(timeout)
+        self.is_known = True
+
+    def list_offsets(self, wanted: Any, **how: Any) -> Any:
+        answers: dict[Any, Future[Any]] = {tp: Future() for tp in wanted}
+        for answer in answers.values():
+            if self.is_known:
+                answer.set_result(SimpleNamespace(offset=5))
+            else:
+                answer.set_exception(ck.KafkaException(ck.KafkaError(ck.KafkaError.FENCED_LEADER_EPOCH)))
+        return answers
+
+
+def test_nobody_waits_until_the_handle_knows_who_leads_now() -> None:
+    """Each partition that is asked by itself waited for 0.3 s, in the thread that reads."""
+    kafka = MovedLeaders()
+    offsets = LogOffsets(cast(Clients, kafka))
+    for _ in range(5):
+        for tp in TPS:
+            assert offsets.ends([tp], ALONE_S)[tp].exception() is not None
+    wait_for(lambda: kafka.looks > 0)
+    assert kafka.looks == 1, "one at a time, whose answer nobody has waited for"
+    kafka.go_on.set()
+    wait_for(lambda: offsets.ends(TPS[:1], ALONE_S)[TPS[0]].exception() is None)
