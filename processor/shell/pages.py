@@ -153,9 +153,13 @@ def health_view(status: WorkerStatus) -> dict[str, Any]:
         return {"status": "blocked", "why": {f"{tp.topic}/{tp.partition}": why for tp, why in blocked.items()}}
     stalled = status.read_stalled()
     if stalled:
-        why = "nobody has routed on there for {} s: limits of time of groups by rule go on without it"
-        return {"status": "stalled", "why": {_place(tp): why.format(ms // 1000) for tp, ms in sorted(stalled.items())}}
+        return {"status": "stalled", "why": {_place(tp): _why_stalled(tp, ms) for tp, ms in sorted(stalled.items())}}
     return {"status": "OK"}
+
+
+def _why_stalled(tp: Tp, ms: int) -> str:
+    what = "nobody has routed on there" if tp.partition >= 0 else "brokers have not told how far it is routed"
+    return f"{what} for {ms // 1000} s: limits of time of groups by rule go on without it"
 
 
 def _place(tp: Tp) -> str:

@@ -148,6 +148,7 @@ def upstream(settings: WorkerSettings, rules: RuleFollower) -> RouterPositions:
     return RouterPositions(
         KafkaInputLogs(clients, routers.application_id, offsets),
         LogEnds(offsets.ends),
+        LogEnds(offsets.stable_ends),
         LogEnds(offsets.starts),
         inputs_of,
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import confluent_kafka as ck
@@ -130,6 +131,13 @@ class SimInputs:
         """As of `LogOffsets`."""
         return {tp: SimQuestion(self._process, tp, partial(self._start, tp)) for tp in tps}  # type: ignore[misc]
 
+    def stable_ends(self, tps: Sequence[Tp], timeout: float) -> Answers:
+        """As of `LogOffsets`."""
+        return {tp: SimQuestion(self._process, tp, partial(self._stable_end, tp)) for tp in tps}  # type: ignore[misc]
+
+    def _stable_end(self, tp: Tp) -> _Offset:
+        return _Offset(self._broker.log(tp).stable_end)
+
     def _end(self, tp: Tp) -> _Offset:
         return _Offset(self._broker.log(tp).end)
 
@@ -141,9 +149,14 @@ class SimUpstream(RouterPositions):
     """Port `Upstream`: the production one, with the brokers' answers."""
 
     def __init__(self, process: Process) -> None:
-        logs, now = SimInputs(process), lambda: process.broker.scheduler.now
+        logs, scheduler, calls = SimInputs(process), process.broker.scheduler, count()
         limits = {INPUT: ROUTERS["events"].input_stall_ms}
-        super().__init__(logs, LogEnds(logs.ends, now), LogEnds(logs.starts, now), lambda topic: limits, now)
+
+        def now() -> float:  # no two calls in the same moment, as in production
+            return scheduler.now + next(calls) * 1e-6
+
+        ends, stable_ends, starts = (LogEnds(each, now) for each in (logs.ends, logs.stable_ends, logs.starts))
+        super().__init__(logs, ends, stable_ends, starts, lambda topic: limits, now)
         self._process = process
 
     def settled(self, topic: str, now_ms: int) -> int:

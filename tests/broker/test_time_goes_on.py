@@ -18,12 +18,12 @@ from tests.processes import PATIENCE_S, wait_for
 from uow.cli.main import main
 
 pytestmark = pytest.mark.timeout(300)
-STALL_MS = 5_000
+STALL_MS = 13_000
 AGE_MS = 1_500
 
 
 def routed_place(place: Destination, **inputs: int) -> RoutedPlace:
-    """Groups by routing name, which only their age ends; an input that stands is waited for five seconds."""
+    """Groups by routing name, which only their age ends; an input that stands is waited for no longer than a death of a worker takes."""
     routed = RoutedPlace(place, inputs)
     routed.put_rules(
         {"*": {"target_topic": "units", "complete_count": 1_000_000, "age_ms": AGE_MS}}, default_group="per_name"

@@ -445,6 +445,7 @@ def test_password_of_the_rules_database_is_not_shown(read) -> None:
         (ROUTER + '[routers.two]\ninputs = ["returns"]', "routers.two.inputs", "a record is routed once"),
         (ROUTER + '[routers.two]\ninputs = ["supply.components"]', "routers.two.inputs", "read by the workers"),
         (ROUTER + '[routers.two]\ninputs = ["a b"]', "routers.two.inputs", "names of topics"),
+        (ROUTER + "input_stall_ms = 16000", "routers.stock.input_stall_ms", "must be above worker.session_timeout_ms"),
         (ROUTER + "[routers.two]\ninput = []", "routers.two.input", "did you mean inputs"),
         ("[rules]\nrefresh_ms = 1", "rules.refresh_ms", "100 to"),
     ],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +25,9 @@ class Routers:
     """Inputs with one record a millisecond, and a router that is told how far it is.
 
     Attributes:
-        lag: Milliseconds by which the router of a partition is behind; None: it stands.
+        lag: Milliseconds by which the router of a partition is behind; None: it stands, at an open transaction.
+        blocked: Partitions that stand before records which can be read.
+        lost: Records by which a log is shorter than it was.
         hanging: Partitions whose leader does not answer.
         takes: Milliseconds from a question to its answer.
     """
@@ -34,12 +38,16 @@ class Routers:
         self.lag: dict[Tp, int | None] = {}
         self.stands_at: dict[Tp, int] = {}
         self.hanging: set[Tp] = set()
+        self.blocked: set[Tp] = set()
+        self.lost: dict[Tp, int] = {}
         self.is_coordinator_silent = False
         self._under_way: list[tuple[int, Tp | None, Future[Any], Callable[[], Any]]] = []
-        ends = LogEnds(self._ends, lambda: self.now)
-        starts = LogEnds(self._starts, lambda: self.now)
+        calls = count()
+        sides = (self._ends, self._stable_ends, self._starts)
+        ends, stable_ends, starts = (LogEnds(each, lambda: self.now + next(calls) * 1e-6) for each in sides)
         limits = lambda topic: dict.fromkeys(INPUTS[topic], LIMIT)  # noqa: E731
-        self.positions_of = RouterPositions(self, ends, starts, limits, lambda: float(self.now))
+        clock = lambda: self.now + next(calls) * 1e-6  # noqa: E731
+        self.positions_of = RouterPositions(self, ends, stable_ends, starts, limits, clock)
 
     def _later(self, tp: Tp | None, answer: Callable[[], Any]) -> Future[Any]:
         future: Future[Any] = Future()
@@ -61,8 +69,11 @@ class Routers:
         return max(0, self.now - lag)
 
     def _ends(self, tps: Sequence[Tp], timeout: float) -> dict[Tp, Future[Any]]:
-        at = self.now
-        return {tp: self._later(tp, lambda: SimpleNamespace(offset=at)) for tp in tps}
+        return {tp: self._later(tp, partial(SimpleNamespace, offset=self.now - self.lost.get(tp, 0))) for tp in tps}
+
+    def _stable_ends(self, tps: Sequence[Tp], timeout: float) -> dict[Tp, Future[Any]]:
+        held = {tp: self._position(tp) for tp in tps if self.lag.get(tp, 0) is None and tp not in self.blocked}
+        return {tp: self._later(tp, partial(SimpleNamespace, offset=held.get(tp, self.now))) for tp in tps}
 
     def _starts(self, tps: Sequence[Tp], timeout: float) -> dict[Tp, Future[Any]]:
         return {tp: self._later(tp, lambda: SimpleNamespace(offset=0)) for tp in tps}
@@ -140,9 +151,10 @@ def test_a_leader_that_hangs_is_waited_for_like_a_partition_that_stands_b218() -
     routers = Routers()
     routers.turns(1_000)
     routers.hanging.add(Tp("b", 0))
+    routers.lag[Tp("b", 0)] = None
     assert max(routers.turns(LIMIT + 5_000)[-100:]) < 1_000
     assert routers.positions_of.stalled.keys() == {Tp("b", 0)}
-    routers.hanging.clear()
+    routers.hanging.clear(), routers.lag.clear()
     assert max(routers.turns(2_000)[-50:]) < 1_000
     assert not routers.positions_of.stalled
 
@@ -199,3 +211,114 @@ def test_a_question_that_a_broker_refuses_stops_no_limits_for_ever_b218(caplog: 
     assert max(routers.turns(LIMIT + 5_000)[-100:]) < 1_000
     assert routers.positions_of.stalled.keys() == {Tp("a", -1), Tp("b", -1)}
     assert len(caplog.records) < 20
+
+
+def test_a_partition_that_can_be_read_is_waited_for_while_the_routers_make_progress_elsewhere_b218() -> None:
+    """A big catch-up: a router takes its partitions in turn, and comes to each of them once in 90 s."""
+    routers = Routers()
+    routers.turns(1_000)
+    began, burst = routers.now, Tp("a", 0)
+    routers.blocked.add(burst)
+    for _ in range(3):
+        routers.lag[burst] = None
+        late = routers.turns(90_000)
+        assert min(late[-100:]) > 80_000
+        routers.lag[burst] = 10_000
+        routers.turns(200)
+    assert not routers.positions_of.stalled
+    assert routers.now > began + 4 * LIMIT
+
+
+def test_routers_that_make_no_progress_at_all_delay_limits_for_a_bounded_time_b218() -> None:
+    routers = Routers()
+    routers.turns(1_000)
+    for tp in (Tp("a", 0), Tp("a", 1), Tp("b", 0), Tp("e", 0)):
+        routers.lag[tp] = None
+        routers.blocked.add(tp)
+    assert max(routers.turns(LIMIT + 5_000)[-100:]) < 1_000
+
+
+def test_an_input_that_was_made_again_is_not_taken_for_read_b218() -> None:
+    """Its offsets begin at 0, far below those that the routers committed before."""
+    routers = Routers()
+    routers.turns(10_000)
+    made, new = routers.now, Tp("a", 0)
+    routers.lost[new] = made
+    position = routers._position
+    routers._position = lambda tp: 0 if tp == new else position(tp)  # type: ignore[method-assign]
+    for _ in range(LIMIT // 2 // 20):
+        assert routers.now - routers.turn() <= made + 20
+
+
+def test_a_position_above_the_end_tells_nothing_of_what_comes_after_it_b218() -> None:
+    """The log was made again, or cut, and the group's position is still that of the old one."""
+    routers = Routers()
+    routers.turns(10_000)
+    made, new, position = routers.now, Tp("a", 0), routers._position
+    routers.lost[new] = made
+    routers._position = lambda tp: made if tp == new else position(tp)  # type: ignore[method-assign]
+    for _ in range(LIMIT // 2 // 20):
+        assert routers.now - routers.turn() <= made + 20
+
+
+def test_a_look_above_a_log_that_was_cut_is_not_waited_for_for_ever_b218() -> None:
+    """Nothing comes to the log any more: its router is at its end, below the looks that were taken before."""
+    routers = Routers()
+    routers.turns(1_000)
+    cut = Tp("a", 0)
+    routers.lag[cut] = 300
+    routers.turns(1_000)
+    end, position, ends = routers.now - 300, routers._position, routers._ends
+
+    def cut_ends(tps: Sequence[Tp], timeout: float) -> dict[Tp, Future[Any]]:
+        routers.lost[cut] = routers.now - end
+        return ends(tps, timeout)
+
+    routers.positions_of._ends._question = cut_ends
+    routers._position = lambda tp: end if tp == cut else position(tp)  # type: ignore[method-assign]
+    assert max(routers.turns(5_000)[-50:]) < 2_000
+
+
+@pytest.mark.parametrize("failure", [None, RuntimeError("odd")])
+def test_a_question_that_failed_makes_no_old_news_fresh_b218(failure: Exception | None) -> None:
+    """An hour after the last look those that stood then may have moved: the routers' positions are not told now."""
+    routers = Routers()
+    routers.turns(1_000)
+    tps = [Tp("a", 0), Tp("a", 1), Tp("b", 0)]
+    routers.lag = dict.fromkeys([*tps, Tp("e", 0)])
+    routers.turns(LIMIT + 5_000)
+    assert routers.positions_of.stalled.keys() == {*tps}
+    routers.now += 3_600_000
+    routers.lag = dict.fromkeys(tps, 10_000)
+    routers.is_coordinator_silent = True
+    if failure is not None:
+        broken: Future[Any] = Future()
+        broken.set_exception(failure)
+        routers.positions = lambda: broken  # type: ignore[method-assign]
+    assert min(routers.turns(LIMIT - 10_000)) > 3_500_000
+    assert max(routers.turns(20_000)[-100:]) < 1_000, "unknown positions are waited for no longer than what stands"
+    assert Tp("a", -1) in routers.positions_of.stalled
+
+
+def test_progress_counts_while_no_end_is_told_b218() -> None:
+    """Nobody tells where the log ends, but its router moves."""
+    routers = Routers()
+    routers.turns(1_000)
+    routers.hanging.add(Tp("a", 0))
+    routers.lag[Tp("a", 0)] = 10_000
+    assert min(routers.turns(LIMIT + 10_000)[-100:]) > LIMIT
+    assert not routers.positions_of.stalled
+
+
+def test_a_new_partition_that_a_broker_tells_of_late_is_waited_for_from_the_count_before_b218() -> None:
+    """The broker that was asked for the last count had not heard of it yet."""
+    routers = Routers()
+    routers.turns(1_000)
+    created = routers.now
+    routers.turns(160)
+    routers.counts["b"] = 2
+    routers.lag[Tp("b", 1)] = None
+    routers.stands_at[Tp("b", 1)] = 0
+    for _ in range(100):
+        late = routers.turn()
+    assert routers.now - late <= created

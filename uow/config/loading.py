@@ -547,8 +547,12 @@ class _Reading:
             for topic in (names.components, names.commands, names.groups_changelog, names.closed_changelog)
         }
         readers: dict[str, str] = {}
+        silence = effective["worker.session_timeout_ms"].value + effective["worker.transaction_timeout_ms"].value
         for name, router in routers.items():
-            given = effective[f"routers.{name}.inputs"]
+            stall, given = effective[f"routers.{name}.input_stall_ms"], effective[f"routers.{name}.inputs"]
+            if router.input_stall_ms <= silence:
+                rule = f"must be above worker.session_timeout_ms and worker.transaction_timeout_ms together, {silence}: for so long nobody routes when a worker dies"
+                self.complain(stall.name, stall.value, rule, stall.origin)
             if not router.inputs and not self.given[f"routers.{name}"].get("inputs", _NOTHING).value:
                 self.complain(given.name, [], "must name at least one topic", given.origin)
             for topic in router.inputs:

@@ -362,10 +362,10 @@ SETTINGS: tuple[Setting, ...] = (
         "input_stall_ms",
         ValueType.INTEGER,
         60_000,
-        "Time for which limits of time of groups by rule wait for a partition of an input that makes no progress: no router runs, it is blocked, it has "
-        "no leader, or an open transaction holds it back. Then they go on without it, until it moves.",
+        "Time for which limits of time of groups by rule wait for a partition of an input that stands: an open transaction holds it back, it has no leader, or "
+        "the routers make no progress anywhere. Then they go on without it, until it moves. Must be above `session_timeout_ms` and `transaction_timeout_ms` together.",
         between(5_000, 86_400_000),
-        "one that makes progress is waited for, however far behind it is",
+        "routers that make progress are waited for, however far behind they are: they may come to this partition later",
     ),
     _choice(
         "handling_policy",
