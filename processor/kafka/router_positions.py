@@ -35,6 +35,10 @@ STANDS_MS: Final = 1_000.0
 """After so long without progress it is asked where a partition's readable records end."""
 STEP_MS: Final = 2_000.0
 """A gap between two calls counts for no more: nobody looked meanwhile."""
+GAP_MS: Final = 10_000.0
+"""Behind a longer gap nothing is known of the time before: whatever stands now may have moved and stopped meanwhile."""
+STABLE_MS: Final = 5_000.0
+"""A readable end from before that tells nothing: the transaction that held it back may have ended since."""
 FRESH_MS: Final = 30_000.0
 """A partition is passed over by no older news of the routers."""
 NOT_ROUTED: Final = "{0}/{1}: what arrives there has not been routed for {2} s"
@@ -91,6 +95,10 @@ class _Partition:
         self.silent_ms = 0.0 if self.asked is None else self.silent_ms + step
         if self.asked is not None or self.looks:
             self.stood_ms += step
+
+    def wait_again(self) -> None:
+        """Nobody looked for long: it is waited for from now on."""
+        self.stood_ms = self.silent_ms = 0.0
 
     def ask(self, now_ms: int, monotonic: float) -> None:
         """A look is put."""
@@ -226,8 +234,13 @@ class RouterPositions:
 
     def _look(self, name: str, one: _Input, now_ms: int) -> None:
         monotonic = self._monotonic()
-        step = min(monotonic - self._seen.get(name, monotonic), STEP_MS)
+        gap = monotonic - self._seen.get(name, monotonic)
+        step = min(gap, STEP_MS)
         self._seen[name] = monotonic
+        if gap > GAP_MS:
+            one.stood_ms = 0.0
+            for partition in one.partitions.values():
+                partition.wait_again()
         self._count(name, one, now_ms, step)
         for number, partition in one.partitions.items():
             tp = Tp(name, number)
@@ -241,11 +254,12 @@ class RouterPositions:
             partition.readable = self._readable(tp, partition)
 
     def _readable(self, tp: Tp, partition: _Partition) -> int | None:
-        """Asks with each look; an answer from before the last progress, or before nobody looked for long, is none."""
+        """Asks again and again, since a transaction may end at any moment; an old answer, or one from before the last progress, is none."""
         if partition.stood_ms < STANDS_MS:
             return None
-        self._stable_ends.answer(tp, partition.looked)
-        stable = self._stable_ends.answer(tp, self._monotonic() - min(FRESH_MS, partition.stood_ms))
+        monotonic = self._monotonic()
+        self._stable_ends.answer(tp, monotonic - LOOK_MS)
+        stable = self._stable_ends.answer(tp, monotonic - min(STABLE_MS, partition.stood_ms))
         return None if stable is None else stable.offset
 
     def _count(self, name: str, one: _Input, now_ms: int, step: float) -> None:
@@ -264,10 +278,12 @@ class RouterPositions:
 
     def _take_positions(self) -> None:
         monotonic = self._monotonic()
-        step = 0.0 if self._called is None else min(monotonic - self._called, STEP_MS)
+        gap = 0.0 if self._called is None else monotonic - self._called
         self._called = monotonic
-        self._unknown_ms += step
-        self._stood_ms += step
+        if gap > GAP_MS:
+            self._unknown_ms = self._stood_ms = 0.0
+        self._unknown_ms += min(gap, STEP_MS)
+        self._stood_ms += min(gap, STEP_MS)
         if self._asking is not None and self._asking[1].done():
             asked, answer = self._asking
             self._asking = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -197,6 +198,124 @@ def test_what_moved_while_nobody_looked_is_not_passed_over_b218() -> None:
     routers.lag[Tp("a", 1)] = 1_000
     late = routers.turns(500)
     assert min(late) >= 980
+
+
+def test_time_before_a_long_silence_counts_for_nothing_b218() -> None:
+    """Nobody routed for 55 s; an hour later somebody does, and stops once more."""
+    routers = Routers()
+    routers.turns(1_000)
+    for tp in (Tp("a", 0), Tp("a", 1), Tp("b", 0), Tp("e", 0)):
+        routers.lag[tp] = None
+        routers.blocked.add(tp)
+    routers.turns(LIMIT - 5_000)
+    routers.now += 3_600_000
+    assert min(routers.turns(LIMIT - 5_000)) > LIMIT
+
+
+def test_the_silence_of_a_coordinator_before_a_long_silence_of_ours_counts_for_nothing_b218() -> None:
+    routers = Routers()
+    routers.turns(1_000)
+    routers.is_coordinator_silent = True
+    routers.turns(LIMIT - 5_000)
+    routers.now += 3_600_000
+    assert min(routers.turns(LIMIT - 5_000)) > LIMIT
+
+
+def test_a_transaction_that_ends_is_seen_at_once_however_long_it_was_open_b218() -> None:
+    """It stood for two hours, so that looks at ends are minutes apart; then there are records to read, and other partitions move."""
+    routers = Routers()
+    routers.turns(1_000)
+    held = Tp("a", 1)
+    routers.lag[held] = None
+    for _ in range(7_200_000 // 2_000):
+        routers.turn(ms=2_000)
+    assert routers.positions_of.stalled.keys() == {held}
+    routers.blocked.add(held)
+    assert min(routers.turns(2_000)[-50:]) > LIMIT
+
+
+TPS = (Tp("a", 0), Tp("a", 1), Tp("b", 0))
+
+
+class Played(Routers):
+    """A `Routers` under drawn changes, which knows what may be passed over.
+
+    Attributes:
+        moved: When each partition moved last, or nobody looked.
+        free: When it was last one whose records can be read, and whose end is told.
+        changed: When anything changed last.
+    """
+
+    def __init__(self, draw: random.Random) -> None:
+        super().__init__()
+        self.draw, self.story = draw, list[str]()
+        self.moved, self.free, self.changed = dict.fromkeys(TPS, 0), dict.fromkeys(TPS, 0), 0
+        self.reached: dict[Tp, int] = {}
+
+    def _position(self, tp: Tp) -> int:
+        """It never goes back."""
+        before = self.reached.get(tp, 0)
+        position = before if self.lag.get(tp, 0) is None else max(before, super()._position(tp))
+        if position != before:
+            self.reached[tp], self.moved[tp] = position, self.now
+        return position
+
+    def change(self) -> None:
+        draw, tp = self.draw, self.draw.choice(TPS)
+        match draw.choice(["stop", "stop", "go", "go", "hang", "block", "takes", "all stop"]):
+            case "stop":
+                self.lag[tp] = None
+            case "go":
+                self.lag[tp] = draw.choice([0, 1_000, 10_200, 40_000])
+                self.hanging.discard(tp)
+            case "hang":
+                self.hanging ^= {tp}
+            case "block":
+                self.blocked ^= {tp}
+            case "takes":
+                self.takes = draw.choice([0, 0, 500, 2_000])
+            case _:
+                self.lag |= dict.fromkeys([*TPS, Tp("e", 0)])
+        self.changed = self.now
+        self.story.append(f"{self.now}: {self.lag} hang {self.hanging} block {self.blocked} takes {self.takes}")
+
+    def step(self) -> None:
+        ms = self.draw.choice([20, 20, 20, 200, 1_000, 4_000])
+        if self.draw.random() < 0.002:
+            ms = self.draw.choice([15_000, 60_000, 3_600_000])
+            self.moved = dict.fromkeys(TPS, self.now + ms)
+        settled = self.now + ms - self.turn(ms=ms)
+        for tp in TPS:
+            if tp in self.blocked and tp not in self.hanging:
+                self.free[tp] = self.now
+        if self.now - self.changed > self.takes + 5_000 + ms:
+            self.check(settled)
+
+    def check(self, settled: int) -> None:
+        """What is not routed, and older than what counts as settled, has stood for as long as the setting says, and for a reason."""
+        for tp in [tp for tp in TPS if self._position(tp) < settled - 1]:
+            assert self.now - self.moved[tp] >= LIMIT, (tp, *self.story[-6:])
+            all_stood = self.now - max(self.moved.values()) >= LIMIT
+            assert all_stood or self.now - self.free[tp] > 0, (tp, *self.story[-6:])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_happens_nothing_is_passed_over_that_has_not_stood_for_as_long_as_the_setting_says_b218(
+    seed: int,
+) -> None:
+    """And limits are never absent: whatever stands at the end, they go on. Only what moves is waited for as long as nobody tells where it ends."""
+    played = Played(random.Random(seed))
+    for _ in range(12):
+        played.change()
+        for _ in range(played.draw.choice([20, 60, 200])):
+            played.step()
+    played.takes = 0
+    for _ in range(2 * LIMIT // 200):
+        late = played.turn(ms=200)
+    behind = max((lag for tp in TPS if (lag := played.lag.get(tp)) is not None), default=0)
+    stands = {tp for tp in TPS if played.lag.get(tp, 0) is None}
+    if not played.hanging - stands and not stands & played.blocked - played.hanging:
+        assert late <= behind * (1 + 3 / STEPS) + 1_500, played.story[-6:]
 
 
 def test_a_question_that_a_broker_refuses_stops_no_limits_for_ever_b218(caplog: pytest.LogCaptureFixture) -> None:
