@@ -143,6 +143,7 @@ class Driver(PollLoop):
             self._process(self._batches({}), token)
         # All plans of the poll are committed. A partition whose task raised is restored, and blocked if a single record was at fault.
         waiting.end_turn({tp: self._partitions.tasks[tp].command_position for tp in waiting})
+        self._waits_for_answers = waiting.is_asking
         self._tick()
         self._maintain_blocked()
         self._keep_within_memory()
@@ -309,17 +310,7 @@ class Driver(PollLoop):
         looks = self._ticks.looks
         chosen = self._ticks.choose(reached)
         self._has_more |= len(chosen) < len(reached)
-        batches = []
-        for tp in chosen:
-            then, still = looks[tp].settled, settled(tp.topic)  # a new version of the rules may have added an input
-            batches.append(
-                Batch(
-                    tp,
-                    Work.TICK,
-                    asked_at=looks[tp].asked_at,
-                    settled=then if then is None or still is None else min(then, still),
-                )
-            )
+        batches = [Batch(tp, Work.TICK, asked_at=looks[tp].asked_at, settled=looks[tp].settled) for tp in chosen]
         self._process(batches, token)
         for batch in batches:
             if batch.outcome is None:
@@ -348,6 +339,8 @@ class Driver(PollLoop):
             look = ticks.look(tp, Look(questions[tp].asked_at, settled, latest, questions, monotonic))
             if look.asked_at <= deadline:  # by the clock of this partition it is not that late yet
                 ticks.put_off(tp, monotonic)
+        elif (settled := settled_by(tp.topic)) is not None and look.settled is not None:
+            look.settled = min(look.settled, settled)  # a new version of the rules may have added an input
         if look.is_reached(self._source, positions, task.clock):
             return True
         look.check(self._source, monotonic)

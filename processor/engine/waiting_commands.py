@@ -55,6 +55,11 @@ class WaitingCommands:
         """Partitions of `D.components` whose commands wait."""
         return iter([*self._queues])
 
+    @property
+    def is_asking(self) -> bool:
+        """True while an end is not told that some wait for."""
+        return any(queue.end is not None and queue.end.answer() is None for queue in self._queues.values())
+
     def take(self, tp: Tp, records: Sequence[RawRecord]) -> None:
         """Adds what was read just now; commands that are here already are not added again."""
         queue = self._queues.setdefault(tp, _Queue())

@@ -55,4 +55,4 @@ def _tell(answer: Future[Any], told: Future[Mapping[Tp, int]]) -> None:
                 raise ck.KafkaException(row.error)
         told.set_result({Tp(row.topic, row.partition): row.offset for row in rows if row.offset >= 0})
     except Exception as failure:  # noqa: BLE001 - whatever it is, it is for who asked
-        told.set_exception(failure)
+        told.set_exception(failure.with_traceback(None))  # whose frames would hold the answer, and it them

@@ -115,7 +115,7 @@ class LogEnds:
             self._answers[tp] = Answer(offset_of(tp.topic, answer), asked)
             self._failures.pop(tp, None)
         except Exception as failure:  # noqa: BLE001 - whatever the library puts there: the question failed
-            error = error_of(failure)
+            error = error_of(failure.with_traceback(None))  # its frames hold the answer, and it them
             self._failures[tp] = self._monotonic(), error
             if (
                 line := self._outage.line(f"{tp.topic}/{tp.partition}: its offsets are not told: {error.str()}")

@@ -84,7 +84,7 @@ class LogOffsets:
                     raise ck.KafkaException(found.error)
                 answer.set_result({number: len(each.replicas) for number, each in found.partitions.items()})
             except Exception as failure:  # noqa: BLE001 - whatever it is, it is for who asked
-                answer.set_exception(failure)
+                answer.set_exception(failure.with_traceback(None))  # whose frames would hold the answer, and it them
 
         in_thread(ask)
         return answer
@@ -132,7 +132,7 @@ def _tell(refused: set[str], topic: str, told: Future[Any], answer: Future[Any])
     except Exception as failure:  # noqa: BLE001 - whatever it is, it is for who asked
         if isinstance(failure, ck.KafkaException) and failure.args[0].code() in OLD_LEADERS:
             refused.add(topic)
-        told.set_exception(failure)
+        told.set_exception(failure.with_traceback(None))  # whose frames would hold the answer, and it them
 
 
 def error_of(failure: Exception) -> ck.KafkaError:

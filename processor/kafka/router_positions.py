@@ -41,6 +41,8 @@ STABLE_MS: Final = 5_000.0
 """A readable end from before that tells nothing: the transaction that held it back may have ended since."""
 FRESH_MS: Final = 30_000.0
 """A partition is passed over by no older news of the routers."""
+GONE_MS: Final = 60_000
+"""A partition is gone once no broker has told of it for so long."""
 NOT_ROUTED: Final = "{0}/{1}: what arrives there has not been routed for {2} s"
 NOT_TOLD: Final = "{0}: for {2} s brokers have not told how far it is routed"
 
@@ -111,6 +113,8 @@ class _Partition:
         if end < self.expected:
             self.looks.clear()
             self.doubted = self.position
+        if not self.looks:  # nothing is known to have lain there unread before
+            self.stood_ms = 0.0
         self.looks = [(at, min(each, end)) for at, each in self.looks]
         self.looks.append((self.asked[0], end))
         self.asked = None
@@ -150,6 +154,7 @@ class _Input:
         looked: When it was put last, monotonic ms.
         stood_ms: Time since the last answer, as far as somebody waited.
         partitions: By number.
+        missing: Those that no answer has named since this moment.
     """
 
     counted: int = 0
@@ -158,10 +163,14 @@ class _Input:
     looked: float = -LOOK_MS
     stood_ms: float = 0.0
     partitions: dict[int, _Partition] = field(default_factory=dict)
+    missing: dict[int, int] = field(default_factory=dict)
 
     def take(self, found: Mapping[int, Any], moment: int) -> None:
-        """One that is new has nothing from before the moment up to which they were known."""
-        self.partitions = {each: self.partitions.get(each) or _Partition(self.counted) for each in found}
+        """One that is new has nothing from before the moment up to which they were known. One that a broker does not know yet stays."""
+        self.missing = {each: self.missing.get(each, moment) for each in self.partitions.keys() - found.keys()}
+        gone = {each for each, since in self.missing.items() if moment - since >= GONE_MS}
+        known = {each: one for each, one in self.partitions.items() if each not in gone}
+        self.partitions = known | {each: _Partition(self.counted) for each in found if each not in known}
         self.counted, self.last, self.stood_ms = self.last, moment, 0.0
 
 
@@ -200,8 +209,9 @@ class RouterPositions:
     @property
     def stalled(self) -> Mapping[Tp, int]:
         """Partitions of inputs that limits of time go on without, with the time for which they have stood, ms; as of the last look, if that was not long ago."""
-        looked = max(self._seen.values(), default=0.0)
-        return self._stalled if self._monotonic() - looked <= FRESH_MS else {}
+        monotonic, seen = self._monotonic(), self._seen
+        told = self._stalled.items()
+        return {tp: stood for tp, stood in told if monotonic - seen.get(tp.topic, monotonic) <= FRESH_MS}
 
     def settled(self, topic: str, now_ms: int) -> int:
         """Everything that arrived at the inputs before this moment is in the topic, or refused, or lies where nothing moves. Epoch ms; 0: nothing is known."""
@@ -292,6 +302,8 @@ class RouterPositions:
             except Exception as failure:  # noqa: BLE001 - whatever it is: the question failed
                 self._grumble(f"positions of the routers: {error_of(failure).str()}")
             else:
+                if self._unknown_ms >= GAP_MS:
+                    self._wait_again()
                 self._positions, self._told, self._unknown_ms = found, asked, 0.0
                 if before is None or any(at != before.get(tp) for tp, at in found.items()):
                     self._stood_ms = 0.0
@@ -299,13 +311,20 @@ class RouterPositions:
             self._asked = monotonic
             self._asking = monotonic, self._logs.positions()
 
+    def _wait_again(self) -> None:
+        """Nobody told of the routers for long: what they did meanwhile, and will do now, is not known."""
+        self._stood_ms = 0.0
+        for one in self._inputs.values():
+            for partition in one.partitions.values():
+                partition.wait_again()
+
     def _position(self, tp: Tp) -> int | None:
         """The committed position of its router; the log's start where there is none, since it begins there."""
         if self._positions is None:
             return None
         if (found := self._positions.get(tp)) is not None:
             return found
-        start = self._starts.answer(tp, self._told)
+        start = self._starts.answer(tp, self._told - FRESH_MS)  # an older one is lower, if anything
         return None if start is None else start.offset
 
     # -- telling

@@ -131,12 +131,14 @@ def rule_tables(
 
 def upstream(settings: WorkerSettings, rules: RuleFollower) -> RouterPositions:
     """How far the routers are, for the assembler (B-218)."""
+    # for so long nobody routes when a worker dies
+    silence = settings.session_timeout_ms + settings.transaction_timeout_ms
     destinations = {DestinationTopics(settings.application_id, name).components: name for name in settings.destinations}
 
     def inputs_of(components: str) -> dict[str, int]:
         destination = destinations[components]
         return {
-            topic: router.input_stall_ms
+            topic: max(router.input_stall_ms, silence)
             for router in settings.routers.values()
             if any(rule.destination == destination for rule in rules_of(router, rules.rules))
             for topic in router.inputs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -14,7 +15,7 @@ from uow.processor.engine.batch import Batch, Task, Work
 from uow.processor.engine.driver_ports import Wanted
 from uow.processor.engine.ports import EndQuestion, Poll, Tp
 from uow.processor.engine.task import PartitionTask
-from uow.processor.engine.ticks import CHECK_MS, Look
+from uow.processor.engine.ticks import ASK_AGAIN_MS, CHECK_MS, Look
 
 AGE_MS = 1_000
 TURN_MS = 20
@@ -272,3 +273,45 @@ def test_an_end_that_was_cut_off_is_not_waited_for_for_ever_w83(world: TimedDriv
     del log.open["nobody"]
     world.turns(CHECK_MS + 3 * TURN_MS)
     assert world.given_up() == {b"a"}
+
+
+class Inputs:
+    """Port `Upstream`: tells what the test says, and when it was asked."""
+
+    def __init__(self, world: TimedDriver) -> None:
+        self.world, self.says, self.asked = world, list[int](), list[int]()
+        world.driver._ports = replace(world.driver._ports, upstream=self)
+        self.stalled: Mapping[Tp, int] = {}
+
+    def settled(self, topic: str, now_ms: int) -> int:
+        self.asked.append(self.world.kafka.clock.now)
+        return self.says.pop(0) if self.says else now_ms
+
+
+def test_inputs_are_looked_at_while_a_look_is_under_way_b218(world: TimedDriver) -> None:
+    """What stands there is waited for as long as somebody looks: the answer of `D.components` may take longer than that."""
+    inputs = Inputs(world)
+    world.leaders.takes = 30_000
+    world.send(b"a")
+    world.turns(AGE_MS + 30_000 + 3 * TURN_MS)
+    assert world.given_up() == {b"a"}
+    steps = [after - before for before, after in pairwise(inputs.asked)]
+    assert len(steps) > 100
+    assert max(steps) <= 2 * ASK_AGAIN_MS
+
+
+def test_an_input_that_is_added_during_a_look_counts_though_it_has_caught_up_since_b218(world: TimedDriver) -> None:
+    inputs, told = Inputs(world), list[int | None]()
+    process = world.driver._runner.process
+
+    def watched(batches: Sequence[Batch]) -> None:
+        told.extend(batch.settled for batch in batches if batch.work is Work.TICK)
+        process(batches)
+
+    world.driver._runner.process = watched  # type: ignore[method-assign]
+    world.leaders.takes = 1_000
+    world.send(b"a")
+    world.turns(AGE_MS + 100)
+    inputs.says = [0]
+    world.turns(1_500)
+    assert told == [0]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
+from itertools import count
 from threading import Event
 from types import SimpleNamespace
 from typing import Any, cast
@@ -163,3 +166,34 @@ def test_nobody_waits_until_the_handle_knows_who_leads_now() -> None:
     assert kafka.looks == 1, "one at a time, whose answer nobody has waited for"
     kafka.go_on.set()
     wait_for(lambda: offsets.ends(TPS[:1], ALONE_S)[TPS[0]].exception() is None)
+
+
+def test_questions_that_failed_leave_nothing_behind_with_the_collector_off() -> None:
+    """A partition without a leader is asked several times a second, for hours."""
+
+    class Refusing:
+        def list_offsets(self, wanted: dict[Any, Any], **_: Any) -> dict[Any, Future[Any]]:
+            answers: dict[Any, Future[Any]] = {tp: Future() for tp in wanted}
+            for answer in answers.values():
+                answer.set_exception(ck.KafkaException(ck.KafkaError(ck.KafkaError.LEADER_NOT_AVAILABLE)))
+            return answers
+
+    gone: list[weakref.ref[Future[Any]]] = []
+    offsets = LogOffsets(cast(Clients, SimpleNamespace(admin=Refusing)))
+
+    def question(tps: Sequence[Tp], timeout: float) -> dict[Tp, Future[Any]]:
+        found = offsets.ends(tps, timeout)
+        gone.extend(weakref.ref(each) for each in found.values())
+        return found
+
+    now = count(0.0, 1_000.0)
+    ends = LogEnds(question, lambda: next(now))
+    gc.disable()
+    try:
+        for _ in range(20):
+            assert ends.answer(TPS[0], 1e9) is None
+            ends.send()
+        assert len(gone) > 5
+        assert sum(each() is not None for each in gone) <= 1
+    finally:
+        gc.enable()

@@ -550,7 +550,7 @@ class _Reading:
         silence = effective["worker.session_timeout_ms"].value + effective["worker.transaction_timeout_ms"].value
         for name, router in routers.items():
             stall, given = effective[f"routers.{name}.input_stall_ms"], effective[f"routers.{name}.inputs"]
-            if router.input_stall_ms <= silence:
+            if self.given[f"routers.{name}"].get("input_stall_ms") and router.input_stall_ms <= silence:
                 rule = f"must be above worker.session_timeout_ms and worker.transaction_timeout_ms together, {silence}: for so long nobody routes when a worker dies"
                 self.complain(stall.name, stall.value, rule, stall.origin)
             if not router.inputs and not self.given[f"routers.{name}"].get("inputs", _NOTHING).value:

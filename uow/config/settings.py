@@ -363,7 +363,7 @@ SETTINGS: tuple[Setting, ...] = (
         ValueType.INTEGER,
         60_000,
         "Time for which limits of time of groups by rule wait for a partition of an input that stands: an open transaction holds it back, it has no leader, or "
-        "the routers make no progress anywhere. Then they go on without it, until it moves. Must be above `session_timeout_ms` and `transaction_timeout_ms` together.",
+        "the routers make no progress anywhere. Then they go on without it, until it moves. Must be above `session_timeout_ms` and `transaction_timeout_ms` together; the default counts for as much at least.",
         between(5_000, 86_400_000),
         "routers that make progress are waited for, however far behind they are: they may come to this partition later",
     ),

@@ -164,8 +164,9 @@ def _held_inputs(settings: Settings, client: AdminClient) -> Iterator[Finding]:
     there = [name for name in routers.inputs if name in topics]
     tps = [Tp(name, number) for name in there for number in topics[name].partitions]
     try:
-        stable = {tp: offset_of(tp.topic, answer) for tp, answer in offsets.stable_ends(tps, ANSWER_S).items()}
+        # the ends first: what comes meanwhile is no open transaction
         ends = {tp: offset_of(tp.topic, answer) for tp, answer in offsets.ends(tps, ANSWER_S).items()}
+        stable = {tp: offset_of(tp.topic, answer) for tp, answer in offsets.stable_ends(tps, ANSWER_S).items()}
         rows = committed_rows(client, routers.application_id)
     except KafkaException as failure:
         yield Finding(
