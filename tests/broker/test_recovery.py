@@ -64,9 +64,11 @@ def test_transaction_of_a_dead_worker_keeps_no_other_partition_waiting(place: De
     orphan.flush(SLOW)
     (waits,), (goes_on,) = place.fitting(0, 1), place.fitting(1, 1)
     place.send([(waits, 1, True), (goes_on, 1, True)])
-    worker = place.worker()
+    worker = place.worker(wait=False)
     wait_for(lambda: place.delivered().keys() == {goes_on.encode()}, SLOW)
     assert worker.partitions().keys() == {"1", "2", "3"}
+    assert "worker 0 ready" not in worker.child.output, "not before all that it owns is restored"
     orphan.abort_transaction(SLOW)
     wait_for(lambda: place.delivered().keys() == {goes_on.encode(), waits.encode()}, SLOW)
+    worker.child.wait_output("worker 0 ready", SLOW)
     assert worker.child.terminate(SLOW) == 0
