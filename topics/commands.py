@@ -5,9 +5,10 @@ Belongs here: verbs, header names, reading and refusing. Does not belong here: e
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from uow.schemas.error_classes import DecodeError
 from uow.schemas.records import (
@@ -65,10 +66,15 @@ class Verb(StrEnum):
     MANIFEST = "manifest"
     RULE_CHANGE = "rule-change"
     FAIL = "fail"
+    SET_ASIDE = "set-aside"
 
 
-BY_HAND: Final = tuple(verb for verb in Verb if verb not in (Verb.MANIFEST, Verb.RECYCLE, Verb.RULE_CHANGE, Verb.FAIL))
+BY_HAND: Final = tuple(
+    verb for verb in Verb if verb not in (Verb.MANIFEST, Verb.RECYCLE, Verb.RULE_CHANGE, Verb.FAIL, Verb.SET_ASIDE)
+)
 """Verbs that repair an open group."""
+_OF_NO_GROUP: Final = frozenset({Verb.RULE_CHANGE, Verb.SET_ASIDE})
+_OF_A_RECORD: Final = frozenset({Verb.RECYCLE, Verb.SET_ASIDE})
 
 
 class Command(NamedTuple):
@@ -86,7 +92,8 @@ class Command(NamedTuple):
         rule: Id of the rule whose waiting groups it is about, instead of one group (B-104); the group id is empty then. Of a manifest the name of
             the row (`uow-rule`) that the group is of unless a reply has opened it, of a
             `rule-change` that of the row which open groups take (B-13).
-        source: Of a `recycle`: the coordinates of the component in `D.components`, `topic/partition/offset`.
+        source: Of a `recycle`: the coordinates of the component in `D.components`, `topic/partition/offset`. Of a `set-aside`: those of the
+            record at which a partition is blocked, of `D.components` or of a router's input.
         generation: Of the group, where no other one of the id is meant; 0: whichever is open.
         manifest: Of a manifest what its value says (B-78).
     """
@@ -105,6 +112,31 @@ class Command(NamedTuple):
     manifest: Manifest | None = None
 
 
+class RecordPlace(NamedTuple):
+    """Coordinates of a record."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}/{self.offset}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """The place that a text names, `topic/partition/offset`; None if it names none."""
+        found = _PLACE.fullmatch(text)
+        return None if found is None else cls(found[1], int(found[2]), int(found[3]))
+
+    @property
+    def key(self) -> bytes:
+        """Key of the command that sets it aside, where it is of a router's input: that it is found again without reading all commands."""
+        return f"{self.topic}/{self.partition}".encode()
+
+
+_PLACE: Final = re.compile(r"([A-Za-z0-9._-]{1,249})/([0-9]{1,9})/([0-9]{1,18})", re.ASCII)
+
+
 class BadCommand(NamedTuple):
     """A record of `D.commands` that is not a valid command: its readable fields, as texts, and the error."""
 
@@ -114,6 +146,20 @@ class BadCommand(NamedTuple):
     why: str
     by: str | None
     complaint: str
+
+
+class Asked(NamedTuple):
+    """A command to set a record aside that was read before it was its turn: the partition is blocked.
+
+    Attributes:
+        command: The command.
+        at: Its append time, epoch ms.
+        offset: Its offset in `D.commands`.
+    """
+
+    command: Command
+    at: int
+    offset: int
 
 
 class _Bad(Exception):
@@ -154,15 +200,24 @@ def read_command(headers: Sequence[tuple[str, bytes | None]], value: bytes | Non
     try:
         return _read(values, value)
     except _Bad as bad:
-        told = {name: _shown(values[name][0]) for name in (COMMAND_ID, COMMAND, ID, WHY, USER_ID) if name in values}
-        return BadCommand(
-            told.get(COMMAND_ID, ""),
-            told.get(COMMAND, ""),
-            told.get(ID, ""),
-            told.get(WHY, ""),
-            told.get(USER_ID),
-            str(bad),
-        )
+        return _bad_command(values, str(bad))
+
+
+def failed_command(headers: Sequence[tuple[str, bytes | None]], complaint: str) -> BadCommand:
+    """As much of a command as its headers tell by themselves, where the code failed at it."""
+    return _bad_command({name: [raw or b""] for name, raw in reversed(headers)}, complaint)
+
+
+def _bad_command(values: dict[str, list[bytes]], complaint: str) -> BadCommand:
+    told = {name: _shown(values[name][0]) for name in (COMMAND_ID, COMMAND, ID, WHY, USER_ID) if name in values}
+    return BadCommand(
+        told.get(COMMAND_ID, ""),
+        told.get(COMMAND, ""),
+        told.get(ID, ""),
+        told.get(WHY, ""),
+        told.get(USER_ID),
+        complaint,
+    )
 
 
 def _read(values: dict[str, list[bytes]], value: bytes | None) -> Command:
@@ -181,7 +236,8 @@ def _read(values: dict[str, list[bytes]], value: bytes | None) -> Command:
             RuleName.parse(rule)
         except DecodeError as error:
             raise _Bad(str(error)) from error
-    group_id = b"" if rule and not is_manifest else _text(values, ID, MAX_ID_BYTES)
+    is_of_group = is_manifest or not (rule or verb in _OF_NO_GROUP)
+    group_id = _text(values, ID, MAX_ID_BYTES) if is_of_group else b""
     why = _text(values, WHY, MAX_WHY_BYTES).decode()
     by = _text(values, USER_ID, MAX_WHY_BYTES).decode() if USER_ID in values else None
     numbers = _numbers(verb, _text(values, SEQ, MAX_WHY_BYTES)) if verb in _NEEDS_NUMBERS else ()
@@ -190,7 +246,11 @@ def _read(values: dict[str, list[bytes]], value: bytes | None) -> Command:
     if dry_run is None:
         raise _Bad(f"{DRY_RUN} is neither true nor false")
     generation = _generation(_text(values, GENERATION, MAX_ID_BYTES)) if GENERATION in values else 0
-    source = _text(values, SOURCE, MAX_WHY_BYTES).decode() if verb is Verb.RECYCLE else ""
+    source = _text(values, SOURCE, MAX_WHY_BYTES).decode() if verb in _OF_A_RECORD else ""
+    if verb is Verb.SET_ASIDE and RecordPlace.parse(source) is None:
+        raise _Bad(f"{SOURCE} {_shown(source.encode())!r} is no place of a record: topic/partition/offset")
+    if verb is Verb.SET_ASIDE and dry_run:
+        raise _Bad(f"{DRY_RUN}: {verb} cannot be tried")
     manifest = _manifest(value) if is_manifest else None
     return Command(command_id, verb, group_id, why, by, numbers, until, dry_run, rule, generation, source, manifest)
 

@@ -79,12 +79,21 @@ from uow.processor.core.plan_size import (
 from uow.processor.core.segments import Segments
 from uow.processor.core.strays import RecycledRecord, Stray, is_recycled
 from uow.schemas.component import decode_component, encode_component
-from uow.schemas.error_classes import DecodeError, DuplicateSequenceNumberError, InternalError, InvariantViolation
+from uow.schemas.error_classes import (
+    DecodeError,
+    DuplicateSequenceNumberError,
+    InternalError,
+    InvariantViolation,
+    UowError,
+)
 from uow.topics.commands import (
     DRY_RUN_WOULD,
+    Asked,
     BadCommand,
     Command,
+    RecordPlace,
     Verb,
+    failed_command,
     read_command,
 )
 from uow.topics.grouping import GroupPolicy
@@ -186,7 +195,9 @@ class Partition(PartitionState):
                 continue
             at = record.timestamp()[1]
             is_readable = not isinstance(record, UnreadableRecord)
+            self.command_in_hand = NOTHING if self.happened.effects else record.offset()
             command = read_command(headers or [], record.value()) if is_readable else _NO_COMMAND
+            self.command_in_hand = NOTHING  # groups that are due are not its own
             # before anything closes by the clock: a plan that ends here is as if the command had not come
             if not self.is_full() and self._awaits_row(command, record.offset()):
                 self.commands_read_before = records[-1].offset() + 1
@@ -196,14 +207,48 @@ class Partition(PartitionState):
                 self.is_cut = True
                 return
             self.command_position = record.offset() + 1
-            done, text = False, ""
-            if not isinstance(command, Command):
-                text = f"cannot be read: {command.complaint}"
-            elif command.id in self.commands:
-                text = "a repeated command does nothing more"
-            else:
-                done, text = self._decide_command(command, at)
-            self.happened.effects.append((Answered(command, done, text, at, record.offset()), None, None))
+            self._answer(command, at, record.offset())
+
+    def _answer(self, command: Command | BadCommand, at: int, offset: int) -> None:
+        """Decides a command and answers it."""
+        self.command_in_hand = NOTHING if self.happened.effects else offset  # else a failure may be another one's
+        done, text = False, ""
+        if not isinstance(command, Command):
+            text = f"cannot be read: {command.complaint}"
+        elif command.verb is Verb.SET_ASIDE and self._is_answered_otherwise(command, at):
+            return
+        elif command.id in self.commands:
+            text = "a repeated command does nothing more"
+        elif command.verb is Verb.SET_ASIDE:
+            text = f"{command.source} does not block its partition, which is at {self.position}: nothing is done"
+        else:
+            done, text = self._decide_command(command, at)
+        self.happened.effects.append((Answered(command, done, text, at, offset), None, None))
+
+    def _is_answered_otherwise(self, command: Command, at: int) -> bool:
+        """True if a command to set a record aside was answered while the partition was blocked, or is for a router, which answers it."""
+        place = RecordPlace.parse(command.source)
+        is_own = place is not None and place.topic == self.place.topic
+        return not is_own or self.has_answered(command, at)
+
+    def has_answered(self, command: Command, at: int) -> bool:
+        """True if this very command, and none with its id that came at another moment, was answered."""
+        return self.commands.at_by_id.get(command.id) == at
+
+    def answer_early(self, asked: Asked, *, done: bool, text: str) -> None:
+        """Answers a command to set a record aside before those that came before it: the partition is blocked, and they wait."""
+        command, at, offset = asked
+        self.commands.add(command.id, at)
+        self.happened.commands.append((command.id, at))
+        self.happened.effects.append((Answered(command, done, text, at, offset), None, None))
+
+    def refuse_command(self, record: Record, why: InternalError) -> None:
+        """Answers a command at which the code failed, without a look at what it asks for: groups and clock stay as they are."""
+        self.command_position = record.offset() + 1
+        text = f"the code failed at it, which is a defect of uow, so nothing is changed: {why}"
+        command = failed_command(read_headers(record) or [], text)
+        answer = Answered(command, False, text, record.timestamp()[1], record.offset())
+        self.happened.effects.append((answer, None, None))
 
     def _awaits_row(self, command: Command | BadCommand, offset: int) -> bool:
         """True if a command names a row that is not known, as far as the rules were read when it came."""
@@ -633,11 +678,21 @@ class Partition(PartitionState):
         now = Situation(group, self.closed.get(group_id), home, self.clock, before, self.policy)
         return now._replace(kept=self.kept_of(group_id)) if group is None and self.kept else now
 
-    def set_aside(self, record: Record, why: InternalError) -> None:
-        """Refuses a record at which the code failed, without a look at it: groups and clock stay as they are."""
+    def set_aside(self, record: Record, why: UowError, asked: Asked | None = None) -> None:
+        """Refuses a record at which the code failed, or that blocks, without a look at it: groups and clock stay as they are.
+
+        Args:
+            record: The record.
+            why: The refusal.
+            asked: The command that asked for it, which is answered.
+        """
         self.counts.received += 1
         self.counts.set_aside += 1
-        self._carry_out(Decision((), (Rejected(Refusal(type(why), why.case, why.detail)),)), record)
+        self._carry_out(Decision((), (Rejected(Refusal(type(why), why.case, why.detail, why.id)),)), record)
+        if asked is not None:
+            self.answer_early(
+                asked, done=True, text=f"sets {asked.command.source} aside, to the topic of refused components"
+            )
 
     def _marks(self, record: Record) -> Marks | Refusal | None:
         try:

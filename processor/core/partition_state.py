@@ -154,6 +154,7 @@ class PartitionState:
         left_bytes: The rest of `plan_bytes`; below 0 nothing more is closed or decided until `take_happened`.
         is_cut: True if something was left for the next plan.
         in_hand: Offset of the record whose own step is carried out; `NOTHING` while that of another group is, or none.
+        command_in_hand: Offset of the command that was decided last, if nothing had happened before it since the last plan; else `NOTHING`.
         lines: Open groups by order key and id, in the order in which they opened (W-210).
     """
 
@@ -191,7 +192,7 @@ class PartitionState:
         self.fed_bytes = 0
         self.plan_bytes = self.left_bytes = plan_bytes
         self.is_cut = False
-        self.in_hand = NOTHING
+        self.in_hand = self.command_in_hand = NOTHING
         self.lines: dict[bytes, dict[bytes, Group]] = {}
         self.happened = Happened()
         self.timed = policy.incomplete_expiration_ms != NEVER_MS or policy.idle_expiration_ms != NEVER_MS

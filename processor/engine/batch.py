@@ -15,8 +15,10 @@ from typing import Any, Protocol, Self
 from uow.processor.core.gathered import NEVER
 from uow.processor.engine.ports import Blocked, Plan, RawRecord, Tp
 from uow.processor.engine.rule_figures import OpenFigures
-from uow.schemas.error_classes import InternalError, shown
+from uow.processor.engine.set_aside import Aside
+from uow.schemas.error_classes import InternalError, UowError, shown
 from uow.schemas.faults import ENDS
+from uow.topics.commands import Asked
 
 
 class Work(Enum):
@@ -25,6 +27,8 @@ class Work(Enum):
     RECORDS = "records"
     TICK = "tick"
     DRAIN = "drain"
+    ANSWERS = "answers"
+    """To commands about a record at which the partition is not blocked."""
 
 
 SLICE = 128
@@ -40,6 +44,8 @@ class Task(Protocol):
     def command_position(self) -> int: ...
     @property
     def in_hand(self) -> int: ...
+    @property
+    def command_in_hand(self) -> int: ...
     @property
     def held_bytes(self) -> int: ...
     @property
@@ -75,7 +81,10 @@ class Task(Protocol):
     def on_records(self, records: Sequence[RawRecord], /) -> object: ...
     def process(self, records: Sequence[RawRecord], commands: Sequence[RawRecord] = (), /) -> Plan: ...
     def tick(self, now_ms: int, settled_ms: int | None = None, /) -> Plan | None: ...
-    def set_aside(self, record: RawRecord, why: InternalError, /) -> Plan: ...
+    def set_aside(self, record: RawRecord, why: UowError, asked: Asked | None = None, /) -> Plan: ...
+    def refuse_command(self, record: RawRecord, why: InternalError, /) -> Plan: ...
+    def has_answered(self, asked: Asked, /) -> bool: ...
+    def answer_early(self, answers: Sequence[tuple[Asked, str]], /) -> Plan: ...
     def read_rules(self, before: int, meanwhile: Callable[[], object], /) -> None: ...
     def count_at_risk(self, now_ms: int, /) -> int: ...
     def open_by_rule(self, now_ms: int, /) -> Mapping[str, OpenFigures]: ...
@@ -101,7 +110,8 @@ class Batch:
         latest: Append times after it are not believed, epoch ms.
         asked_at: For a tick: wall clock just before the end offset was asked for (W-82).
         settled: For a tick: a moment before which all that arrived at the routers was there by then (B-218); None: `asked_at`.
-        aside: The task failed at the only record, which is to be refused for this.
+        aside: The only record, or the only command, is to be refused for this.
+        answers: What to answer, where `work` is ANSWERS.
         outcome: The plan; None if there is nothing to write; `Blocked` when the task raised; any other exception when the agent died.
         is_finished: True once `outcome` is final.
         on_finish: Called once, at that moment.
@@ -114,7 +124,8 @@ class Batch:
     latest: int = NEVER
     asked_at: int = 0
     settled: int | None = None
-    aside: InternalError | None = None
+    aside: Aside | None = None
+    answers: Sequence[tuple[Asked, str]] = ()
     outcome: Plan | BaseException | None = None
     is_finished: bool = False
     on_finish: Callable[[], None] | None = field(default=None, repr=False)
@@ -132,8 +143,11 @@ class Batch:
     def steps(self, task: Task, at_a_time: int = SLICE) -> Iterator[None]:
         """The same in steps, so that others may run between two of them."""
         match self.work:
+            case Work.RECORDS if self.aside is not None and self.records:
+                self.outcome = task.set_aside(self.records[0], self.aside.why, self.aside.asked)
             case Work.RECORDS if self.aside is not None:
-                self.outcome = task.set_aside(self.records[0], self.aside)
+                assert isinstance(self.aside.why, InternalError)
+                self.outcome = task.refuse_command(self.commands[0], self.aside.why)
             case Work.RECORDS:
                 task.believe(self.latest)
                 if not self.commands:
@@ -143,6 +157,8 @@ class Batch:
                 self.outcome = task.tick(self.asked_at, self.settled)
             case Work.DRAIN:
                 self.outcome = task.drain()
+            case Work.ANSWERS:
+                self.outcome = task.answer_early(self.answers)
         self._applied = True
 
     def _feed_ahead(self, task: Task, at_a_time: int) -> Iterator[None]:

@@ -21,6 +21,8 @@ One turn of the loop:
 | What went wrong | What the driver does |
 | --- | --- |
 | a task raised | restore that partition, halve the poll until the record that raised stands alone; if its own step raised it is set aside to `D.rejected`. Else, and beyond so many a minute, the partition is blocked at it (ER-03, `set_aside`) |
+| a task raised at a command alone | the command is answered as failed, within the same limit |
+| a record blocks, and a command says that it is to be set aside | it is tried once more, and set aside if it fails again |
 | `Doubt` | replace the producer, restore every owned partition, seek, read again (ER-05, ER-11) |
 | `StaleGeneration` | the same without a new producer, after the rebalance had its chance (ER-14) |
 | `Refused` | as `Doubt`; a record that is known to be the cause is given up alone, a unit by rule after its attempts (B-89); until it is known one transaction per partition, and less at a time, as for a task that raised |
@@ -45,10 +47,11 @@ from uow.processor.engine.owned_partitions import OwnedPartitions
 from uow.processor.engine.poll_loop import PollLoop
 from uow.processor.engine.ports import Blocked, Doubt, EndQuestion, Plan, Poll, RawRecord, Refused, StaleGeneration, Tp
 from uow.processor.engine.recovery import Recovery
-from uow.processor.engine.set_aside import SetAsideLimit, fault_of
+from uow.processor.engine.set_aside import Aside, AskedAsides, SetAsideLimit, advice, by_command, fault_of
 from uow.processor.engine.ticks import Look, TickSchedule
-from uow.processor.engine.turn import TurnBatches, TurnResults
+from uow.processor.engine.turn import TurnBatches, TurnResults, from_position
 from uow.schemas.error_classes import InternalError
+from uow.topics.commands import RecordPlace
 
 READ_TIMEOUT_S = 0.2
 """Longest one read waits for a first record: how long a stop or a deadline may go unseen."""
@@ -91,7 +94,9 @@ class Driver(PollLoop):
         self._ticks = TickSchedule()
         self._recovery = Recovery()
         self._set_aside = set_aside or SetAsideLimit()
-        self._asides: dict[Tp, tuple[int, InternalError]] = {}
+        self._asides: dict[Tp, Aside] = {}
+        self._asked = AskedAsides()
+        self._alone: dict[Tp, int] = {}
         self._has_more = False
         self._waits_for_answers = False
         self._upkeep: dict[Tp, tuple[int, EndQuestion]] = {}
@@ -116,8 +121,11 @@ class Driver(PollLoop):
             self._turn_batches.forget(tp)
             self._ticks.forget(tp)
             self._asides.pop(tp, None)
+            self._asked.forget(tp)
+            self._alone.pop(tp, None)
             self._set_aside.forget(tp)
             self._upkeep.pop(tp, None)
+            self._set_aside.forget(self._inputs.commands_tp(tp))
         return self._partitions.revoke(tps)
 
     # -- one turn
@@ -136,6 +144,7 @@ class Driver(PollLoop):
         # A rebalance inside `read` has dropped the tasks of its partitions; records of the poll may still belong to them.
         waiting = self._partitions.waiting
         if poll is not None:
+            self._hear(poll)
             self._block_unreadable(poll)
             self._process(self._batches(poll.records), poll.token)
         elif waiting:
@@ -144,29 +153,71 @@ class Driver(PollLoop):
         # All plans of the poll are committed. A partition whose task raised is restored, and blocked if a single record was at fault.
         waiting.end_turn({tp: self._partitions.tasks[tp].command_position for tp in waiting})
         self._waits_for_answers = waiting.is_asking
+        self._answer_about_others()
         self._tick()
         self._maintain_blocked()
         self._keep_within_memory()
 
     def _block_unreadable(self, poll: Poll) -> None:
+        owned, batches = self._partitions, []
         for each, cause in poll.trouble.items():
             tp = self._inputs.components_tp(each)
-            if tp in self._partitions.tasks:  # else it was revoked during the same poll
-                self._partitions.block_at(tp, cause, 0)
+            if tp not in owned.tasks:  # it was revoked during the same poll
+                continue
+            owned.block_at(tp, cause, 0)
+            if (asked := self._asked.of(tp, owned.tasks[tp].position)) is not None:
+                text = f"{asked.command.source} cannot be read, so it cannot be set aside: {cause}"
+                batches.append(Batch(tp, Work.ANSWERS, answers=[(asked, text)]))
+        self._process(batches, poll.token)
 
     def _batches(self, polled: Mapping[Tp, list[RawRecord]]) -> list[Batch]:
         owned = self._partitions
         batches = self._turn_batches.make(polled, owned.tasks, owned.quarantine, owned.paused, self._clock.latest_ms())
         for batch in batches if self._asides else ():
-            offset, why = self._asides.get(batch.tp, (-1, None))
-            if batch.count == 1 and batch.last_offset == offset:
-                batch.aside = why
+            aside = self._asides.get(batch.tp)
+            if (
+                aside is not None
+                and _only_offset(batch) == aside.offset
+                and _is_of_command(batch) == aside.is_of_command
+            ):
+                batch.aside = aside
         return batches
+
+    def _hear(self, poll: Poll) -> None:
+        """Commands to set a record aside do not wait for those before them. The record is tried at once: it is set aside if it fails once more."""
+        owned = self._partitions
+        for each, records in poll.records.items():
+            tp = self._inputs.components_tp(each)
+            if each == tp or tp not in owned.tasks:
+                continue
+            task = owned.tasks[tp]
+            commands = from_position(records, task.command_position)
+            if task.position in self._asked.take(tp, commands, task.has_answered):
+                owned.quarantine.hurry(tp, self._clock.monotonic_ms())
+
+    def _answer_about_others(self) -> None:
+        """In blocked partitions: a command about a record that is not the one that blocks does nothing."""
+        if not self._asked:
+            return
+        owned, batches = self._partitions, []
+        for tp, task in owned.tasks.items():
+            self._asked.passed(tp, task.command_position)
+            others = self._asked.others(tp, task.position) if tp in owned.quarantine else []
+            if others:
+                here = RecordPlace(*tp, task.position)
+                texts = [
+                    f"{each.command.source} does not block its partition, {here} does: nothing is done"
+                    for each in others
+                ]
+                batches.append(Batch(tp, Work.ANSWERS, answers=[*zip(others, texts, strict=True)]))
+        if batches:
+            self._process(batches, self._source.token())
 
     def _process(self, batches: Sequence[Batch], token: object) -> None:
         """Hands over, writes what came of it, then deals with partitions whose task raised."""
         if not batches:
             return
+        self._alone.update({batch.tp: _only_offset(batch) if batch.count else -1 for batch in batches})
         if self._ports.hidden is not None:
             self._ports.hidden.replace(batches)
         if self._ports.placement is not None:
@@ -200,6 +251,9 @@ class Driver(PollLoop):
             tasks[batch.tp].read_rules(batch.last_offset + 1, self._serve)
         if batch.tp not in tasks:  # it was revoked while rules were read, for it or for another one
             return
+        if batch.work is Work.ANSWERS:  # it is blocked still
+            self._asked.answered(batch.tp, [asked for asked, _ in batch.answers])
+            return
         self._partitions.on_progress(batch.tp)
         if plan.is_cut:
             self._has_more = True
@@ -208,6 +262,7 @@ class Driver(PollLoop):
         self._partitions.portions.passed(batch.tp, plan.next_offset)
         if batch.aside is not None:
             self._asides.pop(batch.tp, None)
+            self._asked.answered(batch.tp, [batch.aside.asked] if batch.aside.asked is not None else [])
 
     # -- a record that cannot be processed, a plan that cannot be written (ER-03, F20)
 
@@ -222,18 +277,51 @@ class Driver(PollLoop):
         self._partitions.restore_again([batch.tp])
 
     def _why_not_aside(self, batch: Batch, cause: Blocked) -> Blocked | None:
-        """None if the only record of the batch is refused at the next try: nobody foresaw what its own step raised."""
-        tp, offset, fault, task = batch.tp, batch.last_offset, fault_of(cause), self._partitions.tasks[batch.tp]
-        is_its_own = batch.count == 1 and batch.aside is None and task.in_hand == offset
+        """None if the only record, or the only command, of the batch is refused at the next try: nobody foresaw what its own step raised, or a command says so."""
+        tp, offset, fault, task = batch.tp, _only_offset(batch), fault_of(cause), self._partitions.tasks[batch.tp]
+        if _is_of_command(batch):
+            return self._why_not_refused(batch, cause)
+        was_aside = self._asides.pop(tp, None) if batch.aside is not None else None
+        if was_aside is None and self._is_asked_aside(tp, offset, fault, str(cause)):
+            return None
+        is_its_own = was_aside is None and task.in_hand == offset
         is_strict = task.context.policy.strict_order  # nothing may come out before what stands here
         if fault is None or not is_its_own or is_strict:
             self._asides.pop(tp, None)
-            return cause
+            return self._blocked_at(tp, offset, cause)
         if why := self._set_aside.take(tp, offset, fault, self._clock.monotonic_ms()):
-            return Blocked(f"{cause}: {why}")
-        self._asides[tp] = offset, InternalError.of(fault)
-        self._partitions.portions.single(tp, offset)
+            return self._blocked_at(tp, offset, Blocked(f"{cause}: {why}"))
+        self._refuse_next(tp, Aside(offset, InternalError.of(fault)))
         return None
+
+    def _why_not_refused(self, batch: Batch, cause: Blocked) -> Blocked | None:
+        """The same of a command: what it asks for is not done, and it is answered."""
+        tp, offset, fault = batch.tp, _only_offset(batch), fault_of(cause)
+        self._asides.pop(tp, None)
+        if fault is None or batch.aside is not None or self._partitions.tasks[tp].command_in_hand != offset:
+            return cause
+        if why := self._set_aside.take(self._inputs.commands_tp(tp), offset, fault, self._clock.monotonic_ms()):
+            return Blocked(f"{cause}: {why}")
+        self._refuse_next(tp, Aside(offset, InternalError.of(fault), is_of_command=True))
+        return None
+
+    def _is_asked_aside(self, tp: Tp, offset: int, fault: BaseException | None, cause: str) -> bool:
+        """True if a command says that the record is to be set aside, which is then done at the next try."""
+        asked = self._asked.of(tp, offset)
+        if asked is not None:
+            self._refuse_next(tp, Aside(offset, by_command(asked, fault, cause), asked))
+        return asked is not None
+
+    def _refuse_next(self, tp: Tp, aside: Aside) -> None:
+        self._asides[tp] = aside
+        last = self._partitions.tasks[tp].position if aside.is_of_command else aside.offset
+        self._partitions.portions.single(tp, last)
+
+    def _blocked_at(self, tp: Tp, offset: int, cause: Blocked) -> Blocked:
+        """The same cause, with what an operator can do."""
+        told = Blocked(f"{cause}; {advice(self._partitions.tasks[tp].context.destination, RecordPlace(*tp, offset))}")
+        told.__cause__ = cause.__cause__
+        return told
 
     def _on_refused(self, refused: Refused) -> None:
         """Also where the record is known the next try is smaller: of many that are refused each costs a try, and others are to have their turns."""
@@ -244,8 +332,15 @@ class Driver(PollLoop):
         elif tp in owned.tasks and not (
             owned.portions.halve_again(tp, owned.tasks[tp].position, self._poll_records) or is_known
         ):
-            cause = Blocked(f"a record made from it is refused: {refused}")
-            owned.block_at(tp, cause, self._turn_batches.append_time(tp))
+            cause, offset = Blocked(f"a record made from it is refused: {refused}"), self._alone.get(tp, -1)
+            if (
+                offset >= 0
+                and self._asides.pop(tp, None) is None
+                and self._is_asked_aside(tp, offset, None, str(cause))
+            ):
+                return
+            told = cause if offset < 0 else self._blocked_at(tp, offset, cause)
+            owned.block_at(tp, told, self._turn_batches.append_time(tp))
 
     def _start_over(self, doubt: Doubt) -> None:
         """Back to the last committed state and position of everything owned (ER-05)."""
@@ -366,3 +461,14 @@ class Driver(PollLoop):
         if batches:
             self._runner.process(batches)
             self._write([batch.outcome for batch in batches if isinstance(batch.outcome, Plan)], token)
+
+
+def _is_of_command(batch: Batch) -> bool:
+    return not batch.count and len(batch.commands) == 1
+
+
+def _only_offset(batch: Batch) -> int:
+    """Offset of the only record of a batch, or of its only command; -1 if there are several, or none."""
+    if batch.work is not Work.RECORDS or batch.count + len(batch.commands) != 1:
+        return -1
+    return batch.last_offset if batch.count else batch.commands[0].offset()

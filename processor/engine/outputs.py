@@ -48,6 +48,7 @@ from uow.schemas.records import (
     ranges_text,
 )
 from uow.topics import headers as names
+from uow.topics.catalogue import DestinationTopics
 from uow.topics.commands import (
     COMMAND,
     COMMAND_ID,
@@ -95,6 +96,31 @@ class WrittenOutputs:
     too_large: set[bytes] = field(default_factory=set)
     external: dict[int, ComponentRecord] = field(default_factory=dict)
     bare: dict[int, int] = field(default_factory=dict)
+
+
+def answer_record(answered: Answered, topics: DestinationTopics, partition: int, framing: bytes) -> Output:
+    """The record of `D.outcomes` that answers a command.
+
+    Args:
+        answered: The command and its answer.
+        topics: Of the destination.
+        partition: Of `D.commands`, where it lies, and of `D.outcomes`.
+        framing: Header of the value.
+    """
+    command, done, text, at, offset = answered
+    if isinstance(command, Command):
+        command_id, verb, group_id = command.id.decode(), command.verb.value, command.group_id.decode()
+    else:
+        command_id, verb, group_id = command.id, command.verb, command.group_id
+    answer = Answer(command_id, verb, group_id, topics.destination, done, text, command.why, command.by, at)
+    headers: Headers = [
+        (names.ID, group_id.encode()),
+        (names.KIND, KIND_ANSWER),
+        (COMMAND, verb.encode()),
+        (COMMAND_ID, command_id.encode()),
+        (names.SOURCE, f"{topics.commands}/{partition}/{offset}".encode()),
+    ]
+    return Output(topics.outcomes, partition, group_id.encode(), framing + codec.encode(answer), headers)
 
 
 class OutputWriter:
@@ -287,29 +313,10 @@ class OutputWriter:
 
     def _answer(self, answered: Answered, written: WrittenOutputs) -> None:
         """Every command has its answer, whatever `outcomes` says (W-203)."""
-        command, _, text, at, offset = answered
-        if isinstance(command, Command):
-            command_id, verb, group_id, why, by = (
-                command.id.decode(),
-                command.verb.value,
-                command.group_id.decode(),
-                command.why,
-                command.by,
-            )
-            if command.id in written.too_large:
-                text = "fails the group: its unit fits no record"
-        else:
-            command_id, verb, group_id, why, by, _ = command
-        answer = Answer(command_id, verb, group_id, self.context.destination, answered.done, text, why, by, at)
-        headers: Headers = [
-            (names.ID, group_id.encode()),
-            (names.KIND, KIND_ANSWER),
-            (COMMAND, verb.encode()),
-            (COMMAND_ID, command_id.encode()),
-            (names.SOURCE, f"{self.context.topics.commands}/{self.partition}/{offset}".encode()),
-        ]
-        value = self.context.answer_header + codec.encode(answer)
-        written.outputs.append(Output(self.outcomes, self.partition, group_id.encode(), value, headers))
+        if isinstance(answered.command, Command) and answered.command.id in written.too_large:
+            answered = answered._replace(text="fails the group: its unit fits no record")
+        context = self.context
+        written.outputs.append(answer_record(answered, context.topics, self.partition, context.answer_header))
 
     def _warn(self, group: Group, told: DeadlineWarning, written: WrittenOutputs) -> None:
         """To `D.outcomes`, whatever `outcomes` says: who asks for warnings wants them (B-202)."""

@@ -36,6 +36,11 @@ class Quarantine:
         self._causes[tp], self._failures[tp] = cause, failures + 1
         self._retry_at[tp] = now_ms + RETRY_MS[min(failures, len(RETRY_MS) - 1)]
 
+    def hurry(self, tp: Tp, now_ms: int) -> None:
+        """Somebody has acted: it is tried now, if it is blocked."""
+        if tp in self._causes:
+            self._retry_at[tp] = now_ms
+
     def take_due(self, now_ms: int) -> list[Tp]:
         """The partitions to be tried now. They count as blocked no longer, until the try fails."""
         due = [tp for tp in self._causes if self._retry_at[tp] <= now_ms]

@@ -1,20 +1,27 @@
-"""Records at which the code itself fails: how many are set aside before their partition blocks, and what the log says of them. No I/O but the log.
+"""Records at which the code itself fails: how many are set aside before their partition blocks, and what the log says of them; and commands to set one aside. No I/O but the log.
 
 A bug that one record meets concerns that record alone: it goes to `D.rejected` as `InternalError`, and its partition goes on. A bug that every
 record meets must not empty an input into `D.rejected`: so a partition sets so many aside within a minute, and blocks at the next one.
 
-Belongs here: that limit, and telling each kind of failure with its lines of code once. Does not belong here: writing the records
+An operator who knows that a partition can go on without the record at which it is blocked says so by a command (`set-aside`). It names the record, so it
+does nothing to any other one, whenever and by whichever worker it is read. It is heard before those that came before it, which wait until
+the partition goes on.
+
+Belongs here: that limit, telling each kind of failure with its lines of code once, and those commands. Does not belong here: writing the records
 (`uow.processor.rules.routing`), blocking (`uow.processor.engine.owned_partitions`, `uow.processor.kafka.router`).
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from traceback import extract_tb, format_tb
-from typing import Final
+from typing import Final, NamedTuple
 
-from uow.processor.engine.ports import Blocked, Tp
-from uow.schemas.error_classes import ConfigError, StateCorruptedError
+from uow.processor.core.columns import read_headers
+from uow.processor.engine.ports import Blocked, RawRecord, Tp
+from uow.schemas.error_classes import ConfigError, InternalError, StateCorruptedError, UowError
+from uow.topics.commands import COMMAND, Asked, Command, RecordPlace, Verb, read_command
 
 log = logging.getLogger("uow.set_aside")
 
@@ -93,3 +100,107 @@ def frames(error: BaseException | None) -> str:
 _FRAMES: Final = 30
 """Most lines of code that are told of an exception; the last ones."""
 _CAUSES: Final = 5
+
+
+# -- by a command
+
+
+class Aside(NamedTuple):
+    """A record, or a command, that is refused at the next try, without a look at it.
+
+    Attributes:
+        offset: Its offset.
+        why: The refusal.
+        asked: The command that asked for it; None: the code failed at it.
+        is_of_command: True if it is a command.
+    """
+
+    offset: int
+    why: UowError
+    asked: Asked | None = None
+    is_of_command: bool = False
+
+
+class AskedAsides:
+    """The commands to set a record aside that were read and not answered yet, by partition of `D.components`."""
+
+    def __init__(self) -> None:
+        self._asked: dict[Tp, dict[int, tuple[RecordPlace, Asked]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._asked)
+
+    def take(self, tp: Tp, commands: Sequence[RawRecord], is_answered: Callable[[Asked], bool]) -> set[int]:
+        """Notes those among some records of the partition of `D.commands`; they may come again, also answered ones. Returns the offsets that new ones name."""
+        named = set()
+        for record in commands:
+            asked = asked_aside(record)
+            if asked is None or asked[0][:2] != tp or is_answered(asked[1]):
+                continue
+            known = self._asked.setdefault(tp, {})
+            if record.offset() not in known:
+                known[record.offset()] = asked
+                named.add(asked[0].offset)
+        return named
+
+    def of(self, tp: Tp, offset: int) -> Asked | None:
+        """The first command about the record at this offset."""
+        return next((asked for place, asked in self._of(tp) if place.offset == offset), None)
+
+    def others(self, tp: Tp, offset: int) -> list[Asked]:
+        """The commands about other records."""
+        return [asked for place, asked in self._of(tp) if place.offset != offset]
+
+    def _of(self, tp: Tp) -> list[tuple[RecordPlace, Asked]]:
+        return [*self._asked.get(tp, {}).values()]
+
+    def answered(self, tp: Tp, asked: Sequence[Asked]) -> None:
+        """These have their answers."""
+        for each in asked:
+            self._asked.get(tp, {}).pop(each.offset, None)
+
+    def passed(self, tp: Tp, command_position: int) -> None:
+        """So far commands are decided."""
+        if tp in self._asked:
+            left = {offset: each for offset, each in self._asked[tp].items() if offset >= command_position}
+            self._asked[tp] = left
+            if not left:
+                del self._asked[tp]
+
+    def forget(self, tp: Tp) -> None:
+        """It was taken away."""
+        self._asked.pop(tp, None)
+
+
+def asked_aside(record: RawRecord) -> tuple[RecordPlace, Asked] | None:
+    """The command to set a record aside in a record of `D.commands`, and the place of the one it names; None if it is no such command."""
+    headers = read_headers(record) or []
+    if (COMMAND, Verb.SET_ASIDE.encode()) not in headers:
+        return None
+    command = read_command(headers)
+    place = RecordPlace.parse(command.source) if isinstance(command, Command) else None
+    if place is None or not isinstance(command, Command):
+        return None
+    return place, Asked(command, record.timestamp()[1], record.offset())
+
+
+def by_command(asked: Asked, fault: BaseException | None, cause: str) -> UowError:
+    """The refusal of a record that a command sets aside.
+
+    Args:
+        asked: The command.
+        fault: What the code raised at the record; None if it is blocked for another reason.
+        cause: Why it is blocked, for people.
+    """
+    name, why, command_id = (
+        asked.command.by or "an operator without a name",
+        asked.command.why,
+        asked.command.id.decode(),
+    )
+    text = f"set aside by {name}: {why} (command {command_id}); it was blocked: {cause}"
+    return UowError(text, case="command") if fault is None else InternalError(text, case=type(fault).__name__)
+
+
+def advice(destination: str, place: RecordPlace) -> str:
+    """How an operator lets a blocked partition go on."""
+    return f"to go on without this record: uow set-aside {destination} {place} --why ..."

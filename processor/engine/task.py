@@ -74,6 +74,7 @@ from uow.schemas.records import (
     DecidedCommand,
     GroupRow,
 )
+from uow.topics.commands import Asked
 from uow.topics.grouping import NoRules
 from uow.topics.headers import RULE
 from uow.topics.path_map import MOST_ENDED, PARTITION, line_of
@@ -163,6 +164,11 @@ class PartitionTask:
     def in_hand(self) -> int:
         """Offset of the record whose own step raised, where one did: it and no other group, nor the making of outputs; else `NOTHING`."""
         return self.partition.in_hand
+
+    @property
+    def command_in_hand(self) -> int:
+        """Offset of the command that alone can be at fault where something raised; else `NOTHING`."""
+        return self.partition.command_in_hand
 
     @property
     def counts(self) -> Counts:
@@ -349,10 +355,25 @@ class PartitionTask:
         self.partition.on_commands(commands, on_records_until)
         self.on_records(records[fed:])
 
-    def set_aside(self, record: RawRecord, why: InternalError) -> Plan:
-        """The plan of a record at which the code failed: it is refused, whatever it is."""
+    def set_aside(self, record: RawRecord, why: UowError, asked: Asked | None = None) -> Plan:
+        """The plan of a record at which the code failed, or that blocks: it is refused, whatever it is."""
         for _, seen in looked_at([record]):
-            self.partition.set_aside(seen, why)
+            self.partition.set_aside(seen, why, asked)
+        return self._plan()
+
+    def refuse_command(self, record: RawRecord, why: InternalError) -> Plan:
+        """The plan of a command at which the code failed: it is answered, and does nothing."""
+        self.partition.refuse_command(record, why)
+        return self._plan()
+
+    def has_answered(self, asked: Asked) -> bool:
+        """True if a command was answered before it was its turn."""
+        return self.partition.has_answered(asked.command, asked.at)
+
+    def answer_early(self, answers: Sequence[tuple[Asked, str]]) -> Plan:
+        """The plan of commands to set other records aside than the one that blocks: they are answered, and do nothing."""
+        for asked, text in answers:
+            self.partition.answer_early(asked, done=False, text=text)
         return self._plan()
 
     def read_rules(self, before: int, meanwhile: Callable[[], object]) -> None:

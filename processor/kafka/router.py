@@ -8,9 +8,10 @@ the worker's own; to Kafka the routers of `A` are an application of its own, `A-
 | --- | --- |
 | a record: its transform, its routing name, its value | it goes to `D.rejected`, in the same transaction |
 | the code itself, at a record | it goes to `D.rejected` as `InternalError`, with a log line; beyond so many a minute its partition is blocked there (`uow.processor.engine.set_aside`) |
+| a record blocks, and a command says that it is to be set aside | it is tried once more, and goes to `D.rejected` if it fails again |
 | `Doubt` | a new producer, back to the committed positions |
 | `StaleGeneration` | the same with the same producer, after the rebalance had its chance |
-| `Refused` | back; the partition whose record is refused is blocked at its position, tried again later and later. The others go on |
+| `Refused` | back; less at a time, until the record that is refused stands alone: its partition is blocked there, tried again later and later. The others go on |
 | positions that retention took | that partition is blocked |
 | a rule that cannot be obeyed | the inputs of the routers that ask it are blocked, until a version comes that can be |
 | anything else | the worker ends |
@@ -21,6 +22,7 @@ Belongs here: the loop. Does not belong here: what becomes of a record (`uow.pro
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter
@@ -30,6 +32,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from uow.processor.core.columns import UnreadableRecord, look_at_headers
 from uow.processor.engine.poll_loop import PollLoop
+from uow.processor.engine.portions import Portions
 from uow.processor.engine.ports import (
     Contents,
     Doubt,
@@ -45,10 +48,15 @@ from uow.processor.engine.ports import (
     StaleGeneration,
     Tp,
 )
-from uow.processor.engine.set_aside import SetAsideLimit
+from uow.processor.engine.set_aside import SetAsideLimit, advice, by_command
+from uow.processor.kafka.asked_log import AskedLog, AskedOf
 from uow.processor.rules.routed_records import RoutedRecords
 from uow.processor.rules.routing import Fate
+from uow.schemas.error_classes import UowError
+from uow.topics.commands import RecordPlace
 from uow.topics.rules import ResolvedRow
+
+log = logging.getLogger("uow.router")
 
 READ_TIMEOUT_S: Final = 0.2
 """Longest one read waits for a first record: how long a stop may go unseen."""
@@ -70,14 +78,40 @@ class RoutedPlan(Plan):
         return ((self.tp, self.next_offset, ""),)
 
 
+class _Standing(NamedTuple):
+    """A record at which an input partition is blocked, or is about to be.
+
+    Attributes:
+        place: Its place.
+        at: Its append time, epoch ms.
+        cause: Why.
+        fault: What the code raised at it; None if it is refused.
+    """
+
+    place: RecordPlace
+    at: int
+    cause: str
+    fault: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """The records of a plan, as far as they are looked at once it is refused."""
+
+    count: int
+    first: RecordPlace
+    at: int
+    last: int
+
+
 class _Work(NamedTuple):
     """The plan of one input partition: rows for `A-rules`, then the records."""
 
     plan: Plan
     rows: Sequence[Output]
     routed: RoutedRecords
-    stopped: str
-    """Why nothing behind the plan is routed; empty if it is of all records."""
+    stopped: _Standing | None
+    """The record behind the plan that is not routed; None if it is of all records."""
 
 
 class Desk(Protocol):
@@ -93,6 +127,16 @@ class Desk(Protocol):
 
     def route(self, tp: Tp, seen: Iterable[tuple[Any, RawRecord]], found: RoutedRecords) -> None:
         """Adds the records that become of some of one partition, or stops at one. An `UnreadableRecord` has headers that cannot be read."""
+        ...
+
+    def destination(self, topic: str) -> str:
+        """The first destination of an input's rules."""
+        ...
+
+    def set_aside(
+        self, headers: Any, record: RawRecord, why: UowError, asked: Sequence[AskedOf], found: RoutedRecords
+    ) -> None:
+        """Adds a record that commands set aside, and their answers."""
         ...
 
     def announcement(self, meanwhile: Meanwhile) -> Sequence[Output]:
@@ -158,6 +202,7 @@ class RouterPorts:
         starts: Where to read on: the committed offset, the log's start where there is none.
         contents: Looks at records without headers again.
         desk: The rules.
+        asked: Commands to set records aside.
     """
 
     source: RecordSource
@@ -165,6 +210,7 @@ class RouterPorts:
     starts: Callable[[Sequence[Tp], Meanwhile], Mapping[Tp, int]]
     contents: Contents
     desk: Desk
+    asked: AskedLog
 
 
 def first_positions(reader: LogReader, tps: Sequence[Tp]) -> Mapping[Tp, int]:
@@ -174,6 +220,10 @@ def first_positions(reader: LogReader, tps: Sequence[Tp]) -> Mapping[Tp, int]:
     return {tp: offset for tp, offset in committed.items() if offset is not None} | {
         tp: start for tp, (start, _) in (reader.bounds(new) if new else {}).items()
     }
+
+
+def _place(record: RawRecord) -> RecordPlace:
+    return RecordPlace(record.topic(), record.partition(), record.offset())
 
 
 class Router(PollLoop):
@@ -203,7 +253,7 @@ class Router(PollLoop):
         monotonic: Callable[[], float] = time.monotonic,
         set_aside: SetAsideLimit | None = None,
     ) -> None:
-        super().__init__("uow-router", ports.source, ports.sink, stop, (ports.contents, ports.desk))
+        super().__init__("uow-router", ports.source, ports.sink, stop, (ports.contents, ports.desk, ports.asked))
         self._ports, self._inputs, self._poll_records = ports, sorted(inputs), poll_records
         self._desk, self.status = ports.desk, status
         self._on_ready, self._on_finished, self._monotonic = on_ready, on_finished, monotonic
@@ -214,6 +264,12 @@ class Router(PollLoop):
         self._revoked: set[Tp] = set()
         self._is_member = False
         self._retries: dict[Tp, tuple[float, float]] = {}
+        self._portions = Portions()
+        self._tried: dict[Tp, _Tried] = {}
+        self._standing: dict[Tp, _Standing] = {}
+        self._asides: dict[Tp, Sequence[AskedOf]] = {}
+        self._hurried: dict[Tp, RecordPlace] = {}
+        self._told: dict[Tp, str] = {}
         self._held: Collection[Tp] = ()
         self._one_by_one = False
         self._doubts = 0
@@ -236,7 +292,9 @@ class Router(PollLoop):
         for tp in tps:
             for those in (self._assigned, self._again):
                 those.discard(tp)
-            self._retries.pop(tp, None)
+            for of in (self._retries, self._standing, self._asides, self._hurried, self._told):
+                of.pop(tp, None)
+            self._portions.forget(tp)
             self._set_aside.forget(tp)
             self.status.owned.pop(tp, None)
             self.status.blocked.pop(tp, None)
@@ -265,7 +323,9 @@ class Router(PollLoop):
 
     def _turn(self) -> None:
         # Nothing is in flight.
+        self._tried.clear()
         self._source.control(0.0)
+        self._hear()
         self._retry_blocked()
         self._begin_assigned()
         self._desk.refresh()
@@ -314,7 +374,9 @@ class Router(PollLoop):
 
     def _route(self, poll: Poll) -> None:
         owned, blocked = self.status.owned, self.status.blocked
-        batches = {tp: records for tp, records in poll.records.items() if tp in owned and tp not in blocked}
+        batches = {
+            tp: self._portion(tp, records) for tp, records in poll.records.items() if tp in owned and tp not in blocked
+        }
         work = [self._plan(tp, records) for tp, records in batches.items()]
         for some in [[each] for each in work] if self._one_by_one else [work] if work else []:
             plans = [each.plan for each in some]
@@ -328,16 +390,33 @@ class Router(PollLoop):
         self._one_by_one = False
         self._doubts = 0
 
+    def _portion(self, tp: Tp, records: list[RawRecord]) -> list[RawRecord]:
+        """As many of them as are tried at once; the others are read again."""
+        size = 1 if tp in self._asides else self._portions.size(tp, len(records))
+        if len(records) > size:
+            self._source.seek({tp: records[size].offset()})
+            records = records[:size]
+        self._tried[tp] = _Tried(len(records), _place(records[0]), records[0].timestamp()[1], records[-1].offset())
+        return records
+
     def _plan(self, tp: Tp, records: Sequence[RawRecord]) -> _Work:
-        stopped = ""
+        stopped: _Standing | None = None
 
         def may_set_aside(offset: int, fault: BaseException) -> bool:
             nonlocal stopped
-            stopped = self._set_aside.take(tp, offset, fault, int(self._monotonic() * 1000))
-            return not stopped
+            if why := self._set_aside.take(tp, offset, fault, int(self._monotonic() * 1000)):
+                record = next(each for each in records if each.offset() == offset)
+                stopped = _Standing(_place(record), record.timestamp()[1], why, fault)
+            return not why
 
         routed, end = RoutedRecords(may_set_aside=may_set_aside), records[-1].offset() + 1
+        standing, asked = self._standing.get(tp), self._asides.get(tp)
         for headers, seen in look_at_headers(records):
+            if asked and standing is not None and standing.place == _place(records[0]):
+                why = by_command(asked[0].asked, standing.fault, standing.cause)
+                first: Any = seen[0]
+                self._desk.set_aside(headers[0], first, why, asked, routed)
+                break
             self._desk.route(tp, zip(headers, self._without_hidden(tp, headers, seen), strict=True), routed)
             if routed.stopped_at is not None:
                 end = routed.stopped_at
@@ -362,12 +441,14 @@ class Router(PollLoop):
         for plan, rows, routed, stopped in some:
             self._desk.written(rows)
             if plan.next_offset > status.owned[plan.tp]:
-                self._retries.pop(plan.tp, None)
+                for of in (self._retries, self._standing, self._asides, self._hurried, self._told):
+                    of.pop(plan.tp, None)
+                self._portions.passed(plan.tp, plan.next_offset)
             status.owned[plan.tp] = plan.next_offset
             status.counts.update(routed.counts)
             status.warnings.update(routed.warnings)
-            if stopped:
-                self._block(plan.tp, stopped)
+            if stopped is not None:
+                self._stand(plan.tp, stopped)
 
     # -- trouble
 
@@ -380,13 +461,44 @@ class Router(PollLoop):
             if doubt.tp is None:
                 self._one_by_one = True
             elif doubt.tp in self.status.owned:
-                self._block(doubt.tp, f"a record made of it is refused: {doubt}")
+                self._on_refused(doubt.tp, f"a record made of it is refused: {doubt}")
         wait = min(LONGEST_BACK_OFF_S, BACK_OFF_S * 2**self._doubts)
         self._doubts += 1
         self._again.update(self.status.owned)
         until = self._monotonic() + wait
         while self._monotonic() < until and not self._stopping.is_set():
             self._source.control(0.05)
+
+    def _on_refused(self, tp: Tp, cause: str) -> None:
+        tried = self._tried.get(tp)
+        if tried is None:  # it was no record of an input
+            self._block(tp, cause)
+        elif tried.count > 1:
+            self._portions.halve(tp, tried.last, tried.count)
+        else:
+            self._stand(tp, _Standing(tried.first, tried.at, cause))
+
+    def _stand(self, tp: Tp, standing: _Standing) -> None:
+        """A partition cannot go on at a record: it is blocked, unless commands say that the record is to be set aside, which is then tried once."""
+        was_tried = self._asides.pop(tp, None) is not None
+        self._standing[tp] = standing
+        asked = self._ports.asked.look(self._places()).get(standing.place, ())
+        if asked and not was_tried:
+            self._asides[tp] = asked
+            self._again.add(tp)
+            return
+        self._block(tp, f"{standing.cause}; {advice(self._desk.destination(tp.topic), standing.place)}")
+
+    def _places(self) -> dict[RecordPlace, int]:
+        return {each.place: each.at for each in self._standing.values()}
+
+    def _hear(self) -> None:
+        """A blocked partition is tried at once when a command about its record comes: if it fails again, the record is set aside."""
+        heard = self._ports.asked.look(self._places())
+        for tp, (place, *_) in self._standing.items():
+            if tp in self.status.blocked and heard.get(place) and self._hurried.get(tp) != place:
+                self._hurried[tp] = place
+                self._retries[tp] = self._monotonic(), self._retries[tp][1]
 
     def _block(self, tp: Tp, cause: str) -> None:
         """Reads it no further for a while; each time for longer."""
@@ -397,6 +509,9 @@ class Router(PollLoop):
         self._retries[tp] = self._monotonic() + wait, wait
         self.status.blocked[tp] = cause
         self._source.pause([tp])
+        if self._told.get(tp) != cause:
+            self._told[tp] = cause
+            log.error("input blocked: %s/%d: %s", *tp, cause)
 
     def _hold(self) -> None:
         """Reads no input whose router cannot go on by the rules in force, and those again whose router can."""

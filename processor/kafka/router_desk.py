@@ -10,15 +10,19 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from uow.processor.core.changes import Answered
 from uow.processor.core.columns import UnreadableRecord
+from uow.processor.engine.outputs import answer_record
 from uow.processor.engine.ports import Meanwhile, Output, RawRecord, Tp
+from uow.processor.kafka.asked_log import AskedOf
 from uow.processor.kafka.rule_log import KafkaRuleLog
 from uow.processor.rules.mirror import mirrored, version_alone
 from uow.processor.rules.routed_records import ManyRecords, RoutedRecords
-from uow.processor.rules.routing import Headers, RecordRouting, RouteTarget, RuleRouting
+from uow.processor.rules.routing import Headers, RecordRouting, RouteTarget, RuleRouting, set_aside_by_command
 from uow.processor.rules.row_table import RowTable
 from uow.processor.rules.rule_set import RuleSet
 from uow.processor.rules.trusted_rows import TrustedRows
+from uow.schemas.error_classes import UowError
 from uow.topics.catalogue import RULES_PARTITION
 from uow.topics.commands import Command, Verb, command_headers
 from uow.topics.policies import DestinationPolicy
@@ -149,6 +153,27 @@ class RouterDesk:
         self._routings[tp.topic].route(
             seen, b"%s/%d/" % (tp.topic.encode(), tp.partition), self._now, _is_readable, found
         )
+
+    def destination(self, topic: str) -> str:
+        """The first destination of an input's rules."""
+        return self._routings[topic].destination
+
+    def set_aside(
+        self, headers: Headers | None, record: RawRecord, why: UowError, asked: Sequence[AskedOf], found: RoutedRecords
+    ) -> None:
+        """Adds a record that commands set aside, and their answers: the first one did it."""
+        target = self._targets[asked[0].destination]
+        readable = headers or [] if _is_readable(record) else []
+        found.add(set_aside_by_command(target, record, readable, why))
+        for count, (destination, partition, (command, at, offset)) in enumerate(asked):
+            text = (
+                "a repeated command does nothing more"
+                if count
+                else f"sets {command.source} aside, to {target.topics.rejected}"
+            )
+            answered = Answered(command, not count, text, at, offset)
+            of = self._targets[destination]
+            found.outputs.append(answer_record(answered, of.topics, partition, of.answer_framing))
 
     def unwritten(self, rows: Iterable[ResolvedRow]) -> Sequence[Output]:
         """Those of these rows that are not in `A-rules`, as far as it was read; also where another stands under its name."""

@@ -81,6 +81,11 @@ class ManyRecords:
         self._places: dict[tuple[str, ...], int] = {}
         self._choices: dict[bytes | None, Choice] = {}
 
+    @property
+    def destination(self) -> str:
+        """Of the first rule that is asked."""
+        return self._routing.first_destination
+
     def route(
         self,
         seen: Iterable[tuple[Headers | None, RawRecord]],

@@ -37,6 +37,7 @@ from uow.schemas.error_classes import (
     UowError,
 )
 from uow.schemas.faults import ENDS
+from uow.schemas.framing import single_object_header
 from uow.topics import headers as names
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.commands import Command, Verb, command_headers
@@ -125,12 +126,14 @@ class RouteTarget:
         policy: Its settings.
         limit: Size of the records that `D.components` takes.
         partitions: How many `D.components` and `D.commands` have.
+        answer_framing: Header of the values of answers in `D.outcomes`.
     """
 
     topics: DestinationTopics
     policy: DestinationPolicy
     limit: RecordLimit
     partitions: int = 1
+    answer_framing: bytes = single_object_header("Answer")
 
 
 @dataclass(slots=True, eq=False)
@@ -380,6 +383,11 @@ class RecordRouting:
         self._rules = rules
 
     @property
+    def first_destination(self) -> str:
+        """Of the rule that is asked first."""
+        return self._rules[0].rule.destination
+
+    @property
     def only_plain_rule(self) -> RuleRouting | None:
         """The rule that takes every record and looks into none; None if there is no such rule."""
         return self._rules[0] if self._rules[0].is_plain else None
@@ -449,6 +457,11 @@ def refused(rule_id: str, target: RouteTarget, record: RawRecord, headers: Heade
     if not _REJECTED_LIMIT.fits(sent.key, sent.value, sent.headers):
         sent = Sent(target.topics.rejected, None, None, why)
     return Routed(Fate.REJECTED, rule_id, sent)
+
+
+def set_aside_by_command(target: RouteTarget, record: RawRecord, headers: Headers, why: UowError) -> Routed:
+    """The same of a record that an operator sets aside, under no rule."""
+    return refused("", target, record, headers, why)._replace(fate=Fate.SET_ASIDE)
 
 
 def set_aside(rule: RuleRouting, record: RawRecord, headers: Headers, error: BaseException) -> Routed:

@@ -19,6 +19,7 @@ from uow.processor.engine.context import TaskContext
 from uow.processor.engine.poll_loop import Closable
 from uow.processor.engine.ports import Doubt, Meanwhile, Tp
 from uow.processor.engine.set_aside import SetAsideLimit
+from uow.processor.kafka.asked_log import KafkaAskedLog
 from uow.processor.kafka.clients import Clients
 from uow.processor.kafka.contents import KafkaContents
 from uow.processor.kafka.input_logs import KafkaInputLogs
@@ -48,6 +49,7 @@ from uow.processor.rules.trusted_rows import TrustedRows
 from uow.processor.shell.app import NewRouter
 from uow.processor.shell.monitor import WorkerStatus
 from uow.schemas.error_classes import ConfigError
+from uow.schemas.registry import framer_for
 from uow.topics.catalogue import DestinationTopics, rules_topic
 from uow.topics.record_size import INPUT_LIMIT_BYTES, RecordLimit
 
@@ -176,11 +178,12 @@ def kafka_router(
         on_step: Called at each commit step, with `router-` before its name; for drills.
         wall: The wall clock, epoch ms.
     """
-    targets = {}
+    targets, framer = {}, framer_for(settings.registry_url)
     for name, policy in settings.destinations.items():
         topics = DestinationTopics(settings.application_id, name)
         limit = RecordLimit(limits.get(topics.components, INPUT_LIMIT_BYTES))
-        targets[name] = RouteTarget(topics, policy, limit, partitions.get(topics.components, 1))
+        framing = framer.header("Answer", topics.outcomes)
+        targets[name] = RouteTarget(topics, policy, limit, partitions.get(topics.components, 1), framing)
     routers, started = settings.of_routers, time.monotonic()
 
     def new_router(
@@ -209,7 +212,9 @@ def kafka_router(
         )
         sink = KafkaSink(clients, routers, lambda step: on_step(f"router-{step}"), on_replaced, epochs=epochs)
         contents = KafkaContents(clients, settings.transaction_timeout_ms / 2000)
-        ports = RouterPorts(source, sink, starts, contents, desk)
+        commands = {name: (each.topics.commands, each.partitions) for name, each in targets.items()}
+        asked = KafkaAskedLog(commands, clients.path_consumer)
+        ports = RouterPorts(source, sink, starts, contents, desk, asked)
         status = worker.router = RouterStatus(
             ends=lambda: source.ends,
             rules_age_s=lambda: time.monotonic() - (rules.status.seen_at_s or started),

@@ -9,7 +9,7 @@ Belongs here: ports, processes, sending. Does not belong here: what is drawn (`r
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import confluent_kafka as ck
 
 from uow.processor.engine.ports import Meanwhile, RawRecord, Tp
+from uow.processor.kafka.asked_log import AskedOf
 from uow.processor.kafka.log_ends import LogEnds
 from uow.processor.kafka.log_offsets import Answers
 from uow.processor.kafka.router import Router, RouterPorts, RouterStatus, first_positions
@@ -34,6 +35,7 @@ from uow.processor.sim.simulated_kafka import EPOCH_MS, GROUP, State
 from uow.processor.sim.simulated_ports import Process, SimClients, SimContents, SimLogReader, SimQuestion, SimSource
 from uow.schemas.error_classes import FencedError
 from uow.topics.catalogue import RULES_PARTITION, rules_topic
+from uow.topics.commands import RecordPlace
 from uow.topics.partitioner import partition_for
 from uow.topics.policies import DestinationPolicy
 from uow.topics.record_size import RecordLimit
@@ -61,6 +63,16 @@ class _Read(NamedTuple):
 
     def value(self) -> bytes | None:
         return None if self.record is None else self.record.value()
+
+
+class NobodyAsks:
+    """Port `AskedLog` where no command about a router's input ever comes."""
+
+    def look(self, standing: Mapping[RecordPlace, int]) -> Mapping[RecordPlace, list[AskedOf]]:
+        return {}
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class SimRuleConsumer:
@@ -224,6 +236,7 @@ class RouterLife:
             lambda tps, meanwhile: first_positions(SimLogReader(process, meanwhile, insists=True), tps),
             contents,
             desk,
+            NobodyAsks(),
         )
         Router(
             ports,

@@ -15,10 +15,12 @@ import pytest
 from tests.processes import wait_for
 from tests.shell.memory_kafka import Faults, MemoryContents, MemoryKafka, MemoryLogReader, MemorySink, MemorySource
 from uow.processor.engine.ports import Doubt, Meanwhile, Output, Poll, Refused, Tp
-from uow.processor.engine.set_aside import SetAsideLimit
+from uow.processor.engine.set_aside import SetAsideLimit, asked_aside
+from uow.processor.kafka.asked_log import AskedOf
 from uow.processor.kafka.router import Router, RouterPorts, RouterStatus
 from uow.processor.rules.routed_records import RoutedRecords
 from uow.processor.rules.routing import Fate, Routed, Sent
+from uow.topics.commands import Command, RecordPlace, Verb, command_headers
 from uow.topics.rules import ResolvedRow
 
 INPUT, OUTPUT, RULES = "stock.events", "supply.components", "A-rules"
@@ -37,6 +39,15 @@ class KeyDesk:
             where = f"{tp.topic}/{tp.partition}/{record.offset()}".encode()
             sent = Sent(OUTPUT, dict(headers or ())["to"], record.value(), [("uow-input", where)])
             found.add(Routed(Fate.ROUTED, "rule", sent))
+
+    def destination(self, topic: str) -> str:
+        return "supply"
+
+    def set_aside(self, headers: Any, record: Any, why: Any, asked: Sequence[AskedOf], found: RoutedRecords) -> None:
+        said = [("uow-error-class", type(why).__name__.encode()), ("uow-error-text", why.text.encode())]
+        found.add(Routed(Fate.SET_ASIDE, "", Sent("supply.rejected", None, record.value(), said)))
+        for each in asked:
+            found.outputs.append(Output("supply.outcomes", each.partition, each.asked.command.id, None, []))
 
     def announcement(self, meanwhile: Any) -> Sequence[Output]:
         return ()
@@ -128,6 +139,23 @@ class BusySource(MemorySource):
         return super().read(limit, timeout)
 
 
+class MemoryAsked:
+    """The commands of `supply.commands`."""
+
+    def __init__(self, kafka: MemoryKafka) -> None:
+        self._kafka = kafka
+
+    def look(self, standing: Mapping[RecordPlace, int]) -> Mapping[RecordPlace, list[AskedOf]]:
+        found: dict[RecordPlace, list[AskedOf]] = {place: [] for place in standing}
+        for record in self._kafka.topic("supply.commands"):
+            place, asked = asked_aside(record) or (None, None)
+            if place in found and asked is not None:
+                found[place].append(AskedOf("supply", 0, asked))
+        return found
+
+    def close(self) -> None: ...
+
+
 @contextmanager
 def running(
     kafka: MemoryKafka,
@@ -145,7 +173,8 @@ def running(
         return {tp: at.offset or 0 for tp, at in reader.committed(tps).items()}
 
     sink = sink_type(kafka, f"A-router-{name}", faults)
-    ports = RouterPorts(source_type(kafka, name), sink, starts, MemoryContents(kafka), desk or KeyDesk())
+    contents, asked = MemoryContents(kafka), MemoryAsked(kafka)
+    ports = RouterPorts(source_type(kafka, name), sink, starts, contents, desk or KeyDesk(), asked)
     errors: list[BaseException | None] = []
 
     def finished(error: BaseException | None) -> None:
@@ -247,7 +276,9 @@ class OneTurn:
         self.begun: list[Mapping[Tp, int]] = []
         self.tp, self.asked = Tp(INPUT, 0), 0
         kafka, here = MemoryKafka(partitions=1), cast(Any, self)
-        ports = RouterPorts(here, RefusingSink(kafka, "r"), self.starts, MemoryContents(kafka), desk or KeyDesk())
+        ports = RouterPorts(
+            here, RefusingSink(kafka, "r"), self.starts, MemoryContents(kafka), desk or KeyDesk(), MemoryAsked(kafka)
+        )
         self.router = Router(ports, [INPUT], 7, RouterStatus(), threading.Event())
 
     def starts(self, tps: Sequence[Tp], meanwhile: Meanwhile) -> Mapping[Tp, int]:
@@ -426,6 +457,80 @@ def test_with_a_limit_of_0_it_blocks_at_the_first() -> None:
         assert arrived(kafka) == [0, 1, 2]
         desk.failing = frozenset()
         wait_for(lambda: len(arrived(kafka)) == 6)
+    assert not kafka.topic("supply.rejected")
+
+
+def ask(kafka: MemoryKafka, partition: int, offset: int) -> None:
+    """An operator's command about a record of the input."""
+    command = Command(b"s", Verb.SET_ASIDE, b"", "not needed", "ada", source=f"{INPUT}/{partition}/{offset}")
+    kafka.append("supply.commands", None, None, command_headers(command), partition=0)
+
+
+def test_a_record_at_which_the_code_fails_is_set_aside_by_a_command_and_answered_once() -> None:
+    kafka, desk = MemoryKafka(partitions=1), FailingDesk()
+    desk.failing = frozenset({b"3"})
+    send(kafka, 6)
+    with running(kafka, desk=desk, set_aside=SetAsideLimit(0)) as router:
+        wait_for(lambda: f"uow set-aside supply {INPUT}/0/3 " in router.status.blocked.get(Tp(INPUT, 0), ""))
+        ask(kafka, 0, 4)  # about another one: nothing
+        ask(kafka, 0, 3)
+        wait_for(lambda: len(arrived(kafka)) == 5)
+        wait_for(lambda: not router.status.blocked)
+    (aside,) = kafka.topic("supply.rejected")
+    assert (aside.value(), dict(aside.headers() or [])["uow-error-class"]) == (b"3", b"InternalError")
+    assert b"ada: not needed" in (dict(aside.headers() or [])["uow-error-text"] or b"")
+    assert len(kafka.topic("supply.outcomes")) == 1
+    with running(kafka, desk=desk):  # a restart does nothing of it again
+        send(kafka, 2, first=10)
+        wait_for(lambda: len(arrived(kafka)) == 7)
+    assert len(kafka.topic("supply.rejected")) == 1
+
+
+def test_a_record_that_is_refused_stands_alone_and_is_set_aside_by_a_command_that_came_before() -> None:
+    """The others of its poll are routed; a restart between the command and its effect changes nothing."""
+
+    class Picky(RefusingSink):
+        refused = frozenset({b"13"})
+
+        def write(self, plans: Sequence[Any], token: Any) -> None:
+            for plan in plans:
+                if any(each.value in self.refused and each.topic == OUTPUT for each in plan.outputs):
+                    raise Refused("not authorised", plan.tp)
+            MemorySink.write(self, plans, token)
+
+    kafka = MemoryKafka(partitions=1)
+    send(kafka, 20)
+    with running(kafka, sink_type=Picky) as router:
+        wait_for(lambda: f"uow set-aside supply {INPUT}/0/13 " in router.status.blocked.get(Tp(INPUT, 0), ""))
+        assert sorted(arrived(kafka)) == [*range(13)]
+    ask(kafka, 0, 13)
+    with running(kafka, sink_type=Picky):
+        wait_for(lambda: len(arrived(kafka)) == 19)
+    check_order = [number for number in range(20) if number != 13]
+    assert arrived(kafka) == check_order
+    (aside,) = kafka.topic("supply.rejected")
+    assert (aside.value(), dict(aside.headers() or [])["uow-error-class"]) == (b"13", b"UowError")
+
+
+def test_where_rejected_cannot_be_written_either_the_partition_stays_blocked_and_goes_on_later() -> None:
+    class Picky(RefusingSink):
+        tries = 0
+        is_strict = True
+
+        def write(self, plans: Sequence[Any], token: Any) -> None:
+            if type(self).is_strict and any(each.value == b"3" for plan in plans for each in plan.outputs):
+                type(self).tries += 1
+                raise Refused("not authorised", plans[0].tp)
+            MemorySink.write(self, plans, token)
+
+    kafka, skipped_s = MemoryKafka(partitions=1), 0.0
+    send(kafka, 4)
+    ask(kafka, 0, 3)
+    with running(kafka, sink_type=Picky, monotonic=lambda: time.monotonic() + skipped_s) as router:
+        wait_for(lambda: Picky.tries >= 3 and Tp(INPUT, 0) in router.status.blocked)
+        Picky.is_strict = False
+        skipped_s = 61.0
+        wait_for(lambda: len(arrived(kafka)) == 4)
     assert not kafka.topic("supply.rejected")
 
 

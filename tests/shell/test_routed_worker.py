@@ -31,6 +31,7 @@ from uow.processor.rules.rule_set import RuleSet, RuleTables
 from uow.processor.shell.app import UowApp, create_app, task_contexts
 from uow.processor.shell.monitor import WorkerStatus
 from uow.processor.shell.router_thread import warn_of_missing_targets
+from uow.processor.sim.simulated_routers import NobodyAsks
 from uow.topics.catalogue import DestinationTopics, rules_topic
 from uow.topics.policies import Shape, ViolationPolicy
 from uow.topics.record_size import RecordLimit
@@ -134,7 +135,7 @@ async def running(
         targets = {"D": RouteTarget(DestinationTopics("A", "D"), policy, RecordLimit(), kafka.partitions)}
         desk = RouterDesk(lambda: rules, ROUTERS, targets, rule_log(kafka), rules_topic("A"), kafka.clock.now_ms)
         sink = MemorySink(kafka, configured.of_routers.transactional_id)
-        ports = RouterPorts(MemorySource(kafka, "router"), sink, starts, MemoryContents(kafka), desk)
+        ports = RouterPorts(MemorySource(kafka, "router"), sink, starts, MemoryContents(kafka), desk, NobodyAsks())
         status.router = RouterStatus()
         return Router(ports, [INPUT], 100, status.router, threading.Event(), on_ready, on_finished)
 

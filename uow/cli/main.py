@@ -37,6 +37,7 @@ COMMANDS = {
     "waive": "declare numbers of a group that are not needed",
     "remove": "take one component out of a group",
     "erase": "remove the payload of one component of a group",
+    "set-aside": "take the record away at which a partition is blocked",
     "adopt": "accept what has changed under strict order",
     "rejected": "refused components of a destination",
     "resubmit": "send refused components again, corrected",
@@ -55,7 +56,8 @@ COMMANDS = {
 """Name and one line of help of each command, in the order of `uow --help`."""
 
 MODULES = dict.fromkeys(("release", "cancel", "expire", "extend", "declare-end", "waive", "remove", "erase"), "repair")
-"""Module of each command that shares one; the module keeps its commands by name in `commands`."""
+MODULES["set-aside"] = "set_aside"
+"""Module of each command that shares one, or has another name; the module keeps its commands by name in `commands`."""
 
 FAILED = 1
 WRONG_USAGE = 2

@@ -1149,6 +1149,16 @@ class Connection:
         finally:
             transaction.end()
 
+    def command_to(self, destination: str, command: Command, partition: int, key: bytes) -> Sent:
+        """Sends a command that is of no group to one partition of a destination, as `command` does.
+
+        Raises:
+            UowError: As `send`.
+        """
+        self._require_open()
+        record = OutgoingRecord(_topics(destination).commands, key, None, command_headers(command), partition)
+        return self._session.plain.send(f"command {command.id!r}", record)
+
     def _command_record(self, destination: str, command: Command) -> OutgoingRecord:
         partition = self._session.path_claims.known(destination, command.group_id)
         topic, value = _topics(destination).commands, command_value(command)

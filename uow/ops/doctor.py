@@ -46,7 +46,7 @@ from uow.terminal.printing import span_text, wall_clock_ms
 from uow.topics import admin
 from uow.topics.access import REMEDIES, explained
 from uow.topics.catalogue import DEFAULT_PARTITIONS, DestinationTopics, expected, expected_of_routers
-from uow.topics.headers import ERROR_CLASS, ERROR_TEXT, SOURCE
+from uow.topics.headers import ERROR_CASE, ERROR_CLASS, ERROR_TEXT, SOURCE
 from uow.topics.policies import DestinationPolicy
 from uow.topics.temporary import host_text, owner_of
 
@@ -56,6 +56,9 @@ LONG_MS = 86_400_000
 LAST_REFUSED: Final = 1_000
 """Records at the end of each partition of `D.rejected` that are looked at."""
 SET_ASIDE_GUIDE = 'a defect of ours: see "A record is set aside" in the operations guide'
+TOLD_GUIDE = "once the cause is removed, `uow resubmit` sends them again"
+BY_COMMAND: Final = ((ERROR_CLASS, UowError.__name__.encode()), (ERROR_CASE, b"command"))
+"""Headers of a record that a command set aside, where the code did not fail at it."""
 BLOCKED_GUIDE = 'see "A partition is blocked" in the operations guide'
 
 
@@ -292,7 +295,7 @@ def _set_aside(settings: Settings, topic: str, partitions: int) -> Iterator[Find
 
 
 def set_aside(reader: LogReader, topic: str, partitions: int) -> Iterator[Finding]:
-    """Records at which the code itself failed, among the last ones that were refused.
+    """Records at which the code itself failed, or that somebody set aside by a command, among the last ones that were refused.
 
     Args:
         reader: Reads Kafka.
@@ -302,11 +305,16 @@ def set_aside(reader: LogReader, topic: str, partitions: int) -> Iterator[Findin
     bounds = reader.bounds([Tp(topic, number) for number in range(partitions)])
     last = {tp: (max(start, end - LAST_REFUSED), end) for tp, (start, end) in bounds.items()}
     headers = [read_headers(record) or () for _, records in reader.read(last) for record in records]
-    found = [dict(each) for each in headers if (ERROR_CLASS, InternalError.__name__.encode()) in each]
-    if found:
-        where, text = ((found[-1].get(name) or b"").decode(errors="replace") for name in (SOURCE, ERROR_TEXT))
-        several = f"{len(found)} of the last records were set aside, since the code failed at them"
-        yield Finding(CheckResult.LOOK, f"{topic}: {several}; one is {where}: {text}", SET_ASIDE_GUIDE)
+    failed = [dict(each) for each in headers if (ERROR_CLASS, InternalError.__name__.encode()) in each]
+    told = [dict(each) for each in headers if {*BY_COMMAND} <= {*each}]
+    for found, why, remedy in (
+        (failed, "since the code failed at them", SET_ASIDE_GUIDE),
+        (told, "by a command", TOLD_GUIDE),
+    ):
+        if found:
+            where, text = ((found[-1].get(name) or b"").decode(errors="replace") for name in (SOURCE, ERROR_TEXT))
+            several = f"{len(found)} of the last records were set aside, {why}"
+            yield Finding(CheckResult.LOOK, f"{topic}: {several}; one is {where}: {text}", remedy)
 
 
 def _cut_off(reader: KafkaLogReader, context: TaskContext) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ from uow.schemas.error_classes import DecodeError, UowError
 from uow.schemas.records import Answer
 from uow.schemas.registry import connect as connect_registry
 from uow.topics.catalogue import DestinationTopics
-from uow.topics.commands import COMMAND_ID, Command
+from uow.topics.commands import COMMAND_ID, Command, Verb
 from uow.topics.partitioner import partition_for
 
 LOOK_AGAIN_S = 0.05
@@ -88,6 +88,27 @@ class CommandClient:
 
         yield from self._answers({(command.id, home): command for home in homes}, homes, send, timeout_s)
 
+    def ask_aside(self, command: Command, partition: int | None, key: bytes, timeout_s: float) -> Answer:
+        """Sends a command to set a record aside, and waits for its answer.
+
+        Args:
+            command: The command.
+            partition: Of `D.components`, where the record is of it; None: the record is of a router's input.
+            key: Of the record's partition.
+            timeout_s: How long to wait.
+
+        Raises:
+            UnansweredError: It was not answered in time.
+        """
+        home = partition_for(key, self._partitions) if partition is None else partition
+        if home >= self._partitions:
+            raise NoAnswerError(f"{self._topics.components} has {self._partitions} partitions, from 0 on")
+
+        def send() -> None:
+            self._connection.command_to(self._destination, command, home, key)
+
+        return next(answer for _, answer in self._answers({(command.id, home): command}, [home], send, timeout_s))
+
     def _answers(
         self, waiting: _Waiting, homes: Iterable[int], send: Callable[[], None], timeout_s: float
     ) -> Iterator[tuple[int, Answer]]:
@@ -144,7 +165,9 @@ class UnansweredError(UowError):
 
 
 def _about(command: Command) -> str:
-    return f"rule {command.rule}" if command.rule else command.group_id.decode("utf-8", "backslashreplace")
+    if command.rule:
+        return f"rule {command.rule}"
+    return command.source if command.verb is Verb.SET_ASIDE else command.group_id.decode("utf-8", "backslashreplace")
 
 
 @contextmanager

@@ -1,0 +1,133 @@
+"""Commands to set records of routers' inputs aside, read in `D.commands` while an input is blocked (`uow.processor.engine.set_aside`).
+
+A router keeps no position there. While it stands at a record it reads the one partition where a command about it is, from the append time of the
+record on: nobody can have asked before. So a command holds over restarts and moves, and by naming the record it concerns no other one.
+
+Belongs here: polling. Does not belong here: what a router does then (`uow.processor.kafka.router`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, Protocol
+
+import confluent_kafka as ck
+
+from uow.processor.engine.set_aside import asked_aside
+from uow.topics.commands import Asked, RecordPlace
+from uow.topics.partitioner import partition_for
+
+log = logging.getLogger("uow.rules")
+
+ANSWER_S: Final = 2.0
+"""Longest wait for the offsets of a moment: inputs that are not blocked wait meanwhile."""
+AGAIN_S: Final = 5.0
+"""Before it is tried again after an error."""
+CHUNK: Final = 1_000
+CHUNKS: Final = 20
+"""Most chunks in one go: there may be any number of other commands."""
+
+
+class AskedOf(NamedTuple):
+    """A command about a record of an input.
+
+    Attributes:
+        destination: The one whose `D.commands` has it, and whose `D.rejected` gets the record.
+        partition: Of `D.commands`.
+        asked: The command.
+    """
+
+    destination: str
+    partition: int
+    asked: Asked
+
+
+class AskedLog(Protocol):
+    """Port: commands about records at which inputs are blocked."""
+
+    def look(self, standing: Mapping[RecordPlace, int]) -> Mapping[RecordPlace, list[AskedOf]]:
+        """Those about these records, as far as they are known now; does not wait long.
+
+        Args:
+            standing: Append time of each record, epoch ms.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class KafkaAskedLog:
+    """Port `AskedLog`.
+
+    Args:
+        commands: `D.commands`, and how many partitions it has, by destination.
+        make_consumer: Makes a consumer that is assigned by hand.
+        monotonic: Seconds, from anywhere.
+    """
+
+    def __init__(
+        self,
+        commands: Mapping[str, tuple[str, int]],
+        make_consumer: Callable[[], Any],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._commands, self._make_consumer, self._monotonic = commands, make_consumer, monotonic
+        self._destinations = {topic: destination for destination, (topic, _) in commands.items()}
+        self._consumer: Any = None
+        self._found: dict[RecordPlace, list[AskedOf]] = {}
+        self._again_at = 0.0
+
+    def look(self, standing: Mapping[RecordPlace, int]) -> Mapping[RecordPlace, list[AskedOf]]:
+        if not standing:
+            self.close()
+        elif self._monotonic() >= self._again_at:
+            try:
+                self._read(standing)
+            except ck.KafkaException as error:
+                log.warning("commands about blocked inputs cannot be read: %s", error.args[0].str())
+                self.close()
+                self._again_at = self._monotonic() + AGAIN_S
+        return self._found
+
+    def _read(self, standing: Mapping[RecordPlace, int]) -> None:
+        if standing.keys() != self._found.keys():
+            self._begin(standing)
+        for _ in range(CHUNKS):
+            messages = self._consumer.consume(CHUNK, 0)
+            for message in messages:
+                if message.error() is None:
+                    self._take(message)
+            if not messages:
+                return
+
+    def _begin(self, standing: Mapping[RecordPlace, int]) -> None:
+        self._consumer = self._consumer or self._make_consumer()
+        since: dict[tuple[str, int], int] = {}
+        for place, at in standing.items():
+            for topic, partitions in self._commands.values():
+                where = topic, partition_for(place.key, partitions)
+                since[where] = max(0, min(at, since.get(where, at)))
+        asked = [ck.TopicPartition(*where, at) for where, at in since.items()]
+        # before the question: what comes between the two is not passed over
+        ends = {where: self._consumer.get_watermark_offsets(ck.TopicPartition(*where), ANSWER_S)[1] for where in since}
+        begins = self._consumer.offsets_for_times(asked, timeout=ANSWER_S)
+        for each in begins:
+            if each.offset < 0:  # nothing is so young
+                each.offset = ends[each.topic, each.partition]
+        self._consumer.assign([each for each in begins if each.error is None])
+        self._found = {place: [] for place in standing}
+
+    def _take(self, message: Any) -> None:
+        found = asked_aside(message)
+        if found is not None and found[0] in self._found:
+            destination = self._destinations[message.topic()]
+            self._found[found[0]].append(AskedOf(destination, message.partition(), found[1]))
+
+    def close(self) -> None:
+        """Closes the consumer."""
+        self._found = {}
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None

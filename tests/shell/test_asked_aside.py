@@ -1,0 +1,252 @@
+"""A record at which a partition is blocked is set aside by a command; a command at which the code fails is answered and blocks nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.shell.memory_kafka import MemoryKafka, MemorySink
+from tests.shell.test_whole_worker import P0, belongs_to, ids, position
+from tests.shell.whole_worker import UNITS, answers, in_a_loop, running, send, send_to, settings, tell, until
+from uow.processor.core import partition as partition_module
+from uow.processor.engine.ports import Refused
+from uow.schemas.records import Answer
+from uow.topics.commands import Command, Verb, command_headers
+
+
+def ask(kafka: MemoryKafka, offset: int, name: str = "s", topic: str = "D.components") -> None:
+    """An operator's command about a record of partition 0."""
+    command = Command(name.encode(), Verb.SET_ASIDE, b"", "not needed", "ada", source=f"{topic}/0/{offset}")
+    kafka.append("D.commands", None, None, command_headers(command), partition=0)
+
+
+def rejected(kafka: MemoryKafka) -> list[dict[str, bytes | None]]:
+    return [dict(record.headers() or []) for record in kafka.topic("D.rejected")]
+
+
+def answer(kafka: MemoryKafka, name: str = "s") -> Answer:
+    (found,) = [each for each in answers(kafka) if each.command_id == name]
+    return found
+
+
+@in_a_loop
+async def test_the_blocked_partition_goes_on_and_the_record_is_in_rejected_with_who_and_why() -> None:
+    kafka = MemoryKafka()
+    bad, behind = belongs_to(kafka, 0, "bad"), belongs_to(kafka, 0, "behind")
+    send_to(kafka, 0, bad, 1, value=b"boom")
+    send(kafka, behind, (1, True))
+    tell(kafka, Verb.CANCEL, bad)  # waits behind the record that blocks
+    async with running(kafka) as app:
+        await until(lambda: P0 in app.status.blocked)
+        assert "uow set-aside D D.components/0/0 --why" in app.status.blocked[P0]
+        ask(kafka, 0)
+        await until(lambda: ids(kafka) == [behind])
+        await until(lambda: not app.status.blocked)
+        await until(lambda: len(answers(kafka)) == 2)
+    (said,) = rejected(kafka)
+    assert (said["uow-error-class"], said["uow-error-case"]) == (b"InternalError", b"LookupError")
+    assert said["uow-source"] == b"D.components/0/0"
+    assert b"ada: not needed" in (said["uow-error-text"] or b"")
+    told = answer(kafka)
+    assert (told.verb, told.done, told.by, told.why) == ("set-aside", True, "ada", "not needed")
+    async with running(kafka) as app:  # what was answered is not answered again
+        await until(lambda: P0 in app.status.tasks)
+        send(kafka, belongs_to(kafka, 0, "later"), (1, True))
+        await until(lambda: len(ids(kafka)) == 2)
+        assert (len(answers(kafka)), len(rejected(kafka))) == (2, 1)
+
+
+@in_a_loop
+async def test_a_record_whose_output_is_refused_is_set_aside_alone() -> None:
+    kafka = MemoryKafka()
+    bad, behind = belongs_to(kafka, 0, "bad"), belongs_to(kafka, 0, "behind")
+
+    class Picky(MemorySink):
+        def write(self, plans: Any, token: Any) -> None:
+            for plan in plans:
+                if any(output.topic == "D.units" and output.key == bad.encode() for output in plan.outputs):
+                    raise Refused("not authorised", plan.tp)
+            super().write(plans, token)
+
+    for number in range(6):
+        send(kafka, belongs_to(kafka, 0, f"good{number}"), (1, True))
+    send(kafka, bad, (1, False), (2, True))
+    send(kafka, behind, (1, True))
+    configured = settings()
+    async with running(kafka, configured, sink=Picky(kafka, configured.transactional_id)) as app:
+        await until(lambda: "uow set-aside D D.components/0/7 " in app.status.blocked.get(P0, ""))
+        ask(kafka, 7)
+        await until(lambda: behind in ids(kafka))
+        await until(lambda: not app.status.blocked)
+    (said,) = rejected(kafka)
+    assert (said["uow-error-class"], said["uow-error-case"]) == (b"UowError", b"command")
+    assert answer(kafka).done
+
+
+@in_a_loop
+async def test_a_command_about_another_record_than_the_one_that_blocks_does_nothing_and_says_so_at_once() -> None:
+    kafka = MemoryKafka()
+    send(kafka, belongs_to(kafka, 0, "good"), (1, True))
+    send_to(kafka, 0, belongs_to(kafka, 0, "bad"), 1, value=b"boom")
+    async with running(kafka) as app:
+        await until(lambda: P0 in app.status.blocked)
+        ask(kafka, 0)
+        ask(kafka, 2, "t")
+        await until(lambda: len(answers(kafka)) == 2)
+        assert P0 in app.status.blocked
+    assert rejected(kafka) == []
+    assert [(each.done, each.text) for each in answers(kafka)] == [
+        (False, f"D.components/0/{offset} does not block its partition, D.components/0/1 does: nothing is done")
+        for offset in (0, 2)
+    ]
+    assert position(kafka, P0) == 1
+
+
+@in_a_loop
+async def test_where_nothing_blocks_it_does_nothing_and_a_router_answers_for_its_own_inputs() -> None:
+    kafka = MemoryKafka()
+    send(kafka, belongs_to(kafka, 0, "good"), (1, True))
+    ask(kafka, 0)
+    ask(kafka, 0, "r", "stock.events")
+    ask(kafka, 0, "last")
+    async with running(kafka):
+        await until(lambda: len(answers(kafka)) == 2)
+    assert [(each.command_id, each.done) for each in answers(kafka)] == [("s", False), ("last", False)]
+    assert "is at 1: nothing is done" in answer(kafka).text
+
+
+@in_a_loop
+async def test_a_command_that_came_before_its_worker_started_holds_and_so_does_one_under_strict_order() -> None:
+    """A restart, or another owner, between the command and its effect."""
+    kafka = MemoryKafka()
+    send_to(kafka, 0, belongs_to(kafka, 0, "bad"), 1, value=b"block")
+    send(kafka, behind := belongs_to(kafka, 0, "behind"), (1, True))
+    ask(kafka, 0)
+    async with running(kafka, settings(policy=replace(UNITS, strict_order=True))):
+        await until(lambda: ids(kafka) == [behind])
+        await until(lambda: len(answers(kafka)) == 1)
+    assert [said["uow-error-class"] for said in rejected(kafka)] == [b"UowError"]
+    assert answer(kafka).done
+
+
+@in_a_loop
+async def test_a_record_that_is_mended_meanwhile_is_processed_and_the_answer_says_that_nothing_was_done() -> None:
+    kafka = MemoryKafka()
+    unit = belongs_to(kafka, 0, "u")
+    is_broken = True
+
+    class Picky(MemorySink):
+        def write(self, plans: Any, token: Any) -> None:
+            if is_broken and any(output.topic == "D.units" for plan in plans for output in plan.outputs):
+                raise Refused("not authorised", plans[0].tp)
+            super().write(plans, token)
+
+    send(kafka, unit, (1, True))
+    configured = settings()
+    async with running(kafka, configured, sink=Picky(kafka, configured.transactional_id)) as app:
+        await until(lambda: P0 in app.status.blocked)
+        is_broken = False
+        ask(kafka, 0)
+        await until(lambda: len(answers(kafka)) == 1)
+    assert (ids(kafka), rejected(kafka), answer(kafka).done) == ([unit], [], False)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_each_command_has_one_answer_and_only_what_blocks_is_set_aside(seed: int) -> None:
+    """Whatever is asked, in whichever order, over restarts."""
+
+    @in_a_loop
+    async def test() -> None:
+        rnd, kafka = Random(seed), MemoryKafka()
+        bad = sorted(rnd.sample(range(12), 3))
+        for offset in range(12):
+            value = b"boom" if offset in bad else b"x"
+            send_to(kafka, 0, belongs_to(kafka, 0, f"u{offset}-"), 1, end=True, value=value)
+        asked = [*bad, *(rnd.randrange(14) for _ in range(5))]
+        rnd.shuffle(asked)
+        names = 0
+
+        def is_answered(count: int) -> bool:
+            return len(answers(kafka)) == count
+
+        while len(rejected(kafka)) < 3:
+            async with running(kafka):
+                for offset in asked[:3] if asked else bad:
+                    ask(kafka, offset, f"s{names}")
+                    names += 1
+                asked = asked[3:]
+                await until(partial(is_answered, names))
+        async with running(kafka):
+            await until(lambda: len(ids(kafka)) == 9)
+        assert sorted(int((said["uow-source"] or b"").rsplit(b"/")[-1]) for said in rejected(kafka)) == bad
+        assert len({each.command_id for each in answers(kafka)}) == len(answers(kafka)) == names
+        assert sum(each.done for each in answers(kafka)) == 3
+
+    test()
+
+
+def _fails_at_decision(patch: pytest.MonkeyPatch) -> None:
+    decide = partition_module.decide_command
+
+    def failing(command: Command, at: int, now: Any) -> Any:
+        if command.group_id.startswith(b"bad"):
+            raise LookupError("a defect in a verb")
+        return decide(command, at, now)
+
+    patch.setattr(partition_module, "decide_command", failing)
+
+
+def _fails_at_reading(patch: pytest.MonkeyPatch) -> None:
+    read = partition_module.read_command
+
+    def failing(headers: Any, value: bytes | None = None) -> Any:
+        if (dict(headers)["uow-id"] or b"").startswith(b"bad"):
+            raise RecursionError("too deep")
+        return read(headers, value)
+
+    patch.setattr(partition_module, "read_command", failing)
+
+
+@pytest.mark.parametrize("plant", [_fails_at_decision, _fails_at_reading])
+def test_a_command_at_which_the_code_fails_is_answered_and_blocks_nothing(plant: Callable[..., None]) -> None:
+    @in_a_loop
+    async def test() -> None:
+        kafka = MemoryKafka()
+        bad, good = belongs_to(kafka, 0, "bad"), belongs_to(kafka, 0, "good")
+        send(kafka, bad, (1, False))
+        send(kafka, good, (1, False))
+        tell(kafka, Verb.CANCEL, bad)
+        tell(kafka, Verb.CANCEL, good)
+        with pytest.MonkeyPatch.context() as patch:
+            plant(patch)
+            async with running(kafka, settings(set_aside_per_minute=10)) as app:
+                await until(lambda: len(answers(kafka)) == 2)
+                assert app.status.blocked == {}
+                send(kafka, bad, (2, True))
+                await until(lambda: ids(kafka) == [bad])
+        failed = answer(kafka, f"c-{bad}")
+        assert (failed.done, failed.id, failed.verb) == (False, bad, "cancel")
+        assert "a defect of uow, so nothing is changed" in failed.text
+        assert answer(kafka, f"c-{good}").done
+
+    test()
+
+
+@in_a_loop
+async def test_a_command_that_fails_beyond_the_limit_blocks_and_so_does_one_where_another_group_is_at_fault() -> None:
+    kafka = MemoryKafka()
+    bad = belongs_to(kafka, 0, "bad")
+    send(kafka, bad, (1, False))
+    tell(kafka, Verb.CANCEL, bad)
+    with pytest.MonkeyPatch.context() as patch:
+        _fails_at_decision(patch)
+        async with running(kafka, settings(set_aside_per_minute=0)) as app:
+            await until(lambda: "set_aside_per_minute = 0" in app.status.blocked.get(P0, ""))
+            assert answers(kafka) == []
+    async with running(kafka):
+        await until(lambda: [each.done for each in answers(kafka)] == [True])
