@@ -46,7 +46,7 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
 
-from uow.schemas.error_classes import StateCorruptedError
+from uow.schemas.error_classes import InternalError, StateCorruptedError, UowError
 from uow.spark_sink import balance, comparison, expectations, recompute
 from uow.spark_sink.audit_keys import AuditKeys
 from uow.spark_sink.audit_state import AuditState, StateFolder, Unusable
@@ -112,6 +112,8 @@ class AuditReport:
         until: Offset of each partition at which the range ends.
         earlier: Time of that earlier audit, epoch ms.
         routed: Number of records of the routers' inputs in the range, by topic; each is a component, has passed, or was refused.
+        set_aside: Group id, if the record has one, by place of each record of the range that was set aside: the code failed at it, or a command said so.
+            It is in no unit.
         note: A reason why the whole was audited although an incremental audit was wanted, or why the next one cannot be incremental; empty for none.
     """
 
@@ -127,6 +129,7 @@ class AuditReport:
     until: Mapping[int, int] = field(default_factory=dict)
     earlier: int | None = None
     routed: Mapping[str, int] = field(default_factory=dict)
+    set_aside: Mapping[str, str | None] = field(default_factory=dict)
     note: str = ""
 
     @property
@@ -323,8 +326,9 @@ class _Run:
         stored = self._stored()
         own = self._rows(stored)
         is_nested = "components" in own[Table.UNITS].columns
+        asides = {} if self.state is None and stored[Table.REJECTED].is_empty else self._asides()
         wanted = Expectations(
-            audit.cluster, self.names, audit.policy, span, self.begin, self.leave, cut, audit.rules, is_nested
+            audit.cluster, self.names, audit.policy, span, self.begin, self.leave, cut, audit.rules, is_nested, asides
         )
         partitions = self.spark.range(0, len(span.end), 1, len(span.end))
         expected = partitions.mapInArrow(wanted.entries(), expectations.ENTRIES)
@@ -350,6 +354,13 @@ class _Run:
                 rows = partitions.mapInArrow(replace(wanted, leave=None).rows(ids), expectations.ROWS)
                 report = self._compared(report, rows, wrong, kinds, self._with_components(own))
             report, routed = self._with_inputs(report)
+            places = {
+                f"{self.names.components}/{partition}/{offset}": None if why.id is None else why.id.decode()
+                for partition, found in sorted(asides.items())
+                for offset, why in sorted(found.items())
+                if report.since is None or offset >= report.since[partition]
+            }
+            report = replace(report, set_aside=places)
             return report, self._ending(keys, balanced, report, stored, is_accepted, routed)
         finally:
             keys.unpersist()
@@ -383,6 +394,23 @@ class _Run:
             ),
             note=note if found.unjudged else "",
         ), mark
+
+    def _asides(self) -> dict[int, dict[int, UowError]]:
+        """Why records of the range were set aside, by partition and offset, as `D.rejected` says."""
+        found: dict[int, dict[int, UowError]] = {}
+        rows = self.audit.tables.read(self.spark, Table.REJECTED).where(
+            (sql.col("topic") == self.names.rejected)
+            & (sql.col("source_topic") == self.names.components)
+            & sql.expr(_IS_ASIDE)
+        )
+        columns = "source_partition", "source_offset", "id", "error_class", "error_case"
+        for partition, offset, group_id, name, case in rows.select(*columns).toLocalIterator():
+            start, end = (of.get(partition, 0) for of in (self.span.start, self.span.end))
+            if start <= offset < end:
+                error = InternalError if name == InternalError.__name__ else UowError
+                why = error(case=case or "", id=None if group_id is None else group_id.encode())
+                found.setdefault(partition, {})[offset] = why
+        return found
 
     def _stored(self) -> Stored:
         done = {} if self.state is None else self.state.done
@@ -721,6 +749,7 @@ def _leaf(frame: DataFrame) -> DataFrame:
 _RESIDUE: Final = "residue"
 _REFUSED: Final = (Fate.REJECTED, Fate.EXPIRED, Fate.CANCELLED, Fate.FAILED)
 """Fates of components whose rows are in `rejected`."""
+_IS_ASIDE: Final = "(error_class = 'InternalError' OR (error_class = 'UowError' AND error_case = 'command'))"
 _HAS_INPUT: Final = f"array_contains(headers.name, '{INPUT}')"
 
 

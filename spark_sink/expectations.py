@@ -14,9 +14,9 @@ from __future__ import annotations
 import gc
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -29,6 +29,7 @@ from uow.processor.core.changes import Delivered, TakenOut, Undelivered
 from uow.processor.core.group import Group
 from uow.processor.core.partition_state import PartitionAddress
 from uow.processor.core.snapshot import restore, take
+from uow.schemas.error_classes import UowError
 from uow.schemas.records import UnitOutcome
 from uow.spark_sink import prints, recompute
 from uow.spark_sink.audit_keys import AuditKeys
@@ -119,6 +120,7 @@ class Expectations:
         cut_ledgers: Partitions of which retention has deleted the beginning of the ledger, as far as nothing before the range was read of it.
         rules: Rules of the destination.
         is_nested: True if the components are in the rows of `units`.
+        asides: Why records were set aside, by partition and offset (`uow.spark_sink.recompute`).
     """
 
     cluster: Cluster
@@ -130,6 +132,7 @@ class Expectations:
     cut_ledgers: frozenset[int] = frozenset()
     rules: DestinationRules = NO_RULES
     is_nested: bool = False
+    asides: Mapping[int, Mapping[int, UowError]] = field(default_factory=dict)
 
     @property
     def keys(self) -> AuditKeys:
@@ -233,7 +236,8 @@ class _PartitionTask:
             self._placement,
             has_rules=bool(wanted.rules.rows),
         )
-        recomputation = Recomputation(self._place, wanted.policy, (), self._state, self._placement)
+        asides = wanted.asides.get(self._partition, {})
+        recomputation = Recomputation(self._place, wanted.policy, (), self._state, self._placement, asides)
         try:
             for batch in log.until(end):
                 records = arrivals(batch, log.hidden)

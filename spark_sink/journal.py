@@ -26,7 +26,7 @@ from uow.spark_sink.partition_log import PartitionLog, offset_of
 from uow.spark_sink.recompute import Arrived, Decided, Order, Tick
 from uow.spark_sink.told_placement import ToldPlacement
 from uow.topics.catalogue import DestinationTopics
-from uow.topics.commands import Command, read_command
+from uow.topics.commands import Command, Verb, read_command
 
 _EVERYTHING: Final = 2**63
 
@@ -164,7 +164,7 @@ class Journal:
         while self._said_until <= at and (message := next(self._commands, None)) is not None:
             [record] = arrivals([message])
             command = read_command(record.shown, record.value())
-            if isinstance(command, Command) and not command.dry_run:
+            if isinstance(command, Command) and not command.dry_run and command.verb is not Verb.SET_ASIDE:
                 self._said.setdefault((command.id, record.timestamp()[1]), record)
             self._said_until = record.timestamp()[1]
 
@@ -194,7 +194,7 @@ class Journal:
                 self._note(
                     record.id.encode(), record.generation, Recorded(record.outcome.value, at, self._topics.outcomes)
                 )
-            elif record.done:
+            elif record.done and record.verb != Verb.SET_ASIDE:  # that one changes no group
                 self._done.append((record.id, (record.command_id.encode(), record.at)))
             self._next_outcome = None
 

@@ -28,6 +28,7 @@ from dataclasses import replace
 from enum import StrEnum
 from hashlib import sha256
 from itertools import takewhile
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from uow.processor.core.changes import (
@@ -339,6 +340,7 @@ class Recomputation:
         orders: The commands that were decided, and with rules the ticks, in order.
         partition: The state to go on from; by default that of a partition without records.
         placement: Under path routing, the `partition_for` of its address.
+        asides: By offset, why a record was set aside: at it the code failed, or a command said so, which no log of the input tells.
     """
 
     def __init__(
@@ -348,7 +350,9 @@ class Recomputation:
         orders: Iterable[Order | Tick] = (),
         partition: Partition | None = None,
         placement: ToldPlacement | None = None,
+        asides: Mapping[int, UowError] = MappingProxyType({}),
     ) -> None:
+        self._asides = asides
         self._policy, self._placement = policy, placement
         self._partition = partition or empty_partition(place, policy)
         self._maker = UnitMaker(place.destination, place.topic, place.partition, self._partition.reading)
@@ -378,9 +382,29 @@ class Recomputation:
         yield from self._judge(records)
 
     def _judge(self, records: Sequence[Arrived]) -> Iterator[Happening]:
-        for portion in [records] if self._placement is None else self._placement.portions(records):
-            self._partition.on_records(portion)
+        for portion in self._apart(records):
+            why = self._asides.get(portion[0].offset()) if portion else None
+            if why is not None:
+                self._partition.set_aside(portion[0], why)
+            elif self._placement is None:
+                self._partition.on_records(portion)
+            else:
+                for part in self._placement.portions(portion):
+                    self._partition.on_records(part)
+                    yield from self._happened({each.offset(): each for each in part})
             yield from self._happened({each.offset(): each for each in portion})
+
+    def _apart(self, records: Sequence[Arrived]) -> Iterator[Sequence[Arrived]]:
+        """The records, with each one apart that was set aside."""
+        first = 0
+        for number, record in enumerate(records) if self._asides else ():
+            if record.offset() in self._asides:
+                if first < number:
+                    yield records[first:number]
+                yield records[number : number + 1]
+                first = number + 1
+        if first < len(records):
+            yield records[first:]
 
     def _obey(self, order: Order | Tick) -> Iterator[Happening]:
         if isinstance(order, Tick):

@@ -21,6 +21,7 @@ from uow.processor.engine.context import TaskContext
 from uow.processor.engine.ports import Plan, Tp
 from uow.processor.engine.task import PartitionTask
 from uow.processor.rules.row_table import RowTable
+from uow.schemas.error_classes import InternalError
 from uow.schemas.framing import single_object_header
 from uow.spark_sink.audit import Audit, AuditReport
 from uow.spark_sink.delta_sink import DeltaSink
@@ -42,6 +43,9 @@ PARTITIONS = 2
 DEADLINE_S = 30.0
 STARTED_MS = int(time.time() * 1000) - 3_600_000
 """An hour ago: append times of the tests count from here."""
+
+ASIDE = b"the code fails at it"
+"""A component of this value is set aside by the worker."""
 
 Headers = list[tuple[str, str | bytes | None]]
 
@@ -211,7 +215,15 @@ class Stage:
                 assert partition is not None
                 records[partition].append(message)
         self._sent = dict.fromkeys(self._sent, 0)
-        self._write([self.tasks[p].process(found) for p, found in records.items() if found])
+        aside = {p: [each for each in found if each.value() == ASIDE] for p, found in records.items()}
+        if not any(aside.values()):
+            self._write([self.tasks[p].process(found) for p, found in records.items() if found])
+            return
+        for p, found in records.items():
+            for each in found:
+                is_aside, why = each in aside[p], InternalError.of(KeyError("no such thing"))
+                task = self.tasks[p]
+                self._write([task.set_aside(each, why) if is_aside else task.process([each])])
 
     def command(self, command: Command, *, is_kept: bool = True) -> None:
         """A command is decided, after everything that was worked on; its record is lost to retention unless `is_kept`."""

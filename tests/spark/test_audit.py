@@ -16,7 +16,8 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.spark.stage import STARTED_MS, Stage, c, plain
+from tests.spark.stage import ASIDE, STARTED_MS, Stage, c, plain
+from uow.cli.audit_page import set_aside_text
 from uow.processor.core.happened import Counts
 from uow.schemas.records import Range
 from uow.spark_sink.audit import AuditReport
@@ -467,6 +468,28 @@ def test_no_false_alarm_over_all_that_is_right(make_stage: Callable[..., Stage])
     report = stage.audit()
     assert report.examples == ()
     assert report.left_out >= 4
+
+
+def test_records_that_were_set_aside_are_named_with_their_units_and_are_no_difference(
+    make_stage: Callable[..., Stage],
+) -> None:
+    """From the whole log, and incrementally; a row of them that is taken away from the tables is one."""
+    stage = make_stage(incomplete_expiration_ms=60_000, expiration_policy=ExpirationPolicy.REDIRECT)
+    stage.send([c("whole", 1), c("lacks", 1), c("lacks", 2, value=ASIDE), (b"x", ASIDE, []), c("whole", 2, end=True)])
+    stage.send([c("lacks", 3, end=True)])
+    stage.work()
+    report = clean(stage, complete=1, open=1)
+    (of_unit,) = [place for place, group_id in report.set_aside.items() if group_id == "lacks"]
+    assert of_unit.startswith(f"{stage.names.components}/")
+    assert [*report.set_aside.values()].count(None) == 1
+    assert report.count(Fate.REJECTED) == report.found[Fate.REJECTED] == 2
+    stage.send([c("whole2", 1, value=ASIDE), c("whole2", 1, end=True)])
+    stage.work()
+    report = clean(stage, incremental=True, complete=1, open=1)
+    assert [*report.set_aside.values()] == ["whole2"]
+    lines = set_aside_text(report)
+    assert "1 record was set aside, and is in no unit: " in lines
+    assert lines.endswith("of whole2")
 
 
 def test_nothing_is_a_unit_of_a_destination_that_forms_none_w65(make_stage: Callable[..., Stage]) -> None:

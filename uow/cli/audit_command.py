@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from uow.cli.audit_page import page, range_text, routed_text
+from uow.cli.audit_page import page, range_text, routed_text, set_aside_text
 from uow.cli.main import FAILED
 from uow.cli.options import config_option, destinations_option, json_option, spark_options, tables_option
 from uow.cli.sink_command import chosen_destinations, cluster_of
@@ -116,6 +116,7 @@ def as_data(report: AuditReport) -> dict[str, Any]:
         "note": report.note,
         "left_out": report.left_out,
         "unread": report.unread,
+        "set_aside": [{"place": place, "id": group_id} for place, group_id in report.set_aside.items()],
         "differences": dict(report.totals),
         "examples": [
             {"what": each.what.value, "in": each.source, "id": each.id, "place": each.place, "detail": each.detail}
@@ -143,6 +144,8 @@ def show(report: AuditReport) -> None:
         click.echo(
             f"{report.unread} records come after the position that the workers have committed, and were not checked"
         )
+    if report.set_aside:
+        click.echo(set_aside_text(report))
     if report.left_out:
         click.echo(
             f"{report.left_out} ids could not be judged: components of them, or a command that changed them, lie outside the range that was read"

@@ -38,6 +38,10 @@ def page(reports: Sequence[AuditReport], made_at: str) -> str:
     )
 
 
+_SHOWN: Final = 20
+"""Records that a report names."""
+
+
 def range_text(report: AuditReport) -> str:
     """The range of an audit in words, for people."""
     until = ", ".join(f"{partition}: {offset}" for partition, offset in report.until.items())
@@ -56,6 +60,14 @@ def routed_text(report: AuditReport) -> str:
     return f"routers' inputs: {said}; each should be a component, have passed, or have been refused, once"
 
 
+def set_aside_text(report: AuditReport) -> str:
+    """The records that were set aside, with the units that lack them."""
+    found = [f"{place} of {group_id}" if group_id else place for place, group_id in report.set_aside.items()]
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    records = "1 record was set aside, and is" if len(found) == 1 else f"{len(found)} records were set aside, and are"
+    return f"{records} in no unit: {', '.join(found[:_SHOWN])}{more}"
+
+
 def _section(report: AuditReport) -> str:
     kind, verdict = ("clean", "no difference") if report.is_clean else ("wrong", "differences found")
     units = ", ".join(f"{count} {outcome}" for outcome, count in sorted(report.units.items())) or "none"
@@ -64,6 +76,8 @@ def _section(report: AuditReport) -> str:
         notes.append(f"{routed_text(report)}.")
     if report.note:
         notes.append(f"{report.note}.")
+    if report.set_aside:
+        notes.append(f"{set_aside_text(report)}.")
     if report.unread:
         notes.append(
             f"{report.unread} records come after the position that the workers have committed, and were not checked."
