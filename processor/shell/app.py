@@ -48,6 +48,7 @@ from uow.processor.kafka.topic_ids import TopicIds
 from uow.processor.kafka.worker_clock import WorkerClock, wall_ms
 from uow.processor.kafka.worker_settings import WorkerSettings
 from uow.processor.shell.monitor import WorkerStatus
+from uow.processor.shell.page_server import PageServer
 from uow.processor.shell.pages import WebAddress, add_pages, only_known_hosts
 from uow.processor.shell.table import GroupTable, WorkerTables
 from uow.processor.shell.transport import BatchSchema
@@ -93,6 +94,9 @@ class UowApp(faust.App):
     make_router: NewRouter | None
     router_ready: Event
     restored: Event
+
+    def _new_web(self) -> PageServer:
+        return PageServer(self)
 
     def new_driver(self, runner: TaskRunner) -> Driver:
         """The poll loop for this app, not started yet."""

@@ -187,8 +187,11 @@ def only_known_hosts(names: Collection[str]) -> Any:
     @middleware
     async def refuse_others(request: Request, handler: Handler) -> StreamResponse:
         if is_known(request.headers.get("Host", "localhost"), names):
-            return await handler(request)
-        return Response(status=421, text="unknown host name; worker.web_names lists further ones\n")
+            answer = await handler(request)
+        else:
+            answer = Response(status=421, text="unknown host name; worker.web_names lists further ones\n")
+        answer.force_close()  # a connection is for one request (`uow.processor.shell.page_server`)
+        return answer
 
     return refuse_others
 

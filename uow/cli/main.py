@@ -8,7 +8,10 @@ share are in `uow.cli.options`.
 from __future__ import annotations
 
 import logging
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from io import TextIOWrapper
 
@@ -74,6 +77,17 @@ class PrintableFormatter(logging.Formatter):
         return printable(super().formatMessage(record))
 
 
+@contextmanager
+def private_files() -> Iterator[None]:
+    """Whatever a command writes, and what the programs write that it starts, is for its user alone: any of it may hold payloads."""
+    before = os.umask(0o077)
+    os.umask(before | 0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 class LazyGroup(click.Group):
     """A click group that knows its commands by name, and imports one only to run it."""
 
@@ -100,6 +114,10 @@ class LazyGroup(click.Group):
 
         Exit status 2 where the configuration or an argument is wrong, else 1. A character that standard output cannot encode is written as an escape.
         """
+        with private_files():
+            return self._invoke(ctx)
+
+    def _invoke(self, ctx: click.Context) -> object:
         _escape_what_cannot_be_encoded()
         if logging.lastResort is not None:  # where a command has set up no log
             logging.lastResort.setFormatter(PrintableFormatter())

@@ -220,7 +220,7 @@ class EmbeddedBroker:
         fixed, fixed_behind = self.port, self._behind
         if fixed and not _is_free(fixed):
             raise PortTaken(fixed)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # its logs have payloads
         self._hold_folder(FOLDER_PATIENCE_SECONDS)
         deadline = time.monotonic() + timeout
         try:
@@ -292,7 +292,7 @@ class EmbeddedBroker:
         """Lock the folder. A broker whose owner was killed may still be stopping in it: wait for its end."""
         if self._lock is not None:
             return
-        lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
         deadline = time.monotonic() + timeout
         while True:
             try:
@@ -360,7 +360,9 @@ class EmbeddedBroker:
         """Format the data folder: by Kafka's tool once per Kafka version, as that costs a JVM start, later by copying two small files."""
         template = jars.folder() / f"formatted-{jars.version('broker', 'kafka_2.13')}"
         if (template / "meta.properties").exists():
-            shutil.copytree(template, data, dirs_exist_ok=True)
+            data.mkdir(parents=True, exist_ok=True)
+            for each in template.iterdir():
+                shutil.copyfile(each, data / each.name)  # without the template's mode
             return
         data.mkdir(parents=True, exist_ok=True)
         tool = ["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)]
