@@ -38,6 +38,8 @@ RULE: Final = "uow-rule"
 UNTIL: Final = "uow-until"
 WHY: Final = "uow-why"
 DRY_RUN: Final = "uow-dry-run"
+USER_VERIFIED: Final = "uow-user-verified"
+"""Of an answer whose command has a name: `false`, since no broker tells a reader who wrote a record."""
 KIND_ANSWER: Final = b"answer"
 KIND_WARNING: Final = b"warning"
 
@@ -110,6 +112,11 @@ class Command(NamedTuple):
     generation: int = 0
     source: str = ""
     manifest: Manifest | None = None
+
+
+def claimed(name: str | None) -> str:
+    """The name in a command, for people: it is what the sender said, and whoever may write the topic may have said it."""
+    return "no name" if name is None else f"{name} (unverified)"
 
 
 class RecordPlace(NamedTuple):

@@ -54,6 +54,7 @@ from uow.topics.commands import (
     COMMAND_ID,
     KIND_ANSWER,
     KIND_WARNING,
+    USER_VERIFIED,
     Command,
 )
 from uow.topics.grouping import GroupPolicy
@@ -120,6 +121,8 @@ def answer_record(answered: Answered, topics: DestinationTopics, partition: int,
         (COMMAND_ID, command_id.encode()),
         (names.SOURCE, f"{topics.commands}/{partition}/{offset}".encode()),
     ]
+    if command.by is not None:
+        headers.append((USER_VERIFIED, b"false"))
     return Output(topics.outcomes, partition, group_id.encode(), framing + codec.encode(answer), headers)
 
 

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from uow.processor.core.columns import read_headers
 from uow.processor.engine.ports import Blocked, RawRecord, Tp
 from uow.schemas.error_classes import ConfigError, InternalError, StateCorruptedError, UowError
-from uow.topics.commands import COMMAND, Asked, Command, RecordPlace, Verb, read_command
+from uow.topics.commands import COMMAND, Asked, Command, RecordPlace, Verb, claimed, read_command
 
 log = logging.getLogger("uow.set_aside")
 
@@ -193,7 +193,7 @@ def by_command(asked: Asked, fault: BaseException | None, cause: str) -> UowErro
         cause: Why it is blocked, for people.
     """
     name, why, command_id = (
-        asked.command.by or "an operator without a name",
+        claimed(asked.command.by),
         asked.command.why,
         asked.command.id.decode(),
     )

@@ -115,7 +115,7 @@ def test_a_record_of_a_routers_input_that_is_refused_is_set_aside_and_the_input_
     wait_for(lambda: len(place.read(routed.topic("other"))) == 1)
     (aside,) = place.read(f"{place.name}.rejected")
     assert (aside.value(), dict(aside.headers())["uow-input"]) == (large, record.encode())
-    assert b"Jill: nobody needs it" in dict(aside.headers())["uow-error-text"]
+    assert b"Jill (unverified): nobody needs it" in dict(aside.headers())["uow-error-text"]
     assert answers(place) == [("set-aside", True, "Jill", "nobody needs it")]
     again = set_aside(place, record)
     assert (again.exit_code, "which is at 3: nothing is done" in again.output) == (1, True), again.output

@@ -275,6 +275,12 @@ def test_outcome_and_components_name_the_command_and_its_reason_w62() -> None:
     assert (answer.command_id, answer.by, answer.destination, answer.at) == ("c-7", "Jill", "D", ms(0))
     (record,) = [output for output in played.outputs if ("uow-kind", b"answer") in output.headers]
     assert (record.key, record.partition, dict(record.headers)["uow-source"]) == (b"a", 0, b"D.commands/0/0")
+    assert dict(record.headers)["uow-user-verified"] == b"false"
+
+
+def test_an_answer_to_a_command_without_a_name_has_none_that_could_be_verified() -> None:
+    (record,) = [output for output in story(c(1), told("release")).outputs if ("uow-kind", b"answer") in output.headers]
+    assert "uow-user-verified" not in dict(record.headers)
 
 
 def test_every_command_is_answered_whatever_outcomes_says_w203() -> None:

@@ -478,7 +478,7 @@ def test_a_record_at_which_the_code_fails_is_set_aside_by_a_command_and_answered
         wait_for(lambda: not router.status.blocked)
     (aside,) = kafka.topic("supply.rejected")
     assert (aside.value(), dict(aside.headers() or [])["uow-error-class"]) == (b"3", b"InternalError")
-    assert b"ada: not needed" in (dict(aside.headers() or [])["uow-error-text"] or b"")
+    assert b"ada (unverified): not needed" in (dict(aside.headers() or [])["uow-error-text"] or b"")
     assert len(kafka.topic("supply.outcomes")) == 1
     with running(kafka, desk=desk):  # a restart does nothing of it again
         send(kafka, 2, first=10)

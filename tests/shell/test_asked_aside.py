@@ -51,7 +51,7 @@ async def test_the_blocked_partition_goes_on_and_the_record_is_in_rejected_with_
     (said,) = rejected(kafka)
     assert (said["uow-error-class"], said["uow-error-case"]) == (b"InternalError", b"LookupError")
     assert said["uow-source"] == b"D.components/0/0"
-    assert b"ada: not needed" in (said["uow-error-text"] or b"")
+    assert b"ada (unverified): not needed" in (said["uow-error-text"] or b"")
     told = answer(kafka)
     assert (told.verb, told.done, told.by, told.why) == ("set-aside", True, "ada", "not needed")
     async with running(kafka) as app:  # what was answered is not answered again

@@ -70,7 +70,7 @@ async def test_a_group_is_told_from_its_input_records_to_its_unit_b201() -> None
             "number 1, rule low-stock/UK@1",
             "number 2, rule low-stock/UK@1",
         ]
-        assert opened[4].text == "extend, by Jill: the depot asked"
+        assert opened[4].text == "extend, by Jill (unverified): the depot asked"
         assert opened[5].text.startswith("moves the age deadline from")
         home = partition_for(UK.encode(), kafka.partitions)
         assert [each.where.rpartition("/")[0] for each in opened[2:]] == [

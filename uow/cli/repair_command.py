@@ -271,7 +271,7 @@ def _ask_everywhere(
                 obeyed = _is_obeyed(answer, command.dry_run)
                 is_done |= obeyed
                 if as_json:
-                    print_json_line(asdict(answer) | {"rule": command.rule, "partition": partition})
+                    print_json_line(as_data(answer) | {"rule": command.rule, "partition": partition})
                 else:
                     click.echo(_line(answer, f"{printable(command.rule)}, partition {partition}", obeyed))
         except UnansweredError as error:
@@ -281,13 +281,18 @@ def _ask_everywhere(
         ctx.exit(FAILED)
 
 
+def as_data(answer: Answer) -> dict[str, Any]:
+    """An answer for JSON. No broker tells who sent the command, so the name is what its sender said."""
+    return asdict(answer) | {"by_verified": False}
+
+
 def _is_obeyed(answer: Answer, dry_run: bool) -> bool:
     return answer.done or (dry_run and answer.text.startswith(DRY_RUN_WOULD))
 
 
 def _print(answer: Answer, obeyed: bool, as_json: bool) -> None:
     if as_json:
-        print_json_line(asdict(answer))
+        print_json_line(as_data(answer))
     else:
         click.echo(_line(answer, printable(answer.id), obeyed))
 

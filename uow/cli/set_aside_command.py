@@ -7,7 +7,6 @@ Belongs here: which partition of `D.commands` the command goes to, and the answe
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import asdict
 from getpass import getuser
 from typing import Any
 from uuid import uuid4
@@ -16,6 +15,7 @@ import click
 
 from uow.cli.main import FAILED
 from uow.cli.options import DurationType, config_option, json_option
+from uow.cli.repair_command import as_data
 from uow.config.loading import Settings
 from uow.ops.group_commands import UnansweredError, command_client
 from uow.processor.engine.ports import Tp
@@ -90,7 +90,7 @@ def command(
             say(f"uow: {place} blocks its partition no longer, which is at {at}: nothing was done")
         ctx.exit(FAILED)
     if as_json:
-        print_json_line(asdict(answer) | {"record": str(place)})
+        print_json_line(as_data(answer) | {"record": str(place)})
     else:
         click.echo(f"{answer.verb} {place}: {'done' if answer.done else 'not done'}: {printable(answer.text)}")
     if not answer.done:

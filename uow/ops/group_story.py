@@ -22,7 +22,7 @@ from uow.schemas.records import Answer, ComponentRecord, DeadlineWarning, Outcom
 from uow.schemas.registry import Registry
 from uow.topics import headers as names
 from uow.topics.admin import TIMEOUT_S
-from uow.topics.commands import COMMAND_ID, KIND_WARNING, Command, read_command
+from uow.topics.commands import COMMAND_ID, KIND_WARNING, Command, claimed, read_command
 from uow.topics.headers import ENDS, decimal
 
 MOST_READ: Final = 500_000
@@ -159,7 +159,7 @@ class _Collector:
             command = read_command(read_headers(record) or ())
             if isinstance(command, Command) and (command.group_id == self._id or (rule and command.rule == rule)):
                 ids.add(command.id)
-                by = f", by {command.by}" if command.by else ""
+                by = f", by {claimed(command.by)}" if command.by else ""
                 about = f" of rule {command.rule}" if command.rule else ""
                 yield _event(record, "command", f"{command.verb}{about}{by}: {command.why}")
         for record in self._records(self._context.topics.outcomes, [partition]):
