@@ -129,8 +129,8 @@ class Desk(Protocol):
         """Adds the records that become of some of one partition, or stops at one. An `UnreadableRecord` has headers that cannot be read."""
         ...
 
-    def destination(self, topic: str) -> str:
-        """The first destination of an input's rules."""
+    def destinations(self, topic: str) -> Sequence[str]:
+        """Those of an input's rules, in the order in which these are asked."""
         ...
 
     def set_aside(
@@ -482,12 +482,14 @@ class Router(PollLoop):
         """A partition cannot go on at a record: it is blocked, unless commands say that the record is to be set aside, which is then tried once."""
         was_tried = self._asides.pop(tp, None) is not None
         self._standing[tp] = standing
-        asked = self._ports.asked.look(self._places()).get(standing.place, ())
+        destinations = self._desk.destinations(tp.topic)
+        heard = self._ports.asked.look(self._places()).get(standing.place, ())
+        asked = [each for each in heard if each.destination in destinations]
         if asked and not was_tried:
             self._asides[tp] = asked
             self._again.add(tp)
             return
-        self._block(tp, f"{standing.cause}; {advice(self._desk.destination(tp.topic), standing.place)}")
+        self._block(tp, f"{standing.cause}; {advice(destinations[0], standing.place)}")
 
     def _places(self) -> dict[RecordPlace, int]:
         return {each.place: each.at for each in self._standing.values()}

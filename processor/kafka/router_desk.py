@@ -154,9 +154,9 @@ class RouterDesk:
             seen, b"%s/%d/" % (tp.topic.encode(), tp.partition), self._now, _is_readable, found
         )
 
-    def destination(self, topic: str) -> str:
-        """The first destination of an input's rules."""
-        return self._routings[topic].destination
+    def destinations(self, topic: str) -> Sequence[str]:
+        """Those of an input's rules, in the order in which these are asked."""
+        return self._routings[topic].destinations
 
     def set_aside(
         self, headers: Headers | None, record: RawRecord, why: UowError, asked: Sequence[AskedOf], found: RoutedRecords

@@ -10,7 +10,7 @@ Belongs here: that short way. Does not belong here: any decision about a record 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,9 +82,9 @@ class ManyRecords:
         self._choices: dict[bytes | None, Choice] = {}
 
     @property
-    def destination(self) -> str:
-        """Of the first rule that is asked."""
-        return self._routing.first_destination
+    def destinations(self) -> Sequence[str]:
+        """Of the rules, in the order in which they are asked."""
+        return self._routing.destinations
 
     def route(
         self,

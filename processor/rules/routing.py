@@ -383,9 +383,9 @@ class RecordRouting:
         self._rules = rules
 
     @property
-    def first_destination(self) -> str:
-        """Of the rule that is asked first."""
-        return self._rules[0].rule.destination
+    def destinations(self) -> Sequence[str]:
+        """Of the rules, in the order in which they are asked."""
+        return [each.rule.destination for each in self._rules]
 
     @property
     def only_plain_rule(self) -> RuleRouting | None:

@@ -191,6 +191,11 @@ def operate(stage: Stage) -> None:
     assert key in stage.uow("rejected", stage.name, "--id", key)
     stage.uow("rejected", stage.name, "--from", "errors")
     stage.uow("resubmit", stage.name, "--id", key, "--set", "uow-seq=2")
+    aside = ["set-aside", stage.name, f"{stage.topics['input']}/0/999", "--why", "a test"]
+    told = CliRunner().invoke(
+        main, [*aside, "-c", str(stage.users_config)]
+    )  # the position of the routers says that it does not block
+    assert "nothing is done" in told.output, told.output
 
 
 def author(stage: Stage) -> None:

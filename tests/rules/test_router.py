@@ -40,8 +40,8 @@ class KeyDesk:
             sent = Sent(OUTPUT, dict(headers or ())["to"], record.value(), [("uow-input", where)])
             found.add(Routed(Fate.ROUTED, "rule", sent))
 
-    def destination(self, topic: str) -> str:
-        return "supply"
+    def destinations(self, topic: str) -> Sequence[str]:
+        return ["supply"]
 
     def set_aside(self, headers: Any, record: Any, why: Any, asked: Sequence[AskedOf], found: RoutedRecords) -> None:
         said = [("uow-error-class", type(why).__name__.encode()), ("uow-error-text", why.text.encode())]

@@ -6,7 +6,6 @@ Belongs here: which partition of `D.commands` the command goes to, and the answe
 
 from __future__ import annotations
 
-from contextlib import closing
 from getpass import getuser
 from typing import Any
 from uuid import uuid4
@@ -17,10 +16,9 @@ from uow.cli.main import FAILED
 from uow.cli.options import DurationType, config_option, json_option
 from uow.cli.repair_command import as_data
 from uow.config.loading import Settings
+from uow.ops.destination_logs import log_reader
 from uow.ops.group_commands import UnansweredError, command_client
 from uow.processor.engine.ports import Tp
-from uow.processor.kafka.clients import Clients
-from uow.processor.kafka.log_reader import KafkaLogReader
 from uow.schemas.records import Answer
 from uow.terminal.printing import print_json_line, printable, say
 from uow.topics.catalogue import DestinationTopics
@@ -81,13 +79,13 @@ def command(
     if not is_of_router and place.topic != (own := DestinationTopics(settings.application_id, destination).components):
         raise click.UsageError(f"{place.topic} is neither {own} nor an input of a router")
     if is_of_router and (at := _routed_to(settings, place)) != place.offset:
-        say(f"uow: {place} does not block its partition, which is at {at}: nothing is done")
+        say(f"uow: {place} does not block its partition, which is {_at(at)}: nothing is done")
         ctx.exit(FAILED)
     asked = Command((command_id or str(uuid4())).encode(), Verb.SET_ASIDE, b"", why, by, source=str(place))
     answer = _answer(settings, destination, asked, place, is_of_router, timeout / 1000)
     if answer is None:
         if is_of_router and (at := _routed_to(settings, place)) != place.offset:
-            say(f"uow: {place} blocks its partition no longer, which is at {at}: nothing was done")
+            say(f"uow: {place} blocks its partition no longer, which is {_at(at)}: nothing was done")
         ctx.exit(FAILED)
     if as_json:
         print_json_line(as_data(answer) | {"record": str(place)})
@@ -111,8 +109,12 @@ def _answer(
 def _routed_to(settings: Settings, place: RecordPlace) -> int | None:
     """The position of the routers in the input."""
     tp = Tp(place.topic, place.partition)
-    with closing(KafkaLogReader(Clients(settings.worker("look").of_routers))) as reader:
+    with log_reader(settings, of_routers=True) as reader:
         return reader.committed([tp])[tp].offset
+
+
+def _at(position: int | None) -> str:
+    return "not read yet by any router" if position is None else f"at {position}"
 
 
 commands = {"set-aside": command}

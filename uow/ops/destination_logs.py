@@ -68,21 +68,26 @@ def task_context(settings: Settings, destination: str) -> TaskContext:
 
 
 @contextmanager
-def log_reader(settings: Settings, patience_s: float = PATIENCE_S) -> Iterator[KafkaLogReader]:
+def log_reader(
+    settings: Settings, patience_s: float = PATIENCE_S, *, of_routers: bool = False
+) -> Iterator[KafkaLogReader]:
     """A reader of the logs that never joins the consumer group; it is closed on exit, or after `patience_s` seconds.
+
+    Committed offsets are those of the workers, or of the routers.
 
     Raises:
         NoAnswerError: Inside the block, when Kafka does not answer in time.
         KafkaException: This user may not use the workers' consumer group, whose positions are asked for.
     """
-    until = time.monotonic() + patience_s
+    until, worker = time.monotonic() + patience_s, settings.worker("look")
+    asking = worker.of_routers if of_routers else worker
 
     def lose_patience() -> None:
         if time.monotonic() > until:
-            require_group(admin_client(settings.bootstrap_servers, settings.kafka), settings.application_id)
+            require_group(admin_client(settings.bootstrap_servers, settings.kafka), asking.application_id)
             raise NoAnswerError(f"no answer from {settings.bootstrap_servers} in {patience_s:.0f} s")
 
-    reader = KafkaLogReader(Clients(settings.worker("look")), lose_patience)
+    reader = KafkaLogReader(Clients(asking), lose_patience)
     try:
         yield reader
     finally:
