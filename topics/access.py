@@ -195,6 +195,7 @@ def _of_routers(role: Role) -> tuple[Need, ...]:
         Need(role, _X, "{A}-router-worker-", _WRITE, "transactions", pattern=Pattern.PREFIXED),
         Need(role, _T, "{inputs}", (Operation.READ, Operation.DESCRIBE_CONFIGS), "what is routed"),
         Need(role, _T, "{D}.components", _WRITE, "routed records"),
+        Need(role, _T, "{D}.commands", _WRITE, "the commands of rules"),
         Need(role, _T, "{D}.rejected", _WRITE, "records without a route"),
         Need(role, _T, "{A}-rules", _BOTH, "rows, and the mirror of the rules"),
     )

@@ -232,14 +232,17 @@ class Partition(PartitionState):
         return not is_own or self.has_answered(command, at)
 
     def has_answered(self, command: Command, at: int) -> bool:
-        """True if this very command, and none with its id that came at another moment, was answered."""
-        return self.commands.at_by_id.get(command.id) == at
+        """True if this very command, or one with its id that came later, was answered."""
+        return self.commands.at_by_id.get(command.id, -1) >= at
 
     def answer_early(self, asked: Asked, *, done: bool, text: str) -> None:
         """Answers a command to set a record aside before those that came before it: the partition is blocked, and they wait."""
         command, at, offset = asked
-        self.commands.add(command.id, at)
-        self.happened.commands.append((command.id, at))
+        last = max(
+            at, self.commands.at_by_id.get(command.id, at)
+        )  # of two with one id the later one may have been answered first
+        self.commands.add(command.id, last)
+        self.happened.commands.append((command.id, last))
         self.happened.effects.append((Answered(command, done, text, at, offset), None, None))
 
     def refuse_command(self, record: Record, why: InternalError) -> None:

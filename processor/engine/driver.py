@@ -47,7 +47,7 @@ from uow.processor.engine.owned_partitions import OwnedPartitions
 from uow.processor.engine.poll_loop import PollLoop
 from uow.processor.engine.ports import Blocked, Doubt, EndQuestion, Plan, Poll, RawRecord, Refused, StaleGeneration, Tp
 from uow.processor.engine.recovery import Recovery
-from uow.processor.engine.set_aside import Aside, AskedAsides, SetAsideLimit, advice, by_command, fault_of
+from uow.processor.engine.set_aside import Aside, AskedAsides, SetAsideLimit, advice, by_command, fault_of, is_by_hand
 from uow.processor.engine.ticks import Look, TickSchedule
 from uow.processor.engine.turn import TurnBatches, TurnResults, from_position
 from uow.schemas.error_classes import InternalError
@@ -298,7 +298,8 @@ class Driver(PollLoop):
         """The same of a command: what it asks for is not done, and it is answered."""
         tp, offset, fault = batch.tp, _only_offset(batch), fault_of(cause)
         self._asides.pop(tp, None)
-        if fault is None or batch.aside is not None or self._partitions.tasks[tp].command_in_hand != offset:
+        is_its_own = batch.aside is None and self._partitions.tasks[tp].command_in_hand == offset
+        if fault is None or not is_its_own or not is_by_hand(batch.commands[0]):
             return cause
         if why := self._set_aside.take(self._inputs.commands_tp(tp), offset, fault, self._clock.monotonic_ms()):
             return Blocked(f"{cause}: {why}")
@@ -306,15 +307,16 @@ class Driver(PollLoop):
         return None
 
     def _is_asked_aside(self, tp: Tp, offset: int, fault: BaseException | None, cause: str) -> bool:
-        """True if a command says that the record is to be set aside, which is then done at the next try."""
+        """True if a command says that the record is to be set aside, which is then done at the next try. One from before the record knew nothing of it."""
         asked = self._asked.of(tp, offset)
-        if asked is not None:
-            self._refuse_next(tp, Aside(offset, by_command(asked, fault, cause), asked))
-        return asked is not None
+        if asked is None or asked.at < self._turn_batches.append_time(tp):
+            return False
+        self._refuse_next(tp, Aside(offset, by_command(asked, fault, cause), asked))
+        return True
 
     def _refuse_next(self, tp: Tp, aside: Aside) -> None:
         self._asides[tp] = aside
-        last = self._partitions.tasks[tp].position if aside.is_of_command else aside.offset
+        last = self._partitions.tasks[tp].position - 1 if aside.is_of_command else aside.offset
         self._partitions.portions.single(tp, last)
 
     def _blocked_at(self, tp: Tp, offset: int, cause: Blocked) -> Blocked:

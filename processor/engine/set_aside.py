@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from uow.processor.core.columns import read_headers
 from uow.processor.engine.ports import Blocked, RawRecord, Tp
 from uow.schemas.error_classes import ConfigError, InternalError, StateCorruptedError, UowError
-from uow.topics.commands import COMMAND, Asked, Command, RecordPlace, Verb, claimed, read_command
+from uow.topics.commands import BY_HAND, COMMAND, Asked, Command, RecordPlace, Verb, claimed, read_command
 
 log = logging.getLogger("uow.set_aside")
 
@@ -182,6 +182,11 @@ def asked_aside(record: RawRecord) -> tuple[RecordPlace, Asked] | None:
     if place is None or not isinstance(command, Command):
         return None
     return place, Asked(command, record.timestamp()[1], record.offset())
+
+
+def is_by_hand(record: RawRecord) -> bool:
+    """True of a command that only people send: they read the answer. One of a program (a manifest, a failure, a version) must not be passed over."""
+    return any((COMMAND, verb.encode()) in (read_headers(record) or []) for verb in (*BY_HAND, Verb.SET_ASIDE))
 
 
 def by_command(asked: Asked, fault: BaseException | None, cause: str) -> UowError:

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import confluent_kafka as ck
 
 from uow.processor.engine.set_aside import asked_aside
+from uow.processor.kafka.error_table import is_passing
 from uow.topics.commands import Asked, RecordPlace
 from uow.topics.partitioner import partition_for
 
@@ -99,6 +100,8 @@ class KafkaAskedLog:
             for message in messages:
                 if message.error() is None:
                     self._take(message)
+                elif not is_passing(message.error()):
+                    raise ck.KafkaException(message.error())
             if not messages:
                 return
 
@@ -116,7 +119,9 @@ class KafkaAskedLog:
         for each in begins:
             if each.offset < 0:  # nothing is so young
                 each.offset = ends[each.topic, each.partition]
-        self._consumer.assign([each for each in begins if each.error is None])
+            if each.error is not None:
+                raise ck.KafkaException(each.error)
+        self._consumer.assign(begins)
         self._found = {place: [] for place in standing}
 
     def _take(self, message: Any) -> None:

@@ -30,6 +30,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
+import confluent_kafka as ck
+
 from uow.processor.core.columns import UnreadableRecord, look_at_headers
 from uow.processor.engine.poll_loop import PollLoop
 from uow.processor.engine.portions import Portions
@@ -222,6 +224,12 @@ def first_positions(reader: LogReader, tps: Sequence[Tp]) -> Mapping[Tp, int]:
     }
 
 
+def _appended(record: RawRecord) -> int:
+    """When it was appended, epoch ms; 0 where its producer gave the time, which may be any."""
+    kind, at = record.timestamp()
+    return at if kind == ck.TIMESTAMP_LOG_APPEND_TIME else 0
+
+
 def _place(record: RawRecord) -> RecordPlace:
     return RecordPlace(record.topic(), record.partition(), record.offset())
 
@@ -396,7 +404,7 @@ class Router(PollLoop):
         if len(records) > size:
             self._source.seek({tp: records[size].offset()})
             records = records[:size]
-        self._tried[tp] = _Tried(len(records), _place(records[0]), records[0].timestamp()[1], records[-1].offset())
+        self._tried[tp] = _Tried(len(records), _place(records[0]), _appended(records[0]), records[-1].offset())
         return records
 
     def _plan(self, tp: Tp, records: Sequence[RawRecord]) -> _Work:
@@ -406,7 +414,7 @@ class Router(PollLoop):
             nonlocal stopped
             if why := self._set_aside.take(tp, offset, fault, int(self._monotonic() * 1000)):
                 record = next(each for each in records if each.offset() == offset)
-                stopped = _Standing(_place(record), record.timestamp()[1], why, fault)
+                stopped = _Standing(_place(record), _appended(record), why, fault)
             return not why
 
         routed, end = RoutedRecords(may_set_aside=may_set_aside), records[-1].offset() + 1
@@ -460,8 +468,11 @@ class Router(PollLoop):
         if isinstance(doubt, Refused):
             if doubt.tp is None:
                 self._one_by_one = True
-            elif doubt.tp in self.status.owned:
-                self._on_refused(doubt.tp, f"a record made of it is refused: {doubt}")
+            elif doubt.tp in self.status.owned and self._on_refused(
+                doubt.tp, f"a record made of it is refused: {doubt}"
+            ):
+                self._again.update(self.status.owned)
+                return  # less is tried at once: the other inputs do not wait for the search
         wait = min(LONGEST_BACK_OFF_S, BACK_OFF_S * 2**self._doubts)
         self._doubts += 1
         self._again.update(self.status.owned)
@@ -469,14 +480,17 @@ class Router(PollLoop):
         while self._monotonic() < until and not self._stopping.is_set():
             self._source.control(0.05)
 
-    def _on_refused(self, tp: Tp, cause: str) -> None:
+    def _on_refused(self, tp: Tp, cause: str) -> bool:
+        """True if less of it is tried at the next time."""
         tried = self._tried.get(tp)
         if tried is None:  # it was no record of an input
             self._block(tp, cause)
         elif tried.count > 1:
             self._portions.halve(tp, tried.last, tried.count)
+            return True
         else:
             self._stand(tp, _Standing(tried.first, tried.at, cause))
+        return False
 
     def _stand(self, tp: Tp, standing: _Standing) -> None:
         """A partition cannot go on at a record: it is blocked, unless commands say that the record is to be set aside, which is then tried once."""
@@ -498,7 +512,9 @@ class Router(PollLoop):
         """A blocked partition is tried at once when a command about its record comes: if it fails again, the record is set aside."""
         heard = self._ports.asked.look(self._places())
         for tp, (place, *_) in self._standing.items():
-            if tp in self.status.blocked and heard.get(place) and self._hurried.get(tp) != place:
+            names = self._desk.destinations(tp.topic)
+            is_asked = any(each.destination in names for each in heard.get(place, ()))
+            if tp in self.status.blocked and is_asked and self._hurried.get(tp) != place:
                 self._hurried[tp] = place
                 self._retries[tp] = self._monotonic(), self._retries[tp][1]
 

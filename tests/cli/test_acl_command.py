@@ -94,3 +94,9 @@ def test_commands_need_the_ids_of_clients_said(tmp_path: Path) -> None:
 def test_no_id_of_a_worker_begins_as_those_of_clients_may(client: str, name: str, kind: str) -> None:
     if f"A-{kind}-{name}".startswith(client):
         assert covers_workers("A", client)
+
+
+def test_a_router_may_write_the_commands_of_rules() -> None:
+    """A failure of a group, and the version of a live rule."""
+    names = Names("A", "D", conditions=frozenset({Only.RULES}))
+    assert ("D.commands", "Write") in {(each.name, each.operation) for each, _ in bindings(Role.ROUTER, names)}

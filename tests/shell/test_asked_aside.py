@@ -250,3 +250,38 @@ async def test_a_command_that_fails_beyond_the_limit_blocks_and_so_does_one_wher
             assert answers(kafka) == []
     async with running(kafka):
         await until(lambda: [each.done for each in answers(kafka)] == [True])
+
+
+@in_a_loop
+async def test_a_command_of_a_program_at_which_the_code_fails_blocks_since_nobody_reads_its_answer() -> None:
+    """Passed over, a group would be delivered that a router has failed."""
+    kafka = MemoryKafka()
+    bad = belongs_to(kafka, 0, "bad")
+    send(kafka, bad, (1, False))
+    tell(kafka, Verb.FAIL, bad)
+    send(kafka, bad, (2, True))
+    with pytest.MonkeyPatch.context() as patch:
+        _fails_at_decision(patch)
+        async with running(kafka, settings(set_aside_per_minute=10)) as app:
+            await until(lambda: P0 in app.status.blocked)
+            assert answers(kafka) == []
+
+
+@in_a_loop
+async def test_copies_of_a_command_are_answered_once_each_however_often_the_partition_is_tried() -> None:
+    kafka = MemoryKafka()
+    send(kafka, belongs_to(kafka, 0, "good"), (1, True))
+    send_to(kafka, 0, belongs_to(kafka, 0, "bad"), 1, value=b"boom")
+    async with running(kafka) as app:
+        await until(lambda: P0 in app.status.blocked)
+        for _ in range(2):
+            ask(kafka, 0, "twice")
+            kafka.clock.now += 5
+        await until(lambda: len(answers(kafka)) == 2)
+        ask(kafka, 1, "this")
+        await until(lambda: any(each.command_id == "this" for each in answers(kafka)))
+    async with running(kafka) as app:
+        await until(lambda: P0 in app.status.tasks)
+        send(kafka, belongs_to(kafka, 0, "later"), (1, True))
+        await until(lambda: len(ids(kafka)) == 2)
+        assert [each.command_id for each in answers(kafka)].count("twice") <= 2
