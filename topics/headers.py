@@ -13,11 +13,14 @@ from uow.schemas.error_classes import (
     BadSequenceNumberError,
     BadUnitIdError,
     DecodeError,
+    OutOfSequenceRangeError,
     UnitConflictError,
     UnitTooLargeError,
     UowError,
 )
+from uow.topics import foreign_values
 from uow.topics.fields import fields_of
+from uow.topics.foreign_values import FIRST_TURNS, TURNS, Turn, integer
 from uow.topics.policies import AliasFamily, DestinationPolicy, FieldSource
 
 ID: Final = "uow-id"
@@ -164,6 +167,7 @@ _JMS_COMMON: Final = {
     "JMSReplyTo": REPLY_TO,
     "JMSDeliveryMode": DELIVERY_MODE,
 }
+_NIFI: Final = {"fragment.identifier": ID, "fragment.index": SEQ, "fragment.count": COUNT}
 ALIASES: Final[dict[AliasFamily, dict[str, str]]] = {
     AliasFamily.WEBLOGIC: _JMS_COMMON
     | {
@@ -186,17 +190,14 @@ ALIASES: Final[dict[AliasFamily, dict[str, str]]] = {
         "sequenceNumber": SEQ,
         "sequenceSize": COUNT,
     },
-    AliasFamily.NIFI: {
-        "fragment.identifier": ID,
-        "fragment.index": SEQ,
-        "fragment.count": COUNT,
-    },
+    AliasFamily.NIFI: _NIFI,
+    AliasFamily.NIFI_FROM_1: _NIFI,
+    AliasFamily.CAMEL: {},
 }
-"""Alias header -> the header it stands for, per family (W-17)."""
+"""Alias header -> the header it stands for, per family (W-17). Camel has no names of its own: it writes integers under any."""
 _MQ_FLAGS: Final = "mq-msg-flags"
-_MQ_SEGMENT: Final = 0x02
-_MQ_LAST_SEGMENT: Final = 0x04
-_MQ_LAST_IN_GROUP: Final = 0x10
+_NUMBERS: Final = frozenset({SEQ, COUNT, EXPIRES_AT, DELIVER_AT, PRIORITY, SEGMENT_AT})
+"""Headers whose values are numbers: of other systems they may come as 4 or 8 bytes."""
 
 _BEFORE: Final = {ORIGIN + name.removeprefix("uow-"): name for name in UNIT_ONLY}
 _OWN_BEFORE: Final = ORIGIN + OWN.removeprefix("uow-")
@@ -277,21 +278,35 @@ class _Refused(Exception):
 
 
 class Reading:
-    """Reads headers with a set of accepted alias families. Stateless after construction. A replay must read as before, hence `VERSION`."""
+    """Reads headers with a set of accepted alias families. Stateless after construction. A replay must read as before, hence `VERSION`.
 
-    VERSION: Final = 1
+    Version 1 took a null for a value, integers for text alone, and the id of no group of MQ for a group.
+    """
 
-    def __init__(self, families: Iterable[AliasFamily] = ()) -> None:
+    VERSION: Final = 2
+
+    def __init__(self, families: Iterable[AliasFamily] = (), version: int = VERSION) -> None:
         accepted = self.families = frozenset(families)
+        self.version = version
         self.names: dict[str, str] = {name: name for name in _NATIVE}
+        self._turns: dict[str, Turn] = {}
         for family in AliasFamily:  # the enum's order, so that it does not depend on how the setting was written
             if family in accepted:
                 self.names |= ALIASES[family]
+        if version == 1:
+            self._turns |= FIRST_TURNS
+            return
+        for name, meant in self.names.items():
+            if meant in _NUMBERS and (name != meant or AliasFamily.CAMEL in accepted):
+                self._turns[name] = integer
+        self._turns |= TURNS
+        if AliasFamily.NIFI_FROM_1 in accepted:
+            self._turns["fragment.index"] = integer
 
     @property
     def code(self) -> int:
         """Version and families as one number, which the ledger keeps, so that a replay reads the records as they were read at first."""
-        return self.VERSION | sum(1 << 8 + index for index, family in enumerate(AliasFamily) if family in self.families)
+        return self.version | sum(1 << 8 + index for index, family in enumerate(AliasFamily) if family in self.families)
 
     @classmethod
     def of(cls, policy: DestinationPolicy) -> Reading:
@@ -307,8 +322,9 @@ class Reading:
             DecodeError: The code is of a version that this worker does not know.
         """
         families = [family for index, family in enumerate(AliasFamily) if code >> 8 + index & 1]
-        reading = ValueReading(families) if code & ValueReading.BIT else cls(families)
-        if reading.code != code:
+        version = code & 0xFF
+        reading = ValueReading(families, version) if code & ValueReading.BIT else cls(families, version)
+        if reading.code != code or not 1 <= version <= cls.VERSION:
             raise DecodeError("reader", f"reading {code} is unknown, this worker's is version {cls.VERSION}")
         return reading
 
@@ -317,13 +333,23 @@ class Reading:
         return not name.startswith(("uow-", "uoo-")) and name not in self.names
 
     def properties(self, headers: Sequence[tuple[str, bytes | None]]) -> Values:
-        """Every known header with all its values, by its `uow-*` name; aliases are translated."""
+        """Every known header with all its values, by its `uow-*` name; aliases are translated, and a null is no value."""
         values: Values = {}
-        for name, value in headers:
+        for name, value in self._plain(headers):
             meant = self.names.get(name)
-            if meant is not None:
-                values.setdefault(meant, []).append(native_value(name, value))
+            if meant is not None and ((said := self.native(name, value)) is not None or self.version == 1):
+                values.setdefault(meant, []).append(said)
         return values
+
+    def native(self, name: str, value: bytes | None) -> bytes | None:
+        """A header's value translated to that of the `uow-*` header; None if it says nothing."""
+        turn = self._turns.get(name)
+        return value if turn is None or value is None else turn(value)
+
+    def _plain(self, headers: Sequence[tuple[str, bytes | None]]) -> Sequence[tuple[str, bytes | None]]:
+        if AliasFamily.SPRING not in self.families or self.version == 1:
+            return headers
+        return foreign_values.without_json(headers)
 
     def read(
         self, headers: Sequence[tuple[str, bytes | None]] | None, value: bytes | None = None
@@ -336,10 +362,10 @@ class Reading:
         if not headers:
             return None
         names, values = self.names, self.properties(headers)
-        if "correlationId" in names and all(name != "sequenceNumber" for name, _ in headers):
-            _forget_lone_correlation(headers, values)  # Spring: a correlation id alone makes no group
+        if "correlationId" in names and not self._has(headers, "sequenceNumber"):
+            self._forget(headers, values, "correlationId")  # Spring: a correlation id alone makes no group
         if "mq-offset" in names:
-            _read_mq_segment(headers, values)
+            self.read_mq_segment(headers, values)
         if ID not in values:
             return None
         if ORDER_NAME in values:
@@ -358,9 +384,44 @@ class Reading:
                 case = "alias"
             return Refusal(BadUnitIdError, case, f"id {_shown(values[ID][0])}")
         try:
-            return self._marks(group_id, values, _routed(values) if is_routed else None)
+            marks = self._marks(group_id, values, _routed(values) if is_routed else None)
         except _Refused as refused:
-            return refused.refusal._replace(id=group_id)
+            return self._told(refused.refusal, headers)._replace(id=group_id)
+        if not is_routed and AliasFamily.NIFI in self.families and marks.total is not None and marks.seq > marks.total:
+            beyond = Refusal(OutOfSequenceRangeError, "a", f"{marks.seq} of {marks.total}", group_id, marks.seq)
+            return self._told(beyond, headers) if self._has(headers, "fragment.index") else marks
+        return marks
+
+    def _told(self, refusal: Refusal, headers: Sequence[tuple[str, bytes | None]]) -> Refusal:
+        """The refusal in the sender's words: the spelling that it used, and the family that it probably meant."""
+        subject = _SUBJECTS.get((refusal.error, refusal.case), refusal.case)
+        told = [name for name, meant in self.names.items() if meant == subject != name and self._has(headers, name)]
+        meant = probably_meant(headers, self.families)
+        words = [", ".join(told), refusal.detail, meant and f"looks like {meant}"]
+        return refusal._replace(detail="; ".join(filter(None, words)))
+
+    def _has(self, headers: Sequence[tuple[str, bytes | None]], wanted: str) -> bool:
+        return any(name == wanted and (value is not None or self.version == 1) for name, value in headers)
+
+    def _forget(self, headers: Sequence[tuple[str, bytes | None]], values: Values, alias: str) -> None:
+        """Takes back the values of an alias that means nothing on this record."""
+        meant = self.names[alias]
+        for name, value in self._plain(headers):
+            if name == alias and (said := self.native(name, value)) in values.get(meant, ()):
+                values[meant].remove(said)
+        if not values.get(meant, True):
+            del values[meant]
+
+    def read_mq_segment(self, headers: Sequence[tuple[str, bytes | None]], values: Values) -> None:
+        """A message of MQ always has an offset; its flags say if it is a segment, and if it is the last one (B-124)."""
+        flags = 0
+        for name, value in headers:
+            if name == _MQ_FLAGS and value is not None:
+                flags |= foreign_values.flags_of(value) or 0
+        if flags & foreign_values.LAST_SEGMENT:
+            values.setdefault(SEGMENT_END, []).append(b"true")
+        elif not flags & foreign_values.SEGMENT:
+            self._forget(headers, values, "mq-offset")
 
     @staticmethod
     def _marks(group_id: bytes, values: Values, routed: Routed | None) -> Marks:
@@ -443,48 +504,60 @@ _NATIVE: Final = UNTREATED | {
 }
 
 
-def native_value(name: str, value: bytes | None) -> bytes | None:
-    """An alias's value translated to that of the `uow-*` header: NiFi counts from 0, MQ marks the end by a flag bit and writes group ids in hex."""
-    if value is None:
-        return None
-    if name == "fragment.index":
-        return b"%d" % (int(value) + 1) if value.isdigit() and len(value) < 12 else value
-    if name == _MQ_FLAGS:
-        flags = _mq_flags(value)
-        return value if flags is None else b"true" if flags & _MQ_LAST_IN_GROUP else b"false"
-    if name == "mq-group-id":
-        return value.lower()
-    if name == "JMSDeliveryMode":
-        return {b"1": b"non_persistent", b"2": b"persistent"}.get(value, value.lower())
-    return value
+_SUBJECTS: Final[dict[tuple[type[UowError], str], str]] = {
+    (BadSequenceNumberError, "a"): SEQ,
+    (BadSequenceNumberError, "b"): SEQ,
+    (BadSequenceNumberError, "malformed"): SEQ,
+    (BadSequenceNumberError, "malformed-end"): END,
+    (BadSequenceNumberError, "malformed-count"): COUNT,
+    (OutOfSequenceRangeError, "a"): SEQ,
+}
+"""The header that a refusal is about; the case of others is its name."""
+_MAKES_GROUPS: Final = frozenset({ID, SEQ, END, COUNT})
+_COMMON_NAMES: Final = frozenset({"correlationId", "destination"})
+"""Names that anybody uses: they say nothing of a system."""
 
 
-def _mq_flags(value: bytes) -> int | None:
-    return int(value) if value.isdigit() and len(value) < 12 else None
+def probably_meant(headers: Iterable[tuple[str, bytes | None]], accepted: Iterable[AliasFamily] = ()) -> str:
+    """The system that wrote these headers, by a sign that its family of aliases is not accepted, and the setting to make; empty without such a sign."""
+    families = frozenset(accepted)
+    said = [(name, value) for name, value in headers if value is not None]
+    names = {name for name, _ in said}
+    if AliasFamily.CAMEL not in families:
+        for name, value in said:
+            if name in _NUMBERS and foreign_values.is_binary(value):
+                return _setting(f"Camel's integer header {name}", families | {AliasFamily.CAMEL})
+    if "fragment.index" in names and AliasFamily.NIFI_FROM_1 not in families and _is_past_the_last(dict(said)):
+        others = families - {AliasFamily.NIFI}
+        return _setting("NiFi counting from 1, as SplitText and UnpackContent do", others | {AliasFamily.NIFI_FROM_1})
+    if AliasFamily.NIFI_FROM_1 in families and (b"0" in [value for name, value in said if name == "fragment.index"]):
+        others = families - {AliasFamily.NIFI_FROM_1}
+        return _setting("NiFi counting from 0, as SplitJson and SplitRecord do", others | {AliasFamily.NIFI})
+    known = {alias for family in families for alias in ALIASES[family]}
+    for family in AliasFamily:
+        for alias, meant in ALIASES[family].items():
+            if alias in names and alias not in known and meant in _MAKES_GROUPS and alias not in _COMMON_NAMES:
+                return _setting(f"{_SYSTEMS[family]} {alias}", families | {family})
+    return ""
 
 
-def _read_mq_segment(headers: Sequence[tuple[str, bytes | None]], values: Values) -> None:
-    """A message of MQ always has an offset; its flags say if it is a segment, and if it is the last one (B-124)."""
-    flags = 0
-    for name, value in headers:
-        if name == _MQ_FLAGS and value is not None:
-            flags |= _mq_flags(value) or 0
-    if flags & _MQ_LAST_SEGMENT:
-        values.setdefault(SEGMENT_END, []).append(b"true")
-    elif not flags & _MQ_SEGMENT:
-        for name, value in headers:
-            if name == "mq-offset":
-                values[SEGMENT_AT].remove(value)
-        if not values.get(SEGMENT_AT, True):
-            del values[SEGMENT_AT]
+_SYSTEMS: Final = {
+    AliasFamily.WEBLOGIC: "WebLogic's",
+    AliasFamily.JMS: "JMS's",
+    AliasFamily.MQ: "IBM MQ's",
+    AliasFamily.SPRING: "Spring Integration's",
+    AliasFamily.NIFI: "NiFi's",
+}
 
 
-def _forget_lone_correlation(headers: Sequence[tuple[str, bytes | None]], values: Values) -> None:
-    for name, value in headers:
-        if name == "correlationId":
-            values[ID].remove(value)
-    if not values.get(ID, True):
-        del values[ID]
+def _is_past_the_last(said: dict[str, bytes]) -> bool:
+    index, count = (decimal(said.get(name, b"")) for name in ("fragment.index", "fragment.count"))
+    return index is not None and count is not None and index >= count
+
+
+def _setting(what: str, families: Iterable[AliasFamily]) -> str:
+    listed = ", ".join(f'"{family}"' for family in AliasFamily if family in set(families))
+    return f"{what}: accept_aliases = [{listed}]"
 
 
 def _one(name: str, raws: list[bytes | None] | None) -> bytes | None:
@@ -693,7 +766,7 @@ def segment_of(headers: Sequence[tuple[str, bytes | None]]) -> Segment:
     values = _READING.properties(headers)
     if SEGMENT_AT not in values:
         values = _READING_OF_MQ.properties(headers)
-        _read_mq_segment(headers, values)
+        _READING_OF_MQ.read_mq_segment(headers, values)
     return _segment(values) or Segment(0, False)
 
 
@@ -721,5 +794,5 @@ def _check_digest(raws: list[bytes | None] | None) -> None:
         )
 
 
-_READING: Final = Reading()
+_READING: Final = Reading([AliasFamily.CAMEL])
 _READING_OF_MQ: Final = Reading([AliasFamily.MQ])

@@ -147,6 +147,11 @@ class AliasFamily(StrEnum):
     MQ = "mq"
     SPRING = "spring"
     NIFI = "nifi"
+    """Its processors that count from 0: SplitJson, SplitRecord, SplitXml, SplitAvro and all that query."""
+    NIFI_FROM_1 = "nifi_from_1"
+    """Its processors that count from 1: SplitText, SplitContent, UnpackContent."""
+    CAMEL = "camel"
+    """Integers of 4 or 8 bytes in the `uow-*` headers as well."""
 
 
 NEVER_MS = -1

@@ -326,7 +326,8 @@ def unit_properties(headers: Pairs, reading: Reading) -> tuple[tuple[str, bytes 
     for name, value in headers:
         meant = reading.names.get(name)
         if meant in PROPERTIES:
-            properties.setdefault(meant, value)
+            if (said := reading.native(name, value)) is not None:
+                properties.setdefault(meant, said)
         elif meant in _REPEATED or reading.is_user_header(name):
             user.append((name, value))
     return (*properties.items(), *user)

@@ -153,6 +153,7 @@ ROWS = [
     (d("late_policy = 'amend'", "oversize = 'reference'"), "destinations.d.late_policy", 'oversize = "reference"'),
     (d("amend_max_bytes = 0"), "destinations.d.amend_max_bytes", "at least 1"),
     (d("accept_aliases = 3"), "destinations.d.accept_aliases", "must be a list"),
+    (d("accept_aliases = ['nifi', 'nifi_from_1']"), "destinations.d.accept_aliases", "choose the one of the processor"),
     (d("accept_aliases = ['jsm']"), "destinations.d.accept_aliases", "did you mean jms?"),
     (
         d("handling_policy = 'Foo'"),

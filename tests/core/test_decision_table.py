@@ -202,16 +202,40 @@ def test_line_2_finished_unit_passes_and_opens_no_group_w96() -> None:
     ("ids", "case"),
     [
         ([b""], "empty"),
-        ([None], "empty"),
         ([b"\xff"], "undecodable"),
         ([b"x" * 256], "too-long"),
         ([b"a", b"b"], "repeated"),
-        ([b"a", None], "repeated"),
     ],
 )
 def test_line_3_unusable_id_is_refused_w23(ids: list[bytes | None], case: str) -> None:
     record = bare([*(("uow-id", one) for one in ids), ("uow-seq", b"1")])
     assert play(record) == [refused(record, BadUnitIdError, case)]
+
+
+@pytest.mark.parametrize(
+    "header", ["end", "count", "expires_at", "deliver_at", "priority", "digest", "segment_at", "erased"]
+)
+def test_a_header_that_is_null_is_absent_w23(header: str) -> None:
+    name = f"uow-{header.replace('_', '-')}"
+    assert play(c(1, user=[(name, None)]), c(2, end=True)) == [unit(1, 2)]
+
+
+def test_an_id_or_a_number_that_is_null_is_absent_w22_w25() -> None:
+    no_id = bare([("uow-id", None), ("uow-seq", b"1")], b"v")
+    assert play(no_id) == [passed("v")]
+    no_number = bare([("uow-id", b"a"), ("uow-seq", None)])
+    assert play(no_number) == [refused(no_number, BadSequenceNumberError, "a")]
+    twice = bare([("uow-id", None), ("uow-id", b"a"), ("uow-seq", b"1"), ("uow-end", None), ("uow-end", b"true")])
+    assert play(twice) == [unit(1)]
+    order = c(1, end=True, user=[("uoo-name", None)])
+    assert play(order) == [unit(1)]
+
+
+def test_a_property_of_the_end_component_that_is_null_is_none_of_the_unit_w90() -> None:
+    end = c(1, end=True, user=[("uow-type", None), ("uow-correlation-id", None), ("uow-correlation-id", b"k")])
+    (headers,) = story(end).unit_headers
+    assert "uow-type" not in headers
+    assert headers["uow-correlation-id"] == b"k"
 
 
 def test_line_3_longest_id_and_equal_repeats_are_fine_w23() -> None:
@@ -238,7 +262,6 @@ def test_line_4_number_below_one_is_case_b_w26(number: str) -> None:
         "5.0",
         "+5",
         b"",
-        None,
         "\N{ARABIC-INDIC DIGIT FIVE}",
         "2147483648",
         "9" * 5000,
@@ -279,7 +302,7 @@ def test_line_5_letter_case_of_the_end_mark_is_ignored_w21(end: str) -> None:
     assert play(c(1, end=end)) == [unit(1)]
 
 
-@pytest.mark.parametrize("end", ["yes", "1", b"", None, "true ", b"\xff"])
+@pytest.mark.parametrize("end", ["yes", "1", b"", "true ", b"\xff"])
 def test_line_5_any_other_end_mark_is_refused_w21(end: object) -> None:
     assert play(c(1, end=end)) == [refused(c(1, end=end), BadSequenceNumberError, "malformed-end")]
 
@@ -290,7 +313,7 @@ def test_line_5_repeated_end_mark_with_other_value_is_refused_w23() -> None:
     assert play(c(1, end="true", user=[("uow-end", "TRUE")])) == [unit(1)]
 
 
-@pytest.mark.parametrize("count", ["0", "-1", "x", b"", None, "2147483648", "3.0"])
+@pytest.mark.parametrize("count", ["0", "-1", "x", b"", "2147483648", "3.0"])
 def test_line_5_unreadable_count_is_refused_w204(count: object) -> None:
     assert play(c(1, count=count)) == [refused(c(1, count=count), BadSequenceNumberError, "malformed-count")]
 
@@ -308,7 +331,6 @@ def test_line_5_repeated_count_with_other_value_is_refused_w204() -> None:
         ("expires_at", "-1"),
         ("expires_at", "253402300800000"),
         ("deliver_at", "1e3"),
-        ("deliver_at", None),
         ("priority", "10"),
         ("priority", ""),
         ("priority", "x"),

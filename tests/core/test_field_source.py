@@ -158,7 +158,7 @@ def test_reading_is_named_by_its_code_w24() -> None:
 
 
 def test_reading_of_another_version_is_refused_w24() -> None:
-    with pytest.raises(DecodeError, match="this worker's is version 1"):
+    with pytest.raises(DecodeError, match="this worker's is version 2"):
         Reading.of_code(ValueReading().code + 1)
 
 

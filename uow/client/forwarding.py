@@ -47,7 +47,6 @@ from uow.topics.headers import (
     Refusal,
     from_origin,
     is_unit,
-    native_value,
     only_units_carry,
 )
 from uow.topics.policies import AliasFamily
@@ -55,7 +54,7 @@ from uow.topics.policies import AliasFamily
 log = logging.getLogger(__name__)
 
 _MARKS: Final = frozenset({ID, SEQ, END})
-_OWN_NAMES: Final = frozenset(AliasFamily) - {AliasFamily.SPRING}
+_OWN_NAMES: Final = frozenset(AliasFamily) - {AliasFamily.SPRING, AliasFamily.NIFI_FROM_1}
 """Families whose spellings of id, number and end mark nobody uses for anything else."""
 _NEVER_COPIED: Final = ERROR_ONLY | {REROUTED}
 
@@ -143,7 +142,7 @@ def forwarded_headers(
     headers = [pair for pair in came if not is_dropped(pair[0])]
     marks = _spellings(came, reading)
     if reassign is Reassign.NEVER:
-        _refuse_reassignment(came, changes, narrowing.leave_out, marks)
+        _refuse_reassignment(came, changes, narrowing.leave_out, marks, reading)
     headers = _changed(narrowing.applied(headers, marks, reading), changes)
     check_conflict(headers)
     if reading.read(headers) is None:
@@ -176,11 +175,14 @@ def _spellings(came: Headers, reading: Reading) -> Mapping[str, str]:
     return {name: name for name in _MARKS} | dict(aliases)
 
 
-def _refuse_reassignment(came: Headers, changes: Headers, leave_out: frozenset[str], marks: Mapping[str, str]) -> None:
+def _refuse_reassignment(
+    came: Headers, changes: Headers, leave_out: frozenset[str], marks: Mapping[str, str], reading: Reading
+) -> None:
     """A header that repeats the same value is allowed, in whichever spelling."""
-    said = {(marks[name], native_value(name, value)) for name, value in came if name in marks}
+    native = Reading(_OWN_NAMES | reading.families).native
+    said = {(marks[name], native(name, value)) for name, value in came if name in marks}
     for name, value in changes:
-        if name in marks and (marks[name], native_value(name, value)) not in said:
+        if name in marks and (marks[name], native(name, value)) not in said:
             raise _reassigned(marks[name], f"change {name} to {value!r}")
     for name, _ in came:
         if name in marks and name in leave_out:

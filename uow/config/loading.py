@@ -39,6 +39,7 @@ from uow.schemas.masking import MASK, masked_value
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.policies import (
     NEVER_MS,
+    AliasFamily,
     DestinationPolicy,
     ExceptionDestination,
     HandlingPolicy,
@@ -401,6 +402,7 @@ class _Reading:
                 given = self._template(section, template) | given
             found = self._in_order(name, self._section(section, DESTINATION, given))
             self._check_corrections({each.name.rpartition(".")[2]: each for each in found})
+            self._check_families({each.name.rpartition(".")[2]: each for each in found}["accept_aliases"])
             effective.update((each.name, each) for each in found)
             destinations[name] = DestinationPolicy(**{each.name.rpartition(".")[2]: each.value for each in found})
         for name in sorted({*self._names("templates")} - inherited):  # not yet checked as part of a destination
@@ -452,6 +454,12 @@ class _Reading:
         ):
             if given[key].value == value:
                 self.complain(late.name, late.value, f"units cannot be corrected with {text}", late.origin)
+
+    def _check_families(self, families: Effective) -> None:
+        """The same header cannot count from 0 and from 1 (W-17)."""
+        if {AliasFamily.NIFI, AliasFamily.NIFI_FROM_1} <= families.value:
+            rule = "nifi counts from 0 and nifi_from_1 from 1: choose the one of the processor that writes"
+            self.complain(families.name, sorted(families.value), rule, families.origin)
 
     def _template(self, section: str, template: GivenValue) -> dict[str, GivenValue]:
         """The values that a destination inherits, by key (W-67)."""
