@@ -247,6 +247,32 @@ def test_unit_of_order_and_unit_of_work_conflict(fake: FakeBroker, connection: u
         connection.forward(one(fake, connection, COMPONENT), to="next", headers={"uoo-name": "x"})
 
 
+@pytest.mark.parametrize("families", [[], ["jms"]])
+def test_the_conflict_is_one_in_the_spelling_of_weblogic_as_well_w33(fake: FakeBroker, families: list[str]) -> None:
+    order, work = ("JMS_BEA_UnitOfOrder", b"x"), ("JMS_BEA_UnitOfWork", b"w")
+    with fake.connect(accept_aliases=families) as connection:
+        for came in ([*COMPONENT, order], [work, order], [work, ("uoo-name", b"x")]):
+            with pytest.raises(errors.UnitConflictError):
+                connection.forward(one(fake, connection, came), to="next")
+        fine: list[tuple[str, bytes | None]] = [*COMPONENT, ("JMS_BEA_UnitOfOrder", None)]
+        connection.forward(one(fake, connection, fine), to="next")
+        connection.forward(one(fake, connection, [order]), to="next")
+    assert len(fake.visible) == 2
+
+
+@pytest.mark.parametrize("families", [[], ["jms"]])
+def test_what_units_carry_is_not_copied_from_a_component_in_another_spelling_w56(
+    fake: FakeBroker, families: list[str]
+) -> None:
+    marks: list[tuple[str, bytes | None]] = [("JMSXGroupID", b"a"), ("JMSXGroupSeq", b"1")]
+    carried = [("uow-kind", b"unit"), ("uow-unit-id", b"x"), ("uow-generation", b"1"), ("uow-outcome", b"complete")]
+    carried += [("uow-reason", b"end"), ("uow-size", b"1"), ("uow-missing", b"2"), ("uow-pos", b"1/1")]
+    with fake.connect(accept_aliases=families) as connection:
+        connection.forward(one(fake, connection, [*marks, *carried]), to="next")
+    assert [name for name, _ in onward(fake)][:2] == ["JMSXGroupID", "JMSXGroupSeq"]
+    assert {name for name, _ in onward(fake)}.isdisjoint(name for name, _ in carried)
+
+
 def test_exactly_one_target_is_needed(fake: FakeBroker, connection: uow.Connection) -> None:
     message = one(fake, connection, COMPONENT)
     with pytest.raises(TypeError):

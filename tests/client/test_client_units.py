@@ -279,6 +279,7 @@ def test_one_component_that_differs_is_sent_with_one_warning(
         ({"uow-seq": "5"}, errors.BadSequenceNumberError),
         ({"uow-end": "true"}, errors.BadSequenceNumberError),
         ({"uoo-name": "order"}, errors.UnitConflictError),
+        ({"JMS_BEA_UnitOfOrder": "order"}, errors.UnitConflictError),
     ],
 )
 def test_headers_cannot_contradict_the_unit(

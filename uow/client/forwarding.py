@@ -138,13 +138,13 @@ def forwarded_headers(
     """
     sent = from_origin(message.headers)
     came = (outer_headers(sent) if is_unit(sent) else None) or message.headers
-    is_dropped = _is_never_copied if is_unit(came) else _is_left_out
+    is_dropped = _is_never_copied if _is_no_component(came, reading) else _is_left_out
     headers = [pair for pair in came if not is_dropped(pair[0])]
     marks = _spellings(came, reading)
     if reassign is Reassign.NEVER:
         _refuse_reassignment(came, changes, narrowing.leave_out, marks, reading)
     headers = _changed(narrowing.applied(headers, marks, reading), changes)
-    check_conflict(headers)
+    check_conflict(headers, reading.families)
     if reading.read(headers) is None:
         return headers
     hops = b",".join([value or b"" for name, value in headers if name == HOPS] + [message.topic.encode()])
@@ -160,6 +160,11 @@ def _is_never_copied(name: str) -> bool:
 
 def _is_left_out(name: str) -> bool:
     return _is_never_copied(name) or only_units_carry(name)
+
+
+def _is_no_component(headers: Headers, reading: Reading) -> bool:
+    """True for a finished unit, which has an id in our own spelling and a number in none that is read here."""
+    return is_unit(headers) and ID in dict(headers) and SEQ not in reading.properties(headers)
 
 
 def _spellings(came: Headers, reading: Reading) -> Mapping[str, str]:

@@ -22,6 +22,7 @@ from uow.schemas.error_classes import (
     UnitConflictError,
 )
 from uow.topics.headers import (
+    ALIASES,
     COMPONENT_ID,
     END,
     ID,
@@ -36,6 +37,7 @@ from uow.topics.headers import (
     Reading,
     Refusal,
 )
+from uow.topics.policies import AliasFamily
 
 HeaderValue = str | bytes | int | None
 HeaderPairs = Mapping[str, HeaderValue] | Iterable[tuple[str, HeaderValue]] | None
@@ -46,6 +48,10 @@ Value = Any
 HASHED: Final = -1
 """Partition of a record that goes where the hash of its key says."""
 _READING = Reading()
+_ORDER_NAMES: Final = frozenset(
+    {name for family in ALIASES.values() for name in family if family[name] == ORDER_NAME} | {ORDER_NAME}
+)
+"""Every spelling of the name of a unit of order."""
 
 
 _random: Final = Random()
@@ -224,6 +230,7 @@ def check(headers: Headers) -> Marks | None:
     marks = _READING.read(headers)
     if isinstance(marks, Refusal):
         refuse(marks)
+    check_conflict(headers)
     return marks
 
 
@@ -234,12 +241,18 @@ def refuse(refusal: Refusal) -> NoReturn:
     raise refusal.error(refusal.detail, case=refusal.case, id=refusal.id)
 
 
-def check_conflict(headers: Headers) -> None:
+def check_conflict(headers: Headers, families: Iterable[AliasFamily] = ()) -> None:
     """W-33 alone, for records whose other marks are not ours to judge (W-36).
 
+    Args:
+        headers: Of the record.
+        families: Whose spellings are read. WebLogic's always are: it alone has a name of its own for the order, and a destination may accept it.
+
     Raises:
-        UnitConflictError: `uow-id` and `uoo-name` on one record.
+        UnitConflictError: `uow-id` and `uoo-name` on one record, in whichever spelling.
     """
-    names = {name for name, _ in headers}
-    if ID in names and ORDER_NAME in names:
+    if not any(name in _ORDER_NAMES and value is not None for name, value in headers):
+        return
+    said = Reading({*families, AliasFamily.WEBLOGIC}).properties(headers)
+    if ID in said and ORDER_NAME in said:
         raise UnitConflictError
