@@ -131,11 +131,12 @@ class OutOfSequenceRangeError(UowError):
 class DuplicateSequenceNumberError(UowError):
     """The number is held already; the first stays (line 10, W-31).
 
-    `resend` and `duplicate` need nothing; `conflict` means two senders disagree: find the second one.
+    `resend` and `duplicate` need nothing; `conflict` means two senders disagree: find the second one. The text of a `duplicate` says if its bytes were
+    compared: those of a unit that is delivered are not, unless fingerprints of it are kept.
     """
 
     CASES: ClassVar = {
-        "duplicate": "number already held, same bytes",
+        "duplicate": "number already held",
         "resend": "number already held, same component id",
         "conflict": "number already held, other bytes",
     }

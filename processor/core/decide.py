@@ -168,6 +168,10 @@ class Situation(NamedTuple):
 DELIVERED = frozenset({UnitOutcome.COMPLETE, UnitOutcome.PARTIAL})
 """How a group closes whose components become a unit."""
 _NO_ATTRIBUTES = Attributes()
+_SAME_BYTES = "the same bytes"
+_DELIVERED_UNSEEN = (
+    'the unit is delivered already, and the bytes were not compared: fingerprints = "always" keeps what that needs'
+)
 _VIOLATIONS = (
     UnitConflictError,
     BadSequenceNumberError,
@@ -205,12 +209,15 @@ def _closed_complete(arrival: Arrival, now: Situation) -> Effect | None:
             f"the unit ended at {now.closed.highest}",
             arrival.marks,
         )
-    case, marks = "duplicate", arrival.marks
+    case, marks, detail = "duplicate", arrival.marks, _DELIVERED_UNSEEN
     if now.closed.prints and not id_count(now.closed.prints):
         case = case_of(now.closed.prints, now.closed.highest, marks.seq, marks.component_id, arrival.value)
+        detail = (
+            "the same bytes; the unit is delivered already" if case == "duplicate" else "the unit is delivered already"
+        )
         if case != "conflict" and now.policy.duplicate_policy is DuplicatePolicy.DROP_IDENTICAL:
             return Dropped(case)
-    return _refuse(DuplicateSequenceNumberError, case, "the unit is delivered already", marks)
+    return _refuse(DuplicateSequenceNumberError, case, detail, marks)
 
 
 def _closed_otherwise(arrival: Arrival, now: Situation) -> Effect | None:
@@ -230,11 +237,11 @@ def _piece_held_already(arrival: Arrival, now: Situation) -> Effect | None:
     assert marks.segment is not None
     if group is None:
         return None
-    at, case, detail = marks.segment.at, "duplicate", ""
+    at, case, detail = marks.segment.at, "duplicate", _SAME_BYTES
     if marks.seq in group.held:
         body = group.held[marks.seq]
         if marks.component_id is not None and component_id_of(body) == marks.component_id:
-            case = "resend"
+            case, detail = "resend", ""
         elif (value_of(body) or b"")[at : at + len(value)] != value:
             case, detail = "conflict", "the component is whole, and has other bytes there"
     else:
@@ -263,7 +270,7 @@ def _held_already(arrival: Arrival, now: Situation) -> Effect | None:
             "the bytes are equal" if same_bytes else "the bytes differ",
         )
     else:
-        case, detail = ("duplicate", "") if same_bytes else ("conflict", "")
+        case, detail = ("duplicate", _SAME_BYTES) if same_bytes else ("conflict", "")
     if case != "conflict" and now.policy.duplicate_policy is DuplicatePolicy.DROP_IDENTICAL:
         return Dropped(case)
     return _refuse(DuplicateSequenceNumberError, case, detail, arrival.marks)

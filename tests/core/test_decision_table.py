@@ -528,6 +528,26 @@ def test_line_10_first_one_stays_and_the_case_tells_how_they_differ_w31() -> Non
     assert b"the bytes differ" in texts[2]
 
 
+@pytest.mark.parametrize(
+    ("kept", "other", "case", "says"),
+    [
+        (Fingerprints.AS_NEEDED, "new", "duplicate", "the bytes were not compared"),
+        (Fingerprints.AS_NEEDED, "old", "duplicate", "the bytes were not compared"),
+        (Fingerprints.ALWAYS, "new", "conflict", "other bytes"),
+        (Fingerprints.ALWAYS, "old", "duplicate", "the same bytes"),
+    ],
+)
+def test_line_8_no_text_says_that_bytes_are_equal_that_were_not_compared_w31_w40(
+    kept: Fingerprints, other: str, case: str, says: str
+) -> None:
+    again = c(1, end=True, value=other)
+    played = story(c(1, end=True, value="old"), again, fingerprints=kept)
+    assert played.seen == [unit(1), refused(again, DuplicateSequenceNumberError, case)]
+    text = (dict(played.outputs[-1].headers)["uow-error-text"] or b"").decode()
+    assert says in text
+    assert ("same bytes" in text) == (kept is Fingerprints.ALWAYS and other == "old")
+
+
 def test_line_10_null_and_empty_value_are_different_bytes_w31() -> None:
     null, empty = bare(c(1).headers, None), bare(c(1).headers, b"")
     assert play(null, empty) == [refused(empty, DuplicateSequenceNumberError, "conflict")]
