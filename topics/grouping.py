@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from decimal import Context, Decimal
 from typing import Any, Final, NamedTuple, Protocol
 
 from uow.topics.catalogue import HELD_LIMIT_BYTES
@@ -53,27 +54,33 @@ MAX_OPEN_GROUPS: Final = 100_000
 """Open groups of a rule on a partition where `max_open_groups` says nothing: some 150 MB, so that made-up names fill no memory (B-211)."""
 
 
+_EXACT: Final = Context(prec=4_096)
+"""Room for the sum of any amounts: they have three digits of exponent at most, and as many components as a group can have."""
+
+
 class Tally(NamedTuple):
     """Running figures of one number over the components of a group (B-41).
 
     Attributes:
         components: How many.
-        total: Their sum, in order of arrival.
+        total: Their sum, exact, so in whichever order they came.
         least: The smallest.
         most: The largest.
     """
 
     components: int
-    total: float
-    least: float
-    most: float
+    total: Decimal
+    least: Decimal
+    most: Decimal
 
-    def plus(self, number: float) -> Tally:
+    def plus(self, number: Decimal) -> Tally:
         """With one component more."""
-        return Tally(self.components + 1, self.total + number, min(self.least, number), max(self.most, number))
+        return Tally(
+            self.components + 1, _EXACT.add(self.total, number), min(self.least, number), max(self.most, number)
+        )
 
     @classmethod
-    def of(cls, number: float) -> Tally:
+    def of(cls, number: Decimal) -> Tally:
         """Of one component."""
         return cls(1, number, number, number)
 
@@ -81,7 +88,7 @@ class Tally(NamedTuple):
 class Measure(Protocol):
     """A predicate over running figures, compiled. Both methods are pure: a restore asks the first one again, of the same bytes."""
 
-    def measure(self, headers: Headers, value: bytes | None) -> tuple[float, ...] | str:
+    def measure(self, headers: Headers, value: bytes | None) -> tuple[Decimal, ...] | str:
         """The numbers that the predicate looks at in one component, always as many; or why they cannot be read, which refuses that component."""
         ...
 

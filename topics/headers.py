@@ -5,6 +5,7 @@ Belongs here: names, alias families, reading and refusing. Does not belong here:
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
@@ -478,6 +479,8 @@ class ValueReading(Reading):
         found = super().read(headers)
         if found is not None or (KIND, KIND_UNIT) in headers or (ORIGIN_KIND, KIND_UNIT) in headers:
             return found
+        if value is not None and self.version > 1:
+            value = value.removeprefix(codecs.BOM_UTF8)
         return super().read([*headers, *fields_of(value, (ID, SEQ, END))])
 
 

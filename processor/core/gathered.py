@@ -8,6 +8,7 @@ Belongs here: the values, and reading them off a component. Does not belong here
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from typing import Final, NamedTuple
 
 from uow.schemas.component import decode_component
@@ -40,7 +41,7 @@ class Facts(NamedTuple):
     limit_at: int
     value_bytes: int
     component_id: bytes | None
-    numbers: tuple[tuple[float, ...], ...] = ()
+    numbers: tuple[tuple[Decimal, ...], ...] = ()
     source: str | None = None
 
 
@@ -160,7 +161,7 @@ class Gathered(NamedTuple):
         return next((each for each in self.sources if each.name == name), SourceTally(name, 0, NEVER))
 
 
-def _plus(tallies: tuple[Tally, ...], numbers: tuple[float, ...]) -> tuple[Tally, ...]:
+def _plus(tallies: tuple[Tally, ...], numbers: tuple[Decimal, ...]) -> tuple[Tally, ...]:
     if not tallies:
         return tuple(map(Tally.of, numbers))
     return tuple([tally.plus(number) for tally, number in zip(tallies, numbers, strict=True)])

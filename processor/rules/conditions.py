@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Final
 
 from uow.processor.rules.calendars import Calendar
@@ -204,11 +205,24 @@ def read_age_from(text: str) -> Moment | None:
 
     def moment(headers: Headers, value: bytes | None) -> int | str:
         said = place.text(RecordView(None, value, headers)) or ""
-        if not (said.isascii() and said.isdigit() and len(said) <= 15):
-            return f"{place.source} is no epoch time in ms"
-        return int(said)
+        at = epoch_ms(said)
+        return f"{place.source} is no epoch time in s, ms, us or ns" if at is None else at
 
     return moment
+
+
+def epoch_ms(text: str) -> int | None:
+    """An epoch time in whichever unit, in ms; None if it is none.
+
+    The units tell themselves apart from 1973 on: seconds are below 10^11 until the year 5138, and each other unit has a thousand times as many.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) <= 20):
+        return None
+    at = int(text)
+    for above, per_ms in ((10**17, 1_000_000), (10**14, 1_000)):
+        if at >= above:
+            return at // per_ms
+    return at if at >= 10**11 else at * 1_000
 
 
 def read_order_by(text: str) -> Rank | None:
@@ -223,12 +237,12 @@ def read_order_by(text: str) -> Rank | None:
         return None
     place = _after("field:", text, "sequence, arrival, source or field:PATH")
 
-    def rank(headers: Headers, value: bytes | None) -> tuple[int, float, str]:
+    def rank(headers: Headers, value: bytes | None) -> tuple[int, Decimal, str]:
         said = place.text(RecordView(None, value, headers))
         if said is None:
-            return 2, 0.0, ""
+            return 2, Decimal(0), ""
         is_number = len(said) <= 40 and re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", said, re.ASCII) is not None
-        return (0, float(said), "") if is_number else (1, 0.0, said)
+        return (0, Decimal(said), "") if is_number else (1, Decimal(0), said)
 
     return rank
 
@@ -272,9 +286,9 @@ class UrgentComponent:
 
     expression: Expression
 
-    def measure(self, headers: Headers, value: bytes | None) -> tuple[float, ...]:
+    def measure(self, headers: Headers, value: bytes | None) -> tuple[Decimal, ...]:
         """1 or 0. A component that cannot be read is not urgent, and not refused."""
-        return (float(self.chooses(headers, value)),)
+        return (Decimal(self.chooses(headers, value)),)
 
     def holds(self, tallies: Sequence[Tally]) -> bool:
         """True if one of the components was urgent."""

@@ -111,7 +111,7 @@ class Predicate:
     def __reduce__(self) -> tuple[type[Predicate], tuple[str]]:
         return Predicate, (self.source,)
 
-    def measure(self, headers: Headers, value: bytes | None) -> tuple[float, ...] | str:
+    def measure(self, headers: Headers, value: bytes | None) -> tuple[Decimal, ...] | str:
         """The number at each place that it sums up, in one component; or why one cannot be read. If it only counts, a single 0."""
         record, numbers = RecordView(None, value, headers), []
         for text, find in self._places:
@@ -120,11 +120,11 @@ class Predicate:
                 return record.refusal.text
             if amount is None:
                 return f"{text} is no decimal number"
-            numbers.append(float(amount))
-        return tuple(numbers or [0.0])
+            numbers.append(amount)
+        return tuple(numbers or [Decimal(0)])
 
     def holds(self, tallies: Sequence[Tally]) -> bool:
-        """True if it is true of a group with these figures; not if it is unknown."""
+        """True if it is true of a group with these figures, which are exact until they are compared; not if it is unknown."""
         values = [float(getattr(tallies[place], figure)) for figure, place in self._figures]
         return self._program(values) is True
 

@@ -5,6 +5,7 @@ Belongs here: reading content that a stranger wrote, within bounds. Does not bel
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Sequence
 from functools import cached_property
@@ -55,19 +56,20 @@ class RecordView:
         self.value = value
         self.headers = headers
         self.refusal: DecodeError | None = None
+        self._unread: DecodeError | None = None
 
     @cached_property
     def json(self) -> Any:
         """The value as JSON, numbers as `Numeral`; `ABSENT` if it is none, or beyond a bound."""
-        value = self.value or b""
+        value = (self.value or b"").removeprefix(codecs.BOM_UTF8)  # no part of the text
         if len(value) > LIMIT_BYTES:
             if not value.lstrip(b" \t\r\n").startswith(_BEGINS):
-                return ABSENT
+                return self._no_document("json", "begins as no JSON does")
             return self.refused(f"a document of {len(value)} bytes; {LIMIT_BYTES} are allowed")
         try:
             return json.loads(value.decode(), parse_int=Numeral, parse_float=Numeral, parse_constant=_no_json)
-        except ValueError:
-            return ABSENT
+        except ValueError as error:
+            return self._no_document("json", f"is no JSON: {error}")
         except RecursionError:
             return self.refused("nested too deep to be read")
 
@@ -76,12 +78,25 @@ class RecordView:
         self.refusal = self.refusal or DecodeError(kind, why)
         return ABSENT
 
+    @property
+    def unread(self) -> DecodeError | None:
+        """Why the value could not be read though it was asked for, neither as JSON nor as XML; that of no bytes can. It counts as absent as well."""
+        looks = vars(self)
+        is_read = looks.get("json", ABSENT) is not ABSENT or looks.get("xml") is not None
+        return None if is_read else self._unread
+
+    def _no_document(self, kind: str, why: str) -> Any:
+        if self.value:
+            self._unread = self._unread or DecodeError(kind, f"the value {' '.join(why.split())[:200]}")
+        return ABSENT
+
     @cached_property
     def xml(self) -> Any | None:
         """The root element of the value; None if it is no XML, or none that `read_xml` accepts."""
         try:
             return read_xml(self.value)
-        except NoXmlError:
+        except NoXmlError as error:
+            self._no_document("xml", f"is no XML: {error}")
             return None
         except DecodeError as error:
             self.refused(error.detail, error.case)

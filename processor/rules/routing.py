@@ -41,9 +41,9 @@ from uow.schemas.framing import single_object_header
 from uow.topics import headers as names
 from uow.topics.catalogue import DestinationTopics
 from uow.topics.commands import Command, Verb, command_headers
-from uow.topics.headers import Reading, Refusal
+from uow.topics.headers import ALIASES, Reading, Refusal
 from uow.topics.manifests import RequestId
-from uow.topics.policies import DestinationPolicy, ValueFormat, ViolationPolicy
+from uow.topics.policies import AliasFamily, DestinationPolicy, ValueFormat, ViolationPolicy
 from uow.topics.record_size import RecordLimit
 from uow.topics.routers import RouterSettings
 from uow.topics.rules import DEFAULT_ROW, REQUEST, DefaultGroup, KeyCase, OnNoKey, ResolvedRow, Rule, Source
@@ -60,6 +60,8 @@ _UNUSABLE: Final = " "
 _FEW: Final = 100
 """So many headers, without their values, take a small part of the smallest limit."""
 
+_SPARE_NAMES: Final = frozenset(alias for alias, name in ALIASES[AliasFamily.MQ].items() if name == names.DESTINATION)
+"""Headers that give the routing name where `uow-destination` is not there, whatever aliases are accepted (B-20)."""
 _ORIGIN_ERASED: Final = names.ORIGIN + names.ERASED.removeprefix("uow-")
 
 Headers = list[tuple[str, bytes | None]]
@@ -168,6 +170,7 @@ class RuleRouting:
         self._name_headers: frozenset[str] = frozenset()
         if kind == "header" and " " not in header:
             self._name_headers = frozenset({header, *(alias for alias, name in meant.items() if name == header)})
+        self._spare_headers = _SPARE_NAMES - self._name_headers if header == names.DESTINATION else frozenset()
         self._ids = frozenset(alias for alias, name in meant.items() if name == names.ID) - {names.ID}
         self._dropped = names.STAMPED | self._ids
         self._correlation_ids = frozenset(alias for alias, name in meant.items() if name == names.CORRELATION_ID)
@@ -181,6 +184,8 @@ class RuleRouting:
         }
         decisive = self._correlation_ids if rule.group_key == REQUEST else self._name_headers
         is_constant = kind == "constant" and JOINED_BY not in rule.group_key
+        keys = [rule.group_key, *(source.correlation_path or "" for source in rule_set.sources_of(rule))]
+        self._key_is_inside = any("path:" in key for key in keys)
         self._is_key_certain = not self._correlations and (
             is_constant or (bool(decisive) and all(name.startswith(RESERVED) for name in decisive))
         )
@@ -217,6 +222,8 @@ class RuleRouting:
                 request = self._request(headers, view)
                 key = request.group_id if request is not None else None
             else:
+                if self._spare_headers and not any(said in self._name_headers for said, _ in headers):
+                    return None
                 name, _ = self._routing_name(record, headers, view)
                 if name is not None or self.rule.on_no_key in (OnNoKey.DEFAULT, OnNoKey.UNNAMED):
                     key = self._choice(name, moment if kind == APPEND_TIME else now_ms).key
@@ -243,8 +250,7 @@ class RuleRouting:
         if name is None:
             if rule.on_no_key is OnNoKey.PASS_THROUGH:
                 return self._passed(record, value, headers, warning)
-            if rule.on_no_key is OnNoKey.REJECT or self._group_key.is_request:
-                raise BadUnitIdError(warning or rule.group_key, case="no-correlation")
+            self._check_keyless(view, warning)
         arrived = kind == APPEND_TIME
         choice = self._choice(name, moment if arrived else now_ms)
         if choice.is_xml:
@@ -269,6 +275,13 @@ class RuleRouting:
             ]
         stamped = [*self._kept(headers), *stamps, *nested]
         return Routed(Fate.ROUTED, rule.rule_id, self._sent(key, value, headers, stamped), choice.row, bool(warning))
+
+    def _check_keyless(self, view: RecordView | None, warning: str) -> None:
+        """Raises if a record without a routing name does not go to a group of such. One whose value cannot be read may well have a name: it is nobody's companion."""
+        if self._key_is_inside and view is not None and view.unread is not None:
+            raise view.unread
+        if self.rule.on_no_key is OnNoKey.REJECT or self._group_key.is_request:
+            raise BadUnitIdError(warning or self.rule.group_key, case="no-correlation")
 
     # -- plain records, see `routed_records.py`
 
@@ -322,6 +335,8 @@ class RuleRouting:
             name = self._group_key.name(view) if correlation is None else correlation(view)
             return _usable(name.encode("utf-8", "surrogatepass")) if name is not None else (None, "")
         found = [value for name, value in headers if name in self._name_headers]
+        if not found and self._spare_headers:
+            found = [value for name, value in headers if name in self._spare_headers]
         if not found:
             return None, ""
         name, warning = _usable(found[-1] or b"")
@@ -421,7 +436,10 @@ class RecordRouting:
             raise
         except BaseException as error:  # noqa: BLE001 - the boundary around every record; a panic of Rust is no Exception
             return set_aside(asked, record, headers, error)
-        return refused("", first.target, record, headers, RoutingError("no rule accepts it", case="no-rule"))
+        why = (
+            "no rule accepts it" if view is None or view.unread is None else f"no rule accepts it; {view.unread.detail}"
+        )
+        return refused("", first.target, record, headers, RoutingError(why, case="no-rule"))
 
 
 def routings_of(

@@ -12,6 +12,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
+from decimal import Decimal
 from functools import partial
 from typing import Any, Final
 
@@ -59,7 +60,11 @@ _PLAIN: Final = (
     b"<a/>", b"<a>", b"<a>&b;</a>", b"<?xml version='1.0' encoding='utf-16'?><a/>", b"<a>" * 200 + b"</a>" * 200,
 )  # fmt: skip
 _HEADERS: Final = (None, b"", b"x", b"\xff", b"\xed\xa0\x80", b"9" * 400, b"r/x/y.1")
-_TALLIES: Final = (Tally(0, 0.0, 0.0, 0.0), Tally(2, float("inf"), float("-inf"), float("nan")))
+_NONE: Final = Decimal(0)
+_TALLIES: Final = (
+    Tally(0, _NONE, _NONE, _NONE),
+    Tally(2, Decimal("9E+999"), Decimal("-9E+999"), Decimal("9E+999")),
+)
 
 
 class Trials:

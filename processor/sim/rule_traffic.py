@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from random import Random
 
 from uow.processor.engine.ports import Headers
@@ -30,8 +31,8 @@ _NAMES = (b"r0", b"r1", b"r2", b"r4")
 class _Urgent:
     """Every component with the value `y` is urgent (`Measure`)."""
 
-    def measure(self, _headers: Said, value: bytes | None) -> tuple[float, ...]:
-        return (float(value == b"y"),)
+    def measure(self, _headers: Said, value: bytes | None) -> tuple[Decimal, ...]:
+        return (Decimal(value == b"y"),)
 
     def holds(self, tallies: Sequence[Tally]) -> bool:
         return tallies[0].most > 0

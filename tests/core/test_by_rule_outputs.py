@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from io import BytesIO
 from itertools import permutations
 from pathlib import Path
@@ -31,11 +32,11 @@ SCHEMAS = Path(__file__).parents[2] / "schemas"
 class SumAtLeast:
     """`sum(value) >= most` (`Measure`)."""
 
-    def __init__(self, most: float) -> None:
+    def __init__(self, most: int) -> None:
         self.most = most
 
-    def measure(self, headers: object, value: bytes | None) -> tuple[float, ...] | str:
-        return (float(value),) if value is not None and value.isdigit() else f"no number: {value!r}"
+    def measure(self, headers: object, value: bytes | None) -> tuple[Decimal, ...] | str:
+        return (Decimal(int(value)),) if value is not None and value.isdigit() else f"no number: {value!r}"
 
     def holds(self, tallies: Any) -> bool:
         tally: Tally = tallies[0]

@@ -157,6 +157,12 @@ def test_reading_is_named_by_its_code_w24() -> None:
     assert ID == "uow-id"
 
 
+def test_a_byte_order_mark_is_no_part_of_the_json_but_was_one_at_first_w24() -> None:
+    value = b'\xef\xbb\xbf{"uow-id": "a", "uow-seq": 1}'
+    assert isinstance(ValueReading().read((), value), Marks)
+    assert ValueReading((), 1).read((), value) is None
+
+
 def test_reading_of_another_version_is_refused_w24() -> None:
     with pytest.raises(DecodeError, match="this worker's is version 2"):
         Reading.of_code(ValueReading().code + 1)

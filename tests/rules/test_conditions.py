@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.rules.low_stock import ROWS, RULE
 from uow.processor.rules.conditions import (
+    epoch_ms,
     group_policy,
     read_age_from,
     read_complete_when,
@@ -151,7 +154,26 @@ def test_an_event_time_is_read_in_a_component_or_refused() -> None:
     assert moment is not None
     assert moment((), b'{"order":{"at":1700000000000}}') == 1_700_000_000_000
     for value in (b"", b'{"order":{"at":-1}}', b'{"order":{"at":"noon"}}', b'{"order":{"at":1e99}}'):
-        assert moment((), value) == "path:order.at is no epoch time in ms"
+        assert moment((), value) == "path:order.at is no epoch time in s, ms, us or ns"
+
+
+@given(st.integers(100_000_001, 9_999_999_999))
+def test_an_event_time_is_in_the_unit_that_it_is_b43(seconds: int) -> None:
+    """Seconds, milliseconds, microseconds (Debezium's `ts_us`) and nanoseconds of the years 1973 to 2286 tell themselves apart."""
+    assert [epoch_ms(str(seconds * 10**digits)) for digits in (0, 3, 6, 9)] == [seconds * 1000] * 4
+    assert (
+        epoch_ms(f"{seconds}123456789")
+        == epoch_ms(f"{seconds}123456")
+        == epoch_ms(f"{seconds}123")
+        == seconds * 1000 + 123
+    )
+
+
+def test_numbers_of_an_order_are_compared_to_the_last_digit_b53() -> None:
+    rank = read_order_by("field:n")
+    assert rank is not None
+    values = [b'{"n":9007199254740993}', b'{"n":9007199254740992}', b'{"n":0.30000000000000000001}', b'{"n":0.3}']
+    assert sorted(values, key=lambda value: rank((), value)) == [values[i] for i in (3, 2, 1, 0)]
 
 
 def test_components_are_ranked_by_a_field_numbers_first() -> None:

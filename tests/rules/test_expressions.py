@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+from decimal import Decimal
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -18,6 +20,7 @@ from uow.processor.rules.paths import ExpressionError
 from uow.processor.rules.record_view import RecordView
 from uow.topics.grouping import Tally
 
+SUM = compile_predicate("sum(amount) >= 1")
 ORDER = {
     "quantity": 150.5,
     "price": 3,
@@ -35,6 +38,29 @@ XML = RecordView(
     None,
     b'<o:order xmlns:o="urn:o"><customer id="7">A &amp; <b>B</b></customer><customer id="8"> C\n</customer><n>5</n></o:order>',
 )
+
+
+@given(st.lists(st.decimals(-(10**12), 10**12, places=2), min_size=1, max_size=30), st.randoms())
+def test_a_sum_of_prices_is_exact_in_whichever_order_b41(amounts: list[Decimal], rnd: Random) -> None:
+    def sum_of(some: list[Decimal]) -> Decimal:
+        numbers = [SUM.measure((), b'{"amount": %s}' % str(each).encode()) for each in some]
+        whole = Tally.of(Decimal(0))
+        for number in numbers:
+            assert not isinstance(number, str)
+            whole = whole.plus(number[0])
+        return whole.total
+
+    wanted = Decimal(sum(int(each * 100) for each in amounts)) / 100
+    assert sum_of(amounts) == sum_of(rnd.sample(amounts, len(amounts))) == wanted
+
+
+def test_ten_times_ten_cents_are_one_b41() -> None:
+    tallies = [Tally.of(Decimal("0.10"))]
+    while len(tallies) < 10:
+        numbers = SUM.measure((), b'{"amount": 0.10}')
+        assert not isinstance(numbers, str)
+        tallies.append(tallies[-1].plus(numbers[0]))
+    assert [SUM.holds([each]) for each in tallies] == [False] * 9 + [True]
 
 
 @pytest.mark.parametrize(

@@ -149,11 +149,61 @@ def test_of_a_repeated_name_the_last_counts_with_a_warning_b20() -> None:
     assert b"the last one counts" in (said(routed)["uow-warning"] or b"")
 
 
-def test_the_alias_of_the_family_mq_is_a_routing_name_b20() -> None:
+def test_the_header_destination_of_former_messages_is_a_routing_name_b20() -> None:
     given = FakeRecord(1, [("destination", b"UK")], tp=STOCK)
     mq = replace(POLICY, accept_aliases=frozenset({AliasFamily.MQ}))
     assert route(router(policy=mq), given).sent.key == b"low-stock/UK"
-    assert route(router(), given).sent.key == b"low-stock/*"
+    assert route(router(), given).sent.key == b"low-stock/UK"
+    both = FakeRecord(1, [("uow-destination", b"UK"), ("destination", b"Mars")], tp=STOCK)
+    assert route(router(), both).sent.key == b"low-stock/UK", "our own name counts"
+    by_place = router(replace(LOW_STOCK, group_key="header:region"))
+    assert route(by_place, given).sent.key == b"low-stock/*"
+
+
+@pytest.mark.parametrize("on_no_key", OnNoKey)
+@pytest.mark.parametrize("key", ["path:order.id", "header:region + path:order.id", "path:/order/@id"])
+@pytest.mark.parametrize(
+    "value", [b'{"order": {"id": 1}, "price": NaN}', b'{"order": {"id": 1}', b"<order id='1'>", b"\xff"]
+)
+def test_a_value_that_cannot_be_read_is_refused_and_nobody_s_companion_b22(
+    on_no_key: OnNoKey, key: str, value: bytes
+) -> None:
+    rule = replace(LOW_STOCK, group_key=key, on_no_key=on_no_key)
+    given = record(value=value)
+    given.headers_.append(("region", b"west"))
+    routed = route(router(rule), given)
+    if on_no_key is OnNoKey.PASS_THROUGH:
+        assert routed.fate is Fate.PASSED
+        return
+    kind = b"xml" if "path:/" in key else b"json"
+    assert (said(routed)["uow-error-class"], said(routed)["uow-error-case"]) == (b"DecodeError", kind)
+    assert b"the value is no " in (said(routed)["uow-error-text"] or b"")
+    if on_no_key is not OnNoKey.REJECT:
+        assert route(router(rule), record(value=b"")).fate is Fate.ROUTED, "no value has no key"
+
+
+def test_a_document_of_another_kind_that_has_no_name_is_one_without_a_name_b22() -> None:
+    """The condition looks for JSON, the key for XML."""
+    rule = replace(LOW_STOCK, group_key="path:/order/@id", accept="!(price > 1) || key() == 'k'")
+    for value, fate in ((b"<order/>", Fate.ROUTED), (b"<order>", Fate.REJECTED)):
+        given = record(value=value)
+        given.key_ = b"k"
+        assert route(router(rule), given).fate is fate
+
+
+def test_a_byte_order_mark_is_no_part_of_a_value_b20() -> None:
+    rule = replace(LOW_STOCK, group_key="path:order.id", default_group=DefaultGroup.PER_NAME, accept="order.id > 0")
+    assert route(router(rule), record(value=b'\xef\xbb\xbf{"order": {"id": 7}}')).sent.key == b"low-stock/7"
+
+
+def test_broken_json_and_a_record_that_no_rule_wants_are_told_apart_b111() -> None:
+    routing = router(replace(LOW_STOCK, accept="price > 1"))
+    texts = [
+        said(route(routing, record(value=value)))["uow-error-text"] or b""
+        for value in (b'{"price": NaN}', b'{"price": 1}')
+    ]
+    assert [b"no rule accepts it" in text for text in texts] == [True, True]
+    assert [b"the value is no JSON: NaN is no JSON" in text for text in texts] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -423,8 +473,9 @@ def test_each_source_of_a_collection_has_its_own_correlation_b96_b97() -> None:
     packaging.headers_.append(("uow-source-name", b"packaging"))
     order = record(b"another", value=b'{"cust": 111}')
     assert {route(routing, each).sent.key for each in (invoice, packaging, order)} == {b"low-stock/111"}
-    for value in (b'{"cust": ""}', b'{"cust": null}', b"no JSON"):
+    for value in (b'{"cust": ""}', b'{"cust": null}', b""):
         assert said(route(routing, record(b"another", value=value)))["uow-error-case"] == b"no-correlation"
+    assert said(route(routing, record(b"another", value=b"no JSON")))["uow-error-case"] == b"json"
     invoice.value_ = b'<invoice file="orders.xml"/>'
     assert said(route(routing, invoice))["uow-error-case"] == b"no-correlation"
 
