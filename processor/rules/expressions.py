@@ -5,6 +5,7 @@
     double(path('/order/quantity')) > 100              # of an XML value
     header('uow-type') == 'order' || key().startsWith('a')
     sum(quantity) >= 500 || count() == 10              # over a group: `Predicate`
+    count() == max(event_count, 0) + 1                 # 0 stands for a component that has none
 
 A bare name is a field of the JSON value, `a.b` one inside it; `path`, `header` and `key()` are places. Numbers are decimal fractions of 64
 bits, as CEL has it for JSON, whole ones included. What is absent is null. An operation on the wrong type, a field inside nothing or a text
@@ -118,6 +119,8 @@ class Predicate:
             amount = _amount(find(record))
             if record.refusal is not None:
                 return record.refusal.text
+            if record.unread is not None:
+                return record.unread.detail
             if amount is None:
                 return f"{text} is no decimal number"
             numbers.append(amount)
@@ -236,6 +239,14 @@ def _text(value: Any) -> str | None:
             return str(value)
         case _:
             return None
+
+
+def _or_number(find: _Find, default: Numeral) -> _Find:
+    def found(record: RecordView) -> Any:
+        value = find(record)
+        return default if value is ABSENT or value is None else value
+
+    return found
 
 
 def _amount(value: Any) -> Decimal | None:
@@ -389,12 +400,29 @@ class _OverGroup(_Reader):
         if not is_call or name not in _AGGREGATES:
             raise ExpressionError(f"{name} is of one record; of a group there are {', '.join(_AGGREGATES)}")
         self._need("(", name)
-        place = 0 if name == "count" else self._index(self._summed(name))
+        place = 0 if name == "count" else self._index(self._summed_or(name))
         self._need(")", name)
         figure = _AGGREGATES[name], place
         if figure not in self.figures:
             self.figures.append(figure)
         return f"v{self.figures.index(figure)}"
+
+    def _summed_or(self, name: str) -> str:
+        """The same, with the number that counts for a component which has nothing there: `max(event_count, 0)`."""
+        known = frozenset(self.places)
+        text = self._summed(name)
+        if self._look().text != ",":
+            return text
+        self._next += 1
+        sign = "-" if self._look().text == "-" else ""
+        self._next += len(sign)
+        if self._look().kind != "number":
+            raise ExpressionError(f"expected a number after the comma in {name}()")
+        default, find = Numeral(sign + self._look().text), self.places[text]
+        self._next += 1
+        if text not in known:  # it is needed with this number alone
+            del self.places[text]
+        return self._known(_or_number(find, default), f"{text}, else {default}")
 
     def _summed(self, name: str) -> str:
         """The place inside an aggregate."""

@@ -3,6 +3,7 @@
     header:uow-destination
     path:customer.name
     path:file pattern:orders_*.xml             # what * stands for
+    path:transaction.id pattern:*:**           # what is before the first colon
     header:region + path:$.product             # joined: west/bolt
     constant:all
     request                                    # a reply to a numbered request, by its correlation id (B-79)
@@ -93,15 +94,23 @@ def _part(text: str) -> _Part:
 def matching(place: Place, pattern: str) -> _Part:
     """Gives the part of the text at a place that the `*` of a pattern stands for; None if the text does not match.
 
+    A pattern that ends with `**` lets anything follow: in `*:**` the `*` is all before the first colon.
+
     Raises:
-        ExpressionError: The pattern does not have one `*`.
+        ExpressionError: The pattern does not have one `*`, or nothing between it and `**`.
     """
+    whole, pattern = pattern, pattern.removesuffix("**")
+    is_open = pattern != whole
+    if is_open and pattern.endswith("*"):
+        raise ExpressionError(f"{whole[:50]!r} needs a text between * and **")
     if pattern.count("*") != 1:
         raise ExpressionError(f"a pattern has one *, {pattern[:50]!r} has {pattern.count('*')}")
     before, _, after = pattern.partition("*")
 
     def part(record: RecordView) -> str | None:
         text = place.text(record)
+        if text is not None and is_open:
+            text = text[: text.find(after, len(before)) + len(after)] if after in text[len(before) :] else None
         if text is None or len(text) < len(pattern) - 1 or not (text.startswith(before) and text.endswith(after)):
             return None
         return text[len(before) : len(text) - len(after)]

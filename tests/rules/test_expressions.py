@@ -256,6 +256,22 @@ def test_a_predicate_has_sum_min_max_and_count(text: str, expected: bool) -> Non
     assert held(text, {"a": {"b": 1}}, {"a": {"b": "3"}}, {"a": {"b": 2.0}}) is expected
 
 
+def test_a_number_may_stand_for_what_a_component_does_not_have_b41() -> None:
+    closes = "max(n, -1) >= 0 && count() == max(n, -1) + 1 && sum(k, 0) == max(n, -1) * (max(n, -1) + 1) / 2"
+    end, one, two = {"n": 2}, {"k": 1}, {"k": 2, "n": None}
+    for several in ([end, one, two], [one, end, two], [one, two, end]):
+        assert [held(closes, *several[:size]) for size in (1, 2, 3)] == [False, False, True]
+    assert held(closes, {"n": 0})
+    assert not held(closes, end, one, one), "a copy is no other part"
+    assert held("max(n, 0) == 3 && min(n) == 3", {"n": 3})
+    assert compile_predicate("max(n, 0) > min(n)").measure((), b"{}") == "field n is no decimal number"
+    assert compile_predicate("max(n, 0) > 1").measure((), b'{"n": "x"}') == "field n, else 0 is no decimal number"
+    assert compile_predicate("max(n, 0) > 1").measure((), b"{") != (Decimal(0),), "it may well have one"
+    for text in ("max(n, ) > 1", "max(n, 'x') > 1", "max(n, 0, 1) > 1", "count(0) > 1", "max(n, m) > 1"):
+        with pytest.raises(ExpressionError):
+            compile_predicate(text)
+
+
 @pytest.mark.parametrize("value", [b"", b"{}", b'{"quantity":"many"}', b'{"quantity":true}', b'{"quantity":[1]}', None])
 def test_a_component_whose_number_cannot_be_read_says_which_b41(value: bytes | None) -> None:
     assert compile_predicate("sum(quantity) >= 500").measure((), value) == "field quantity is no decimal number"
