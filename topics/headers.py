@@ -540,7 +540,8 @@ def probably_meant(headers: Iterable[tuple[str, bytes | None]], accepted: Iterab
     for family in AliasFamily:
         for alias, meant in ALIASES[family].items():
             if alias in names and alias not in known and meant in _MAKES_GROUPS and alias not in _COMMON_NAMES:
-                return _setting(f"{_SYSTEMS[family]} {alias}", families | {family})
+                doubt = ", if it counts from 0" if family is AliasFamily.NIFI else ""
+                return _setting(f"{_SYSTEMS[family]} {alias}{doubt}", families | {family})
     return ""
 
 

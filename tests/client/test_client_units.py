@@ -534,3 +534,23 @@ def test_properties_of_a_producer_are_ours_unless_free(fake: FakeBroker) -> None
 def test_alias_families_are_checked(fake: FakeBroker) -> None:
     with pytest.raises(errors.ConfigError, match="weblogic"):
         fake.connect(accept_aliases=["tibco"])
+
+
+@pytest.mark.parametrize("moment", [1, 1_700_000_000, 99_999_999_999])
+def test_a_time_in_seconds_is_refused_before_anything_is_sent(
+    connection: uow.Connection, fake: FakeBroker, moment: int
+) -> None:
+    """It would have passed in 1970, and the unit with it."""
+    with (
+        pytest.raises(ValueError, match=f"give {moment * 1000}, or a datetime"),
+        connection.unit("megazon", expires_at=moment),
+    ):
+        pass
+    assert fake.visible == []
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_number_that_json_has_not_is_refused(connection: uow.Connection, fake: FakeBroker, number: float) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"), connection.unit("megazon") as unit:
+        unit.send({"price": number})
+    assert fake.visible == []

@@ -8,10 +8,13 @@ from dataclasses import replace
 import pytest
 
 from tests.foreign_records import Sample, samples
-from tests.shell.memory_kafka import MemoryKafka
+from tests.shell.memory_kafka import MemoryKafka, MemoryLogReader
 from tests.shell.whole_worker import UNITS, running, settings, until
+from uow.ops import doctor
+from uow.ops.findings import CheckResult
 from uow.schemas import codec
 from uow.schemas.records import Unit
+from uow.topics.catalogue import DestinationTopics
 from uow.topics.headers import ALIASES
 from uow.topics.policies import AliasFamily
 
@@ -60,4 +63,22 @@ def test_a_unit_of_nifi_that_counts_otherwise_is_never_called_complete_w17() -> 
             assert f'accept_aliases = ["{family}"]'.encode() in text
 
     assert ALIASES[AliasFamily.NIFI] == ALIASES[AliasFamily.NIFI_FROM_1]
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("sample", [each for each in samples() if AliasFamily.SPRING not in each.families])
+def test_doctor_says_what_records_of_another_system_probably_are_w17(sample: Sample) -> None:
+    async def test() -> None:
+        kafka = MemoryKafka()
+        for headers, value in sample.records:
+            kafka.append("D.components", b"key", value, list(headers))
+        async with running(kafka):
+            await until(lambda: len(kafka.topic("D.units")) + len(kafka.topic("D.rejected")) == len(sample.records))
+        found = [*doctor.misread(MemoryLogReader(kafka), DestinationTopics("A", "D"), (), kafka.partitions)]
+        assert {one.verdict for one in found} == {CheckResult.LOOK}
+        wanted = f'accept_aliases = ["{min(sample.families)}"]'
+        sure = [one.remedy for one in found if "if it counts from 0" not in one.what]
+        assert {wanted} == set(sure or [one.remedy for one in found])
+        assert [*doctor.misread(MemoryLogReader(kafka), DestinationTopics("A", "D"), sample.families, 2)] == []
+
     asyncio.run(test())

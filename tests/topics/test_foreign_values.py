@@ -135,7 +135,7 @@ def test_an_id_that_spring_wrote_as_json_is_its_text_w17() -> None:
         (
             (W,),
             [("uow-id", b"a"), ("fragment.index", b"1")],
-            'NiFi\'s fragment.index: accept_aliases = ["weblogic", "nifi"]',
+            'NiFi\'s fragment.index, if it counts from 0: accept_aliases = ["weblogic", "nifi"]',
         ),
         ((), [("uow-id", b"a"), ("destination", b"x"), ("correlationId", b"y")], ""),
     ],

@@ -73,6 +73,7 @@ def value_bytes(value: Value) -> bytes | None:
 
     Raises:
         TypeError: None of the kinds above, or no JSON.
+        ValueError: It has a number that JSON has not: infinite, or none.
     """
     match value:
         case None:
@@ -82,7 +83,7 @@ def value_bytes(value: Value) -> bytes | None:
         case str():
             return value.encode()
         case dict() | list():
-            return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+            return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
         case bytearray() | memoryview():
             return bytes(value)
     raise TypeError(f"a value is a dict, list, str, bytes or None, not {type(value).__name__}")
@@ -110,13 +111,19 @@ def _header_bytes(name: str, value: HeaderValue) -> bytes | None:
     raise TypeError(f"header {name}: a value is text, bytes, a number or None, not {type(value).__name__}")
 
 
+_MS_OF_1973: Final = 10**11
+"""As seconds the year 5138: a smaller number is no time in ms that anybody means."""
+
+
 def moment_ms(moment: int | datetime) -> int:
     """Epoch milliseconds of a moment given as such, or as a datetime that knows its time zone.
 
     Raises:
-        ValueError: The datetime has no time zone.
+        ValueError: The datetime has no time zone, or the number is one of seconds.
     """
     if isinstance(moment, int):
+        if 0 < moment < _MS_OF_1973:
+            raise ValueError(f"{moment} in milliseconds is before 1973: give {moment * 1000}, or a datetime")
         return moment
     if moment.tzinfo is None:
         raise ValueError(f"{moment!r} has no time zone")

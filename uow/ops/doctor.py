@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -46,8 +47,8 @@ from uow.terminal.printing import span_text, wall_clock_ms
 from uow.topics import admin
 from uow.topics.access import REMEDIES, explained
 from uow.topics.catalogue import DEFAULT_PARTITIONS, DestinationTopics, expected, expected_of_routers
-from uow.topics.headers import ERROR_CASE, ERROR_CLASS, ERROR_TEXT, SOURCE
-from uow.topics.policies import DestinationPolicy
+from uow.topics.headers import ERROR_CASE, ERROR_CLASS, ERROR_TEXT, KIND, KIND_UNIT, SOURCE, probably_meant
+from uow.topics.policies import AliasFamily, DestinationPolicy, HandlingPolicy
 from uow.topics.temporary import host_text, owner_of
 
 ANSWER_S = 10.0
@@ -87,6 +88,8 @@ def examine(settings: Settings) -> Iterator[Finding]:
             yield from _state(settings, name)
             rejected = DestinationTopics(settings.application_id, name).rejected
             yield from _set_aside(settings, rejected, len(cluster.topics[rejected].partitions))
+            if policy.handling_policy is HandlingPolicy.SINGLE_MESSAGE_DELIVERY:
+                yield from _misread(settings, name, len(cluster.topics[rejected].partitions))
             yield from _order(settings, client, name)
     yield from _workers(settings, client)
     yield from left_temporary(cluster.topics, wall_clock_ms())
@@ -302,9 +305,7 @@ def set_aside(reader: LogReader, topic: str, partitions: int) -> Iterator[Findin
         topic: `D.rejected`.
         partitions: How many it has.
     """
-    bounds = reader.bounds([Tp(topic, number) for number in range(partitions)])
-    last = {tp: (max(start, end - LAST_REFUSED), end) for tp, (start, end) in bounds.items()}
-    headers = [read_headers(record) or () for _, records in reader.read(last) for record in records]
+    headers = _last(reader, topic, partitions)
     failed = [dict(each) for each in headers if (ERROR_CLASS, InternalError.__name__.encode()) in each]
     told = [dict(each) for each in headers if {*BY_COMMAND} <= {*each}]
     for found, why, remedy in (
@@ -315,6 +316,41 @@ def set_aside(reader: LogReader, topic: str, partitions: int) -> Iterator[Findin
             where, text = ((found[-1].get(name) or b"").decode(errors="replace") for name in (SOURCE, ERROR_TEXT))
             several = f"{len(found)} of the last records were set aside, {why}"
             yield Finding(CheckResult.LOOK, f"{topic}: {several}; one is {where}: {text}", remedy)
+
+
+def _last(reader: LogReader, topic: str, partitions: int) -> list[Sequence[tuple[str, bytes | None]]]:
+    """Headers of the last records of a topic."""
+    bounds = reader.bounds([Tp(topic, number) for number in range(partitions)])
+    last = {tp: (max(start, end - LAST_REFUSED), end) for tp, (start, end) in bounds.items()}
+    return [read_headers(record) or () for _, records in reader.read(last) for record in records]
+
+
+def _misread(settings: Settings, name: str, partitions: int) -> Iterator[Finding]:
+    topics = DestinationTopics(settings.application_id, name)
+    try:
+        with log_reader(settings) as reader:
+            yield from misread(reader, topics, settings.destinations[name].accept_aliases, partitions)
+    except (UowError, KafkaException) as error:
+        yield Finding(CheckResult.WRONG, f"{name}: its records cannot be read: {error}", "grant READ on its topics")
+
+
+def misread(
+    reader: LogReader, topics: DestinationTopics, families: Collection[AliasFamily], partitions: int
+) -> Iterator[Finding]:
+    """Records among the last ones that were refused, or passed, and have the headers of a system whose aliases are not accepted (W-17).
+
+    Args:
+        reader: Reads Kafka.
+        topics: Of the destination.
+        families: Aliases that it accepts.
+        partitions: How many each topic has.
+    """
+    for topic, what in ((topics.rejected, "refused"), (topics.units, "passed through")):
+        last = _last(reader, topic, partitions)
+        found = [probably_meant(headers, families) for headers in last if (KIND, KIND_UNIT) not in headers]
+        for meant, count in Counter(filter(None, found)).most_common():
+            system, _, remedy = meant.rpartition(": ")
+            yield Finding(CheckResult.LOOK, f"{topic}: {count} of the last records {what} look like {system}", remedy)
 
 
 def _cut_off(reader: KafkaLogReader, context: TaskContext) -> Iterator[Finding]:
