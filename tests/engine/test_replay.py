@@ -20,6 +20,7 @@ from uow.processor.engine.rows import read_ledger, read_row
 from uow.processor.engine.task import PartitionTask
 from uow.schemas.error_classes import StateCorruptedError
 from uow.schemas.records import Attributes
+from uow.topics.headers import Reading
 from uow.topics.policies import (
     AliasFamily,
     DestinationPolicy,
@@ -81,6 +82,21 @@ def test_components_read_by_alias_are_replayed_by_alias_w17() -> None:
     logs.take_input([record])
     logs.add(task.process([record]))
     assert sorted(restored(logs, policy_of(), WIDE).groups[b"a"].held) == [1]
+
+
+def test_what_an_earlier_reading_held_is_replayed_as_it_was_held_w17_w119(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Version 1 took the id of no group of MQ for a group, and a ledger of it says so."""
+    headers = [("mq-group-id", b"0" * 48), ("mq-msg-seq-number", b"2")]
+    record = FakeRecord(0, headers, b"v", b"0" * 48, 1_000, INPUT)
+    mq = policy_of(accept_aliases=frozenset({AliasFamily.MQ}))
+    logs = Logs(INPUT)
+    logs.take_input([record])
+    with monkeypatch.context() as earlier:
+        earlier.setattr(Reading, "of", classmethod(lambda cls, policy: Reading(policy.accept_aliases, 1)))
+        logs.add(PartitionTask(INPUT, context_of(mq, replay=WIDE)).process([record]))
+    again = restored(logs, mq, WIDE)
+    assert sorted(again.groups[b"0" * 48].held) == [2]
+    assert again.partition.reading.version == Reading.VERSION
 
 
 def test_a_replayed_group_is_promoted_whole_when_the_bounds_are_gone_and_a_special_components_come() -> None:
