@@ -91,12 +91,16 @@ def move(
     for number, task in tasks.items():
         _share_groups(context, number, task, rows[number], shares, moved)
         _share_strays(context, number, task, rows[number], shares)
-        for closed in task.partition.closed:
+        away = set[bytes]()
+        for (
+            closed
+        ) in task.partition.closed.order:  # each unit of an id, since the components of all of them are known (B-38)
             home = context.partition_for(closed.id, context.partitions)
             if home != number:
                 shares[home].closed.append(closed)
                 shares[home].clocks.append(task.partition.clock)
-                moved.closed += 1
+                away.add(closed.id)
+        moved.closed += len(away)
     _share_kept(context, rows, shares)
     _share_waiting(context, rows, shares)
     _share_live(context, tasks, shares)
@@ -133,8 +137,8 @@ def carry(
             share.rows += [] if _own_rows(group, by_group) else promotion_rows(group, {})
             moved.groups += 1
             moved.components += len(group.held)
-        share.closed = list(partition.closed)
-        moved.closed += len(share.closed)
+        share.closed = list(partition.closed.order)
+        moved.closed += len(partition.closed)
         there = PartitionTask(Tp(context.topics.components, number), context)
         position, command_position = starts[number]
         there.restore(position, partition.clock, (), 0, command_position)

@@ -12,6 +12,7 @@ import pytest
 
 from tests.core.rule_script import Table, r, row
 from tests.core.script import T0, TOPICS, Sent, Told, c, context_of, is_unit, policy_of, told, unit_of
+from tests.core.test_by_rule import REMEMBERED
 from tests.core.test_by_rule_live import changed
 from tests.core.test_by_rule_release import released
 from tests.core.test_fan_in import gathering, manifest, reply
@@ -504,6 +505,26 @@ def test_closed_ids_and_what_commands_said_are_carried_along() -> None:
     }
     for log in there.logs.values():
         assert mark_in(log.metadata) == there.context.recorded_settings.mark  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("is_carried", [False, True], ids=["grown", "carried"])
+def test_components_of_each_unit_of_a_key_stay_known_b38(is_carried: bool) -> None:
+    """Three units of each key, whose components are sent again afterwards: none of them is a new one."""
+    cluster = by_rule([row(f"k{n}", complete_count=2, destination=REMEMBERED) for n in range(8)])
+    sent = [r(f"k{n % 8}", input=f"events/0/{n}") for n in range(48)]
+    for each in sent:
+        cluster.send(each)
+    assert sum(map(is_unit, cluster.outputs)) == 24
+    if is_carried:
+        cluster, moved = carried(cluster)
+    else:
+        moved = grown_to_five(cluster)
+    assert 0 < moved.closed <= 8
+    cluster.outputs.clear()
+    for each in sent:
+        cluster.send(each)
+    assert not any(map(is_unit, cluster.outputs))
+    assert not any(task.groups for task in cluster.tasks.values())
 
 
 def test_all_that_is_known_by_rule_is_carried_along_b13_b57_b72_b105() -> None:
