@@ -411,7 +411,7 @@ class Group:
 
     def read_last_at(self) -> None:
         """Takes `last_at` from the components' own append times."""
-        self.last_at = max([decode_component(body).timestamp for body in self.bodies()], default=self.last_at)
+        self.last_at = max([self.opened_at, *(decode_component(body).timestamp for body in self.bodies())])
 
     # -- its place in line (W-210) ----------------------------------------------------------------------------------
 

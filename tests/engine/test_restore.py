@@ -102,6 +102,11 @@ def decode_row_offset(value: bytes) -> int:
     return read_row(value).source_offset
 
 
+def test_a_component_from_before_its_group_opened_moves_no_idle_deadline_at_a_restart_w124() -> None:
+    """The clock was ahead of its append time: the group has been idle since it opened, also for who restores it."""
+    assert_restart_changes_nothing(Random(38), 9, 1, 8)
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 80), st.integers(1, 5))
 def test_restart_after_any_poll_changes_nothing_on_short_streams_w124_w125(seed: int, length: int, ids: int) -> None:
