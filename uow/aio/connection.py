@@ -245,6 +245,7 @@ class Connection:
     skip = _awaited(connection.Connection.skip)
     command = _awaited(connection.Connection.command)
     command_everywhere = _awaited(connection.Connection.command_everywhere)
+    command_to = _awaited(connection.Connection.command_to)
     send_again = _awaited(connection.Connection.send_again)
     drain = _awaited(connection.Connection.drain)
     temporary_destination = _awaited(connection.Connection.temporary_destination)
