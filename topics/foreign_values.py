@@ -7,7 +7,7 @@ Belongs here: how each system writes a value, version by version. Does not belon
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Final
 
 Turn = Callable[[bytes], bytes | None]
@@ -30,9 +30,9 @@ _INTEGERS: Final = (4, 8)
 def integer(raw: bytes) -> bytes:
     """An integer of 4 or 8 bytes as decimal text; any other value as it is.
 
-    Four printable characters are a text. As an integer they would be above 538,976,287, which no number of a component is by chance.
+    Four printable characters are a text, also with a line end. As an integer they would be above 150,000,000, which no number of a component is by chance.
     """
-    if len(raw) in _INTEGERS and not (raw.isascii() and raw.decode().isprintable()):
+    if len(raw) in _INTEGERS and not (raw.isascii() and "".join(raw.decode().split()).isprintable()):
         return b"%d" % int.from_bytes(raw, signed=True)
     return raw
 
@@ -111,8 +111,10 @@ FIRST_TURNS: Final[dict[str, Turn]] = {
 """Those of version 1 of the reading, for what was read so at first."""
 
 
-def without_json(headers: Sequence[tuple[str, bytes | None]]) -> Sequence[tuple[str, bytes | None]]:
-    """The headers of a record of Spring Kafka with texts in the place of JSON strings, where it says which ones are JSON."""
+def without_json(
+    headers: Sequence[tuple[str, bytes | None]], names: Container[str]
+) -> Sequence[tuple[str, bytes | None]]:
+    """The headers of a record of Spring Kafka; those of these names that it says are JSON have texts in the place of JSON strings."""
     types = next((value for name, value in headers if name == JSON_TYPES), None)
     if types is None:
         return headers
@@ -122,7 +124,7 @@ def without_json(headers: Sequence[tuple[str, bytes | None]]) -> Sequence[tuple[
         return headers
     if not isinstance(named, dict):
         return headers
-    return [(name, _unquoted(value) if name in named else value) for name, value in headers]
+    return [(name, _unquoted(value) if name in names and name in named else value) for name, value in headers]
 
 
 def _unquoted(raw: bytes | None) -> bytes | None:

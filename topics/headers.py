@@ -197,6 +197,8 @@ ALIASES: Final[dict[AliasFamily, dict[str, str]]] = {
 }
 """Alias header -> the header it stands for, per family (W-17). Camel has no names of its own: it writes integers under any."""
 _MQ_FLAGS: Final = "mq-msg-flags"
+_NEVER_NULL: Final = STAMPED - {ID} | {KIND, ORIGIN_KIND, ERASED, REROUTED, DEPTH}
+"""Headers that only this product writes. A null there is a value, and mostly refused: they are read in other places as well."""
 _NUMBERS: Final = frozenset({SEQ, COUNT, EXPIRES_AT, DELIVER_AT, PRIORITY, SEGMENT_AT})
 """Headers whose values are numbers: of other systems they may come as 4 or 8 bytes."""
 
@@ -334,13 +336,20 @@ class Reading:
         return not name.startswith(("uow-", "uoo-")) and name not in self.names
 
     def properties(self, headers: Sequence[tuple[str, bytes | None]]) -> Values:
-        """Every known header with all its values, by its `uow-*` name; aliases are translated, and a null is no value."""
+        """Every known header with all its values, by its `uow-*` name; aliases are translated. A null of a sender is no value."""
         values: Values = {}
         for name, value in self._plain(headers):
             meant = self.names.get(name)
-            if meant is not None and ((said := self.native(name, value)) is not None or self.version == 1):
+            if meant is None:
+                continue
+            said = self.native(name, value)
+            if self.is_said(meant, said):
                 values.setdefault(meant, []).append(said)
         return values
+
+    def is_said(self, meant: str, value: bytes | None) -> bool:
+        """False for a value that counts as if its header was not there."""
+        return value is not None or self.version == 1 or meant in _NEVER_NULL
 
     def native(self, name: str, value: bytes | None) -> bytes | None:
         """A header's value translated to that of the `uow-*` header; None if it says nothing."""
@@ -350,7 +359,7 @@ class Reading:
     def _plain(self, headers: Sequence[tuple[str, bytes | None]]) -> Sequence[tuple[str, bytes | None]]:
         if AliasFamily.SPRING not in self.families or self.version == 1:
             return headers
-        return foreign_values.without_json(headers)
+        return foreign_values.without_json(headers, ALIASES[AliasFamily.SPRING])
 
     def read(
         self, headers: Sequence[tuple[str, bytes | None]] | None, value: bytes | None = None

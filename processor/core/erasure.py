@@ -26,4 +26,4 @@ def without_payload(component: ComponentRecord, command_id: bytes, reading: Read
 
 def is_erased(body: bytes) -> bool:
     """True for the Avro body of such a component."""
-    return _NAME in body and any(name == ERASED for name, _ in decode_component(body).headers)
+    return _NAME in body and any(name == ERASED and value is not None for name, value in decode_component(body).headers)

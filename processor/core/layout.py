@@ -326,7 +326,7 @@ def unit_properties(headers: Pairs, reading: Reading) -> tuple[tuple[str, bytes 
     for name, value in headers:
         meant = reading.names.get(name)
         if meant in PROPERTIES:
-            if (said := reading.native(name, value)) is not None:
+            if reading.is_said(meant, said := reading.native(name, value)):
                 properties.setdefault(meant, said)
         elif meant in _REPEATED or reading.is_user_header(name):
             user.append((name, value))

@@ -212,9 +212,7 @@ def test_line_3_unusable_id_is_refused_w23(ids: list[bytes | None], case: str) -
     assert play(record) == [refused(record, BadUnitIdError, case)]
 
 
-@pytest.mark.parametrize(
-    "header", ["end", "count", "expires_at", "deliver_at", "priority", "digest", "segment_at", "erased"]
-)
+@pytest.mark.parametrize("header", ["end", "count", "expires_at", "deliver_at", "priority", "digest", "segment_at"])
 def test_a_header_that_is_null_is_absent_w23(header: str) -> None:
     name = f"uow-{header.replace('_', '-')}"
     assert play(c(1, user=[(name, None)]), c(2, end=True)) == [unit(1, 2)]

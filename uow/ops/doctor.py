@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import socket
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -89,7 +89,8 @@ def examine(settings: Settings) -> Iterator[Finding]:
             rejected = DestinationTopics(settings.application_id, name).rejected
             yield from _set_aside(settings, rejected, len(cluster.topics[rejected].partitions))
             if policy.handling_policy is HandlingPolicy.SINGLE_MESSAGE_DELIVERY:
-                yield from _misread(settings, name, len(cluster.topics[rejected].partitions))
+                counts = {topic: len(found.partitions) for topic, found in cluster.topics.items()}
+                yield from _misread(settings, name, counts)
             yield from _order(settings, client, name)
     yield from _workers(settings, client)
     yield from left_temporary(cluster.topics, wall_clock_ms())
@@ -325,7 +326,7 @@ def _last(reader: LogReader, topic: str, partitions: int) -> list[Sequence[tuple
     return [read_headers(record) or () for _, records in reader.read(last) for record in records]
 
 
-def _misread(settings: Settings, name: str, partitions: int) -> Iterator[Finding]:
+def _misread(settings: Settings, name: str, partitions: Mapping[str, int]) -> Iterator[Finding]:
     topics = DestinationTopics(settings.application_id, name)
     try:
         with log_reader(settings) as reader:
@@ -335,7 +336,7 @@ def _misread(settings: Settings, name: str, partitions: int) -> Iterator[Finding
 
 
 def misread(
-    reader: LogReader, topics: DestinationTopics, families: Collection[AliasFamily], partitions: int
+    reader: LogReader, topics: DestinationTopics, families: Collection[AliasFamily], partitions: Mapping[str, int]
 ) -> Iterator[Finding]:
     """Records among the last ones that were refused, or passed, and have the headers of a system whose aliases are not accepted (W-17).
 
@@ -343,10 +344,10 @@ def misread(
         reader: Reads Kafka.
         topics: Of the destination.
         families: Aliases that it accepts.
-        partitions: How many each topic has.
+        partitions: Their number by topic.
     """
     for topic, what in ((topics.rejected, "refused"), (topics.units, "passed through")):
-        last = _last(reader, topic, partitions)
+        last = _last(reader, topic, partitions[topic])
         found = [probably_meant(headers, families) for headers in last if (KIND, KIND_UNIT) not in headers]
         for meant, count in Counter(filter(None, found)).most_common():
             system, _, remedy = meant.rpartition(": ")
