@@ -30,6 +30,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "groups": ("D",),
     "show": ("D", "some-id"),
     "release": GROUP,
+    "set-aside": ("D", "D.components/0/0", "--why", "a test"),
     "cancel": GROUP,
     "expire": GROUP,
     "extend": (*GROUP, "--until", "+1h"),
