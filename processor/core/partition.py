@@ -238,9 +238,8 @@ class Partition(PartitionState):
     def answer_early(self, asked: Asked, *, done: bool, text: str) -> None:
         """Answers a command to set a record aside before those that came before it: the partition is blocked, and they wait."""
         command, at, offset = asked
-        last = max(
-            at, self.commands.at_by_id.get(command.id, at)
-        )  # of two with one id the later one may have been answered first
+        # of two with one id the later one may have been answered first
+        last = max(at, self.commands.at_by_id.get(command.id, at))
         self.commands.add(command.id, last)
         self.happened.commands.append((command.id, last))
         self.happened.effects.append((Answered(command, done, text, at, offset), None, None))

@@ -92,9 +92,7 @@ def move(
         _share_groups(context, number, task, rows[number], shares, moved)
         _share_strays(context, number, task, rows[number], shares)
         away = set[bytes]()
-        for (
-            closed
-        ) in task.partition.closed.order:  # each unit of an id, since the components of all of them are known (B-38)
+        for closed in task.partition.closed.order:  # each unit of an id: the components of all are known (B-38)
             home = context.partition_for(closed.id, context.partitions)
             if home != number:
                 shares[home].closed.append(closed)

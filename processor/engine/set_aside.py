@@ -186,7 +186,8 @@ def asked_aside(record: RawRecord) -> tuple[RecordPlace, Asked] | None:
 
 def is_by_hand(record: RawRecord) -> bool:
     """True of a command that only people send: they read the answer. One of a program (a manifest, a failure, a version) must not be passed over."""
-    return any((COMMAND, verb.encode()) in (read_headers(record) or []) for verb in (*BY_HAND, Verb.SET_ASIDE))
+    headers = read_headers(record) or []
+    return any((COMMAND, verb.encode()) in headers for verb in (*BY_HAND, Verb.SET_ASIDE))
 
 
 def by_command(asked: Asked, fault: BaseException | None, cause: str) -> UowError:

@@ -300,8 +300,7 @@ class Router(PollLoop):
         for tp in tps:
             for those in (self._assigned, self._again):
                 those.discard(tp)
-            for of in (self._retries, self._standing, self._asides, self._hurried, self._told):
-                of.pop(tp, None)
+            self._forget_trouble(tp)
             self._portions.forget(tp)
             self._set_aside.forget(tp)
             self.status.owned.pop(tp, None)
@@ -449,8 +448,7 @@ class Router(PollLoop):
         for plan, rows, routed, stopped in some:
             self._desk.written(rows)
             if plan.next_offset > status.owned[plan.tp]:
-                for of in (self._retries, self._standing, self._asides, self._hurried, self._told):
-                    of.pop(plan.tp, None)
+                self._forget_trouble(plan.tp)
                 self._portions.passed(plan.tp, plan.next_offset)
             status.owned[plan.tp] = plan.next_offset
             status.counts.update(routed.counts)
@@ -465,17 +463,16 @@ class Router(PollLoop):
         self.status.doubts[type(doubt).__name__] += 1
         if not isinstance(doubt, StaleGeneration):
             self._sink.replace(self._serve)
+        self._again.update(self.status.owned)
         if isinstance(doubt, Refused):
             if doubt.tp is None:
                 self._one_by_one = True
             elif doubt.tp in self.status.owned and self._on_refused(
                 doubt.tp, f"a record made of it is refused: {doubt}"
             ):
-                self._again.update(self.status.owned)
                 return  # less is tried at once: the other inputs do not wait for the search
         wait = min(LONGEST_BACK_OFF_S, BACK_OFF_S * 2**self._doubts)
         self._doubts += 1
-        self._again.update(self.status.owned)
         until = self._monotonic() + wait
         while self._monotonic() < until and not self._stopping.is_set():
             self._source.control(0.05)
@@ -491,6 +488,11 @@ class Router(PollLoop):
         else:
             self._stand(tp, _Standing(tried.first, tried.at, cause))
         return False
+
+    def _forget_trouble(self, tp: Tp) -> None:
+        """It goes on, or was taken away."""
+        for of in (self._retries, self._standing, self._asides, self._hurried, self._told):
+            of.pop(tp, None)
 
     def _stand(self, tp: Tp, standing: _Standing) -> None:
         """A partition cannot go on at a record: it is blocked, unless commands say that the record is to be set aside, which is then tried once."""

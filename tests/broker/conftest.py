@@ -10,6 +10,18 @@ import pytest
 from tests.broker.worker_places import Destination
 from tests.kafka_broker import Kafka
 from tests.processes import Process
+from uow.embedded.broker import EmbeddedBroker
+
+
+@pytest.fixture(scope="module")
+def authorizing() -> Iterator[EmbeddedBroker]:
+    """A broker that lets everybody do everything with topics of which no rule of access speaks."""
+    settings = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    with EmbeddedBroker(heap="384m", settings=settings) as broker:
+        yield broker
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +30,6 @@ from uow.schemas import codec
 from uow.schemas.records import Answer
 
 pytestmark = pytest.mark.broker
-AUTHORIZER = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "allow.everyone.if.no.acl.found": "true",
-}
-
-
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[EmbeddedBroker]:
-    """A broker that lets everybody do everything with topics of which no rule of access speaks."""
-    with EmbeddedBroker(heap="384m", settings=AUTHORIZER) as broker:
-        yield broker
 
 
 def set_aside(place: Destination, record: str, *options: str) -> Result:
@@ -54,17 +43,17 @@ def answers(place: Destination) -> list[tuple[str, bool, str | None, str]]:
 
 
 def test_a_component_whose_unit_may_not_be_written_is_set_aside_and_the_partition_goes_on(
-    guarded: EmbeddedBroker, unique: str, tmp_path: Path, spawn: Callable[..., Process]
+    authorizing: EmbeddedBroker, unique: str, tmp_path: Path, spawn: Callable[..., Process]
 ) -> None:
     """Also the command that was sent while no worker ran; one about another record says that it does nothing."""
-    place = Destination(guarded.bootstrap, unique, tmp_path, spawn, partitions=1)
+    place = Destination(authorizing.bootstrap, unique, tmp_path, spawn, partitions=1)
     place.create(routes={f"{unique}.secret": "uow-type = 'secret'"})
     topic, kind = (ResourceType.TOPIC, f"{unique}.secret"), ResourcePatternType.LITERAL
     allowed = [
         AclBinding(*topic, kind, "User:ANONYMOUS", "*", operation, AclPermissionType.ALLOW)
         for operation in (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
     ]
-    admin = AdminClient({"bootstrap.servers": guarded.bootstrap})
+    admin = AdminClient({"bootstrap.servers": authorizing.bootstrap})
     for made in admin.create_acls(allowed).values():
         made.result(PATIENCE_S)
     producer = Producer({"bootstrap.servers": place.bootstrap}, logger=QUIET)

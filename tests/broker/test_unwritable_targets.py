@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,25 +27,14 @@ from tests.processes import PATIENCE_S, Process, wait_for
 from uow.embedded.broker import EmbeddedBroker
 
 pytestmark = pytest.mark.broker
-AUTHORIZER = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "allow.everyone.if.no.acl.found": "true",
-}
-
-
-@pytest.fixture
-def guarded() -> Iterator[EmbeddedBroker]:
-    """A broker that lets everybody do everything with topics of which no rule of access speaks."""
-    with EmbeddedBroker(heap="384m", settings=AUTHORIZER) as broker:
-        yield broker
 
 
 def test_units_for_a_topic_that_may_not_be_written_to_wait_and_others_go_on_b57(
-    guarded: EmbeddedBroker, unique: str, tmp_path: Path, spawn: Callable[..., Process]
+    authorizing: EmbeddedBroker, unique: str, tmp_path: Path, spawn: Callable[..., Process]
 ) -> None:
     """The worker finds the topic in order at its start, hears of the refusal in a transaction, and of the permission when it looks again."""
-    place = Destination(guarded.bootstrap, unique, tmp_path, spawn, partitions=1)
-    routed, admin = RoutedPlace(place, {"events": 1}), AdminClient({"bootstrap.servers": guarded.bootstrap})
+    place = Destination(authorizing.bootstrap, unique, tmp_path, spawn, partitions=1)
+    routed, admin = RoutedPlace(place, {"events": 1}), AdminClient({"bootstrap.servers": authorizing.bootstrap})
     routed.put_rules({name: {"target_topic": name.lower(), "complete_count": 2} for name in ("UK", "Spain")})
     routed.create()
     worker = place.worker()

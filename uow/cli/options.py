@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from functools import wraps
+from getpass import getuser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,14 @@ config_option = click.option("-c", "--config", "settings", type=_FILE, callback=
 
 config_file_option = click.option("-c", "--config", "path", type=_FILE, metavar="FILE", help=_FILE_HELP)
 """`-c FILE`: passes `path: Path | None` to the command, unread."""
+
+by_option = click.option("--by", default=getuser, metavar="NAME", help="Who gives the command.  [default: the user]")
+"""`--by NAME`: passes `by: str` to a command that sends one to workers."""
+
+command_id_option = click.option(
+    "--command-id", metavar="ID", help="The id of a command sent before, so that it is not executed twice."
+)
+"""`--command-id ID`: passes `command_id: str | None`."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 """`--json`: passes `as_json: bool` to the command."""

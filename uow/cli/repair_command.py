@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from fnmatch import fnmatchcase
-from getpass import getuser
 from hashlib import sha256
 from typing import Any
 from uuid import uuid4
@@ -19,6 +18,8 @@ from uow.cli.main import FAILED
 from uow.cli.options import (
     DurationType,
     TimeType,
+    by_option,
+    command_id_option,
     config_option,
     json_option,
 )
@@ -127,10 +128,8 @@ _WHICH: tuple[Decorator, ...] = (
 _HOW: tuple[Decorator, ...] = (
     click.option("--why", required=True, metavar="TEXT", help="The reason; it is kept in the audit trail."),
     click.option("--dry-run", is_flag=True, help="Change nothing; only say what the command would do."),
-    click.option("--by", default=getuser, metavar="NAME", help="Who gives the command.  [default: the user]"),
-    click.option(
-        "--command-id", metavar="ID", help="The id of a command sent before, so that it is not executed twice."
-    ),
+    by_option,
+    command_id_option,
     click.option(
         "--timeout",
         type=DurationType(),

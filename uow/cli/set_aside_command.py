@@ -6,14 +6,13 @@ Belongs here: which partition of `D.commands` the command goes to, and the answe
 
 from __future__ import annotations
 
-from getpass import getuser
 from typing import Any
 from uuid import uuid4
 
 import click
 
 from uow.cli.main import FAILED
-from uow.cli.options import DurationType, config_option, json_option
+from uow.cli.options import DurationType, by_option, command_id_option, config_option, json_option
 from uow.cli.repair_command import as_data
 from uow.config.loading import Settings
 from uow.ops.destination_logs import log_reader
@@ -43,8 +42,8 @@ class PlaceType(click.ParamType):
 @click.option(
     "--why", required=True, metavar="TEXT", help="The reason; it is kept in the audit trail and with the record."
 )
-@click.option("--by", default=getuser, metavar="NAME", help="Who gives the command.  [default: the user]")
-@click.option("--command-id", metavar="ID", help="The id of a command sent before, so that it is not executed twice.")
+@by_option
+@command_id_option
 @click.option(
     "--timeout",
     type=DurationType(),
