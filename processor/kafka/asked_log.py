@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import confluent_kafka as ck
 
 from uow.processor.engine.set_aside import asked_aside
-from uow.processor.kafka.error_table import is_passing
+from uow.processor.kafka.error_table import Meaning, is_passing, meaning_of
 from uow.topics.commands import Asked, RecordPlace
 from uow.topics.partitioner import partition_for
 
@@ -98,10 +98,11 @@ class KafkaAskedLog:
         for _ in range(CHUNKS):
             messages = self._consumer.consume(CHUNK, 0)
             for message in messages:
-                if message.error() is None:
+                error = message.error()
+                if error is None:
                     self._take(message)
-                elif not is_passing(message.error()):
-                    raise ck.KafkaException(message.error())
+                elif meaning_of(error) is not Meaning.END and not is_passing(error):
+                    raise ck.KafkaException(error)
             if not messages:
                 return
 
