@@ -139,7 +139,7 @@ def test_unread_records_that_retention_takes_and_groups_nobody_adopted_are_told(
     stranger.alter_consumer_group_offsets([asked])["stranger"].result(PATIENCE_S)
     place.settings(strict_priority=7)
     found = said(place)
-    assert any("group slow has not read is 5.0 d" in what for what in found)
+    assert any("group slow has not read is 5.0 d" in what for what in found), found
     assert any(f"the group stranger reads {place.units} and is no subscription" in what for what in found)
     assert any("strict_priority is 7 here, but 4 for clients" in what for what in found)
 

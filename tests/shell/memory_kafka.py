@@ -491,6 +491,10 @@ class MemoryLogReader:
         with self.kafka.lock:
             return {tp: self.kafka.bounds(tp) for tp in tps}
 
+    def stable_bounds(self, tps: Sequence[Tp]) -> Mapping[Tp, tuple[int, int]]:
+        with self.kafka.lock:
+            return {tp: (self.kafka.bounds(tp)[0], self.kafka.stable_end(tp)) for tp in tps}
+
     def read(self, ranges: Mapping[Tp, tuple[int, int]]) -> Iterator[Stretch]:
         for tp, (start, end) in ranges.items():
             with self.kafka.lock:

@@ -298,7 +298,7 @@ def _set_aside(settings: Settings, topic: str, partitions: int) -> Iterator[Find
         yield Finding(CheckResult.WRONG, f"{topic} cannot be read: {error}", "grant READ on it")
 
 
-def set_aside(reader: LogReader, topic: str, partitions: int) -> Iterator[Finding]:
+def set_aside(reader: StableReader, topic: str, partitions: int) -> Iterator[Finding]:
     """Records at which the code itself failed, or that somebody set aside by a command, among the last ones that were refused.
 
     Args:
@@ -319,9 +319,9 @@ def set_aside(reader: LogReader, topic: str, partitions: int) -> Iterator[Findin
             yield Finding(CheckResult.LOOK, f"{topic}: {several}; one is {where}: {text}", remedy)
 
 
-def _last(reader: LogReader, topic: str, partitions: int) -> list[Sequence[tuple[str, bytes | None]]]:
-    """Headers of the last records of a topic."""
-    bounds = reader.bounds([Tp(topic, number) for number in range(partitions)])
+def _last(reader: StableReader, topic: str, partitions: int) -> list[Sequence[tuple[str, bytes | None]]]:
+    """Headers of the last records of a topic that can be read now: nobody waits for an open transaction."""
+    bounds = reader.stable_bounds([Tp(topic, number) for number in range(partitions)])
     last = {tp: (max(start, end - LAST_REFUSED), end) for tp, (start, end) in bounds.items()}
     return [read_headers(record) or () for _, records in reader.read(last) for record in records]
 
@@ -336,7 +336,7 @@ def _misread(settings: Settings, name: str, partitions: Mapping[str, int]) -> It
 
 
 def misread(
-    reader: LogReader, topics: DestinationTopics, families: Collection[AliasFamily], partitions: Mapping[str, int]
+    reader: StableReader, topics: DestinationTopics, families: Collection[AliasFamily], partitions: Mapping[str, int]
 ) -> Iterator[Finding]:
     """Records among the last ones that were refused, or passed, and have the headers of a system whose aliases are not accepted (W-17).
 
