@@ -318,7 +318,7 @@ def test_switching_it_on_begins_an_era_and_no_backlog_is_lost_by_itself(
     assert place.create() == []
     place.deliver(11)
     with uow.connect(place.bootstrap) as other:
-        with pytest.raises(errors.OrderConfigError, match="backlog of 7 records"):
+        with pytest.raises(errors.OrderConfigError, match="backlog of up to 7 records"):
             other.units(place.name, group="g")
         refused = CliRunner().invoke(main, ["adopt", place.name, "-c", place.file, "--why", "x", "--group", "g"])
         assert refused.exit_code == 2
@@ -333,6 +333,27 @@ def test_switching_it_on_begins_an_era_and_no_backlog_is_lost_by_itself(
             assert [*numbers(reader, 1)] == [11]
     (gap,) = place.registry().gaps.values()
     assert (gap.first, gap.last, gap.cause) == (3, 9, "a test")
+
+
+def test_a_group_that_read_everything_is_adopted_and_one_whose_reader_runs_is_not_s13(
+    connection: uow.Connection, place: StrictPlace
+) -> None:
+    """Behind the last unit lies the marker of its transaction, which is no record."""
+    assert place.create(is_strict=False) == []
+    with uow.connect(place.bootstrap) as other, other.unit(place.name, id="one") as unit:
+        unit.send({"n": 1}, to=f"{place.name}.units")  # in a transaction
+    reader = connection.messages(f"{place.name}.units", group="g")
+    next(reader).acknowledge()
+    place.create()
+    why = ["adopt", place.name, "-c", place.file, "--why", "x", "--group", "g"]
+    refused = CliRunner().invoke(main, why)
+    assert refused.exit_code == 2
+    assert "1 of its readers run: close them first" in refused.output
+    reader.close()
+    assert "0 records" not in adopt(place, "--group", "g")
+    assert not place.registry().gaps
+    with connection.messages(f"{place.name}.units", group="g") as reader:
+        assert reader.receive(0) is None
 
 
 def test_added_partitions_and_topics_made_again_stop_both_sides_until_they_are_adopted(

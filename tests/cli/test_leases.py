@@ -73,6 +73,38 @@ def test_the_lease_of_a_sink_that_was_killed_ends_and_one_that_is_renewed_does_n
     registry.sink().take("d")
 
 
+def test_a_lease_that_is_over_is_never_renewed_s34() -> None:
+    registry = Registry()
+    frozen, second = registry.sink(), registry.sink()
+    frozen.take("d")
+    registry.now += TERM_MS
+    second.take("d")
+    for _ in range(2):
+        with pytest.raises(errors.FencedError):
+            frozen.renew()
+        assert frozen.is_lost
+    second.renew()
+    assert not second.is_lost
+
+
+def test_a_sink_that_stood_still_while_it_renewed_finds_who_has_begun_meanwhile_s34() -> None:
+    registry = Registry()
+    frozen, second = registry.sink(), registry.sink()
+    frozen.take("d")
+    registry.now += TERM_MS - 1
+    write = registry.write
+
+    def stands_still(record: OutgoingRecord) -> None:
+        registry.now += 1
+        second.take("d")
+        write(record)
+
+    frozen._write = stands_still
+    with pytest.raises(errors.FencedError, match="written to s3://lake"):
+        frozen.renew()
+    assert frozen.is_lost
+
+
 def test_of_two_that_start_at_once_one_at_most_goes_on() -> None:
     registry = Registry()
     first, second = registry.sink(), registry.sink()

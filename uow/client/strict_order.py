@@ -344,7 +344,7 @@ class StrictReading:
             raise OrderConfigError(
                 "group",
                 self.group,
-                f"it read {self.topic} before era {self._view.era.number} of {self.destination} began, and has a backlog of {backlog} records: "
+                f"it read {self.topic} before era {self._view.era.number} of {self.destination} began, and has a backlog of up to {backlog} records: "
                 f"`uow adopt {self.destination} --group {self.group} --why ...` begins it at the start of the era",
             )
         return fresh

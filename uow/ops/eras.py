@@ -11,21 +11,25 @@ Belongs here: writing. Does not belong here: the records (`uow.topics.strict_reg
 from __future__ import annotations
 
 import getpass
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from typing import Final
 
 from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from uow.client.connection import connect
-from uow.client.kafka_port import Librdkafka, LogWatch, consumer_properties
+from uow.client.kafka_port import STEP_S, Librdkafka, LogWatch, consumer_properties
 from uow.client.references import END_EVENTS
 from uow.client.strict_log import read_registry, record_of
 from uow.config.loading import Settings
-from uow.errors import OrderConfigError
+from uow.errors import OrderConfigError, ReconnectTimeoutError
 from uow.ops.consumer_groups import committed_rows
+from uow.ops.sole_member import live_members
+from uow.processor.kafka.error_table import is_passing
 from uow.processor.kafka.log_offsets import offset_of
 from uow.schemas.error_classes import ConfigError
 from uow.terminal.printing import wall_clock_ms
@@ -35,6 +39,8 @@ from uow.topics.routes import unit_topics
 from uow.topics.strict_registry import Era, EraTopic, OrderGap, StrictRegistry, StrictRules, Subscription
 
 Entry = StrictRules | Era | Subscription | OrderGap
+COUNTED: Final = 10_000
+"""Most records of a partition that are read to be counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +151,8 @@ def adopt_group(
     """Begins a consumer group at the start of the present era. No reader of it may run.
 
     Raises:
-        OrderConfigError: The destination is not strict, or a backlog would be lost and `discard_backlog` does not say so.
-        KafkaException: A reader of the group runs, or no broker answers.
+        OrderConfigError: The destination is not strict, a reader of the group runs, or a backlog would be lost and `discard_backlog` does not say so.
+        KafkaException: No broker answers.
     """
     client = admin.admin_client(settings.bootstrap_servers, settings.kafka)
     admin.partition_counts(client)
@@ -156,6 +162,9 @@ def adopt_group(
     if found:
         rule = f"{found[0]}: adopt that first, with `uow adopt {destination} --why ...`"
         raise OrderConfigError("destination", destination, rule)
+    if readers := live_members(client, group):
+        rule = f"{readers} of its readers run: close them first; one that was killed counts until its session times out"
+        raise OrderConfigError("group", group, rule)
     rows = _rows(client, era, group, DestinationTopics("", destination).units)
     old = [
         row
@@ -164,22 +173,61 @@ def adopt_group(
     ]
     begun = {row: era.topics[row.topic].starts[row.partition] for row in old}
     passed = {row: start for row, start in begun.items() if 0 <= row.offset < start}
-    backlog = sum(start - row.offset for row, start in passed.items())
+    backlog = _records_between(settings, passed)
     if backlog and not discard_backlog:
         rule = f"the group has not read {backlog} records of before era {era.number}: read them before, or lose them with --discard-backlog"
         raise OrderConfigError("group", group, rule)
     starts = {name: era.topics[name].starts for name in sorted({row.topic for row in old})}
     if old and not dry_run:
         at, who = wall_clock_ms(), _who()
-        places = [TopicPartition(row.topic, row.partition, start) for row, start in begun.items()]
-        client.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)])[group].result()
-        entries: list[Entry] = [Subscription(group, row.topic, row.partition, era.number, who, at) for row in old]
-        entries += [
+        gaps = [
             OrderGap(group, row.topic, row.partition, row.offset, start - 1, why, who, at)
             for row, start in passed.items()
         ]
-        _write(settings, destination, entries)
+        _write(
+            settings, destination, gaps if backlog else []
+        )  # first: positions that moved tell nobody where they were
+        places = [TopicPartition(row.topic, row.partition, start) for row, start in begun.items()]
+        client.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)])[group].result()
+        _write(
+            settings,
+            destination,
+            [Subscription(group, row.topic, row.partition, era.number, who, at) for row in old],
+        )
     return Adopted(destination, era.number, group, (), starts, backlog, bool(old) and not dry_run)
+
+
+def _records_between(settings: Settings, passed: Mapping[TopicPartition, int]) -> int:
+    """The number of records that readers would see between committed offsets and where the era begins: markers of transactions are none.
+
+    Records beyond the first `COUNTED` of a partition are not read: their offsets are counted.
+    """
+    if not passed:
+        return 0
+    properties = consumer_properties(
+        settings.bootstrap_servers, "uow", f"{settings.application_id}-look", {**END_EVENTS, **settings.kafka}
+    )
+    count = 0
+    with closing(Librdkafka().consumer(properties, LogWatch().logger)) as consumer:
+        for row, end in passed.items():
+            consumer.assign([TopicPartition(row.topic, row.partition, row.offset)])
+            position, seen = row.offset, 0
+            until = time.monotonic() + admin.TIMEOUT_S
+            while position < end and seen < COUNTED:
+                record = consumer.poll(STEP_S)
+                if record is not None:
+                    until = time.monotonic() + admin.TIMEOUT_S
+                    error, position = record.error(), (record.offset() or 0) + 1
+                    if error is None:
+                        seen += position <= end
+                    elif error.code() == KafkaError._PARTITION_EOF:
+                        position = end
+                    elif not is_passing(error):
+                        raise KafkaException(error)
+                elif time.monotonic() >= until:
+                    raise ReconnectTimeoutError(f"{row.topic}/{row.partition} was read to {position}, and not to {end}")
+            count += seen + max(0, end - position)
+    return count
 
 
 def _era_of(registry: StrictRegistry) -> Era:

@@ -60,6 +60,7 @@ class Leases:
         self._token = uuid4().hex
         self._by = f"{getpass.getuser()} on {socket.gethostname()}, process {os.getpid()}"
         self._held: list[tuple[str, Lease]] = []
+        self._is_over = False
 
     def take(self, destination: str) -> None:
         """Takes a lease for each output; nothing for a destination that is not strict.
@@ -92,11 +93,24 @@ class Leases:
                 )
 
     def renew(self) -> None:
-        """Raises UowError: not renewed, or not for certain."""
+        """Renews what is held.
+
+        Raises:
+            FencedError: One is over, be it because this process stood still, or another program has it: they are lost for good.
+            UowError: Not renewed, or not for certain.
+        """
+        if self.is_lost:
+            self._is_over = True
+            raise FencedError("a lease is over: another program may have it")
         for place, (destination, lease) in enumerate(self._held):
             renewed = replace(lease, until=self._wall() + TERM_MS)
             self._write(record_of(destination, renewed))
             self._held[place] = destination, renewed
+            try:
+                self._require_free(self._read(destination))  # it may have been over while the record was written
+            except AlreadyAttachedError as other:
+                self._is_over = True
+                raise FencedError(str(other)) from other
 
     @property
     def are_held(self) -> bool:
@@ -105,8 +119,8 @@ class Leases:
 
     @property
     def is_lost(self) -> bool:
-        """True if one could not be renewed in time."""
-        return any(lease.until <= self._wall() for _, lease in self._held)
+        """True if one could not be renewed in time, or another program has it."""
+        return self._is_over or any(lease.until <= self._wall() for _, lease in self._held)
 
     def give_back(self) -> None:
         """Raises UowError: not given back; it ends by itself."""
